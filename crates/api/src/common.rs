@@ -65,6 +65,10 @@ pub enum TopologyObstacle {
     CannotAttach,
     /// It is a part of a replacement that this one does not go with.
     CannotReplace,
+    /// It is a spare in use, which another device is to replace.
+    OnlyBySpare,
+    /// It is a log device, which a spare is to replace.
+    LogBySpare,
     /// The new device is too small.
     TooSmall,
     /// The new device has larger sectors.

@@ -53,12 +53,18 @@ pub enum JobKind {
     CheckpointDiscard,
     /// Frees what was destroyed.
     Free,
+    /// Writes over the free space of a device; over when it is done or was stopped.
+    Initialize,
+    /// Tells a device of its free space; over when it is done or was stopped.
+    Trim,
     /// Imports pools.
     Import,
     /// Exports pools.
     Export,
     /// Destroys datasets. Canceling it leaves those that are not destroyed yet.
     Destroy,
+    /// Writes files again. Canceling it leaves the rest of them as they are.
+    Rewrite,
 }
 
 /// How a job is.

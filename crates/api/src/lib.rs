@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod activity;
 mod common;
 mod condition;
 mod events;
@@ -21,6 +22,9 @@ mod zevents;
 mod zfs;
 mod zpool;
 
+pub use activity::{
+    ActivityAction, ActivityObstacle, ActivityRefusal, ActivityReply, ZpoolInitialize, ZpoolTrim,
+};
 pub use common::{
     Access, Call, Dependence, DeviceUse, Failure, FailureKind, ImportObstacle, ImportRefusal,
     Property, PropertyMap, Refusal, Settings, Source, TopologyObstacle,
@@ -45,12 +49,12 @@ pub use zevents::{
     ZpoolEventsReply,
 };
 pub use zfs::{
-    DatasetKind, DatasetReport, HoldReport, KeyDetails, KeyFormat, KeyReport, ProjectChange,
-    ProjectReport, Secret, SpaceOwner, SpaceReport, Usage, ZfsChanged, ZfsCreate, ZfsCreateReply,
-    ZfsDestroy, ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit, ZfsKeys, ZfsKeysReply,
-    ZfsList, ZfsListReply, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsMountListReply, ZfsMounted,
-    ZfsProject, ZfsProjectReply, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace,
-    ZfsSpaceReply, ZfsUnloadKey, ZfsUnmount,
+    DatasetKind, DatasetReport, HoldReport, KeyDetails, KeyFormat, KeyReport, NotRewritten,
+    ProjectChange, ProjectReport, Secret, SpaceOwner, SpaceReport, Usage, ZfsChanged, ZfsCreate,
+    ZfsCreateReply, ZfsDestroy, ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit, ZfsKeys,
+    ZfsKeysReply, ZfsList, ZfsListReply, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsMountListReply,
+    ZfsMounted, ZfsProject, ZfsProjectReply, ZfsRename, ZfsRewrite, ZfsRewriteReply, ZfsRollback,
+    ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply, ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
     CheckpointReport, DedupBucket, DedupCounts, DedupReport, ExpansionReport, FoundPoolReport,
@@ -60,6 +64,6 @@ pub use zpool::{
     ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolDetach, ZpoolExport,
     ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList,
     ZpoolListReply, ZpoolOffline, ZpoolOnline, ZpoolOnlineReply, ZpoolReguid, ZpoolRemove,
-    ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade,
-    ZpoolUpgradeReply,
+    ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolSplitReply, ZpoolStatus,
+    ZpoolStatusReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply,
 };

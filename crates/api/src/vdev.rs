@@ -185,6 +185,8 @@ pub enum VdevAux {
     ErrorsExceeded,
     /// Faulted by a person.
     External,
+    /// It is a part of another pool now.
+    SplitPool,
 }
 
 /// A vdev with its state and counters.
@@ -206,6 +208,9 @@ pub struct VdevReport {
     /// Why it is so.
     #[serde(default)]
     pub aux: Option<VdevAux>,
+    /// Of a spare that another pool uses: that pool's name.
+    #[serde(default)]
+    pub used_by: Option<String>,
     /// A leaf of an imported pool that was not there at the import: `path` is where it was.
     #[serde(default)]
     pub is_absent: bool,
@@ -218,6 +223,12 @@ pub struct VdevReport {
     /// A leaf that is there but lacks writes that were made while it was away.
     #[serde(default)]
     pub is_stale: bool,
+    /// A device whose resilver waits for the one that is under way.
+    #[serde(default)]
+    pub is_deferred: bool,
+    /// Bytes that the scrub or resilver under way has written to a device.
+    #[serde(default)]
+    pub scan_repaired_bytes: u64,
     /// Bytes of space, for top-level vdevs and the root.
     pub size_bytes: u64,
     /// Bytes allocated.

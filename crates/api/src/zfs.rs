@@ -481,6 +481,53 @@ impl Call for ZfsProject {
     type Reply = ZfsProjectReply;
 }
 
+/// `zfs rewrite`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZfsRewrite {
+    /// Absolute paths, without links in them. What is neither a regular file nor, with
+    /// `recursive`, a directory is passed over.
+    pub paths: Vec<String>,
+    /// All below directories too (`-r`).
+    pub recursive: bool,
+    /// But not what is mounted there (`-x`).
+    pub one_filesystem: bool,
+    /// Where to begin in each file, in bytes (`-o`).
+    pub offset_bytes: u64,
+    /// How many bytes of each file from there on, 0 for all (`-l`).
+    pub length_bytes: u64,
+    /// Leave blocks as old as they are, so that they do not count as changed (`-P`).
+    pub physical: bool,
+    /// Tell the names of what was rewritten (`-v`).
+    pub list: bool,
+}
+
+/// What `zfs rewrite` did.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsRewriteReply {
+    /// The files that were rewritten, where they are listed.
+    pub files: Vec<String>,
+    /// What could not be.
+    pub failed: Vec<NotRewritten>,
+}
+
+/// A file or directory that was not rewritten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotRewritten {
+    /// Path.
+    pub path: String,
+    /// Why, and what to do.
+    pub why: String,
+}
+
+impl Call for ZfsRewrite {
+    const PATH: &'static str = "/v1/zfs/rewrite";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot rewrite {}", quoted(&call.paths)));
+    const JOB: Option<JobKind> = Some(JobKind::Rewrite);
+    type Reply = ZfsRewriteReply;
+}
+
 /// `zfs holds`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

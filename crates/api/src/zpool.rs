@@ -182,6 +182,9 @@ pub struct ZpoolOnline {
     pub name: String,
     /// The device: a name, path or GUID.
     pub device: String,
+    /// Use all of devices that have become larger (`-e`).
+    #[serde(default)]
+    pub expand: bool,
     /// The command as typed, for the pool's history.
     pub command: String,
 }
@@ -193,14 +196,81 @@ pub struct ZpoolOnlineReply {
     pub state: VdevState,
     /// Whether it was in use before.
     pub was_usable: bool,
-    /// Its vdev's devices have room that the pool does not use.
-    pub can_grow: bool,
 }
 
 impl Call for ZpoolOnline {
     const PATH: &'static str = "/v1/zpool/online";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot online {}", call.device));
     type Reply = ZpoolOnlineReply;
+}
+
+/// `zpool split`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZpoolSplit {
+    /// Name of the pool.
+    pub name: String,
+    /// Name of the new pool, which is exported when it is made.
+    pub new_name: String,
+    /// Devices to take, at most one of each mirror; of others the last one.
+    pub devices: Vec<String>,
+    /// Only say which devices it would take (`-n`).
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Pool properties of the new pool (`-o`).
+    pub properties: Settings,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+/// What was split off, or would be.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolSplitReply {
+    /// The devices, in the order of their mirrors.
+    pub devices: Vec<Guid>,
+}
+
+impl Call for ZpoolSplit {
+    const PATH: &'static str = "/v1/zpool/split";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("Unable to split {}", call.name));
+    type Reply = ZpoolSplitReply;
+}
+
+/// `zpool reopen`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZpoolReopen {
+    /// Names of pools; all if empty.
+    pub names: Vec<String>,
+    /// A scrub or resilver that is under way ends before what came back is resilvered (`-n`).
+    #[serde(default)]
+    pub no_restart: bool,
+    /// The command as typed, for the pools' histories.
+    pub command: String,
+}
+
+impl Call for ZpoolReopen {
+    const PATH: &'static str = "/v1/zpool/reopen";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot reopen {}", quoted(&call.names)));
+    type Reply = Empty;
+}
+
+/// `zpool resilver`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZpoolResilver {
+    /// Names of pools.
+    pub names: Vec<String>,
+    /// The command as typed, for the pools' histories.
+    pub command: String,
+}
+
+impl Call for ZpoolResilver {
+    const PATH: &'static str = "/v1/zpool/resilver";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot restart resilver on {}", quoted(&call.names)));
+    type Reply = Empty;
 }
 
 /// `zpool reguid`.
@@ -651,6 +721,8 @@ pub enum ScrubAction {
     /// Starts a scrub, or goes on with a paused one.
     #[default]
     Start,
+    /// The same, of what was written since the last scrub that was finished (`-C`).
+    Continue,
     /// Pauses it (`-p`).
     Pause,
     /// Stops it (`-s`).

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use api::{
-    Call, EVENTS_PATH, Event, EventKind, Failure, FailureKind, Job, JobGet, JobKind, JobList,
-    JobResult, JobState,
+    Call, EVENTS_PATH, Event, EventKind, Failure, FailureKind, Job, JobCancel, JobGet, JobKind,
+    JobList, JobResult, JobState,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -25,6 +25,7 @@ use hyper_util::rt::TokioIo;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::net::UnixStream;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::refusals;
 
@@ -59,6 +60,39 @@ impl Client {
         self.runtime.block_on(self.ask(call))
     }
 
+    /// Like [`Self::call`], of a job that can be canceled: an interrupt (Ctrl-C) cancels it, which
+    /// is then what it says.
+    pub fn call_until_interrupted<C: Call>(&self, call: &C) -> anyhow::Result<C::Reply> {
+        self.runtime.block_on(async {
+            // The first moments are the daemon's to tell which job it is.
+            let mut interrupt = signal(SignalKind::interrupt())?;
+            let sender = self.reach::<C>().await?;
+            let job = match exchange(sender, call).await? {
+                Answer::Reply(reply) => {
+                    return tokio::select! {
+                        biased;
+                        _ = interrupt.recv() => Err(anyhow!("interrupted")),
+                        () = std::future::ready(()) => Ok(reply),
+                    };
+                }
+                Answer::Job(job) => job,
+            };
+            let is_ended = |job: &Job| job.state.is_ended();
+            let following = self.follow(&job, is_ended);
+            tokio::pin!(following);
+            tokio::select! {
+                followed = &mut following => followed?,
+                _ = interrupt.recv() => {
+                    // It may have ended by itself.
+                    let _ = self.ask_at_once(&JobCancel { id: job.id }).await;
+                    following.await?;
+                }
+            }
+            let reply = self.ask_at_once(&JobResult { id: job.id }).await?;
+            serde_json::from_value(reply).context(NOT_UNDERSTOOD)
+        })
+    }
+
     /// Follows a pool's jobs of these kinds until none is running that was begun before this was
     /// called, in the order in which they began. Who follows jobs that are to be waited for while
     /// they stand still, too, has them in `also_paused`.
@@ -79,6 +113,18 @@ impl Client {
             if !is_over(&job) {
                 let following = self.follow(&job, is_over);
                 self.runtime.block_on(following)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until jobs have ended.
+    pub fn wait_for(&self, jobs: &[u64]) -> anyhow::Result<()> {
+        let is_over = |job: &Job| job.state.is_ended();
+        for id in jobs {
+            let job = self.call(&JobGet { id: *id })?;
+            if !is_over(&job) {
+                self.runtime.block_on(self.follow(&job, is_over))?;
             }
         }
         Ok(())

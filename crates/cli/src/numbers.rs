@@ -15,6 +15,30 @@ pub fn nice_count(count: u64) -> String {
     nice(count, "")
 }
 
+/// Reads a size: `65536`, `64K`, `1.5G`, with or without a `B` behind the unit
+/// (`zfs_nicestrtonum`, lib/libzfs/libzfs_util.c).
+pub fn parse_size(text: &str) -> Option<u64> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit = unit.to_ascii_uppercase();
+    let shift = match unit.as_str() {
+        "" | "B" => 0,
+        _ => {
+            let letter = unit.strip_suffix('B').unwrap_or(&unit);
+            let letter = letter.strip_suffix('I').unwrap_or(letter);
+            let index = ["K", "M", "G", "T", "P", "E"];
+            10 * (1 + index.iter().position(|known| *known == letter)?)
+        }
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(1 << shift);
+    }
+    let value = number.parse::<f64>().ok()? * (1u64 << shift) as f64;
+    (value < u64::MAX as f64).then_some(value as u64)
+}
+
 fn nice(number: u64, unit_below_1024: &str) -> String {
     let mut index = 0;
     while index + 1 < UNITS.len() && number >> (10 * (index + 1)) != 0 {
@@ -132,6 +156,17 @@ impl Users {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(parse_size("65536"), Some(65536));
+        assert_eq!(parse_size("64K"), Some(65536));
+        assert_eq!(parse_size("1.5g"), Some(3 << 29));
+        assert_eq!(parse_size("2MiB"), Some(2 << 20));
+        for bad in ["", "K", "1X", "-1", "1..2", "99999999999E"] {
+            assert_eq!(parse_size(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn sizes_print_as_openzfs_prints_them() {

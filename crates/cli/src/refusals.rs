@@ -79,6 +79,8 @@ fn topology(why: TopologyObstacle) -> &'static str {
         TopologyObstacle::CannotReplace => {
             "already in replacing/spare config; wait for completion or use 'zpool detach'"
         }
+        TopologyObstacle::OnlyBySpare => "can only be replaced by another hot spare",
+        TopologyObstacle::LogBySpare => "cannot replace a log with a spare",
         TopologyObstacle::TooSmall => "device is too small",
         TopologyObstacle::Ashift => {
             "The new device cannot have a higher alignment requirement than the top-level vdev."

@@ -5,12 +5,14 @@
 //! on disk, the pool is suspended, or somebody says that something was begun ([`Background::poke`],
 //! after a command). Whoever needs to see what was just begun looks by themselves before.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::{EventKind, JobKind, JobState, Progress, Unit};
+use format::Guid;
 use parking_lot::Mutex;
-use pool::Pool;
+use pool::{ActivityKind, Pool};
 use tokio::sync::{Notify, watch};
 
 use crate::events::Events;
@@ -39,6 +41,7 @@ struct Works {
     replace: Option<Work>,
     discard: Option<Shrinking>,
     free: Option<Shrinking>,
+    activities: BTreeMap<(Guid, ActivityKind), Work>,
 }
 
 /// A scrub or resilver.
@@ -94,6 +97,13 @@ impl Background {
         self.poke(pool);
     }
 
+    /// Returns when the pool was exported or destroyed.
+    pub(crate) async fn until_closed(&self) {
+        let mut closed = self.closed.subscribe();
+        // An error means that the pool is gone, which it is not while somebody has it.
+        let _ = closed.wait_for(|closed| *closed).await;
+    }
+
     /// Something was begun or ended.
     pub(crate) fn poke(&self, pool: &Pool) {
         self.look(pool);
@@ -137,7 +147,58 @@ impl Background {
             }
             _ => {}
         }
+        self.look_at_activities(&mut works, pool);
         self.look_at_scan(&mut works, pool)
+    }
+
+    /// Devices are initialized or trimmed from now on: there are jobs even if that has ended by now.
+    /// Returns their numbers.
+    pub(crate) fn activities_begun(
+        &self,
+        pool: &Pool,
+        leaves: &[Guid],
+        kind: ActivityKind,
+    ) -> Vec<u64> {
+        let mut works = self.works.lock();
+        let ids = leaves.iter().map(|leaf| {
+            let known = works.activities.entry((*leaf, kind));
+            let work = known.or_insert_with(|| self.activity(kind, pool));
+            work.job().id
+        });
+        ids.collect()
+    }
+
+    fn activity(&self, kind: ActivityKind, pool: &Pool) -> Work {
+        let kind = match kind {
+            ActivityKind::Initialize => JobKind::Initialize,
+            ActivityKind::Trim => JobKind::Trim,
+        };
+        self.begin(kind, pool)
+    }
+
+    fn look_at_activities(&self, works: &mut Works, pool: &Pool) {
+        let under_way = pool.activities();
+        for one in &under_way {
+            let known = works.activities.entry((one.leaf, one.kind));
+            let work = known.or_insert_with(|| self.activity(one.kind, pool));
+            work.progress(Progress {
+                done: one.status.done_bytes,
+                total: one.status.total_bytes,
+                unit: Unit::Bytes,
+            });
+            work.set_paused(works.is_suspended);
+        }
+        let is_there = |key: &(Guid, ActivityKind)| {
+            let mut under_way = under_way.iter();
+            under_way.any(|one| (one.leaf, one.kind) == *key)
+        };
+        let ended = works.activities.extract_if(.., |key, _| !is_there(key));
+        for ((leaf, kind), work) in ended {
+            work.end(match pool.is_activity_complete(leaf, kind) {
+                true => JobState::Finished,
+                false => JobState::Canceled,
+            });
+        }
     }
 
     fn scan(&self, kind: JobKind, pool: &Pool) -> Scan {
@@ -233,6 +294,8 @@ impl Background {
         let shrinking = [works.discard.take(), works.free.take()];
         let shrinking = shrinking.into_iter().flatten().map(|at| at.work);
         let scan = works.scan.take().map(|scan| scan.work);
+        let activities = std::mem::take(&mut works.activities).into_values();
+        let scan = scan.into_iter().chain(activities);
         for work in shrinking.chain(scan).chain(works.replace.take()) {
             work.end(JobState::Canceled);
         }

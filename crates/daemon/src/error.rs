@@ -99,6 +99,8 @@ pub(crate) fn from_pool(doing: &str, error: &PoolError) -> Failure {
         | PoolError::UnsupportedForWrite { .. }
         | PoolError::UnsupportedVersion { .. }
         | PoolError::Resilvering { .. }
+        | PoolError::NoResilverDefer { .. }
+        | PoolError::CannotSplit { .. }
         | PoolError::ScrubOfOldPool { .. }
         | PoolError::BadFeature { .. } => FailureKind::Unsupported,
         PoolError::HasCheckpoint { .. } => FailureKind::Exists,

@@ -17,11 +17,12 @@ use api::{
     Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
     IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ServerInfo, ServerStop,
     ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount,
-    ZfsMountList, ZfsProject, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
-    ZfsUnmount, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
-    ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
-    ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolScrub,
-    ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade,
+    ZfsMountList, ZfsProject, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace,
+    ZfsUnloadKey, ZfsUnmount, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
+    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
+    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
+    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
+    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query};
@@ -41,8 +42,8 @@ use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
-    DaemonError, create, destroy, import, keys, owners, properties, scrub, topology, usage, vdevs,
-    zfs, zpool,
+    DaemonError, activity, create, destroy, import, keys, owners, properties, reopen, rewrite,
+    scrub, split, topology, usage, vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -121,6 +122,17 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZpoolOnline| async move {
             topology::zpool_online(&service, call).await
         })
+        .on(|service, call: ZpoolInitialize| async move {
+            activity::zpool_initialize(&service, call).await
+        })
+        .on(|service, call: ZpoolTrim| async move {
+            activity::zpool_trim(&service, call).await
+        })
+        .on(|service, call: ZpoolSplit| async move { split::zpool_split(&service, &call).await })
+        .on(|service, call: ZpoolReopen| async move { reopen::zpool_reopen(&service, &call).await })
+        .on(|service, call: ZpoolResilver| async move {
+            reopen::zpool_resilver(&service, &call).await
+        })
         .on(|service, call: ZpoolReguid| async move { vdevs::zpool_reguid(&service, call).await })
         .on(|service, call: ZpoolLabelClear| async move {
             vdevs::zpool_labelclear(&service, &call).await
@@ -182,6 +194,9 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsUnmount| async move { zfs::zfs_unmount(&service, call).await })
         .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service, &call).await })
         .on(|service, call: ZfsProject| async move { owners::zfs_project(&service, call).await })
+        .on_job(|service, call: ZfsRewrite, work| async move {
+            rewrite::zfs_rewrite(&service, &call, &work).await
+        })
         .on(|service, call: ZfsHolds| async move { usage::zfs_holds(&service, &call).await })
         .on(|service, call: ZfsKeys| async move { keys::zfs_keys(&service, &call).await })
         .on(|service, call: ZfsLoadKey| async move { keys::zfs_load_key(&service, call).await })
@@ -269,7 +284,7 @@ impl Routes {
             if let Err(failure) = caller.check(&call) {
                 return refuse(failure);
             }
-            let can_cancel = kind == JobKind::Destroy;
+            let can_cancel = matches!(kind, JobKind::Destroy | JobKind::Rewrite);
             let work = service.jobs.begin(kind, call.pool(), None, can_cancel);
             let work = Arc::new(work);
             let id = work.id();

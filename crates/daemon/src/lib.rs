@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod activity;
 mod background;
 mod caller;
 mod compatibility;
@@ -35,12 +36,16 @@ mod names;
 mod owners;
 mod pools;
 mod properties;
+mod reopen;
 mod replication;
 mod reports;
+mod rewrite;
 mod scrub;
 mod secrets;
 mod service;
 mod shares;
+mod spares;
+mod split;
 mod state;
 mod topology;
 mod usage;

@@ -83,6 +83,7 @@ fn aux(aux: pool::VdevAux) -> Option<VdevAux> {
         pool::VdevAux::Spared => VdevAux::Spared,
         pool::VdevAux::ErrorsExceeded => VdevAux::ErrorsExceeded,
         pool::VdevAux::External => VdevAux::External,
+        pool::VdevAux::SplitPool => VdevAux::SplitPool,
     })
 }
 
@@ -103,10 +104,13 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
             (_, other) => state(other),
         },
         aux: aux(status.aux),
+        used_by: status.used_by.clone(),
         is_absent: false,
         is_removing: status.is_removing,
         is_non_allocating: status.is_non_allocating,
         is_stale: status.is_stale,
+        is_deferred: status.is_deferred,
+        scan_repaired_bytes: status.scan_repaired_bytes,
         size_bytes: status.size_bytes,
         allocated_bytes: status.allocated_bytes,
         physical_bytes: status.physical_bytes,
@@ -167,20 +171,33 @@ pub(crate) fn tree(status: &PoolStatus) -> VdevReport {
     }
     root.children
         .extend(status.caches.iter().chain(&status.spares).map(vdev));
-    mark_absent(&mut root);
+    mark_absent(&mut root, Some(&status.root));
     root
 }
 
 /// Devices that were not there at the import (`vdev_not_present`).
-fn mark_absent(vdev: &mut VdevReport) {
+fn mark_absent(vdev: &mut VdevReport, status: Option<&VdevStatus>) {
     vdev.is_absent = vdev.state == api::VdevState::Unavailable
         && vdev.children.is_empty()
-        && vdev.path.is_some();
-    vdev.children.iter_mut().for_each(mark_absent);
+        && vdev.path.is_some()
+        && !status.is_some_and(|status| status.is_out);
+    for child in &mut vdev.children {
+        let mut all = status.iter().flat_map(|status| &status.children);
+        let own = all.find(|status| guid(status.guid) == child.guid);
+        mark_absent(child, own);
+    }
 }
 
 /// Paths of all devices.
 pub(crate) fn device_paths(status: &PoolStatus) -> Vec<String> {
+    let mut paths = tree_paths(status);
+    let lists = status.spares.iter().chain(&status.caches);
+    paths.extend(lists.filter_map(|vdev| vdev.path.clone()));
+    paths
+}
+
+/// Paths of all devices that are part of vdevs.
+pub(crate) fn tree_paths(status: &PoolStatus) -> Vec<String> {
     fn walk(status: &VdevStatus, out: &mut Vec<String>) {
         out.extend(status.path.clone());
         for child in &status.children {
@@ -188,12 +205,7 @@ pub(crate) fn device_paths(status: &PoolStatus) -> Vec<String> {
         }
     }
     let mut paths = Vec::new();
-    for top in std::iter::once(&status.root)
-        .chain(&status.spares)
-        .chain(&status.caches)
-    {
-        walk(top, &mut paths);
-    }
+    walk(&status.root, &mut paths);
     paths
 }
 
@@ -469,6 +481,15 @@ pub(crate) fn put_in_order(properties: &mut PropertyMap) {
             .unwrap_or(usize::MAX)
     };
     properties.sort_by_cached_key(|name, _| place(name));
+}
+
+/// Adds native properties behind those of the table.
+pub(crate) fn put_before_users(properties: &mut PropertyMap, more: Vec<(&'static str, Property)>) {
+    let of_users = properties.keys().position(|name| name.contains(':'));
+    let end = of_users.unwrap_or(properties.len());
+    for (at, (name, property)) in (end..).zip(more) {
+        properties.shift_insert(at, name.to_owned(), property);
+    }
 }
 
 /// A dataset's properties, exact.

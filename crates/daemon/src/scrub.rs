@@ -86,6 +86,7 @@ pub(crate) async fn job_cancel(service: &Service, call: &JobCancel) -> Result<Em
 async fn scrub(open: &OpenPool, action: ScrubAction) -> Result<(), Failure> {
     let (command, doing) = match action {
         ScrubAction::Start => (ScrubCommand::Start, "cannot scrub"),
+        ScrubAction::Continue => (ScrubCommand::Continue, "cannot scrub"),
         ScrubAction::Pause => (ScrubCommand::Pause, "cannot pause scrubbing"),
         ScrubAction::Stop => (ScrubCommand::Stop, "cannot cancel scrubbing"),
     };
@@ -93,7 +94,7 @@ async fn scrub(open: &OpenPool, action: ScrubAction) -> Result<(), Failure> {
     let done = open.pool.scrub(command).await;
     done.map_err(|error| from_pool(&doing, &error))?;
     match action {
-        ScrubAction::Start => open.background.scrub_begun(&open.pool),
+        ScrubAction::Start | ScrubAction::Continue => open.background.scrub_begun(&open.pool),
         ScrubAction::Pause | ScrubAction::Stop => open.background.poke(&open.pool),
     }
     Ok(())

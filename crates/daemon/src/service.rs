@@ -124,6 +124,7 @@ impl Service {
         self.pools.insert(&open);
         self.events.tell_of(&open.pool, EventKind::PoolImported);
         tokio::spawn(background::watch(Arc::clone(&open)));
+        tokio::spawn(crate::spares::watch(Arc::clone(&open)));
         let _admin = open.admin.lock().await;
         let mut warnings = Vec::new();
         if mount {

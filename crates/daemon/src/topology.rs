@@ -10,6 +10,7 @@ use pool::{AttachSpec, OfflineSpec, PoolError, TopologyError};
 use crate::pools::OpenPool;
 use crate::reports;
 use crate::service::Service;
+use crate::spares;
 use crate::zpool::{in_use, is_same_device, leaf, vdev_failure};
 
 /// What was in the way, where it is the shape of the pool.
@@ -27,6 +28,8 @@ fn obstacle(error: &PoolError) -> Option<TopologyObstacle> {
         TopologyError::NotADevice { .. } => TopologyObstacle::NotADevice,
         TopologyError::CannotAttach { .. } => TopologyObstacle::CannotAttach,
         TopologyError::CannotReplace { .. } => TopologyObstacle::CannotReplace,
+        TopologyError::OnlyBySpare { .. } => TopologyObstacle::OnlyBySpare,
+        TopologyError::IsLog { .. } => TopologyObstacle::LogBySpare,
         TopologyError::TooSmall { .. } => TopologyObstacle::TooSmall,
         TopologyError::Ashift { .. } => TopologyObstacle::Ashift,
         TopologyError::CannotDetach { .. } => TopologyObstacle::CannotDetach,
@@ -48,7 +51,7 @@ fn failure(doing: String, error: &PoolError) -> Failure {
     Failure::new(kind, message).with_refusal(Refusal::Topology { doing, why })
 }
 
-async fn done(service: &Service, open: &OpenPool, command: &str) {
+pub(crate) async fn done(service: &Service, open: &OpenPool, command: &str) {
     crate::zpool::log_command(&open.pool, command).await;
     service.pools.save_cached();
     open.background.poke(&open.pool);
@@ -59,14 +62,19 @@ async fn done(service: &Service, open: &OpenPool, command: &str) {
 pub(crate) async fn zpool_attach(service: &Service, call: ZpoolAttach) -> Result<Empty, Failure> {
     let open = service.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
-    let device = leaf(&call.new_device)?;
+    let mut device = leaf(&call.new_device)?;
+    // A spare of the pool is known by the path in its list.
+    let spare = waiting_spare(&open, &device.path).filter(|_| call.replace);
+    if let Some(path) = &spare {
+        device.path.clone_from(path);
+    }
     for other in service.pools.all() {
         let name = other.pool.name();
         let used = reports::device_paths(&other.pool.status());
         let is_used = used.iter().any(|path| is_same_device(path, &device.path));
         // Another device under the path of the one that it replaces: the pool knows which that is.
         let is_in_place = call.replace && name == call.name && used.contains(&device.path);
-        if is_used && !is_in_place {
+        if is_used && !is_in_place && spare.is_none() {
             let why = format!("{} is part of active pool '{name}'", device.path);
             return Err(in_use(why, true));
         }
@@ -89,12 +97,23 @@ pub(crate) async fn zpool_attach(service: &Service, call: ZpoolAttach) -> Result
     Ok(Empty {})
 }
 
+/// The path by which the pool has this device as a spare that stands by.
+fn waiting_spare(open: &OpenPool, path: &str) -> Option<String> {
+    let status = open.pool.status();
+    let used = reports::tree_paths(&status);
+    let listed = status.spares.into_iter().filter_map(|spare| spare.path);
+    let mut waiting = listed.filter(|listed| !used.contains(listed));
+    waiting.find(|listed| is_same_device(listed, path))
+}
+
 /// `zpool detach`.
 pub(crate) async fn zpool_detach(service: &Service, call: ZpoolDetach) -> Result<Empty, Failure> {
     let open = service.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
+    let before = spares::guids(&open.pool);
     let detached = open.pool.detach(&call.device).await;
     detached.map_err(|error| failure(format!("cannot detach {}", call.device), &error))?;
+    spares::remove_from_others(service, &open, &before).await;
     done(service, &open, &call.command).await;
     Ok(Empty {})
 }
@@ -124,13 +143,12 @@ pub(crate) async fn zpool_online(
 ) -> Result<ZpoolOnlineReply, Failure> {
     let open = service.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
-    let online = open.pool.online(&call.device).await;
+    let online = open.pool.online(&call.device, call.expand).await;
     let online =
         online.map_err(|error| failure(format!("cannot online {}", call.device), &error))?;
     done(service, &open, &call.command).await;
     Ok(ZpoolOnlineReply {
         state: reports::state(online.state),
         was_usable: online.was_usable,
-        can_grow: online.can_grow,
     })
 }

@@ -111,8 +111,11 @@ pub(crate) async fn owned(
     name: &str,
     property: &str,
 ) -> Option<Property> {
-    if let Some((kind, of_objects)) = QuotaKind::of_default_property(property) {
-        return default_quota(open, name, kind, of_objects).await;
+    if QuotaKind::of_default_property(property).is_some() {
+        let mut all = default_quotas(open, name).await.into_iter();
+        return all
+            .find(|(found, _)| *found == property)
+            .map(|(_, quota)| quota);
     }
     let (prefix, whose) = property.split_once('@')?;
     if prefix == "written" {
@@ -157,28 +160,21 @@ pub(crate) async fn owned(
     })
 }
 
-/// A quota of those who have none, of a filesystem or snapshot.
-async fn default_quota(
-    open: &OpenPool,
-    name: &str,
-    kind: QuotaKind,
-    of_objects: bool,
-) -> Option<Property> {
-    let doing = format!("cannot get property of '{name}'");
-    let borrowed = crate::owners::borrow(open, name, &doing, "get")
-        .await
-        .ok()?;
-    let quota = borrowed.get().default_quota(kind, of_objects);
-    if let Err(error) = borrowed.close().await {
-        tracing::warn!("{name}: {error}");
-    }
-    Some(Property {
-        value: quota.to_string(),
-        source: match quota {
-            0 => api::Source::Default,
-            _ => api::Source::Local,
-        },
-    })
+/// Quotas of those who have none, of a filesystem or snapshot of one. Not what was set and what is
+/// the default: the property has no source (OpenZFS 2.4).
+pub(crate) async fn default_quotas(open: &OpenPool, name: &str) -> Vec<(&'static str, Property)> {
+    let Ok(dataset) = open.pool.dsl().open_dataset(name).await else {
+        return Vec::new();
+    };
+    let quotas = QuotaKind::defaults_of(&dataset).await;
+    let quotas = quotas.unwrap_or_else(|error| {
+        tracing::debug!("{name}: default quotas cannot be read: {error}");
+        Vec::new()
+    });
+    let quotas = quotas.into_iter();
+    quotas
+        .map(|(property, quota)| (property, Property::statistic(quota.to_string())))
+        .collect()
 }
 
 /// `zfs holds`.

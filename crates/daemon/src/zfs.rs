@@ -121,6 +121,10 @@ async fn list_one(
         if seen.insert(info.name.clone()) {
             let wanted = call.properties.as_deref();
             let mut report = report(service, &open, table.as_ref(), info, wanted).await?;
+            if wanted.is_none() {
+                let quotas = crate::usage::default_quotas(&open, &report.name).await;
+                reports::put_before_users(&mut report.properties, quotas);
+            }
             for property in wanted.unwrap_or_default() {
                 if let Some(found) =
                     crate::usage::owned(service, &open, &report.name, property).await

@@ -334,10 +334,23 @@ pub(crate) fn refuse_open_devices(
     force: bool,
 ) -> Result<(), Failure> {
     for open in service.pools.all() {
-        let used = reports::device_paths(&open.pool.status());
-        let is_used = |leaf: &LeafSpec| used.iter().any(|path| is_same_device(path, &leaf.path));
-        let mut leaves = vdevs.iter().flat_map(|vdev| vdev.layout.leaves());
-        if let Some(leaf) = leaves.find(|leaf| is_used(leaf)) {
+        let status = open.pool.status();
+        let mut own = reports::tree_paths(&status);
+        let all = reports::device_paths(&status);
+        own.extend(status.caches.into_iter().filter_map(|cache| cache.path));
+        // Pools may have the same spares.
+        let used = |vdev: &VdevSpec| match vdev.class {
+            VdevClass::Spare => &own,
+            _ => &all,
+        };
+        let mut leaves = vdevs.iter().flat_map(|vdev| {
+            let leaves = vdev.layout.leaves().iter();
+            leaves.map(move |leaf| (leaf, used(vdev)))
+        });
+        let is_used = |(leaf, used): &(&LeafSpec, &Vec<String>)| {
+            used.iter().any(|path| is_same_device(path, &leaf.path))
+        };
+        if let Some((leaf, _)) = leaves.find(is_used) {
             let why = format!(
                 "{} is part of active pool '{}'",
                 leaf.path,
@@ -396,6 +409,16 @@ pub(crate) async fn zpool_export(service: &Service, call: ZpoolExport) -> Result
         let doing = format!("cannot export '{name}'");
         let work = async {
             let _admin = open.admin.lock().await;
+            if !call.force && crate::spares::has_shared_in_use(service, &open) {
+                return Err(Failure::new(
+                    FailureKind::Busy,
+                    format!(
+                        "{doing}: use '-f' to override the following errors:\n\
+                         '{name}' has an active shared spare which could be used by other pools \
+                         once '{name}' is exported."
+                    ),
+                ));
+            }
             let released = service.release_pool(&open, mode(call.force)).await;
             let _nobody = released
                 .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
@@ -447,6 +470,7 @@ pub(crate) async fn zpool_status(
         ..ZpoolStatusReply::default()
     };
     for open in pools {
+        crate::spares::refresh(service, &open).await;
         let mut report = reports::pool_status(&open.pool);
         match call.verbose {
             true if may_name_damaged => {

@@ -27,8 +27,8 @@ fn unique_delta(state: &DsState, delta: i64) -> i64 {
     accounted_delta(state.phys.unique_bytes, state.reserved_bytes, delta)
 }
 
-/// Feature that a block needs, beside large blocks.
-fn block_feature(block: &BlockPointer) -> [Option<&'static str>; 2] {
+/// Features that a block needs, beside large blocks.
+fn block_features(block: &BlockPointer) -> [Option<&'static str>; 3] {
     [
         match block.checksum_kind() {
             Checksum::Sha512 => Some(guid::SHA512),
@@ -38,6 +38,7 @@ fn block_feature(block: &BlockPointer) -> [Option<&'static str>; 2] {
             _ => None,
         },
         (block.compression() == Compression::Zstd).then_some(guid::ZSTD_COMPRESS),
+        block.is_rewritten().then_some(guid::PHYSICAL_REWRITE),
     ]
 }
 
@@ -57,7 +58,7 @@ impl BlockAccounting for HeadAccounting<'_> {
             if block.lsize_bytes() > OLD_MAX_BLOCK_BYTES {
                 state.activating.insert(guid::LARGE_BLOCKS);
             }
-            for feature in block_feature(block).into_iter().flatten() {
+            for feature in block_features(block).into_iter().flatten() {
                 state.activating.insert(feature);
             }
             (delta, state.dir.clone())

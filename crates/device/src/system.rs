@@ -160,6 +160,10 @@ impl Opener for SystemOpener {
             }
         })
     }
+
+    fn lend<'a>(&'a self, path: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(FileDevice::lend(path.to_owned()))
+    }
 }
 
 impl World {

@@ -2,12 +2,13 @@
 
 use std::fmt::Debug;
 use std::future::Future;
-use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+
+use crate::file::hold::Held;
 
 /// A boxed future that may move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -124,14 +125,15 @@ impl std::fmt::Display for Foreign {
     }
 }
 
-/// A device that others are kept off as long as this lives. The default holds nothing.
+/// A device that others are kept off as long as this lives, or until it is lent
+/// ([`Opener::lend`]). The default holds nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Hold {
-    _file: Option<Arc<OwnedFd>>,
+    _file: Option<Arc<Held>>,
 }
 
 impl Hold {
-    pub(crate) fn new(file: Arc<OwnedFd>) -> Self {
+    pub(crate) fn new(file: Arc<Held>) -> Self {
         Self { _file: Some(file) }
     }
 }
@@ -165,6 +167,12 @@ pub trait Device: Send + Sync + Debug {
     /// arrange that (of a device that was opened for writing that is true anyway). Fails with
     /// [`DeviceError::InUse`] when somebody has it for writing already.
     fn keep_writers_out(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async { Ok(()) })
+    }
+    /// Looks whether the device is still what its path names, and how big it is by now:
+    /// [`Device::size_bytes`] tells that from then on. Fails when the path names nothing, or
+    /// something else; opening it again is then worth a try.
+    fn look_again(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async { Ok(()) })
     }
     /// Reads exactly `length_bytes` at `offset_bytes`.
@@ -283,6 +291,12 @@ pub trait Opener: Send + Sync {
     /// with [`DeviceError::InUse`] when another process has it.
     fn hold<'a>(&'a self, _path: &'a str) -> BoxFuture<'a, Result<Hold, DeviceError>> {
         Box::pin(async { Ok(Hold::default()) })
+    }
+
+    /// Lets this process open a device for writing although it holds it: several pools may hold a
+    /// spare, one of which is to use it now. Whoever asks next to hold it keeps others off again.
+    fn lend<'a>(&'a self, _path: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
     }
 }
 

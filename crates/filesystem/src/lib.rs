@@ -11,6 +11,7 @@
 //! | `node` | files in memory, their locks and the order of all locks |
 //! | `namespace`, `create`, `rename`, `directory` | names: look up, link, remove; make; rename; listing |
 //! | `data`, `attributes`, `xattr`, `quota` | content; attributes; extended attributes; quotas |
+//! | `share`, `rewrite` | blocks shared between files; files written again as they are |
 //! | `unlinked` | files without a name, and freeing them |
 //! | `log`, `replay` | records of the intent log, and doing them again |
 //! | `salvage` | what is left of a damaged filesystem |
@@ -43,6 +44,7 @@ mod posix_acl;
 mod quota;
 mod rename;
 mod replay;
+mod rewrite;
 mod salvage;
 mod share;
 mod types;

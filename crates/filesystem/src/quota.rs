@@ -9,7 +9,8 @@
 
 use std::sync::Arc;
 
-use format::{ObjectId, ObjectType};
+use dataset::Dataset;
+use format::{ObjectId, ObjectType, ObjsetKind};
 use object::{ObjectSet, Zap, ZapCursor, ZapOptions};
 use parking_lot::RwLock;
 
@@ -61,6 +62,31 @@ impl QuotaKind {
             (Self::Project, false) => "defaultprojectquota",
             (Self::Project, true) => "defaultprojectobjquota",
         }
+    }
+
+    /// The default quotas of a filesystem or a snapshot of one as its master node has them, zero
+    /// where there is none: names of properties in the order of `zfs get all`. It need not be
+    /// open as a filesystem, and nothing is written. None of a volume.
+    ///
+    /// Source: module/zfs/zfs_ioctl.c (`nvl_add_zplprop`), module/os/linux/zfs/zfs_vfsops.c
+    /// (`zfs_get_zplprop`).
+    ///
+    /// # Errors
+    /// When the master node cannot be read: also without the key of an encrypted one.
+    pub async fn defaults_of(dataset: &Dataset) -> Result<Vec<(&'static str, u64)>> {
+        let objset = dataset.objset();
+        if objset.kind() != ObjsetKind::Filesystem {
+            return Ok(Vec::new());
+        }
+        let master = Zap::hold(objset, ObjectId::MASTER_NODE).await?;
+        let mut out = Vec::new();
+        for of_objects in [false, true] {
+            for kind in KINDS {
+                let name = kind.default_property(of_objects);
+                out.push((name, master.lookup_u64(name).await?.unwrap_or(0)));
+            }
+        }
+        Ok(out)
     }
 
     /// Whose default quota a property is, and whether of objects.

@@ -130,7 +130,7 @@ pub(crate) enum SpillChange {
 }
 
 /// Changes of one txg.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Slot {
     pub txg: Txg,
     /// Whether there is anything: a slot that is not dirty is empty, whatever its txg.
@@ -141,12 +141,22 @@ pub(crate) struct Slot {
     /// in `blocks` too.
     pub cloned: Arc<BTreeMap<u64, BlockPointer>>,
     pub freed: RangeSet,
+    /// Those of `blocks` that hold what they held before, and are to be as old as they were.
+    pub moved: RangeSet,
     pub spill: SpillChange,
 }
 
 impl Slot {
-    pub(crate) fn blocks_mut(&mut self) -> &mut BTreeMap<u64, Bytes> {
-        Arc::make_mut(&mut self.blocks)
+    /// Puts a block that holds something else than it did.
+    pub(crate) fn put(&mut self, block: u64, data: Bytes) {
+        self.moved.remove(block, block + 1);
+        Arc::make_mut(&mut self.blocks).insert(block, data);
+    }
+
+    /// A block that is here, to be changed.
+    pub(crate) fn change(&mut self, block: u64) -> Option<&mut Bytes> {
+        self.moved.remove(block, block + 1);
+        Arc::make_mut(&mut self.blocks).get_mut(&block)
     }
 
     /// The first block at or after `from` that this txg writes or shares.
@@ -171,6 +181,7 @@ impl Slot {
 
     /// Takes block ids in `start..end` out of `blocks` and `cloned`.
     pub(crate) fn drop_blocks(&mut self, start: u64, end: u64) {
+        self.moved.remove(start, end);
         drop_range(&mut self.blocks, start, end);
         drop_range(&mut self.cloned, start, end);
     }

@@ -48,6 +48,7 @@ mod parts;
 mod rangeset;
 mod reach;
 mod readahead;
+mod rewrite;
 mod sa;
 mod salvage;
 mod share;

@@ -371,7 +371,7 @@ impl Object {
         self.native(found)
     }
 
-    fn native(&self, block: Block) -> Result<Option<Bytes>> {
+    pub(crate) fn native(&self, block: Block) -> Result<Option<Bytes>> {
         match block {
             Block::Zeros => Ok(None),
             Block::Data(data, Endian::Little) => Ok(Some(data)),
@@ -522,7 +522,7 @@ impl Object {
 
     /// Puts a block into the slot. How many bytes of it were not dirty yet, which the caller is to
     /// account for.
-    fn insert_block(
+    pub(crate) fn insert_block(
         &self,
         state: &mut DnodeState,
         tx: &Tx,
@@ -552,9 +552,7 @@ impl Object {
             let slot = &state.slots[parity(tx.txg())];
             tx.adds(added::by_block(state, slot, block, more, before.is_none()));
         }
-        state.slots[parity(tx.txg())]
-            .blocks_mut()
-            .insert(block, data);
+        state.slots[parity(tx.txg())].put(block, data);
         Ok(more)
     }
 
@@ -974,8 +972,7 @@ fn unwritten_spill(state: &DnodeState) -> Option<Option<Bytes>> {
 /// Changes a block that the slot holds, copying it only when somebody else holds it too.
 fn change_in_place<T>(slot: &mut Slot, block: u64, change: impl FnOnce(&mut [u8]) -> T) -> T {
     let place = slot
-        .blocks_mut()
-        .get_mut(&block)
+        .change(block)
         .expect("the caller found the block in this slot under the same lock");
     let mut bytes = match std::mem::take(place).try_into_mut() {
         Ok(bytes) => bytes,

@@ -491,6 +491,7 @@ impl ObjectSet {
         slot.blocks = Arc::default();
         slot.cloned = Arc::default();
         slot.freed = Default::default();
+        slot.moved = Default::default();
         slot.spill = Default::default();
         slot.meta = Some(Meta {
             slots,

@@ -137,7 +137,7 @@ impl ObjectSet {
         acct: &dyn BlockAccounting,
     ) -> Result<Written> {
         let txg = ctx.txg;
-        let (meta, old, tree, old_spill, old_used, old_flags, blocks, cloned, freed, spill) = {
+        let (meta, old, tree, old_spill, old_used, old_flags, changes) = {
             let mut state = dnode.lock();
             let meta = state.meta_at(txg).clone();
             let (tree, old) = (state.tree.clone(), state.disk.clone());
@@ -145,24 +145,11 @@ impl ObjectSet {
             let slot = state
                 .slot(txg)
                 .expect("an object on the list of dirty ones has a dirty slot");
-            (
-                meta,
-                old,
-                tree,
-                old_spill,
-                used,
-                flags,
-                slot.blocks.clone(),
-                slot.cloned.clone(),
-                slot.freed.clone(),
-                slot.spill.clone(),
-            )
+            (meta, old, tree, old_spill, used, flags, slot.clone())
         };
-        let work = TreeSync::new(
-            self, ctx, acct, dnode.id, &old, &meta, &blocks, &cloned, &freed,
-        );
+        let work = TreeSync::new(self, ctx, acct, dnode.id, &old, &meta, &changes);
         let (mut new_tree, new_spill) = if meta.exists {
-            let new_spill = match &spill {
+            let new_spill = match &changes.spill {
                 SpillChange::Keep => old_spill,
                 SpillChange::Remove => {
                     work.kill(old_spill.as_ref());

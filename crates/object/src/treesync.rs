@@ -25,7 +25,7 @@ use vdev::Priority;
 use zio::pipeline::DedupPolicy;
 use zio::{WritePolicy, ZioError};
 
-use crate::dnode::{Meta, Tree, shl, shr};
+use crate::dnode::{Meta, Slot, Tree, shl, shr};
 use crate::error::Result;
 use crate::indirect::child;
 use crate::objset::ObjectSet;
@@ -63,6 +63,8 @@ pub(crate) struct TreeSync<'a> {
     blocks: &'a BTreeMap<u64, Bytes>,
     cloned: &'a BTreeMap<u64, BlockPointer>,
     freed: &'a RangeSet,
+    /// Of `blocks`, those that hold what they held before.
+    moved: &'a RangeSet,
     used: AtomicI64,
 }
 
@@ -81,9 +83,7 @@ impl<'a> TreeSync<'a> {
         object: ObjectId,
         old: &Meta,
         meta: &'a Meta,
-        blocks: &'a BTreeMap<u64, Bytes>,
-        cloned: &'a BTreeMap<u64, BlockPointer>,
-        freed: &'a RangeSet,
+        changes: &'a Slot,
     ) -> Self {
         TreeSync {
             set,
@@ -93,9 +93,10 @@ impl<'a> TreeSync<'a> {
             object,
             meta,
             end_block: old.max_block.max(meta.max_block).saturating_add(1),
-            blocks,
-            cloned,
-            freed,
+            blocks: &changes.blocks,
+            cloned: &changes.cloned,
+            freed: &changes.freed,
+            moved: &changes.moved,
             used: AtomicI64::new(0),
         }
     }
@@ -457,7 +458,12 @@ impl<'a> TreeSync<'a> {
             1
         };
         let bytes = data.len() as u64;
-        let new = self.write(Role::Tree, 0, number, old, data, fill).await?;
+        // One that became shorter or longer meanwhile holds something else.
+        let is_same = self.moved.contains(number) && !old.is_hole() && old.lsize_bytes() == bytes;
+        let new = match is_same {
+            true => self.relocate(number, old, data, fill).await?,
+            false => self.write(Role::Tree, 0, number, old, data, fill).await?,
+        };
         if let Some(txgs) = &self.ctx.txgs {
             txgs.sync_progress(self.ctx.txg, bytes);
         }
@@ -482,12 +488,9 @@ impl<'a> TreeSync<'a> {
         data: Bytes,
         fill: u64,
     ) -> Result<BlockPointer> {
-        let (meta, blocks, freed) = (Meta::free(), BTreeMap::new(), RangeSet::default());
-        let cloned = BTreeMap::new();
+        let (meta, nothing) = (Meta::free(), Slot::default());
         let object = ObjectId::META_DNODE;
-        let work = TreeSync::new(
-            set, ctx, acct, object, &meta, &meta, &blocks, &cloned, &freed,
-        );
+        let work = TreeSync::new(set, ctx, acct, object, &meta, &meta, &nothing);
         work.write(Role::Root, 0, 0, old, data, fill).await
     }
 
@@ -520,6 +523,27 @@ impl<'a> TreeSync<'a> {
         }
         let same_place = in_place && new.dva(0).is_some() && new.dva(0) == old.dva(0);
         if !same_place {
+            self.kill(Some(old));
+            self.bear(&new);
+        }
+        Ok(new)
+    }
+
+    /// Writes a level-0 block that holds the same as `old` to another place (`zp_rewrite`,
+    /// module/zfs/dbuf.c).
+    async fn relocate(
+        &self,
+        number: u64,
+        old: &BlockPointer,
+        data: Bytes,
+        fill: u64,
+    ) -> Result<BlockPointer> {
+        let mut policy = self.policy(Role::Tree, 0, number);
+        policy.hole_birth = self.set.options().hole_birth;
+        policy.fill = fill;
+        let pipeline = &self.ctx.pipeline;
+        let new = pipeline.relocate(self.ctx.txg, old, data, &policy).await?;
+        if new != *old {
             self.kill(Some(old));
             self.bear(&new);
         }

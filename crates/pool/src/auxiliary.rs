@@ -1,6 +1,10 @@
-//! Spares and cache devices: what they are, whether they are there, and their lists in the MOS. None is used by this
-//! release: a spare stands in only once an administrator said so (then it is part of the vdev tree), and second-level
-//! caches hold nothing but copies.
+//! Spares and cache devices: what they are, whether they are there, and their lists in the MOS. A
+//! spare that stands in for a device is a part of the vdev tree as well (`spares`); second-level
+//! caches are not used by this release, and hold nothing but copies.
+//!
+//! Several pools may have the same spare, which then has one guid in all of their lists. Its label
+//! tells whether one of them uses it: there is nothing else that all of them would see, since they
+//! may be open in different processes.
 //!
 //! A device's own label has nothing but its guid and what it is for, by which a scan finds it. The lists are written in
 //! syncing context, in the txg that adds or removes devices. A device is labelled before: after a crash in between it
@@ -10,7 +14,7 @@
 //! `spa_validate_aux_devs`), module/zfs/vdev_label.c (`vdev_aux_label_generate`), module/zfs/arc.c
 //! (`l2arc_add_vdev`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -27,6 +31,7 @@ use zio::Tx;
 use crate::activity::ActivityStatus;
 use crate::identity::CONFIG_BLOCK_BYTES;
 use crate::layout::{self, LeafFacts, Making};
+use crate::spares::{SpareUse, spare_use};
 use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus, config, directory};
 
 /// Longest packed list that is believed, in bytes.
@@ -50,6 +55,22 @@ pub(crate) struct AuxList {
 }
 
 impl AuxList {
+    /// How it is.
+    pub(crate) fn status(&self, guid: Guid) -> Option<&VdevStatus> {
+        self.statuses.iter().find(|status| status.guid == guid)
+    }
+
+    /// The guids of all.
+    pub(crate) fn guids(&self) -> BTreeSet<Guid> {
+        let guids = self.configs.iter().filter_map(|config| config.u64("guid"));
+        guids.map(Guid::new).collect()
+    }
+
+    /// Lets go of a device that the vdev tree is to have.
+    pub(crate) fn release(&mut self, guid: Guid) {
+        self.holds.remove(&guid);
+    }
+
     /// The guid of the device that a person calls `name`: path, guid, or the last part of the path.
     pub(crate) fn find(&self, name: &str) -> Option<Guid> {
         self.statuses
@@ -79,20 +100,37 @@ const fn list_name(class: VdevClass) -> &'static str {
 pub(crate) struct NewAuxiliary {
     spares: Vec<NvList>,
     caches: Vec<NvList>,
+    /// Spares of other pools, which have their labels.
+    shared: BTreeSet<Guid>,
 }
 
 impl NewAuxiliary {
-    /// Their configurations, with the distributed spares of new dRAID vdevs (`tops`).
+    /// Their configurations, with the distributed spares of new dRAID vdevs (`tops`). What is
+    /// labelled as a spare keeps its guid, as it may be another pool's as well (`vdev_label_init`,
+    /// module/zfs/vdev_label.c); but for those that are in the pool's own list (`known`) by that.
     pub(crate) fn build(
         vdevs: &[VdevSpec],
         tops: &[NvList],
         facts: &[LeafFacts],
         making: &Making<'_>,
+        known: &BTreeSet<Guid>,
     ) -> Result<Self, PoolError> {
         let mut spares = layout::build_auxiliary(VdevClass::Spare, vdevs, facts, making)?;
+        let mut shared = BTreeSet::new();
+        for spare in &mut spares {
+            let path = spare.string("path");
+            let facts = facts.iter().find(|leaf| Some(&*leaf.spec.path) == path);
+            let Some(guid) = facts.and_then(|leaf| leaf.spare) else {
+                continue;
+            };
+            if !known.contains(&guid) && shared.insert(guid) {
+                spare.set("guid", guid.get());
+            }
+        }
         spares.extend(layout::build_draid_spares(tops, making));
         Ok(Self {
             spares,
+            shared,
             caches: layout::build_auxiliary(VdevClass::Cache, vdevs, facts, making)?,
         })
     }
@@ -119,9 +157,11 @@ impl NewAuxiliary {
         ];
         for (state, configs) in all {
             // Distributed spares have no device of their own.
-            let devices = configs
-                .iter()
-                .filter(|list| list.string("type") != Some("dspare"));
+            let is_labelled = |list: &&NvList| {
+                let guid = Guid::new(list.u64("guid").unwrap_or(0));
+                list.string("type") == Some("dspare") || self.shared.contains(&guid)
+            };
+            let devices = configs.iter().filter(|list| !is_labelled(list));
             for list in devices {
                 let path = list.require_string("path")?;
                 let device = world.opener.open(path, false).await?;
@@ -130,15 +170,10 @@ impl NewAuxiliary {
                     let zeros = Bytes::from(vec![0; CACHE_HEADER_BYTES_MAX]);
                     device.write(LABEL_START_BYTES, zeros).await?;
                 }
-                let mut label = NvList::new();
-                label
-                    .set("version", Uberblock::VERSION_FEATURES)
-                    .set("state", state)
-                    .set("guid", list.require_u64("guid")?);
+                let mut label = label_of(state, Guid::new(list.require_u64("guid")?), path);
                 if state == config::STATE_L2CACHE {
                     label.set("ashift", list.require_u64("ashift")?);
                 }
-                label.set("path", path);
                 write_detached_labels(&*device, &label).await?;
             }
         }
@@ -189,14 +224,12 @@ impl Auxiliary {
         for class in [VdevClass::Spare, VdevClass::Cache] {
             let list = out.list_mut(class);
             list.statuses.clear();
-            let mut before = std::mem::take(&mut list.holds);
+            // Held again before they are let go: one may have been lent to another pool meanwhile.
+            let _before = std::mem::take(&mut list.holds);
             for config in &list.configs {
                 let status = status(config, class, places).await;
                 if let Some(path) = status.path.as_deref().filter(|_| is_idle(&status)) {
-                    let hold = match before.remove(&status.guid) {
-                        Some(hold) => Some(hold),
-                        None => hold(path, places).await,
-                    };
+                    let hold = hold(path, places).await;
                     list.holds.extend(hold.map(|hold| (status.guid, hold)));
                 }
                 list.statuses.push(status);
@@ -204,6 +237,17 @@ impl Auxiliary {
         }
         out
     }
+}
+
+/// The label of a device that is in no vdev tree (`vdev_aux_label_generate`).
+pub(crate) fn label_of(state: u64, guid: Guid, path: &str) -> NvList {
+    let mut label = NvList::new();
+    label
+        .set("version", Uberblock::VERSION_FEATURES)
+        .set("state", state)
+        .set("guid", guid.get())
+        .set("path", path);
+    label
 }
 
 /// Writes a list to the MOS, in syncing context (`spa_sync_aux_dev`). Returns its object.
@@ -277,6 +321,9 @@ pub(crate) async fn read(
             let list = out.list_mut(class);
             list.object = id;
             list.configs = read_list(mos, id, list_name(class)).await?;
+            list.configs
+                .iter_mut()
+                .for_each(|config| config::fix_paths(config, places.paths));
         }
     }
     Ok(out.look(places).await)
@@ -314,9 +361,13 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         class,
         state: VdevState::Online,
         aux: VdevAux::None,
+        used_by: None,
         is_removing: false,
         is_non_allocating: false,
         is_stale: false,
+        is_out: false,
+        is_deferred: false,
+        scan_repaired_bytes: 0,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
@@ -350,12 +401,19 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         let top = Guid::new(config.u64("top_guid").unwrap_or(0));
         let top = places.tree.find(top);
         top.and_then(|top| top.spare_bytes())
+            .map(|bytes| (bytes, SpareUse::Waits))
             .ok_or(VdevAux::OpenFailed)
     } else {
-        measure(&out, places.world).await
+        measure(&out, places).await
     };
     match found {
-        Ok(bytes) => out.physical_bytes = bytes,
+        Ok((bytes, used)) => {
+            out.physical_bytes = bytes;
+            if let (VdevClass::Spare, SpareUse::Other { pool }) = (class, used) {
+                out.aux = VdevAux::Spared;
+                out.used_by = Some(pool);
+            }
+        }
         Err(aux) => {
             out.state = VdevState::CantOpen;
             out.aux = aux;
@@ -390,10 +448,12 @@ async fn hold(path: &str, places: &Places<'_>) -> Option<Hold> {
     }
 }
 
-/// Size of the device in bytes, if it is the right one; else why it cannot be used.
-async fn measure(vdev: &VdevStatus, world: &World) -> Result<u64, VdevAux> {
+/// Size of the device in bytes, if it is the right one, and who uses it; else why it cannot be
+/// used.
+async fn measure(vdev: &VdevStatus, places: &Places<'_>) -> Result<(u64, SpareUse), VdevAux> {
     let path = vdev.path.as_deref().ok_or(VdevAux::OpenFailed)?;
-    let device: Arc<dyn Device> = match world.opener.open(path, true).await {
+    let opener = &places.world.opener;
+    let device: Arc<dyn Device> = match opener.open(path, true).await {
         Ok(device) => device,
         Err(error) => {
             tracing::warn!(path, %error, "a spare or cache device cannot be opened");
@@ -409,5 +469,5 @@ async fn measure(vdev: &VdevStatus, world: &World) -> Result<u64, VdevAux> {
     if config.u64("guid") != Some(vdev.guid.get()) {
         return Err(VdevAux::CorruptData);
     }
-    Ok(device.size_bytes())
+    Ok((device.size_bytes(), spare_use(config, places.tree.guid())))
 }

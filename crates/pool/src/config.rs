@@ -126,6 +126,10 @@ pub(crate) struct PoolPairs {
     pub(crate) holes: Vec<u64>,
     /// Features without which the MOS cannot be read.
     pub(crate) label_features: Vec<String>,
+    /// The pool that this one was split off; zero without.
+    pub(crate) split_guid: u64,
+    /// Devices that are being split off, by top-level vdev; zero for none.
+    pub(crate) splitting: Vec<u64>,
 }
 
 impl PoolPairs {
@@ -147,6 +151,9 @@ impl PoolPairs {
             list.set("hostid", self.hostid);
         }
         list.set("hostname", self.hostname.as_str());
+        if self.split_guid != 0 {
+            list.set("split_guid", self.split_guid);
+        }
         list
     }
 
@@ -173,6 +180,16 @@ impl PoolPairs {
         });
         let mut list = self.head();
         list.set("com.delphix:has_per_vdev_zaps", NvValue::Boolean);
+        let mut split = NvList::new();
+        if self.split_guid != 0 {
+            split.set("split_guid", self.split_guid);
+        }
+        if !self.splitting.is_empty() {
+            split.set("guid_list", NvValue::UInt64Array(self.splitting.clone()));
+        }
+        if self.split_guid != 0 || !self.splitting.is_empty() {
+            list.set("splitcfg", NvValue::List(split));
+        }
         list.set("vdev_children", children(&root).len() as u64);
         self.tail(&mut list);
         list.set("vdev_tree", NvValue::List(root));

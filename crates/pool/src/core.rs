@@ -101,6 +101,10 @@ pub(crate) struct Core {
     pub(crate) new_tops: NewTops,
     /// Devices that have been replaced.
     pub(crate) replacements: Replacements,
+    /// Devices that spares are to stand in for.
+    pub(crate) spares: Arc<crate::spares::Spares>,
+    /// What is in the places of devices and cannot replace them.
+    pub(crate) returned: crate::returning::Refused,
     /// Held while vdevs are added or removed.
     pub(crate) admin: tokio::sync::Mutex<()>,
     /// Tables of cloned blocks.
@@ -113,7 +117,7 @@ pub(crate) struct Core {
 
 impl Core {
     /// What takes part in writing a transaction group, in the order of turns.
-    pub(crate) fn participants(&self) -> [&dyn Participant; 15] {
+    pub(crate) fn participants(&self) -> [&dyn Participant; 16] {
         [
             &self.claims,
             &*self.history,
@@ -129,6 +133,8 @@ impl Core {
             &self.trim,
             // Frees dirty times.
             &self.replacements,
+            // With devices, their ZAPs go.
+            &self.tables.activities,
             &self.dirty_times,
             // Whatever allocates or frees does so before.
             &*self.space,
@@ -165,6 +171,8 @@ impl Core {
                 .map(|top| top.id())
                 .collect(),
             label_features: self.dsl.features().in_labels(),
+            split_guid: state.split_guid,
+            splitting: state.splitting.clone(),
         }
     }
 
@@ -321,6 +329,7 @@ impl Drop for Core {
     /// in memory.
     fn drop(&mut self) {
         self.events.end();
+        self.spares.end();
         self.space.close();
     }
 }

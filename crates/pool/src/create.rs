@@ -7,7 +7,7 @@
 //!
 //! Source: module/zfs/spa.c `spa_create`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dataset::{CreateParams, DslEnvironment, DslPool};
@@ -128,7 +128,9 @@ async fn plan(world: &World, spec: &CreateSpec) -> Result<(Ground, Choices), Poo
         random: &*world.random,
     };
     let root = layout::build_root(guid, &spec.vdevs, &facts, &making)?;
-    let auxiliary = NewAuxiliary::build(&spec.vdevs, config::children(&root), &facts, &making)?;
+    let tops = config::children(&root);
+    let known = BTreeSet::new();
+    let auxiliary = NewAuxiliary::build(&spec.vdevs, tops, &facts, &making, &known)?;
     let mut salt = [0; 32];
     world.random.fill(&mut salt);
     let options = OpenOptions {
@@ -271,6 +273,8 @@ async fn create_on(
         deferred_frees: DeferredFrees::default(),
         new_tops: NewTops::default(),
         replacements: crate::topology::Replacements::default(),
+        spares: Arc::default(),
+        returned: crate::returning::Refused::default(),
         admin: tokio::sync::Mutex::new(()),
         clones: crate::clones::CloneTables::none(&spec.name),
         tables: crate::tables::Tables::default(),

@@ -44,6 +44,14 @@ pub(crate) const TRIM: [&str; 3] = [
     "org.zfsonlinux:vdev_trim_action_time",
     "org.zfsonlinux:next_offset_to_trim",
 ];
+/// In a leaf's ZAP: what `zpool initialize` writes.
+pub(crate) const INITIALIZE_VALUE: &str = "org.openzfs:vdev_initialize_value";
+/// In a leaf's ZAP: how much a second `zpool trim` discards, at most.
+pub(crate) const TRIM_RATE: &str = "org.zfsonlinux:vdev_trim_rate";
+/// In a leaf's ZAP: whether `zpool trim` leaves out what was never written.
+pub(crate) const TRIM_PARTIAL: &str = "org.zfsonlinux:vdev_trim_partial";
+/// In a leaf's ZAP: whether `zpool trim` erases for good.
+pub(crate) const TRIM_SECURE: &str = "org.zfsonlinux:vdev_trim_secure";
 /// Up to which txg the last scrub came that was finished.
 pub(crate) const LAST_SCRUBBED_TXG: &str = "last_scrubbed_txg";
 /// In a removed vdev's ZAP: space map of what nothing refers to any more.

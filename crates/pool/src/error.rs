@@ -341,6 +341,23 @@ pub enum PoolError {
         /// The pool.
         pool: String,
     },
+    /// A pool cannot be split.
+    #[error("Unable to split {pool}: {why}")]
+    CannotSplit {
+        /// The pool.
+        pool: String,
+        /// Why.
+        why: String,
+    },
+    /// Resilvers cannot be asked for.
+    #[error(
+        "cannot restart resilver on '{pool}': feature resilver_defer is not enabled; enable it \
+         with 'zpool set feature@resilver_defer=enabled {pool}'"
+    )]
+    NoResilverDefer {
+        /// The pool.
+        pool: String,
+    },
     /// The pool's version is older than scans' own state.
     #[error(
         "cannot scrub '{pool}': its version is older than 11; upgrade it with 'zpool upgrade', or \
@@ -435,6 +452,8 @@ impl PoolError {
                 | Self::NoCheckpoint { .. }
                 | Self::BadFeature { .. }
                 | Self::Resilvering { .. }
+                | Self::NoResilverDefer { .. }
+                | Self::CannotSplit { .. }
                 | Self::ScrubOfOldPool { .. }
                 | Self::ScrubActive { .. }
                 | Self::ScrubPaused { .. }

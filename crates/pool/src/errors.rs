@@ -13,12 +13,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::Bookmark;
-use format::{ErrorBookmark, ObjectId, Txg};
+use format::{ErrorBookmark, Guid, ObjectId, Txg};
 use parking_lot::Mutex;
 use vdev::ErrorReport;
 
 /// Damaged blocks that are remembered per list, at most.
 pub(crate) const DAMAGED_MAX: usize = 100_000;
+
+/// Errors of a device that are each told in the server's log.
+const LOGGED_FIRST: u64 = 16;
 
 /// Blocks by their place, with the txg in which they were written; zero where that is not known.
 pub(crate) type Lost = BTreeMap<Bookmark, Txg>;
@@ -27,6 +30,8 @@ pub(crate) type Lost = BTreeMap<Bookmark, Txg>;
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog {
     lists: Mutex<Lists>,
+    /// Errors of each device since the pool was opened, for the server's log only.
+    logged: Mutex<BTreeMap<Guid, u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -242,6 +247,15 @@ impl Lists {
 }
 
 impl ErrorLog {
+    /// Counts an error of a device for the server's log. A disk full of wrong data would fill that
+    /// with a line per block: the first few are told, then each time that the number has doubled.
+    fn worth_logging(&self, leaf: Guid) -> Option<u64> {
+        let mut logged = self.logged.lock();
+        let so_far = logged.entry(leaf).or_default();
+        *so_far += 1;
+        (*so_far <= LOGGED_FIRST || so_far.is_power_of_two()).then_some(*so_far)
+    }
+
     /// Takes note of what went wrong.
     pub(crate) fn note_report(&self, report: &ErrorReport) {
         match report {
@@ -257,15 +271,21 @@ impl ErrorLog {
                 self.add(*bookmark, *birth);
             }
             ErrorReport::Checksum { leaf, io } => {
-                tracing::warn!(%leaf, ?io, "a device returned wrong data");
+                if let Some(so_far) = self.worth_logging(*leaf) {
+                    tracing::warn!(%leaf, so_far, ?io, "a device returned wrong data");
+                }
             }
             ErrorReport::Device {
                 leaf, io, message, ..
             } => {
-                tracing::warn!(%leaf, message, ?io, "a device failed");
+                if let Some(so_far) = self.worth_logging(*leaf) {
+                    tracing::warn!(%leaf, so_far, message, ?io, "a device failed");
+                }
             }
             ErrorReport::Slow { leaf, io } => {
-                tracing::warn!(%leaf, ?io, "a device took long");
+                if let Some(so_far) = self.worth_logging(*leaf) {
+                    tracing::warn!(%leaf, so_far, ?io, "a device took long");
+                }
             }
             ErrorReport::State { leaf, from, to, .. } => {
                 tracing::warn!(%leaf, %from, %to, "the state of a device changed");

@@ -40,6 +40,10 @@ pub(crate) struct Pairs {
     pub(crate) object: ObjectId,
     /// MOS object of the ZAP of vdev ZAPs; zero without.
     pub(crate) all_vdev_zaps: ObjectId,
+    /// The pool that this one was split off in this import; zero without.
+    pub(crate) split_guid: u64,
+    /// Devices that are being split off, by top-level vdev; zero for none.
+    pub(crate) splitting: Vec<u64>,
 }
 
 impl Pairs {
@@ -57,6 +61,8 @@ impl Pairs {
             changed: false,
             object: ObjectId::ZERO,
             all_vdev_zaps: ObjectId::ZERO,
+            split_guid: 0,
+            splitting: Vec::new(),
         }
     }
 }

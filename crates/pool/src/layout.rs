@@ -137,6 +137,8 @@ pub(crate) struct LeafFacts {
     pub(crate) spec: LeafSpec,
     pub(crate) size_bytes: u64,
     pub(crate) sector_bytes: u32,
+    /// The guid that it is labelled with as a spare.
+    pub(crate) spare: Option<Guid>,
 }
 
 /// Bytes that a device offers between its labels (`vdev_open`).
@@ -444,8 +446,9 @@ pub(crate) async fn examine(
                 needed_bytes,
             });
         }
+        let label = crate::discover::read_label(&device, &leaf.path).await;
         if !force
-            && let Some(label) = crate::discover::read_label(&device, &leaf.path).await
+            && let Some(label) = &label
             && let Some(device_use) = in_use(&label.config)
         {
             return Err(PoolError::DeviceInUse {
@@ -465,6 +468,9 @@ pub(crate) async fn examine(
             spec: leaf.clone(),
             size_bytes,
             sector_bytes: device.sector_bytes(),
+            spare: label
+                .filter(|label| label.config.u64("state") == Some(config::STATE_SPARE))
+                .and_then(|label| label.config.u64("guid").map(Guid::new)),
         });
     }
     Ok(facts)
@@ -581,6 +587,7 @@ mod tests {
                 spec: spec.clone(),
                 size_bytes,
                 sector_bytes: 4096,
+                spare: None,
             };
             vdev.layout.leaves().iter().map(of).collect()
         };

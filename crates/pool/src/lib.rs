@@ -19,6 +19,7 @@
 //! | `multihost` | mmp.c |
 //! | `clones` | brt.c |
 //! | `trim` | vdev_trim.c: `vdev_autotrim_thread` |
+//! | [`ActivitySpec`] and `activity` | vdev_initialize.c; vdev_trim.c: `vdev_trim_thread` |
 //! | `checkpoint` | spa_checkpoint.c |
 //! | `tables` | ddt.c as far as it is read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
@@ -67,11 +68,15 @@ mod pool;
 mod probe;
 mod props;
 mod removed;
+mod reopen;
+mod returning;
 mod rewind;
 mod salvage;
 mod scan;
 mod space;
+mod spares;
 mod spec;
+mod split;
 mod status;
 mod sync;
 mod tables;
@@ -80,7 +85,10 @@ mod trim;
 mod vdevprops;
 mod vdevs;
 
-pub use activity::{ActivityState, ActivityStatus};
+pub use activity::{
+    ActivityCommand, ActivityKind, ActivityObstacle, ActivityOutcome, ActivitySpec, ActivityState,
+    ActivityStatus, LeafActivity,
+};
 pub use checkpoint::CheckpointStatus;
 pub use discover::{FoundPool, FoundState, ScanSpec, scan};
 pub use error::{DeviceUse, PoolError};
@@ -99,6 +107,7 @@ pub use spec::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, MissingLogs, Rewind, Rewound,
     VdevClass, VdevLayout, VdevSpec,
 };
+pub use split::SplitSpec;
 pub use status::{
     FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanFunction, ScanState, ScanStatus,
     VdevState, VdevStatus,

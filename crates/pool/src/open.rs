@@ -21,6 +21,7 @@ use vdev::{OpenOptions, Vdev, VdevKind, VdevTree, best_uberblock};
 use zio::alloc::{Allocator, fragmentation};
 use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager, ZioError};
 
+use crate::activity::Activities;
 use crate::auxiliary::{self, Auxiliary, Places};
 use crate::bootfs::{self, BootFs};
 use crate::checkpoint::{Checkpoint, CheckpointState};
@@ -41,7 +42,7 @@ use crate::space::{Space, TopShape};
 use crate::vdevs::NewTops;
 use crate::{
     FoundState, ImportSpec, MissingLogs, PoolError, config, directory, features, layout, multihost,
-    removed, tables, vdevprops,
+    removed, split, tables, vdevprops,
 };
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
@@ -150,6 +151,8 @@ pub(crate) fn start(core: &Arc<Core>) {
         .spawn("sync loop", async move { looping.sync_loop().await });
     core.start_heart();
     core.start_trim();
+    Activities::start(core);
+    core.start_spares();
 }
 
 pub(crate) fn damaged(pool: &str, what: &str, why: impl ToString) -> PoolError {
@@ -522,7 +525,48 @@ pub(crate) async fn import(
     };
     let ground = Ground::open(world, &root, options, [0; 32]).await?;
     let names = (name.as_str(), disk_name.as_str());
+    // Of an earlier import.
+    let mut trusted = trusted;
+    trusted.remove("split_guid");
     let result = import_on(world, spec, &ground, uberblock, past, &trusted, names).await;
+    if result.is_err() {
+        ground.tree.close();
+    }
+    let core = result?;
+    let unfinished = split::unfinished(&trusted);
+    if !core.read_only && !unfinished.is_empty() {
+        split::finish(&core, &unfinished).await?;
+    }
+    Ok(core)
+}
+
+/// Opens a pool on devices that are labelled as another one's, at that one's state `uberblock`, by
+/// a configuration that is none of its own (`SPA_IMPORT_ASSEMBLE`). The first txg makes labels and
+/// configuration its own.
+pub(crate) async fn assemble(
+    world: &World,
+    spec: &ImportSpec,
+    uberblock: Uberblock,
+    config: &NvList,
+) -> Result<Arc<Core>, PoolError> {
+    let name = config.require_string("name")?;
+    let options = OpenOptions {
+        keep_writers_out: true,
+        paths: spec.found.paths.clone(),
+        ..OpenOptions::default()
+    };
+    let root = config.require_list("vdev_tree")?;
+    let ground = Ground::open(world, root, options, [0; 32]).await?;
+    let uberblock = Uberblock {
+        guid_sum: ground.tree.guid_sum(),
+        ..uberblock
+    };
+    let result = async {
+        check_tree(name, &ground.tree, MissingLogs::Refused)?;
+        ground.tree.expect_own_labels();
+        import_on(world, spec, &ground, uberblock, None, config, (name, name)).await
+    }
+    .await;
     if result.is_err() {
         ground.tree.close();
     }
@@ -608,6 +652,7 @@ async fn import_on(
         comment: trusted.string("comment").map(str::to_owned),
         compatibility: trusted.string("compatibility").map(str::to_owned),
         dirty: !spec.read_only,
+        split_guid: trusted.u64("split_guid").unwrap_or(0),
         ..Pairs::new(name, disk_name)
     };
     let errata = pairs.errata;
@@ -681,6 +726,8 @@ async fn import_on(
         deferred_frees: stored.deferred_frees,
         new_tops: NewTops::default(),
         replacements: crate::topology::Replacements::default(),
+        spares: Arc::default(),
+        returned: crate::returning::Refused::default(),
         admin: tokio::sync::Mutex::new(()),
         clones,
         tables,
@@ -726,6 +773,10 @@ async fn import_on(
         core.dsl.destroyer().put_off(false);
     }
     core.events.loaded();
+    if !spec.read_only && !spec.only_looked_at {
+        // What went bad while nobody looked, and what is not there.
+        core.want_spares();
+    }
     Ok(core)
 }
 

@@ -21,8 +21,8 @@ use crate::props::{Change, Kind, Row, Stored};
 use crate::{
     AddSpec, AttachSpec, CreateSpec, FeatureStatus, FoundPool, HistoryRecord, ImportSpec,
     OfflineSpec, Onlined, PoolError, PoolHealth, PoolProperty, PoolStatus, PropertySource, Rewound,
-    ScanSpec, ScanStatus, ScrubCommand, ScrubNumbers, checkpoint, config, create, features, props,
-    rewind, scan, status, topology, vdevprops, vdevs,
+    ScanSpec, ScanStatus, ScrubCommand, ScrubNumbers, SplitSpec, checkpoint, config, create,
+    features, props, reopen, rewind, scan, split, status, topology, vdevprops, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -58,7 +58,7 @@ impl PoolNumbers {
 /// One imported pool. Dropping the last handle without [`Pool::export`] leaves the pool as a
 /// crash would: consistent at its last synced transaction group.
 pub struct Pool {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl Pool {
@@ -73,6 +73,31 @@ impl Pool {
         Ok(Arc::new(Pool {
             core: created.await?,
         }))
+    }
+
+    pub(crate) fn of(core: Arc<Core>) -> Arc<Pool> {
+        Arc::new(Pool { core })
+    }
+
+    /// Makes a new pool of one device of each mirror (`zpool split`). It is exported when this
+    /// returns.
+    ///
+    /// # Errors
+    /// [`PoolError::CannotSplit`], [`PoolError::BadName`], [`PoolError::BadProperty`],
+    /// [`PoolError::Topology`], [`PoolError::HasCheckpoint`], [`PoolError::ReadOnly`].
+    pub async fn split(&self, spec: &SplitSpec) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        // In a box: it contains an import.
+        let split: BoxFuture<'_, _> = Box::pin(split::split(&self.core, spec));
+        split.await
+    }
+
+    /// The devices that [`Self::split`] would take, one of each mirror.
+    ///
+    /// # Errors
+    /// [`PoolError::CannotSplit`].
+    pub fn plan_split(&self, devices: &[String]) -> Result<Vec<Guid>, PoolError> {
+        split::planned(&self.core, devices)
     }
 
     /// Checks all that [`Pool::create`] checks before it writes; nothing is written.
@@ -219,7 +244,7 @@ impl Pool {
         Ok(())
     }
 
-    fn check_writeable(&self) -> Result<(), PoolError> {
+    pub(crate) fn check_writeable(&self) -> Result<(), PoolError> {
         self.check_open()?;
         if self.core.read_only {
             return Err(PoolError::ReadOnly { pool: self.name() });
@@ -527,6 +552,7 @@ impl Pool {
         {
             core.prepare_error_upgrade().await;
         }
+        let grows = matches!(&change, Change::Stored(name, _) if name == "autoexpand");
         let task = ChangeTask {
             core: core.clone(),
             change,
@@ -534,6 +560,9 @@ impl Pool {
         core.run_task(task).await?;
         core.start_heart();
         core.start_trim();
+        if grows {
+            reopen::grow_if_wanted(&core).await?;
+        }
         Ok(())
     }
 
@@ -616,7 +645,8 @@ impl Pool {
     }
 
     /// Attaches a device to another one, to mirror or to replace it (`zpool attach`, `zpool
-    /// replace`). Returns once it is a part of the pool on disk; it is resilvered after that.
+    /// replace`). A hot spare of the pool that stands by stands in for what it is to replace.
+    /// Returns once it is a part of the pool on disk; it is resilvered after that.
     ///
     /// # Errors
     /// [`PoolError::Topology`], [`PoolError::NotInPool`], [`PoolError::IsSpare`],
@@ -646,13 +676,52 @@ impl Pool {
         topology::offline(&self.core, target, spec).await
     }
 
-    /// Uses a device again (`zpool online`); what it missed is in its dirty times.
+    /// Uses a device again (`zpool online`); what it missed is in its dirty times. With `expand`,
+    /// or property `autoexpand`, its vdev uses all of devices that have become larger.
     ///
     /// # Errors
     /// [`PoolError::Topology`], [`PoolError::NotInPool`], [`PoolError::ReadOnly`].
-    pub async fn online(&self, target: &str) -> Result<Onlined, PoolError> {
+    pub async fn online(&self, target: &str, expand: bool) -> Result<Onlined, PoolError> {
         self.check_writeable()?;
-        topology::online(&self.core, target).await
+        topology::online(&self.core, target, expand).await
+    }
+
+    /// Looks at all devices again (`zpool reopen`). What came back is resilvered; unless this
+    /// `restarts` a scan that is under way, when that has ended.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`], [`PoolError::Suspended`].
+    pub async fn reopen(&self, restarts: bool) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        reopen::reopen(&self.core, restarts).await
+    }
+
+    /// Begins the resilver that devices wait for, in place of one that is under way (`zpool
+    /// resilver`). Does nothing when no device lacks anything.
+    ///
+    /// # Errors
+    /// [`PoolError::NoResilverDefer`], [`PoolError::ReadOnly`], [`PoolError::Suspended`].
+    pub async fn resilver(&self) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        scan::resilver(&self.core).await
+    }
+
+    /// Looks how the spares are: another pool may use one of them, or have left it.
+    pub async fn look_at_spares(&self) {
+        if self.check_open().is_ok() {
+            self.core.look_at_spares().await;
+        }
+    }
+
+    /// Looks for devices that are not there. One that is there again is used again, and a spare
+    /// that stands in for it goes when it has what it missed; with property `autoreplace`, a new
+    /// one at the same path replaces it. Returns how many did.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`], [`PoolError::Closed`].
+    pub async fn look_for_devices(&self) -> Result<usize, PoolError> {
+        self.check_writeable()?;
+        Ok(self.core.look_for_devices().await)
     }
 
     /// Gives the pool another guid, which is not zero (`zpool reguid`).
@@ -795,12 +864,12 @@ impl Pool {
         core.check_still_ours().await?;
         let mut cleared = Vec::new();
         for top in core.tree.tops() {
-            cleared_leaves(&top, device, &mut cleared);
+            vdevs::leaves_called(&top, device, &mut cleared);
         }
         let guids: Vec<Guid> = cleared.iter().map(|vdev| vdev.guid()).collect();
         core.events.clear(&guids);
         cleared.retain(|vdev| vdev.state().0 != State::Healthy);
-        core.pipeline.suspension().reopen().await?;
+        reopen::open_again(core, device).await?;
         core.scan.forget_unmended();
         for top in core.tree.tops() {
             clear_errors(&top, device);
@@ -821,6 +890,10 @@ impl Pool {
         }
         core.pipeline.suspension().resume()?;
         if !core.read_only {
+            for guid in &guids {
+                core.tree.unspare(*guid);
+            }
+            core.want_spares();
             core.identity.mark_dirty();
             core.txgs.kick();
         }
@@ -855,17 +928,34 @@ impl Pool {
         self.core.scan.set_queue_blocks_max(blocks);
     }
 
+    /// Up to how many percent a resilver begins anew for a device that comes back meanwhile, where
+    /// that could wait (tunable `zfs_resilver_defer_percent`).
+    pub fn set_resilver_defer_percent(&self, percent: u64) {
+        self.core.scan.set_defer_percent(percent);
+    }
+
     /// Whether devices lack what a resilver that has not begun yet will give them.
     pub fn is_resilver_due(&self) -> bool {
         !self.is_read_only() && self.core.scan.is_resilver_due(&self.core)
     }
 
-    /// Whether a device is taking another one's place.
+    /// Whether a device is taking another one's place, or a spare that stands in for one is being
+    /// resilvered (`vdev_replace_in_progress`, module/zfs/vdev.c).
     pub fn is_replacing(&self) -> bool {
         fn replaces(vdev: &Vdev) -> bool {
             let kind = vdev.kind();
-            matches!(kind, VdevKind::Mirror(mirror) if mirror.role == MirrorRole::Replacing)
-                || kind.children().iter().any(|child| replaces(child))
+            let is_here = match kind {
+                VdevKind::Mirror(mirror) => match (mirror.role, vdev.children()) {
+                    (MirrorRole::Replacing, _) => true,
+                    (MirrorRole::Spare, [_, spare]) => spare
+                        .leaf()
+                        .is_some_and(|leaf| leaf.is_readable() && !leaf.missing().is_empty()),
+                    (MirrorRole::Spare, _) => true,
+                    (MirrorRole::Mirror, _) => false,
+                },
+                _ => false,
+            };
+            is_here || kind.children().iter().any(|child| replaces(child))
         }
         self.core.tree.tops().iter().any(|top| replaces(top))
     }
@@ -970,17 +1060,6 @@ impl std::fmt::Debug for Pool {
             .field("name", &self.name())
             .field("guid", &self.guid())
             .finish()
-    }
-}
-
-/// The devices that are cleared with a vdev that is called so.
-fn cleared_leaves(vdev: &Arc<Vdev>, device: Option<&str>, out: &mut Vec<Arc<Vdev>>) {
-    if device.is_none_or(|device| vdevs::is_itself_called(vdev, device)) {
-        out.extend(vdev.leaves());
-        return;
-    }
-    for child in vdev.children() {
-        cleared_leaves(child, device, out);
     }
 }
 

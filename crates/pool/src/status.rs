@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::layout::usable_bytes;
 use crate::removed::RemovalStatus;
 use crate::tables::{DedupStatus, ExpansionStatus};
-use crate::vdevprops;
+use crate::{scan, vdevprops};
 
 /// State of a vdev (`vdev_state_t`, include/sys/fs/zfs.h), best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,12 +94,20 @@ pub struct VdevStatus {
     pub state: VdevState,
     /// Why the state is what it is.
     pub aux: VdevAux,
+    /// Of a spare that another pool uses: that pool's name.
+    pub used_by: Option<String>,
     /// It is being removed.
     pub is_removing: bool,
     /// It gets no new blocks.
     pub is_non_allocating: bool,
     /// Of a device: it is there but lacks writes that were made while it was away.
     pub is_stale: bool,
+    /// Of a device: it stopped working since the pool was opened.
+    pub is_out: bool,
+    /// Of a device: its resilver waits for the one that is under way.
+    pub is_deferred: bool,
+    /// Bytes that the scan under way has written to a device.
+    pub scan_repaired_bytes: u64,
     /// Failed reads.
     pub read_errors: u64,
     /// Failed writes.
@@ -387,9 +395,13 @@ fn vdev_status_below(
         class,
         state: map_state(state),
         aux,
+        used_by: None,
         is_removing: is_set("removing"),
         is_non_allocating: full,
         is_stale: is_stale(vdev),
+        is_out: vdev.leaf().is_some_and(|leaf| leaf.is_out()),
+        is_deferred: scan::is_deferred(vdev),
+        scan_repaired_bytes: 0,
         read_errors: counters.read_errors,
         write_errors: counters.write_errors,
         checksum_errors: counters.checksum_errors,
@@ -428,6 +440,18 @@ fn vdev_status_below(
     }
 }
 
+/// What the scan under way has written to the devices.
+fn add_repaired(vdev: &mut VdevStatus, core: &Core) {
+    if vdev.children.is_empty()
+        && let Some(found) = core.tree.find(vdev.guid)
+    {
+        vdev.scan_repaired_bytes = core.scan.repaired_on(&found);
+    }
+    for child in &mut vdev.children {
+        add_repaired(child, core);
+    }
+}
+
 /// State of the pool and all its vdevs.
 pub(crate) fn pool_status(core: &Core) -> PoolStatus {
     let spaces: BTreeMap<VdevId, TopSpace> = core
@@ -455,6 +479,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
     for child in &mut children {
         core.tables.activities.add_to(child, core);
         vdevprops::add_to(child, core);
+        add_repaired(child, core);
     }
     let sum = |field: fn(&VdevStatus) -> u64| children.iter().map(field).sum();
     // Logs hold no data (`vdev_space_update`, module/zfs/vdev.c).
@@ -473,9 +498,13 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         class: VdevClass::Normal,
         state: root_state(core),
         aux: VdevAux::None,
+        used_by: None,
         is_removing: false,
         is_non_allocating: false,
         is_stale: false,
+        is_out: false,
+        is_deferred: false,
+        scan_repaired_bytes: 0,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,

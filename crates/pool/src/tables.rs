@@ -103,7 +103,7 @@ pub struct ExpansionStatus {
 }
 
 /// All of these.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) dedup: DedupStatus,
     /// The checkpoint's uberblock.

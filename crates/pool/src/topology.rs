@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use dataset::{DatasetError, SyncTask};
 use device::BoxFuture;
-use format::{Guid, NvList, ObjectId, Txg, Uberblock};
+use format::{Guid, NvList, ObjectId, Txg};
 use object::{SyncContext, Zap};
 use parking_lot::Mutex;
 use vdev::{
@@ -34,12 +34,14 @@ use zio::Tx;
 use crate::auxiliary;
 use crate::core::Core;
 use crate::create::look_at_auxiliary;
+use crate::events::{About, Sysevent};
 use crate::layout::{self, Making, usable_bytes};
 use crate::participant::{Participant, Pass, Turn};
 use crate::props::Stored;
 use crate::space::SpaceSync;
+use crate::spares;
 use crate::vdevs::{evacuate, is_itself_called};
-use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config};
+use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config, reopen};
 
 /// Txgs that can be under way at once (`TXG_CONCURRENT_STATES`).
 const CONCURRENT_TXGS: u64 = 3;
@@ -73,13 +75,10 @@ pub struct Onlined {
     pub state: crate::VdevState,
     /// Whether it was in use before.
     pub was_usable: bool,
-    /// There is room on its top-level vdev's devices that an import with property `autoexpand`
-    /// would take in.
-    pub can_grow: bool,
 }
 
 /// The device of the tree that a person calls `name`.
-fn find(core: &Core, name: &str) -> Result<Arc<Vdev>, PoolError> {
+pub(crate) fn find(core: &Core, name: &str) -> Result<Arc<Vdev>, PoolError> {
     fn walk(vdev: &Arc<Vdev>, name: &str) -> Option<Arc<Vdev>> {
         if is_itself_called(vdev, name) {
             return Some(vdev.clone());
@@ -156,12 +155,25 @@ pub(crate) async fn attach(
     core.check_not_suspended()?;
     core.check_no_checkpoint()?;
     let old = find(core, target)?;
+    if spec.replace
+        && let Some(spare) = spares::waiting(core, &spec.device.path)
+    {
+        let target = old.guid();
+        drop(old);
+        return spares::stand_in(core, target, spare, spec.ashift).await;
+    }
     let role = match spec.replace {
         true => MirrorRole::Replacing,
         false => MirrorRole::Mirror,
     };
     core.tree.check_attach(old.guid(), role, false)?;
     let path = &spec.device.path;
+    let is_in_place = spec.replace && old.path().as_deref() == Some(path);
+    if is_in_place && !core.tree.is_required(old.guid()) {
+        // Whoever wrote over the device did not tell: it is still open for what it was.
+        let top = core.tree.top_of(old.guid()).map(|top| top.guid());
+        core.unless_suspended(core.tree.look_again(top)).await?;
+    }
     refuse_own(core, path, &old, spec.replace).await?;
     let vdevs = [VdevSpec {
         layout: VdevLayout::Leaf(spec.device.clone()),
@@ -188,16 +200,30 @@ pub(crate) async fn attach(
     let ashift = config.u64("ashift").unwrap_or(0) as u32;
     core.tree.check_fits(old.guid(), path, usable, ashift)?;
     let new = core.tree.prepare_leaf(config).await?;
+    let target = old.guid();
+    drop(old);
+    take_in(core, target, &new, role, create_txg).await
+}
+
+/// Labels a device that was opened and makes it a part of the vdev tree beside `target`; closes it
+/// when that fails. The caller holds `admin`, and has checked that it fits.
+pub(crate) async fn take_in(
+    core: &Arc<Core>,
+    target: Guid,
+    new: &Arc<Vdev>,
+    role: MirrorRole,
+    create_txg: Txg,
+) -> Result<(), PoolError> {
     // The last moment at which nothing is written to the device.
-    core.check_not_suspended()?;
+    core.check_not_suspended().inspect_err(|_| new.close())?;
     let outcome = Arc::new(Mutex::new(None));
     let result = async {
         let labels = core.pairs(Txg::ZERO).label_config();
-        let fresh = std::slice::from_ref(&new);
+        let fresh = std::slice::from_ref(new);
         core.tree.init_labels(fresh, &labels, create_txg).await?;
         let task = AttachTask {
             core: core.clone(),
-            target: old.guid(),
+            target,
             new: new.clone(),
             role,
             parent: new_guid(core),
@@ -250,11 +276,18 @@ impl SyncTask for AttachTask {
                 return Ok(());
             }
             core.identity.mark_dirty();
+            if self.role == MirrorRole::Spare {
+                core.events
+                    .tell_vdev(Sysevent::VdevSpare, About::vdev(&self.new));
+            }
+            core.events
+                .tell_vdev(Sysevent::VdevAttach, About::vdev(&self.new));
             let old = core.tree.find(self.target);
             let name = |vdev: Option<String>| vdev.unwrap_or_else(|| "none".to_owned());
             let (verb, to) = match self.role {
                 MirrorRole::Mirror => ("attach", "to"),
-                _ => ("replace", "for"),
+                MirrorRole::Replacing => ("replace", "for"),
+                MirrorRole::Spare => ("spare in", "for"),
             };
             let text = format!(
                 "{verb} vdev={} {to} vdev={}",
@@ -281,12 +314,17 @@ fn open_txgs(core: &Core, syncing: Txg) -> (Txg, Txg) {
 }
 
 /// A device that is out of the tree, and what its labels are to say.
-struct Gone {
+pub(crate) struct Gone {
     vdev: Arc<Vdev>,
     label: NvList,
 }
 
 impl Gone {
+    /// Lets go of the device, and leaves its labels alone.
+    pub(crate) fn close(self) {
+        self.vdev.close();
+    }
+
     /// Lets go of the device, when the pool on disk is without it. Nothing is under way to it.
     async fn leave(self) {
         let device = self.vdev.leaf().and_then(|leaf| leaf.device());
@@ -302,7 +340,7 @@ impl Gone {
 }
 
 /// Detaches a device, in syncing context.
-async fn detach_in(
+pub(crate) async fn detach_in(
     core: &Core,
     ctx: &SyncContext,
     target: Guid,
@@ -317,9 +355,9 @@ async fn detach_in(
     let Detached {
         vdev,
         before,
+        after,
         renamed,
         unspared,
-        ..
     } = detached;
     let label = label_of_gone(core, &before, &vdev);
     drop(before);
@@ -345,8 +383,17 @@ async fn detach_in(
     if let Some(spare) = unspared {
         core.auxiliary.lock().remove(VdevClass::Spare, spare);
         auxiliary::write_lists(core, &tx, &[VdevClass::Spare]).await?;
+        let about = About::auxiliary(spare, None);
+        core.events.tell_vdev(Sysevent::VdevRemoveAux, about);
     }
     core.identity.mark_dirty();
+    core.events
+        .tell_vdev(Sysevent::VdevRemove, About::vdev(&vdev));
+    if reopen::grows_by_itself(core) {
+        // The smallest device may have been the one that went.
+        reopen::grow_in(core, ctx, &after).await?;
+    }
+    drop(after);
     let path = vdev.path().unwrap_or_else(|| "none".to_owned());
     let text = format!("vdev={path}");
     core.history.internal(&tx, "detach", text).await?;
@@ -357,12 +404,8 @@ async fn detach_in(
 /// (`vdev_label_init`, module/zfs/vdev_label.c).
 fn label_of_gone(core: &Core, before: &Vdev, vdev: &Vdev) -> NvList {
     if vdev.config_u64("is_spare") == Some(1) {
-        let mut label = NvList::new();
-        label
-            .set("version", Uberblock::VERSION_FEATURES)
-            .set("state", config::STATE_SPARE)
-            .set("guid", vdev.guid().get());
-        return label;
+        let path = vdev.path().unwrap_or_default();
+        return auxiliary::label_of(config::STATE_SPARE, vdev.guid(), &path);
     }
     let mut pool = core.pairs(Txg::ZERO).label_config();
     pool.set("txg", 0u64);
@@ -455,7 +498,11 @@ pub(crate) async fn offline(
     settle(core).await
 }
 
-pub(crate) async fn online(core: &Arc<Core>, target: &str) -> Result<Onlined, PoolError> {
+pub(crate) async fn online(
+    core: &Arc<Core>,
+    target: &str,
+    expand: bool,
+) -> Result<Onlined, PoolError> {
     let _admin = core.admin.lock().await;
     core.check_not_suspended()?;
     let vdev = find(core, target)?;
@@ -463,17 +510,20 @@ pub(crate) async fn online(core: &Arc<Core>, target: &str) -> Result<Onlined, Po
     let was_usable = vdev.state().0.is_usable();
     drop(vdev);
     let state: VdevState = core.tree.bring_back(guid).await?;
+    let top = core.tree.top_of(guid).map(|top| top.guid());
+    core.unless_suspended(core.tree.look_again(top)).await?;
     settle(core).await?;
-    let top = core.tree.top_of(guid);
+    if expand || reopen::grows_by_itself(core) {
+        reopen::grow(core, top).await?;
+    }
     Ok(Onlined {
         state: crate::status::map_state(state),
         was_usable,
-        can_grow: top.is_some_and(|top| core.tree.expandable_bytes(&top) > 0),
     })
 }
 
 /// After states have changed: where blocks may go, and what the configuration says.
-async fn settle(core: &Core) -> Result<(), PoolError> {
+pub(crate) async fn settle(core: &Core) -> Result<(), PoolError> {
     for top in core.tree.tops() {
         if let Some(spec) = core.tree.top_spec(&top) {
             let allocator = core.pipeline.allocator();
@@ -492,18 +542,28 @@ pub(crate) struct Replacements {
 }
 
 impl Replacements {
-    async fn end_one(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
+    async fn end_all(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
         let core = pass.core;
-        let Some((old, parent)) = core.tree.replaced() else {
+        if core.tree.replaced().is_none() {
             return Ok(());
-        };
+        }
         // Whoever changes vdevs, or discards on them, comes first.
         let (Ok(_admin), Ok(_gate)) = (core.admin.try_lock(), core.trim.gate.try_lock()) else {
             return Ok(());
         };
-        match detach_in(core, pass.ctx, old, Some(parent)).await? {
-            Ok(gone) => self.gone.lock().push(gone),
-            Err(refused) => tracing::warn!(%refused, "a replaced device stays for now"),
+        // With a device that was replaced goes the spare that stood in for it.
+        while let Some(done) = core.tree.replaced() {
+            match detach_in(core, pass.ctx, done.old, Some(done.parent)).await? {
+                Ok(gone) => self.gone.lock().push(gone),
+                Err(refused) => {
+                    tracing::warn!(%refused, "a replaced device stays for now");
+                    break;
+                }
+            }
+            // Should the spare not go now, a later txg remembers.
+            if let Some(new) = done.unspares {
+                core.tree.unspare(new);
+            }
         }
         Ok(())
     }
@@ -517,7 +577,7 @@ impl Participant for Replacements {
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
             if pass.is_first() && self.has_work(pass.core) {
-                self.end_one(pass).await?;
+                self.end_all(pass).await?;
             }
             Ok(())
         })
@@ -525,7 +585,11 @@ impl Participant for Replacements {
 
     fn done(&self, core: &Core, _txg: Txg, _wrote: bool) {
         for gone in std::mem::take(&mut *self.gone.lock()) {
-            core.pipeline.tasks().spawn("leave a device", gone.leave());
+            let spares = core.spares.clone();
+            core.pipeline.tasks().spawn("leave a device", async move {
+                gone.leave().await;
+                spares.look();
+            });
         }
     }
 }

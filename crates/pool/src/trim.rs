@@ -18,8 +18,9 @@ use std::sync::Arc;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use device::BoxFuture;
 use format::{Txg, VdevId};
-use tokio::sync::watch;
+use tokio::sync::{RwLockReadGuard, RwLockWriteGuard, TryLockError, watch};
 use zio::alloc::TrimWait;
 
 use crate::core::Core;
@@ -31,8 +32,46 @@ pub(crate) struct Trim {
     /// Wakes the task; its end, with the pool, ends the task.
     wake: watch::Sender<()>,
     running: AtomicBool,
-    /// Held while discards are under way, and by those who must not have any.
-    pub(crate) gate: tokio::sync::Mutex<()>,
+    pub(crate) gate: Gate,
+}
+
+/// Held by those who discard or initialize free space, side by side, while devices are at it; and
+/// by those who must not have any of that, alone.
+#[derive(Default)]
+pub(crate) struct Gate {
+    lock: tokio::sync::RwLock<()>,
+    /// Somebody wants it alone who does not wait for it.
+    is_wanted: AtomicBool,
+}
+
+impl Gate {
+    /// Waits until nothing is under way, and keeps it so. In a box: what waits for it would else be
+    /// a future too deep for the compiler.
+    pub(crate) fn lock(&self) -> BoxFuture<'_, RwLockWriteGuard<'_, ()>> {
+        Box::pin(self.lock.write())
+    }
+
+    /// The same for who must not wait. Who fails is let through soon: [`Self::is_wanted`].
+    pub(crate) fn try_lock(&self) -> Result<RwLockWriteGuard<'_, ()>, TryLockError> {
+        let guard = self.lock.try_write();
+        self.is_wanted.store(guard.is_err(), Ordering::Release);
+        guard
+    }
+
+    /// For those who discard or initialize.
+    pub(crate) fn enter(&self) -> BoxFuture<'_, RwLockReadGuard<'_, ()>> {
+        Box::pin(self.lock.read())
+    }
+
+    /// Whether whoever enters again and again should pause for somebody.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Acquire)
+    }
+
+    /// He was paused for, long enough.
+    pub(crate) fn forget_wanted(&self) {
+        self.is_wanted.store(false, Ordering::Release);
+    }
 }
 
 impl Default for Trim {
@@ -40,7 +79,7 @@ impl Default for Trim {
         Trim {
             wake: watch::Sender::new(()),
             running: AtomicBool::new(false),
-            gate: tokio::sync::Mutex::new(()),
+            gate: Gate::default(),
         }
     }
 }
@@ -112,7 +151,7 @@ impl Core {
 
     /// Discards a part of what is ripe on a vdev; tells whether there was any.
     async fn trim_some(&self, id: VdevId) -> bool {
-        let _gate = self.trim.gate.lock().await;
+        let _gate = self.trim.gate.enter().await;
         let Some(top) = self.tree.top(id).filter(|top| top.can_discard_free()) else {
             return false;
         };

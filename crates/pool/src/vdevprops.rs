@@ -63,6 +63,8 @@ const TABLE: &[(&str, Kind)] = &[
     ("io_t", Kind::Limit),
     ("slow_io_n", Kind::Limit),
     ("slow_io_t", Kind::Limit),
+    ("autosit", Kind::Word(OFF_ON, 0)),
+    ("slow_io_events", Kind::Word(OFF_ON, 1)),
 ];
 
 /// What is computed.
@@ -108,6 +110,7 @@ const READ_ONLY: &[&str] = &[
     "trim_bytes",
     "removing",
     "raidz_expanding",
+    "sit_out",
     "trim_support",
 ];
 
@@ -130,9 +133,10 @@ const INTERNAL: &[&str] = &[
     directory::TRIM[0],
     directory::TRIM[1],
     directory::TRIM[2],
-    "org.zfsonlinux:vdev_trim_rate",
-    "org.zfsonlinux:vdev_trim_partial",
-    "org.zfsonlinux:vdev_trim_secure",
+    directory::INITIALIZE_VALUE,
+    directory::TRIM_RATE,
+    directory::TRIM_PARTIAL,
+    directory::TRIM_SECURE,
 ];
 
 /// Longest text of a native property, in bytes (`ZFS_MAXPROPLEN`), closing zero included.
@@ -287,6 +291,14 @@ pub(crate) fn limits(core: &Core, path: &[Arc<Vdev>], kind: ErrorKind) -> Limits
     }
 }
 
+/// Whether slow operations of a device are told as events (`slow_io_events`, of 2.4). It is the
+/// device's own (`zio_done`, module/zfs/zio.c).
+pub(crate) fn tells_slow_io(core: &Core, leaf: &Vdev) -> bool {
+    let values = core.props.lock();
+    let stored = zap_of(leaf).and_then(|zap| values.vdevs.get(&zap)?.get("slow_io_events"));
+    !matches!(stored, Some(Stored::Number(0)))
+}
+
 /// What setting a property means; checked as far as it can be without a look at the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
@@ -379,6 +391,12 @@ fn parse_value(name: &str, value: &str) -> Result<Option<Stored>, String> {
                  none here"
                     .to_owned(),
             );
+        }
+        "autosit" | "sit_out" => {
+            return Err(format!(
+                "'{name}' cannot be set by this release, which reads from slow devices of a RAID-Z \
+                 as from others; OpenZFS 2.4 sets it"
+            ));
         }
         _ if READ_ONLY.contains(&name) => return Err(format!("'{name}' is readonly")),
         _ if INTERNAL.contains(&name) => {

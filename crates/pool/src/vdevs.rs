@@ -92,7 +92,8 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), PoolErro
     if !(spec.force || spec.allow_ashift_mismatch) {
         check_ashift(core, &configs)?;
     }
-    let new = NewAuxiliary::build(&spec.vdevs, &configs, &facts, &making)?;
+    let known = core.auxiliary.lock().spares.guids();
+    let new = NewAuxiliary::build(&spec.vdevs, &configs, &facts, &making, &known)?;
     let tops = core.tree.prepare_tops(&configs).await?;
     // The last moment at which nothing is written to the devices.
     core.check_not_suspended()?;
@@ -199,20 +200,23 @@ impl SyncTask for AddTask {
                 .collect();
             core.space.start(&shapes);
             core.identity.mark_dirty();
-            core.new_tops.0.lock().extend(self.tops.iter().cloned());
+            let ids = self.tops.iter().map(|top| top.vdev_id());
+            core.new_tops.0.lock().extend(ids);
             add_auxiliary(core, &Tx::syncing(ctx.txg), &self.new).await
         })
     }
 }
 
-/// Top-level vdevs that blocks can go to once the txg that adds them is on disk.
+/// Top-level vdevs that blocks can go to once the txg that adds them, or makes them bigger, is on
+/// disk.
 #[derive(Default)]
-pub(crate) struct NewTops(Mutex<Vec<Arc<Vdev>>>);
+pub(crate) struct NewTops(pub(crate) Mutex<Vec<VdevId>>);
 
 impl Participant for NewTops {
     fn done(&self, core: &Core, _txg: Txg, _wrote: bool) {
         let added = std::mem::take(&mut *self.0.lock());
-        for spec in added.iter().filter_map(|top| core.tree.top_spec(top)) {
+        let tops = added.into_iter().filter_map(|id| core.tree.top(id));
+        for spec in tops.filter_map(|top| core.tree.top_spec(&top)) {
             core.pipeline.allocator().add_top(spec);
         }
     }
@@ -289,6 +293,18 @@ pub(crate) fn is_itself_called(vdev: &Vdev, name: &str) -> bool {
 pub(crate) fn is_called(vdev: &Vdev, name: &str) -> bool {
     let mut children = vdev.children().iter();
     is_itself_called(vdev, name) || children.any(|child| is_called(child, name))
+}
+
+/// The devices that a person means by `device`: it, or those below a vdev that is called so; all
+/// when nothing is named.
+pub(crate) fn leaves_called(vdev: &Arc<Vdev>, device: Option<&str>, out: &mut Vec<Arc<Vdev>>) {
+    if device.is_none_or(|device| is_itself_called(vdev, device)) {
+        out.extend(vdev.leaves());
+        return;
+    }
+    for child in vdev.children() {
+        leaves_called(child, device, out);
+    }
 }
 
 /// Whether the pool has a vdev, spare or cache device that a person calls `name`.

@@ -17,12 +17,15 @@
 //! `MILLPOND_SIM_SEEDS=n` that many instead of the few that are run by default.
 
 #![forbid(unsafe_code)]
+// Whole pools and those who work with them are deep futures.
+#![recursion_limit = "256"]
 
 pub mod dedup;
 pub mod failures;
 pub mod golden;
 pub mod history;
 pub mod model;
+mod passes;
 pub mod rng;
 pub mod torture;
 pub mod verify;

@@ -193,6 +193,8 @@ pub struct Plan {
     /// cut, states before the newest are verified as well, as far as their blocks cannot have been
     /// used again.
     pub autotrim: bool,
+    /// Devices are initialized and trimmed meanwhile.
+    pub passes: bool,
     /// Work below the encryption roots of this pool, whose layout and disks count then.
     pub golden: Option<&'static Golden>,
     /// Have zdb look at the images, after power cuts and in the end, where there is one.
@@ -228,6 +230,7 @@ impl Plan {
             standstills: false,
             dedup: None,
             autotrim: false,
+            passes: false,
             golden: None,
             zdb: false,
         }
@@ -721,6 +724,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     if let Some(dedup) = plan.dedup {
         crate::dedup::prepare(&pool, dedup).await?;
     }
+    if plan.work.rewrites {
+        pool.set_prop("feature@physical_rewrite", "enabled").await?;
+    }
     if plan.autotrim {
         let names = sim.disk_names();
         let disks = names.iter().filter_map(|name| sim.disk(name));
@@ -777,6 +783,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             world.clone().spawn.spawn(Box::pin(async move {
                 torment(&world, &pool, &victims, size_bytes, rng).await;
             }));
+        }
+        if plan.passes {
+            crate::passes::spawn(&sim.world(), &pool, Rng::new(rng.next_u64()));
         }
         let before = sim.counts();
         match plan.cut {

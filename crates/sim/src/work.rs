@@ -109,6 +109,8 @@ pub struct WorkOptions {
     pub repeats: bool,
     /// Ranges of files are copied, which shares blocks where it can.
     pub copies: bool,
+    /// Files are rewritten as they are, physically or not.
+    pub rewrites: bool,
     /// Keys are unloaded now and then, and loaded again.
     pub keys: Option<&'static Golden>,
 }
@@ -122,6 +124,7 @@ impl Default for WorkOptions {
             sync_percent: 6,
             repeats: false,
             copies: false,
+            rewrites: false,
             keys: None,
         }
     }

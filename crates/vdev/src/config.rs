@@ -44,7 +44,7 @@ const MOS_ONLY: [&str; 5] = [
     "com.delphix:vdev_zap_leaf",
     "com.delphix:vdev_zap_top",
     "com.klarasystems:vdev_zap_root",
-    "org.illumos:resilver_defer",
+    "com.datto:resilver_defer",
     "alloc_bias",
 ];
 /// Statistics and progress that belong into no stored configuration.
@@ -169,14 +169,17 @@ impl Builder<'_> {
             counters.clone(),
         );
         let flag = |name| config.u64(name).is_some_and(|value| value != 0);
-        // What the administrator said outlives the import. That errors were too many does not: a
-        // device may be well again, and what it missed is known (`vdev_alloc`, module/zfs/vdev.c).
+        // What the administrator said outlives the import, and that a device is degraded. That it
+        // was faulted for its errors does not: it may be well again, and what it missed is known
+        // (`vdev_alloc`, module/zfs/vdev.c). What was removed is so while nothing is in its place.
         if flag("offline") {
             leaf.set_state(VdevState::Offline, VdevAux::None);
         } else if flag("faulted") && config.string("aux_state") == Some("external") {
             leaf.set_state(VdevState::Faulted, VdevAux::External);
         } else if flag("removed") {
             leaf.set_state(VdevState::Removed, VdevAux::None);
+        } else if flag("degraded") {
+            leaf.set_state(VdevState::Degraded, VdevAux::ErrorsExceeded);
         }
         VdevKind::Leaf(LeafVdev {
             leaf_type,
@@ -273,6 +276,7 @@ impl Vdev {
                     state == VdevState::Offline && !leaf.is_temporary(),
                 ),
                 ("faulted", state == VdevState::Faulted),
+                ("degraded", state == VdevState::Degraded),
                 ("removed", state == VdevState::Removed),
             ] {
                 if value {

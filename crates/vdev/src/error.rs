@@ -72,6 +72,12 @@ pub enum VdevError {
         /// The guid that it should have.
         expected: Guid,
     },
+    /// A device is a part of another pool now.
+    #[error("{path}: the device was split off into another pool; detach it here")]
+    SplitOff {
+        /// Path of the device.
+        path: String,
+    },
     /// No valid label was found.
     #[error("{path}: no valid ZFS label; check that this is a device of the pool")]
     NoLabel {

@@ -95,6 +95,13 @@ impl Labels {
         })
     }
 
+    /// Whether some label says that the device was split off `pool` (`vdev_validate`). Then it is
+    /// none of that pool's any more, although a crash may have left others that say it is.
+    pub(crate) fn was_split_from(&self, pool: Guid) -> bool {
+        let mut configs = self.labels.iter().filter_map(|label| label.config.as_ref());
+        configs.any(|config| config.u64("split_guid") == Some(pool.get()))
+    }
+
     /// The newest uberblock, of those not newer than `txg_max`.
     pub fn best_uberblock(&self, txg_max: Txg) -> Option<Uberblock> {
         best_uberblock(

@@ -41,6 +41,7 @@ use super::common::Common;
 use super::meter::{IoClass, IoStats, Place, Span};
 use super::queue::Queue;
 use super::state::{Counters, VdevAux, VdevState};
+use super::sweep::Swept;
 use crate::range_set::RangeSet;
 use crate::report::{DeviceIo, ErrorReport, Operation, Priority, ScanRead};
 
@@ -320,7 +321,7 @@ impl Leaf {
 
     /// Whether it stopped working since the pool was opened: 'zpool clear' may bring it back, with
     /// all it has.
-    pub(super) fn is_out(&self) -> bool {
+    pub fn is_out(&self) -> bool {
         !self.is_readable() && self.was_open.load(Ordering::Relaxed)
     }
 
@@ -419,19 +420,34 @@ impl Leaf {
         }
         self.reads_in_flight.fetch_add(1, Ordering::Relaxed);
         let in_flight = InFlight(&self.reads_in_flight);
-        let place = self.queue.read_place(context).await;
         // Just below zero is the space for boot loaders, the scratch space of a RAID-Z expansion.
         let raw = if offset >= BOOT_BYTES.wrapping_neg() {
             offset.wrapping_add(LABEL_START_BYTES)
         } else {
             offset.saturating_add(LABEL_START_BYTES)
         };
-        let io = DeviceIo {
-            begun_ns: place.begun_ns,
-            ..Self::io(Operation::Read, raw, length, context)
+        let io = Self::io(Operation::Read, raw, length, context);
+        let swept = match context.priority {
+            // Boxed: others' futures, which hold this one, are to stay small.
+            Priority::Scrub => Box::pin(self.queue.sweep(&*device, raw, length)).await,
+            Priority::Sync | Priority::Async => None,
         };
-        let result = device.read(raw, length).await;
-        self.end(place, &result, io);
+        let (result, io) = match swept {
+            Some(Swept { data, span }) => {
+                if let Some(span) = span.filter(|span| span.is_slow()) {
+                    self.report_slow(io, span);
+                }
+                (Ok(data), io)
+            }
+            None => {
+                let place = self.queue.read_place(context).await;
+                let begun_ns = place.begun_ns;
+                let io = DeviceIo { begun_ns, ..io };
+                let result = device.read(raw, length).await;
+                self.end(place, &result, io);
+                (result, io)
+            }
+        };
         drop(in_flight);
         match result {
             Ok(data) => {

@@ -63,6 +63,7 @@ mod range_set;
 mod report;
 mod state;
 mod survey;
+mod sweep;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
@@ -96,6 +97,6 @@ pub use report::{DeviceIo, ErrorReport, ErrorSink, IgnoreErrors, Operation, Prio
 pub use state::{CounterValues, Counters, VdevAux, VdevState};
 pub use survey::{LabelSurvey, SlotSurvey, survey_labels};
 pub use top_spec::{AllocClass, TopSpec};
-pub use topology::{Detached, TopologyError};
+pub use topology::{Detached, Replaced, TopologyError};
 pub use tree::{ASHIFT_MAX, ASHIFT_MIN, AllocUnits, OpenOptions, VdevTree};
-pub use trim::TRIM_EXTENT_BYTES_MIN;
+pub use trim::{TRIM_EXTENT_BYTES_MAX, TRIM_EXTENT_BYTES_MIN};

@@ -9,8 +9,8 @@
 //! their [`Priority`], those of a scrub or resilver apart; writes that go straight to the device
 //! (intent log, labels, repairs of what a program read) are synchronous, queued ones (transaction
 //! groups) and a scrub's repairs asynchronous. Discards have their sizes and their number under
-//! way, but no queue to wait in. Sequential rebuilds do not exist: that class stays at zero. So do
-//! reads aggregated: only queued writes are put together. Flushes, heartbeats, and what opens,
+//! way, but no queue to wait in. Sequential rebuilds do not exist: that class stays at zero. Queued
+//! writes are put together, and a scrub's reads; other reads never are. Flushes, heartbeats, and what opens,
 //! labels and probes read are not counted.
 //!
 //! **Times.** What a request waits for is a place (or its turn in the queue of writes), then the
@@ -86,6 +86,11 @@ impl IoClass {
             true => IoClass::AsyncWrite,
             false => IoClass::SyncWrite,
         }
+    }
+
+    /// Whether somebody waits for it, or will soon.
+    const fn is_foreground(self) -> bool {
+        matches!(self, Self::SyncRead | Self::SyncWrite | Self::AsyncRead)
     }
 
     const fn index(self) -> usize {
@@ -207,6 +212,8 @@ pub(super) struct Meter {
     queued: [Histogram<LATENCY_BUCKETS>; IO_CLASSES],
     /// When the last I/O ended.
     ended_ns: AtomicU64,
+    /// When the last one ended that somebody waited for.
+    foreground_ns: AtomicU64,
     /// Operations that took longer than [`SLOW_NS`], since the last 'zpool clear'.
     slow: AtomicU64,
 }
@@ -223,6 +230,7 @@ impl Meter {
             disk: Default::default(),
             queued: Default::default(),
             ended_ns: AtomicU64::new(0),
+            foreground_ns: AtomicU64::new(0),
             slow: AtomicU64::new(0),
         }
     }
@@ -244,6 +252,17 @@ impl Meter {
     /// When the last I/O ended.
     pub(super) fn ended_ns(&self) -> u64 {
         self.ended_ns.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody waits for I/O, or did less than `recently_ns` ago.
+    pub(super) fn has_foreground(&self, recently_ns: u64) -> bool {
+        let active = |class: IoClass| self.active[class.index()].load(Ordering::Relaxed) > 0;
+        let classes = [IoClass::SyncRead, IoClass::SyncWrite, IoClass::AsyncRead];
+        if classes.into_iter().any(active) {
+            return true;
+        }
+        let last_ns = self.foreground_ns.load(Ordering::Relaxed);
+        last_ns > 0 && self.now_ns().saturating_sub(last_ns) < recently_ns
     }
 
     /// A request waits, as long as the answer lives.
@@ -279,6 +298,9 @@ impl Meter {
     pub(super) fn end(&self, class: IoClass, begun_ns: u64) -> Span {
         let ended_ns = self.now_ns();
         self.ended_ns.fetch_max(ended_ns, Ordering::Relaxed);
+        if class.is_foreground() {
+            self.foreground_ns.fetch_max(ended_ns, Ordering::Relaxed);
+        }
         let span = Span { begun_ns, ended_ns };
         self.disk[class.way()].count(span.took_ns());
         if span.is_slow() {

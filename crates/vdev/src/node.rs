@@ -89,6 +89,11 @@ impl WriteFailure {
 pub trait Verify: Sync {
     /// Whether it is. May hand the work to a CPU worker.
     fn verify<'a>(&'a self, data: &'a Bytes) -> BoxFuture<'a, bool>;
+
+    /// How many bytes it looks at, where those behind them fill the block's last sector with zeros.
+    fn covered_bytes(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// Takes everything: for parts of a block, which are checked as a whole.
@@ -180,6 +185,11 @@ impl Vdev {
     /// One of its pairs in the configuration.
     pub fn config_u64(&self, name: &str) -> Option<u64> {
         self.config.lock().u64(name)
+    }
+
+    /// Whether its configuration has a pair of this name.
+    pub fn has_config(&self, name: &str) -> bool {
+        self.config.lock().contains(name)
     }
 
     /// Sets a pair of its configuration (zap objects, DTL, ...).
@@ -375,7 +385,7 @@ impl Vdev {
 
     /// Bytes that each device of a top-level vdev must offer, without labels (`vdev_get_min_asize`,
     /// module/zfs/vdev.c).
-    pub(crate) fn least_child_bytes(&self) -> u64 {
+    pub fn least_child_bytes(&self) -> u64 {
         let aligned = match self.metaslab_shift() {
             0 => self.asize_bytes(),
             shift => self.asize_bytes() >> shift << shift,
@@ -724,6 +734,10 @@ impl Verify for Prefix<'_> {
     fn verify<'a>(&'a self, data: &'a Bytes) -> BoxFuture<'a, bool> {
         let part = data.slice(..self.psize);
         Box::pin(async move { self.verify.verify(&part).await })
+    }
+
+    fn covered_bytes(&self) -> Option<usize> {
+        Some(self.psize)
     }
 }
 

@@ -1,7 +1,8 @@
 //! The queue of one leaf: bounds what is in flight, and puts adjacent writes together.
 //!
-//! **Reads** go straight to the device; a semaphore per [`Priority`] bounds them, so that a scrub
-//! or read-ahead never takes the places of those who wait.
+//! **Reads** go straight to the device; a semaphore per [`Priority`] bounds them, so that read-ahead
+//! never takes the places of those who wait. Those of a scrub have a queue of their own
+//! ([`super::sweep`]).
 //!
 //! **Writes** that somebody waits for (intent log, labels) go straight to the device too. Those of
 //! a txg are mostly sequential, from many tasks at once: they are queued by offset and taken from
@@ -28,6 +29,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::common::Halt;
 use super::leaf::{IoContext, LeafError};
 use super::meter::{IoClass, Meter, Place, Span};
+use super::sweep::{Sweep, Swept};
 use crate::report::Priority;
 
 /// Bytes of one operation made of several writes (`zfs_vdev_aggregation_limit`).
@@ -40,7 +42,6 @@ const WRITERS_MAX: usize = 10;
 /// Direct operations in flight.
 const SYNC_READS_MAX: usize = 64;
 const ASYNC_READS_MAX: usize = 32;
-const SCRUB_READS_MAX: usize = 16;
 const SYNC_WRITES_MAX: usize = 32;
 
 pub(super) type WriteResult = Result<(), LeafError>;
@@ -78,7 +79,7 @@ struct Batch {
 pub(super) struct Queue {
     sync_reads: Semaphore,
     async_reads: Semaphore,
-    scrub_reads: Semaphore,
+    sweep: Sweep,
     sync_writes: Semaphore,
     pending: Mutex<Pending>,
     meter: Meter,
@@ -89,7 +90,7 @@ impl Queue {
         Queue {
             sync_reads: Semaphore::new(SYNC_READS_MAX),
             async_reads: Semaphore::new(ASYNC_READS_MAX),
-            scrub_reads: Semaphore::new(SCRUB_READS_MAX),
+            sweep: Sweep::default(),
             sync_writes: Semaphore::new(SYNC_WRITES_MAX),
             pending: Mutex::new(Pending::default()),
             meter: Meter::new(clock),
@@ -101,12 +102,22 @@ impl Queue {
         &self.meter
     }
 
+    /// A scrub's read; `None` when that is to be tried alone.
+    pub(super) async fn sweep(
+        &self,
+        device: &dyn Device,
+        offset: u64,
+        length: usize,
+    ) -> Option<Swept> {
+        self.sweep.read(&self.meter, device, offset, length).await
+    }
+
     /// A place for a read.
     pub(super) async fn read_place(&self, context: &IoContext) -> Place<'_> {
         let places = match context.priority {
             Priority::Sync => &self.sync_reads,
             Priority::Async => &self.async_reads,
-            Priority::Scrub => &self.scrub_reads,
+            Priority::Scrub => &self.sweep.places,
         };
         self.place(places, IoClass::of_read(context)).await
     }

@@ -61,6 +61,20 @@ impl Row {
         }
     }
 
+    /// Makes zeros of what data columns have beyond so many bytes of the block. No checksum covers
+    /// that, but parity does: where a device lies about it, parity is right and the device is not.
+    fn clear_beyond(&self, columns: &mut [Option<Bytes>], covered: usize) {
+        for (column, at) in columns[self.map.parity..].iter_mut().zip(&self.map.data_at) {
+            let Some(data) = column else { continue };
+            let kept = covered.saturating_sub(*at).min(data.len());
+            if data[kept..].iter().any(|byte| *byte != 0) {
+                let mut clear = BytesMut::zeroed(data.len());
+                clear[..kept].copy_from_slice(&data[..kept]);
+                *data = clear.freeze();
+            }
+        }
+    }
+
     fn lengths(&self) -> Vec<usize> {
         self.map
             .columns
@@ -351,8 +365,11 @@ impl<'a> Striped<'a> {
         if solution.is_none() && self.read_stale(&mut rows, context).await {
             solution = self.find_right(&rows, verify).await;
         }
-        if let Some((block, columns)) = solution {
-            for (row, columns) in rows.rows.iter().zip(&columns) {
+        if let Some((block, mut columns)) = solution {
+            for (row, columns) in rows.rows.iter().zip(&mut columns) {
+                if let Some(covered) = verify.covered_bytes() {
+                    row.clear_beyond(columns, covered);
+                }
                 self.repair_columns(row, columns, context).await;
             }
             return Ok(block);

@@ -78,6 +78,8 @@ pub enum VdevAux {
     ErrorsExceeded,
     /// Faulted by the administrator.
     External,
+    /// It is a part of another pool now (`zpool split`).
+    SplitPool,
 }
 
 impl VdevAux {
@@ -92,7 +94,8 @@ impl VdevAux {
             VdevAux::BadLabel => 6,
             VdevAux::Spared => 10,
             VdevAux::ErrorsExceeded => 11,
-            VdevAux::External => 15,
+            VdevAux::External => 14,
+            VdevAux::SplitPool => 15,
         }
     }
 }

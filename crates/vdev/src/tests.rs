@@ -231,6 +231,46 @@ fn more_damage_than_parity_is_an_error_and_not_wrong_data() {
     });
 }
 
+/// What fills a block's last sector is under no checksum: a device that lies about it is put right,
+/// and no parity is made of the lie.
+#[test]
+fn a_lie_behind_the_end_of_a_block_is_mended_where_it_is() {
+    simulate(async {
+        let sim = SimWorld::new(2);
+        let config = group(&sim, "raidz", 2, "d", 5, 10);
+        let pool = TestTree::create(sim, vec![config], 12).await;
+        let tree = &pool.tree;
+        let data = noise(4096 * 2 + 512, 3);
+        let written = IoContext::default();
+        tree.write_block(VdevId::new(0), 0, Bytes::from(data.clone()), &written)
+            .await
+            .expect("written");
+        let disks: Vec<_> = (0..5).map(|disk| pool.disk(&format!("d{disk}"))).collect();
+        let contents = || -> Vec<Vec<u8>> {
+            let content = disks.iter().map(|disk| disk.peek(LABEL_START_BYTES, 8192));
+            content.collect()
+        };
+        let right = contents();
+        let last = right.iter().position(|content| {
+            content[..512] == data[8192..] && content[512..4096].iter().all(|byte| *byte == 0)
+        });
+        let last = last.expect("the last column");
+        disks[last].poke(LABEL_START_BYTES + 1024, &noise(1000, 4));
+        let scrub = IoContext {
+            scan: ScanRead::Scrub,
+            priority: Priority::Scrub,
+            ..IoContext::default()
+        };
+        let verify = Same(data.clone());
+        let read = tree
+            .read_block(VdevId::new(0), 0, data.len(), &scrub, &verify)
+            .await
+            .expect("right");
+        assert_eq!(read, data);
+        assert!(contents() == right, "something is not as it was written");
+    });
+}
+
 #[test]
 fn healthy_raidz_reads_touch_data_columns_only() {
     simulate(async {

@@ -96,6 +96,18 @@ pub enum TopologyError {
         /// The vdev.
         vdev: String,
     },
+    /// It is a spare that stands in, which other devices do not replace.
+    #[error("{vdev} is a hot spare in use, and can only be replaced by another hot spare")]
+    OnlyBySpare {
+        /// The spare.
+        vdev: String,
+    },
+    /// Spares do not stand in for devices of logs.
+    #[error("{vdev} holds intent logs, and a hot spare cannot replace it; use another device")]
+    IsLog {
+        /// The device.
+        vdev: String,
+    },
     /// The new device has not got the room that the vdev needs.
     #[error(
         "{path} has room for {usable_bytes} bytes, and {needed_bytes} are needed; use a larger \
@@ -161,6 +173,17 @@ pub struct Detached {
     pub unspared: Option<Guid>,
 }
 
+/// A device that its successor has made superfluous.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replaced {
+    /// The device.
+    pub old: Guid,
+    /// What it is a part of.
+    pub parent: Guid,
+    /// The successor of a device that a spare stood in for: that spare is to go next.
+    pub unspares: Option<Guid>,
+}
+
 /// A vdev to replace the tree's, and what has to be undone with it.
 struct Plan {
     gone: Arc<Vdev>,
@@ -168,6 +191,8 @@ struct Plan {
     /// The leaf whose guid changes.
     renamed: Option<(Arc<Vdev>, Guid)>,
     unspared: Option<Arc<Vdev>>,
+    /// The device for which a spare stood in, or the spare, that is left alone.
+    alone: Option<Arc<Vdev>>,
     /// The device that gets its path back.
     restored: Option<(Arc<Vdev>, String)>,
 }
@@ -319,11 +344,17 @@ impl Vdev {
         }
     }
 
-    /// Whether a resilver of this device has ended, in the pool's state on disk as well.
+    /// Whether a resilver of this device, or of one that holds the same, has ended, in the pool's
+    /// state on disk as well.
     fn misses_nothing(&self) -> bool {
-        self.leaf()
-            .is_some_and(|leaf| leaf.is_readable() && leaf.missing().is_empty())
-            && self.is_recorded_whole()
+        match &self.kind {
+            VdevKind::Mirror(mirror) => mirror.children.iter().any(|child| child.misses_nothing()),
+            _ => {
+                self.leaf()
+                    .is_some_and(|leaf| leaf.is_readable() && leaf.missing().is_empty())
+                    && self.is_recorded_whole()
+            }
+        }
     }
 }
 
@@ -462,16 +493,26 @@ impl VdevTree {
                 }),
             };
         }
-        let fits = match above {
+        let vdev = old.display_name();
+        if is_new_spare && top.is_log() {
+            return Err(TopologyError::IsLog { vdev });
+        }
+        let grand = parent.and_then(|parent| top.parent_of(parent.guid));
+        match above {
             // Spares stand in for each other, other devices replace each other.
-            Some(MirrorRole::Spare) => is_spare(&old) == is_new_spare && !is_new_spare,
-            _ => true,
-        };
-        match fits {
-            true => Ok(()),
-            false => Err(TopologyError::CannotReplace {
-                vdev: old.display_name(),
-            }),
+            Some(MirrorRole::Spare) if is_spare(&old) && !is_new_spare => {
+                Err(TopologyError::OnlyBySpare { vdev })
+            }
+            Some(MirrorRole::Spare) if !is_spare(&old) && is_new_spare => {
+                Err(TopologyError::CannotReplace { vdev })
+            }
+            // A second spare for what has one (`spa_vdev_new_spare_would_cause_double_spares`).
+            Some(MirrorRole::Replacing)
+                if is_new_spare && grand.as_deref().and_then(role) == Some(MirrorRole::Spare) =>
+            {
+                Err(TopologyError::CannotReplace { vdev })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -604,6 +645,10 @@ impl VdevTree {
             })
             .filter(|last| last.kind.is_leaf())
             .cloned();
+        let alone = left
+            .first()
+            .filter(|_| role(&above) == Some(MirrorRole::Spare) && left.len() == 1)
+            .cloned();
         let mut renamed = None;
         let with = match left.as_slice() {
             [last] if above.top.is_some() => {
@@ -621,6 +666,7 @@ impl VdevTree {
             after: renewed(&top, &above, &with),
             renamed,
             unspared,
+            alone,
             restored,
         })
     }
@@ -677,23 +723,27 @@ impl VdevTree {
             }
             (own, guid)
         });
-        if let Some((vdev, path)) = plan.restored {
-            // It may have become a top-level vdev, which has pairs of its own.
-            let now = renamed.filter(|(own, _)| *own == vdev.guid);
-            let guid = now.map_or(vdev.guid, |(_, guid)| guid);
-            if let Some(vdev) = plan.after.find(guid) {
-                vdev.set_path(&path);
-            }
+        // It may have become a top-level vdev, which has pairs of its own.
+        let now = |vdev: &Vdev| {
+            let renamed = renamed.filter(|(own, _)| *own == vdev.guid);
+            plan.after.find(renamed.map_or(vdev.guid, |(_, guid)| guid))
+        };
+        if let Some((vdev, path)) = plan.restored
+            && let Some(vdev) = now(&vdev)
+        {
+            vdev.set_path(&path);
         }
         let unspared = plan.unspared.map(|vdev| {
-            let now = renamed.filter(|(own, _)| *own == vdev.guid);
-            let guid = now.map_or(vdev.guid, |(_, guid)| guid);
-            if let Some(vdev) = plan.after.find(guid) {
+            if let Some(vdev) = now(&vdev) {
                 vdev.remove_config("is_spare");
-                vdev.remove_config("unspare");
+                // Other spares that stand in with it go as soon as it lacks nothing.
+                vdev.set_config("unspare", 1u64);
             }
             vdev.guid
         });
+        if let Some(vdev) = plan.alone.and_then(|vdev| now(&vdev)) {
+            vdev.remove_config("unspare");
+        }
         Ok(Detached {
             vdev: plan.gone,
             before,
@@ -724,8 +774,26 @@ impl VdevTree {
     ///
     /// The first child is taken for the oldest, and the last one for the newest. Where the newest
     /// does not work, a person has to choose.
-    pub fn replaced(&self) -> Option<(Guid, Guid)> {
+    pub fn replaced(&self) -> Option<Replaced> {
         self.tops().iter().find_map(|top| replaced_below(top, top))
+    }
+
+    /// Says that a device works again, or has been replaced: a spare that stands in for it goes as
+    /// soon as the device lacks nothing (`vdev_unspare`). Whether there is such a spare. The
+    /// configuration has to be written then.
+    pub fn unspare(&self, guid: Guid) -> bool {
+        let Some(above) = self.parent_of(guid) else {
+            return false;
+        };
+        let first = above.children().first();
+        let first = first.filter(|first| first.guid == guid && first.state().0.is_usable());
+        match first {
+            Some(first) if role(&above) == Some(MirrorRole::Spare) => {
+                first.set_config("unspare", 1u64);
+                true
+            }
+            _ => false,
+        }
     }
 }
 
@@ -758,26 +826,59 @@ pub(crate) fn link_spares(top: &Arc<Vdev>) {
     }
 }
 
-fn replaced_below(top: &Arc<Vdev>, vdev: &Arc<Vdev>) -> Option<(Guid, Guid)> {
-    let below = vdev.children().iter();
-    if let found @ Some(_) = below
-        .map(|child| replaced_below(top, child))
-        .find(Option::is_some)
-    {
-        return found.flatten();
+fn replaced_below(top: &Arc<Vdev>, vdev: &Arc<Vdev>) -> Option<Replaced> {
+    let mut below = vdev.children().iter();
+    if let found @ Some(_) = below.find_map(|child| replaced_below(top, child)) {
+        return found;
     }
-    let role = role(vdev)?;
+    let role_here = role(vdev)?;
     let [first, .., last] = vdev.children() else {
         return None;
     };
     let is_set = |vdev: &Vdev| vdev.config_u64("unspare") == Some(1);
-    let (old, new) = match role {
+    let is_superfluous = |old: &Vdev, new: &Vdev| {
+        old.kind.is_leaf() && new.misses_nothing() && top.outage(old.guid).is_empty()
+    };
+    let found = |old: &Vdev| Replaced {
+        old: old.guid,
+        parent: vdev.guid,
+        unspares: None,
+    };
+    let (old, new) = match role_here {
         MirrorRole::Mirror => return None,
         MirrorRole::Replacing => (first, last),
         MirrorRole::Spare if is_set(last) => (first, last),
         MirrorRole::Spare if is_set(first) => (last, first),
-        MirrorRole::Spare => return None,
+        // Of several spares that stand in with each other, the last one is enough.
+        MirrorRole::Spare => {
+            let [_, second, .., last] = vdev.children() else {
+                return None;
+            };
+            let are_spares = is_spare(second) && is_spare(last);
+            let is_done = are_spares && is_superfluous(second, last);
+            return is_done.then(|| found(second));
+        }
     };
-    let is_done = old.kind.is_leaf() && new.misses_nothing() && top.outage(old.guid).is_empty();
-    is_done.then_some((old.guid, vdev.guid))
+    // A spare stands in for what is replaced: it goes first.
+    if let (MirrorRole::Replacing, Some(MirrorRole::Spare), [.., spare]) =
+        (role_here, role(old), old.children())
+    {
+        return is_superfluous(spare, new).then_some(Replaced {
+            old: spare.guid,
+            parent: old.guid,
+            unspares: None,
+        });
+    }
+    if !is_superfluous(old, new) {
+        return None;
+    }
+    let grand = top.parent_of(vdev.guid);
+    let was_spared = grand.is_some_and(|grand| {
+        role(&grand) == Some(MirrorRole::Spare) && vdev.id == 0 && grand.children().len() == 2
+    });
+    let is_last = vdev.children().len() == 2 && role_here == MirrorRole::Replacing;
+    Some(Replaced {
+        unspares: (was_spared && is_last && new.kind.is_leaf()).then_some(new.guid),
+        ..found(old)
+    })
 }

@@ -80,6 +80,12 @@ fn heal(test: &TestTree, guid: u64) {
     vdev.set_recorded_missing(RangeSet::new(), AFTER);
 }
 
+/// The device that can be detached, and what it is a part of.
+fn replaced(tree: &VdevTree) -> Option<(u64, u64)> {
+    let replaced = tree.replaced()?;
+    Some((replaced.old.get(), replaced.parent.get()))
+}
+
 /// The tree as text: types and guids.
 fn shape(tree: &VdevTree) -> String {
     fn walk(vdev: &NvList, id: u64) -> String {
@@ -221,9 +227,9 @@ fn mirrors_get_wider_and_narrower() {
         assert_eq!(shape(&test.tree), "replacing10(12 30 40)");
         assert_eq!(test.tree.replaced(), None);
         heal(&test, 40);
-        assert_eq!(test.tree.replaced(), Some((Guid::new(12), Guid::new(10))));
+        assert_eq!(replaced(&test.tree), Some((12, 10)));
         detach(&test, 12).await.expect("detached");
-        assert_eq!(test.tree.replaced(), Some((Guid::new(30), Guid::new(10))));
+        assert_eq!(replaced(&test.tree), Some((30, 10)));
         detach(&test, 30).await.expect("detached");
         assert_eq!(shape(&test.tree), "10");
         assert_eq!(test.tree.replaced(), None);
@@ -259,7 +265,7 @@ fn a_lost_device_is_replaced_under_its_own_path() {
         // The one that is gone is needed as long as the new one lacks what is on others only once.
         assert_eq!(test.tree.replaced(), None);
         heal(&test, 20);
-        assert_eq!(test.tree.replaced(), Some((Guid::new(12), Guid::new(920))));
+        assert_eq!(replaced(&test.tree), Some((12, 920)));
         detach(&test, 12).await.expect("detached");
         assert_eq!(shape(&test.tree), "raidz10(11 20 13)");
     });
@@ -408,5 +414,175 @@ fn draid_spares_know_their_vdev_after_a_change() {
         detach(&test, 50).await.expect("detached");
         let spare = test.tree.find(Guid::new(40)).expect("a spare");
         assert_eq!(spare.state().0, VdevState::Healthy);
+    });
+}
+
+/// A raidz with a spare that stands in for its second device.
+async fn spared() -> TestTree {
+    let test = raidz().await;
+    write(&test.tree, 0, BEFORE).await;
+    stand_in(&test, 12, ("s", 20)).await;
+    assert_eq!(shape(&test.tree), "raidz10(11 spare920(12 20) 13)");
+    test
+}
+
+async fn stand_in(test: &TestTree, to: u64, (name, guid): (&str, u64)) {
+    let mut config = leaf(&test.sim, name, guid);
+    config.set("ashift", 12u64).set("is_spare", 1u64);
+    let new = test.tree.prepare_leaf(&config).await.expect("opens");
+    let parent = Guid::new(900 + guid);
+    test.tree
+        .attach(Guid::new(to), &new, MirrorRole::Spare, parent, UNTIL)
+        .expect("a spare stands in");
+}
+
+fn flags(test: &TestTree, guid: u64) -> (Option<u64>, Option<u64>) {
+    let vdev = test.tree.find(Guid::new(guid)).expect("a vdev");
+    (vdev.config_u64("is_spare"), vdev.config_u64("unspare"))
+}
+
+/// A spare goes when it is told to, or becomes a device like any other when the one that it stood
+/// in for goes.
+#[test]
+fn a_spare_returns_or_stays() {
+    simulate(async {
+        let test = spared().await;
+        heal(&test, 20);
+        assert_eq!(test.tree.replaced(), None, "until somebody says so");
+        let gone = detach(&test, 20).await.expect("detached");
+        assert_eq!(gone.unspared, None);
+        assert_eq!(shape(&test.tree), "raidz10(11 12 13)");
+
+        let test = spared().await;
+        test.disk("r1").set_gone(true);
+        write(&test.tree, 1, AFTER).await;
+        heal(&test, 20);
+        assert_eq!(test.tree.replaced(), None);
+        let gone = detach(&test, 12).await.expect("detached");
+        assert_eq!(gone.unspared, Some(Guid::new(20)));
+        assert_eq!(shape(&test.tree), "raidz10(11 20 13)");
+        assert_eq!(flags(&test, 20), (None, None));
+    });
+}
+
+/// A device that works again, and lacks nothing, gets its place back from a spare.
+#[test]
+fn a_device_that_is_back_sends_its_spare_away() {
+    simulate(async {
+        let test = spared().await;
+        heal(&test, 20);
+        test.disk("r1").set_gone(true);
+        write(&test.tree, 1, AFTER).await;
+        assert!(!test.tree.unspare(Guid::new(12)), "it does not work");
+        assert!(!test.tree.unspare(Guid::new(20)), "the spare itself");
+        assert!(!test.tree.unspare(Guid::new(11)), "another device");
+        test.disk("r1").set_gone(false);
+        test.tree.bring_back(Guid::new(12)).await.expect("back");
+        assert!(test.tree.unspare(Guid::new(12)));
+        assert_eq!(flags(&test, 12), (None, Some(1)));
+        let device = test.tree.find(Guid::new(12)).expect("a device");
+        let missing = RangeSet::from_iter([(AFTER.get(), 1)]);
+        device.leaf().expect("a leaf").set_missing(missing);
+        assert_eq!(test.tree.replaced(), None, "it lacks what it missed");
+        heal(&test, 12);
+        assert_eq!(replaced(&test.tree), Some((20, 920)));
+        let gone = detach(&test, 20).await.expect("detached");
+        assert_eq!(gone.unspared, None);
+        assert_eq!(shape(&test.tree), "raidz10(11 12 13)");
+        assert_eq!(flags(&test, 12), (None, None));
+    });
+}
+
+/// A device is replaced while a spare stands in for it: both go when the new one lacks nothing.
+#[test]
+fn a_replacement_ends_with_the_spare() {
+    simulate(async {
+        let test = spared().await;
+        heal(&test, 20);
+        attach(&test, 12, ("b", 30), MirrorRole::Replacing).await;
+        let both = "raidz10(11 spare920(replacing930(12 30) 20) 13)";
+        assert_eq!(shape(&test.tree), both);
+        let check = |guid, is_spare| {
+            let role = match is_spare {
+                true => MirrorRole::Spare,
+                false => MirrorRole::Replacing,
+            };
+            test.tree.check_attach(Guid::new(guid), role, is_spare)
+        };
+        // One spare is enough, and another device does not take a spare's place.
+        let twice = check(30, true);
+        assert!(matches!(twice, Err(TopologyError::CannotReplace { .. })));
+        let strange = check(20, false);
+        assert!(matches!(strange, Err(TopologyError::OnlyBySpare { .. })));
+        assert_eq!(test.tree.replaced(), None);
+        heal(&test, 30);
+        let done = test.tree.replaced().expect("it is done");
+        let [old, parent, new] = [12, 930, 30].map(Guid::new);
+        let unspares = Some(new);
+        assert_eq!(
+            done,
+            Replaced {
+                old,
+                parent,
+                unspares
+            }
+        );
+        detach(&test, 12).await.expect("detached");
+        assert_eq!(shape(&test.tree), "raidz10(11 spare920(30 20) 13)");
+        assert!(test.tree.unspare(new));
+        assert_eq!(replaced(&test.tree), Some((20, 920)));
+        detach(&test, 20).await.expect("detached");
+        assert_eq!(shape(&test.tree), "raidz10(11 30 13)");
+        assert_eq!(flags(&test, 30), (None, None));
+    });
+}
+
+/// A spare that goes bad is replaced by another one; once that has everything, the first one is
+/// free. What they stood in for goes: the last one stays for good.
+#[test]
+fn spares_stand_in_for_spares() {
+    simulate(async {
+        let test = spared().await;
+        stand_in(&test, 20, ("t", 21)).await;
+        let all = "raidz10(11 spare920(12 20 21) 13)";
+        assert_eq!(shape(&test.tree), all);
+        let third = test
+            .tree
+            .check_attach(Guid::new(12), MirrorRole::Spare, true);
+        assert!(matches!(third, Err(TopologyError::CannotReplace { .. })));
+        heal(&test, 20);
+        assert_eq!(test.tree.replaced(), None);
+        heal(&test, 21);
+        assert_eq!(replaced(&test.tree), Some((20, 920)));
+        let gone = detach(&test, 12).await.expect("detached");
+        assert_eq!(gone.unspared, Some(Guid::new(21)));
+        // The next change waits for who still has the vdev.
+        drop(gone);
+        assert_eq!(shape(&test.tree), "raidz10(11 spare920(20 21) 13)");
+        assert_eq!(flags(&test, 21), (None, Some(1)));
+        assert_eq!(replaced(&test.tree), Some((20, 920)));
+        let gone = detach(&test, 20).await.expect("detached");
+        assert_eq!(gone.unspared, None);
+        assert_eq!(shape(&test.tree), "raidz10(11 21 13)");
+        assert_eq!(flags(&test, 21), (None, None));
+    });
+}
+
+/// A spare that stands in for a device that is being replaced goes first.
+#[test]
+fn a_spare_within_a_replacement_goes_first() {
+    simulate(async {
+        let test = raidz().await;
+        write(&test.tree, 0, BEFORE).await;
+        attach(&test, 12, ("b", 30), MirrorRole::Replacing).await;
+        stand_in(&test, 12, ("s", 20)).await;
+        let all = "raidz10(11 replacing930(spare920(12 20) 30) 13)";
+        assert_eq!(shape(&test.tree), all);
+        heal(&test, 30);
+        assert_eq!(replaced(&test.tree), Some((20, 920)));
+        detach(&test, 20).await.expect("detached");
+        assert_eq!(replaced(&test.tree), Some((12, 930)));
+        detach(&test, 12).await.expect("detached");
+        assert_eq!(shape(&test.tree), "raidz10(11 30 13)");
     });
 }

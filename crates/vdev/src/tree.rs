@@ -1,6 +1,7 @@
 //! All vdevs of a pool: opening them, and I/O by (vdev, offset).
 
 mod opening;
+mod reopening;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -17,7 +18,7 @@ use parking_lot::{Mutex, RwLock};
 use super::common::Common;
 use super::config::{Builder, Scope, bad};
 use super::kind::VdevKind;
-use super::leaf::{IoContext, Leaf, LeafError, Stopped};
+use super::leaf::{IoContext, Leaf, LeafError};
 use super::node::{ReadFailure, Vdev, Verify, WriteFailure};
 use super::state::{VdevAux, VdevState};
 use crate::error::VdevError;
@@ -195,6 +196,12 @@ impl VdevTree {
         self.set_root_config("guid", guid.get());
     }
 
+    /// From now on devices must be labelled as the pool's: those of a new one were another's when
+    /// they were opened.
+    pub fn expect_own_labels(&self) {
+        *self.pool_guid.lock() = Some(self.guid());
+    }
+
     /// Whether devices were opened for reading only.
     pub fn is_read_only(&self) -> bool {
         self.options.read_only
@@ -353,49 +360,6 @@ impl VdevTree {
         Ok(std::mem::replace(slot, hole))
     }
 
-    /// Opens devices that are not usable (after reattaching them; 'zpool clear' and 'zpool
-    /// online'). Faulted ones are tried again as well, offline ones are not. Tells how many came
-    /// back.
-    ///
-    /// After a standstill of the pool (`stood_still`), also devices that seem to be well may have
-    /// been reset: what they had not flushed is written again to all.
-    ///
-    /// # Errors
-    /// [`VdevError::Stalled`] when a device is still at what it accepted before.
-    pub async fn reopen(&self, stood_still: bool) -> Result<usize, VdevError> {
-        let mut back = 0;
-        for top in self.tops() {
-            settle_kept(&top);
-            for vdev in top.leaves() {
-                let Some(leaf) = vdev.leaf() else { continue };
-                let (state, _) = leaf.state();
-                if state.is_usable() && !stood_still || state == VdevState::Offline {
-                    continue;
-                }
-                // Whoever came first could flush what was lost, and it would count as written.
-                let stopped = self.patiently(&vdev, leaf.stop_writes()).await?;
-                if state.is_usable() {
-                    is_rewritten(&vdev, leaf, &stopped).await;
-                    continue;
-                }
-                leaf.set_device(None);
-                leaf.set_temporary(false);
-                leaf.set_state(VdevState::Closed, VdevAux::None);
-                // Opening tells itself what is in the way.
-                if self.open_leaf(&vdev).await.is_ok() && is_rewritten(&vdev, leaf, &stopped).await
-                {
-                    back += 1;
-                }
-            }
-            if let Err(error) = self.settle_size(&top) {
-                tracing::error!(
-                    vdev = %top.display_name(), %error, "a vdev that is back has no size"
-                );
-            }
-        }
-        Ok(back)
-    }
-
     /// Waits for a device, but not for ever.
     ///
     /// # Errors
@@ -439,37 +403,6 @@ impl VdevTree {
         leaf.set_device(None);
         settle_kept(&top);
         Ok(())
-    }
-
-    /// Opens a device that is offline, or was not there. One that failed stays as it is: see
-    /// [`Self::reopen`]. Returns its state.
-    ///
-    /// # Errors
-    /// [`VdevError::Stalled`] when the device is still at what it accepted before.
-    pub async fn bring_back(&self, guid: Guid) -> Result<VdevState, VdevError> {
-        let found = self
-            .top_of(guid)
-            .and_then(|top| Some((top.find(guid)?, top)));
-        let Some((vdev, top)) = found else {
-            return Err(bad(format!("there is no device {guid}")));
-        };
-        let Some(leaf) = vdev.leaf() else {
-            return Ok(vdev.state().0);
-        };
-        if leaf.is_readable() || leaf.state().0 == VdevState::Faulted {
-            return Ok(leaf.state().0);
-        }
-        settle_kept(&top);
-        let stopped = self.patiently(&vdev, leaf.stop_writes()).await?;
-        leaf.set_device(None);
-        leaf.set_temporary(false);
-        leaf.set_state(VdevState::Closed, VdevAux::None);
-        // Opening tells itself what is in the way.
-        if self.open_leaf(&vdev).await.is_ok() {
-            is_rewritten(&vdev, leaf, &stopped).await;
-        }
-        self.settle_size(&top)?;
-        Ok(leaf.state().0)
     }
 
     /// The whole tree's configuration.
@@ -846,17 +779,8 @@ fn settle_flushed<'a>(
     Ok(())
 }
 
-/// Whether a device that is back has what it took and did not flush before.
-async fn is_rewritten(vdev: &Vdev, leaf: &Arc<Leaf>, stopped: &Stopped<'_>) -> bool {
-    let result = leaf.rewrite_kept(stopped).await;
-    if let Err(error) = &result {
-        tracing::warn!(leaf = %vdev.guid(), %error, "a device does not take writes yet");
-    }
-    result.is_ok()
-}
-
 /// Where the pool goes on without a device, that misses what it took and did not flush.
-fn settle_kept(top: &Arc<Vdev>) {
+pub(super) fn settle_kept(top: &Arc<Vdev>) {
     let leaves = top.leaves();
     let gone = leaves
         .iter()

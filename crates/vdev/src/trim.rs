@@ -12,8 +12,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use format::{Guid, LABEL_START_BYTES};
 use futures::future::join_all;
 
+use super::error::VdevError;
 use super::kind::VdevKind;
 use super::leaf::Leaf;
 use super::node::Vdev;
@@ -22,7 +25,7 @@ use crate::range_set::RangeSet;
 /// Extents that are shorter are not worth a command (`zfs_trim_extent_bytes_min`).
 pub const TRIM_EXTENT_BYTES_MIN: u64 = 32 << 10;
 /// Bytes that one command discards, at most (`zfs_trim_extent_bytes_max`).
-const EXTENT_BYTES_MAX: u64 = 128 << 20;
+pub const TRIM_EXTENT_BYTES_MAX: u64 = 128 << 20;
 
 /// What became of discards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -68,50 +71,97 @@ impl Vdev {
 
     /// What the ranges are on each device below.
     fn leaf_ranges(&self, free: &RangeSet, out: &mut Vec<(Arc<Leaf>, RangeSet)>) {
-        let children = match &self.kind {
-            VdevKind::Leaf(vdev) => {
-                out.push((vdev.leaf.clone(), free.clone()));
-                return;
+        if let VdevKind::Leaf(vdev) = &self.kind {
+            out.push((vdev.leaf.clone(), free.clone()));
+            return;
+        }
+        for (index, child) in self.children().iter().enumerate() {
+            if let Some(ranges) = self.child_ranges(index, free) {
+                child.leaf_ranges(&ranges, out);
             }
-            VdevKind::Mirror(mirror) => vec![free.clone(); mirror.children.len()],
+        }
+    }
+
+    /// What free ranges of this top-level vdev are on a device below it; `None` if it is not below,
+    /// or is where no space can be told to be free ([`Self::can_discard_free`]).
+    pub fn free_on(self: &Arc<Self>, leaf: Guid, free: &RangeSet) -> Option<RangeSet> {
+        if self.leaf().is_some() {
+            return (self.guid() == leaf).then(|| free.clone());
+        }
+        let (index, child) = (self.children().iter().enumerate())
+            .find(|(_, child)| child.leaves().iter().any(|vdev| vdev.guid() == leaf))?;
+        child.free_on(leaf, &self.child_ranges(index, free)?)
+    }
+
+    fn child_ranges(&self, index: usize, free: &RangeSet) -> Option<RangeSet> {
+        match &self.kind {
+            VdevKind::Mirror(_) => Some(free.clone()),
             VdevKind::Raidz(raidz) if raidz.expansion.is_none() => {
-                raidz_ranges(self.ashift(), raidz.children.len(), free)
+                let width = raidz.children.len() as u64;
+                Some(raidz_ranges(self.ashift(), width, index as u64, free))
             }
             VdevKind::Draid(draid) => {
-                let mut children = vec![RangeSet::new(); draid.children.len()];
+                let mut out = RangeSet::new();
                 for range in free.ranges() {
-                    for column in draid.layout.whole_stripes(self.ashift(), range) {
-                        children[column.child].add(column.offset, column.length as u64);
+                    let columns = draid.layout.whole_stripes(self.ashift(), range);
+                    for column in columns.iter().filter(|column| column.child == index) {
+                        out.add(column.offset, column.length as u64);
                     }
                 }
-                children
+                Some(out)
             }
-            _ => Vec::new(),
-        };
-        for (child, ranges) in self.children().iter().zip(&children) {
-            child.leaf_ranges(ranges, out);
+            _ => None,
         }
     }
 }
 
-/// The sectors of each of `width` children that free ranges of a RAID-Z vdev have: sector `b` of
+/// The sectors of child `child` of `width` that free ranges of a RAID-Z vdev have: sector `b` of
 /// the vdev is row `b / width` of child `b % width`.
-fn raidz_ranges(ashift: u32, width: usize, free: &RangeSet) -> Vec<RangeSet> {
-    let width = width as u64;
-    (0..width)
-        .map(|child| {
-            // The first row of this child whose sector is not before `sector`.
-            let row = |sector: u64| sector.saturating_sub(child).div_ceil(width);
-            free.ranges()
-                .map(|range| {
-                    // Only whole sectors of the range.
-                    let first = row(range.start.div_ceil(1 << ashift));
-                    let end = row(range.end >> ashift).max(first);
-                    (first << ashift, (end - first) << ashift)
-                })
-                .collect()
+fn raidz_ranges(ashift: u32, width: u64, child: u64, free: &RangeSet) -> RangeSet {
+    // The first row of this child whose sector is not before `sector`.
+    let row = |sector: u64| sector.saturating_sub(child).div_ceil(width);
+    free.ranges()
+        .map(|range| {
+            // Only whole sectors of the range.
+            let first = row(range.start.div_ceil(1 << ashift));
+            let end = row(range.end >> ashift).max(first);
+            (first << ashift, (end - first) << ashift)
         })
         .collect()
+}
+
+/// Work at the free space of one device, piece by piece: nothing of it has to succeed.
+impl Leaf {
+    /// Writes over free space (`zpool initialize`). A failure counts as one of the device.
+    ///
+    /// # Errors
+    /// What the device says, or that it, or the pool, is not to be written to.
+    pub async fn initialize(
+        self: &Arc<Self>,
+        offset_bytes: u64,
+        data: Bytes,
+    ) -> Result<(), VdevError> {
+        let raw = offset_bytes.saturating_add(LABEL_START_BYTES);
+        let result = self.write_unkept(raw, data).await;
+        result.map_err(|error| self.unavailable(error))
+    }
+
+    /// Tells the device that free space holds nothing any more (`zpool trim`): at most
+    /// [`TRIM_EXTENT_BYTES_MAX`] at a time. A failure is no error of the device.
+    ///
+    /// # Errors
+    /// As [`Self::initialize`].
+    pub async fn trim(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), VdevError> {
+        let result = self.discard(offset_bytes, length_bytes).await;
+        result.map_err(|error| self.unavailable(error))
+    }
+
+    fn unavailable(&self, error: impl std::fmt::Display) -> VdevError {
+        VdevError::VdevUnavailable {
+            vdev: self.guid().to_string(),
+            cause: error.to_string(),
+        }
+    }
 }
 
 async fn discard(leaf: &Leaf, ranges: &RangeSet, goes_on: &(dyn Fn() -> bool + Sync)) -> Discarded {
@@ -125,7 +175,7 @@ async fn discard(leaf: &Leaf, ranges: &RangeSet, goes_on: &(dyn Fn() -> bool + S
             if !goes_on() || !leaf.is_writeable() || !leaf.supports_discard() {
                 return out;
             }
-            let part = (start + length - at).min(EXTENT_BYTES_MAX);
+            let part = (start + length - at).min(TRIM_EXTENT_BYTES_MAX);
             match leaf.discard(at, part).await {
                 Ok(()) => out.bytes += part,
                 Err(error) => {
@@ -224,7 +274,9 @@ mod tests {
                 }
                 at += asize;
             }
-            let children = raidz_ranges(ASHIFT, width, &free);
+            let children: Vec<_> = (0..width as u64)
+                .map(|child| raidz_ranges(ASHIFT, width as u64, child, &free))
+                .collect();
             let found: BTreeSet<_> = (children.iter().enumerate())
                 .flat_map(|(child, set)| {
                     set.iter()

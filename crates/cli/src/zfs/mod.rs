@@ -3,6 +3,7 @@
 pub mod keys;
 mod list;
 mod project;
+mod rewrite;
 mod space;
 mod values;
 
@@ -65,6 +66,8 @@ enum Command {
     Projectspace(space::ProjectSpace),
     /// List or change the projects of files and directories
     Project(project::Project),
+    /// Write files again as they are, to other places and with the properties of now
+    Rewrite(rewrite::Rewrite),
     /// List holds on snapshots
     Holds(space::Holds),
     /// Print the version
@@ -285,6 +288,7 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Groupspace(space) => space.run(client, SpaceOwner::Group),
         Command::Projectspace(space) => space.run(client),
         Command::Project(project) => project.run(client),
+        Command::Rewrite(rewrite) => rewrite.run(client),
         Command::Holds(holds) => holds.run(client),
         Command::Version(version) => version.run("zfs"),
         Command::LoadKey(load) => load.run(client),
@@ -349,6 +353,9 @@ fn warn(changed: &ZfsChanged) {
 /// Refuses properties that no dataset inherits (`zfs_do_inherit`, cmd/zfs/zfs_main.c).
 fn check_inherit(name: &str, received: bool) -> anyhow::Result<()> {
     let Some(property) = find(name) else {
+        if values::is_default_quota(name) {
+            bail!("'{name}' property cannot be inherited");
+        }
         if !is_user_property(name) {
             bail_usage!("invalid property '{name}'");
         }

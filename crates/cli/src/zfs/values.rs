@@ -46,8 +46,8 @@ fn kind(property: &str) -> Kind {
         "compressratio" | "refcompressratio" => Kind::Ratio,
         "creation" | "snapshots_changed" => Kind::Time,
         "guid" | "createtxg" | "objsetid" | "copies" | "version" | "userrefs" => Kind::Number,
-        name if is_default_quota(name) && name.contains("obj") => Kind::CountOrNone,
-        name if is_default_quota(name) => Kind::SizeOrNone,
+        name if is_default_quota(name) && name.contains("obj") => Kind::Count,
+        name if is_default_quota(name) => Kind::Size,
         name if name.contains("objused@") => Kind::Count,
         name if name.contains("objquota@") => Kind::CountOrNone,
         name if name.contains("used@") || name.starts_with("written@") => Kind::Size,
@@ -57,7 +57,7 @@ fn kind(property: &str) -> Kind {
 }
 
 /// Whether a property is the quota of users, groups or projects that have none of their own.
-fn is_default_quota(property: &str) -> bool {
+pub fn is_default_quota(property: &str) -> bool {
     let inner = property.strip_prefix("default");
     let inner = inner.and_then(|name| name.strip_suffix("quota"));
     let kind = inner.map(|kind| kind.strip_suffix("obj").unwrap_or(kind));
@@ -107,14 +107,14 @@ pub fn shown(property: &str, value: &str, parseable: bool) -> String {
     }
     let number = value.parse::<u64>();
     match (kind(property), number) {
-        (Kind::Size, Ok(bytes)) if property == "special_small_blocks" && bytes == 0 => "0".into(),
+        (Kind::Size, Ok(0)) if property == "special_small_blocks" || is_default_quota(property) => {
+            "0".into()
+        }
         (Kind::Size, Ok(bytes)) => numbers::nice_bytes(bytes),
         (Kind::SizeOrNone, Ok(0)) => "none".into(),
         (Kind::SizeOrNone, Ok(bytes)) => numbers::nice_bytes(bytes),
         (Kind::CountOrNone, Ok(u64::MAX)) => "none".into(),
-        (Kind::CountOrNone, Ok(0)) if property.contains('@') || is_default_quota(property) => {
-            "none".into()
-        }
+        (Kind::CountOrNone, Ok(0)) if property.contains('@') => "none".into(),
         (Kind::CountOrNone | Kind::Count, Ok(count)) => numbers::nice_count(count),
         (Kind::Ratio, _) => format!("{value}x"),
         (Kind::Time, Ok(seconds)) => numbers::local_minute(seconds),

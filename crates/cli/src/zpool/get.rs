@@ -373,6 +373,17 @@ fn properties_of(
     read_only("trim_support", if can_trim { "on" } else { "off" }.into());
     read_only("trim_errors", vdev.trim_errors.to_string());
     read_only("slow_ios", vdev.slow_ios.to_string());
+    // What sits out, of those whose data others can make up for: nothing does here.
+    let in_stripes = |name: &str| name.starts_with("raidz") || name.starts_with("draid");
+    if members.is_empty() && parent.is_some_and(in_stripes) {
+        read_only("sit_out", "off".into());
+    }
+    if matches!(vdev.kind, VdevKind::Raidz | VdevKind::Draid) {
+        let (autosit, source) = settable("autosit", "off");
+        tell("autosit", autosit, source);
+    }
+    let (tells, source) = settable("slow_io_events", "on");
+    tell("slow_io_events", tells, source);
     for (property, value) in &vdev.properties {
         if property.contains(':') {
             tell(property, value.clone(), Source::Local);

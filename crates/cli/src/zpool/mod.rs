@@ -1,5 +1,6 @@
 //! The `zpool` command line (zpool(8)).
 
+mod activity;
 mod administer;
 mod condition;
 mod create;
@@ -12,6 +13,7 @@ mod progress;
 mod repeat;
 mod scan;
 mod scrub;
+mod split;
 mod status;
 mod topology;
 mod vdevs;
@@ -74,6 +76,12 @@ enum Command {
     Offline(topology::Offline),
     /// Use devices again
     Online(topology::Online),
+    /// Make a new pool of one device of each mirror
+    Split(split::Split),
+    /// Look at all devices of pools again
+    Reopen(topology::Reopen),
+    /// Begin the resilver that devices wait for
+    Resilver(topology::Resilver),
     /// Give a pool another GUID
     Reguid(administer::Reguid),
     /// Remove ZFS labels from a device
@@ -108,8 +116,12 @@ enum Command {
     Events(events::Events),
     /// Print the version
     Version(crate::version::Version),
-    /// Verify all copies of all data of pools that are imported read-only
+    /// Verify all copies of all data, and write anew what is wrong
     Scrub(scrub::Scrub),
+    /// Write over the free space of devices
+    Initialize(activity::Initialize),
+    /// Tell devices of free space
+    Trim(activity::Trim),
     /// Keep the pool's present state to go back to, or discard what is kept
     Checkpoint(scrub::Checkpoint),
     /// Wait until activities of a pool have ended
@@ -188,6 +200,9 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Detach(detach) => detach.run(client, typed),
         Command::Offline(offline) => offline.run(client, &typed),
         Command::Online(online) => online.run(client, &typed),
+        Command::Split(split) => split.run(client, typed),
+        Command::Reopen(reopen) => reopen.run(client, typed),
+        Command::Resilver(resilver) => resilver.run(client, typed),
         Command::Reguid(reguid) => reguid.run(client, typed),
         Command::LabelClear(clear) => clear.run(client),
         Command::Upgrade(upgrade) => upgrade.run(client, typed),
@@ -233,6 +248,8 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Scrub(scrub) => scrub.run(client),
+        Command::Initialize(initialize) => initialize.run(client, &typed),
+        Command::Trim(trim) => trim.run(client, &typed),
         Command::Checkpoint(checkpoint) => checkpoint.run(client, typed),
         Command::Wait(wait) => wait.run(client),
         Command::Events(events) => events.run(client),

@@ -6,15 +6,18 @@ use clap::Args;
 
 use crate::client::Client;
 
-/// Verify all copies of all data of pools that are imported read-only.
+/// Verify all copies of all data, and write anew what is wrong.
 #[derive(Debug, Args)]
 pub struct Scrub {
     /// Stop
-    #[arg(short, conflicts_with_all = ["pause", "wait"])]
+    #[arg(short, conflicts_with_all = ["pause", "wait", "since_last"])]
     stop: bool,
     /// Pause; without options it goes on again
-    #[arg(short, conflicts_with = "wait")]
+    #[arg(short, conflicts_with_all = ["wait", "since_last"])]
     pause: bool,
+    /// Only what was written since the last scrub
+    #[arg(short = 'C')]
+    since_last: bool,
     /// Wait until it has ended
     #[arg(short)]
     wait: bool,
@@ -31,6 +34,7 @@ impl Scrub {
         let action = match (self.stop, self.pause) {
             (true, _) => ScrubAction::Stop,
             (_, true) => ScrubAction::Pause,
+            _ if self.since_last => ScrubAction::Continue,
             _ => ScrubAction::Start,
         };
         client.call(&ZpoolScrub {
@@ -121,12 +125,12 @@ impl Wait {
 const ACTIVITIES: [(&str, Option<JobKind>); 9] = [
     ("discard", Some(JobKind::CheckpointDiscard)),
     ("free", Some(JobKind::Free)),
-    ("initialize", None),
+    ("initialize", Some(JobKind::Initialize)),
     ("replace", Some(JobKind::Replace)),
     ("remove", None),
     ("resilver", Some(JobKind::Resilver)),
     ("scrub", Some(JobKind::Scrub)),
-    ("trim", None),
+    ("trim", Some(JobKind::Trim)),
     ("raidz_expand", None),
 ];
 

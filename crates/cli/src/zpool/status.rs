@@ -2,8 +2,8 @@
 //! `status_callback_json`, cmd/zpool/zpool_main.c).
 
 use api::{
-    ActivityReport, Failure, PoolStatusReport, ScanFunction, ScanState, VdevClass, VdevKind,
-    VdevReport, ZpoolStatus,
+    ActivityReport, Failure, PoolStatusReport, ScanState, VdevClass, VdevKind, VdevReport,
+    ZpoolStatus,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -129,9 +129,9 @@ impl Status {
             initialize: self.initialize,
             trim: self.trim,
             unhealthy: self.unhealthy,
-            resilvering: pool.scan.as_ref().is_some_and(|scan| {
-                scan.function == ScanFunction::Resilver && scan.state == ScanState::Scanning
-            }),
+            scanning: (pool.scan.as_ref())
+                .filter(|scan| scan.state == ScanState::Scanning)
+                .map(|scan| scan.function),
         }
     }
 
@@ -315,7 +315,11 @@ impl Status {
                 entry.insert("slow_ios".into(), self.count(vdev.slow_ios));
             }
         }
-        if vdev.is_stale {
+        if vdev.scan_repaired_bytes > 0 {
+            let bytes = self.size(vdev.scan_repaired_bytes);
+            entry.insert("scan_processed".into(), bytes);
+        }
+        if vdev.is_deferred {
             entry.insert("resilver_deferred".into(), self.number(1));
         }
         if self.direct {

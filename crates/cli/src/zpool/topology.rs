@@ -1,8 +1,11 @@
-//! `zpool attach`, `replace`, `detach`, `offline`, `online` (`zpool_do_attach_or_replace` and those
-//! after it, cmd/zpool/zpool_main.c).
+//! `zpool attach`, `replace`, `detach`, `offline`, `online`, `reopen`, `resilver`
+//! (`zpool_do_attach_or_replace` and those after it, cmd/zpool/zpool_main.c).
 
 use anyhow::bail;
-use api::{Failure, JobKind, VdevState, ZpoolAttach, ZpoolDetach, ZpoolOffline, ZpoolOnline};
+use api::{
+    Failure, JobKind, VdevState, ZpoolAttach, ZpoolDetach, ZpoolOffline, ZpoolOnline, ZpoolReopen,
+    ZpoolResilver,
+};
 use clap::Args;
 
 use super::administer::ashift;
@@ -189,6 +192,7 @@ impl Online {
         let reply = client.call(&ZpoolOnline {
             name: self.pool.clone(),
             device: device.to_owned(),
+            expand: self.expand,
             command: typed.to_owned(),
         })?;
         if reply.state != VdevState::Online {
@@ -201,13 +205,46 @@ impl Online {
                 bail!("{device}: failed to expand usable space on unhealthy device");
             }
         }
-        if self.expand && reply.can_grow {
-            bail!(
-                "cannot expand {device}: a pool in use does not grow yet; set property autoexpand \
-                 to on, then export and import '{}'",
-                self.pool
-            );
-        }
+        Ok(())
+    }
+}
+
+/// Look at all devices of pools again.
+#[derive(Debug, Args)]
+pub struct Reopen {
+    /// Let a scrub or resilver end before what came back is resilvered
+    #[arg(short = 'n')]
+    no_restart: bool,
+    /// All unless named
+    pools: Vec<String>,
+}
+
+impl Reopen {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        client.call(&ZpoolReopen {
+            names: self.pools,
+            no_restart: self.no_restart,
+            command: typed,
+        })?;
+        Ok(())
+    }
+}
+
+/// Begin the resilver that devices wait for, in place of one that is under way.
+#[derive(Debug, Args)]
+pub struct Resilver {
+    #[arg(required = true)]
+    pools: Vec<String>,
+}
+
+impl Resilver {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        client.call(&ZpoolResilver {
+            names: self.pools,
+            command: typed,
+        })?;
         Ok(())
     }
 }

@@ -2,8 +2,8 @@
 //! lib/libzfs/libzfs_pool.c; `print_status_config`, `fill_vdev_info`, cmd/zpool/zpool_main.c).
 
 use api::{
-    ActivityReport, ActivityState, DeviceKind, VdevClass, VdevKind, VdevLayout, VdevReport,
-    VdevSpec, VdevState,
+    ActivityReport, ActivityState, DeviceKind, ScanFunction, VdevClass, VdevKind, VdevLayout,
+    VdevReport, VdevSpec, VdevState,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -42,8 +42,8 @@ pub struct Columns {
     pub trim: bool,
     /// Only what is not well.
     pub unhealthy: bool,
-    /// A resilver is under way: what lacks something gets it.
-    pub resilvering: bool,
+    /// The scrub or resilver that is under way.
+    pub scanning: Option<ScanFunction>,
 }
 
 /// The classes after ordinary vdevs, in order: ours, and the key in JSON.
@@ -319,11 +319,8 @@ fn config_line(
     if let Some(note) = words::note(vdev) {
         text.push_str(&format!("  {note}"));
     }
-    if columns.counters && vdev.is_stale {
-        text.push_str(match columns.resilvering {
-            true => "  (resilvering)",
-            false => "  (awaiting resilver)",
-        });
+    if columns.counters && is_leaf {
+        text.push_str(scan_note(vdev, columns.scanning));
     }
     if columns.counters && is_leaf {
         let activity = |report: &Option<ActivityReport>, shown, words| {
@@ -339,6 +336,19 @@ fn config_line(
         text.push_str(&activity(&vdev.trim, columns.trim, trim));
     }
     text
+}
+
+/// What a scan does about a device (`print_status_config`). Without one, OpenZFS says nothing of a
+/// device that lacks something; here it is told.
+fn scan_note(vdev: &VdevReport, scanning: Option<ScanFunction>) -> &'static str {
+    match scanning {
+        _ if vdev.state != VdevState::Online => "",
+        Some(ScanFunction::Resilver) if vdev.scan_repaired_bytes > 0 => "  (resilvering)",
+        Some(_) if vdev.scan_repaired_bytes > 0 => "  (repairing)",
+        Some(_) if vdev.is_deferred => "  (awaiting resilver)",
+        None if vdev.is_stale => "  (awaiting resilver)",
+        _ => "",
+    }
 }
 
 /// How far a leaf was initialized or trimmed (`print_status_initialize`, `print_status_trim`), in

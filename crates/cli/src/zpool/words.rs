@@ -84,6 +84,9 @@ pub fn note(vdev: &VdevReport) -> Option<String> {
     if let Some(path) = vdev.path.as_ref().filter(|_| vdev.is_absent) {
         return Some(format!("was {path}"));
     }
+    if let Some(pool) = &vdev.used_by {
+        return Some(format!("in use by pool '{pool}'"));
+    }
     let why = vdev.aux.map(|aux| match aux {
         VdevAux::OpenFailed => "cannot open",
         VdevAux::CorruptData => "corrupted data",
@@ -97,6 +100,7 @@ pub fn note(vdev: &VdevReport) -> Option<String> {
         VdevAux::ErrorsExceeded if is_only_slow(vdev) => "too many slow I/Os",
         VdevAux::ErrorsExceeded => "too many errors",
         VdevAux::External => "external device fault",
+        VdevAux::SplitPool => "split into new pool",
     });
     let more = match (vdev.is_removing, vdev.is_non_allocating) {
         (true, _) => Some("(removing)"),
@@ -129,6 +133,7 @@ pub fn aux(aux: VdevAux) -> &'static str {
         VdevAux::Spared => "SPARED",
         VdevAux::ErrorsExceeded => "ERR_EXCEEDED",
         VdevAux::External => "EXTERNAL",
+        VdevAux::SplitPool => "SPLIT_POOL",
     }
 }
 

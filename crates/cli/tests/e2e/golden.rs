@@ -21,12 +21,16 @@ pub struct Golden {
 /// Unpacks the images of the pool called `name` below `directory`; answers its manifest and where
 /// they are.
 pub fn unpack_into(directory: &Path, name: &str) -> Option<(Value, PathBuf)> {
-    let golden = oracles::golden()?;
-    let manifest = oracles::manifest(&golden, name);
+    Some(unpack_from(&oracles::golden()?, directory, name))
+}
+
+/// The same of a golden pool that lies in `golden`.
+pub fn unpack_from(golden: &Path, directory: &Path, name: &str) -> (Value, PathBuf) {
+    let manifest = oracles::manifest(golden, name);
     let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
     std::fs::create_dir_all(directory).expect("a directory");
-    let images = oracles::unpack(&golden, name, directory);
-    Some((manifest, images))
+    let images = oracles::unpack(golden, name, directory);
+    (manifest, images)
 }
 
 impl Golden {

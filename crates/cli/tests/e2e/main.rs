@@ -3,6 +3,7 @@
 //! Tests need root and `/dev/fuse`; without them they are skipped with a reason, or fail where
 //! `CI=true`. `MILLPOND_LONG=1` runs them at full size (a tree of a gigabyte, 200 kills).
 
+mod activity;
 mod bookmarks;
 mod busy;
 mod checkpoint;
@@ -12,6 +13,7 @@ mod condition;
 mod conformance;
 mod console;
 mod counting;
+mod damage;
 mod dedup;
 mod events;
 mod expand;
@@ -25,6 +27,7 @@ mod kill;
 mod layouts;
 mod legacy;
 mod matrix;
+mod matrix_2_4;
 mod million;
 mod mounts;
 mod multihost;
@@ -33,8 +36,11 @@ mod properties;
 mod races;
 mod refusals;
 mod removed;
+mod reopen;
+mod rewrite;
 mod scrub;
 mod snapdir;
+mod spares;
 mod starts;
 mod suspend;
 mod topology;

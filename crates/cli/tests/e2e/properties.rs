@@ -465,11 +465,18 @@ fn quotas_and_reservations_hold() {
     // Those that have no quota have the default one.
     server.ok("zfs set defaultuserquota=6M defaultprojectobjquota=70 tank/own");
     let default = server.ok("zfs get -H -o value,source defaultuserquota tank/own");
-    assert_eq!(default, "6M\tlocal\n");
+    assert_eq!(default, "6M\t-\n");
+    let all = server.ok("zfs get -H -o property,value,source all tank/own");
+    let quotas = "defaultuserquota\t6M\t-\ndefaultgroupquota\t0\t-\n\
+                  defaultprojectquota\t0\t-\ndefaultuserobjquota\t0\t-\n\
+                  defaultgroupobjquota\t0\t-\ndefaultprojectobjquota\t70\t-\n";
+    assert!(all.contains(quotas), "{all}");
+    let said = server.fails("zfs inherit defaultuserquota tank/own");
+    assert!(said.contains("cannot be inherited"), "{said}");
     assert_eq!(value(&server, "defaultprojectobjquota", "tank/own"), "70");
     server.ok("zfs set defaultuserquota=none tank/own");
     let default = server.ok("zfs get -H -o value,source defaultuserquota tank/own");
-    assert_eq!(default, "none\tdefault\n");
+    assert_eq!(default, "0\t-\n");
     server.ok("zfs set userquota@7=none groupquota@8=0 tank/own");
     assert_eq!(value(&server, "userquota@7", "tank/own"), "0");
     chown(top.join("gift"), Some(7), Some(8)).unwrap();

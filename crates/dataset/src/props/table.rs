@@ -683,7 +683,7 @@ pub static PROPERTIES: &[Property] = &[
         "special_small_blocks",
         0,
         Inherit,
-        F,
+        FV,
         "zero to 16M, power of 2",
         "SPECIAL_SMALL_BLOCKS",
     ),

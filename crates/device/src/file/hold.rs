@@ -3,6 +3,10 @@
 //! A pool's spare is read and written by nobody for years; unless it is held, the next `mkfs` takes
 //! it. Block devices are opened `O_EXCL`, files locked. Several pools may have the same spare, so
 //! within the process a device is held once for all who hold it.
+//!
+//! When one of these pools is to use it, the device is *lent*: it is held by nobody, so that it can
+//! be opened for writing, until somebody asks again to hold it. Who opened it keeps others off
+//! meanwhile.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -16,25 +20,47 @@ use super::{OpenError, lock_now, open_retrying};
 /// Whether it is a block device, then what identifies it.
 type Identity = (bool, u64, u64);
 
-/// What this process holds.
-static HELD: Mutex<BTreeMap<Identity, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
+/// The open file that keeps others off; nothing while the device is lent.
+pub(crate) type Held = Mutex<Option<OwnedFd>>;
 
-/// Keeps everybody else off the device until what is returned is dropped.
-pub(super) fn hold(path: &str) -> Result<Arc<OwnedFd>, OpenError> {
+/// What this process holds.
+static HELD: Mutex<BTreeMap<Identity, Weak<Held>>> = Mutex::new(BTreeMap::new());
+
+fn identity(path: &str) -> Result<(Identity, OFlags), OpenError> {
     let stat = rustix::fs::stat(path)?;
-    let (identity, exclusive) = match FileType::from_raw_mode(stat.st_mode) {
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => ((true, stat.st_rdev, 0), OFlags::EXCL),
         _ => ((false, stat.st_dev, stat.st_ino), OFlags::empty()),
-    };
+    })
+}
+
+/// Keeps everybody else off the device until what is returned is dropped, or the device is lent.
+pub(super) fn hold(path: &str) -> Result<Arc<Held>, OpenError> {
+    let (identity, exclusive) = identity(path)?;
     let mut held = HELD.lock();
     held.retain(|_, file| file.strong_count() > 0);
-    if let Some(file) = held.get(&identity).and_then(Weak::upgrade) {
-        return Ok(file);
+    let known = held.get(&identity).and_then(Weak::upgrade);
+    if let Some(known) = &known
+        && known.lock().is_some()
+    {
+        return Ok(known.clone());
     }
     let access = OFlags::RDONLY | OFlags::CLOEXEC | exclusive;
     let file = open_retrying(path, access, true)?;
     lock_now(&file, FlockOperation::NonBlockingLockExclusive)?;
-    let file = Arc::new(file);
-    held.insert(identity, Arc::downgrade(&file));
-    Ok(file)
+    let all = known.unwrap_or_default();
+    *all.lock() = Some(file);
+    held.insert(identity, Arc::downgrade(&all));
+    Ok(all)
+}
+
+/// Lets this process open a device that it holds; without effect on others.
+pub(super) fn lend(path: &str) {
+    let Ok((identity, _)) = identity(path) else {
+        return;
+    };
+    let known = HELD.lock().get(&identity).and_then(Weak::upgrade);
+    if let Some(known) = known {
+        known.lock().take();
+    }
 }

@@ -32,7 +32,7 @@
 mod blocking;
 mod buffer;
 mod foreign;
-mod hold;
+pub(crate) mod hold;
 mod request;
 /// Whether the kernel passes discards on to a disk, or the disk of a partition; where it does not
 /// tell, it may.
@@ -53,10 +53,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use tokio::sync::oneshot;
 
@@ -67,7 +68,7 @@ use crate::{BoxFuture, Cpu, Device, DeviceError, Foreign, Hold, WriteFlushedErro
 
 /// How often and how long to wait for a lock that somebody holds for a moment (udev probes
 /// devices; an exported pool's last operation may still be ending).
-const LOCK_TRIES: u32 = 20;
+const LOCK_TRIES: u32 = 80;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// Longest read that is tried from the page cache before it goes to an engine; copying that much
@@ -112,7 +113,10 @@ enum Engine {
 #[derive(Debug)]
 pub struct FileDevice {
     path: String,
-    size_bytes: u64,
+    /// As of the opening, or of [`Device::look_again`].
+    size_bytes: AtomicU64,
+    /// What the path named then: device and inode, or the number of the block device.
+    identity: (u64, u64),
     /// Smallest write without read-modify-write.
     sector_bytes: u32,
     /// What direct I/O must be aligned to.
@@ -178,6 +182,12 @@ impl FileDevice {
         .await
     }
 
+    /// Lets this process open `path` although it holds it ([`FileDevice::hold`]), until somebody
+    /// asks to hold it again.
+    pub async fn lend(path: String) {
+        away(move || hold::lend(&path)).await;
+    }
+
     /// Whether operations go through io_uring.
     pub fn uses_uring(&self) -> bool {
         self.engine == Engine::Uring
@@ -233,7 +243,7 @@ impl FileDevice {
         if source.kind() == io::ErrorKind::UnexpectedEof {
             // Shorter than when it was opened.
             let size_bytes = rustix::fs::fstat(&self.files.buffered)
-                .map_or(self.size_bytes, |stat| stat.st_size as u64);
+                .map_or(self.size_bytes(), |stat| stat.st_size as u64);
             return DeviceError::OutOfRange {
                 path,
                 op,
@@ -263,7 +273,13 @@ impl FileDevice {
         if self.read_only && op != "read" {
             return Err(read_only_error(&self.path, op, offset_bytes, length_bytes));
         }
-        check_range(&self.path, op, offset_bytes, length_bytes, self.size_bytes)
+        check_range(
+            &self.path,
+            op,
+            offset_bytes,
+            length_bytes,
+            self.size_bytes(),
+        )
     }
 
     async fn write_parts(&self, offset_bytes: u64, parts: Vec<Bytes>) -> Result<(), DeviceError> {
@@ -340,7 +356,7 @@ impl Device for FileDevice {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.size_bytes.load(Ordering::Relaxed)
     }
 
     fn sector_bytes(&self) -> u32 {
@@ -365,6 +381,23 @@ impl Device for FileDevice {
                 }),
                 // Some filesystems have no locks; what is there is read all the same.
                 Ok(()) | Err(OpenError::System(_)) => Ok(()),
+            }
+        })
+    }
+
+    fn look_again(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async move {
+            let (path, identity, files) = (self.path.clone(), self.identity, self.files.clone());
+            let size = away(move || size_again(&path, identity, &files)).await;
+            match size {
+                Ok(size) => {
+                    self.size_bytes.store(size, Ordering::Relaxed);
+                    Ok(())
+                }
+                Err(source) => Err(DeviceError::Open {
+                    path: self.path.clone(),
+                    source,
+                }),
             }
         })
     }
@@ -411,7 +444,7 @@ impl Device for FileDevice {
             if self.read_only {
                 return Ok(());
             }
-            self.submit("flush", 0, self.size_bytes, false, Action::Flush)
+            self.submit("flush", 0, self.size_bytes(), false, Action::Flush)
                 .await
                 .map(drop)
         })
@@ -439,7 +472,7 @@ impl Device for FileDevice {
                 Err((blocking::Step::Flush, source)) => Err(WriteFlushedError::Flush(self.error(
                     "flush",
                     0,
-                    self.size_bytes,
+                    self.size_bytes(),
                     source,
                 ))),
             }
@@ -526,7 +559,7 @@ fn open_file(path: &str, options: &FileOptions) -> Result<FileDevice, OpenError>
         lock_now(&buffered, FlockOperation::NonBlockingLockExclusive)?;
     }
     let (size_bytes, logical_block_bytes, sector_bytes) = if is_block_device {
-        let size = rustix::fs::seek(&buffered, rustix::fs::SeekFrom::End(0))?;
+        let size = rustix::fs::seek(&buffered, SeekFrom::End(0))?;
         let logical = rustix::fs::ioctl_blksszget(&buffered)?;
         let physical = rustix::fs::ioctl_blkpbszget(&buffered).unwrap_or(logical);
         (size, logical, physical.max(logical))
@@ -546,7 +579,8 @@ fn open_file(path: &str, options: &FileOptions) -> Result<FileDevice, OpenError>
     Ok(FileDevice {
         supports_discard,
         path: path.to_owned(),
-        size_bytes,
+        size_bytes: AtomicU64::new(size_bytes),
+        identity: identity(&opened),
         sector_bytes,
         logical_block_bytes,
         is_block_device,
@@ -555,6 +589,26 @@ fn open_file(path: &str, options: &FileOptions) -> Result<FileDevice, OpenError>
         engine: choose_engine(options.engine)?,
         files: Arc::new(Descriptors { buffered, direct }),
     })
+}
+
+/// What tells a file or block device from others.
+fn identity(stat: &rustix::fs::Stat) -> (u64, u64) {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => (stat.st_rdev, 0),
+        _ => (stat.st_dev, stat.st_ino),
+    }
+}
+
+/// The size of what is open, if `path` names that.
+fn size_again(path: &str, expected: (u64, u64), file: &Descriptors) -> Result<u64, std::io::Error> {
+    if identity(&rustix::fs::stat(path)?) != expected {
+        return Err(io::Error::other("the path names something else by now"));
+    }
+    let opened = rustix::fs::fstat(&file.buffered)?;
+    match FileType::from_raw_mode(opened.st_mode) {
+        FileType::BlockDevice => Ok(rustix::fs::seek(&file.buffered, SeekFrom::End(0))?),
+        _ => Ok(opened.st_size as u64),
+    }
 }
 
 /// Opens `path`; with `patient`, waits a moment for whoever else holds it.

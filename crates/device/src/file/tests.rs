@@ -485,6 +485,15 @@ async fn what_is_held_is_not_opened_for_writing() {
     let second = FileDevice::hold(path.clone()).await.expect("held twice");
     drop(first);
     assert!(matches!(open(), Err(DeviceError::InUse { .. })));
+    // One of those who hold it is to use it.
+    FileDevice::lend(path.clone()).await;
+    let device = open().expect("lent");
+    let again = FileDevice::hold(path.clone()).await;
+    assert!(matches!(again, Err(DeviceError::InUse { .. })));
+    drop(device);
+    let third = FileDevice::hold(path.clone()).await.expect("held again");
+    drop(third);
+    assert!(matches!(open(), Err(DeviceError::InUse { .. })));
     drop(second);
     let device = open().expect("free again");
     assert!(matches!(

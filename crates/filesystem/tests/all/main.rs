@@ -16,6 +16,7 @@ mod links;
 mod members;
 mod model;
 mod replay;
+mod rewriting;
 mod rewritten;
 mod sharing;
 mod sparse;

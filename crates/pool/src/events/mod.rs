@@ -469,6 +469,9 @@ impl Teller {
     ) {
         let path = path_to(&core.tree, leaf);
         let Some(vdev) = path.last() else { return };
+        if kind == ErrorKind::SlowIo && !vdevprops::tells_slow_io(core, vdev) {
+            return;
+        }
         let error = RecentError { kind, io, errno };
         // Slow is what takes long each time.
         if kind != ErrorKind::SlowIo && self.recent.has(leaf, &error, at_ns) {
@@ -574,12 +577,13 @@ impl Teller {
     }
 }
 
-/// A device was removed, faulted, degraded for its errors, or cannot be opened again: here a hot
-/// spare is to take over (zfs_retire.c: `replace_with_spare`), in a task of its own, as devices are
-/// not waited for where events are made.
+/// A device was removed, faulted, degraded for its errors, or cannot be opened again: a hot spare
+/// is to take over (zfs_retire.c: `replace_with_spare`), in a task of its own, as devices are not
+/// waited for where events are made.
 fn went_bad(core: &Core, vdev: &Vdev) {
     tracing::debug!(vdev = %vdev.display_name(), "a device went bad");
     if !core.read_only {
+        core.spares.want(vdev.guid());
         // The configuration tells its state, and the txg that notes what it misses from now on is
         // not put off.
         core.identity.mark_dirty();
@@ -595,9 +599,11 @@ const fn open_failure(aux: VdevAux) -> &'static str {
         VdevAux::NoReplicas => "vdev.no_replicas",
         VdevAux::TooSmall => "vdev.too_small",
         VdevAux::BadLabel => "vdev.bad_label",
-        VdevAux::None | VdevAux::Spared | VdevAux::ErrorsExceeded | VdevAux::External => {
-            "vdev.unknown"
-        }
+        VdevAux::None
+        | VdevAux::Spared
+        | VdevAux::ErrorsExceeded
+        | VdevAux::External
+        | VdevAux::SplitPool => "vdev.unknown",
     }
 }
 

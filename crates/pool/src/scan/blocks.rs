@@ -25,7 +25,7 @@ const IN_FLIGHT_BYTES_MAX: u64 = 128 << 20;
 /// In-flight bytes are counted in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 10;
 /// Blocks of one top-level vdev that are read at the same time.
-const PER_VDEV: usize = 32;
+const PER_VDEV: usize = 128;
 
 /// Which blocks a scan reads, and how.
 #[derive(Debug, Clone, Copy)]

@@ -44,6 +44,7 @@
 //! `state` and `blocks`, each for a few instructions; `state` first.
 
 mod blocks;
+mod defer;
 mod position;
 mod queue;
 mod read_only;
@@ -52,7 +53,7 @@ mod visit;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dataset::{DatasetError, SyncTask};
@@ -70,6 +71,7 @@ use crate::participant::{Participant, Pass, Turn};
 use crate::{PoolError, ScanFunction, ScanState, ScanStatus, directory};
 
 use blocks::{Blocks, get};
+pub(crate) use defer::{is_deferred, resilver};
 use position::{DESTROYED, Position};
 use resilver::When;
 use visit::{IsOver, Visit};
@@ -93,6 +95,8 @@ const TXGS_AFTER_IMPORT: u64 = 2;
 pub enum ScrubCommand {
     /// Start it, or go on with a paused one.
     Start,
+    /// The same, of what was written since the last one that was finished.
+    Continue,
     /// Pause it.
     Pause,
     /// Stop it.
@@ -130,6 +134,8 @@ struct Run {
     base: ScanPhys,
     /// Bytes that scans had repaired by then, on all devices.
     repaired_before: u64,
+    /// The same by device.
+    repaired_by_device: BTreeMap<Guid, u64>,
     start_s: u64,
     /// Since when it is paused; zero when it is not.
     pause_s: u64,
@@ -160,6 +166,10 @@ struct State {
     /// What devices lacked when the last resilver was done and had not mended it.
     unmended: BTreeMap<Guid, RangeSet>,
     last_scrubbed_txg: Txg,
+    /// The scan under way does not end for a resilver.
+    finishes_first: bool,
+    /// Somebody asked for a resilver, which has not begun yet.
+    is_asked_for: bool,
 }
 
 impl State {
@@ -177,6 +187,7 @@ pub(crate) struct Scan {
     is_closing: AtomicBool,
     is_held: AtomicBool,
     queue_blocks_max: AtomicUsize,
+    defer_percent: AtomicU64,
     /// Whether a scan runs, and whether it is paused.
     active: watch::Sender<(bool, bool)>,
     /// Of a pool that was imported read-only.
@@ -191,6 +202,7 @@ impl Default for Scan {
             is_closing: AtomicBool::new(false),
             is_held: AtomicBool::new(false),
             queue_blocks_max: AtomicUsize::new(QUEUE_BLOCKS_MAX),
+            defer_percent: AtomicU64::new(defer::DEFER_PERCENT),
             active: watch::Sender::new((false, false)),
             read_only: read_only::Scrub::default(),
         }
@@ -296,6 +308,9 @@ impl Scan {
         state.run = Run {
             base: state.current.phys,
             repaired_before: repaired_bytes(core),
+            repaired_by_device: (core.tree.leaves().iter())
+                .map(|leaf| (leaf.guid(), leaf.counters().scan_repaired_bytes))
+                .collect(),
             start_s: now_s(core),
             ..Run::default()
         };
@@ -388,6 +403,18 @@ impl Scan {
             elapsed_s,
             verify_only: false,
         })
+    }
+
+    /// Bytes that the scan under way has written to a device since it began, or since the import
+    /// (`vs_scan_processed`); zero when none is.
+    pub(crate) fn repaired_on(&self, vdev: &vdev::Vdev) -> u64 {
+        let state = self.state.lock();
+        if !state.current.is_running() {
+            return 0;
+        }
+        let before = state.run.repaired_by_device.get(&vdev.guid());
+        let now = vdev.counters().scan_repaired_bytes;
+        now.saturating_sub(before.copied().unwrap_or(0))
     }
 
     /// What the last scan since the import has done so far.
@@ -506,10 +533,11 @@ impl Scan {
     async fn finish(
         &self,
         core: &Core,
-        tx: &Tx,
+        ctx: &SyncContext,
         is_whole: bool,
         event: &str,
     ) -> Result<(), PoolError> {
+        let tx = &Tx::syncing(ctx.txg);
         let (phys, queue) = {
             let mut state = self.state.lock();
             self.count(core, &mut state);
@@ -526,6 +554,7 @@ impl Scan {
             state.stored = state.current.clone();
             state.is_dirty = true;
             state.run.pause_s = 0;
+            state.finishes_first = false;
             (state.current.phys, queue)
         };
         let mos = core.dsl.mos();
@@ -548,7 +577,10 @@ impl Scan {
         }
         let unmended = core.settle_missing(&phys, is_whole, &lost.unwrap_or_default());
         self.state.lock().unmended = unmended;
-        core.errors.end_scrub(is_whole && is_scrub);
+        self.end_deferral(core, ctx).await?;
+        // One that left out old blocks says nothing of what is known of them.
+        core.errors
+            .end_scrub(is_whole && is_scrub && phys.min_txg.is_zero());
         match (is_whole, is_scrub) {
             (true, true) => core.events.tell(Sysevent::ScrubFinish),
             (true, false) => core.events.tell(Sysevent::ResilverFinish),
@@ -561,27 +593,46 @@ impl Scan {
         Ok(())
     }
 
-    /// Begins the resilver that is needed, if one is; a scrub ends for it.
-    async fn begin_resilver(&self, core: &Core, tx: &Tx) -> Result<(), PoolError> {
-        let (position, restarts) = {
+    /// Begins the resilver that is needed, if one is, in syncing context. A scrub ends for it; a
+    /// resilver under way goes on, or begins anew: see [`defer`].
+    async fn begin_resilver(&self, core: &Core, ctx: &SyncContext) -> Result<(), PoolError> {
+        let txg = ctx.txg;
+        let (is_running, is_resilvering, is_asked_for, finishes_first, restarts) = {
             let state = self.state.lock();
-            let phys = &state.current.phys;
+            let at = &state.current;
+            let is_resilvering = at.is_running() && at.is_resilver();
             // What could not be mended before the import is not known.
-            let restarts = state.run.base.errors > 0 && state.current.is_resilver();
-            (state.current.is_running(), restarts && phys.errors > 0)
+            let restarts = is_resilvering && state.run.base.errors > 0 && at.phys.errors > 0;
+            (
+                at.is_running(),
+                is_resilvering,
+                state.is_asked_for,
+                state.finishes_first && !at.is_paused(),
+                restarts,
+            )
         };
-        let is_resilvering = position && self.state.lock().current.is_resilver();
-        if is_resilvering && !restarts {
+        if finishes_first && !is_asked_for {
             return Ok(());
         }
-        let Some(range) = self.needed_resilver(core, tx.txg(), When::Now) else {
+        if is_resilvering && !is_asked_for && !restarts {
+            let later = {
+                let state = self.state.lock();
+                resilver::later(&core.tree, &state.unmended, txg, state.current.phys.max_txg)
+            };
+            if later.is_empty() || self.defer(core, ctx, &later).await? {
+                return Ok(());
+            }
+        }
+        let Some(range) = self.needed_resilver(core, txg, When::Now) else {
             return Ok(());
         };
-        if position {
+        if is_running {
             let event = "scan aborted, restarting";
-            self.finish(core, tx, false, event).await?;
+            self.finish(core, ctx, false, event).await?;
         }
-        self.setup(core, tx, ScanPhys::FUNCTION_RESILVER, range)
+        self.state.lock().is_asked_for = false;
+        let tx = Tx::syncing(txg);
+        self.setup(core, &tx, ScanPhys::FUNCTION_RESILVER, range)
             .await
     }
 
@@ -613,12 +664,13 @@ impl Scan {
             let state = self.state.lock();
             pass.ctx.txg.get() < state.first_txg.get().saturating_add(TXGS_AFTER_IMPORT)
         };
-        if !is_early && !self.rests() {
-            self.begin_resilver(core, tx).await?;
+        let is_closing = self.is_closing.load(Ordering::Acquire);
+        if !is_early && !is_closing {
+            self.begin_resilver(core, pass.ctx).await?;
             // What is being destroyed is in no dataset, and is sooner freed than read
             // (`dsl_process_async_destroys`).
             let is_destroying = core.dsl.destroyer().has_work();
-            if self.state.lock().is_active() && !is_destroying {
+            if self.state.lock().is_active() && !is_destroying && !self.rests() {
                 self.work(pass).await?;
             }
         }
@@ -633,7 +685,7 @@ impl Scan {
         };
         let Some(origin) = core.dsl.directories().origin_object() else {
             // Pools before version 11; they are only scrubbed when imported read-only.
-            return self.finish(core, pass.tx, false, "scan cancelled").await;
+            return self.finish(core, pass.ctx, false, "scan cancelled").await;
         };
         let tasks = core.pipeline.tasks().group();
         let is_resilver = self.state.lock().current.is_resilver();
@@ -670,7 +722,7 @@ impl Scan {
                 if blocks.queue.is_empty() {
                     self.reach(core);
                     if self.state.lock().is_walked {
-                        return self.finish(core, pass.tx, true, "scan done").await;
+                        return self.finish(core, pass.ctx, true, "scan done").await;
                     }
                 }
             }
@@ -783,14 +835,16 @@ fn repaired_bytes(core: &Core) -> u64 {
 
 impl Scan {
     fn has_work_by(&self, core: &Core, when: When) -> bool {
-        if self.rests() || core.read_only {
+        if self.is_closing.load(Ordering::Acquire) || core.read_only {
             return false;
         }
-        let (is_active, is_dirty) = {
+        let (is_active, is_dirty, finishes_first) = {
             let state = self.state.lock();
-            (state.is_active(), state.is_dirty)
+            let is_active = state.is_active();
+            (is_active, state.is_dirty, is_active && state.finishes_first)
         };
-        is_active || is_dirty || self.is_resilver_due_by(core, when)
+        let is_due = || !finishes_first && self.is_resilver_due_by(core, when);
+        is_active && !self.rests() || is_dirty || is_due()
     }
 }
 
@@ -832,15 +886,18 @@ impl CommandTask {
             (state.current.is_running(), state.current.is_paused())
         };
         match self.command {
-            ScrubCommand::Start if is_paused => self.set_paused(false),
-            ScrubCommand::Start if !is_running => {
+            ScrubCommand::Start | ScrubCommand::Continue if is_paused => self.set_paused(false),
+            ScrubCommand::Start | ScrubCommand::Continue if !is_running => {
+                let from = match self.command {
+                    ScrubCommand::Continue => scan.last_scrubbed_txg(),
+                    _ => Txg::ZERO,
+                };
                 let function = ScanPhys::FUNCTION_SCRUB;
-                scan.setup(core, &tx, function, (Txg::ZERO, ctx.txg))
-                    .await?;
+                scan.setup(core, &tx, function, (from, ctx.txg)).await?;
             }
             ScrubCommand::Pause if is_running && !is_paused => self.set_paused(true),
             ScrubCommand::Stop if is_running => {
-                scan.finish(core, &tx, false, "scan cancelled").await?;
+                scan.finish(core, ctx, false, "scan cancelled").await?;
             }
             _ => {}
         }
@@ -911,10 +968,10 @@ pub(crate) async fn command(core: &Arc<Core>, command: ScrubCommand) -> Result<(
             _ if at.is_running() && at.is_resilver() => {
                 return Err(PoolError::Resilvering { pool: pool() });
             }
-            ScrubCommand::Start if is_scrub && !at.is_paused() => {
+            ScrubCommand::Start | ScrubCommand::Continue if is_scrub && !at.is_paused() => {
                 return Err(PoolError::ScrubActive { pool: pool() });
             }
-            ScrubCommand::Start => {}
+            ScrubCommand::Start | ScrubCommand::Continue => {}
             _ if !is_scrub => return Err(PoolError::NoScrub { pool: pool() }),
             ScrubCommand::Pause if at.is_paused() => {
                 return Err(PoolError::ScrubPaused { pool: pool() });
@@ -924,6 +981,12 @@ pub(crate) async fn command(core: &Arc<Core>, command: ScrubCommand) -> Result<(
     }
     if core.dsl.directories().origin_object().is_none() {
         return Err(PoolError::ScrubOfOldPool { pool: pool() });
+    }
+    if matches!(command, ScrubCommand::Start | ScrubCommand::Continue) {
+        // What is not there any more is not to be found out by reading it all.
+        let _admin = core.admin.lock().await;
+        core.unless_suspended(core.tree.look_again(None)).await?;
+        crate::topology::settle(core).await?;
     }
     let task = CommandTask {
         core: core.clone(),

@@ -424,7 +424,7 @@ pub(crate) fn command(core: &Core, command: ScrubCommand) -> Result<(), PoolErro
     let active = last.clone().filter(|run| !run.is_ended());
     let pool = || core.identity.name();
     match (command, active) {
-        (ScrubCommand::Start, Some(run)) => {
+        (ScrubCommand::Start | ScrubCommand::Continue, Some(run)) => {
             let mut times = run.times.lock();
             if *run.state.borrow() != State::Paused {
                 return Err(PoolError::ScrubActive { pool: pool() });
@@ -436,7 +436,7 @@ pub(crate) fn command(core: &Core, command: ScrubCommand) -> Result<(), PoolErro
             run.state.send_replace(State::Running);
             Ok(())
         }
-        (ScrubCommand::Start, None) => {
+        (ScrubCommand::Start | ScrubCommand::Continue, None) => {
             core.events.tell(Sysevent::ScrubStart);
             *last = Some(start(core));
             Ok(())

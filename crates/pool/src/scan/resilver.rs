@@ -2,9 +2,10 @@
 //! is done (`vdev_resilver_needed`, `vdev_dtl_reassess`, module/zfs/vdev.c).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use format::{Guid, ScanPhys, Txg};
-use vdev::{RangeSet, VdevTree};
+use vdev::{RangeSet, Vdev, VdevTree};
 
 use crate::core::Core;
 
@@ -30,48 +31,78 @@ fn last_end(missing: &RangeSet) -> u64 {
     missing.ranges().next_back().map_or(0, |range| range.end)
 }
 
-/// The txgs (exclusive on both sides, as `scn_min_txg` and `scn_max_txg`) of what devices lack that
-/// can be written, below top-level vdevs that work. What is known to be `unmended` does not count.
-/// A scan that begins in `txg` leaves that one out: a device that lacks later txgs too, as one that
-/// was just attached, waits for them to pass, or it would be resilvered twice (`scn_restart_txg`).
-/// One that failed to take a write lately waits as well. `when` says what is asked for.
+/// What a device lacks that can be given to it.
+struct Lacking {
+    vdev: Arc<Vdev>,
+    first: u64,
+    /// One after the last.
+    end: u64,
+}
+
+/// What devices lack that can be written, below top-level vdevs that work. What is known to be
+/// `unmended` does not count. A scan that begins in `txg` leaves that one out: a device that lacks
+/// later txgs too, as one that was just attached, waits for them to pass, or it would be resilvered
+/// twice (`scn_restart_txg`). One that failed to take a write lately waits as well. `when` says what
+/// is asked for.
+fn lacking(
+    tree: &VdevTree,
+    unmended: &BTreeMap<Guid, RangeSet>,
+    txg: Txg,
+    when: When,
+) -> Vec<Lacking> {
+    let tops = tree.tops().into_iter();
+    let tops = tops.filter(|top| top.state().0.is_usable());
+    let leaves = tops.flat_map(|top| top.leaves());
+    let lacks = |vdev: Arc<Vdev>| {
+        let leaf = vdev.leaf().filter(|leaf| leaf.is_writeable())?;
+        let missing = leaf.missing();
+        if missing.is_empty() || unmended.get(&vdev.guid()) == Some(&missing) {
+            return None;
+        }
+        let (first, _) = missing.iter().next()?;
+        let end = last_end(&missing).min(txg.get());
+        let ahead = last_end(&missing) - end;
+        if first >= end || when == When::Now && (1..=AHEAD_TXGS).contains(&ahead) {
+            return None;
+        }
+        let failed = leaf.last_failed_txg().get();
+        if when < When::Later && failed != 0 && txg.get() <= failed.saturating_add(GOOD_TXGS) {
+            return None;
+        }
+        Some(Lacking { vdev, first, end })
+    };
+    leaves.filter_map(lacks).collect()
+}
+
+/// The txgs (exclusive on both sides, as `scn_min_txg` and `scn_max_txg`) of what devices lack.
 pub(super) fn needed(
     tree: &VdevTree,
     unmended: &BTreeMap<Guid, RangeSet>,
     txg: Txg,
     when: When,
 ) -> Option<(Txg, Txg)> {
-    let mut range: Option<(u64, u64)> = None;
-    for top in tree.tops() {
-        if !top.state().0.is_usable() {
-            continue;
-        }
-        for vdev in top.leaves() {
-            let Some(leaf) = vdev.leaf() else { continue };
-            if !leaf.is_writeable() {
-                continue;
-            }
-            let missing = leaf.missing();
-            if missing.is_empty() || unmended.get(&vdev.guid()) == Some(&missing) {
-                continue;
-            }
-            let Some((first, _)) = missing.iter().next() else {
-                continue;
-            };
-            let end = last_end(&missing).min(txg.get());
-            let ahead = last_end(&missing) - end;
-            if first >= end || when == When::Now && (1..=AHEAD_TXGS).contains(&ahead) {
-                continue;
-            }
-            let failed = leaf.last_failed_txg().get();
-            if when < When::Later && failed != 0 && txg.get() <= failed.saturating_add(GOOD_TXGS) {
-                continue;
-            }
-            let (from, until) = range.unwrap_or((u64::MAX, 0));
-            range = Some((from.min(first.saturating_sub(1)), until.max(end)));
-        }
-    }
-    range.map(|(from, until)| (Txg::new(from), Txg::new(until)))
+    let lacking = lacking(tree, unmended, txg, when);
+    let from = lacking.iter().map(|lacks| lacks.first).min()?;
+    let until = lacking.iter().map(|lacks| lacks.end).max()?;
+    Some((Txg::new(from.saturating_sub(1)), Txg::new(until)))
+}
+
+/// The devices that lack txgs which a resilver up to `max_txg` does not give them: they came back,
+/// or came in, since it began. Those that fail writes now and then wait without a word.
+pub(super) fn later(
+    tree: &VdevTree,
+    unmended: &BTreeMap<Guid, RangeSet>,
+    txg: Txg,
+    max_txg: Txg,
+) -> Vec<Guid> {
+    let lacking = lacking(tree, unmended, txg, When::Now).into_iter();
+    let is_later = |lacks: &Lacking| {
+        let leaf = lacks.vdev.leaf();
+        let fails = leaf.is_some_and(|leaf| !leaf.last_failed_txg().is_zero());
+        lacks.end > max_txg.get() && !fails
+    };
+    let later = lacking.filter(is_later);
+    later.map(|lacks| lacks.vdev.guid()).collect()
 }
 
 impl Core {

@@ -95,7 +95,8 @@ impl Space {
                 .try_collect()
                 .await?;
             for (index, map) in maps {
-                top.metaslabs[index].get_mut().map = Some(map);
+                let slot = Arc::get_mut(&mut top.metaslabs[index]);
+                slot.expect("nobody else has it yet").get_mut().map = Some(map);
             }
             *top.array.get_mut() = Some(array);
         }

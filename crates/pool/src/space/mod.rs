@@ -141,7 +141,7 @@ struct Top {
     /// Freed, but the checkpoint's: all "free" entries (`vdev_checkpoint_sm`).
     checkpoint: Mutex<Option<SpaceMapObject>>,
     top_zap: AtomicU64,
-    metaslabs: Vec<tokio::sync::Mutex<Metaslab>>,
+    metaslabs: Vec<Arc<tokio::sync::Mutex<Metaslab>>>,
 }
 
 impl Top {
@@ -152,9 +152,24 @@ impl Top {
             flush_txgs: Mutex::new(None),
             checkpoint: Mutex::new(None),
             top_zap: AtomicU64::new(shape.top_zap.get()),
-            metaslabs: (0..shape.ms_count)
-                .map(|_| tokio::sync::Mutex::default())
-                .collect(),
+            metaslabs: (0..shape.ms_count).map(|_| Arc::default()).collect(),
+        }
+    }
+
+    /// The same with more metaslabs. Whoever reads from this one meanwhile sees the same.
+    fn grown(&self, ms_count: u64) -> Self {
+        let mut metaslabs = self.metaslabs.clone();
+        metaslabs.resize_with(metaslabs.len().max(ms_count as usize), Arc::default);
+        Self {
+            shape: TopShape {
+                ms_count: metaslabs.len() as u64,
+                ..self.shape
+            },
+            array: Mutex::new(self.array.lock().clone()),
+            flush_txgs: Mutex::new(self.flush_txgs.lock().clone()),
+            checkpoint: Mutex::new(self.checkpoint.lock().clone()),
+            top_zap: AtomicU64::new(self.top_zap.load(Ordering::Relaxed)),
+            metaslabs,
         }
     }
 
@@ -220,6 +235,14 @@ impl Space {
             self.tops
                 .lock()
                 .insert(shape.vdev, Arc::new(Top::new(*shape)));
+        }
+    }
+
+    /// A top-level vdev has more metaslabs from now on, in syncing context.
+    pub(crate) fn grow(&self, vdev: VdevId, ms_count: u64) {
+        let mut tops = self.tops.lock();
+        if let Some(top) = tops.get_mut(&vdev) {
+            *top = Arc::new(top.grown(ms_count));
         }
     }
 

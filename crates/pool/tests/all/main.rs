@@ -1,6 +1,7 @@
 //! A pool as a whole, from outside: one binary, since every binary compiles all that its tests wait
 //! for anew.
 
+mod activity;
 mod checkpoint;
 mod churn;
 mod classes;
@@ -8,6 +9,7 @@ mod common;
 mod crash;
 mod create;
 mod dedup;
+mod defer;
 mod errlog;
 mod faults;
 mod golden;

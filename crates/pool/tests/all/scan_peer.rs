@@ -107,7 +107,9 @@ async fn a_device_that_missed_writes_of_openzfs_is_resilvered() {
     let pool = import(&World::system(2), &dir).await;
     let tree = pool.pipeline().tree();
     for vdev in tree.leaves() {
-        pool.online(&vdev.display_name()).await.expect("online");
+        pool.online(&vdev.display_name(), false)
+            .await
+            .expect("online");
     }
     let lacks = || {
         let leaves = tree.leaves();

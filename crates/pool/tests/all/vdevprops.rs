@@ -75,6 +75,7 @@ async fn what_is_set_is_there_after_an_import() {
         (leaf, "slow_io_n", "0"),
         (leaf, "org.example:rack", "eight"),
         (disk, "io_t", "5"),
+        (disk, "slow_io_events", "off"),
         (log, "comment", "quick"),
     ] {
         let set = pool.set_vdev_prop(vdev, name, value).await;
@@ -96,7 +97,10 @@ async fn what_is_set_is_there_after_an_import() {
             ("org.example:rack", "eight"),
         ]);
         assert_eq!(of(pool, leaf), expected);
-        assert_eq!(of(pool, disk), pairs(&[("io_t", "5")]));
+        assert_eq!(
+            of(pool, disk),
+            pairs(&[("io_t", "5"), ("slow_io_events", "off")])
+        );
         let expected = [
             ("comment", "quick"),
             ("org.zfsonlinux:allocation_bias", "log"),
@@ -164,6 +168,8 @@ async fn what_cannot_be_set_is_refused_by_name() {
         (mirror, "Org:x", "1", "invalid property: 'Org:x'"),
         (leaf, "path", "/dev/sda", "'path' cannot be set"),
         (mirror, "allocating", "off", "'allocating' cannot be set"),
+        (mirror, "autosit", "on", "'autosit' cannot be set"),
+        (leaf, "sit_out", "on", "'sit_out' cannot be set"),
         (
             mirror,
             "failfast",

@@ -41,7 +41,7 @@ pub async fn heal(
         }
         disks.mends(&name);
         if trouble == Trouble::Offline {
-            pool.online(&name).await?;
+            pool.online(&name, false).await?;
         }
     }
     // What is slow ends before that.

@@ -347,7 +347,7 @@ impl<'a> Operator<'a> {
         let how = self.rng.below(3);
         if is_offline || how == 0 {
             self.start(format!("online {name}"), |pool| async move {
-                pool.online(&name).await.map(|_| ())
+                pool.online(&name, false).await.map(|_| ())
             });
         } else {
             self.start(format!("clear {name}"), |pool| async move {

@@ -31,6 +31,12 @@ impl Worker {
         if self.options.copies && self.rng.percent(25) {
             return self.copy(name, &fs, state, model).await;
         }
+        if self.options.rewrites && self.rng.percent(20) {
+            return match file {
+                Some(file) => self.rewrite(name, &fs, state, file).await,
+                None => Ok(()),
+            };
+        }
         let ino = |id: FileId| self.book.lock().ids.ino(&fs, id);
         match self.rng.below(100) {
             0..=17 if !crowded => self.make(name, &fs, state, model, parent).await,
@@ -170,6 +176,31 @@ impl Worker {
     fn inos(&self, fs: &Filesystem, files: [FileId; 2]) -> [u64; 2] {
         let book = self.book.lock();
         files.map(|id| book.ids.ino(fs, id))
+    }
+
+    /// Rewrites a part of a file or a whole one, which changes nothing that is seen.
+    async fn rewrite(
+        &mut self,
+        name: &str,
+        fs: &Arc<Filesystem>,
+        state: State,
+        file: FileId,
+    ) -> Result<(), Failure> {
+        let physically = self.rng.percent(60);
+        let start = match self.rng.percent(50) {
+            true => 0,
+            false => self.rng.below(self.options.file_bytes_max),
+        };
+        let length = 1 + self.rng.below(self.options.file_bytes_max);
+        let what = format!("{name}: rewrite file {file} {start}+{length} {physically}");
+        let ino = self.book.lock().ids.ino(fs, file);
+        self.issue(what.clone(), state);
+        let mut at = Some(start);
+        while let Some(from) = at {
+            let part = fs.rewrite_part(ino, from, start + length, physically).await;
+            at = self.settle(&what, part)?.flatten();
+        }
+        Ok(())
     }
 
     /// Copies a part of a file to another, or a whole one.

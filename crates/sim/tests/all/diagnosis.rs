@@ -278,10 +278,20 @@ fn limits_of_vdevs_are_honoured() {
         assert_eq!(told.of("fs.zfs.delay").len(), 5);
         is_so(&pool, "disk0", VdevState::Online, VdevAux::None);
 
-        let mirror = pool.status().root.children[0].guid;
+        let mirror = pool.status().root.children[0].clone();
         for (name, value) in [("slow_io_n", "4"), ("slow_io_t", "1000")] {
-            pool.set_vdev_prop(mirror, name, value).await.unwrap();
+            pool.set_vdev_prop(mirror.guid, name, value).await.unwrap();
         }
+        // Nobody hears of a device that is known to be slow.
+        let leaf = mirror.children[0].guid;
+        let quiet = async |value| pool.set_vdev_prop(leaf, "slow_io_events", value).await;
+        quiet("off").await.unwrap();
+        slow.inject(fault());
+        files_are_whole(&pool, &fs, 0..40).await;
+        tokio::time::sleep(DIAGNOSED).await;
+        assert_eq!(told.of("fs.zfs.delay").len(), 5);
+        is_so(&pool, "disk0", VdevState::Online, VdevAux::None);
+        quiet("on").await.unwrap();
         slow.inject(fault());
         files_are_whole(&pool, &fs, 0..40).await;
         tokio::time::sleep(DIAGNOSED).await;

@@ -16,7 +16,8 @@ use sim::torture::{Layout, create, import, inspect, simulate, zdb};
 
 const DISK_MIB: u64 = 96;
 
-fn spec(path: &str, replace: bool) -> AttachSpec {
+/// A device to attach, by force.
+pub fn spec(path: &str, replace: bool) -> AttachSpec {
     AttachSpec {
         device: LeafSpec {
             path: path.to_owned(),
@@ -28,14 +29,15 @@ fn spec(path: &str, replace: bool) -> AttachSpec {
     }
 }
 
-fn add_disk(sim: &SimWorld, name: &str) {
+/// A new disk.
+pub fn add_disk(sim: &SimWorld, name: &str) {
     if sim.disk(name).is_none() {
         sim.add_disk(name, DISK_MIB << 20).set_sector_bytes(4096);
     }
 }
 
 /// The first top-level vdev: types and disks.
-fn shape(pool: &Pool) -> String {
+pub fn shape(pool: &Pool) -> String {
     fn walk(vdev: &VdevStatus) -> String {
         let below: Vec<String> = vdev.children.iter().map(walk).collect();
         match below.is_empty() {
@@ -46,7 +48,8 @@ fn shape(pool: &Pool) -> String {
     walk(&pool.status().root.children[0])
 }
 
-fn find<'a>(vdev: &'a VdevStatus, name: &str) -> Option<&'a VdevStatus> {
+/// The vdev of that name.
+pub fn find<'a>(vdev: &'a VdevStatus, name: &str) -> Option<&'a VdevStatus> {
     if vdev.name == name {
         return Some(vdev);
     }
@@ -54,7 +57,7 @@ fn find<'a>(vdev: &'a VdevStatus, name: &str) -> Option<&'a VdevStatus> {
 }
 
 /// Resilvers a device, and holds resilvers again.
-async fn resilver(pool: &Pool, to: &str) {
+pub async fn resilver(pool: &Pool, to: &str) {
     pool.hold_scans(false);
     while find(&pool.status().root, to).expect("a device").is_stale {
         pool.sync_config().await.unwrap();
@@ -290,7 +293,10 @@ fn disks_go_one_after_the_other() {
         pool.sync().await.unwrap();
         let refused = pool.detach("disk0").await;
         assert!(refused.is_err(), "{refused:?}");
-        assert_eq!(pool.online("disk1").await.unwrap().state, VdevState::Online);
+        assert_eq!(
+            pool.online("disk1", false).await.unwrap().state,
+            VdevState::Online
+        );
         let root = pool.status().root;
         assert!(find(&root, "disk1").unwrap().is_stale);
         resilver(&pool, "disk1").await;

@@ -55,20 +55,31 @@ impl VdevTree {
         let Some(leaf) = vdev.leaf() else {
             return Ok(());
         };
-        if matches!(leaf.state().0, VdevState::Offline | VdevState::Faulted) {
+        let before = leaf.state().0;
+        if matches!(before, VdevState::Offline | VdevState::Faulted) {
             return Ok(());
         }
         let result = self.open_device(vdev).await;
         match result {
             Ok(device) => {
                 leaf.set_device(Some(device));
-                leaf.set_state(VdevState::Healthy, VdevAux::None);
+                match before {
+                    // It was so when the pool was last in use.
+                    VdevState::Degraded => {
+                        leaf.set_state(VdevState::Degraded, VdevAux::ErrorsExceeded);
+                    }
+                    _ => leaf.set_state(VdevState::Healthy, VdevAux::None),
+                }
                 Ok(())
             }
             Err((aux, error)) => {
                 tracing::warn!(leaf = %vdev.guid(), %error, "a device of the pool is not usable");
                 leaf.set_device(None);
-                leaf.set_state(VdevState::CantOpen, aux);
+                match (before, aux) {
+                    // Still nothing in its place (`vdev_set_state`, module/zfs/vdev.c).
+                    (VdevState::Removed, VdevAux::OpenFailed) => {}
+                    _ => leaf.set_state(VdevState::CantOpen, aux),
+                }
                 Err(error)
             }
         }
@@ -109,7 +120,9 @@ impl VdevTree {
             };
             return Err((VdevAux::TooSmall, error));
         }
-        if !self.options.create {
+        // One that was open before has labels, whoever made them.
+        let is_new = self.options.create && vdev.leaf().is_some_and(|leaf| !leaf.is_out());
+        if !is_new {
             self.check_label(vdev, &*device).await?;
         }
         if self.options.keep_writers_out {
@@ -120,7 +133,7 @@ impl VdevTree {
     }
 
     /// Whether the device's labels say that it is this leaf (`vdev_validate`).
-    async fn check_label(
+    pub(super) async fn check_label(
         &self,
         vdev: &Arc<Vdev>,
         device: &dyn Device,
@@ -130,6 +143,9 @@ impl VdevTree {
             .await
             .map_err(|error| (VdevAux::OpenFailed, error))?;
         let expected = *self.pool_guid.lock();
+        if expected.is_some_and(|pool| labels.was_split_from(pool)) {
+            return Err((VdevAux::SplitPool, VdevError::SplitOff { path }));
+        }
         let config = match expected {
             Some(pool) => labels.config_in(pool),
             None => labels.config(Txg::new(u64::MAX)),

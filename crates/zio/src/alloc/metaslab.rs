@@ -16,7 +16,7 @@
 //! changes handed out since the last txg that synced are kept (`log`), and applied again, in order,
 //! to what was read: applying a change twice is harmless as long as all later ones follow.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use format::Txg;
 
@@ -30,6 +30,9 @@ pub(super) const TXG_SLOTS: usize = 4;
 pub(super) fn txg_slot(txg: Txg) -> usize {
     (txg.get() as usize) & (TXG_SLOTS - 1)
 }
+
+/// Ranges that a pass over free space holds at the same time.
+const SHARED_RANGES_MAX: usize = 4096;
 
 /// Whether the free ranges are in memory.
 #[derive(Debug)]
@@ -67,8 +70,10 @@ pub(super) struct Metaslab {
     /// Freed, but the checkpoint's; not yet handed out.
     pub(super) keeping: [RangeSet; TXG_SLOTS],
     pub(super) defer: [RangeSet; DEFER_TXGS as usize],
-    /// Free, and in nobody's reach while it is discarded (`metaslab_disable`).
+    /// Free, and in nobody's reach while it is discarded or initialized (`metaslab_disable`).
     held: RangeSet,
+    /// Of that, what each pass over free space holds; several may hold the same.
+    shared: BTreeMap<u64, RangeSet>,
     log: VecDeque<Logged>,
     /// Free runs by log2 of their length, from the space map; used while not loaded.
     pub(super) recorded_histogram: Option<Box<[u64; 64]>>,
@@ -92,6 +97,7 @@ impl Metaslab {
             keeping: Default::default(),
             defer: Default::default(),
             held: RangeSet::new(),
+            shared: BTreeMap::new(),
             log: VecDeque::new(),
             recorded_histogram: None,
             used: Txg::ZERO,
@@ -235,8 +241,9 @@ impl Metaslab {
     }
 
     /// `txg` is on disk: what it freed waits `DEFER_TXGS` more (unless `defer` is off, when space
-    /// is short), and what waited that long can be used again. Returns the latter.
-    pub(super) fn sync_done(&mut self, txg: Txg, defer: bool) -> RangeSet {
+    /// is short), and what waited that long can be used again. Returns the latter, and what did not
+    /// wait.
+    pub(super) fn sync_done(&mut self, txg: Txg, defer: bool) -> (RangeSet, RangeSet) {
         self.recorded_bytes = self.recorded_bytes.saturating_add_signed(self.delta_bytes);
         self.delta_bytes = 0;
         let slot = (txg.get() % DEFER_TXGS) as usize;
@@ -257,14 +264,18 @@ impl Metaslab {
             Loaded::Loading => {}
             Loaded::No | Loaded::Broken => self.log.retain(|change| change.txg > txg),
         }
-        ready
+        (ready, at_once)
     }
 
     /// Takes ranges that are free out of reach; returns those that it took. While the free ranges
     /// are not in memory, nothing can be allocated, and what is held is left out when they come.
+    /// What a pass over free space holds is left to it.
     pub(super) fn hold(&mut self, ranges: &RangeSet) -> RangeSet {
         let mut out = RangeSet::new();
         for (start, length) in ranges.iter() {
+            if self.held.overlaps(start, length) {
+                continue;
+            }
             let is_free = match &self.loaded {
                 Loaded::Yes(map) => map.ranges().contains(start, length),
                 Loaded::No | Loaded::Loading => true,
@@ -295,6 +306,80 @@ impl Metaslab {
                 map.add(start, length);
             }
         }
+    }
+
+    /// Whether anything is held.
+    pub(super) fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Takes free ranges from `from` on out of reach for the pass `id`, also those that other
+    /// passes hold: about `bytes_max` of them, in pieces of `unit_bytes`, and none of `recent`.
+    /// Tells up to where it looked; what is free before that and not held was left out. `None`
+    /// while the free ranges are not in memory.
+    pub(super) fn hold_shared<'a>(
+        &mut self,
+        id: u64,
+        from: u64,
+        (bytes_max, unit_bytes): (u64, u64),
+        recent: impl Iterator<Item = &'a RangeSet>,
+    ) -> Option<u64> {
+        let Loaded::Yes(map) = &mut self.loaded else {
+            return None;
+        };
+        let end = self.start + self.length;
+        let mut until = end;
+        let mut ranges = RangeSet::new();
+        for source in std::iter::once(map.ranges()).chain(self.shared.values()) {
+            let (mut left, mut count) = (bytes_max.max(unit_bytes), 0);
+            for range in source.from(from) {
+                let start = range.start.max(from);
+                if start >= until {
+                    break;
+                }
+                let mut length = range.end - start;
+                if length > left {
+                    // What is left over begins where an allocation may.
+                    length = (left / unit_bytes * unit_bytes).max(unit_bytes.min(length));
+                }
+                ranges.add(start, length);
+                left = left.saturating_sub(length);
+                count += 1;
+                if left < unit_bytes || count >= SHARED_RANGES_MAX {
+                    until = until.min(start + length);
+                    break;
+                }
+            }
+        }
+        ranges.remove(until, end - until);
+        for recent in recent {
+            let parts: Vec<_> = recent.intersection(from, until - from).collect();
+            for part in parts {
+                ranges.remove(part.start, part.end - part.start);
+            }
+        }
+        if !ranges.is_empty() {
+            for (start, length) in ranges.iter() {
+                map.remove(start, length);
+            }
+            self.held.add_all(&ranges);
+            self.shared.insert(id, ranges);
+        }
+        Some(until)
+    }
+
+    /// What the pass `id` holds.
+    pub(super) fn shared(&self, id: u64) -> Option<&RangeSet> {
+        self.shared.get(&id)
+    }
+
+    /// Gives back what the pass `id` held and no other does.
+    pub(super) fn release_shared(&mut self, id: u64) {
+        let Some(mut own) = self.shared.remove(&id) else {
+            return;
+        };
+        self.shared.values().for_each(|set| own.remove_all(set));
+        self.release(&own);
     }
 
     /// What the space map will say is free, with all changes handed out so far.

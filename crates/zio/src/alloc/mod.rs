@@ -14,7 +14,7 @@
 //! therefore leaves what the last synced txg recorded.
 //!
 //! Trimming ([`Allocator::set_trimming`]) takes free space away for a moment and gives it back:
-//! module `trim`.
+//! module `trim`. So do passes over all free space ([`Allocator::hold_free`]): module `pass`.
 //!
 //! Locks: the list of vdevs (`tops`, read-mostly), one rotor per class, one lock per vdev with all
 //! its metaslabs. A vdev's lock is held for one allocation (microseconds) and never while a
@@ -23,6 +23,9 @@
 
 mod free_map;
 mod metaslab;
+mod pass;
+#[cfg(test)]
+mod pass_tests;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -42,6 +45,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use vdev::{AllocClass, Geometry, RangeSet, TopSpec};
 
+pub use pass::{FreeHold, FreeHoldResult};
 pub use space::{SpaceTotals, TopSpace, deflate, fragmentation, slop_bytes};
 pub use trim::{TRIM_BATCH_TXGS, TrimHold, TrimWait};
 
@@ -165,6 +169,8 @@ pub struct Allocator {
     tops: RwLock<BTreeMap<VdevId, Arc<Entry>>>,
     rotors: [Mutex<Rotor>; 4],
     loads: Arc<Notify>,
+    /// Numbers for what passes over free space hold.
+    pass_ids: AtomicU64,
     /// Whether what comes free is remembered for trimming.
     trimming: AtomicBool,
     trim_batch_txgs: AtomicU64,
@@ -199,6 +205,7 @@ impl Allocator {
             tops: RwLock::new(BTreeMap::new()),
             rotors: Default::default(),
             loads: Arc::default(),
+            pass_ids: AtomicU64::new(0),
             trimming: AtomicBool::new(false),
             trim_batch_txgs: AtomicU64::new(TRIM_BATCH_TXGS),
             totals: Mutex::new(None),

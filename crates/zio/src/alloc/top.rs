@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use format::Txg;
 
 use super::metaslab::{Loaded, Metaslab, txg_slot};
+use super::pass::Passes;
 use super::space::{TopSpace, deflate, fragmentation};
 use super::trim::{TrimQueue, hold_budget};
 use super::{COPIES_MAX, DEFER_TXGS, MetaslabChange, TopSpec};
@@ -51,6 +52,8 @@ pub(super) struct Top {
     trim: Option<Box<TrimQueue>>,
     /// The metaslab of which trimming holds space.
     held_in: Option<usize>,
+    /// What passes over free space hold of it.
+    pub(super) passes: Passes,
 }
 
 impl Top {
@@ -68,6 +71,7 @@ impl Top {
             deferred_bytes: 0,
             trim: None,
             held_in: None,
+            passes: Passes::default(),
         };
         let count = top.spec.metaslab_count;
         top.grow(count);
@@ -206,11 +210,14 @@ impl Top {
                 return Attempt::Done(start);
             }
         }
-        // What trimming holds may be what is missing here: never fail for it.
-        if let Some(index) = self.held_in
-            && self.is_far(index, avoid, distance)
+        // What trimming or initializing holds may be what is missing here: never fail for it.
+        let held: Vec<usize> = self.held_in.into_iter().chain(self.passes.held()).collect();
+        if held
+            .into_iter()
+            .any(|index| self.is_far(index, avoid, distance))
         {
             waiting = true;
+            self.passes.note_wait();
             if let Some(queue) = &mut self.trim {
                 queue.pause(txg);
             }
@@ -433,10 +440,12 @@ impl Top {
         let mut pending = 0;
         for index in dirty {
             let metaslab = &mut self.metaslabs[index];
-            let ready = metaslab.sync_done(txg, defer);
+            let (ready, at_once) = metaslab.sync_done(txg, defer);
             if let Some(queue) = &mut self.trim {
                 queue.collect(&ready, Txg::new(txg.get().saturating_sub(DEFER_TXGS)));
             }
+            self.passes.came_free(ready);
+            self.passes.came_free(at_once);
             if metaslab.is_dirty() {
                 pending += metaslab.allocating.iter().map(RangeSet::space).sum::<u64>();
                 self.dirty.insert(index);
@@ -459,7 +468,7 @@ impl Top {
             if !idle
                 || metaslab.is_dirty()
                 || self.active.contains(&Some(index))
-                || self.held_in == Some(index)
+                || metaslab.has_held()
             {
                 continue;
             }

@@ -233,3 +233,57 @@ fn what_was_changed_is_an_error_and_never_data() {
         assert!(matches!(result, Err(ZioError::Authentication { .. })));
     });
 }
+
+/// The header that an encrypted block's pointer leads to has half of its checksum, as if the other
+/// half were a MAC; headers further down, and those of other blocks, have the whole
+/// (`zio_checksum_compute`, module/zfs/zio_checksum.c). OpenZFS reads no other form.
+#[test]
+fn headers_of_encrypted_gang_blocks_have_half_of_their_sum() {
+    simulate(async {
+        let pool = pool().await;
+        let pipeline = &pool.pipeline;
+        super::tests::crumble(&pool, 4096).await;
+        pipeline
+            .keys()
+            .map(OBJSET.into(), key(&pool, Suite::ALL[0]));
+        let header = |bp: &BlockPointer| {
+            let offset = bp.dva(0).expect("a place").offset_bytes();
+            let disk = pool.disk("single");
+            let bytes = disk.peek(
+                offset + format::LABEL_START_BYTES,
+                format::GANG_HEADER_BYTES,
+            );
+            let words = check::gang_words(bp);
+            let kind = format::Checksum::GangHeader;
+            let whole = codec::checksum::verify_embedded(kind, &words, &bytes).is_ok();
+            let half = codec::checksum::verify_embedded_beside_mac(kind, &words, &bytes).is_ok();
+            (whole, half)
+        };
+        let file = ObjectType::PLAIN_FILE_CONTENTS;
+        for (encrypted, object_type, is_half) in [
+            (true, file, true),
+            // In the clear and with a MAC.
+            (true, ObjectType::MASTER_NODE, true),
+            (false, file, false),
+        ] {
+            let policy = WritePolicy {
+                encrypted,
+                copies: 1,
+                compression: Compression::Off,
+                ..policy(object_type, 0)
+            };
+            let data = Bytes::from(noise(64 << 10, 60));
+            let bp = pipeline.write(TXG, data.clone(), &policy).await.unwrap();
+            assert!(bp.is_gang());
+            assert_eq!(header(&bp), (!is_half, is_half), "{object_type:?}");
+            assert_eq!(pipeline.read(&bp, &direct()).await.unwrap(), data);
+            let members = pipeline.reader().read_gang_header(&bp, &direct()).await;
+            let members = members.expect("a header");
+            let below: Vec<_> = members.iter().filter(|member| member.is_gang()).collect();
+            assert!(!below.is_empty());
+            for member in below {
+                assert_eq!(header(member), (true, false), "{object_type:?}");
+            }
+        }
+    });
+}

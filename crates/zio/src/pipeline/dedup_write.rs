@@ -29,7 +29,9 @@ pub(super) struct DedupWriter {
 }
 
 impl DedupWriter {
-    /// Writes a block by way of its table; `None` when it is to be written as an ordinary one.
+    /// Writes a block by way of its table; `None` when it is to be written as an ordinary one. Of
+    /// the block `same`, which holds the same, there is a reference already: it is given back as it
+    /// is where the entry has its places.
     pub(super) async fn write(
         &self,
         txg: Txg,
@@ -37,6 +39,7 @@ impl DedupWriter {
         stored: &Stored,
         policy: &WritePolicy,
         dedup: DedupPolicy,
+        same: Option<&BlockPointer>,
     ) -> Result<Option<BlockPointer>, ZioError> {
         let Some(tables) = self.dedup.tables() else {
             return Ok(None);
@@ -124,12 +127,21 @@ impl DedupWriter {
                 place.physical_birth = txg;
             }
         }
-        place.references += 1;
         let bp = BlockPointer::regular(&RegularPointer {
             dvas: [0, 1, 2].map(|index| place.dva(index, uses_crypt)),
             physical_birth: place.physical_birth,
             ..template
         })?;
+        if let Some(same) = same
+            && have >= copies
+        {
+            let mut as_old = bp;
+            as_old.set_birth(same.logical_birth(), place.physical_birth);
+            if as_old.same_block(same) {
+                return Ok(Some(*same));
+            }
+        }
+        place.references += 1;
         drop(guard);
         if let Some(key) = CacheKey::of(&bp)
             && policy.cache

@@ -71,8 +71,9 @@ impl LogBlocks {
         }
     }
 
-    /// Allocates an intent log block of exactly `size_bytes` (`zio_alloc_zil`): on log vdevs if
-    /// `places` says so and there is room, else among the data if that is allowed. Its checksum
+    /// Allocates an intent log block of exactly `size_bytes` (`zio_alloc_zil`, as of 2.4): on log
+    /// vdevs if `places` says so and there is room, else among the data if that is allowed, there
+    /// on special vdevs while they have more room than what is kept for metadata. Its checksum
     /// words are zero: the caller sets them to the log's nonce and sequence
     /// ([`BlockPointer::set_checksum`]) before writing. When the key of `objset` is loaded, the
     /// block will be encrypted.
@@ -93,6 +94,11 @@ impl LogBlocks {
         }
         let classes = [
             (places.on_log_devices, AllocClass::Log),
+            // They are as quick, and what they hold is lost with them in any case.
+            (
+                places.on_log_devices && places.among_data && self.allocator.has_special_room(),
+                AllocClass::Special,
+            ),
             (places.among_data, AllocClass::Normal),
         ];
         let mut found = Err(ZioError::NoSpace { size_bytes, txg });

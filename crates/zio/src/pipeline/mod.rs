@@ -391,6 +391,20 @@ impl Pipeline {
         self.writer.rewrite(txg, old, data, policy).await
     }
 
+    /// [`Writer::relocate`].
+    ///
+    /// # Errors
+    /// As that.
+    pub async fn relocate(
+        &self,
+        txg: Txg,
+        old: &BlockPointer,
+        data: Bytes,
+        policy: &WritePolicy,
+    ) -> Result<BlockPointer, ZioError> {
+        self.writer.relocate(txg, old, data, policy).await
+    }
+
     /// [`Frees::free`].
     pub fn free(&self, txg: Txg, bp: &BlockPointer) {
         self.frees.free(txg, bp);

@@ -57,7 +57,7 @@ impl ReadContext {
 /// Where a block of an intent log may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogPlaces {
-    /// On log vdevs, which are tried first (`logbias`).
+    /// On log vdevs, which are tried first, or on special ones (`logbias`).
     pub on_log_devices: bool,
     /// Among the data: only while that leaves enough for what is still to be written.
     pub among_data: bool,

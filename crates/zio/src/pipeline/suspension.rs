@@ -215,7 +215,21 @@ impl Suspension {
     /// # Errors
     /// [`vdev::VdevError::Stalled`].
     pub async fn reopen(&self) -> Result<(), ZioError> {
-        self.tree.reopen(self.error().is_some()).await?;
+        self.reopen_some(&|_| true).await
+    }
+
+    /// The same with those devices only that are wanted; of a suspended pool with all.
+    ///
+    /// # Errors
+    /// As [`Self::reopen`].
+    pub async fn reopen_some(
+        &self,
+        which: &(dyn Fn(&vdev::Vdev) -> bool + Sync),
+    ) -> Result<(), ZioError> {
+        match self.error().is_some() {
+            true => self.tree.reopen(true).await?,
+            false => self.tree.reopen_some(false, which).await?,
+        };
         for top in self.tree.tops() {
             if let Some(spec) = self.tree.top_spec(&top) {
                 self.allocator.set_allocatable(spec.vdev, spec.allocatable);

@@ -366,7 +366,7 @@ fn a_rewrite_stays_in_place_when_it_can() {
 }
 
 /// Leaves free runs of at most `run` bytes.
-async fn crumble(pool: &TestPool, run: u64) {
+pub(super) async fn crumble(pool: &TestPool, run: u64) {
     let mut all = Vec::new();
     let plain = |psize_bytes| crate::alloc::Request {
         txg: Txg::new(4),

@@ -72,6 +72,41 @@ fn what_the_pool_went_on_without_is_not_durable() {
     });
 }
 
+/// As in 2.4: log vdevs, then special ones as long as they have room to spare, then the others.
+#[test]
+fn logs_prefer_special_vdevs_to_data() {
+    simulate(async {
+        let sim = SimWorld::new(10);
+        let main = leaf(&sim, "main", 10);
+        let mut special = leaf(&sim, "special", 11);
+        special.set("alloc_bias", "special");
+        let pool = TestPool::create(sim, vec![main, special], 12).await;
+        let pipeline = &pool.pipeline;
+        let allocate = async |places| {
+            let logs = pipeline.log_blocks();
+            let block = logs.allocate(Txg::new(5), 128 << 10, ObjsetId::new(21), places);
+            let block = block.await.expect("allocated");
+            block.dva(0).expect("a place").vdev()
+        };
+        let (main, special) = (VdevId::new(0), VdevId::new(1));
+        assert_eq!(allocate(LogPlaces::ANYWHERE).await, special);
+        let throughput = LogPlaces {
+            on_log_devices: false,
+            among_data: true,
+        };
+        assert_eq!(allocate(throughput).await, main);
+        // A quarter is left to metadata.
+        let size = pipeline.space().special_size_bytes;
+        let mut taken = 0;
+        while allocate(LogPlaces::ANYWHERE).await == special {
+            taken += 128 << 10;
+            pipeline.sync_done(Txg::new(5));
+            assert!(taken < size, "{taken} of {size}");
+        }
+        assert!(taken > size / 2, "{taken} of {size}");
+    });
+}
+
 #[test]
 fn what_one_device_lacks_of_a_log_is_on_record_first() {
     simulate(async {

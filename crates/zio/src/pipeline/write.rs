@@ -18,6 +18,17 @@ use super::suspension::Suspension;
 use crate::cache::{Cache, CacheKey};
 use crate::error::ZioError;
 
+/// What a block that is written has to do with the one it replaces.
+#[derive(Clone, Copy)]
+enum Version<'a> {
+    /// Nothing.
+    New,
+    /// It may take its place.
+    InPlaceOf(&'a BlockPointer),
+    /// It holds the same data.
+    Same(&'a BlockPointer),
+}
+
 /// Writes blocks.
 pub struct Writer {
     pub(super) world: World,
@@ -48,7 +59,7 @@ impl Writer {
         data: Bytes,
         policy: &WritePolicy,
     ) -> Result<BlockPointer, ZioError> {
-        self.write_or_rewrite(txg, None, data, policy).await
+        self.write_version(txg, Version::New, data, policy).await
     }
 
     /// Writes a new version of `old`: in its place when it was born in this txg and has the same
@@ -64,13 +75,34 @@ impl Writer {
         data: Bytes,
         policy: &WritePolicy,
     ) -> Result<BlockPointer, ZioError> {
-        self.write_or_rewrite(txg, Some(old), data, policy).await
+        self.write_version(txg, Version::InPlaceOf(old), data, policy)
+            .await
     }
 
-    async fn write_or_rewrite(
+    /// Writes what `old` holds to another place, as the policy says now. The pointer is as old as
+    /// `old`, and its physical birth says when it was moved (feature `physical_rewrite`). It is an
+    /// ordinary new pointer where it is embedded or a gang block, or shares what a dedup table has;
+    /// it is `old` itself where that is what the table has. Never frees `old`.
+    ///
+    /// Source: module/zfs/zio.c (`zio_dva_allocate`, `zio_ddt_write`).
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub async fn relocate(
         &self,
         txg: Txg,
-        old: Option<&BlockPointer>,
+        old: &BlockPointer,
+        data: Bytes,
+        policy: &WritePolicy,
+    ) -> Result<BlockPointer, ZioError> {
+        self.write_version(txg, Version::Same(old), data, policy)
+            .await
+    }
+
+    async fn write_version(
+        &self,
+        txg: Txg,
+        version: Version<'_>,
         data: Bytes,
         policy: &WritePolicy,
     ) -> Result<BlockPointer, ZioError> {
@@ -116,20 +148,34 @@ impl Writer {
                 txg,
             )?),
             Prepared::Stored(stored) => {
+                let same = match version {
+                    Version::Same(old) if !old.is_hole() => Some(old),
+                    _ => None,
+                };
                 if let Some(dedup) = policy.dedup {
-                    let shared = self.dedup.write(txg, &data, &stored, &policy, dedup);
+                    let shared = self.dedup.write(txg, &data, &stored, &policy, dedup, same);
                     if let Some(bp) = shared.await? {
                         return Ok(bp);
                     }
                 }
+                let old = match version {
+                    Version::InPlaceOf(old) => Some(old),
+                    Version::New | Version::Same(_) => None,
+                };
                 let dvas = self
                     .placement
                     .write(txg, old, &stored.data, &policy, true)
                     .await?;
-                let bp = BlockPointer::regular(&RegularPointer {
+                let mut bp = BlockPointer::regular(&RegularPointer {
                     dvas,
                     ..stored.pointer(txg, lsize, &policy)
                 })?;
+                if let Some(old) = same
+                    && !bp.is_gang()
+                {
+                    bp.set_birth(old.logical_birth(), txg);
+                    bp.set_rewritten(true);
+                }
                 if let Some(key) = CacheKey::of(&bp)
                     && policy.cache
                 {

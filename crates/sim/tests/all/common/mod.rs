@@ -9,7 +9,6 @@ use bytes::Bytes;
 use device::sim::SimWorld;
 use filesystem::{Caller, Filesystem};
 use pool::Pool;
-use sim::torture::POOL;
 use sim::verify::Failure;
 
 /// Who does everything.
@@ -17,7 +16,7 @@ pub const ROOT: Caller = Caller::ROOT;
 
 /// The top filesystem.
 pub async fn open(sim: &SimWorld, pool: &Pool) -> Result<Arc<Filesystem>, Failure> {
-    let dataset = pool.dsl().open_dataset(POOL).await?;
+    let dataset = pool.dsl().open_dataset(&pool.name()).await?;
     Ok(Filesystem::open(dataset, sim.world()).await?)
 }
 

@@ -1,0 +1,111 @@
+//! `zpool split` (`zpool_do_split`, cmd/zpool/zpool_main.c).
+
+use anyhow::bail;
+use api::{Settings, VdevReport, ZpoolImport, ZpoolSplit, ZpoolStatus};
+use clap::Args;
+
+use super::create::assignments;
+use super::vdevs::{Naming, planned_layout};
+use crate::client::Client;
+
+/// Make a new pool of one device of each mirror.
+#[derive(Debug, Args)]
+pub struct Split {
+    #[command(flatten)]
+    naming: Naming,
+    /// Only show what it would be made of
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Load its keys, with -R
+    #[arg(short = 'l')]
+    load_keys: bool,
+    /// Import it, everything mounted below this directory
+    #[arg(short = 'R')]
+    altroot: Option<String>,
+    /// PROPERTY=VALUE of the new pool, or with -R options of its mounts
+    #[arg(short = 'o')]
+    properties: Vec<String>,
+    pool: String,
+    new_pool: String,
+    /// At most one of each mirror; of others the last one goes
+    devices: Vec<String>,
+}
+
+impl Split {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        let (properties, options): (Vec<String>, Vec<String>) = self
+            .properties
+            .into_iter()
+            .partition(|word| word.contains('='));
+        if self.altroot.is_none() && !options.is_empty() {
+            bail_usage!("setting mntopts is only valid when importing the pool");
+        }
+        if self.altroot.is_none() && self.load_keys {
+            bail_usage!("loading keys is only valid when importing the pool");
+        }
+        // As `zpool import` takes it.
+        let is_read_only = options.iter().any(|option| option == "ro");
+        if options.iter().any(|option| option != "ro") {
+            bail!("no mount option but 'ro' is supported here; set datasets' properties instead");
+        }
+        let mut settings = assignments(&properties)?;
+        if settings.contains_key("readonly") {
+            bail!("property readonly can only be set at import time");
+        }
+        let altroot = settings.shift_remove("altroot").or(self.altroot);
+        if altroot.as_ref().is_some_and(|root| !root.starts_with('/')) {
+            bail!("'altroot' must be an absolute path");
+        }
+        let before = client.call(&ZpoolStatus {
+            names: vec![self.pool.clone()],
+            verbose: false,
+        })?;
+        let reply = client.call(&ZpoolSplit {
+            name: self.pool,
+            new_name: self.new_pool.clone(),
+            devices: self.devices,
+            dry_run: self.dry_run,
+            properties: settings,
+            command: typed.clone(),
+        })?;
+        let root = before.pools.into_iter().next().map(|pool| pool.tree);
+        let mut parts = Vec::new();
+        for top in root.into_iter().flat_map(|root| root.children) {
+            let class = top.class;
+            let mut children = top.children.into_iter();
+            if let Some(child) = children.find(|child| reply.devices.contains(&child.guid)) {
+                parts.push(VdevReport { class, ..child });
+            }
+        }
+        if self.dry_run {
+            println!(
+                "would create '{}' with the following layout:\n",
+                self.new_pool
+            );
+            print!(
+                "{}",
+                planned_layout(&self.new_pool, &parts, &[], self.naming)
+            );
+            return Ok(());
+        }
+        let Some(altroot) = altroot else {
+            return Ok(());
+        };
+        client.call(&ZpoolImport {
+            search: parts.iter().filter_map(|part| part.path.clone()).collect(),
+            pool: Some(self.new_pool.clone()),
+            altroot: Some(altroot),
+            properties: match is_read_only {
+                true => assignments(&["readonly=on".to_owned()])?,
+                false => Settings::default(),
+            },
+            command: typed,
+            ..ZpoolImport::default()
+        })?;
+        match self.load_keys {
+            true => crate::zfs::keys::load_all(client, Some(self.new_pool), true),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Writing blocks again as they are, to other places and as the properties say now.
+//!
+//! A block that is rewritten is like one that was overwritten by the same bytes; or, *physically*
+//! rewritten, like one that was moved: its pointer stays as old as it was, so that nobody takes it
+//! for changed ([`zio::Pipeline::relocate`]). Whatever else changes the block in the same txg takes
+//! that back: then it did change (`dbuf_redirty`, module/zfs/dbuf.c).
+//!
+//! Source: module/zfs/dbuf.c (`dmu_buf_will_rewrite`), module/zfs/zfs_vnops.c (`zfs_rewrite`).
+
+use zio::Tx;
+
+use crate::dnode::parity;
+use crate::error::Result;
+use crate::object::Object;
+use crate::tree::Block;
+
+impl Object {
+    /// Has blocks `first..=last` written again as they are, but for holes and those that this txg
+    /// writes anyway; `physically`, they keep their age. How many bytes are written. Keep others
+    /// from changing the blocks meanwhile.
+    ///
+    /// # Errors
+    /// [`crate::ObjectError::NoSuchObject`]; errors of reading, also of what the sync has to read.
+    /// Blocks before the one that fails are written all the same, which changes nothing in them.
+    pub async fn rewrite_blocks(
+        &self,
+        tx: &Tx,
+        first: u64,
+        last: u64,
+        physically: bool,
+    ) -> Result<u64> {
+        self.prepare_dnode().await?;
+        self.prepare_blocks(first, last).await?;
+        let mut written = 0;
+        for block in first..=last {
+            if self.is_of_open_txg(tx, block) {
+                continue;
+            }
+            let data = match self.objset().block_at(&self.dnode, block, tx.txg()).await? {
+                Block::Zeros => continue,
+                found => self.native(found)?,
+            };
+            let Some(data) = data else { continue };
+            self.objset().note_dirty(tx.txg());
+            let mut state = self.dnode.lock();
+            // A last block that is shorter than the others ends in zeros.
+            let block_bytes = state.meta_at(tx.txg()).block_bytes as usize;
+            let data = if data.len() == block_bytes {
+                data
+            } else {
+                let mut whole = data.to_vec();
+                whole.resize(block_bytes, 0);
+                whole.into()
+            };
+            let more = self.insert_block(&mut state, tx, block, data)?;
+            if physically {
+                state.slots[parity(tx.txg())].moved.add(block, block + 1);
+            }
+            drop(state);
+            tx.dirtied_whole(more);
+            written += more;
+        }
+        Ok(written)
+    }
+
+    /// Whether the txg of `tx` writes, shares or frees a block.
+    fn is_of_open_txg(&self, tx: &Tx, block: u64) -> bool {
+        let mut state = self.dnode.lock();
+        state.slot(tx.txg()).is_some_and(|slot| {
+            slot.has_blocks(block..block.saturating_add(1)) || slot.freed.contains(block)
+        })
+    }
+}

@@ -1,0 +1,404 @@
+//! Hot spares: they stand in for devices that went bad, and return to their list.
+//!
+//! **Standing in.** That a device went bad is told where events are made ([`Spares::want`]); an
+//! import looks for such devices, and so does `zpool clear`. A task of the pool then tries the
+//! spares of the list one after the other, the best first ([`best_first`]), until one is attached:
+//! beside the device, below a vdev of its own kind (`spare-0`), in the same way as any other device
+//! ([`crate::topology`]). A person can do the same by `zpool replace`. When none fits, that is all:
+//! the device is not tried again until it goes bad anew.
+//!
+//! **Returning.** A spare goes back to the list when it is detached, when the device that it stands
+//! in for was replaced, or works again and lacks nothing ([`vdev::VdevTree::unspare`]); either ends
+//! like any other replacement. When the device is detached instead, the spare stays for good and is
+//! taken off the list.
+//!
+//! **Several pools** may have the same spare in their lists. Its label tells which one uses it
+//! ([`spare_use`]). A spare is opened for writing before its label is looked at again and written,
+//! and is nobody else's from then on, in this process or another one.
+//!
+//! **What a crash leaves.** Before the txg that attaches a spare: a label with txg 0, which counts
+//! as that of a spare. After the txg that detaches it and before its label is written: one of this
+//! pool, which does not have the device any more; it is written at the import
+//! ([`Core::tidy_spares`]).
+//!
+//! Locks: `wanted`, for a few instructions. The task takes `admin` for as long as it changes
+//! something.
+//!
+//! Source: cmd/zed/agents/zfs_retire.c (`replace_with_spare`, `spare_is_preferred`),
+//! module/zfs/spa.c (`spa_vdev_attach`, `spa_vdev_resilver_done`), module/zfs/vdev_label.c
+//! (`vdev_inuse`).
+
+use std::cmp::Reverse;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use format::{Guid, NvList};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use vdev::{MirrorRole, TopologyError, Vdev, VdevAux, VdevKind, VdevState, write_detached_labels};
+
+use crate::auxiliary;
+use crate::core::Core;
+use crate::create::look_at_auxiliary;
+use crate::layout::{self, Making, usable_bytes};
+use crate::props::Stored;
+use crate::topology::take_in;
+use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, VdevStatus, config};
+
+/// What a spare's label says of who uses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SpareUse {
+    /// It stands by.
+    Waits,
+    /// This pool, or a change of it that a crash cut short.
+    Own,
+    /// Another pool, which may be exported.
+    Other {
+        /// Its name.
+        pool: String,
+    },
+}
+
+/// Who uses a spare of the pool `own`, by its label.
+pub(crate) fn spare_use(label: &NvList, own: Guid) -> SpareUse {
+    let has_txg = label.u64("txg").unwrap_or(0) != 0;
+    match label.u64("state") {
+        Some(config::STATE_SPARE) => SpareUse::Waits,
+        _ if label.u64("pool_guid") == Some(own.get()) => SpareUse::Own,
+        Some(config::STATE_ACTIVE | config::STATE_EXPORTED) if has_txg => SpareUse::Other {
+            pool: label.string("name").unwrap_or("?").to_owned(),
+        },
+        _ => SpareUse::Waits,
+    }
+}
+
+/// Devices that spares are to stand in for.
+#[derive(Debug, Default)]
+pub(crate) struct Spares {
+    wanted: Mutex<Vec<Guid>>,
+    /// The lists are to be looked at.
+    look: AtomicBool,
+    wake: Notify,
+}
+
+impl Spares {
+    /// A spare is to stand in for this device.
+    pub(crate) fn want(&self, device: Guid) {
+        let mut wanted = self.wanted.lock();
+        if !wanted.contains(&device) {
+            wanted.push(device);
+        }
+        self.wake.notify_one();
+    }
+
+    /// A spare has returned.
+    pub(crate) fn look(&self) {
+        self.look.store(true, Ordering::Relaxed);
+        self.wake.notify_one();
+    }
+
+    /// The pool is gone.
+    pub(crate) fn end(&self) {
+        self.wake.notify_one();
+    }
+}
+
+/// Whether a device is one that a spare is for. Who was taken offline is not.
+fn is_bad((state, aux): (VdevState, VdevAux)) -> bool {
+    match state {
+        VdevState::Removed | VdevState::CantOpen | VdevState::Faulted => true,
+        VdevState::Degraded => aux == VdevAux::ErrorsExceeded,
+        VdevState::Closed | VdevState::Offline | VdevState::Healthy => false,
+    }
+}
+
+/// The spares that wait, those to try first in front: large enough ones before others, smaller ones
+/// before bigger ones (`spare_is_preferred`).
+fn best_first(spares: &[VdevStatus], needed_bytes: u64) -> Vec<Guid> {
+    let waits = |spare: &&VdevStatus| {
+        spare.kind != "dspare"
+            && spare.state == crate::VdevState::Online
+            && spare.aux == VdevAux::None
+    };
+    let mut waiting: Vec<&VdevStatus> = spares.iter().filter(waits).collect();
+    waiting.sort_by_key(|spare| {
+        let bytes = usable_bytes(spare.physical_bytes);
+        (Reverse(bytes >= needed_bytes), bytes)
+    });
+    waiting.iter().map(|spare| spare.guid).collect()
+}
+
+/// The spare that waits in the pool's list and is called so.
+pub(crate) fn waiting(core: &Core, name: &str) -> Option<Guid> {
+    let guid = core.auxiliary.lock().spares.find(name)?;
+    core.tree.find(guid).is_none().then_some(guid)
+}
+
+async fn work(spares: Arc<Spares>, weak: Weak<Core>) {
+    if let Some(core) = weak.upgrade() {
+        core.tidy_spares().await;
+    }
+    loop {
+        spares.wake.notified().await;
+        let Some(core) = weak.upgrade() else { return };
+        if spares.look.swap(false, Ordering::Relaxed) {
+            core.look_at_spares().await;
+            core.tidy_spares().await;
+        }
+        loop {
+            let next = {
+                let mut wanted = spares.wanted.lock();
+                (!wanted.is_empty()).then(|| wanted.remove(0))
+            };
+            let Some(device) = next else { break };
+            if let Err(error) = core.spare_for(device).await {
+                let pool = core.identity.name();
+                tracing::warn!(pool, %device, %error, "no spare stands in for a device");
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Starts the task that lets spares stand in.
+    pub(crate) fn start_spares(self: &Arc<Self>) {
+        let working = work(self.spares.clone(), Arc::downgrade(self));
+        self.pipeline.tasks().spawn("spares", working);
+    }
+
+    /// Looks how the spares are.
+    pub(crate) async fn look_at_spares(&self) {
+        let _admin = self.admin.lock().await;
+        look_at_auxiliary(self).await;
+    }
+
+    /// Wants spares for all devices that are bad now.
+    pub(crate) fn want_spares(&self) {
+        let leaves = self.tree.leaves();
+        for vdev in leaves.iter().filter(|vdev| is_bad(vdev.state())) {
+            self.spares.want(vdev.guid());
+        }
+    }
+
+    /// Lets the best spare stand in for a device, if it is bad and has none; if that fails, the
+    /// next one. That there is nothing to be done, or no spare, is no error.
+    async fn spare_for(self: &Arc<Self>, device: Guid) -> Result<(), PoolError> {
+        let _admin = self.admin.lock().await;
+        let is_leaving = self.identity.lock().pool_state != config::STATE_ACTIVE;
+        if is_leaving || self.state.lock().closed {
+            return Ok(());
+        }
+        let (bytes, name) = {
+            let Some(vdev) = self.tree.find(device) else {
+                return Ok(());
+            };
+            let check = self.tree.check_attach(device, MirrorRole::Spare, true);
+            // What has a spare needs none, and logs get none.
+            if !is_bad(vdev.state()) || check.is_err() {
+                return Ok(());
+            }
+            let top = self.tree.top_of(device);
+            let bytes = top.map_or(0, |top| top.least_child_bytes());
+            (bytes, vdev.display_name())
+        };
+        if self.auxiliary.lock().spares.statuses.is_empty() {
+            return Ok(());
+        }
+        self.check_not_suspended()?;
+        self.check_no_checkpoint()?;
+        // They may have come or gone since, or be another pool's now.
+        look_at_auxiliary(self).await;
+        let statuses = self.auxiliary.lock().spares.statuses.clone();
+        for spare in best_first(&statuses, bytes) {
+            match stand_in(self, device, spare, None).await {
+                Ok(()) => {
+                    tracing::warn!(device = name, %spare, "a spare stands in for a device");
+                    return Ok(());
+                }
+                Err(error) if error.is_suspended() => return Err(error),
+                Err(error) => {
+                    tracing::warn!(device = name, %spare, %error, "a spare cannot be used");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Labels spares that wait, and whose labels say that they are in use by this pool, as what
+    /// they are.
+    pub(crate) async fn tidy_spares(&self) {
+        let _admin = self.admin.lock().await;
+        let statuses = self.auxiliary.lock().spares.statuses.clone();
+        let mut is_changed = false;
+        for spare in statuses {
+            let (guid, Some(path)) = (spare.guid, &spare.path) else {
+                continue;
+            };
+            let is_there = spare.state == crate::VdevState::Online && spare.kind != "dspare";
+            if !is_there || spare.aux != VdevAux::None || self.tree.find(guid).is_some() {
+                continue;
+            }
+            match self.tidy(guid, path).await {
+                Ok(changed) => is_changed |= changed,
+                Err(error) => tracing::warn!(path, %error, "a spare keeps the label that it has"),
+            }
+        }
+        if is_changed {
+            look_at_auxiliary(self).await;
+        }
+    }
+
+    /// Whether the label was another one before.
+    async fn tidy(&self, guid: Guid, path: &str) -> Result<bool, PoolError> {
+        let opener = &self.world.opener;
+        let device = opener.open(path, true).await?;
+        if label_use(self, &*device, guid).await != Some(SpareUse::Own) {
+            return Ok(false);
+        }
+        drop(device);
+        self.auxiliary.lock().spares.release(guid);
+        opener.lend(path).await;
+        let device = opener.open(path, false).await?;
+        if label_use(self, &*device, guid).await == Some(SpareUse::Own) {
+            let label = auxiliary::label_of(config::STATE_SPARE, guid, path);
+            write_detached_labels(&*device, &label).await?;
+        }
+        Ok(true)
+    }
+}
+
+/// Who uses the device; `None` when it is not that spare.
+async fn label_use(core: &Core, device: &dyn device::Device, guid: Guid) -> Option<SpareUse> {
+    let labels = vdev::read_labels(device).await.ok()?;
+    let label = labels.config(format::Txg::new(u64::MAX))?;
+    let is_it = label.u64("guid") == Some(guid.get());
+    is_it.then(|| spare_use(label, core.guid()))
+}
+
+/// Lets a spare of the list stand in for a device. The caller holds `admin`.
+///
+/// # Errors
+/// [`PoolError::Topology`], [`PoolError::DeviceInUse`] of a spare that another pool uses, and
+/// failures of devices.
+pub(crate) async fn stand_in(
+    core: &Arc<Core>,
+    target: Guid,
+    spare: Guid,
+    ashift: Option<u8>,
+) -> Result<(), PoolError> {
+    core.tree.check_attach(target, MirrorRole::Spare, true)?;
+    let (path, is_file) = {
+        let auxiliary = core.auxiliary.lock();
+        let known = auxiliary.spares.status(spare);
+        let path = known.and_then(|status| status.path.clone());
+        let kind = known.map(|status| status.kind.as_str());
+        match (path, kind) {
+            (Some(path), Some("file")) => (path, true),
+            (Some(path), Some("disk")) => (path, false),
+            _ => return Err(TopologyError::NoSuchVdev { guid: spare }.into()),
+        }
+    };
+    let check_free = |used: Option<SpareUse>| match used {
+        Some(SpareUse::Waits | SpareUse::Own) => Ok(()),
+        Some(SpareUse::Other { pool }) => Err(PoolError::DeviceInUse {
+            path: path.clone(),
+            device_use: DeviceUse::ActivePool { pool },
+        }),
+        None => Err(TopologyError::NoSuchVdev { guid: spare }.into()),
+    };
+    let device = core.world.opener.open(&path, true).await?;
+    check_free(label_use(core, &*device, spare).await)?;
+    drop(device);
+    let vdevs = [VdevSpec {
+        layout: VdevLayout::Leaf(LeafSpec {
+            path: path.clone(),
+            is_file,
+        }),
+        class: VdevClass::Normal,
+    }];
+    // Its label is that of a spare, which we know.
+    let facts = layout::examine(&core.world, &vdevs, true).await?;
+    let stored = match core.props.get("ashift") {
+        Some(Stored::Number(ashift)) => ashift as u8,
+        _ => 0,
+    };
+    let create_txg = core.txgs.open_txg();
+    let making = Making {
+        ashift: ashift.unwrap_or(stored),
+        create_txg,
+        random: &*core.world.random,
+    };
+    let configs = layout::build_tops(core.tree.top_count() as u64, &vdevs, &facts, &making)?;
+    let mut config = configs.into_iter().next().unwrap_or_default();
+    config.set("guid", spare.get()).set("is_spare", 1u64);
+    let bytes = facts
+        .first()
+        .map_or(0, |leaf| usable_bytes(leaf.size_bytes));
+    let wanted = config.u64("ashift").unwrap_or(0) as u32;
+    core.tree.check_fits(target, &path, bytes, wanted)?;
+    // From here on nobody keeps others off but who opens it.
+    core.auxiliary.lock().spares.release(spare);
+    core.world.opener.lend(&path).await;
+    let result = async {
+        let new = core.tree.prepare_leaf(&config).await?;
+        let device = new.leaf().and_then(|leaf| leaf.device());
+        let used = match &device {
+            Some(device) => label_use(core, &**device, spare).await,
+            None => None,
+        };
+        if let Err(error) = check_free(used) {
+            new.close();
+            return Err(error);
+        }
+        drop(device);
+        take_in(core, target, &new, MirrorRole::Spare, create_txg).await
+    }
+    .await;
+    look_at_auxiliary(core).await;
+    if result.is_err() {
+        // Its label may be the pool's by now.
+        core.spares.look();
+    }
+    result
+}
+
+/// Whether a device is one that is being replaced, or replaces another one.
+pub(crate) fn is_in_replacement(core: &Core, vdev: &Vdev) -> bool {
+    let parent = core.tree.parent_of(vdev.guid());
+    parent.is_some_and(|parent| match parent.kind() {
+        VdevKind::Mirror(mirror) => mirror.role == MirrorRole::Replacing,
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_tell_who_uses_a_spare() {
+        let label = |state: u64, pool: u64, txg: u64| {
+            let mut label = NvList::new();
+            label
+                .set("state", state)
+                .set("pool_guid", pool)
+                .set("name", "tank")
+                .set("txg", txg);
+            label
+        };
+        let use_of = |state, pool, txg| spare_use(&label(state, pool, txg), Guid::new(7));
+        let other = || SpareUse::Other {
+            pool: "tank".to_owned(),
+        };
+        assert_eq!(use_of(config::STATE_ACTIVE, 7, 100), SpareUse::Own);
+        assert_eq!(use_of(config::STATE_ACTIVE, 7, 0), SpareUse::Own);
+        assert_eq!(use_of(config::STATE_ACTIVE, 8, 100), other());
+        assert_eq!(use_of(config::STATE_EXPORTED, 8, 100), other());
+        // It was not part of that pool yet, or that pool is no more.
+        assert_eq!(use_of(config::STATE_ACTIVE, 8, 0), SpareUse::Waits);
+        assert_eq!(use_of(config::STATE_DESTROYED, 8, 100), SpareUse::Waits);
+        let mut spare = NvList::new();
+        spare.set("state", config::STATE_SPARE);
+        assert_eq!(spare_use(&spare, Guid::new(7)), SpareUse::Waits);
+    }
+}

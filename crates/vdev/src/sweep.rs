@@ -1,0 +1,324 @@
+//! A scrub's or resilver's reads of one leaf: few large operations, which give way to others.
+//!
+//! **Adjacent reads are one.** Requests wait by offset. Whoever gets a place takes the next run of
+//! them, also those of others, across gaps that cost less than another operation would, and reads
+//! it at once (`vdev_queue_aggregate`, module/zfs/vdev_queue.c, with `zfs_vdev_read_gap_limit`).
+//! Runs are taken in rising order, starting again at the front. What fails as part of a run is read
+//! alone by who asked for it, and who goes away in the middle of a read leaves the others of the
+//! run to do the same.
+//!
+//! **Others come first.** While somebody waits for I/O of this leaf, or did a moment ago, one of
+//! these reads is under way at a time (`zfs_vdev_nia_delay`, the same file: non-interactive I/O is
+//! held to its minimum while there is interactive I/O).
+//!
+//! Lock: `waiting`, for operations on maps only.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use device::Device;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+
+use super::meter::{IoClass, Meter, Span};
+
+/// Operations under way.
+const READS_MAX: usize = 16;
+/// Bytes of one operation made of several reads (`zfs_vdev_aggregation_limit`).
+const RUN_BYTES_MAX: u64 = 1 << 20;
+/// Bytes between two reads that are read as well (`zfs_vdev_read_gap_limit`).
+const GAP_BYTES_MAX: u64 = 32 << 10;
+/// For how long I/O that somebody waited for counts as still there, in nanoseconds.
+const COURTESY_NS: u64 = 20_000_000;
+
+/// What was read, and when, for one of those whose reads were one.
+#[derive(Debug)]
+pub(super) struct Swept {
+    pub(super) data: Bytes,
+    pub(super) span: Option<Span>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    length: u64,
+    arrived_ns: u64,
+    done: oneshot::Sender<Swept>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// By (offset on the device, order of arrival).
+    entries: BTreeMap<(u64, u64), Entry>,
+    arrivals: u64,
+    /// Where the last run ended.
+    head: u64,
+}
+
+/// Reads that are one operation.
+struct Run {
+    offset: u64,
+    end: u64,
+    parts: Vec<(u64, Entry)>,
+}
+
+/// The reads of one leaf.
+#[derive(Debug)]
+pub(super) struct Sweep {
+    /// Places for operations.
+    pub(super) places: Semaphore,
+    /// The one place while others have I/O here.
+    courtesy: Semaphore,
+    waiting: Mutex<Waiting>,
+}
+
+impl Default for Sweep {
+    fn default() -> Self {
+        Sweep {
+            places: Semaphore::new(READS_MAX),
+            courtesy: Semaphore::new(1),
+            waiting: Mutex::default(),
+        }
+    }
+}
+
+impl Sweep {
+    /// Reads `length` bytes at `offset` of the device; `None` when that is to be tried alone.
+    pub(super) async fn read(
+        &self,
+        meter: &Meter,
+        device: &dyn Device,
+        offset: u64,
+        length: usize,
+    ) -> Option<Swept> {
+        let (done, mut answer) = oneshot::channel();
+        let arrived_ns = meter.now_ns();
+        self.waiting.lock().push(
+            offset,
+            Entry {
+                length: length as u64,
+                arrived_ns,
+                done,
+            },
+        );
+        let _waiting = meter.wait(IoClass::Scrub);
+        loop {
+            tokio::select! {
+                biased;
+                swept = &mut answer => return swept.ok(),
+                place = self.places.acquire() => {
+                    let _place = place.expect("the places are never closed");
+                    let _courtesy = self.give_way(meter).await;
+                    let run = self.waiting.lock().next_run();
+                    match run {
+                        Some(run) => run.read(meter, device).await,
+                        // Somebody is reading it.
+                        None => return answer.await.ok(),
+                    }
+                }
+            }
+        }
+    }
+
+    /// While others have I/O here: waits for the one place that is left.
+    async fn give_way(&self, meter: &Meter) -> Option<SemaphorePermit<'_>> {
+        if !meter.has_foreground(COURTESY_NS) {
+            return None;
+        }
+        let permit = self.courtesy.acquire().await.ok();
+        permit.filter(|_| meter.has_foreground(COURTESY_NS))
+    }
+}
+
+impl Waiting {
+    fn push(&mut self, offset: u64, entry: Entry) {
+        self.arrivals += 1;
+        self.entries.insert((offset, self.arrivals), entry);
+    }
+
+    fn next_run(&mut self) -> Option<Run> {
+        let mut run: Option<Run> = None;
+        loop {
+            let from = run.as_ref().map_or(self.head, |run| run.offset);
+            let next = match self.entries.range((from, 0)..).next() {
+                Some((key, entry)) => Some((*key, entry.length)),
+                None if run.is_none() => {
+                    let first = self.entries.first_key_value();
+                    first.map(|(key, entry)| (*key, entry.length))
+                }
+                None => None,
+            };
+            let Some((key, length)) = next else { break };
+            let end = key.0.saturating_add(length);
+            if let Some(run) = &run {
+                let fits = key.0 <= run.end.saturating_add(GAP_BYTES_MAX)
+                    && end.max(run.end) - run.offset <= RUN_BYTES_MAX;
+                if !fits {
+                    break;
+                }
+            }
+            let Some(entry) = self.entries.remove(&key) else {
+                break;
+            };
+            // Who asked went away.
+            if entry.done.is_closed() {
+                continue;
+            }
+            let run = run.get_or_insert_with(|| Run {
+                offset: key.0,
+                end,
+                parts: Vec::new(),
+            });
+            run.end = run.end.max(end);
+            run.parts.push((key.0, entry));
+        }
+        if let Some(run) = &run {
+            self.head = run.end;
+        }
+        run
+    }
+}
+
+impl Run {
+    /// Reads it and answers all; when that fails, none.
+    async fn read(self, meter: &Meter, device: &dyn Device) {
+        let begun_ns = meter.now_ns();
+        let active = meter.work(IoClass::Scrub);
+        let bytes = self.end - self.offset;
+        let Ok(data) = device.read(self.offset, bytes as usize).await else {
+            return;
+        };
+        drop(active);
+        let span = meter.end(IoClass::Scrub, begun_ns);
+        meter.count_size(IoClass::Scrub, bytes, self.parts.len() > 1);
+        let mut told = Some(span);
+        for (offset, part) in self.parts {
+            let arrived_ns = part.arrived_ns;
+            meter.count_request(IoClass::Scrub, arrived_ns, begun_ns, span.ended_ns);
+            let from = (offset - self.offset) as usize;
+            let swept = Swept {
+                data: data.slice(from..from + part.length as usize),
+                span: told.take(),
+            };
+            // Nobody there: the caller went away.
+            let _ = part.done.send(swept);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::{Device, MemoryDevice, SystemClock};
+
+    use super::*;
+
+    fn waiting(reads: &[(u64, u64)]) -> (Waiting, Vec<oneshot::Receiver<Swept>>) {
+        let mut waiting = Waiting::default();
+        let answers = reads
+            .iter()
+            .map(|(offset, length)| {
+                let (done, answer) = oneshot::channel();
+                let entry = Entry {
+                    length: *length,
+                    arrived_ns: 0,
+                    done,
+                };
+                waiting.push(*offset, entry);
+                answer
+            })
+            .collect();
+        (waiting, answers)
+    }
+
+    fn runs(waiting: &mut Waiting) -> Vec<(u64, u64, usize)> {
+        std::iter::from_fn(|| waiting.next_run())
+            .map(|run| (run.offset, run.end, run.parts.len()))
+            .collect()
+    }
+
+    #[test]
+    fn adjacent_reads_and_small_gaps_are_one_operation() {
+        let k = 1 << 10;
+        let reads = [
+            (200 * k, 8 * k),
+            (0, 16 * k),
+            (16 * k, 16 * k),
+            // A gap that is read, then one that is not.
+            (64 * k, 8 * k),
+            (64 * k, 4 * k),
+            (120 * k, 8 * k),
+        ];
+        let (mut waiting, mut answers) = waiting(&reads);
+        assert_eq!(
+            runs(&mut waiting),
+            [(0, 72 * k, 4), (120 * k, 128 * k, 1), (200 * k, 208 * k, 1)]
+        );
+        // Who went away is left out; the next run begins behind the last one.
+        let (mut again, kept) = self::waiting(&[(4 * k, 4 * k), (k << 10, 4 * k), (8 * k, 4 * k)]);
+        again.head = 6 * k;
+        answers.extend(kept);
+        drop(answers.pop());
+        assert_eq!(
+            runs(&mut again),
+            [(k << 10, (k << 10) + 4 * k, 1), (4 * k, 8 * k, 1)]
+        );
+    }
+
+    #[test]
+    fn operations_are_a_mebibyte_at_most_but_of_larger_blocks() {
+        let m = 1 << 20;
+        let reads: Vec<_> = (0..12).map(|at| (at * m / 8, m / 8)).collect();
+        let (mut twelve, _answers) = waiting(&reads);
+        assert_eq!(runs(&mut twelve), [(0, m, 8), (m, m + m / 2, 4)]);
+        let (mut large, _answers) = waiting(&[(0, 16 * m), (16 * m, m)]);
+        assert_eq!(runs(&mut large), [(0, 16 * m, 1), (16 * m, 17 * m, 1)]);
+    }
+
+    #[tokio::test]
+    async fn all_get_their_own_bytes_also_beside_others() {
+        let device = MemoryDevice::new("memory", 1 << 20);
+        let content: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 512) as u8).collect();
+        device.write(0, content.clone().into()).await.unwrap();
+        let sweep = Sweep::default();
+        let meter = Meter::new(Arc::new(SystemClock));
+        for foreground in [false, true] {
+            let held = foreground.then(|| meter.work(IoClass::SyncRead));
+            let reads = (0..200u64).map(|index| {
+                let (offset, length) = (index * 37 % 250 * 4096, 4096 * (index % 2 + 1));
+                let (sweep, meter, device) = (&sweep, &meter, &device);
+                async move {
+                    let swept = sweep.read(meter, device, offset, length as usize).await;
+                    (offset as usize, length as usize, swept.unwrap().data)
+                }
+            });
+            // All wait before the first is read.
+            let places = sweep.places.acquire_many(READS_MAX as u32).await.unwrap();
+            let (reads, ()) = futures::join!(futures::future::join_all(reads), async {
+                tokio::task::yield_now().await;
+                drop(places);
+            });
+            for (offset, length, data) in reads {
+                assert_eq!(data, content[offset..offset + length]);
+            }
+            drop(held);
+        }
+        let stats = meter.values();
+        let scrub = IoClass::Scrub as usize;
+        let operations: u64 = stats.aggregated[scrub].iter().sum::<u64>()
+            + stats.individual[scrub].iter().sum::<u64>();
+        assert!(operations <= 8, "{operations}");
+        assert_eq!((stats.pending[scrub], stats.active[scrub]), (0, 0));
+        // Beyond the end nobody gets anything, and all are told.
+        let end = 1 << 20;
+        let places = sweep.places.acquire_many(READS_MAX as u32).await.unwrap();
+        let (one, other, ()) = futures::join!(
+            sweep.read(&meter, &device, end - 4096, 4096),
+            sweep.read(&meter, &device, end, 4096),
+            async { drop(places) },
+        );
+        assert!(one.is_none() && other.is_none());
+        let alone = sweep.read(&meter, &device, end - 4096, 4096).await;
+        assert!(alone.is_some());
+    }
+}
