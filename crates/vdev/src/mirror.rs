@@ -73,11 +73,19 @@ impl MirrorVdev {
                 bad.push(index);
                 continue;
             }
-            match child.read_part(offset, length, context).await {
+            // A device and its successor, or its spare, have whole blocks as well: which of them is
+            // right their own mirror finds.
+            let is_mirror = !child.children().is_empty();
+            let read = match is_mirror {
+                true => child.read_verified(offset, length, context, verify).await,
+                false => child.read_part(offset, length, context).await,
+            };
+            match read {
                 Ok(data) => {
                     // A scrub compares with what was verified. What differs may do so where the
                     // block does not reach (the rest of its last sector).
-                    let right = good.as_ref() == Some(&data) || verify.verify(&data).await;
+                    let is_known = is_mirror || good.as_ref() == Some(&data);
+                    let right = is_known || verify.verify(&data).await;
                     if right {
                         good.get_or_insert(data);
                         if !context.scan.is_scan() {

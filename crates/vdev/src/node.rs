@@ -523,6 +523,17 @@ impl Vdev {
         Box::pin(async move { self.read_plain(offset, length, context, &Unverified).await })
     }
 
+    /// Reads what can be told to be right here; boxed, as a vdev may be below one of its kind.
+    pub(crate) fn read_verified<'a>(
+        &'a self,
+        offset: u64,
+        length: usize,
+        context: &'a IoContext,
+        verify: &'a dyn Verify,
+    ) -> BoxFuture<'a, Result<Bytes, ReadFailure>> {
+        Box::pin(self.read_plain(offset, length, context, verify))
+    }
+
     /// Reads and verifies whole sectors, of all kinds that hold a block in one piece.
     pub(crate) async fn read_plain(
         &self,

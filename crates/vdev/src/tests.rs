@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use device::BoxFuture;
 use device::sim::{Fault, FaultEffect, Latency, PowerCut, SimOp, SimWorld};
-use format::{Guid, LABEL_START_BYTES, Txg, Uberblock, VdevId};
+use format::{Guid, LABEL_START_BYTES, NvValue, Txg, Uberblock, VdevId};
 use proptest::prelude::*;
 
 use super::geometry::Columns;
@@ -228,6 +228,54 @@ fn more_damage_than_parity_is_an_error_and_not_wrong_data() {
             .await
             .expect_err("two columns are wrong");
         assert!(failure.checksum);
+    });
+}
+
+/// A device and its successor have whole blocks, like any half of a mirror: a scrub looks at both,
+/// and a reader gets what one of them has.
+#[test]
+fn mirrors_see_which_of_a_replacement_is_wrong() {
+    simulate(async {
+        let sim = SimWorld::new(6);
+        let mut config = group(&sim, "mirror", 0, "m", 1, 10);
+        let below = group(&sim, "replacing", 0, "r", 2, 20);
+        if let Some(NvValue::ListArray(children)) = config.get_mut("children") {
+            children.push(below);
+        }
+        let pool = TestTree::create(sim, vec![config], 9).await;
+        let tree = &pool.tree;
+        let data = noise(8192, 3);
+        let verify = Same(data.clone());
+        let written = IoContext::default();
+        tree.write_block(VdevId::new(0), 0, Bytes::from(data.clone()), &written)
+            .await
+            .expect("written");
+        let scrub = IoContext {
+            scan: ScanRead::Scrub,
+            priority: Priority::Scrub,
+            ..IoContext::default()
+        };
+        for wrong in ["r0", "r1"] {
+            pool.disk(wrong).corrupt(LABEL_START_BYTES, 4096);
+            tree.read_block(VdevId::new(0), 0, data.len(), &scrub, &verify)
+                .await
+                .expect("two are right");
+            for disk in ["m0", "r0", "r1"] {
+                let found = pool.disk(disk).peek(LABEL_START_BYTES, data.len());
+                assert!(found == data, "{wrong} was wrong, now {disk} is");
+            }
+        }
+        // With the other half gone as well, one of the two is all there is.
+        pool.disk("m0").set_gone(true);
+        for wrong in ["r0", "r1"] {
+            pool.disk(wrong).corrupt(LABEL_START_BYTES, 4096);
+            let read = tree
+                .read_block(VdevId::new(0), 0, data.len(), &written, &verify)
+                .await
+                .expect("one is right");
+            assert!(read == data);
+            pool.disk(wrong).poke(LABEL_START_BYTES, &data);
+        }
     });
 }
 

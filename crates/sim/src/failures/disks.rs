@@ -247,6 +247,13 @@ impl Disks {
                 if newest.as_ref().is_some_and(lies) {
                     counted.retain(|leaf| Some(path(leaf)) == newest);
                 }
+                // Below RAID-Z one of them is read, and nobody can tell that it is the wrong one.
+                let is_below_parity = top.kind != "mirror" && !child.children.is_empty();
+                let mut all = leaves(child).into_iter().map(path);
+                if is_below_parity && all.any(|leaf| is_suspect(&leaf) || silently && leaf == name)
+                {
+                    return true;
+                }
                 let mut counted = counted.into_iter().map(path);
                 !counted.any(|leaf| leaf != name && self.is_whole(&leaf))
             });
