@@ -510,6 +510,13 @@ pub(crate) async fn online(
     let was_usable = vdev.state().0.is_usable();
     drop(vdev);
     let state: VdevState = core.tree.bring_back(guid).await?;
+    if let Some(vdev) = core.tree.find(guid)
+        && !was_usable
+        && state.is_usable()
+    {
+        let about = About::vdev(&vdev);
+        core.events.tell_vdev(Sysevent::VdevOnline, about);
+    }
     let top = core.tree.top_of(guid).map(|top| top.guid());
     core.unless_suspended(core.tree.look_again(top)).await?;
     settle(core).await?;

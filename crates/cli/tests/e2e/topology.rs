@@ -95,6 +95,8 @@ fn commands_and_refusals_are_those_of_zpool() {
     assert!(server.ok("zpool status tank").contains("OFFLINE"));
     server.ok(&format!("zpool online tank {second}"));
     assert!(!server.ok("zpool status tank").contains("OFFLINE"));
+    let events = server.ok("zpool events -H tank");
+    assert!(events.contains("sysevent.fs.zfs.vdev_online"), "{events}");
     server.ok(&format!("zpool offline -t tank {second}"));
     server.ok("zpool export tank");
     server.ok(&format!("zpool import -d {search} tank"));
