@@ -18,7 +18,7 @@
 //! it (`vdev_draid_map_alloc_write`). Blocks from before a RAID-Z vdev was expanded are read by
 //! `expansion`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use std::sync::Arc;
 
@@ -365,6 +365,9 @@ impl<'a> Striped<'a> {
         if solution.is_none() && self.read_stale(&mut rows, context).await {
             solution = self.find_right(&rows, verify).await;
         }
+        if solution.is_none() {
+            solution = self.find_right_below(&mut rows, context, verify).await;
+        }
         if let Some((block, mut columns)) = solution {
             for (row, columns) in rows.rows.iter().zip(&mut columns) {
                 if let Some(covered) = verify.covered_bytes() {
@@ -513,6 +516,49 @@ impl<'a> Striped<'a> {
             }
         }
         found
+    }
+
+    /// Finds the right content with what single devices have below a child that consists of several
+    /// (one that is replaced, one that a spare stands in for), of which one was read. One child
+    /// after the other: what a device has is put in place of what was read, and taken back, so that
+    /// the repair sees what differs.
+    async fn find_right_below(
+        &self,
+        rows: &mut Rows,
+        context: &IoContext,
+        verify: &dyn Verify,
+    ) -> Option<(Bytes, Vec<Vec<Option<Bytes>>>)> {
+        let mut below: BTreeMap<usize, Vec<At>> = BTreeMap::new();
+        for (row, index) in rows.all() {
+            let column = rows.rows[row].map.columns[index];
+            if column.length > 0 && self.children[column.child].children().len() > 1 {
+                below.entry(column.child).or_default().push((row, index));
+            }
+        }
+        for (child, columns) in below {
+            for member in self.children[child].children() {
+                if !member.is_readable() {
+                    continue;
+                }
+                let mut read = Vec::with_capacity(columns.len());
+                for (row, index) in &columns {
+                    let row = &mut rows.rows[*row];
+                    let column = row.map.columns[*index];
+                    let own = member
+                        .read_part(column.offset, column.length, context)
+                        .await;
+                    read.push(std::mem::replace(&mut row.data[*index], own.ok()));
+                }
+                let solution = self.find_right(rows, verify).await;
+                for ((row, index), data) in columns.iter().zip(read) {
+                    rows.rows[*row].data[*index] = data;
+                }
+                if solution.is_some() {
+                    return solution;
+                }
+            }
+        }
+        None
     }
 
     /// Compares what was read with what is right (`columns`, of which parity columns may be stale)

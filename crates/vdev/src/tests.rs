@@ -279,6 +279,59 @@ fn mirrors_see_which_of_a_replacement_is_wrong() {
     });
 }
 
+/// Where a device and its successor differ, RAID-Z takes the one that is right, also when it can do
+/// without no other device.
+#[test]
+fn raidz_takes_the_right_one_of_a_replacement() {
+    simulate(async {
+        let sim = SimWorld::new(7);
+        let mut config = group(&sim, "raidz", 1, "d", 2, 10);
+        let below = group(&sim, "replacing", 0, "r", 2, 20);
+        if let Some(NvValue::ListArray(children)) = config.get_mut("children") {
+            children.push(below);
+        }
+        let pool = TestTree::create(sim, vec![config], 9).await;
+        let tree = &pool.tree;
+        let data = noise(8192, 3);
+        let verify = Same(data.clone());
+        let context = IoContext::default();
+        tree.write_block(VdevId::new(0), 0, Bytes::from(data.clone()), &context)
+            .await
+            .expect("written");
+        let scrub = IoContext {
+            scan: ScanRead::Scrub,
+            priority: Priority::Scrub,
+            ..IoContext::default()
+        };
+        let right: Vec<Vec<u8>> = ["d0", "d1", "r0", "r1"]
+            .iter()
+            .map(|disk| pool.disk(disk).peek(LABEL_START_BYTES, 4096))
+            .collect();
+        assert!(right[2] == right[3]);
+        for other in ["d0", "d1"] {
+            for wrong in ["r0", "r1"] {
+                for disk in [other, wrong] {
+                    pool.disk(disk).corrupt(LABEL_START_BYTES, 4096);
+                }
+                let read = tree
+                    .read_block(VdevId::new(0), 0, data.len(), &context, &verify)
+                    .await
+                    .expect("enough is right");
+                assert!(read == data);
+                // What a reader did not look at, a scrub does.
+                tree.read_block(VdevId::new(0), 0, data.len(), &scrub, &verify)
+                    .await
+                    .expect("enough is right");
+                for (disk, right) in ["d0", "d1"].iter().zip(&right) {
+                    let found = pool.disk(disk).peek(LABEL_START_BYTES, 4096);
+                    assert!(found == *right, "{other} and {wrong} were wrong, {disk} is");
+                }
+                pool.disk(wrong).poke(LABEL_START_BYTES, &right[2]);
+            }
+        }
+    });
+}
+
 /// What fills a block's last sector is under no checksum: a device that lies about it is put right,
 /// and no parity is made of the lie.
 #[test]
