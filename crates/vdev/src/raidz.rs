@@ -27,11 +27,12 @@ use codec::raidz;
 use futures::future::join_all;
 
 use super::draid::Draid;
-use super::geometry::Columns;
+use super::geometry::{Column, Columns};
 use super::kind::VdevKind;
 use super::leaf::IoContext;
 use super::node::{ReadFailure, Vdev, Verify, WriteFailure};
 use super::state::Counters;
+use crate::report::ScanRead;
 
 /// Blocks from here on have their parity computed by a CPU worker.
 const PARITY_ON_WORKER_BYTES: usize = 64 << 10;
@@ -572,22 +573,23 @@ impl<'a> Striped<'a> {
         let Ok(right_parity) = raidz::generate_columns(parity, &data) else {
             return;
         };
-        let right = right_parity
+        let right: Vec<Bytes> = right_parity
             .into_iter()
             .map(Bytes::from)
-            .chain(columns[parity..].iter().flatten().cloned());
+            .chain(columns[parity..].iter().flatten().cloned())
+            .collect();
         let mut repairs = Vec::new();
-        for (index, right) in right.enumerate() {
+        for (index, right) in right.iter().enumerate() {
             let column = row.map.columns[index];
             let child = &self.children[column.child];
             match &row.data[index] {
-                Some(found) if *found == right => continue,
+                Some(found) if found == right => continue,
                 Some(_) => child.note_checksum_error(column.offset, column.length, context),
                 // Not read, though it could have been, because it is a stale or failing device.
                 None if row.tried[index] && child.is_readable() => {}
                 None => continue,
             }
-            repairs.push(child.repair(column.offset, right, context));
+            repairs.push(child.repair(column.offset, right.clone(), context));
         }
         if self.draid.is_some() {
             // What lacks the block lacks the zeros around it as well.
@@ -600,6 +602,34 @@ impl<'a> Striped<'a> {
             }
         }
         join_all(repairs).await;
+        if context.scan == ScanRead::Scrub {
+            for (column, right) in row.map.columns.iter().zip(&right) {
+                self.scrub_below(column, right, context).await;
+            }
+        }
+    }
+
+    /// Below a child that consists of several devices one was read: a scrub looks at each.
+    async fn scrub_below(&self, column: &Column, right: &Bytes, context: &IoContext) {
+        let members = self.children[column.child].children();
+        if members.len() < 2 || column.length == 0 {
+            return;
+        }
+        for member in members {
+            let has_it = !member.is_missing(column.offset, context.birth);
+            if !member.is_readable() || !has_it {
+                continue;
+            }
+            match member
+                .read_part(column.offset, column.length, context)
+                .await
+            {
+                Ok(found) if found == *right => continue,
+                Ok(_) => member.note_checksum_error(column.offset, column.length, context),
+                Err(_) => {}
+            }
+            member.repair(column.offset, right.clone(), context).await;
+        }
     }
 
     pub(super) async fn write(
