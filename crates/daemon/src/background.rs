@@ -151,7 +151,7 @@ impl Background {
         self.look_at_scan(&mut works, pool)
     }
 
-    /// Devices are initialized or trimmed from now on: there are jobs even if that has ended by now.
+    /// Devices are initialized or trimmed from now on: there are jobs even if that has ended.
     /// Returns their numbers.
     pub(crate) fn activities_begun(
         &self,

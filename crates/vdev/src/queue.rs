@@ -1,7 +1,7 @@
 //! The queue of one leaf: bounds what is in flight, and puts adjacent writes together.
 //!
-//! **Reads** go straight to the device; a semaphore per [`Priority`] bounds them, so that read-ahead
-//! never takes the places of those who wait. Those of a scrub have a queue of their own
+//! **Reads** go straight to the device; a semaphore per [`Priority`] bounds them, so that
+//! read-ahead never takes the places of those who wait. Those of a scrub have a queue of their own
 //! ([`super::sweep`]).
 //!
 //! **Writes** that somebody waits for (intent log, labels) go straight to the device too. Those of

@@ -261,7 +261,7 @@ impl Disks {
         })
     }
 
-    /// The disk that is to be replaced, of each child of a top-level vdev whose newest disk is dead.
+    /// The disk to be replaced, of each child of a top-level vdev whose newest disk is dead.
     pub fn to_replace(&self) -> Vec<String> {
         let children = self.tops.iter().flat_map(|top| &top.children);
         let newest = children.filter_map(|child| leaves(child).last().map(|leaf| path(leaf)));

@@ -120,8 +120,10 @@ impl VdevTree {
             };
             return Err((VdevAux::TooSmall, error));
         }
-        // One that was open before has labels, whoever made them.
-        let is_new = self.options.create && vdev.leaf().is_some_and(|leaf| !leaf.is_out());
+        // One of a pool that was open before has labels, whoever made them.
+        let has_pool = self.pool_guid.lock().is_some();
+        let was_open = has_pool && vdev.leaf().is_some_and(|leaf| leaf.is_out());
+        let is_new = self.options.create && !was_open;
         if !is_new {
             self.check_label(vdev, &*device).await?;
         }

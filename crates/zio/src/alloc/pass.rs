@@ -56,7 +56,7 @@ impl Passes {
         self.was_waited_for = !self.held.is_empty();
     }
 
-    /// Ranges can be used again from now on; the uberblock of their txg is on its way to be counted.
+    /// Ranges can be used again from now on; the uberblock of their txg is on its way to count.
     pub(super) fn came_free(&mut self, ranges: RangeSet) {
         if ranges.is_empty() {
             return;

@@ -163,8 +163,8 @@ fn passes_share_what_they_hold() {
     });
 }
 
-/// Goal: an allocation that needs what is held waits for it instead of failing, and the pass is told
-/// to rest. Method: a metaslab that is full but for what is held.
+/// Goal: an allocation that needs what is held waits for it instead of failing, and the pass is
+/// told to rest. Method: a metaslab that is full but for what is held.
 #[test]
 fn an_allocation_waits_for_what_is_held() {
     simulate(async {
