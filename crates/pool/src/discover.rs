@@ -99,7 +99,10 @@ pub async fn scan(world: &World, spec: &ScanSpec) -> Result<Vec<FoundPool>, Pool
         }
     }
     let labels: Vec<Option<DeviceLabel>> = futures::stream::iter(paths)
-        .map(|path| read_device(world, path))
+        .map(|path| {
+            let is_named = spec.paths.contains(&path);
+            read_device(world, path, is_named)
+        })
         .buffered(READS_IN_FLIGHT)
         .collect()
         .await;
@@ -136,8 +139,17 @@ fn is_storage(meta: &std::fs::Metadata) -> bool {
     kind.is_file() || kind.is_block_device()
 }
 
-async fn read_device(world: &World, path: String) -> Option<DeviceLabel> {
-    let device = world.opener.open(&path, true).await.ok()?;
+async fn read_device(world: &World, path: String, is_named: bool) -> Option<DeviceLabel> {
+    let device = match world.opener.open(&path, true).await {
+        Ok(device) => device,
+        Err(error) => {
+            // Who names a device wonders why its pool is not found.
+            if is_named {
+                tracing::warn!(path, %error, "a device cannot be looked at");
+            }
+            return None;
+        }
+    };
     read_label(&device, &path).await
 }
 
