@@ -1,12 +1,15 @@
 //! The tests of CI, in two lanes, so that no core is idle while tests wait for the machine with the
-//! real OpenZFS: `cargo nextest` has those of the workspace (`.config/nextest.toml` says in which
-//! order), and beside it run OpenZFS's test suite, what meets bad input and faults once more as
-//! users have it, and the examples in documentation.
+//! real OpenZFS: OpenZFS's test suite and then `cargo nextest` with those of the workspace
+//! (`.config/nextest.toml` says in which order), and beside them what meets bad input and faults
+//! once more as users have it, and the examples in documentation.
+//!
+//! OpenZFS's test suite imports and destroys pools that it finds on any device of the machine, so
+//! that no test with loop devices runs meanwhile.
 //!
 //! Release builds are tested for what optimizations change and since `debug_assert` checks nothing
-//! there. All run, also after one failed. What the second lane prints is kept and shown whole when
-//! each has ended, so that nothing is mixed. At the end it says how many tests passed, failed and
-//! were left out, and why.
+//! there. All run, also after one failed. What all but the workspace's tests print is kept and
+//! shown whole when each has ended, so that nothing is mixed. At the end it says how many tests
+//! passed, failed and were left out, and why.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -51,12 +54,13 @@ pub fn run() -> anyhow::Result<()> {
     let millpond = build()?;
     println!("== tests: built in {} s", begin.elapsed().as_secs());
     let workspace = Run::nextest("workspace", &["--workspace", "--cargo-profile", PROFILE]);
-    let mut beside = vec![Run {
+    let suite = Run {
         name: "OpenZFS's test suite",
         program: own,
         arguments: vec!["zts".into()],
         environment: vec![(crate::zts::BINARY, millpond)],
-    }];
+    };
+    let mut beside = Vec::new();
     for (name, arguments) in RELEASE {
         beside.push(Run::nextest(name, &[&["--release"], arguments].concat()));
     }
@@ -77,7 +81,8 @@ pub fn run() -> anyhow::Result<()> {
             let ends = beside.iter().map(|run| (run.name, run.kept(&left_out)));
             ends.collect::<Vec<_>>()
         });
-        let mut ends = vec![(workspace.name, workspace.shown(&left_out))];
+        let mut ends = vec![(suite.name, suite.kept(&left_out))];
+        ends.push((workspace.name, workspace.shown(&left_out)));
         ends.extend(
             lane.join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
