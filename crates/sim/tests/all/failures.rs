@@ -1,10 +1,10 @@
 //! Goal: whatever disks do, as long as no more fail than redundancy can do without, nobody notices,
 //! and once they were mended or replaced nothing is wrong any more. With one failure more, what is
 //! damaged is told to the block, and the rest can be read.
-//! Method: seeds (see `sim::failures`), and scripts for what they found. `MILLPOND_SIM_SEEDS=n` runs
-//! so many seeds that no run had before, from `MILLPOND_SIM_FIRST=n` on if that is given, and prints
-//! which; `MILLPOND_SEED=n` runs that one. About one in a hundred still fails, so that a run of the
-//! tests takes the first ones.
+//! Method: seeds (see `sim::failures`), and scripts for what they found. `MILLPOND_SIM_SEEDS=n`
+//! runs so many seeds that no run had before, from `MILLPOND_SIM_FIRST=n` on if that is given, and
+//! prints which; `MILLPOND_SEED=n` runs that one. About one in a hundred still fails, so that a run
+//! of the tests takes the first ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
