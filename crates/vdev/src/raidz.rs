@@ -348,7 +348,8 @@ impl<'a> Striped<'a> {
         }
         let all = rows.all();
         self.read_columns(&mut rows, &all, context).await;
-        self.solve(offset, rows, context, verify).await
+        // Boxed: futures of all that read hold this one, and rarely need it.
+        Box::pin(self.solve(offset, rows, context, verify)).await
     }
 
     /// Finds the right content with everything read that can be, and repairs what is wrong.
