@@ -106,7 +106,7 @@ const TABLE: &[(Feature, Support)] = &[
     (Feature::PoolCheckpoint, Full),
     (Feature::SpacemapV2, Full),
     (Feature::AllocationClasses, Full),
-    (Feature::ResilverDefer, Read),
+    (Feature::ResilverDefer, Full),
     (Feature::BookmarkV2, Full),
     (Feature::RedactionBookmarks, Read),
     (Feature::RedactedDatasets, Read),
