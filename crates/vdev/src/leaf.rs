@@ -429,7 +429,7 @@ impl Leaf {
         let io = Self::io(Operation::Read, raw, length, context);
         let swept = match context.priority {
             // Boxed: others' futures, which hold this one, are to stay small.
-            Priority::Scrub => Box::pin(self.queue.sweep(&*device, raw, length)).await,
+            Priority::Scrub => Box::pin(self.queue.sweep(&device, raw, length)).await,
             Priority::Sync | Priority::Async => None,
         };
         let (result, io) = match swept {

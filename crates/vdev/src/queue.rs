@@ -105,7 +105,7 @@ impl Queue {
     /// A scrub's read; `None` when that is to be tried alone.
     pub(super) async fn sweep(
         &self,
-        device: &dyn Device,
+        device: &Arc<dyn Device>,
         offset: u64,
         length: usize,
     ) -> Option<Swept> {

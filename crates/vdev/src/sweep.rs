@@ -14,6 +14,7 @@
 //! Lock: `waiting`, for operations on maps only.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use device::Device;
@@ -38,14 +39,15 @@ pub(super) struct Swept {
     pub(super) span: Option<Span>,
 }
 
-#[derive(Debug)]
 struct Entry {
+    /// The device as it was open for who asked: it may be opened again meanwhile.
+    device: Arc<dyn Device>,
     length: u64,
     arrived_ns: u64,
     done: oneshot::Sender<Swept>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Waiting {
     /// By (offset on the device, order of arrival).
     entries: BTreeMap<(u64, u64), Entry>,
@@ -56,13 +58,13 @@ struct Waiting {
 
 /// Reads that are one operation.
 struct Run {
+    device: Arc<dyn Device>,
     offset: u64,
     end: u64,
     parts: Vec<(u64, Entry)>,
 }
 
 /// The reads of one leaf.
-#[derive(Debug)]
 pub(super) struct Sweep {
     /// Places for operations.
     pub(super) places: Semaphore,
@@ -81,12 +83,20 @@ impl Default for Sweep {
     }
 }
 
+impl std::fmt::Debug for Sweep {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Sweep")
+            .field("waiting", &self.waiting.lock().entries.len())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Sweep {
     /// Reads `length` bytes at `offset` of the device; `None` when that is to be tried alone.
     pub(super) async fn read(
         &self,
         meter: &Meter,
-        device: &dyn Device,
+        device: &Arc<dyn Device>,
         offset: u64,
         length: usize,
     ) -> Option<Swept> {
@@ -95,6 +105,7 @@ impl Sweep {
         self.waiting.lock().push(
             offset,
             Entry {
+                device: device.clone(),
                 length: length as u64,
                 arrived_ns,
                 done,
@@ -110,7 +121,7 @@ impl Sweep {
                     let _courtesy = self.give_way(meter).await;
                     let run = self.waiting.lock().next_run();
                     match run {
-                        Some(run) => run.read(meter, device).await,
+                        Some(run) => run.read(meter).await,
                         // Somebody is reading it.
                         None => return answer.await.ok(),
                     }
@@ -140,17 +151,20 @@ impl Waiting {
         loop {
             let from = run.as_ref().map_or(self.head, |run| run.offset);
             let next = match self.entries.range((from, 0)..).next() {
-                Some((key, entry)) => Some((*key, entry.length)),
+                Some((key, entry)) => Some((*key, entry.length, &entry.device)),
                 None if run.is_none() => {
                     let first = self.entries.first_key_value();
-                    first.map(|(key, entry)| (*key, entry.length))
+                    first.map(|(key, entry)| (*key, entry.length, &entry.device))
                 }
                 None => None,
             };
-            let Some((key, length)) = next else { break };
+            let Some((key, length, device)) = next else {
+                break;
+            };
             let end = key.0.saturating_add(length);
             if let Some(run) = &run {
-                let fits = key.0 <= run.end.saturating_add(GAP_BYTES_MAX)
+                let fits = Arc::ptr_eq(device, &run.device)
+                    && key.0 <= run.end.saturating_add(GAP_BYTES_MAX)
                     && end.max(run.end) - run.offset <= RUN_BYTES_MAX;
                 if !fits {
                     break;
@@ -164,6 +178,7 @@ impl Waiting {
                 continue;
             }
             let run = run.get_or_insert_with(|| Run {
+                device: entry.device.clone(),
                 offset: key.0,
                 end,
                 parts: Vec::new(),
@@ -180,11 +195,11 @@ impl Waiting {
 
 impl Run {
     /// Reads it and answers all; when that fails, none.
-    async fn read(self, meter: &Meter, device: &dyn Device) {
+    async fn read(self, meter: &Meter) {
         let begun_ns = meter.now_ns();
         let active = meter.work(IoClass::Scrub);
         let bytes = self.end - self.offset;
-        let Ok(data) = device.read(self.offset, bytes as usize).await else {
+        let Ok(data) = self.device.read(self.offset, bytes as usize).await else {
             return;
         };
         drop(active);
@@ -207,19 +222,19 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use device::{Device, MemoryDevice, SystemClock};
+    use device::{MemoryDevice, SystemClock};
 
     use super::*;
 
     fn waiting(reads: &[(u64, u64)]) -> (Waiting, Vec<oneshot::Receiver<Swept>>) {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("memory", 0));
         let mut waiting = Waiting::default();
         let answers = reads
             .iter()
             .map(|(offset, length)| {
                 let (done, answer) = oneshot::channel();
                 let entry = Entry {
+                    device: device.clone(),
                     length: *length,
                     arrived_ns: 0,
                     done,
@@ -266,6 +281,17 @@ mod tests {
     }
 
     #[test]
+    fn what_was_asked_of_another_device_is_read_from_that() {
+        let (mut both, _answers) = waiting(&[(0, 4096), (8192, 4096)]);
+        let (mut other, _later) = waiting(&[(4096, 4096)]);
+        both.entries.append(&mut other.entries);
+        assert_eq!(
+            runs(&mut both),
+            [(0, 4096, 1), (4096, 8192, 1), (8192, 12288, 1)]
+        );
+    }
+
+    #[test]
     fn operations_are_a_mebibyte_at_most_but_of_larger_blocks() {
         let m = 1 << 20;
         let reads: Vec<_> = (0..12).map(|at| (at * m / 8, m / 8)).collect();
@@ -277,7 +303,7 @@ mod tests {
 
     #[tokio::test]
     async fn all_get_their_own_bytes_also_beside_others() {
-        let device = MemoryDevice::new("memory", 1 << 20);
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("memory", 1 << 20));
         let content: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 512) as u8).collect();
         device.write(0, content.clone().into()).await.unwrap();
         let sweep = Sweep::default();
