@@ -132,6 +132,8 @@ pub struct ScrubNumbers {
 struct Run {
     /// As it was when the run began.
     base: ScanPhys,
+    /// It began before the import: what of it failed until then is not known.
+    is_continued: bool,
     /// Bytes that scans had repaired by then, on all devices.
     repaired_before: u64,
     /// The same by device.
@@ -262,7 +264,7 @@ impl Scan {
     pub(crate) fn start(core: &Arc<Core>) {
         let scan = &core.scan;
         if scan.state.lock().current.is_running() {
-            scan.begin_run(core);
+            scan.begin_run(core, true);
             let mut state = scan.state.lock();
             if state.current.is_paused() {
                 state.run.pause_s = now_s(core);
@@ -300,13 +302,14 @@ impl Scan {
         });
     }
 
-    fn begin_run(&self, core: &Core) {
+    fn begin_run(&self, core: &Core, is_continued: bool) {
         let blocks = Blocks::new(core.pipeline.clone(), core.errors.clone());
         *self.blocks.write() = Some(blocks);
         core.errors.begin_scrub();
         let mut state = self.state.lock();
         state.run = Run {
             base: state.current.phys,
+            is_continued,
             repaired_before: repaired_bytes(core),
             repaired_by_device: (core.tree.leaves().iter())
                 .map(|leaf| (leaf.guid(), leaf.counters().scan_repaired_bytes))
@@ -517,7 +520,7 @@ impl Scan {
                 leaf.take_scan_failed();
             }
         }
-        self.begin_run(core);
+        self.begin_run(core, false);
         core.identity.mark_dirty();
         let text = format!("func={function} mintxg={min_txg} maxtxg={max_txg}");
         core.history.internal(tx, "scan setup", text).await?;
@@ -575,7 +578,10 @@ impl Scan {
             directory.update_u64(tx, name, phys.max_txg.get()).await?;
             self.state.lock().last_scrubbed_txg = phys.max_txg;
         }
-        let unmended = core.settle_missing(&phys, is_whole, &lost.unwrap_or_default());
+        // A resilver of which something failed would have begun anew.
+        let knows_all = !is_scrub || !self.state.lock().run.is_continued;
+        let lost = lost.unwrap_or_default();
+        let unmended = core.settle_missing(&phys, is_whole && knows_all, &lost);
         self.state.lock().unmended = unmended;
         self.end_deferral(core, ctx).await?;
         // One that left out old blocks says nothing of what is known of them.
@@ -745,7 +751,7 @@ impl Scan {
         let mut state = self.state.lock();
         self.count(core, &mut state);
         state.stored = state.current.clone();
-        if has_failed {
+        if has_failed && state.current.is_resilver() {
             // After a crash nobody knows which: a resilver begins anew then.
             let errors = &mut state.stored.phys.errors;
             *errors = (*errors).max(1);
