@@ -9,6 +9,10 @@
 //! lack what came later as well, such as blocks of intent logs, which are acknowledged before their
 //! txg is on disk. Distributed spares of dRAID that stand in for a device have one too.
 //!
+//! One that lacks something and comes back misses the txg that syncs as well, though it may be
+//! written to: a scan that is under way has left it out so far, and when it ends, gives what it
+//! covers only to devices that lack nothing later ([`DirtyTimes::was_noted`]).
+//!
 //! A flush that fails before the uberblock is written, or a write of the last pass, is recorded in
 //! the same txg all the same: another pass is made for it ([`DirtyTimes::is_recorded`]). A crash
 //! right after the uberblock would else leave a device that is trusted with what it lost.
@@ -73,6 +77,8 @@ pub(crate) async fn distrust_stale(tree: &VdevTree) {
 #[derive(Debug, Default)]
 pub(crate) struct DirtyTimes {
     recorded: Mutex<BTreeMap<Guid, RangeSet>>,
+    /// [`vdev::Leaf::uses`] of leaves when what they miss was written last.
+    uses: Mutex<BTreeMap<Guid, u64>>,
 }
 
 impl Participant for DirtyTimes {
@@ -118,6 +124,7 @@ impl DirtyTimes {
                 self.recorded.lock().insert(spare.guid(), missing);
             }
         }
+        self.uses.lock().extend(uses_of(tree.leaves()));
         self.synced(tree, synced);
         Ok(())
     }
@@ -140,14 +147,18 @@ impl DirtyTimes {
     ) -> Result<bool, DatasetError> {
         let mut config_changed = false;
         // Where nothing can be written the pool stands still, or does without, and nothing is missed.
-        let goes_on = |top: &Arc<Vdev>| top.state().0.is_usable();
         for top in tree.tops().into_iter().filter(goes_on) {
             let leaves = top.leaves();
-            for leaf in leaves.iter().filter_map(|vdev| vdev.leaf()) {
-                if !leaf.is_writeable() {
+            // Before it is looked at what they miss: one may come back meanwhile.
+            let uses: Vec<(Guid, u64)> = uses_of(leaves.clone()).collect();
+            for vdev in &leaves {
+                let Some(leaf) = vdev.leaf() else { continue };
+                let is_back = !self.was_noted(vdev) && !leaf.missing().is_empty();
+                if is_back || !leaf.is_writeable() {
                     leaf.add_missing(sync.tx.txg());
                 }
             }
+            self.uses.lock().extend(uses);
         }
         for vdev in tree.leaves().into_iter().chain(tree.draid_spares()) {
             let missing = missing(&vdev);
@@ -178,8 +189,20 @@ impl DirtyTimes {
         Ok(config_changed)
     }
 
+    /// Whether a leaf has been in use, or out of it, since what it misses was written last.
+    pub(crate) fn was_noted(&self, vdev: &Vdev) -> bool {
+        let uses = vdev.leaf().map(|leaf| leaf.uses());
+        self.uses.lock().get(&vdev.guid()).copied() == uses
+    }
+
     /// Whether what devices lack is what was written last.
     pub(crate) fn is_recorded(&self, tree: &VdevTree) -> bool {
+        let tops = tree.tops().into_iter().filter(goes_on);
+        let mut leaves = tops.flat_map(|top| top.leaves());
+        let is_back = |vdev: Arc<Vdev>| !missing(&vdev).is_empty() && !self.was_noted(&vdev);
+        if leaves.any(is_back) {
+            return false;
+        }
         let recorded = self.recorded.lock();
         let all = tree.leaves().into_iter().chain(tree.draid_spares());
         all.into_iter().all(|vdev| {
@@ -207,6 +230,7 @@ impl DirtyTimes {
         vdev: &Vdev,
     ) -> Result<(), DatasetError> {
         self.recorded.lock().remove(&vdev.guid());
+        self.uses.lock().remove(&vdev.guid());
         if let Some(id) = vdev.config_u64(PAIR).filter(|id| *id != 0) {
             let map = open(mos, ObjectId::new(id)).await?;
             free_map(sync, map).await?;
@@ -214,6 +238,15 @@ impl DirtyTimes {
         }
         Ok(())
     }
+}
+
+fn goes_on(top: &Arc<Vdev>) -> bool {
+    top.state().0.is_usable()
+}
+
+fn uses_of(leaves: Vec<Arc<Vdev>>) -> impl Iterator<Item = (Guid, u64)> {
+    let uses = |vdev: Arc<Vdev>| Some((vdev.guid(), vdev.leaf()?.uses()));
+    leaves.into_iter().filter_map(uses)
 }
 
 fn missing(vdev: &Vdev) -> RangeSet {

@@ -169,6 +169,8 @@ pub struct Leaf {
     usable: AtomicBool,
     /// The device was there at some time since the pool was opened.
     was_open: AtomicBool,
+    /// How often it came into use.
+    uses: AtomicU64,
     probing: AtomicBool,
     reads_in_flight: AtomicUsize,
     pub(super) counters: Arc<Counters>,
@@ -207,6 +209,7 @@ impl Leaf {
             temporary: AtomicBool::new(false),
             usable: AtomicBool::new(false),
             was_open: AtomicBool::new(false),
+            uses: AtomicU64::new(0),
             probing: AtomicBool::new(false),
             reads_in_flight: AtomicUsize::new(0),
             counters,
@@ -242,7 +245,9 @@ impl Leaf {
             let mut status = self.status.lock();
             status.state = state;
             status.aux = aux;
-            self.usable.store(state.is_usable(), Ordering::Release);
+            if !self.usable.swap(state.is_usable(), Ordering::AcqRel) && state.is_usable() {
+                self.uses.fetch_add(1, Ordering::AcqRel);
+            }
             match state {
                 VdevState::Closed => None,
                 _ => status.told.replace(state),
@@ -256,6 +261,11 @@ impl Leaf {
                 aux,
             });
         }
+    }
+
+    /// How often it came into use: another number tells that it was away meanwhile.
+    pub fn uses(&self) -> u64 {
+        self.uses.load(Ordering::Acquire)
     }
 
     /// Whether its state is not to outlast the import.

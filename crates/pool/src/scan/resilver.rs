@@ -127,6 +127,10 @@ impl Core {
             if !is_whole || !leaf.is_writeable() || leaf.missing().is_empty() {
                 continue;
             }
+            if !self.dirty_times.was_noted(&vdev) {
+                // It came back in this txg.
+                continue;
+            }
             leaf.change_missing(|missing| {
                 if last_end(missing) > max {
                     // It was away meanwhile: the next resilver is for it.

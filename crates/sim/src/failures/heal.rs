@@ -92,7 +92,13 @@ pub async fn heal(
     disks.tell("all disks are whole");
     pool.clear(None).await?;
     let first = scrub(pool).await?;
-    disks.tell(format_args!("first scrub: {first:?}"));
+    let shapes = || {
+        let tops = pool.status().root.children;
+        tops.iter().map(shape).collect::<Vec<_>>().join(" ")
+    };
+    // With its errors: which disks were wrong.
+    let repaired = shapes();
+    disks.tell(format_args!("first scrub: {first:?} {repaired}"));
     pool.clear(None).await?;
     let second = scrub(pool).await?;
     let root = pool.status().root;
@@ -109,17 +115,13 @@ pub async fn heal(
             "something is left: {first:?} {second:?} {errors} errors, damaged {damaged:?}, \
              {:?} {}",
             pool.health(),
-            root.children
-                .iter()
-                .map(shape)
-                .collect::<Vec<_>>()
-                .join(" ")
+            shapes()
         )
         .into());
     }
     // All of it was mended by what a disk lacked, or by a scrub that the disk waited for.
     if first.repaired_bytes != 0 {
-        return Err(format!("a scrub repaired disks that were whole: {first:?}").into());
+        return Err(format!("a scrub repaired whole disks: {first:?} {repaired}").into());
     }
     Ok(())
 }

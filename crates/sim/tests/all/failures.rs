@@ -46,7 +46,10 @@ fn no_more_failures_than_parity_are_noticed() {
 /// The same seeds each time.
 #[test]
 fn known_failures_are_not_noticed() {
-    run_seeds(&[121, 141, 3105], |seed| run_plan(&Plan::of(seed)));
+    run_seeds(
+        &[121, 141, 1000, 1045, 1241, 1255, 3105, 574491891],
+        |seed| run_plan(&Plan::of(seed)),
+    );
 }
 
 /// A new device gets its last blocks from a resilver in the txg that says that it has all; when it
