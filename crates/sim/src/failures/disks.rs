@@ -342,6 +342,14 @@ impl Disks {
         leaves.all(|name| self.is_whole(&name))
     }
 
+    /// The pool's disks that a person took out of use, as it says now.
+    pub fn offline(&self, pool: &Pool) -> Vec<String> {
+        let tops = pool.status().root.children;
+        let leaves = tops.iter().flat_map(leaves);
+        let is_offline = |leaf: &&VdevStatus| leaf.state == VdevState::Offline;
+        leaves.filter(is_offline).map(path).collect()
+    }
+
     /// Looks at the pool.
     ///
     /// # Errors
@@ -363,6 +371,7 @@ impl Disks {
             }
         }
         let synced = pool.synced_txg();
+        let now_s = self.now_s();
         let leaves: Vec<VdevStatus> = (self.tops.iter().flat_map(leaves)).cloned().collect();
         for leaf in leaves {
             let name = path(&leaf);
@@ -373,6 +382,11 @@ impl Disks {
                 continue;
             };
             let works = matches!(leaf.state, VdevState::Online | VdevState::Degraded);
+            if !works && entry.suspect_s.is_some() {
+                // A scrub does not look at it.
+                entry.suspect_s = Some(now_s);
+                entry.is_scrubbed = false;
+            }
             entry.is_scrubbed |= entry
                 .suspect_s
                 .is_none_or(|since| scrubbed_s.is_some_and(|scrubbed| scrubbed > since));

@@ -40,9 +40,10 @@ pub async fn heal(
             disk.set_gone(false);
         }
         disks.mends(&name);
-        if trouble == Trouble::Offline {
-            pool.online(&name, false).await?;
-        }
+    }
+    // Also where a power cut came into the command that was to do so.
+    for name in disks.offline(pool) {
+        pool.online(&name, false).await?;
     }
     // What is slow ends before that.
     tokio::time::sleep(Duration::from_secs(60)).await;
