@@ -9,9 +9,9 @@
 //! lack what came later as well, such as blocks of intent logs, which are acknowledged before their
 //! txg is on disk. Distributed spares of dRAID that stand in for a device have one too.
 //!
-//! One that lacks something and comes back misses the txg that syncs as well, though it may be
-//! written to: a scan that is under way has left it out so far, and when it ends, gives what it
-//! covers only to devices that lack nothing later ([`DirtyTimes::was_noted`]).
+//! One that lacks something and comes back while a scan is under way misses the txg that syncs as
+//! well, though it may be written to: the scan has left it out so far, and when it ends, takes only
+//! devices that lack nothing later to have what it covers ([`DirtyTimes::was_noted`]).
 //!
 //! A flush that fails before the uberblock is written, or a write of the last pass, is recorded in
 //! the same txg all the same: another pass is made for it ([`DirtyTimes::is_recorded`]). A crash
@@ -77,7 +77,7 @@ pub(crate) async fn distrust_stale(tree: &VdevTree) {
 #[derive(Debug, Default)]
 pub(crate) struct DirtyTimes {
     recorded: Mutex<BTreeMap<Guid, RangeSet>>,
-    /// [`vdev::Leaf::uses`] of leaves when what they miss was written last.
+    /// [`vdev::Leaf::uses`] of leaves when what they miss was written last, or when the scan began.
     uses: Mutex<BTreeMap<Guid, u64>>,
 }
 
@@ -85,7 +85,12 @@ impl Participant for DirtyTimes {
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
             let core = pass.core;
-            if pass.is_dirty() && self.sync(&pass.space(), core.dsl.mos(), &core.tree).await? {
+            let is_scanning = core.scan.is_running();
+            if pass.is_dirty()
+                && self
+                    .sync(&pass.space(), core.dsl.mos(), &core.tree, is_scanning)
+                    .await?
+            {
                 core.identity.mark_dirty();
             }
             Ok(())
@@ -124,7 +129,7 @@ impl DirtyTimes {
                 self.recorded.lock().insert(spare.guid(), missing);
             }
         }
-        self.uses.lock().extend(uses_of(tree.leaves()));
+        self.note_uses(tree);
         self.synced(tree, synced);
         Ok(())
     }
@@ -144,6 +149,7 @@ impl DirtyTimes {
         sync: &SpaceSync<'_>,
         mos: &Arc<ObjectSet>,
         tree: &VdevTree,
+        is_scanning: bool,
     ) -> Result<bool, DatasetError> {
         let mut config_changed = false;
         // Where nothing can be written the pool stands still, or does without, and nothing is missed.
@@ -153,7 +159,7 @@ impl DirtyTimes {
             let uses: Vec<(Guid, u64)> = uses_of(leaves.clone()).collect();
             for vdev in &leaves {
                 let Some(leaf) = vdev.leaf() else { continue };
-                let is_back = !self.was_noted(vdev) && !leaf.missing().is_empty();
+                let is_back = is_scanning && !self.was_noted(vdev) && !leaf.missing().is_empty();
                 if is_back || !leaf.is_writeable() {
                     leaf.add_missing(sync.tx.txg());
                 }
@@ -189,18 +195,24 @@ impl DirtyTimes {
         Ok(config_changed)
     }
 
-    /// Whether a leaf has been in use, or out of it, since what it misses was written last.
+    /// A scan begins: it reaches the devices that are in use now.
+    pub(crate) fn note_uses(&self, tree: &VdevTree) {
+        self.uses.lock().extend(uses_of(tree.leaves()));
+    }
+
+    /// Whether a leaf has not come into use since the scan began, or since it was recorded that it
+    /// did.
     pub(crate) fn was_noted(&self, vdev: &Vdev) -> bool {
         let uses = vdev.leaf().map(|leaf| leaf.uses());
         self.uses.lock().get(&vdev.guid()).copied() == uses
     }
 
     /// Whether what devices lack is what was written last.
-    pub(crate) fn is_recorded(&self, tree: &VdevTree) -> bool {
+    pub(crate) fn is_recorded(&self, tree: &VdevTree, is_scanning: bool) -> bool {
         let tops = tree.tops().into_iter().filter(goes_on);
         let mut leaves = tops.flat_map(|top| top.leaves());
         let is_back = |vdev: Arc<Vdev>| !missing(&vdev).is_empty() && !self.was_noted(&vdev);
-        if leaves.any(is_back) {
+        if is_scanning && leaves.any(is_back) {
             return false;
         }
         let recorded = self.recorded.lock();

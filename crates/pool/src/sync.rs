@@ -216,7 +216,10 @@ impl Core {
             ..previous
         };
         let list = config.then(|| self.pairs(txg).label_config());
-        let is_recorded = || anyway || self.dirty_times.is_recorded(&self.tree);
+        let is_recorded = || {
+            let is_scanning = self.scan.is_running();
+            anyway || self.dirty_times.is_recorded(&self.tree, is_scanning)
+        };
         let sync = LabelSync {
             is_recorded: &is_recorded,
             uberblock: &uberblock,

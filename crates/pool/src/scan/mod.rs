@@ -306,6 +306,9 @@ impl Scan {
         let blocks = Blocks::new(core.pipeline.clone(), core.errors.clone());
         *self.blocks.write() = Some(blocks);
         core.errors.begin_scrub();
+        if !is_continued {
+            core.dirty_times.note_uses(&core.tree);
+        }
         let mut state = self.state.lock();
         state.run = Run {
             base: state.current.phys,
@@ -443,6 +446,11 @@ impl Scan {
     /// Whether turns are skipped for now.
     fn rests(&self) -> bool {
         self.is_closing.load(Ordering::Acquire) || self.is_held.load(Ordering::Acquire)
+    }
+
+    /// Whether a scan is under way, though it may be paused.
+    pub(crate) fn is_running(&self) -> bool {
+        self.state.lock().current.is_running()
     }
 
     /// The pool is being exported, or stays after all: turns end, or may begin again.
