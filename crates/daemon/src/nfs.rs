@@ -160,12 +160,21 @@ impl Nfs {
 
     /// Forgets what was said of datasets at and below `top`.
     fn forget(&self, top: &str) {
-        self.refused
-            .lock()
-            .retain(|name, _| !is_at_or_below(name, top));
-        self.withheld
-            .lock()
-            .retain(|name| !is_at_or_below(name, top));
+        let is_kept = |name: &str| !is_at_or_below(name, top);
+        self.refused.lock().retain(|name, _| is_kept(name));
+        self.withheld.lock().retain(|name| is_kept(name));
+        for name in self.shares().other_datasets() {
+            if !is_kept(&name) {
+                self.shares().set_other(&name, None);
+            }
+        }
+    }
+
+    /// The path of a share.
+    fn path_of(&self, dataset: &str) -> Option<String> {
+        let reports = self.shares().report().into_iter();
+        let mut found = reports.filter(|report| report.dataset == dataset);
+        found.next().map(|report| report.path)
     }
 
     /// Refuses to let everybody on the network in.
@@ -270,8 +279,14 @@ impl Service {
         let wanted = self.wanted_share(open, name).await;
         let Ok(Some((policy, path, snapdir))) = wanted else {
             self.nfs.shares().remove(name).await;
+            let place = match self.place(open, name).await {
+                Ok((Place::At(path), _)) => Some(path.to_string_lossy().into_owned()),
+                _ => None,
+            };
+            self.nfs.shares().set_other(name, place);
             return wanted.map(|_| ());
         };
+        self.nfs.shares().set_other(name, None);
         let spec = ShareSpec {
             dataset: name.to_owned(),
             path,
@@ -293,6 +308,7 @@ impl Service {
     pub(crate) async fn end_nfs(&self, names: &[String]) {
         for name in names {
             self.nfs.shares().remove(name).await;
+            self.nfs.shares().set_other(name, None);
             self.nfs.refused.lock().remove(name);
             self.nfs.withheld.lock().remove(name);
         }
@@ -312,7 +328,11 @@ impl Service {
     /// Ends shares of filesystems that are not to be mounted, or not to be shared, for now.
     pub(crate) async fn withhold_nfs(&self, names: &[String]) {
         for name in names {
+            let path = self.nfs.path_of(name);
             self.nfs.shares().remove(name).await;
+            if path.is_some() {
+                self.nfs.shares().set_other(name, path);
+            }
             self.nfs.withheld.lock().insert(name.clone());
         }
     }

@@ -51,18 +51,31 @@ pub use service::Service;
 pub use share::{ShareError, ShareReport, ShareSpec, Shares};
 pub use traffic::{ClientReport, Counts};
 
-/// Decodes bytes as records, calls and arguments of all programs, and as what they hold: for
-/// fuzzers.
+/// Decodes bytes as records with calls of any program: for fuzzers.
 #[doc(hidden)]
-pub fn decode_for_fuzzing(data: &[u8]) {
+pub fn decode_records_for_fuzzing(data: &[u8]) {
+    let limit_bytes = 64 << 10;
     let mut input = bytes::Bytes::copy_from_slice(data);
-    while let Ok(Some(record)) = rpc::record::take_record(&mut input, 64 << 10) {
-        if let Ok(call) = rpc::Call::decode(record) {
-            let _ = service::Work::decode(&call);
+    while let Ok(Some(record)) = rpc::record::take_record(&mut input, limit_bytes) {
+        assert!(record.len() <= limit_bytes);
+        match rpc::Call::decode(record) {
+            Ok(call) => match service::Work::decode(&call) {
+                Ok(work) => assert!(work.answer_bytes() < 2 << 20),
+                Err(outcome) => assert!(!outcome.encode(call.xid).is_empty()),
+            },
+            Err(rpc::CallError::Answered(reply)) => assert!(!reply.is_empty()),
+            Err(rpc::CallError::NotACall) => {}
         }
     }
-    let _ = handle::Handle::decode(data);
-    // The first byte chooses what the rest is decoded as.
+}
+
+/// Decodes bytes as arguments of a procedure of each program, which the first byte says, and as a
+/// file handle: for fuzzers.
+#[doc(hidden)]
+pub fn decode_arguments_for_fuzzing(data: &[u8]) {
+    if let Some(handle) = handle::Handle::decode(data) {
+        assert_eq!(handle.encode(), data);
+    }
     let Some((procedure, arguments)) = data.split_first() else {
         return;
     };
@@ -86,6 +99,11 @@ pub fn decode_for_fuzzing(data: &[u8]) {
             let _ = service::Work::decode(&call).map(|work| work.answer_bytes());
         }
     }
+}
+
+/// Decodes bytes as a value of `sharenfs`: for fuzzers.
+#[doc(hidden)]
+pub fn decode_policy_for_fuzzing(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         let _ = Policy::parse(text).map(|policy| policy.map(|policy| policy.listed_hosts()));
     }

@@ -112,18 +112,27 @@ async fn find(
     if wanted.iter().any(|part| matches!(*part, b"." | b"..")) {
         return Err(Status::Inval);
     }
+    let depth_in = |path: &str| {
+        let depth = parts(path.as_bytes()).count();
+        let leads_into =
+            wanted.len() >= depth && parts(path.as_bytes()).eq(wanted[..depth].iter().copied());
+        leads_into.then_some(depth)
+    };
     // The innermost share that the path leads into.
     let mut best = None;
     for share in shares.all() {
-        let of_share = share.names().path;
-        let depth = parts(of_share.as_bytes()).count();
-        let leads_into =
-            wanted.len() >= depth && parts(of_share.as_bytes()).eq(wanted[..depth].iter().copied());
-        if leads_into && best.as_ref().is_none_or(|(deepest, _)| depth > *deepest) {
+        if let Some(depth) = depth_in(&share.names().path)
+            && best.as_ref().is_none_or(|(deepest, _)| depth > *deepest)
+        {
             best = Some((depth, share));
         }
     }
     let (depth, share) = best.ok_or(Status::NoEnt)?;
+    // Not the plain directory below the mount of another filesystem.
+    let mut others = shares.other_paths().into_iter();
+    if others.any(|path| depth_in(&path).is_some_and(|other| other > depth)) {
+        return Err(Status::Acces);
+    }
     let entered = shares.enter_share(share, peer, credential).await;
     let entered = entered.map_err(|refused| match refused {
         Refused::NoShare => Status::NoEnt,

@@ -406,8 +406,25 @@ impl Entered {
         self.check(&file.attributes, file, MAY_WRITE).await
     }
 
-    /// Whether the caller may make entries in a directory.
-    pub(crate) async fn check_make(&self, directory: &File) -> Result<()> {
+    /// Whether a name in a directory is that of `.zfs`, which is there whatever is stored.
+    fn is_control(&self, directory: &File, name: &[u8]) -> bool {
+        name == ZFS_NAME
+            && directory.ino() == directory.filesystem.root()
+            && self.share.control.snapdir() != Snapdir::Disabled
+    }
+
+    /// Whether the caller may make the entry `name` in a directory.
+    pub(crate) async fn check_make(&self, directory: &File, name: &[u8]) -> Result<()> {
+        self.check_entries(directory).await?;
+        if self.is_control(directory, name) {
+            let ino = directory.ino();
+            return Err(FsError::Exists { ino }.into());
+        }
+        Ok(())
+    }
+
+    /// Whether the caller may change entries of a directory.
+    async fn check_entries(&self, directory: &File) -> Result<()> {
         if directory.attributes.kind != FileKind::Directory {
             let ino = directory.ino();
             return Err(FsError::NotDirectory { ino }.into());
@@ -418,7 +435,10 @@ impl Entered {
 
     /// Whether the caller may take the entry `name` out of a directory.
     pub(crate) async fn check_remove(&self, directory: &File, name: &[u8]) -> Result<()> {
-        self.check_make(directory).await?;
+        self.check_entries(directory).await?;
+        if self.is_control(directory, name) {
+            return Err(Error::NotOwner);
+        }
         let of_directory = &directory.attributes;
         if of_directory.mode & STICKY == 0 || self.owns(of_directory) {
             return Ok(());

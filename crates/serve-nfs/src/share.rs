@@ -30,7 +30,9 @@ use crate::rpc::Credential;
 use crate::traffic::{ClientReport, Counted, Counts, Traffic};
 
 /// How long a rollback, or the end of a share, waits for requests that are under way.
-const REQUESTS_PATIENCE: Duration = Duration::from_secs(30);
+const REQUESTS_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the end of a share waits until its filesystem is closed.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(10);
 /// Snapshots whose names are remembered.
 const SNAPSHOTS_MAX: usize = 4096;
 /// Parts that directories are spread over, to change one at a time.
@@ -236,9 +238,18 @@ impl Share {
                 "NFS requests do not end; they are given up"
             );
         }
-        self.control.close(None).await;
-        if let Err(error) = self.lease.close().await {
-            tracing::warn!(%error, "a filesystem that was shared is not closed well");
+        // Given back at once. While the pool is suspended, closing goes on in the registry.
+        let closing = async {
+            let closed = self.lease.close().await;
+            self.control.close(None).await;
+            closed
+        };
+        match tokio::time::timeout(CLOSING_PATIENCE, closing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a filesystem that was shared is not closed well");
+            }
+            Err(_) => tracing::warn!("a filesystem that was shared is still being closed"),
         }
     }
 }
@@ -287,6 +298,8 @@ pub struct ShareReport {
 pub struct Shares {
     by_guid: RwLock<HashMap<u64, Arc<Share>>>,
     hosts: Names,
+    /// Paths of filesystems that are not shared, by their datasets.
+    others: RwLock<BTreeMap<String, String>>,
     /// Connections by the addresses that they come from.
     connections: Mutex<BTreeMap<IpAddr, usize>>,
 }
@@ -365,6 +378,25 @@ impl Shares {
         };
         self.by_guid.write().remove(&share.guid);
         share.end().await;
+    }
+
+    /// Says where a filesystem is that is not shared, or (`None`) that it is nowhere: the directory
+    /// in another share that it would be mounted at cannot be mounted in its place.
+    pub fn set_other(&self, dataset: &str, path: Option<String>) {
+        let mut others = self.others.write();
+        match path {
+            Some(path) => others.insert(dataset.to_owned(), path),
+            None => others.remove(dataset),
+        };
+    }
+
+    /// Datasets that [`Self::set_other`] was told of.
+    pub fn other_datasets(&self) -> Vec<String> {
+        self.others.read().keys().cloned().collect()
+    }
+
+    pub(crate) fn other_paths(&self) -> Vec<String> {
+        self.others.read().values().cloned().collect()
     }
 
     /// Lets a share follow its dataset to another name.

@@ -625,6 +625,8 @@ async fn snapshots_are_seen_as_they_were_taken() {
     assert_eq!(client.write(&ROOT, &old, 0, b"x", 0).await.0, ROFS);
     assert_eq!(client.create(&ROOT, &one, b"x", 1).await, Err(ROFS));
     assert_eq!(client.create(&ROOT, &snapshots, b"x", 1).await, Err(ROFS));
+    assert_eq!(client.create(&ROOT, &root, b".zfs", 1).await, Err(EXIST));
+    assert_eq!(client.remove(&ROOT, &root, b".zfs", 13).await, PERM);
     let (above, _) = client.lookup(&ROOT, &one, b"..").await.expect("found");
     assert_eq!(above, snapshots);
     assert_eq!(
@@ -649,6 +651,35 @@ async fn snapshots_are_seen_as_they_were_taken() {
         .lookup(&ROOT, &snapshots, b"one")
         .await
         .expect("the new one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollback_changes_files_under_clients() {
+    let rig = Rig::new(OPEN).await;
+    let (mut client, root) = rig.mounted().await;
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    client.write(&ROOT, &file, 0, b"before", 2).await;
+    rig.snapshot("tank@then").await;
+    client.write(&ROOT, &file, 0, b"after!", 2).await;
+    let later = client
+        .create(&ROOT, &root, b"later", 1)
+        .await
+        .expect("made");
+    let dsl = Arc::clone(rig.pool.dsl());
+    let rollback = async move {
+        let done = dsl.snapshots().rollback("tank", Some("tank@then")).await;
+        done.expect("rolled back");
+    };
+    rig.access
+        .exchange("tank", rollback)
+        .await
+        .expect("nobody stands in the way");
+    assert_eq!(
+        client.read(&ROOT, &file, 0, 99).await.expect("read").0,
+        b"before"
+    );
+    assert_eq!(client.getattr(&later).await, Err(STALE));
+    assert_eq!(client.write(&ROOT, &file, 0, b"again!", 2).await.0, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -159,19 +159,39 @@ fn on_the_network_a_share_names_who_may() {
     server.stop();
 }
 
-/// In the guest: a status monitor that says yes to everything, for Linux's lock manager asks it,
-/// and a program that locks `FILE TYPE START LENGTH COMMAND`, runs a command and ends.
+/// In the guest: what Linux's lock manager wants of its own machine, a portmapper that takes
+/// everything and a status monitor that says yes to everything; and a program that locks a part of
+/// a file, runs a command and ends.
 const GUEST_PROGRAMS: &str = r#"
 cat > /tmp/monitor <<'PERL'
-socket(S, 2, 2, 17); bind(S, pack('S n C4 x8', 2, 111, 127, 0, 0, 1)) or die "bind: $!";
-while (defined(my $from = recv(S, my $call, 2000, 0))) {
-  my ($xid, $type, $rpc, $program, $version, $procedure) = unpack('N6', $call);
+my $here = pack('S n C4 x8', 2, 111, 127, 0, 0, 1);
+sub answer {
+  my ($xid, $type, $rpc, $program, $version, $procedure) = unpack('N6', $_[0]);
   my $body = '';
-  $body = pack('N', 111) if $program == 100000 && $procedure == 3;
+  $body = pack('N', $procedure == 3 ? 111 : 1) if $program == 100000 && $procedure > 0;
   $body = pack('N2', 0, 1) if $program == 100024 && $procedure > 0;
-  send(S, pack('N6', $xid, 1, 0, 0, 0, 0) . $body, 0, $from);
+  return pack('N6', $xid, 1, 0, 0, 0, 0) . $body;
+}
+if (fork() == 0) {
+  socket(S, 2, 2, 17); bind(S, $here) or die "bind: $!";
+  while (defined(my $from = recv(S, my $call, 2000, 0))) { send(S, answer($call), 0, $from); }
+}
+$SIG{CHLD} = 'IGNORE';
+socket(L, 2, 1, 6); bind(L, $here) or die "bind: $!"; listen(L, 9);
+while (accept(C, L)) {
+  if (fork() == 0) {
+    while (sysread(C, my $mark, 4) == 4) {
+      sysread(C, my $call, unpack('N', $mark) & 0x7fffffff);
+      my $answer = answer($call);
+      syswrite(C, pack('N', length($answer) | 0x80000000) . $answer);
+    }
+    exit 0;
+  }
+  close(C);
 }
 PERL
+printf 'tcp 6 TCP\nudp 17 UDP\n' > /etc/protocols
+printf 'udp tpi_clts v inet udp - -\ntcp tpi_cots_ord v inet tcp - -\n' > /etc/netconfig
 cat > /tmp/lock <<'PERL'
 my ($file, $type, $waits, $start, $length, $command) = @ARGV;
 open(F, '+<', $file) or die "open: $!";
@@ -228,14 +248,16 @@ fn linux_uses_a_share_through_a_restart_and_locks_files() {
     let script = format!(
         r#"set -e
 {GUEST_PROGRAMS}
-/peer/perl /tmp/monitor &
+/peer/perl /tmp/monitor >/tmp/monitor.log 2>&1 &
+monitor=$!
 opts=vers=3,proto=tcp,port={port},mountport={port},mountproto=tcp
 mkdir -p /m /n /peer/out
+chmod 755 /
 mount -t nfs -o $opts,nolock 10.0.2.2:{at}/fs /m
 [ "$(stat -c %F /m/below)" = directory ]; [ -z "$(ls /m/below)" ]
 sums() {{ (cd $1 && find . -type f -print0 | sort -z | xargs -0 sha256sum); }}
-tree() {{ (cd $1 && find . -printf '%y %m %s %n %l %p\n' 2>/dev/null || find . ) | sort; }}
-# A tree with links, there and back, while the server restarts.
+# A tree, there and back, while the server restarts. A machine that stopped dead begins anew.
+find /m -mindepth 1 -maxdepth 1 ! -name .zfs ! -name below -exec rm -rf {{}} +
 mkdir /m/copy
 for n in 1 2 3; do cp -a /lib/modules /m/copy/$n; done
 sums /lib/modules > /tmp/sums
@@ -251,14 +273,14 @@ chmod 4751 b; [ "$(stat -c %a b)" = 4751 ]; chown 1000:1001 b; [ "$(stat -c %u:%
 truncate -s 5000000 b; [ "$(stat -c %s b)" = 5000000 ]; [ "$(head -c 3 b)" = one ]
 mkfifo pipe; mknod null c 1 3; echo x > null; [ "$(stat -c %t:%T null)" = 1:3 ]
 exec 5> open; rm open; echo still >&5; exec 5>&-
-su alice -c 'touch /m/no' 2>/dev/null && exit 1
+su -s /bin/sh alice -c 'touch /m/no' 2>/dev/null && exit 1
 mkdir shared; chmod 1777 shared
-su alice -c 'echo hers > /m/shared/f; chmod 600 /m/shared/f'
-su bob -c 'cat /m/shared/f' 2>/dev/null && exit 1
-su bob -c 'rm -f /m/shared/f' 2>/dev/null && exit 1
+su -s /bin/sh alice -c 'echo hers > /m/shared/f; chmod 600 /m/shared/f'
+su -s /bin/sh bob -c 'cat /m/shared/f' 2>/dev/null && exit 1
+su -s /bin/sh bob -c 'rm -f /m/shared/f' 2>/dev/null && exit 1
 [ "$(stat -c %u shared/f)" = 1000 ]
 fio --name=verify --filename=/m/big --size=24m --bs=64k --rw=randwrite --verify=crc32c \
-  --ioengine=psync --end_fsync=1 --output=/tmp/fio || {{ cat /tmp/fio; exit 1; }}
+  --eta=never --ioengine=psync --end_fsync=1 --output=/tmp/fio || {{ cat /tmp/fio; exit 1; }}
 rm big; mkdir many; for n in $(seq 300); do : > many/file$n; done; [ "$(ls many | wc -l)" = 300 ]
 rm -r many; [ ! -e many ]
 ls -a /m | grep -qx .zfs
@@ -274,11 +296,13 @@ if lock /m/locked w try 0 10 "/peer/perl /tmp/lock /n/locked r try 9 1 true"; th
 lock /m/locked r try 0 10 "/peer/perl /tmp/lock /n/locked r try 0 10 true"
 # Who waits gets it when it comes free.
 lock /m/locked w try 0 0 'touch /tmp/has; sleep 2; echo first >> /m/locked' &
+locker=$!
 while [ ! -e /tmp/has ]; do sleep 0.1; done
 lock /n/locked w wait 0 0 'echo second >> /n/locked'
-wait %2
+wait $locker
 [ "$(tail -n 2 /m/locked | tr '\n' ' ')" = 'first second ' ]
-umount /m /n
+umount /m; umount /n
+kill $monitor
 "#
     );
     std::thread::scope(|scope| {

@@ -96,6 +96,8 @@ impl Drop for Counted<'_> {
 /// Serves a connection until its end.
 pub(super) async fn serve(socket: TcpStream, mut connection: Connection) -> io::Result<()> {
     socket.set_nodelay(true)?;
+    // A client that is gone for good gives its place back.
+    rustix::net::sockopt::set_socket_keepalive(&socket, true)?;
     let local = SocketAddr::new(socket.local_addr()?.ip().to_canonical(), connection.port);
     let (reading, writing) = socket.into_split();
     let (answers, to_send) = mpsc::unbounded_channel();
@@ -212,7 +214,7 @@ async fn read_record(
             let length = record.len();
             if record.capacity() < end {
                 // Grows with what has arrived, until most of it is there.
-                let wanted = if length * 4 >= end {
+                let wanted = if length * 8 >= end {
                     end
                 } else {
                     length + chunk

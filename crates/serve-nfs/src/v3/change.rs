@@ -277,7 +277,7 @@ async fn create_in(
         }
     };
     // What is there already needs no right to make it, only to be found.
-    let there = match entered.check_make(directory).await {
+    let there = match entered.check_make(directory, name).await {
         Ok(()) => {
             let mode = mode_of(entered, directory, &set, FILE_MODE);
             let made = filesystem.create(directory.ino(), name, mode, entered.caller());
@@ -354,7 +354,7 @@ async fn make_in(
     what: Made,
     set: SetAttributes,
 ) -> Result<Attributes, Error> {
-    entered.check_make(directory).await?;
+    entered.check_make(directory, name).await?;
     let (filesystem, parent) = (&directory.filesystem, directory.ino());
     let caller = entered.caller();
     let made = match what {
@@ -460,7 +460,7 @@ pub(super) async fn link(
     let changing = Changing::begin(entered, place).await?;
     let outcome = async {
         let directory = &changing.directory;
-        entered.check_make(directory).await?;
+        entered.check_make(directory, name).await?;
         directory
             .filesystem
             .link(file.ino(), directory.ino(), name)
