@@ -49,7 +49,8 @@ impl Credentials {
     }
 }
 
-/// Whether `who` may do all of `wanted` ([`MAY_READ`] and the like) to a file with these attributes.
+/// Whether `who` may do all of `wanted` ([`MAY_READ`] and the like) to a file with these
+/// attributes.
 ///
 /// # Errors
 /// Of reading the file's list.

@@ -222,10 +222,13 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
             layout: VdevLayout::Raidz { parity: 1, devices },
         }],
         properties: Settings::from([("ashift".into(), "12".into())]),
-        filesystem_properties: Settings::from([(
-            "mountpoint".into(),
-            mountpoint.to_string_lossy().into_owned(),
-        )]),
+        filesystem_properties: Settings::from([
+            (
+                "mountpoint".into(),
+                mountpoint.to_string_lossy().into_owned(),
+            ),
+            (NFS_PROPERTY.into(), NFS_SHARE.into()),
+        ]),
         command: format!("zpool create {POOL} (millpond up)"),
         ..ZpoolCreate::default()
     };
@@ -323,13 +326,6 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
     for mounted in service.zfs_mounts().mounts {
         println!("  filesystem  {} at {}", mounted.name, mounted.mountpoint);
     }
-    for share in service.nfs.offered() {
-        println!(
-            "  filesystem  {} by NFS at {}",
-            share.dataset, share.address
-        );
-        println!("              mount:   {}", mount_line(&share));
-    }
     let by_default = state == Path::new("/var/lib/millpond");
     let prefix = if by_default {
         String::new()
@@ -363,6 +359,13 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
             println!("              {label:<8} {line}");
             label = "";
         }
+    }
+    for share in service.nfs.offered() {
+        println!(
+            "  filesystem  {} by NFS at {}",
+            share.dataset, share.address
+        );
+        println!("              mount:   {}", mount_line(&share));
     }
     for refused in [service.volumes.not_shared(), service.nfs.not_shared()].concat() {
         println!("  not shared  {} ({})", refused.dataset, refused.why);

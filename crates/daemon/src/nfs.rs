@@ -337,7 +337,8 @@ impl Service {
         }
     }
 
-    /// Lets filesystems at and below a dataset be shared again that were not to be, and shares them.
+    /// Lets filesystems at and below a dataset be shared again that were not to be, and shares
+    /// them.
     pub(crate) async fn share_again(&self, open: &OpenPool, top: &str) -> Vec<String> {
         self.nfs
             .withheld

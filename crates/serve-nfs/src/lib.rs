@@ -24,8 +24,8 @@
 //!
 //! Nothing that a client sends panics the process or sizes memory unchecked. A handle gives no
 //! right: each request is checked against the share's policy by the address that it comes from, and
-//! against permissions by the user that it names ([`access::permits`]). What `sec=sys` means is that
-//! hosts which a policy lets in are believed about their users.
+//! against permissions by the user that it names ([`access::permits`]). What `sec=sys` means is
+//! that hosts which a policy lets in are believed about their users.
 #![forbid(unsafe_code)]
 
 mod answers;

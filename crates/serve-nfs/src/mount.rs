@@ -79,7 +79,8 @@ async fn mount(shares: &Shares, peer: SocketAddr, credential: &Credential, path:
             answer.u32(AUTH_SYS);
         }
         Err(status) => {
-            tracing::info!(%peer, path = %String::from_utf8_lossy(path), ?status, "NFS mount refused");
+            let path = String::from_utf8_lossy(path);
+            tracing::info!(%peer, %path, ?status, "an NFS mount is refused");
             // `mountstat3` has the same numbers, but fewer.
             answer.u32(match status {
                 Status::Perm

@@ -126,6 +126,36 @@ fn shares_come_and_go_with_property_and_pool() {
     zdb_is_clean(&server.path("disks"), "tank");
 }
 
+/// Goal: `up` shares its filesystem with this machine's root, by the line that it prints.
+#[test]
+fn up_shares_its_filesystem_with_this_machine() {
+    if !can_mount() || !need("nfs-cp of libnfs", finds("nfs-cp")) {
+        return;
+    }
+    let mut server = Server::prepare();
+    for _ in 0..2 {
+        server.launch(&["up", "--size", "1G"]);
+        server.wait_until("up says what runs", || server.log().contains("stop:"));
+        let log = server.log();
+        let port = server.nfs_port;
+        let options = format!("vers=3,proto=tcp,port={port},mountport={port},nolock");
+        let mount = format!("mount -t nfs -o {options} 127.0.0.1:");
+        let path = log
+            .split(&mount)
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next());
+        let path = path.unwrap_or_else(|| panic!("no '{mount}' in:\n{log}"));
+        let file = server.text("file");
+        std::fs::write(&file, "by NFS").expect("a file");
+        let copied = libnfs(&server, "nfs-cp", &[&file], &format!("{path}/copy"));
+        assert!(copied.status.success(), "{}", text_of(&copied));
+        let copy = server.state().join("mnt/copy");
+        assert_eq!(std::fs::read_to_string(&copy).expect("the mount"), "by NFS");
+        std::fs::remove_file(copy).expect("removed");
+        server.stop();
+    }
+}
+
 /// Goal: what others can reach names who may, unless the server is told otherwise.
 #[test]
 fn on_the_network_a_share_names_who_may() {

@@ -3,8 +3,8 @@
 //! anew (chapter 11).
 //!
 //! Locks are between clients of this server. Whoever waits for one is answered when it comes free,
-//! or after some seconds that it is blocked: it asks again then, as all clients do. Nobody is called
-//! back, so a client needs no port that can be reached.
+//! or after some seconds that it is blocked: it asks again then, as all clients do. Nobody is
+//! called back, so a client needs no port that can be reached.
 //!
 //! A restart forgets all locks. Clients are not told, as no status monitor of ours calls theirs;
 //! what they lock again of their own accord (`reclaim`) they get unless it is taken.

@@ -2,8 +2,8 @@
 //!
 //! A request that can be answered without waiting is answered on the task that read it. Others go
 //! on in tasks of their own, at most as many as the connection's memory has room for. A request is
-//! paid for as its bytes arrive, so that nobody reserves what they do not send; its answer before it
-//! is made. What is begun is done to its end, whoever waits for the answer.
+//! paid for as its bytes arrive, so that nobody reserves what they do not send; its answer before
+//! it is made. What is begun is done to its end, whoever waits for the answer.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
