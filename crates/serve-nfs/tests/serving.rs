@@ -890,6 +890,14 @@ async fn nonsense_ends_its_connection_and_nothing_else() {
             .expect("sent");
         kept.push(bad);
     }
+    // Nor do those that take no answers.
+    let args = Words::new().opaque(&root).u64(0).u32(1 << 20);
+    let asks = client::record(9, client::NFS, 3, 6, &ROOT, &args).repeat(500);
+    for _ in 0..40 {
+        let mut bad = rig.client().await;
+        bad.stream.write_all(&asks).await.expect("sent");
+        kept.push(bad);
+    }
     good.getattr(&root).await.expect("it is still served");
     let (status, ..) = {
         let file = good.create(&ROOT, &root, b"file", 1).await.expect("made");
@@ -900,4 +908,33 @@ async fn nonsense_ends_its_connection_and_nothing_else() {
         .call(client::NFS, 3, 0, &ROOT, Words::new().opaque(&[0; 1000]))
         .await;
     assert_eq!(longer.left(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_may_come_in_fragments() {
+    let rig = Rig::new(OPEN).await;
+    let (mut client, root) = rig.mounted().await;
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    let data = pattern(200_000, 5);
+    let args = Words::new()
+        .opaque(&file)
+        .u64(0)
+        .u32(200_000)
+        .u32(2)
+        .opaque(&data);
+    let whole = client::record(77, client::NFS, 3, 7, &ROOT, &args);
+    let parts: Vec<&[u8]> = whole[4..].chunks(40_000).collect();
+    for (index, part) in parts.iter().enumerate() {
+        let last = if index + 1 == parts.len() { 1 << 31 } else { 0 };
+        let mark = part.len() as u32 | last;
+        client
+            .stream
+            .write_all(&mark.to_be_bytes())
+            .await
+            .expect("sent");
+        client.stream.write_all(part).await.expect("sent");
+    }
+    assert_eq!(client.reply().await.0, 77);
+    let (found, _) = client.read(&ROOT, &file, 0, 1 << 20).await.expect("read");
+    assert!(found == data);
 }

@@ -1,9 +1,11 @@
 //! One connection: requests are read, begun as they come, and answered as they are done.
 //!
 //! A request that can be answered without waiting is answered on the task that read it. Others go
-//! on in tasks of their own, at most as many as the connection's memory has room for. A request is
-//! paid for as its bytes arrive, so that nobody reserves what they do not send; its answer before
-//! it is made. What is begun is done to its end, whoever waits for the answer.
+//! on in tasks of their own, at most as many as there is memory for (see the head of `server`). A
+//! request is paid for at once, when its first bytes are there, and its answer before it is made;
+//! what the answer does not need is given back then. So whoever waits for memory has none that others
+//! wait for, but requests for answers, which do not wait for requests. What is begun is done to its
+//! end, whoever waits for the answer.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -23,21 +25,20 @@ use crate::service::{Service, Work};
 use crate::v3::request::TRANSFER_BYTES_MAX;
 
 /// Longest record: the biggest write, and what belongs to it.
-const RECORD_BYTES_MAX: usize = TRANSFER_BYTES_MAX as usize + 4096;
+pub(super) const RECORD_BYTES_MAX: usize = TRANSFER_BYTES_MAX as usize + 4096;
 /// Fragments of a record; one is usual.
 const FRAGMENTS_MAX: usize = 64;
-/// Bytes that one connection may have under way, of requests, and of answers.
-const CONNECTION_BYTES: u32 = 8 << 20;
 /// What a request costs besides its bytes: its task.
-const REQUEST_BYTES: u32 = 16 << 10;
-/// Bytes of a request that are paid for at a time.
-const CHUNK_BYTES: usize = 128 << 10;
-/// How long a request may take from its first byte to its last.
-const RECORD_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const REQUEST_BYTES: u32 = 16 << 10;
+/// Bytes of a request that are read before it is paid for, so that nobody has memory for what they
+/// only promise to send.
+const CHUNK_BYTES: usize = 32 << 10;
+/// How long the parts of a request before and after it is paid for may take.
+const RECORD_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a client may take nothing of an answer.
 const SEND_PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes that are read at a time, of short requests.
-const READ_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 32 << 10;
 /// Pieces that are sent with one system call.
 const PIECES_MAX: usize = 64;
 
@@ -45,31 +46,36 @@ const PIECES_MAX: usize = 64;
 pub(super) struct Connection {
     pub(super) service: Arc<Service>,
     pub(super) budget: Arc<Budget>,
+    /// What its address may have of that.
+    pub(super) own: Budget,
     pub(super) peer: SocketAddr,
     /// Where programs are.
     pub(super) port: u16,
     pub(super) stopped: watch::Receiver<()>,
 }
 
-/// Memory that is given back when this is dropped: a connection's, and the server's.
+/// Memory that is given back when this is dropped: an address's, and the server's.
 struct Paid {
-    of_connection: OwnedSemaphorePermit,
+    of_address: OwnedSemaphorePermit,
     of_server: OwnedSemaphorePermit,
 }
 
 impl Paid {
-    async fn pay(connection: &Arc<Semaphore>, server: &Arc<Semaphore>, bytes: u32) -> Self {
-        // The connection's first: who waits for its own does not hold what others wait for.
-        let of_connection = take(connection, bytes).await;
+    async fn pay(address: &Arc<Semaphore>, server: &Arc<Semaphore>, bytes: u32) -> Self {
+        // The address's first: who waits for its own does not hold what others wait for.
+        let of_address = take(address, bytes).await;
         Self {
-            of_connection,
+            of_address,
             of_server: take(server, bytes).await,
         }
     }
 
-    fn merge(&mut self, other: Self) {
-        self.of_connection.merge(other.of_connection);
-        self.of_server.merge(other.of_server);
+    /// Gives back all but `bytes`.
+    fn keep(&mut self, bytes: usize) {
+        for permits in [&mut self.of_address, &mut self.of_server] {
+            let rest = permits.num_permits().saturating_sub(bytes);
+            drop(permits.split(rest));
+        }
     }
 }
 
@@ -126,11 +132,10 @@ async fn receive(
     let Connection {
         service,
         budget,
+        own,
         peer,
         ..
     } = connection;
-    let own_requests = Arc::new(Semaphore::new(CONNECTION_BYTES as usize));
-    let own_answers = Arc::new(Semaphore::new(CONNECTION_BYTES as usize));
     let mut reading = BufReader::with_capacity(READ_BYTES, reading);
     loop {
         let mut mark = [0; 4];
@@ -138,20 +143,18 @@ async fn receive(
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             read => read?,
         };
-        let mut paid = Paid::pay(&own_requests, &budget.requests, REQUEST_BYTES).await;
-        let record = read_record(
-            &mut reading,
-            Mark::decode(mark),
-            (&own_requests, &budget.requests),
-            &mut paid,
-        );
-        let record = tokio::time::timeout(RECORD_PATIENCE, record).await;
-        let record = record.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let mark = Mark::decode(mark);
+        let bytes = record_bytes(mark)?;
+        let mut record = BytesMut::new();
+        let first = mark.length_bytes.min(CHUNK_BYTES);
+        in_time(read_until(&mut reading, &mut record, first)).await?;
+        let paid = Paid::pay(&own.requests, &budget.requests, bytes).await;
+        let record = in_time(read_rest(&mut reading, record, mark)).await?;
         let (call, work) = match understand(record) {
             Ok(understood) => understood,
             Err(Some(reply)) => {
                 let bytes = REQUEST_BYTES;
-                let paid = Paid::pay(&own_answers, &budget.answers, bytes).await;
+                let paid = Paid::pay(&own.answers, &budget.answers, bytes).await;
                 let pieces = marked(reply);
                 let _ = answers.send(Answer {
                     pieces,
@@ -164,7 +167,7 @@ async fn receive(
         let request = Request {
             service: Arc::clone(service),
             budget: Arc::clone(budget),
-            own_answers: Arc::clone(&own_answers),
+            own_answers: Arc::clone(&own.answers),
             peer: *peer,
             local,
             answers: answers.clone(),
@@ -191,49 +194,64 @@ fn understand(record: Bytes) -> Result<(Call, Work), Option<Vec<Bytes>>> {
     }
 }
 
-async fn read_record(
+fn too_long() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a request is too long")
+}
+
+/// What a request costs that begins with this mark: where more fragments follow, as much as can be.
+fn record_bytes(mark: Mark) -> io::Result<u32> {
+    let length = match mark.is_last {
+        true => mark.length_bytes,
+        false => RECORD_BYTES_MAX,
+    };
+    if mark.length_bytes > RECORD_BYTES_MAX {
+        return Err(too_long());
+    }
+    // No more than that.
+    Ok(REQUEST_BYTES + length as u32)
+}
+
+async fn in_time<T>(reading: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let outcome = tokio::time::timeout(RECORD_PATIENCE, reading).await;
+    outcome.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+}
+
+/// Reads until there are `end` bytes.
+async fn read_until(
     reading: &mut BufReader<OwnedReadHalf>,
+    record: &mut BytesMut,
+    end: usize,
+) -> io::Result<()> {
+    let missing = end.saturating_sub(record.len());
+    record.reserve(missing);
+    let mut rest = reading.take(missing as u64);
+    while record.len() < end {
+        if rest.read_buf(record).await? == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+        }
+    }
+    Ok(())
+}
+
+/// Reads the rest of a record whose first fragment, of which a part is there, has this mark.
+async fn read_rest(
+    reading: &mut BufReader<OwnedReadHalf>,
+    mut record: BytesMut,
     mut mark: Mark,
-    (own, servers): (&Arc<Semaphore>, &Arc<Semaphore>),
-    paid: &mut Paid,
 ) -> io::Result<Bytes> {
-    let too_long = || io::Error::new(io::ErrorKind::InvalidData, "a request is too long");
-    let mut record = BytesMut::new();
+    let mut end = mark.length_bytes;
     for _ in 0..FRAGMENTS_MAX {
-        let end = record.len() + mark.length_bytes;
         if end > RECORD_BYTES_MAX {
             return Err(too_long());
         }
-        while record.len() < end {
-            let chunk = (end - record.len()).min(CHUNK_BYTES);
-            // Short requests are paid for with their task.
-            if end > REQUEST_BYTES as usize {
-                // No more than a chunk.
-                paid.merge(Paid::pay(own, servers, chunk as u32).await);
-            }
-            let length = record.len();
-            if record.capacity() < end {
-                // Grows with what has arrived, until most of it is there.
-                let wanted = if length * 8 >= end {
-                    end
-                } else {
-                    length + chunk
-                };
-                record.reserve(wanted - length);
-            }
-            let mut rest = (&mut *reading).take(chunk as u64);
-            while record.len() < length + chunk {
-                if rest.read_buf(&mut record).await? == 0 {
-                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-                }
-            }
-        }
+        read_until(reading, &mut record, end).await?;
         if mark.is_last {
             return Ok(record.freeze());
         }
         let mut next = [0; 4];
         reading.read_exact(&mut next).await?;
         mark = Mark::decode(next);
+        end += mark.length_bytes;
     }
     Err(too_long())
 }
@@ -252,15 +270,17 @@ struct Request {
 impl Request {
     async fn carry_out(self, call: Call, work: Work) {
         let bytes = work.answer_bytes();
-        let paid = Paid::pay(&self.own_answers, &self.budget.answers, bytes).await;
+        let mut paid = Paid::pay(&self.own_answers, &self.budget.answers, bytes).await;
         let answer = self
             .service
             .answer(&call, work, self.peer, self.local)
             .await;
         if let Some(answer) = answer {
+            let pieces = marked(answer);
+            paid.keep(pieces.iter().map(Bytes::len).sum());
             // Where the connection is gone, nobody hears it.
             let _ = self.answers.send(Answer {
-                pieces: marked(answer),
+                pieces,
                 _paid: paid,
             });
         }

@@ -1,4 +1,11 @@
 //! The TCP layer: one listener, one task for each connection (see `connection`).
+//!
+//! # Memory
+//!
+//! What is under way has a budget: requests from when they are read until they are done, answers
+//! from before they are made until they are sent. Each half is by itself. All connections of one
+//! address have a quarter of it at most, so that whoever sends slowly, or takes no answers, holds
+//! up nobody but those of its own address; and it loses its connection for that before long.
 
 mod connection;
 mod places;
@@ -13,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use crate::error::ServerError;
 use crate::service::Service;
-use connection::{Connection, serve};
+use connection::{Connection, RECORD_BYTES_MAX, REQUEST_BYTES, serve};
 use places::Places;
 
 /// The port of a portmapper (RFC 1833 section 3.2).
@@ -31,9 +38,11 @@ const MEMORY_BYTES_MIN: u64 = 16 << 20;
 /// Most that its counters can tell.
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
-/// Memory for what is under way, of all connections together, in bytes: requests from when they are
-/// read until they are done, answers from before they are made until they are sent. These are
-/// apart, so that who waits to answer does not wait for who waits to ask.
+/// Most memory of one address, in bytes, of either half.
+const ADDRESS_BYTES_MAX: usize = 16 << 20;
+
+/// Memory for what is under way, in bytes: see the head of the module.
+#[derive(Debug, Clone)]
 pub(crate) struct Budget {
     requests: Arc<Semaphore>,
     answers: Arc<Semaphore>,
@@ -43,11 +52,22 @@ pub(crate) struct Budget {
 impl Budget {
     fn new(memory_bytes: u64) -> Self {
         let half_bytes = memory_bytes.clamp(MEMORY_BYTES_MIN, MEMORY_BYTES_MAX) / 2;
+        // No more than half a GiB.
+        Self::of_halves(half_bytes as usize)
+    }
+
+    fn of_halves(half_bytes: usize) -> Self {
         Self {
-            requests: Arc::new(Semaphore::new(half_bytes as usize)),
-            answers: Arc::new(Semaphore::new(half_bytes as usize)),
+            requests: Arc::new(Semaphore::new(half_bytes)),
+            answers: Arc::new(Semaphore::new(half_bytes)),
             half_bytes: half_bytes as u32,
         }
+    }
+
+    /// What one address may have of it: more than the biggest request.
+    fn of_address(&self) -> Self {
+        const { assert!(MEMORY_BYTES_MIN as usize / 8 > RECORD_BYTES_MAX + REQUEST_BYTES as usize) };
+        Self::of_halves((self.half_bytes as usize / 4).min(ADDRESS_BYTES_MAX))
     }
 }
 
@@ -152,7 +172,7 @@ async fn accept(
     port: u16,
     mut stopped: watch::Receiver<()>,
 ) {
-    let places = Arc::new(Places::default());
+    let places = Arc::new(Places::new(Budget::clone(&budget)));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -177,6 +197,7 @@ async fn accept(
         let connection = Connection {
             service: Arc::clone(&service),
             budget: Arc::clone(&budget),
+            own: place.budget(),
             peer,
             port,
             stopped: stopped.clone(),

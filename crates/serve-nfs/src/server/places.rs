@@ -1,13 +1,16 @@
 //! How many connections there may be.
 //!
 //! Those of one address have a part of the places only, so that whoever opens connections and says
-//! nothing does not keep others out. A client has as many as its mounts ask for (`nconnect`).
+//! nothing does not keep others out. A client has as many as its mounts ask for (`nconnect`). They
+//! share what memory their address may have.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+
+use super::Budget;
 
 /// Most connections at the same time.
 const CONNECTIONS_MAX: usize = 4096;
@@ -26,14 +29,16 @@ pub(super) enum Full {
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    /// By [`origin`]; no entry is zero.
-    by_origin: HashMap<IpAddr, usize>,
+    /// By [`origin`], and what each may have; no count is zero.
+    by_origin: HashMap<IpAddr, (usize, Budget)>,
 }
 
 /// All places of a server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Places {
     counts: Mutex<Counts>,
+    /// What all may have.
+    budget: Budget,
 }
 
 /// A connection's place; dropping it gives it back.
@@ -41,6 +46,14 @@ pub(super) struct Places {
 pub(super) struct Place {
     places: Arc<Places>,
     origin: IpAddr,
+    budget: Budget,
+}
+
+impl Place {
+    /// The memory of all connections of its address.
+    pub(super) fn budget(&self) -> Budget {
+        self.budget.clone()
+    }
 }
 
 /// What counts as one address: whoever has an IPv6 address has all 2^64 of its network.
@@ -52,21 +65,29 @@ fn origin(address: IpAddr) -> IpAddr {
 }
 
 impl Places {
+    pub(super) fn new(budget: Budget) -> Self {
+        let counts = Mutex::default();
+        Self { counts, budget }
+    }
+
     pub(super) fn take(self: &Arc<Self>, peer: IpAddr) -> Result<Place, Full> {
         let origin = origin(peer);
         let mut counts = self.counts.lock();
-        let of_origin = counts.by_origin.get(&origin).copied().unwrap_or(0);
         if counts.all >= CONNECTIONS_MAX {
             return Err(Full::Connections);
         }
-        if of_origin >= OF_ADDRESS_MAX {
+        let known = counts.by_origin.entry(origin);
+        let (of_origin, budget) = known.or_insert_with(|| (0, self.budget.of_address()));
+        if *of_origin >= OF_ADDRESS_MAX {
             return Err(Full::OfAddress);
         }
+        *of_origin += 1;
+        let budget = budget.clone();
         counts.all += 1;
-        counts.by_origin.insert(origin, of_origin + 1);
         Ok(Place {
             places: Arc::clone(self),
             origin,
+            budget,
         })
     }
 }
@@ -75,7 +96,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut counts = self.places.counts.lock();
         counts.all -= 1;
-        if let Some(of_origin) = counts.by_origin.get_mut(&self.origin) {
+        if let Some((of_origin, _)) = counts.by_origin.get_mut(&self.origin) {
             *of_origin -= 1;
             if *of_origin == 0 {
                 counts.by_origin.remove(&self.origin);
@@ -90,7 +111,7 @@ mod tests {
 
     #[test]
     fn one_address_leaves_places_to_others() {
-        let places = Arc::new(Places::default());
+        let places = Arc::new(Places::new(Budget::new(0)));
         let take = |address: &str| places.take(address.parse().unwrap());
         let mut kept: Vec<Place> = (0..OF_ADDRESS_MAX)
             .map(|_| take("10.0.0.1").unwrap())
