@@ -345,6 +345,11 @@ kill $monitor
             running.is_finished() || traffic(&server, "tank/fs")[4] > 4 << 20
         });
         if !running.is_finished() {
+            let last = Path::new(&at).join("fs/copy/3");
+            assert!(
+                !last.exists(),
+                "the copy was done before the server could be killed"
+            );
             server.kill();
             server.launch(&["daemon", "--portmapper"]);
         }
