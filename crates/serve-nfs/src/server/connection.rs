@@ -3,9 +3,9 @@
 //! A request that can be answered without waiting is answered on the task that read it. Others go
 //! on in tasks of their own, at most as many as there is memory for (see the head of `server`). A
 //! request is paid for at once, when its first bytes are there, and its answer before it is made;
-//! what the answer does not need is given back then. So whoever waits for memory has none that others
-//! wait for, but requests for answers, which do not wait for requests. What is begun is done to its
-//! end, whoever waits for the answer.
+//! what the answer does not need is given back then. So whoever waits for memory has none that
+//! others wait for, but requests for answers, which do not wait for requests. What is begun is done
+//! to its end, whoever waits for the answer.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;

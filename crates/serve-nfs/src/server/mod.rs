@@ -66,7 +66,8 @@ impl Budget {
 
     /// What one address may have of it: more than the biggest request.
     fn of_address(&self) -> Self {
-        const { assert!(MEMORY_BYTES_MIN as usize / 8 > RECORD_BYTES_MAX + REQUEST_BYTES as usize) };
+        const REQUEST_BYTES_MAX: usize = RECORD_BYTES_MAX + REQUEST_BYTES as usize;
+        const { assert!(MEMORY_BYTES_MIN as usize / 8 > REQUEST_BYTES_MAX) };
         Self::of_halves((self.half_bytes as usize / 4).min(ADDRESS_BYTES_MAX))
     }
 }
