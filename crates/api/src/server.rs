@@ -35,6 +35,8 @@ pub struct ServerInfoReply {
 pub enum Protocol {
     /// iSCSI.
     Iscsi,
+    /// NFS.
+    Nfs,
 }
 
 /// One thing that is offered on the network.
@@ -44,7 +46,7 @@ pub struct ShareInfo {
     pub protocol: Protocol,
     /// The dataset behind it.
     pub dataset: String,
-    /// Name on the network, for iSCSI the IQN.
+    /// Name on the network: for iSCSI the IQN, for NFS the path.
     pub name: String,
     /// `ADDRESS:PORT`.
     pub address: String,

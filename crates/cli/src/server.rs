@@ -13,7 +13,13 @@ pub struct Daemon {
     /// Where iSCSI listens
     #[arg(long, default_value = "127.0.0.1:3260")]
     iscsi: std::net::SocketAddr,
-    /// Share volumes with everybody on the network where millpond:iscsi names no secret
+    /// Where NFS listens
+    #[arg(long, default_value = "127.0.0.1:2049")]
+    nfs: std::net::SocketAddr,
+    /// Answer NFS clients on port 111 too, where they look for the lock manager
+    #[arg(long)]
+    portmapper: bool,
+    /// Share with everybody on the network where millpond:iscsi or sharenfs names nobody
     #[arg(long)]
     insecure: bool,
     /// Most memory for the cache, such as 2G (default: a quarter of the machine's)
@@ -62,6 +68,9 @@ impl Daemon {
             state,
             iscsi_address: self.iscsi,
             iscsi_insecure: self.insecure,
+            nfs_address: self.nfs,
+            nfs_insecure: self.insecure,
+            nfs_portmapper: self.portmapper,
             cache_bytes: size(self.cache.as_deref())?,
         })
     }
@@ -93,9 +102,11 @@ pub fn down(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn protocol(protocol: Protocol) -> &'static str {
+/// What a protocol is called.
+pub fn protocol(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Iscsi => "iscsi",
+        Protocol::Nfs => "nfs",
     }
 }
 
@@ -118,6 +129,13 @@ pub fn info(client: &Client) -> anyhow::Result<()> {
         }
     );
     for share in &info.shares {
+        if share.protocol == Protocol::Nfs {
+            println!(
+                "nfs: {} at {} ({})",
+                share.name, share.address, share.dataset
+            );
+            continue;
+        }
         let who = match (&share.user, &share.mutual) {
             (Some(user), None) => format!("CHAP as {user}"),
             (Some(user), Some(mutual)) => format!("CHAP as {user}, mutual with secret {mutual}"),

@@ -8,6 +8,7 @@ use filesystem::ZplInit;
 use volume::ZvolInit;
 
 use crate::error::from_dataset;
+use crate::nfs::NFS_PROPERTY;
 use crate::owners::OwnedQuota;
 use crate::pools::OpenPool;
 use crate::properties::by_full_names;
@@ -81,6 +82,9 @@ pub(crate) async fn zfs_create(
     for (name, value) in &typed {
         if name == ISCSI_PROPERTY {
             service.check_share(value)?;
+        }
+        if name == NFS_PROPERTY {
+            service.check_nfs_share(value)?;
         }
     }
     if !call.parents

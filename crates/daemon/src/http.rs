@@ -16,13 +16,13 @@ use std::time::Duration;
 use api::{
     Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
     IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ServerInfo, ServerStop,
-    ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount,
-    ZfsMountList, ZfsProject, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace,
-    ZfsUnloadKey, ZfsUnmount, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
-    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
-    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
-    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
-    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    ShareList, ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount,
+    ZfsMountList, ZfsProject, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot,
+    ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint,
+    ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
+    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
+    ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
+    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query};
@@ -192,6 +192,9 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service, call).await })
         .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service, call).await })
         .on(|service, call: ZfsUnmount| async move { zfs::zfs_unmount(&service, call).await })
+        .on(|service, call: ZfsShare| async move { service.zfs_share(call).await })
+        .on(|service, call: ZfsUnshare| async move { service.zfs_unshare(call).await })
+        .on(|service, call: ShareList| async move { Ok(service.share_list(&call)) })
         .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service, &call).await })
         .on(|service, call: ZfsProject| async move { owners::zfs_project(&service, call).await })
         .on_job(|service, call: ZfsRewrite, work| async move {

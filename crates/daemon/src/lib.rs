@@ -33,6 +33,7 @@ mod jobs;
 mod keys;
 mod mounts;
 mod names;
+mod nfs;
 mod owners;
 mod pools;
 mod properties;
@@ -80,6 +81,12 @@ pub struct Options {
     pub iscsi_address: SocketAddr,
     /// Share volumes with everybody on the network whose property does not ask for CHAP.
     pub iscsi_insecure: bool,
+    /// Where NFS listens.
+    pub nfs_address: SocketAddr,
+    /// Answer on a portmapper's port too, so that clients find the programs.
+    pub nfs_portmapper: bool,
+    /// Share filesystems with everybody on the network whose property names nobody.
+    pub nfs_insecure: bool,
     /// Most memory for the cache in bytes; a quarter of the machine's where not given.
     pub cache_bytes: Option<u64>,
 }
@@ -173,6 +180,7 @@ async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<()
         Some(wanted) => default_pool::bring_up(&service, wanted).await,
         None => Ok(None),
     };
+    service.nfs.begin().await;
     let (listening, secret) = match brought_up {
         Ok(secret) => (http::listen(Arc::clone(&service)).await, secret),
         Err(error) => (Err(error), None),

@@ -634,6 +634,7 @@ impl Service {
             if let Some(mounted) = mounted {
                 mounted.mount.release_snapshots(Some(snapshot)).await;
             }
+            self.nfs.shares().release_snapshot(head, snapshot).await;
             // One of a volume whose file is open stays so, and cannot be destroyed.
             if let Err(failure) = self.close_volume(name, UnmountMode::Clean).await {
                 tracing::debug!("{failure}");
@@ -657,6 +658,8 @@ impl Service {
                     from_mount(&doing, &error)
                 })?;
             }
+            // Whoever looks at it through NFS opens it again, if it is still there.
+            self.nfs.shares().release_snapshot(head, snapshot).await;
         }
         Ok(())
     }

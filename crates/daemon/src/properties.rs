@@ -14,6 +14,7 @@ use serve_fuse::UnmountMode;
 use crate::create::volume_reservation;
 use crate::error::{all_done, from_access, from_dataset};
 use crate::mounts::{Place, Taken, is_at_or_below};
+use crate::nfs::{NFS_PROPERTY, SHARE_PROPERTIES};
 use crate::owners::OwnedQuota;
 use crate::pools::OpenPool;
 use crate::service::Service;
@@ -155,6 +156,9 @@ pub(crate) async fn zfs_set(service: &Service, call: ZfsSet) -> Result<ZfsChange
     for (name, value) in &properties {
         if name == ISCSI_PROPERTY {
             service.check_share(value)?;
+        }
+        if name == NFS_PROPERTY {
+            service.check_nfs_share(value)?;
         }
     }
     let (quotas, properties) = OwnedQuota::split("cannot set property", &properties)?;
@@ -403,6 +407,13 @@ async fn change_properties(
         warnings = put_where_it_belongs(service, &open, name, taken, has_new_place).await?;
     }
     follow_properties(service, &open, name, is_filesystem, changes).await?;
+    let is_of_shares =
+        |(changed, _): &(String, PropertyChange)| SHARE_PROPERTIES.contains(&changed.as_str());
+    if changes.iter().any(|(changed, _)| changed == NFS_PROPERTY) {
+        warnings.extend(service.share_again(&open, name).await);
+    } else if is_filesystem && changes.iter().any(is_of_shares) {
+        warnings.extend(service.follow_nfs(&open, name).await);
+    }
     Ok(warnings)
 }
 

@@ -25,6 +25,7 @@ use crate::error::{from_access, from_pool, suspended};
 use crate::events::Events;
 use crate::jobs::Jobs;
 use crate::mounts::Mounts;
+use crate::nfs::Nfs;
 use crate::pools::{OpenPool, Pools};
 use crate::secrets::Secrets;
 use crate::state::{CachedPool, State};
@@ -35,6 +36,10 @@ use crate::{DaemonError, Options};
 /// quarter of the cache's limit.
 const ISCSI_BYTES_MIN: u64 = 128 << 20;
 const ISCSI_BYTES_MAX: u64 = 4 << 30;
+
+/// The same for NFS, of which it is an eighth.
+const NFS_BYTES_MIN: u64 = 64 << 20;
+const NFS_BYTES_MAX: u64 = 1 << 30;
 
 /// How long those who make or import a pool may take when the server leaves.
 const LAST_IMPORTS: Duration = Duration::from_secs(30);
@@ -49,6 +54,7 @@ pub(crate) struct Service {
     pub(crate) host: HostIdentity,
     pub(crate) mounts: Mounts,
     pub(crate) volumes: Volumes,
+    pub(crate) nfs: Nfs,
     pub(crate) secrets: Secrets,
     pub(crate) events: Arc<Events>,
     pub(crate) jobs: Arc<Jobs>,
@@ -70,6 +76,12 @@ impl Service {
             options.iscsi_insecure,
             (cache_bytes / 4).clamp(ISCSI_BYTES_MIN, ISCSI_BYTES_MAX),
         );
+        let nfs = Nfs::new(
+            options.nfs_address,
+            options.nfs_portmapper,
+            options.nfs_insecure,
+            (cache_bytes / 8).clamp(NFS_BYTES_MIN, NFS_BYTES_MAX),
+        );
         let state = Arc::new(state);
         let events = Arc::new(Events::default());
         Ok(Arc::new(Self {
@@ -79,6 +91,7 @@ impl Service {
             host: host_identity(),
             mounts: Mounts::default(),
             volumes,
+            nfs,
             secrets: Secrets::load(state.directory()),
             pools: Pools::new(Arc::clone(&state), cache_bytes),
             state,
@@ -131,6 +144,9 @@ impl Service {
             warnings.extend(self.mount_all(&open).await);
         }
         warnings.extend(self.open_volumes(&open).await);
+        if mount {
+            warnings.extend(self.follow_nfs(&open, &open.pool.name()).await);
+        }
         warnings
     }
 
@@ -187,6 +203,8 @@ impl Service {
 
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
     pub(crate) async fn shut_down(&self) {
+        // First: clients that ask later find their files with the next server.
+        self.nfs.stop_serving().await;
         self.volumes.stop_serving().await;
         // What is being imported is exported below; what hangs meanwhile is as after a crash.
         if tokio::time::timeout(LAST_IMPORTS, self.pools.close_names())
@@ -247,6 +265,7 @@ impl Service {
         mode: UnmountMode,
     ) -> Result<Leaving, Failure> {
         let name = open.pool.name();
+        self.end_nfs_of_pool(open).await;
         let mounted = self.mounts.last_first(&name);
         let directories = self.mounts.own_directories(&mounted);
         let released = async {
@@ -266,6 +285,9 @@ impl Service {
             Ok(leaving) => leaving,
             Err(failure) => {
                 for warning in self.open_volumes(open).await {
+                    tracing::warn!("{warning}");
+                }
+                for warning in self.follow_nfs(open, &name).await {
                     tracing::warn!("{warning}");
                 }
                 return Err(failure);
@@ -336,8 +358,8 @@ impl Service {
                 .iter()
                 .map(|open| open.pool.name())
                 .collect(),
-            shares: self.volumes.shares(&self.secrets),
-            not_shared: self.volumes.not_shared(),
+            shares: [self.volumes.shares(&self.secrets), self.nfs.offered()].concat(),
+            not_shared: [self.volumes.not_shared(), self.nfs.not_shared()].concat(),
         }
     }
 }

@@ -19,6 +19,7 @@ use serve_fuse::UnmountMode;
 use crate::compatibility::Compatibility;
 use crate::error::{all_done, from_pool, suspended};
 use crate::mounts::below_altroot;
+use crate::nfs::NFS_PROPERTY;
 use crate::owners::OwnedQuota;
 use crate::pools::OpenPool;
 use crate::properties::by_full_names;
@@ -270,6 +271,9 @@ pub(crate) async fn zpool_create(
     for (name, value) in &root_properties {
         if name == ISCSI_PROPERTY {
             service.check_share(value)?;
+        }
+        if name == NFS_PROPERTY {
+            service.check_nfs_share(value)?;
         }
     }
     let mut features = if call.no_features {

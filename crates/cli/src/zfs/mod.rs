@@ -10,7 +10,7 @@ mod values;
 use anyhow::bail;
 use api::{
     DatasetKind, SpaceOwner, ZfsChanged, ZfsCreate, ZfsDestroy, ZfsInherit, ZfsList, ZfsMount,
-    ZfsMountList, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsUnmount,
+    ZfsMountList, ZfsRename, ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot, ZfsUnmount, ZfsUnshare,
 };
 use clap::{Args, Parser, Subcommand};
 use dataset::props::{find, is_user_property, parse_size};
@@ -47,6 +47,10 @@ enum Command {
     /// Unmount filesystems
     #[command(alias = "umount")]
     Unmount(Unmount),
+    /// Share filesystems by NFS as sharenfs says
+    Share(Share),
+    /// End shares of filesystems until they are shared again
+    Unshare(Unshare),
     /// Load keys of encrypted datasets
     LoadKey(keys::LoadKey),
     /// Unload keys of encrypted datasets
@@ -200,6 +204,25 @@ struct Unmount {
 }
 
 #[derive(Debug, Args)]
+struct Share {
+    /// All filesystems
+    #[arg(short)]
+    all: bool,
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    filesystem: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Unshare {
+    /// All filesystems
+    #[arg(short)]
+    all: bool,
+    /// Filesystem, or the path that it is shared as
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    target: Option<String>,
+}
+
+#[derive(Debug, Args)]
 struct Snapshot {
     /// Children too
     #[arg(short)]
@@ -299,6 +322,20 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
                 name: unmount.target,
                 all: unmount.all,
                 force: unmount.force,
+            })?;
+            Ok(())
+        }
+        Command::Share(share) => {
+            client.call(&ZfsShare {
+                name: share.filesystem,
+                all: share.all,
+            })?;
+            Ok(())
+        }
+        Command::Unshare(unshare) => {
+            client.call(&ZfsUnshare {
+                name: unshare.target,
+                all: unshare.all,
             })?;
             Ok(())
         }

@@ -78,8 +78,11 @@ pub struct Server {
     child: Option<Child>,
     loops: Vec<String>,
     pub iscsi_port: u16,
+    pub nfs_port: u16,
     /// Where iSCSI listens.
     pub iscsi_host: &'static str,
+    /// Where NFS listens.
+    pub nfs_host: &'static str,
     /// Who the server says its host is (`ZFS_HOSTID`).
     pub hostid: Option<&'static str>,
 }
@@ -92,16 +95,19 @@ impl Server {
             std::env::var_os("MILLPOND_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
         let directory =
             TempDir::with_prefix_in("millpond-", base).expect("a directory for the test");
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .expect("a free port")
-            .port();
+        let listeners = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0"));
+        let [port, nfs_port] = listeners.map(|listener| {
+            let address = listener.and_then(|listener| listener.local_addr());
+            address.expect("a free port").port()
+        });
         Self {
             directory,
             child: None,
             loops: Vec::new(),
             iscsi_port: port,
+            nfs_port,
             iscsi_host: "127.0.0.1",
+            nfs_host: "127.0.0.1",
             hostid: None,
         }
     }
@@ -124,6 +130,7 @@ impl Server {
         let child = Command::new(MILLPOND)
             .args(words)
             .arg(format!("--iscsi={}:{}", self.iscsi_host, self.iscsi_port))
+            .arg(format!("--nfs={}:{}", self.nfs_host, self.nfs_port))
             .env("MILLPOND_STATE", self.state())
             .envs(self.hostid.map(|hostid| ("ZFS_HOSTID", hostid)))
             .stdin(Stdio::null())

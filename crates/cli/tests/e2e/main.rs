@@ -31,6 +31,7 @@ mod matrix_2_4;
 mod million;
 mod mounts;
 mod multihost;
+mod nfs;
 mod posix;
 mod properties;
 mod races;

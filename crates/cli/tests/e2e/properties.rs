@@ -57,7 +57,7 @@ fn what_would_have_no_effect_is_refused_by_name() {
         ("tank", "nbmand=on"),
         ("tank", "vscan=on"),
         ("tank", "zoned=on"),
-        ("tank", "sharenfs=on"),
+        ("tank", "sharenfs=crossmnt"),
         ("tank", "sharesmb=on"),
         ("tank", "context=system_u:object_r:tmp_t:s0"),
         ("tank", "fscontext=x"),
