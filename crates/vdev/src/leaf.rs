@@ -245,9 +245,12 @@ impl Leaf {
             let mut status = self.status.lock();
             status.state = state;
             status.aux = aux;
-            if !self.usable.swap(state.is_usable(), Ordering::AcqRel) && state.is_usable() {
+            // Counted first: who finds it in use finds as well that it came. Else the end of a scan
+            // in between would take it to have been there all the time.
+            if state.is_usable() && !self.usable.load(Ordering::Acquire) {
                 self.uses.fetch_add(1, Ordering::AcqRel);
             }
+            self.usable.store(state.is_usable(), Ordering::Release);
             match state {
                 VdevState::Closed => None,
                 _ => status.told.replace(state),

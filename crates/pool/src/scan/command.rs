@@ -15,6 +15,7 @@ use zio::Tx;
 
 use super::{now_s, read_only};
 use crate::core::Core;
+use crate::dtl::uses_of;
 use crate::events::Sysevent;
 use crate::{PoolError, ScrubCommand};
 
@@ -41,7 +42,9 @@ impl CommandTask {
                     _ => Txg::ZERO,
                 };
                 let function = ScanPhys::FUNCTION_SCRUB;
-                scan.setup(core, &tx, function, (from, ctx.txg)).await?;
+                let uses = uses_of(core.tree.leaves());
+                scan.setup(core, &tx, function, (from, ctx.txg), uses)
+                    .await?;
             }
             ScrubCommand::Pause if is_running && !is_paused => self.set_paused(true),
             ScrubCommand::Stop if is_running => {

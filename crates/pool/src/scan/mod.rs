@@ -65,6 +65,7 @@ use vdev::{RangeSet, ScanRead};
 use zio::Tx;
 
 use crate::core::Core;
+use crate::dtl::{Uses, uses_of};
 use crate::events::Sysevent;
 use crate::participant::{Participant, Pass, Turn};
 use crate::{PoolError, ScanFunction, ScanState, ScanStatus, directory};
@@ -264,7 +265,7 @@ impl Scan {
     pub(crate) fn start(core: &Arc<Core>) {
         let scan = &core.scan;
         if scan.state.lock().current.is_running() {
-            scan.begin_run(core, true);
+            scan.begin_run(core, None);
             let mut state = scan.state.lock();
             if state.current.is_paused() {
                 state.run.pause_s = now_s(core);
@@ -302,12 +303,15 @@ impl Scan {
         });
     }
 
-    fn begin_run(&self, core: &Core, is_continued: bool) {
+    /// Readies what a scan counts since it began, with the devices that were in use then, or since
+    /// it was continued after an import.
+    fn begin_run(&self, core: &Core, uses: Option<Uses>) {
+        let is_continued = uses.is_none();
         let blocks = Blocks::new(core.pipeline.clone(), core.errors.clone());
         *self.blocks.write() = Some(blocks);
         core.errors.begin_scrub();
-        if !is_continued {
-            core.dirty_times.note_uses(&core.tree);
+        if let Some(uses) = uses {
+            core.dirty_times.note_uses(uses);
         }
         let mut state = self.state.lock();
         state.run = Run {
@@ -493,13 +497,15 @@ impl Scan {
         }
     }
 
-    /// Begins a scan, in syncing context (`dsl_scan_setup_sync`).
+    /// Begins a scan, in syncing context (`dsl_scan_setup_sync`). `uses` are from before its txgs
+    /// were chosen.
     async fn setup(
         &self,
         core: &Core,
         tx: &Tx,
         function: u64,
         (min_txg, max_txg): (Txg, Txg),
+        uses: Uses,
     ) -> Result<(), PoolError> {
         let mut phys = ScanPhys {
             function,
@@ -528,7 +534,7 @@ impl Scan {
                 leaf.take_scan_failed();
             }
         }
-        self.begin_run(core, false);
+        self.begin_run(core, Some(uses));
         core.identity.mark_dirty();
         let text = format!("func={function} mintxg={min_txg} maxtxg={max_txg}");
         core.history.internal(tx, "scan setup", text).await?;
@@ -637,6 +643,7 @@ impl Scan {
                 return Ok(());
             }
         }
+        let uses = uses_of(core.tree.leaves());
         let Some(range) = self.needed_resilver(core, txg, When::Now) else {
             return Ok(());
         };
@@ -646,7 +653,7 @@ impl Scan {
         }
         self.state.lock().is_asked_for = false;
         let tx = Tx::syncing(txg);
-        self.setup(core, &tx, ScanPhys::FUNCTION_RESILVER, range)
+        self.setup(core, &tx, ScanPhys::FUNCTION_RESILVER, range, uses)
             .await
     }
 
