@@ -32,7 +32,10 @@ for name in d0 d1 d2; do
 done
 hold() {
   [ "${disk%:*}" != 0 ] || return 0
-  mkdir "$group" || { echo "disks cannot be held: there is no cgroup v1 blkio; BENCH_DISK=0:0" >&2; exit 1; }
+  mkdir "$group" || {
+    echo "disks cannot be held: there is no blkio of cgroup v1; BENCH_DISK=0:0 leaves them" >&2
+    exit 1
+  }
   for loop in "${loops[@]}"; do
     local number; number=$(printf '%d:%d' "0x$(stat -c %t "$loop")" "0x$(stat -c %T "$loop")")
     for way in read write; do
