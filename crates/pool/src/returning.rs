@@ -71,7 +71,9 @@ impl Core {
         count
     }
 
-    async fn look_for(self: &Arc<Self>, guid: Guid) -> Result<bool, PoolError> {
+    /// Looks whether a device that is not there is back, or another one in its place; whether that
+    /// is used now.
+    pub(crate) async fn look_for(self: &Arc<Self>, guid: Guid) -> Result<bool, PoolError> {
         let Some(vdev) = self.tree.find(guid) else {
             return Ok(false);
         };

@@ -87,13 +87,19 @@ fn carry_out(request: &mut Request) -> io::Result<()> {
 
 /// One system call towards the end of `request`.
 fn call(request: &mut Request) -> Result<usize, Errno> {
-    let files = request.files.clone();
+    let Request {
+        files,
+        direct,
+        offset_bytes,
+        action,
+        ..
+    } = request;
     let descriptor = match &files.direct {
-        Some(direct) if request.direct => direct,
+        Some(file) if *direct => file,
         _ => &files.buffered,
     };
-    let offset = request.offset_bytes;
-    match &mut request.action {
+    let offset = *offset_bytes;
+    match action {
         Action::Read { buffer } => {
             let offset = offset + buffer.filled() as u64;
             let target = buffer.unfilled_slice();

@@ -63,7 +63,8 @@ pub(super) struct Error<'a> {
     path: &'a [Arc<Vdev>],
     /// What the vdev's state was, where that is the point.
     before: Option<VdevState>,
-    io: Option<(ErrorKind, DeviceIo, i32, Limits)>,
+    /// With the limits of its kind, if devices are faulted or degraded for that.
+    io: Option<(DeviceIo, i32, Option<(ErrorKind, Limits)>)>,
     block: Option<Bookmark>,
 }
 
@@ -105,7 +106,16 @@ impl<'a> Error<'a> {
     ) -> Self {
         Error {
             path,
-            io: Some((kind, io, errno, limits)),
+            io: Some((io, errno, Some((kind, limits)))),
+            ..Self::pool()
+        }
+    }
+
+    /// An operation that a device does not answer.
+    pub(super) fn of_waiting(path: &'a [Arc<Vdev>], io: DeviceIo) -> Self {
+        Error {
+            path,
+            io: Some((io, 0, None)),
             ..Self::pool()
         }
     }
@@ -145,7 +155,7 @@ pub(super) fn ereport(
         add_vdev(&mut pairs, core, what.path, vdev);
     }
     let bookmark = match &what.io {
-        Some((_, io, errno, _)) => {
+        Some((io, errno, _)) => {
             add_io(&mut pairs, io, *errno);
             (io.bookmark != Bookmark::default()).then_some(io.bookmark)
         }
@@ -166,7 +176,7 @@ pub(super) fn ereport(
             .push("zio_level", NvValue::Int64(bookmark.level))
             .push("zio_blkid", bookmark.block_id);
     }
-    if let Some((kind, _, _, limits)) = &what.io {
+    if let Some((_, _, Some((kind, limits)))) = &what.io {
         let names = match kind {
             ErrorKind::Io => ["vdev_io_n", "vdev_io_t"],
             ErrorKind::Checksum => ["vdev_cksum_n", "vdev_cksum_t"],

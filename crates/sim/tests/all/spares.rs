@@ -30,7 +30,7 @@ fn leaf(name: &str) -> VdevLayout {
     })
 }
 
-async fn add_spare(sim: &SimWorld, pool: &Pool, name: &str) {
+pub async fn add_spare(sim: &SimWorld, pool: &Pool, name: &str) {
     add_disk(sim, name);
     let spec = AddSpec {
         vdevs: vec![VdevSpec {
@@ -63,7 +63,7 @@ fn spares(pool: &Pool) -> String {
 }
 
 /// Waits, while txgs come, until something is so.
-async fn until(pool: &Pool, what: &str, is_so: impl Fn(&Pool) -> bool) {
+pub async fn until(pool: &Pool, what: &str, is_so: impl Fn(&Pool) -> bool) {
     for _ in 0..300 {
         if is_so(pool) {
             return;
@@ -74,7 +74,7 @@ async fn until(pool: &Pool, what: &str, is_so: impl Fn(&Pool) -> bool) {
     panic!("{what}: {} [{}]", shape(pool), spares(pool));
 }
 
-fn is_whole(pool: &Pool, disk: &str) -> bool {
+pub fn is_whole(pool: &Pool, disk: &str) -> bool {
     find(&pool.status().root, disk)
         .is_some_and(|vdev| vdev.state == VdevState::Online && !vdev.is_stale)
 }
@@ -95,7 +95,7 @@ async fn files_are_whole(pool: &Pool, fs: &Filesystem, numbers: std::ops::Range<
     }
 }
 
-async fn scrub_finds_nothing(pool: &Pool) {
+pub async fn scrub_finds_nothing(pool: &Pool) {
     pool.scrub(ScrubCommand::Start).await.unwrap();
     pool.wait_for_scrub(true).await;
     let scan = pool.scrub_status().unwrap();
@@ -107,13 +107,13 @@ async fn scrub_finds_nothing(pool: &Pool) {
     );
 }
 
-async fn leave(pool: Arc<Pool>, fs: Arc<Filesystem>) {
+pub async fn leave(pool: Arc<Pool>, fs: Arc<Filesystem>) {
     fs.close().await.unwrap();
     pool.export(false).await.unwrap();
 }
 
 #[derive(Default)]
-struct Told(Mutex<Vec<PoolEvent>>);
+pub struct Told(Mutex<Vec<PoolEvent>>);
 
 impl EventSink for Told {
     fn event(&self, event: PoolEvent) {
@@ -122,6 +122,13 @@ impl EventSink for Told {
 }
 
 impl Told {
+    /// What was told of this class.
+    pub fn of(&self, class: &str) -> Vec<PoolEvent> {
+        let events = self.0.lock();
+        let is_it = |event: &&PoolEvent| event.class == class;
+        events.iter().filter(is_it).cloned().collect()
+    }
+
     /// What was told of vdevs and resilvers, in order.
     fn classes(&self) -> Vec<String> {
         let events = self.0.lock();
