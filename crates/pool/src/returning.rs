@@ -127,7 +127,7 @@ impl Core {
     }
 
     async fn found_at(&self, path: &str, guid: Guid) -> Found {
-        let Ok(device) = self.world.opener.open(path, true).await else {
+        let Ok(device) = vdev::open_patiently(&self.world, path, true).await else {
             return Found::Nothing;
         };
         let Ok(labels) = vdev::read_labels(&*device).await else {

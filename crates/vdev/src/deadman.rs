@@ -7,7 +7,7 @@
 //! | After | What happens |
 //! |---|---|
 //! | 5 s | Reads that can be answered without the device are. |
-//! | 20 s | It is told ([`ErrorReport::Deadman`]), and the device is given up if the pool has all its data without it: what waits for it fails, what it does not take it lacks from then on, as of a device that is gone. |
+//! | 40 s | It is told ([`ErrorReport::Deadman`]), and the device is given up if the pool has all its data without it: what waits for it fails, what it does not take it lacks from then on, as of a device that is gone. |
 //! | 300 s | Others may be told that the pool waits ([`VdevTree::longest_wait`]). |
 //!
 //! **Several at once.** Where devices beside it keep operations waiting as well, half as long at
@@ -27,14 +27,15 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use device::World;
+use device::{Device, DeviceError, World};
 use format::Guid;
+use futures::future::{Either, select};
 
 use crate::common::Common;
 use crate::leaf::Leaf;
 use crate::report::ErrorReport;
 use crate::state::{VdevAux, VdevState};
-use crate::tree::VdevTree;
+use crate::tree::{PATIENCE, VdevTree};
 use crate::watch::Watched;
 
 /// How often a device may hang before it stays away, since its errors were cleared.
@@ -45,7 +46,8 @@ pub(super) const HANGS_MAX: u32 = 3;
 pub struct DeadmanLimits {
     /// From here on, reads are answered without the device where that is possible.
     pub lag_s: u32,
-    /// From here on, the pool does without the device where that is possible.
+    /// From here on, the pool does without the device where that is possible. Longer than what
+    /// counts as slow (`zio_slow_io_ms`), and than the system takes to reset a disk.
     pub give_up_s: u32,
     /// From here on, the pool is taken to stand still (`zfs_deadman_ziotime_ms`).
     pub stand_still_s: u32,
@@ -55,7 +57,7 @@ impl Default for DeadmanLimits {
     fn default() -> Self {
         DeadmanLimits {
             lag_s: 5,
-            give_up_s: 20,
+            give_up_s: 40,
             stand_still_s: 300,
         }
     }
@@ -138,6 +140,44 @@ fn look(common: &Common, now_ns: u64) {
     common.set_longest(longest);
 }
 
+/// Opens a device that is no part of a pool's tree, to look at its labels or write them. Nobody waits
+/// for it for ever: once it has kept an operation waiting for [`PATIENCE`], it is given up.
+///
+/// # Errors
+/// Those of the opening; [`DeviceError::Hung`].
+pub async fn open_patiently(
+    world: &World,
+    path: &str,
+    read_only: bool,
+) -> Result<Arc<dyn Device>, DeviceError> {
+    let opening = world.opener.open(path, read_only);
+    let device = match select(opening, world.clock.sleep(PATIENCE)).await {
+        Either::Left((device, _)) => device?,
+        Either::Right(_) => {
+            return Err(DeviceError::Hung {
+                path: path.to_owned(),
+            });
+        }
+    };
+    let watched = Watched::new(device);
+    let (weak, clock) = (Arc::downgrade(&watched), world.clock.clone());
+    world.spawn.spawn(Box::pin(async move {
+        let patience = PATIENCE.as_secs() as u32;
+        loop {
+            clock.sleep(Duration::from_secs(1)).await;
+            let Some(watched) = weak.upgrade() else {
+                return;
+            };
+            let waiting = watched.look(clock.monotonic_ns(), u32::MAX, patience);
+            if waiting.looks >= patience {
+                watched.give_up();
+                return;
+            }
+        }
+    }));
+    Ok(watched)
+}
+
 impl Leaf {
     /// The pool goes on without its device, which does not answer: see the module's head.
     fn give_up(&self, overdue: u64) {
@@ -164,7 +204,7 @@ impl Leaf {
     /// Whether a device that it had before has not answered everything yet: it may still change.
     pub fn is_busy(&self) -> bool {
         let mut before = self.before.lock();
-        before.retain(|watched| device::Device::outstanding(&**watched) > 0);
+        before.retain(|watched| watched.outstanding() > 0);
         !before.is_empty()
     }
 }

@@ -79,7 +79,7 @@ mod trim;
 mod watch;
 
 pub use config::Scope;
-pub use deadman::DeadmanLimits;
+pub use deadman::{DeadmanLimits, open_patiently};
 pub use draid::Draid;
 pub use error::VdevError;
 pub use geometry::{Column, Columns, Geometry, metaslab_span};

@@ -14,8 +14,8 @@ use sim::torture::{Layout, create, create_told, import, inspect, patiently, simu
 
 const DISK_MIB: u64 = 96;
 /// How long a client may have to wait: until the device is given up, and a bit.
-const BEARABLE: Duration = Duration::from_secs(25);
-/// How long a read may take that can be answered elsewhere.
+const BEARABLE: Duration = Duration::from_secs(45);
+/// How long a read may take that can be answered elsewhere, for each disk that hangs.
 const READ_BEARABLE: Duration = Duration::from_secs(8);
 
 /// The disk takes what it is given, and does not answer.
@@ -79,7 +79,12 @@ fn hung_disks_are_done_without_and_come_back() {
 
             // What has to be read meanwhile, before the disks are given up.
             pool.pipeline().cache().clear();
-            let old = within(READ_BEARABLE, "a read", get(&fs, "old1")).await;
+            let old = within(
+                READ_BEARABLE * hung.len() as u32,
+                &format!("a read, {layout:?}"),
+                get(&fs, "old1"),
+            )
+            .await;
             assert_eq!(old.unwrap(), data(1, 400_000));
             for index in &hung {
                 assert_eq!(state(&pool, &format!("disk{index}")), VdevState::Online);
@@ -93,18 +98,13 @@ fn hung_disks_are_done_without_and_come_back() {
             within(BEARABLE, "a sync", pool.sync()).await.unwrap();
             for index in &hung {
                 let name = format!("disk{index}");
-                assert_eq!(
-                    state(&pool, &name),
-                    VdevState::CantOpen,
-                    "{}",
-                    shape(&pool)
-                );
+                assert_eq!(state(&pool, &name), VdevState::CantOpen, "{}", shape(&pool));
             }
             assert!(pool.suspended().is_none());
             let deadman = told.of("ereport.fs.zfs.deadman");
             assert_eq!(deadman.len(), hung.len());
             for event in &deadman {
-                assert!(event.pairs.u64("zio_delta").unwrap() >= 19_000_000_000);
+                assert!(event.pairs.u64("zio_delta").unwrap() >= 39_000_000_000);
                 assert!(event.pairs.u64("vdev_guid").is_some());
             }
 
@@ -241,7 +241,7 @@ fn disks_that_hang_together_are_not_given_up_by_chance() {
                 pool.sync().await.unwrap();
             })
         };
-        tokio::time::sleep(Duration::from_secs(40)).await;
+        tokio::time::sleep(Duration::from_secs(70)).await;
         assert_eq!(state(&pool, "disk0"), VdevState::Online);
         disks[1].release();
         within(Duration::from_secs(5), "the rest", writing)
@@ -269,7 +269,8 @@ fn a_spare_stands_in_for_a_disk_that_hangs() {
         add_spare(&sim, &pool, "spare").await;
         let disk = sim.disk("disk1").unwrap();
         for round in 0..3 {
-            put(&fs, "file", &data(round, 2_000_000)).await.unwrap();
+            let name = format!("file{round}");
+            put(&fs, &name, &data(round, 2_000_000)).await.unwrap();
             hang(&disk);
             within(BEARABLE, "a sync", pool.sync()).await.unwrap();
             let stands_in = |pool: &Pool| is_whole(pool, "spare");
@@ -293,7 +294,7 @@ fn a_spare_stands_in_for_a_disk_that_hangs() {
 /// Whoever wants something of a pool with a disk that hangs gets an answer.
 #[test]
 fn nobody_waits_for_ever_for_a_hung_disk() {
-    let longest = Duration::from_secs(60);
+    let longest = Duration::from_secs(120);
     for what in ["offline", "replace", "detach", "export", "hung import"] {
         simulate(async move {
             let sim = SimWorld::new(951);

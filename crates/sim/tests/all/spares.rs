@@ -30,6 +30,7 @@ fn leaf(name: &str) -> VdevLayout {
     })
 }
 
+/// Adds a new disk as a spare.
 pub async fn add_spare(sim: &SimWorld, pool: &Pool, name: &str) {
     add_disk(sim, name);
     let spec = AddSpec {
@@ -74,6 +75,7 @@ pub async fn until(pool: &Pool, what: &str, is_so: impl Fn(&Pool) -> bool) {
     panic!("{what}: {} [{}]", shape(pool), spares(pool));
 }
 
+/// Whether a disk works and lacks nothing.
 pub fn is_whole(pool: &Pool, disk: &str) -> bool {
     find(&pool.status().root, disk)
         .is_some_and(|vdev| vdev.state == VdevState::Online && !vdev.is_stale)
@@ -95,6 +97,7 @@ async fn files_are_whole(pool: &Pool, fs: &Filesystem, numbers: std::ops::Range<
     }
 }
 
+/// Scrubs.
 pub async fn scrub_finds_nothing(pool: &Pool) {
     pool.scrub(ScrubCommand::Start).await.unwrap();
     pool.wait_for_scrub(true).await;
@@ -107,11 +110,13 @@ pub async fn scrub_finds_nothing(pool: &Pool) {
     );
 }
 
+/// Closes and exports.
 pub async fn leave(pool: Arc<Pool>, fs: Arc<Filesystem>) {
     fs.close().await.unwrap();
     pool.export(false).await.unwrap();
 }
 
+/// Keeps all events.
 #[derive(Default)]
 pub struct Told(Mutex<Vec<PoolEvent>>);
 
