@@ -37,6 +37,7 @@ pub async fn heal(
         }
         if let Some(disk) = sim.disk(&name) {
             disk.clear_faults();
+            disk.release();
             disk.set_gone(false);
         }
         disks.mends(&name);
