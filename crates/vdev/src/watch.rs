@@ -324,3 +324,66 @@ impl std::fmt::Debug for Watched {
         self.device.fmt(out)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
+
+    use super::*;
+
+    const LAG: u32 = 2;
+    const OVERDUE: u32 = 4;
+
+    /// Goal: an operation counts until the device has answered it, whoever waits; one that was given
+    /// up fails at once, as does all that comes later. Method: looks by hand at a disk that stalls.
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_waits_for_counts_until_it_is_answered() {
+        let sim = SimWorld::new(1);
+        let disk = sim.add_disk("d", 1 << 20);
+        let opened = sim.world().opener.open("d", false).await.unwrap();
+        let watched = Watched::new(opened);
+        let look = || watched.look(1_000_000_000, LAG, OVERDUE);
+        watched.write(0, vec![1; 512].into()).await.unwrap();
+        assert_eq!(look().looks, 0, "what is answered does not wait");
+
+        disk.inject(Fault::new(SimOp::Read, FaultEffect::Stall).times(1));
+        let short = Duration::from_secs(1);
+        let read = tokio::time::timeout(short, watched.read(0, 512)).await;
+        assert!(read.is_err());
+        assert_eq!((look().looks, watched.lags()), (1, false));
+        // Others are answered meanwhile.
+        watched.read(512, 512).await.unwrap();
+        assert_eq!((look().looks, watched.lags()), (2, true));
+        assert!(
+            tokio::time::timeout(short, watched.until_it_lags())
+                .await
+                .is_ok()
+        );
+        assert_eq!(look().looks, 3);
+        let news = look().news.expect("it is overdue");
+        assert_eq!((news.operation, news.size_bytes), (Operation::Read, 512));
+        assert!(look().news.is_none(), "it is told once");
+        disk.release();
+        assert_eq!((look().looks, watched.lags()), (0, false));
+
+        disk.inject(Fault::new(SimOp::Write, FaultEffect::Stall));
+        let waiting = {
+            let watched = watched.clone();
+            tokio::spawn(async move { watched.write_flushed(4096, vec![2; 512].into()).await })
+        };
+        tokio::time::sleep(short).await;
+        watched.give_up();
+        let given_up = waiting.await.unwrap();
+        assert!(matches!(
+            given_up,
+            Err(WriteFlushedError::Write(DeviceError::Hung { .. }))
+        ));
+        let later = watched.read(0, 512).await;
+        assert!(matches!(later, Err(DeviceError::Hung { .. })));
+        assert_eq!((disk.peek(4096, 1)[0], watched.outstanding()), (0, 1));
+        disk.release();
+        assert_eq!((disk.peek(4096, 1)[0], watched.outstanding()), (2, 0));
+    }
+}

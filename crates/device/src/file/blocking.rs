@@ -17,11 +17,13 @@ use crate::{Cpu, CpuPool};
 /// Operations in flight at once. Enough to keep a disk's queue busy; the threads sleep in the
 /// kernel, so they cost memory, not CPU.
 const THREADS: usize = 32;
+/// More of them, while all those are stuck: a device that does not answer keeps its threads.
+const THREADS_EXTRA_MAX: usize = 512;
 
 /// The process's one pool, started at first use.
 pub(super) fn pool() -> &'static CpuPool {
     static POOL: OnceLock<CpuPool> = OnceLock::new();
-    POOL.get_or_init(|| CpuPool::new(THREADS))
+    POOL.get_or_init(|| CpuPool::elastic(THREADS, THREADS_EXTRA_MAX))
 }
 
 /// Carries out `request` on a worker.
