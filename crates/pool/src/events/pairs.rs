@@ -63,8 +63,10 @@ pub(super) struct Error<'a> {
     path: &'a [Arc<Vdev>],
     /// What the vdev's state was, where that is the point.
     before: Option<VdevState>,
-    /// With the limits of its kind, if devices are faulted or degraded for that.
-    io: Option<(DeviceIo, i32, Option<(ErrorKind, Limits)>)>,
+    /// With the system's number of its error.
+    io: Option<(DeviceIo, i32)>,
+    /// How many errors of its kind are too many, where they may be.
+    limits: Option<(ErrorKind, Limits)>,
     block: Option<Bookmark>,
 }
 
@@ -75,6 +77,7 @@ impl<'a> Error<'a> {
             path: &[],
             before: None,
             io: None,
+            limits: None,
             block: None,
         }
     }
@@ -106,7 +109,8 @@ impl<'a> Error<'a> {
     ) -> Self {
         Error {
             path,
-            io: Some((io, errno, Some((kind, limits)))),
+            io: Some((io, errno)),
+            limits: Some((kind, limits)),
             ..Self::pool()
         }
     }
@@ -115,7 +119,7 @@ impl<'a> Error<'a> {
     pub(super) fn of_waiting(path: &'a [Arc<Vdev>], io: DeviceIo) -> Self {
         Error {
             path,
-            io: Some((io, 0, None)),
+            io: Some((io, 0)),
             ..Self::pool()
         }
     }
@@ -155,7 +159,7 @@ pub(super) fn ereport(
         add_vdev(&mut pairs, core, what.path, vdev);
     }
     let bookmark = match &what.io {
-        Some((io, errno, _)) => {
+        Some((io, errno)) => {
             add_io(&mut pairs, io, *errno);
             (io.bookmark != Bookmark::default()).then_some(io.bookmark)
         }
@@ -176,7 +180,7 @@ pub(super) fn ereport(
             .push("zio_level", NvValue::Int64(bookmark.level))
             .push("zio_blkid", bookmark.block_id);
     }
-    if let Some((_, _, Some((kind, limits)))) = &what.io {
+    if let Some((kind, limits)) = &what.limits {
         let names = match kind {
             ErrorKind::Io => ["vdev_io_n", "vdev_io_t"],
             ErrorKind::Checksum => ["vdev_cksum_n", "vdev_cksum_t"],
