@@ -1,8 +1,8 @@
 //! CPU workers: a small pool of threads for work that would hold up an async task.
 //!
 //! [`CpuPool::elastic`] is for work that may block for good, such as system calls on a device that
-//! does not answer: where all workers are stuck, others are started, so that other devices' work goes
-//! on.
+//! does not answer: where all workers are stuck, others are started, so that other devices' work
+//! goes on.
 //!
 //! One first-in first-out queue under one lock, taken once per piece of work; pieces are tens of
 //! microseconds and more (checksums and compression of whole blocks), so the lock is not felt.

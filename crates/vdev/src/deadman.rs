@@ -1,14 +1,18 @@
 //! Devices that do not answer (`vdev_deadman`, module/zfs/vdev.c; `zio_deadman`, module/zfs/zio.c).
 //!
 //! OpenZFS tells of such an I/O after five minutes, and waits on: a single device that hangs stops
-//! the pool, whatever its redundancy. Here, a look at every device each second ([`look_each_second`])
-//! does more. By how long its oldest operation has been waiting ([`DeadmanLimits`]):
+//! the pool, whatever its redundancy. Here, a look at every device each second
+//! ([`look_each_second`]) does more. By how long its oldest operation has been waiting
+//! ([`DeadmanLimits`]):
 //!
 //! | After | What happens |
 //! |---|---|
 //! | 5 s | Reads that can be answered without the device are. |
-//! | 40 s | It is told ([`ErrorReport::Deadman`]), and the device is given up if the pool has all its data without it: what waits for it fails, what it does not take it lacks from then on, as of a device that is gone. |
+//! | 40 s | It is told ([`ErrorReport::Deadman`]), and the device is given up where possible. |
 //! | 300 s | Others may be told that the pool waits ([`VdevTree::longest_wait`]). |
+//!
+//! A device is given up if the pool has all its data without it. What waits for it fails, and what
+//! it does not take it lacks from then on, as of a device that is gone.
 //!
 //! **Several at once.** Where devices beside it keep operations waiting as well, half as long at
 //! least, and the pool cannot do without all of them, none is given up: it is the controller or the
@@ -18,9 +22,9 @@
 //!
 //! **Coming back.** What a device that was given up had taken, it may still carry out. That is
 //! harmless as long as nobody relies on the device: it lacks the transaction groups of all that was
-//! given up, and whatever is written to the same place later is written when it is back. So it is not
-//! opened before it has answered everything ([`Leaf::is_busy`]). One that hung
-//! [`HANGS_MAX`] times is faulted, and stays away until it is cleared.
+//! given up, and whatever is written to the same place later is written when it is back. So it is
+//! not opened before it has answered everything ([`Leaf::is_busy`]). One that hung [`HANGS_MAX`]
+//! times is faulted, and stays away until it is cleared.
 
 use std::sync::Arc;
 use std::sync::Weak;
@@ -140,8 +144,8 @@ fn look(common: &Common, now_ns: u64) {
     common.set_longest(longest);
 }
 
-/// Opens a device that is no part of a pool's tree, to look at its labels or write them. Nobody waits
-/// for it for ever: once it has kept an operation waiting for [`PATIENCE`], it is given up.
+/// Opens a device that is no part of a pool's tree, to look at its labels or write them. Nobody
+/// waits for it for ever: once it has kept an operation waiting for 30 seconds, it is given up.
 ///
 /// # Errors
 /// Those of the opening; [`DeviceError::Hung`].
