@@ -337,7 +337,8 @@ mod tests {
     const OVERDUE: u32 = 4;
 
     /// Goal: an operation counts until the device has answered it, whoever waits; one that was
-    /// given up fails at once, as does all that comes later. Method: looks by hand at a disk that stalls.
+    /// given up fails at once, as does all that comes later. Method: looks by hand at a disk that
+    /// stalls.
     #[tokio::test(start_paused = true)]
     async fn what_nobody_waits_for_counts_until_it_is_answered() {
         let sim = SimWorld::new(1);

@@ -1,6 +1,7 @@
 //! Goal: a device that does not answer stops nobody as long as the pool can do without it, and
-//! what it does when it wakes up does no harm; where the pool needs it, the pool waits, says so, and
-//! goes on. Method: scripts with disks that take operations and do not answer until they are told to.
+//! what it does when it wakes up does no harm; where the pool needs it, the pool waits, says so,
+//! and goes on. Method: scripts with disks that take operations and do not answer until they are
+//! told to.
 
 use std::sync::Arc;
 use std::time::Duration;
