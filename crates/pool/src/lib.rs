@@ -46,6 +46,7 @@ mod clones;
 mod config;
 mod core;
 mod create;
+mod deadman;
 mod dedup;
 mod deferred;
 mod diagnosis;
@@ -114,5 +115,5 @@ pub use status::{
 };
 pub use tables::{CloneStatus, DedupStatus, ExpansionStatus};
 pub use topology::{AttachSpec, OfflineSpec, Onlined};
-pub use vdev::{IoStats, TopologyError, VdevAux};
+pub use vdev::{DeadmanLimits, IoStats, TopologyError, VdevAux};
 pub use vdevs::{AddSpec, clear_label};

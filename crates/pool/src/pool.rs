@@ -690,6 +690,11 @@ impl Pool {
         self.core.tree.tops().iter().any(|top| replaces(top))
     }
 
+    /// Says how long devices may keep operations waiting (tunable `zfs_deadman_ziotime_ms`).
+    pub fn set_deadman_limits(&self, limits: vdev::DeadmanLimits) {
+        self.core.tree.set_deadman_limits(limits);
+    }
+
     /// Lets scrubs and resilvers wait where they are, or go on (tunable
     /// `zfs_scan_suspend_progress`).
     pub fn hold_scans(&self, hold: bool) {

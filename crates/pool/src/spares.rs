@@ -251,14 +251,14 @@ impl Core {
     /// Whether the label was another one before.
     async fn tidy(&self, guid: Guid, path: &str) -> Result<bool, PoolError> {
         let opener = &self.world.opener;
-        let device = opener.open(path, true).await?;
+        let device = vdev::open_patiently(&self.world, path, true).await?;
         if label_use(self, &*device, guid).await != Some(SpareUse::Own) {
             return Ok(false);
         }
         drop(device);
         self.auxiliary.lock().spares.release(guid);
         opener.lend(path).await;
-        let device = opener.open(path, false).await?;
+        let device = vdev::open_patiently(&self.world, path, false).await?;
         if label_use(self, &*device, guid).await == Some(SpareUse::Own) {
             let label = auxiliary::label_of(config::STATE_SPARE, guid, path);
             write_detached_labels(&*device, &label).await?;
@@ -306,7 +306,7 @@ pub(crate) async fn stand_in(
         }),
         None => Err(TopologyError::NoSuchVdev { guid: spare }.into()),
     };
-    let device = core.world.opener.open(&path, true).await?;
+    let device = vdev::open_patiently(&core.world, &path, true).await?;
     check_free(label_use(core, &*device, spare).await)?;
     drop(device);
     let vdevs = [VdevSpec {

@@ -134,7 +134,7 @@ async fn refuse_own(core: &Core, path: &str, old: &Vdev, replace: bool) -> Resul
         return in_use();
     }
     // Under another name, or the very device that is to be replaced.
-    let device = core.world.opener.open(path, true).await?;
+    let device = vdev::open_patiently(&core.world, path, true).await?;
     let label = crate::discover::read_label(&device, path).await;
     let own = label
         .filter(|label| label.config.u64("pool_guid") == Some(core.guid().get()))

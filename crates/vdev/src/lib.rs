@@ -13,6 +13,7 @@
 //! | `draid`, `draid_maps` | dRAID's groups, rows and permutations |
 //! | `indirect` | what was on removed vdevs: reading it, and where to free it |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
+//! | `watch`, `deadman` | devices that do not answer |
 //! | `meter` | latencies, sizes and queue depths of a leaf's I/O |
 //! | `label` | labels and uberblocks |
 //! | `survey` | labels and uberblocks with what is wrong of them, for people |
@@ -34,6 +35,7 @@
 
 mod common;
 mod config;
+mod deadman;
 mod draid;
 mod draid_maps;
 mod error;
@@ -74,8 +76,10 @@ mod topology;
 mod topology_tests;
 mod tree;
 mod trim;
+mod watch;
 
 pub use config::Scope;
+pub use deadman::{DeadmanLimits, open_patiently};
 pub use draid::Draid;
 pub use error::VdevError;
 pub use geometry::{Column, Columns, Geometry, metaslab_span};

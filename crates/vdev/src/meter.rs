@@ -241,6 +241,11 @@ impl Meter {
         self.slow.load(Ordering::Relaxed)
     }
 
+    /// Counts operations that take long, and are not waited for.
+    pub(super) fn count_slow(&self, count: u64) {
+        self.slow.fetch_add(count, Ordering::Relaxed);
+    }
+
     /// Forgets the slow ones.
     pub(super) fn clear_slow(&self) {
         self.slow.store(0, Ordering::Relaxed);
