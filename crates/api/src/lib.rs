@@ -42,7 +42,8 @@ pub use jobs::{
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,
-    Operations, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport, VdevSpec, VdevState,
+    Operations, RebuildReport, RebuildState, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport,
+    VdevSpec, VdevState,
 };
 pub use zevents::{
     Digits, Pair, PairValue, ZfsEvent, ZpoolEvents, ZpoolEventsClear, ZpoolEventsClearReply,

@@ -117,6 +117,9 @@ pub struct ZpoolAttach {
     pub new_device: String,
     /// It takes the other one's place, which leaves the pool when the new one has everything.
     pub replace: bool,
+    /// It is rebuilt in the order of the disk, without checksums, and everything verified then.
+    #[serde(default)]
+    pub sequential: bool,
     /// `ashift` of the new device.
     pub ashift: Option<u8>,
     /// Use a device that looks in use.

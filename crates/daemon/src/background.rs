@@ -47,6 +47,8 @@ struct Works {
 /// A scrub or resilver.
 struct Scan {
     kind: JobKind,
+    /// A sequential rebuild.
+    is_rebuild: bool,
     work: Work,
 }
 
@@ -204,6 +206,7 @@ impl Background {
     fn scan(&self, kind: JobKind, pool: &Pool) -> Scan {
         Scan {
             kind,
+            is_rebuild: false,
             work: self.begin(kind, pool),
         }
     }
@@ -241,6 +244,7 @@ impl Background {
             .filter(|status| status.state == pool::ScanState::Scanning);
         let kind = match running {
             Some(status) => Some(kind_of(status)),
+            None if pool.is_rebuilding() => Some(JobKind::Resilver),
             // It begins with one of the next transaction groups.
             None => pool.is_resilver_due().then_some(JobKind::Resilver),
         };
@@ -251,7 +255,10 @@ impl Background {
             if let Some(status) = own {
                 scan.work.progress(progress_of(status));
             }
-            let is_whole = own.is_some_and(|own| own.state == pool::ScanState::Finished);
+            let is_whole = match scan.is_rebuild {
+                true => is_rebuilt(&pool.rebuilds()),
+                false => own.is_some_and(|own| own.state == pool::ScanState::Finished),
+            };
             self.events.tell_of(
                 pool,
                 match (scan.kind, is_whole) {
@@ -276,7 +283,14 @@ impl Background {
             );
             self.scan(kind, pool)
         });
-        let Some(status) = running else { return false };
+        let Some(status) = running else {
+            scan.is_rebuild = pool.is_rebuilding();
+            if scan.is_rebuild {
+                scan.work.progress(progress_of_rebuilds(&pool.rebuilds()));
+            }
+            return scan.is_rebuild;
+        };
+        scan.is_rebuild = false;
         scan.work.progress(progress_of(status));
         let was_paused = scan.work.job().state == JobState::Paused;
         let is_paused = status.pause_time_s != 0;
@@ -302,6 +316,28 @@ impl Background {
         self.events.tell_of(pool, EventKind::PoolExported);
         self.closed.send_replace(true);
     }
+}
+
+/// Whether the rebuild that ended last was complete.
+fn is_rebuilt(rebuilds: &[pool::RebuildStatus]) -> bool {
+    let last = rebuilds.iter().max_by_key(|rebuild| rebuild.end_time_s);
+    last.is_some_and(|last| last.state == pool::RebuildState::Complete)
+}
+
+fn progress_of_rebuilds(rebuilds: &[pool::RebuildStatus]) -> Progress {
+    let active = rebuilds
+        .iter()
+        .filter(|rebuild| rebuild.state == pool::RebuildState::Active);
+    let mut out = Progress {
+        done: 0,
+        total: 0,
+        unit: Unit::Bytes,
+    };
+    for rebuild in active {
+        out.done += rebuild.scanned_bytes.min(rebuild.estimated_bytes);
+        out.total += rebuild.estimated_bytes;
+    }
+    out
 }
 
 fn progress_of(scan: &pool::ScanStatus) -> Progress {

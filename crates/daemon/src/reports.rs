@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use api::{
     ActivityReport, CheckpointReport, ClassIo, DatasetKind as ApiKind, DedupBucket, DedupCounts,
     DedupReport, ExpansionReport, HistoryRecord as ApiRecord, IoClass, IoReport, Latencies,
-    Operations, PoolReport, PoolStatusReport, Property, PropertyMap, RemovalReport, ScanReport,
-    Source, VdevAux, VdevKind, VdevReport,
+    Operations, PoolReport, PoolStatusReport, Property, PropertyMap, RebuildReport, RemovalReport,
+    ScanReport, Source, VdevAux, VdevKind, VdevReport,
 };
 use dataset::{DatasetKind, PropertySetting, props};
 use format::{Guid, NvList, NvValue};
@@ -111,6 +111,7 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         is_stale: status.is_stale,
         is_deferred: status.is_deferred,
         scan_repaired_bytes: status.scan_repaired_bytes,
+        rebuild: status.rebuild.as_ref().map(rebuild),
         size_bytes: status.size_bytes,
         allocated_bytes: status.allocated_bytes,
         physical_bytes: status.physical_bytes,
@@ -369,6 +370,28 @@ fn dedup(status: &PoolStatus) -> Option<DedupReport> {
             })
             .collect(),
     })
+}
+
+fn rebuild(status: &pool::RebuildStatus) -> RebuildReport {
+    RebuildReport {
+        state: match status.state {
+            pool::RebuildState::Active => api::RebuildState::Active,
+            pool::RebuildState::Canceled => api::RebuildState::Canceled,
+            pool::RebuildState::Complete => api::RebuildState::Complete,
+        },
+        start_time_s: status.start_time_s,
+        end_time_s: status.end_time_s,
+        scan_time_ms: status.scan_time_ms,
+        scanned_bytes: status.scanned_bytes,
+        issued_bytes: status.issued_bytes,
+        rebuilt_bytes: status.rebuilt_bytes,
+        estimated_bytes: status.estimated_bytes,
+        errors: status.errors,
+        pass_time_ms: status.pass_time_ms,
+        pass_scanned_bytes: status.pass_scanned_bytes,
+        pass_issued_bytes: status.pass_issued_bytes,
+        pass_skipped_bytes: status.pass_skipped_bytes,
+    }
 }
 
 fn scan(status: &ScanStatus) -> ScanReport {

@@ -27,6 +27,8 @@ pub(crate) const DDT_STATISTICS: &str = "DDT-statistics";
 pub(crate) const BRT_VDEV_PREFIX: &str = "com.fudosecurity:brt:vdev:";
 /// In a top-level vdev's ZAP: space map of what only the checkpoint uses.
 pub(crate) const CHECKPOINT_SPACE_MAP: &str = "com.delphix:pool_checkpoint_sm";
+/// In a top-level vdev's ZAP: the last sequential rebuild of its devices.
+pub(crate) const VDEV_REBUILD: &str = "org.openzfs:vdev_rebuild";
 /// In a RAID-Z vdev's ZAP: state of its last expansion (1 under way, 2 done).
 pub(crate) const RAIDZ_EXPAND_STATE: &str = "org.openzfs:raidz_expand_state";
 pub(crate) const RAIDZ_EXPAND_START: &str = "org.openzfs:raidz_expand_start_time";

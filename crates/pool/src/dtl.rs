@@ -85,7 +85,7 @@ impl Participant for DirtyTimes {
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
             let core = pass.core;
-            let is_scanning = core.scan.is_running();
+            let is_scanning = core.is_scanning();
             if pass.is_dirty()
                 && self
                     .sync(&pass.space(), core.dsl.mos(), &core.tree, is_scanning)
@@ -198,6 +198,11 @@ impl DirtyTimes {
     /// A scan begins: it reaches the devices that are in use now.
     pub(crate) fn note_uses(&self, tree: &VdevTree) {
         self.uses.lock().extend(uses_of(tree.leaves()));
+    }
+
+    /// A rebuild of these leaves begins: the same.
+    pub(crate) fn note_uses_of(&self, leaves: Vec<Arc<Vdev>>) {
+        self.uses.lock().extend(uses_of(leaves));
     }
 
     /// Whether a leaf has not come into use since the scan began, or since it was recorded that it

@@ -341,6 +341,33 @@ pub enum PoolError {
         /// The pool.
         pool: String,
     },
+    /// A device cannot be attached to be rebuilt: a resilver is under way, or about to begin.
+    #[error("currently resilvering")]
+    ResilverUnderWay {
+        /// The pool.
+        pool: String,
+    },
+    /// A device cannot be attached to be resilvered: a sequential rebuild is under way.
+    #[error("currently sequentially resilvering")]
+    RebuildUnderWay {
+        /// The pool.
+        pool: String,
+    },
+    /// The vdev is none whose devices can be rebuilt sequentially.
+    #[error("{vdev}: only devices of mirrors can be sequentially reconstructed")]
+    CannotRebuild {
+        /// The top-level vdev.
+        vdev: String,
+    },
+    /// The pool has not the feature for rebuilds.
+    #[error(
+        "device_rebuild feature must be enabled in order to use sequential reconstruction; enable \
+         it with 'zpool set feature@device_rebuild=enabled {pool}'"
+    )]
+    RebuildDisabled {
+        /// The pool.
+        pool: String,
+    },
     /// A pool cannot be split.
     #[error("Unable to split {pool}: {why}")]
     CannotSplit {

@@ -28,6 +28,7 @@
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
 //! | [`ScanSpec`] and `discover` | libzutil's zutil_import.c |
 //! | [`ScrubCommand`] and `scan` | dsl_scan.c; vdev.c: `vdev_dtl_reassess` |
+//! | [`RebuildStatus`] and `rebuild` | vdev_rebuild.c |
 //! | `config` | spa_config.c |
 //! | [`FeatureState`] and `features` | zfeature.c |
 //! | [`HistoryRecord`] and `history` | spa_history.c |
@@ -67,6 +68,7 @@ mod participant;
 mod pool;
 mod probe;
 mod props;
+mod rebuild;
 mod removed;
 mod reopen;
 mod returning;
@@ -100,6 +102,7 @@ pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};
+pub use rebuild::{RebuildState, RebuildStatus};
 pub use removed::{RemovalState, RemovalStatus};
 pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
 pub use scan::{ScrubCommand, ScrubNumbers};

@@ -13,12 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
+use crate::rebuild::Fence;
 use crate::report::{ErrorReport, ErrorSink, IgnoreErrors};
 
 /// Shared by all leaves of a tree.
 pub(super) struct Common {
     errors: RwLock<Arc<dyn ErrorSink>>,
     pub(super) halt: Halt,
+    /// Between intent logs and sequential rebuilds.
+    pub(super) fence: Fence,
 }
 
 impl Default for Common {
@@ -26,6 +29,7 @@ impl Default for Common {
         Common {
             errors: RwLock::new(Arc::new(IgnoreErrors)),
             halt: Halt::default(),
+            fence: Fence::default(),
         }
     }
 }

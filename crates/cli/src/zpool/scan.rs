@@ -101,7 +101,7 @@ fn progress(scan: &ScanReport, is_scrub: bool) -> Vec<String> {
 }
 
 /// The same for `-j`, as OpenZFS's `scan_stats`.
-pub fn json(scan: &ScanReport, exact: bool, number: &dyn Fn(u64) -> Value) -> Value {
+pub fn json(scan: &ScanReport, exact: bool, number: &dyn Fn(u64) -> Value) -> Map<String, Value> {
     let bytes = |value: u64| {
         if exact {
             number(value)
@@ -135,7 +135,7 @@ pub fn json(scan: &ScanReport, exact: bool, number: &dyn Fn(u64) -> Value) -> Va
         bytes(scan.pass_issued_bytes),
     );
     out.insert("issued".into(), bytes(scan.issued_bytes));
-    Value::Object(out)
+    out
 }
 
 #[cfg(test)]

@@ -35,7 +35,9 @@ impl CommandTask {
         };
         match self.command {
             ScrubCommand::Start | ScrubCommand::Continue if is_paused => self.set_paused(false),
-            ScrubCommand::Start | ScrubCommand::Continue if !is_running => {
+            ScrubCommand::Start | ScrubCommand::Continue
+                if !is_running && !core.is_rebuilding() =>
+            {
                 let from = match self.command {
                     ScrubCommand::Continue => scan.last_scrubbed_txg(),
                     _ => Txg::ZERO,
@@ -108,12 +110,13 @@ pub(crate) async fn command(core: &Arc<Core>, command: ScrubCommand) -> Result<(
     }
     core.check_not_suspended()?;
     let pool = || core.identity.name();
+    let is_rebuilding = core.is_rebuilding();
     {
         let state = core.scan.state.lock();
         let at = &state.current;
         let is_scrub = at.is_running() && !at.is_resilver();
         match command {
-            _ if at.is_running() && at.is_resilver() => {
+            _ if at.is_running() && at.is_resilver() || is_rebuilding => {
                 return Err(PoolError::Resilvering { pool: pool() });
             }
             ScrubCommand::Start | ScrubCommand::Continue if is_scrub && !at.is_paused() => {

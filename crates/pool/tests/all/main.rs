@@ -17,6 +17,7 @@ mod import;
 mod layouts;
 mod logs;
 mod peer;
+mod rebuild;
 mod rewind;
 mod scan;
 mod scan_peer;
