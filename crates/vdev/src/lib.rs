@@ -61,6 +61,8 @@ mod queue;
 mod raidz;
 mod range_set;
 mod rebuild;
+#[cfg(test)]
+mod rebuild_tests;
 mod report;
 mod state;
 mod survey;

@@ -456,9 +456,9 @@ impl Rebuilds {
         }
         self.begin_run(core, &top);
         loop {
-            if top.rebuild_txgs().is_none() {
+            if top.rebuild_txgs().is_none() || !top.can_rebuild() {
                 // The device is gone, or cannot be written now: a resilver is for it when it is
-                // back.
+                // back. So it is for a dRAID vdev's, which OpenZFS began to rebuild.
                 return Ended::Needless;
             }
             if txg < self.phys(id).max_txg {

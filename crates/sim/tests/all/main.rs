@@ -10,6 +10,7 @@ mod faults;
 mod multihost;
 mod panics;
 mod passes;
+mod rebuild;
 mod spares;
 mod split;
 mod stale_logs;
