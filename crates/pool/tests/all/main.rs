@@ -18,6 +18,7 @@ mod layouts;
 mod logs;
 mod peer;
 mod rebuild;
+mod rebuild_peer;
 mod rewind;
 mod scan;
 mod scan_peer;
