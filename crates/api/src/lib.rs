@@ -58,13 +58,13 @@ pub use zfs::{
     ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply, ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
-    CheckpointReport, DedupBucket, DedupCounts, DedupReport, ExpansionReport, FoundPoolReport,
-    HistoryRecord, ImportedPool, PoolHealth, PoolHistory, PoolReport, PoolStatusReport,
-    PoolUpgrade, RemovalReport, RemovalState, RewindReport, ScanFunction, ScanReport, ScanState,
-    ScrubAction, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply, ZpoolAttach, ZpoolCheckpoint,
-    ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolDetach, ZpoolExport,
-    ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList,
-    ZpoolListReply, ZpoolOffline, ZpoolOnline, ZpoolOnlineReply, ZpoolReguid, ZpoolRemove,
-    ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolSplitReply, ZpoolStatus,
-    ZpoolStatusReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply,
+    CheckpointReport, DedupBucket, DedupCounts, DedupReport, ErrorScrubReport, ExpansionReport,
+    FoundPoolReport, HistoryRecord, ImportedPool, PoolHealth, PoolHistory, PoolReport,
+    PoolStatusReport, PoolUpgrade, RemovalReport, RemovalState, RewindReport, ScanFunction,
+    ScanReport, ScanState, ScrubAction, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply,
+    ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy,
+    ZpoolDetach, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply,
+    ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolOffline, ZpoolOnline, ZpoolOnlineReply,
+    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
+    ZpoolSplitReply, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply,
 };

@@ -44,11 +44,21 @@ struct Works {
     activities: BTreeMap<(Guid, ActivityKind), Work>,
 }
 
+/// What a scan goes through.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ScanOf {
+    /// All data, or what devices lack of it.
+    Data,
+    /// The space of a vdev: a sequential rebuild.
+    Space,
+    /// The error log.
+    Errors,
+}
+
 /// A scrub or resilver.
 struct Scan {
     kind: JobKind,
-    /// A sequential rebuild.
-    is_rebuild: bool,
+    of: ScanOf,
     work: Work,
 }
 
@@ -206,7 +216,7 @@ impl Background {
     fn scan(&self, kind: JobKind, pool: &Pool) -> Scan {
         Scan {
             kind,
-            is_rebuild: false,
+            of: ScanOf::Data,
             work: self.begin(kind, pool),
         }
     }
@@ -242,9 +252,13 @@ impl Background {
         let running = status
             .as_ref()
             .filter(|status| status.state == pool::ScanState::Scanning);
+        let errors = pool.error_scrub();
+        let is_whole_of_errors = errors.is_some_and(|at| at.state == pool::ScanState::Finished);
+        let errors = errors.filter(|at| at.state == pool::ScanState::Scanning);
         let kind = match running {
             Some(status) => Some(kind_of(status)),
             None if pool.is_rebuilding() => Some(JobKind::Resilver),
+            None if errors.is_some() => Some(JobKind::Scrub),
             // It begins with one of the next transaction groups.
             None => pool.is_resilver_due().then_some(JobKind::Resilver),
         };
@@ -255,9 +269,10 @@ impl Background {
             if let Some(status) = own {
                 scan.work.progress(progress_of(status));
             }
-            let is_whole = match scan.is_rebuild {
-                true => is_rebuilt(&pool.rebuilds()),
-                false => own.is_some_and(|own| own.state == pool::ScanState::Finished),
+            let is_whole = match scan.of {
+                ScanOf::Space => is_rebuilt(&pool.rebuilds()),
+                ScanOf::Errors => is_whole_of_errors,
+                ScanOf::Data => own.is_some_and(|own| own.state == pool::ScanState::Finished),
             };
             self.events.tell_of(
                 pool,
@@ -284,13 +299,25 @@ impl Background {
             self.scan(kind, pool)
         });
         let Some(status) = running else {
-            scan.is_rebuild = pool.is_rebuilding();
-            if scan.is_rebuild {
+            if let Some(errors) = errors {
+                scan.of = ScanOf::Errors;
+                scan.work.progress(Progress {
+                    done: errors.examined,
+                    total: errors.examined.saturating_add(errors.to_examine),
+                    unit: Unit::Blocks,
+                });
+                let is_paused = errors.pause_time_s != 0;
+                scan.work.set_paused(is_paused);
+                return !is_paused;
+            }
+            let is_rebuilding = pool.is_rebuilding();
+            if is_rebuilding {
+                scan.of = ScanOf::Space;
                 scan.work.progress(progress_of_rebuilds(&pool.rebuilds()));
             }
-            return scan.is_rebuild;
+            return is_rebuilding;
         };
-        scan.is_rebuild = false;
+        scan.of = ScanOf::Data;
         scan.work.progress(progress_of(status));
         let was_paused = scan.work.job().state == JobState::Paused;
         let is_paused = status.pause_time_s != 0;

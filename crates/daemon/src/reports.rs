@@ -303,6 +303,7 @@ pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
             .is_none_or(api::PoolCondition::is_healthy),
         condition,
         scan: status.scan.as_ref().map(scan),
+        error_scrub: status.error_scrub.as_ref().map(error_scrub),
         checkpoint: status.checkpoint.as_ref().map(|at| CheckpointReport {
             created_s: at.created_s,
             space_bytes: at.space_bytes.values().sum(),
@@ -394,6 +395,26 @@ fn rebuild(status: &pool::RebuildStatus) -> RebuildReport {
     }
 }
 
+fn scan_state(state: pool::ScanState) -> api::ScanState {
+    match state {
+        pool::ScanState::Scanning => api::ScanState::Scanning,
+        pool::ScanState::Finished => api::ScanState::Finished,
+        pool::ScanState::Canceled => api::ScanState::Canceled,
+    }
+}
+
+fn error_scrub(status: &pool::ErrorScrubStatus) -> api::ErrorScrubReport {
+    api::ErrorScrubReport {
+        state: scan_state(status.state),
+        start_time_s: status.start_time_s,
+        end_time_s: status.end_time_s,
+        pause_time_s: status.pause_time_s,
+        examined: status.examined,
+        to_examine: status.to_examine,
+        errors: status.errors,
+    }
+}
+
 fn scan(status: &ScanStatus) -> ScanReport {
     // One that another system began did nothing here.
     let here = |bytes: u64| if status.verify_only { bytes } else { 0 };
@@ -402,11 +423,7 @@ fn scan(status: &ScanStatus) -> ScanReport {
             pool::ScanFunction::Scrub => api::ScanFunction::Scrub,
             pool::ScanFunction::Resilver => api::ScanFunction::Resilver,
         },
-        state: match status.state {
-            pool::ScanState::Scanning => api::ScanState::Scanning,
-            pool::ScanState::Finished => api::ScanState::Finished,
-            pool::ScanState::Canceled => api::ScanState::Canceled,
-        },
+        state: scan_state(status.state),
         start_time_s: status.start_time_s,
         end_time_s: status.end_time_s,
         pause_time_s: status.pause_time_s,

@@ -117,13 +117,14 @@ pub(crate) struct Core {
 
 impl Core {
     /// What takes part in writing a transaction group, in the order of turns.
-    pub(crate) fn participants(&self) -> [&dyn Participant; 17] {
+    pub(crate) fn participants(&self) -> [&dyn Participant; 18] {
         [
             &self.claims,
             &*self.history,
             &self.salt,
             // What it finds out goes into error and dirty time logs.
             &*self.scan,
+            &self.tables.error_scrub,
             // Before this txg's changes of space are recorded.
             &self.tables.rebuilds,
             // Frees settle in what follows.
@@ -285,6 +286,7 @@ impl Core {
         self.state.lock().closed = true;
         self.scan.closed();
         self.tables.rebuilds.closed();
+        self.tables.error_scrub.closed();
         self.auxiliary.lock().release();
         self.dsl.tasks().close();
         // Of a pool that is given up, some may wait for devices that never answer.

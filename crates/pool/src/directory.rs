@@ -11,6 +11,8 @@ pub(crate) const CHECKSUM_SALT: &str = "org.illumos:checksum_salt";
 pub(crate) const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
 pub(crate) const LOG_SPACEMAP_ZAP: &str = "com.delphix:log_spacemap_zap";
 pub(crate) const SCAN: &str = "scan";
+/// State of the last scrub of the error log.
+pub(crate) const ERROR_SCRUB: &str = "error_scrub";
 pub(crate) const ERRLOG_LAST: &str = "errlog_last";
 pub(crate) const ERRLOG_SCRUB: &str = "errlog_scrub";
 /// The checkpoint's uberblock, as integers.

@@ -400,6 +400,32 @@ pub enum PoolError {
         /// The pool.
         pool: String,
     },
+    /// A scrub of the error log is under way.
+    #[error(
+        "cannot scrub '{pool}': currently error scrubbing; use 'zpool scrub -s' to cancel error \
+         scrub"
+    )]
+    ErrorScrubActive {
+        /// The pool.
+        pool: String,
+    },
+    /// A scrub of the error log is paused.
+    #[error(
+        "cannot scrub '{pool}': error scrub is paused; use 'zpool scrub -e' to resume error scrub"
+    )]
+    ErrorScrubPaused {
+        /// The pool.
+        pool: String,
+    },
+    /// A scrub is paused, and the error log is to be scrubbed.
+    #[error(
+        "cannot scrub '{pool}': scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' to \
+         cancel scrub"
+    )]
+    ScrubPausedToCancel {
+        /// The pool.
+        pool: String,
+    },
     /// The scrub is paused already.
     #[error("cannot pause scrubbing '{pool}': scrub is paused; use 'zpool scrub' to resume scrub")]
     ScrubPaused {
@@ -484,6 +510,9 @@ impl PoolError {
                 | Self::ScrubOfOldPool { .. }
                 | Self::ScrubActive { .. }
                 | Self::ScrubPaused { .. }
+                | Self::ErrorScrubActive { .. }
+                | Self::ErrorScrubPaused { .. }
+                | Self::ScrubPausedToCancel { .. }
         )
     }
 

@@ -56,6 +56,7 @@ mod dtl;
 mod errlog;
 mod error;
 mod errors;
+mod errorscrub;
 mod events;
 mod features;
 mod history;
@@ -94,6 +95,7 @@ pub use activity::{
 pub use checkpoint::CheckpointStatus;
 pub use discover::{FoundPool, FoundState, ScanSpec, scan};
 pub use error::{DeviceUse, PoolError};
+pub use errorscrub::ErrorScrubStatus;
 pub use events::{EventSink, PoolEvent};
 pub use features::{
     SupportedFeature, is_default_feature, is_left_out_of_upgrades, supported_features,

@@ -16,6 +16,7 @@ use zio::ZioError;
 
 use crate::bootfs;
 use crate::core::Core;
+use crate::errorscrub::ErrorScrubStatus;
 use crate::events::{About, Sysevent};
 use crate::history::HistoryWhat;
 use crate::props::Change;
@@ -636,12 +637,14 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Resilvering`], [`PoolError::ScrubActive`], [`PoolError::ScrubPaused`],
-    /// [`PoolError::NoScrub`].
+    /// [`PoolError::NoScrub`], [`PoolError::ErrorScrubActive`], [`PoolError::ErrorScrubPaused`],
+    /// [`PoolError::ScrubPausedToCancel`].
     pub async fn scrub(&self, command: ScrubCommand) -> Result<(), PoolError> {
         self.check_open()?;
         scan::command(&self.core, command).await?;
         if command == ScrubCommand::Stop {
             self.core.scan.wait(true).await;
+            self.core.tables.error_scrub.wait(true).await;
         }
         Ok(())
     }
@@ -650,6 +653,7 @@ impl Pool {
     /// ended too.
     pub async fn wait_for_scrub(&self, paused: bool) {
         self.core.scan.wait(paused).await;
+        self.core.tables.error_scrub.wait(paused).await;
     }
 
     /// How many blocks a scan of a pool in use gathers before it reads them, at most. How far it is
@@ -723,6 +727,11 @@ impl Pool {
     /// The last scrub or resilver.
     pub fn scrub_status(&self) -> Option<ScanStatus> {
         self.core.scan.status(&self.core)
+    }
+
+    /// The last scrub of the error log.
+    pub fn error_scrub(&self) -> Option<ErrorScrubStatus> {
+        self.core.tables.error_scrub.status()
     }
 
     /// Bytes that are in the background to be freed: those of destroyed datasets.

@@ -12,6 +12,7 @@ use crate::VdevClass;
 use crate::activity::ActivityStatus;
 use crate::checkpoint::CheckpointStatus;
 use crate::core::Core;
+use crate::errorscrub::ErrorScrubStatus;
 use crate::layout::usable_bytes;
 use crate::rebuild::RebuildStatus;
 use crate::removed::RemovalStatus;
@@ -250,6 +251,8 @@ pub struct PoolStatus {
     pub caches: Vec<VdevStatus>,
     /// The last scrub or resilver, when there was one.
     pub scan: Option<ScanStatus>,
+    /// The last scrub of the error log, when there was one since.
+    pub error_scrub: Option<ErrorScrubStatus>,
     /// The checkpoint, or what is left of one.
     pub checkpoint: Option<CheckpointStatus>,
     /// The RAID-Z expansion that is under way, else the last one.
@@ -560,6 +563,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         spares: auxiliary.spares.statuses.clone(),
         caches: auxiliary.caches.statuses.clone(),
         scan,
+        error_scrub: core.tables.error_scrub.status(),
         checkpoint,
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),

@@ -21,6 +21,7 @@ use vdev::{VdevKind, VdevTree};
 use zio::alloc::Allocator;
 
 use crate::activity::Activities;
+use crate::errorscrub::ErrorScrub;
 use crate::rebuild::Rebuilds;
 use crate::removed::{self, RemovalStatus};
 use crate::{PoolError, config, directory};
@@ -115,6 +116,8 @@ pub(crate) struct Tables {
     pub(crate) activities: Activities,
     /// Sequential rebuilds.
     pub(crate) rebuilds: Rebuilds,
+    /// The scrub of the error log.
+    pub(crate) error_scrub: ErrorScrub,
 }
 
 fn percent(part: u64, whole: u64) -> u64 {
@@ -137,6 +140,8 @@ pub(crate) async fn load(
     out.removal = removed::report(mos, tree).await?;
     out.activities = Activities::load(mos, tree).await?;
     out.rebuilds = Rebuilds::load(mos, tree).await?;
+    let error_scrub = directory.lookup(directory::ERROR_SCRUB).await?;
+    out.error_scrub = ErrorScrub::load(error_scrub.as_ref());
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {
         out.checkpoint = Some(decode_checkpoint(&value.to_u64s())?);
     }

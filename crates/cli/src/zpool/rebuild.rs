@@ -20,6 +20,13 @@ pub fn is_active(pool: &PoolStatusReport) -> bool {
     rebuilt(pool).any(|(_, rebuild)| rebuild.state == RebuildState::Active)
 }
 
+/// Whether the last scrub was one of the error log.
+pub fn is_of_errors(pool: &PoolStatusReport) -> bool {
+    let errors_s = pool.error_scrub.map(|scrub| scrub.start_time_s);
+    let scan_s = pool.scan.as_ref().map_or(0, |scan| scan.start_time_s);
+    errors_s.is_some_and(|errors_s| errors_s >= scan_s)
+}
+
 /// What stands after each `scan:`, line by line.
 pub fn scans(pool: &PoolStatusReport) -> Vec<Vec<String>> {
     let mut out = Vec::new();
@@ -28,7 +35,9 @@ pub fn scans(pool: &PoolStatusReport) -> Vec<Vec<String>> {
         scan.filter(|scan| scan.function == function)
             .map(scan::lines)
     };
-    out.extend(lines(ScanFunction::Scrub));
+    if !is_of_errors(pool) {
+        out.extend(lines(ScanFunction::Scrub));
+    }
     let is_rebuilding = is_active(pool);
     let rebuild_end_s = match is_rebuilding {
         true => 0,

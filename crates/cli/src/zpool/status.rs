@@ -145,6 +145,9 @@ impl Status {
         if let Some(see) = said.see() {
             println!("   see: {see}");
         }
+        if let Some(scrub) = pool.error_scrub.filter(|_| rebuild::is_of_errors(pool)) {
+            println!(" scrub: {}", scan::error_lines(&scrub).join("\n\t"));
+        }
         for lines in rebuild::scans(pool) {
             println!("  scan: {}", lines.join("\n\t"));
         }
@@ -251,6 +254,9 @@ impl Status {
             Some(found) => scan::json(found, exact, &number),
             None => Map::new(),
         };
+        if let Some(scrub) = pool.error_scrub.filter(|_| rebuild::is_of_errors(pool)) {
+            scan::add_errors(&mut scans, &scrub, exact, &number);
+        }
         if let Some(rebuilds) = rebuild::json(pool, exact, self.json_int, &number) {
             scans.insert("rebuild_stats".into(), rebuilds);
         }

@@ -99,6 +99,8 @@ pub enum ScrubCommand {
     Start,
     /// The same, of what was written since the last one that was finished.
     Continue,
+    /// Start one of the blocks that the error log names, or go on with a paused one.
+    Errors,
     /// Pause it.
     Pause,
     /// Stop it.
@@ -503,6 +505,7 @@ impl Scan {
         function: u64,
         (min_txg, max_txg): (Txg, Txg),
     ) -> Result<(), PoolError> {
+        core.tables.error_scrub.give_way(core, tx).await?;
         let mut phys = ScanPhys {
             function,
             state: ScanPhys::STATE_SCANNING,

@@ -31,6 +31,10 @@ impl Scan {
 
     /// A rebuild begins, in syncing context: a scrub ends for it (`vdev_rebuild_thread`).
     pub(crate) async fn give_way(&self, core: &Core, ctx: &SyncContext) -> Result<(), PoolError> {
+        core.tables
+            .error_scrub
+            .give_way(core, &Tx::syncing(ctx.txg))
+            .await?;
         match self.is_running() {
             true => self.finish(core, ctx, false, "scan cancelled").await,
             false => Ok(()),
