@@ -129,8 +129,9 @@ impl Fence {
 }
 
 impl Vdev {
-    /// Whether the devices of this top-level vdev, or of one that it becomes, can be rebuilt sequentially: all of them hold the
-    /// same. Where that is RAID-Z, a range does not tell where its blocks begin.
+    /// Whether the devices of this top-level vdev, or of one that it becomes, can be rebuilt
+    /// sequentially: all of them hold the same. Where that is RAID-Z, a range does not tell where
+    /// its blocks begin.
     pub fn can_rebuild(&self) -> bool {
         match &self.kind {
             VdevKind::Leaf(_) => true,

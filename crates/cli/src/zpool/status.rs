@@ -151,10 +151,10 @@ impl Status {
         for lines in rebuild::scans(pool) {
             println!("  scan: {}", lines.join("\n\t"));
         }
-        if let Some(scan) = &pool.scan {
-            if let Some(warning) = progress::scan_warning(scan, pool.checkpoint.as_ref()) {
-                println!("    scan warning: {warning}");
-            }
+        if let Some(scan) = &pool.scan
+            && let Some(warning) = progress::scan_warning(scan, pool.checkpoint.as_ref())
+        {
+            println!("    scan warning: {warning}");
         }
         if let Some(removal) = &pool.removal {
             println!("remove: {}", progress::removal(removal));
