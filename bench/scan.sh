@@ -1,57 +1,66 @@
 #!/usr/bin/env bash
-# Scrub and resilver of a mirror in use, cold, against reading what they read from the disks in one
-# sequence (`dd`, direct, the disks of the mirror beside each other): on a pool just filled, then on
-# one aged by random overwrites and deletes. Then what a scrub costs those who read meanwhile.
-#   BENCH_SIZE    what is written first (4G)
+# Scrub and resilver of a mirror in use, cold, against reading its disks in one sequence (`dd`,
+# direct, both beside each other): on a pool just filled, then on one aged by random overwrites and
+# deletes. Then what a scrub costs those who read meanwhile. The disks are loop devices held to what
+# a hard disk does, so that the machine's own storage, which others use too, does not decide.
+#   BENCH_SIZE    what is written first (2G)
+#   BENCH_DISK    MB/s and operations per second of each disk (250:500; 0:0 does not hold them)
 #   BENCH_SECONDS how long the readers run (10)
 . "$(dirname "$0")/lib.sh"
-size=${BENCH_SIZE:-4G}; readers=${BENCH_SECONDS:-10}
+size=${BENCH_SIZE:-2G}; disk=${BENCH_DISK:-250:500}; readers=${BENCH_SECONDS:-10}
 bytes=$(numfmt --from=iec "$size")
+group=/sys/fs/cgroup/blkio/millpond-bench-$$
 
-forget() { sync; python3 - "$@" <<'PY'
-import os, sys
-for path in sys.argv[1:]:
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-PY
-}
 now() { date +%s.%N; }
 since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.2f", b - a }'; }
 # rate BYTES SECONDS: MB/s.
 rate() { awk -v a="$1" -v s="$2" 'BEGIN { printf "%.0f", a / s / 1e6 }'; }
-dd_read() { dd if="$1" of=/dev/null bs=1M iflag=direct status=none; }
 
-mkdir -p "$work/disks" "$work/raw"
-for disk in d0 d1 d2; do truncate -s "$((bytes + bytes / 4 + (256 << 20)))" "$work/disks/$disk"; done
-# What is read in one sequence: as many bytes, as solid.
-for disk in d0 d1; do
-  head -c "$bytes" /dev/urandom >"$work/raw/$disk"
-  forget "$work/raw/$disk"
-done
-raw_both() {
-  local begin; begin=$(now)
-  dd_read "$work/raw/d0" & local first=$!
-  dd_read "$work/raw/d1"; wait $first
-  rate "$bytes" "$(since "$begin")"
+loops=()
+clear_up() {
+  finish
+  for loop in ${loops[@]+"${loops[@]}"}; do losetup -d "$loop" || true; done
+  echo $$ >/sys/fs/cgroup/blkio/cgroup.procs 2>/dev/null || true
+  rmdir "$group" 2>/dev/null || true
 }
-raw_copy() {
-  local begin; begin=$(now)
-  dd if="$work/raw/d0" of="$work/raw/copy" bs=1M iflag=direct oflag=direct status=none
-  rate "$bytes" "$(since "$begin")"
-  rm "$work/raw/copy"
+trap clear_up EXIT
+mkdir -p "$work/disks"
+for name in d0 d1 d2; do
+  truncate -s "$((bytes + bytes / 4 + (256 << 20)))" "$work/disks/$name"
+  # What is not allocated yet would be as slow as the filesystem below when it is written first.
+  fallocate -l "$((bytes + bytes / 4 + (256 << 20)))" "$work/disks/$name"
+  loops+=("$(losetup --show -f --direct-io=on "$work/disks/$name")")
+done
+hold() {
+  [ "${disk%:*}" != 0 ] || return 0
+  mkdir "$group"
+  for loop in "${loops[@]}"; do
+    local number; number=$(printf '%d:%d' "0x$(stat -c %t "$loop")" "0x$(stat -c %T "$loop")")
+    for way in read write; do
+      echo "$number $((${disk%:*} * 1000000))" >"$group/blkio.throttle.${way}_bps_device"
+      echo "$number ${disk#*:}" >"$group/blkio.throttle.${way}_iops_device"
+    done
+  done
+  echo $$ >"$group/cgroup.procs"
+}
+hold
+# What one disk does in one sequence, as much of it as the pool has allocated.
+raw_both() {
+  local begin count; begin=$(now); count=$(($1 >> 20))
+  dd if="${loops[0]}" of=/dev/null bs=1M count=$count iflag=direct status=none & local first=$!
+  dd if="${loops[1]}" of=/dev/null bs=1M count=$count iflag=direct status=none; wait $first
+  rate "$((count << 20))" "$(since "$begin")"
 }
 
 start_millpond
 "$millpond" zpool create -o ashift=12 -O compression=off -O primarycache=metadata -m "$work/mp" \
-  bench mirror "$work/disks/d0" "$work/disks/d1"
+  bench mirror "${loops[0]}" "${loops[1]}"
 "$millpond" zfs create -o recordsize=16K bench/small
 
 allocated() { "$millpond" zpool list -Hpo allocated bench; }
 again() {
   "$millpond" zpool export bench
-  forget "$work/disks/"*
-  "$millpond" zpool import -d "$work/disks" bench
+  "$millpond" zpool import -d /dev bench
 }
 clean() {
   "$millpond" zpool status bench >"$work/status"
@@ -64,25 +73,30 @@ scrub() {
   rate "$(allocated)" "$(since "$begin")"
   clean
 }
-# Replaces one disk by another, and answers the bytes per second of what is read.
-old=d1 new=d2
+# Replaces one disk by another, and leaves the bytes per second of what is read in `speed`.
+old=1 new=2
 resilver() {
   again
   local begin; begin=$(now)
-  "$millpond" zpool replace -w bench "$work/disks/$old" "$work/disks/$new"
+  "$millpond" zpool replace -w bench "${loops[old]}" "${loops[new]}"
   speed=$(rate "$(allocated)" "$(since "$begin")")
   clean
   local swap=$old; old=$new; new=$swap
-  truncate -s 0 "$work/disks/$new"
-  truncate -s "$((bytes + bytes / 4 + (256 << 20)))" "$work/disks/$new"
+  "$millpond" zpool labelclear -f "${loops[new]}"
 }
 line() { printf '%-40s %10s %10s %8s\n' "$@"; }
+# Each between two readings of the raw disks, whose mean it is compared with.
 rows() {
-  local both copy; both=$(raw_both); copy=$(raw_copy)
-  local scrubbed; scrubbed=$(scrub)
-  line "scrub, $1" "$scrubbed" "$both" "$(ratio "$scrubbed" "$both")"
+  local size before after scrubbed
+  size=$(allocated)
+  before=$(raw_both "$size")
+  scrubbed=$(scrub)
+  after=$(raw_both "$size")
+  local raw=$(((before + after) / 2))
+  line "scrub, $1" "$scrubbed" "$raw" "$(ratio "$scrubbed" "$raw")"
   resilver
-  line "resilver, $1" "$speed" "$copy" "$(ratio "$speed" "$copy")"
+  before=$(raw_both "$size"); raw=$(((before + after) / 2))
+  line "resilver, $1" "$speed" "$raw" "$(ratio "$speed" "$raw")"
 }
 
 python3 - "$work/mp" "$bytes" <<'PY'
@@ -108,7 +122,7 @@ while written < total // 4:
     written += length
     count += 1
 PY
-echo; line "$size, MB/s of each disk" millpond "raw disk" "mp / raw"
+echo; line "$size, MB/s of each disk ($disk)" millpond "raw disk" "mp / raw"
 rows "just filled"
 
 # Two thirds of a database are written anew in pieces, in any order; every second file goes.

@@ -24,8 +24,9 @@
 use std::array;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use device::Clock;
+use device::{BoxFuture, Clock};
 use tokio::sync::SemaphorePermit;
 
 use super::leaf::IoContext;
@@ -247,6 +248,11 @@ impl Meter {
 
     pub(super) fn now_ns(&self) -> u64 {
         self.clock.monotonic_ns()
+    }
+
+    /// Completes after as many nanoseconds.
+    pub(super) fn sleep_ns(&self, ns: u64) -> BoxFuture<'static, ()> {
+        self.clock.sleep(Duration::from_nanos(ns))
     }
 
     /// When the last I/O ended.

@@ -7,14 +7,19 @@
 //! alone by who asked for it, and who goes away in the middle of a read leaves the others of the
 //! run to do the same.
 //!
+//! **Few at a time.** The more operations are under way, the fewer reads are left to be one: a disk
+//! that does few operations per second would be given small ones (`zfs_vdev_scrub_max_active`).
+//!
 //! **Others come first.** While somebody waits for I/O of this leaf, or did a moment ago, one of
-//! these reads is under way at a time (`zfs_vdev_nia_delay`, the same file: non-interactive I/O is
-//! held to its minimum while there is interactive I/O).
+//! these reads is under way at a time, a shorter one, and then none for as long as it took
+//! (`zfs_vdev_nia_delay`, the same file: non-interactive I/O is held to its minimum while there is
+//! interactive I/O). A disk that answers others is busy with a scan half of the time at most.
 //!
 //! Lock: `waiting`, for operations on maps only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use device::Device;
@@ -24,9 +29,13 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use super::meter::{IoClass, Meter, Span};
 
 /// Operations under way.
-const READS_MAX: usize = 16;
+const READS_MAX: usize = 4;
 /// Bytes of one operation made of several reads (`zfs_vdev_aggregation_limit`).
 const RUN_BYTES_MAX: u64 = 1 << 20;
+/// The same while others have I/O here.
+const COURTEOUS_BYTES_MAX: u64 = 512 << 10;
+/// How long none is begun after one beside others' I/O, at most, in nanoseconds.
+const REST_NS_MAX: u64 = 100_000_000;
 /// Bytes between two reads that are read as well (`zfs_vdev_read_gap_limit`).
 const GAP_BYTES_MAX: u64 = 32 << 10;
 /// For how long I/O that somebody waited for counts as still there, in nanoseconds.
@@ -70,6 +79,8 @@ pub(super) struct Sweep {
     pub(super) places: Semaphore,
     /// The one place while others have I/O here.
     courtesy: Semaphore,
+    /// Until when that rests, by the meter's clock; written by who has it.
+    rest_until_ns: AtomicU64,
     waiting: Mutex<Waiting>,
 }
 
@@ -78,6 +89,7 @@ impl Default for Sweep {
         Sweep {
             places: Semaphore::new(READS_MAX),
             courtesy: Semaphore::new(1),
+            rest_until_ns: AtomicU64::new(0),
             waiting: Mutex::default(),
         }
     }
@@ -118,10 +130,20 @@ impl Sweep {
                 swept = &mut answer => return swept.ok(),
                 place = self.places.acquire() => {
                     let _place = place.expect("the places are never closed");
-                    let _courtesy = self.give_way(meter).await;
-                    let run = self.waiting.lock().next_run();
+                    let courtesy = self.give_way(meter).await;
+                    let bytes_max = match courtesy {
+                        Some(_) => COURTEOUS_BYTES_MAX,
+                        None => RUN_BYTES_MAX,
+                    };
+                    let run = self.waiting.lock().next_run(bytes_max);
                     match run {
-                        Some(run) => run.read(meter).await,
+                        Some(run) => {
+                            let begun_ns = meter.now_ns();
+                            run.read(meter).await;
+                            if courtesy.is_some() {
+                                self.rest(begun_ns, meter.now_ns());
+                            }
+                        }
                         // Somebody is reading it.
                         None => return answer.await.ok(),
                     }
@@ -135,8 +157,20 @@ impl Sweep {
         if !meter.has_foreground(COURTESY_NS) {
             return None;
         }
-        let permit = self.courtesy.acquire().await.ok();
-        permit.filter(|_| meter.has_foreground(COURTESY_NS))
+        let permit = self.courtesy.acquire().await.ok()?;
+        let rest_ns = self.rest_until_ns.load(Ordering::Relaxed);
+        let rest_ns = rest_ns.saturating_sub(meter.now_ns());
+        if rest_ns > 0 {
+            meter.sleep_ns(rest_ns).await;
+        }
+        meter.has_foreground(COURTESY_NS).then_some(permit)
+    }
+
+    /// After an operation beside others' I/O.
+    fn rest(&self, begun_ns: u64, ended_ns: u64) {
+        let took_ns = ended_ns.saturating_sub(begun_ns).min(REST_NS_MAX);
+        let until_ns = ended_ns.saturating_add(took_ns);
+        self.rest_until_ns.store(until_ns, Ordering::Relaxed);
     }
 }
 
@@ -146,7 +180,7 @@ impl Waiting {
         self.entries.insert((offset, self.arrivals), entry);
     }
 
-    fn next_run(&mut self) -> Option<Run> {
+    fn next_run(&mut self, bytes_max: u64) -> Option<Run> {
         let mut run: Option<Run> = None;
         loop {
             let from = run.as_ref().map_or(self.head, |run| run.offset);
@@ -165,7 +199,7 @@ impl Waiting {
             if let Some(run) = &run {
                 let fits = Arc::ptr_eq(device, &run.device)
                     && key.0 <= run.end.saturating_add(GAP_BYTES_MAX)
-                    && end.max(run.end) - run.offset <= RUN_BYTES_MAX;
+                    && end.max(run.end) - run.offset <= bytes_max;
                 if !fits {
                     break;
                 }
@@ -222,6 +256,7 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
+    use device::sim::SimWorld;
     use device::{MemoryDevice, SystemClock};
 
     use super::*;
@@ -247,7 +282,7 @@ mod tests {
     }
 
     fn runs(waiting: &mut Waiting) -> Vec<(u64, u64, usize)> {
-        std::iter::from_fn(|| waiting.next_run())
+        std::iter::from_fn(|| waiting.next_run(RUN_BYTES_MAX))
             .map(|run| (run.offset, run.end, run.parts.len()))
             .collect()
     }
@@ -301,6 +336,32 @@ mod tests {
         assert_eq!(runs(&mut large), [(0, 16 * m, 1), (16 * m, 17 * m, 1)]);
     }
 
+    /// Beside others, a device is busy with a scan half of the time at most, in shorter operations.
+    #[tokio::test(start_paused = true)]
+    async fn a_scan_rests_as_long_as_it_reads_beside_others() {
+        let sim = SimWorld::new(1);
+        sim.add_disk("disk", 64 << 20);
+        let device = sim.world().opener.open("disk", false).await.unwrap();
+        let meter = Meter::new(sim.world().clock.clone());
+        let sweep = Sweep::default();
+        let m = 1u64 << 20;
+        let took = async |count: u64| {
+            let begun_ns = meter.now_ns();
+            let reads = (0..count * 16).map(|at| sweep.read(&meter, &device, at * m / 16, 1 << 16));
+            let swept = futures::future::join_all(reads).await;
+            assert!(swept.iter().all(Option::is_some));
+            meter.now_ns() - begun_ns
+        };
+        let alone_ns = took(8).await;
+        let foreground = meter.work(IoClass::SyncRead);
+        let beside_ns = took(8).await;
+        drop(foreground);
+        let sizes = meter.values().aggregated[IoClass::Scrub as usize];
+        assert!(sizes[19] >= 16, "{sizes:?}");
+        // Four at a time without others; one, and then a rest, beside them.
+        assert!(beside_ns > alone_ns * 3 / 2, "{beside_ns} {alone_ns}");
+    }
+
     #[tokio::test]
     async fn all_get_their_own_bytes_also_beside_others() {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("memory", 1 << 20));
@@ -333,7 +394,7 @@ mod tests {
         let scrub = IoClass::Scrub as usize;
         let operations: u64 = stats.aggregated[scrub].iter().sum::<u64>()
             + stats.individual[scrub].iter().sum::<u64>();
-        assert!(operations <= 8, "{operations}");
+        assert!(operations <= 10, "{operations}");
         assert_eq!((stats.pending[scrub], stats.active[scrub]), (0, 0));
         // Beyond the end nobody gets anything, and all are told.
         let end = 1 << 20;

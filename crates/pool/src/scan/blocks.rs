@@ -24,8 +24,10 @@ use crate::errors::ErrorLog;
 const IN_FLIGHT_BYTES_MAX: u64 = 128 << 20;
 /// In-flight bytes are counted in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 10;
-/// Blocks of one top-level vdev that are read at the same time.
-const PER_VDEV: usize = 128;
+/// Blocks of one top-level vdev that are asked for at the same time: enough small ones for the few
+/// long operations that each device makes of them (`vdev`, module `sweep`), and for long writes of
+/// what was read.
+const PER_VDEV: usize = 1024;
 
 /// Which blocks a scan reads, and how.
 #[derive(Debug, Clone, Copy)]
