@@ -55,6 +55,11 @@ fn devices_are_rebuilt_sequentially() {
         assert!(history.contains(words), "{words}: {history}");
     }
     assert_eq!(sum(), before);
+    // Without known errors there is nothing to scrub.
+    server.ok("zpool scrub -e tank");
+    assert!(!server.ok("zpool status tank").contains("error scrub"));
+    let refused = server.fails("zpool scrub -e -p tank");
+    assert!(refused.contains("cannot be used with"), "{refused}");
     server.ok("zpool export tank");
     zdb_is_clean(&server.path("disks"), "tank");
 
