@@ -103,6 +103,7 @@ pub(crate) fn from_pool(doing: &str, error: &PoolError) -> Failure {
         | PoolError::UnsupportedVersion { .. }
         | PoolError::Resilvering { .. }
         | PoolError::NoResilverDefer { .. }
+        | PoolError::NoHeadErrlog { .. }
         | PoolError::CannotSplit { .. }
         | PoolError::ScrubOfOldPool { .. }
         | PoolError::BadFeature { .. } => FailureKind::Unsupported,

@@ -400,6 +400,15 @@ pub enum PoolError {
         /// The pool.
         pool: String,
     },
+    /// The error log is to be scrubbed, and has not the form for that.
+    #[error(
+        "cannot scrub '{pool}': feature head_errlog is not enabled; enable it with 'zpool set \
+         feature@head_errlog=enabled {pool}'"
+    )]
+    NoHeadErrlog {
+        /// The pool.
+        pool: String,
+    },
     /// A scrub of the error log is under way.
     #[error(
         "cannot scrub '{pool}': currently error scrubbing; use 'zpool scrub -s' to cancel error \
@@ -510,6 +519,7 @@ impl PoolError {
                 | Self::ScrubOfOldPool { .. }
                 | Self::ScrubActive { .. }
                 | Self::ScrubPaused { .. }
+                | Self::NoHeadErrlog { .. }
                 | Self::ErrorScrubActive { .. }
                 | Self::ErrorScrubPaused { .. }
                 | Self::ScrubPausedToCancel { .. }

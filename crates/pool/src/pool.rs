@@ -638,7 +638,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Resilvering`], [`PoolError::ScrubActive`], [`PoolError::ScrubPaused`],
     /// [`PoolError::NoScrub`], [`PoolError::ErrorScrubActive`], [`PoolError::ErrorScrubPaused`],
-    /// [`PoolError::ScrubPausedToCancel`].
+    /// [`PoolError::ScrubPausedToCancel`], [`PoolError::NoHeadErrlog`].
     pub async fn scrub(&self, command: ScrubCommand) -> Result<(), PoolError> {
         self.check_open()?;
         scan::command(&self.core, command).await?;

@@ -17,6 +17,7 @@ use super::{now_s, read_only};
 use crate::core::Core;
 use crate::errorscrub::{ErrorScrubCommand, ErrorScrubTask};
 use crate::events::Sysevent;
+use crate::features::HEAD_ERRLOG;
 use crate::{PoolError, ScrubCommand};
 
 /// A command, as a sync task.
@@ -111,6 +112,9 @@ pub(crate) async fn command(core: &Arc<Core>, command: ScrubCommand) -> Result<(
     }
     core.check_not_suspended()?;
     let pool = || core.identity.name();
+    if command == ScrubCommand::Errors && !core.dsl.features().is_enabled(HEAD_ERRLOG) {
+        return Err(PoolError::NoHeadErrlog { pool: pool() });
+    }
     let errors = &core.tables.error_scrub;
     let (is_of_errors, is_errors_paused) = errors.is_running();
     let is_rebuilding = core.is_rebuilding();
