@@ -260,15 +260,16 @@ async fn what_cannot_be_read_is_left_to_a_resilver() {
     let objects = write_objects(&dataset, 12, 6).await;
     pool.sync().await.expect("sync");
     let disk = sim.disk("disk0").expect("a disk");
-    let labels = LABEL_START_BYTES..DISK_BYTES - 2 * LABEL_BYTES;
-    let fault = Fault::new(SimOp::Read, FaultEffect::Error)
-        .within(labels)
-        .times(2);
+    let object = dataset.objset().hold(objects[3]).await.expect("hold");
+    let pointer = object.block_pointer(2).await.expect("a pointer");
+    let place = pointer.dva(0).expect("a place").offset_bytes();
     let spec = attach(&sim, "disk1", false, true);
     pool.hold_scans(true);
     pool.attach("disk0", &spec).await.expect("attach");
-    disk.inject(fault);
+    disk.make_unreadable(LABEL_START_BYTES + place, 4096);
     pool.hold_scans(false);
+    pool.wait_for_rebuild().await;
+    disk.make_all_readable();
     settle(&pool).await;
     let scan = pool.status().scan.expect("a scan");
     assert_eq!(scan.function, ScanFunction::Resilver, "{scan:?}");
