@@ -42,7 +42,8 @@ pub use jobs::{
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,
-    Operations, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport, VdevSpec, VdevState,
+    Operations, RebuildReport, RebuildState, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport,
+    VdevSpec, VdevState,
 };
 pub use zevents::{
     Digits, Pair, PairValue, ZfsEvent, ZpoolEvents, ZpoolEventsClear, ZpoolEventsClearReply,
@@ -57,13 +58,13 @@ pub use zfs::{
     ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply, ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
-    CheckpointReport, DedupBucket, DedupCounts, DedupReport, ExpansionReport, FoundPoolReport,
-    HistoryRecord, ImportedPool, PoolHealth, PoolHistory, PoolReport, PoolStatusReport,
-    PoolUpgrade, RemovalReport, RemovalState, RewindReport, ScanFunction, ScanReport, ScanState,
-    ScrubAction, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply, ZpoolAttach, ZpoolCheckpoint,
-    ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolDetach, ZpoolExport,
-    ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList,
-    ZpoolListReply, ZpoolOffline, ZpoolOnline, ZpoolOnlineReply, ZpoolReguid, ZpoolRemove,
-    ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolSplitReply, ZpoolStatus,
-    ZpoolStatusReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply,
+    CheckpointReport, DedupBucket, DedupCounts, DedupReport, ErrorScrubReport, ExpansionReport,
+    FoundPoolReport, HistoryRecord, ImportedPool, PoolHealth, PoolHistory, PoolReport,
+    PoolStatusReport, PoolUpgrade, RemovalReport, RemovalState, RewindReport, ScanFunction,
+    ScanReport, ScanState, ScrubAction, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply,
+    ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy,
+    ZpoolDetach, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply,
+    ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolOffline, ZpoolOnline, ZpoolOnlineReply,
+    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
+    ZpoolSplitReply, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply,
 };

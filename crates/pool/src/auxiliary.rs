@@ -368,6 +368,7 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         is_out: false,
         is_deferred: false,
         scan_repaired_bytes: 0,
+        rebuild: None,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,

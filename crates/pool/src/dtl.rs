@@ -88,7 +88,7 @@ impl Participant for DirtyTimes {
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
             let core = pass.core;
-            let is_scanning = core.scan.is_running();
+            let is_scanning = core.is_scanning();
             if pass.is_dirty()
                 && self
                     .sync(&pass.space(), core.dsl.mos(), &core.tree, is_scanning)
@@ -202,6 +202,11 @@ impl DirtyTimes {
     /// before it was decided what it reads. Those that come later are not taken to have it.
     pub(crate) fn note_uses(&self, uses: Uses) {
         self.uses.lock().extend(uses);
+    }
+
+    /// A rebuild of these leaves begins: the same.
+    pub(crate) fn note_uses_of(&self, leaves: Vec<Arc<Vdev>>) {
+        self.uses.lock().extend(uses_of(leaves));
     }
 
     /// Whether a leaf has not come into use since the scan began, or since it was recorded that it

@@ -150,6 +150,7 @@ pub(crate) fn start(core: &Arc<Core>) {
             }
         }));
     Scan::start(core);
+    core.tables.error_scrub.start(core);
     let looping = core.clone();
     core.looping
         .spawn("sync loop", async move { looping.sync_loop().await });

@@ -118,6 +118,7 @@ impl Core {
                     ashift: None,
                     force: false,
                     replace: true,
+                    sequential: false,
                 };
                 topology::attach(self, &name, &spec).await?;
                 Ok(true)

@@ -210,7 +210,7 @@ impl Core {
         look_at_auxiliary(self).await;
         let statuses = self.auxiliary.lock().spares.statuses.clone();
         for spare in best_first(&statuses, bytes) {
-            match stand_in(self, device, spare, None).await {
+            match stand_in(self, device, spare, None, false).await {
                 Ok(()) => {
                     tracing::warn!(device = name, %spare, "a spare stands in for a device");
                     return Ok(());
@@ -285,6 +285,7 @@ pub(crate) async fn stand_in(
     target: Guid,
     spare: Guid,
     ashift: Option<u8>,
+    sequential: bool,
 ) -> Result<(), PoolError> {
     core.tree.check_attach(target, MirrorRole::Spare, true)?;
     let (path, is_file) = {
@@ -351,7 +352,8 @@ pub(crate) async fn stand_in(
             return Err(error);
         }
         drop(device);
-        take_in(core, target, &new, MirrorRole::Spare, create_txg).await
+        let role = (MirrorRole::Spare, sequential);
+        take_in(core, target, &new, role, create_txg).await
     }
     .await;
     look_at_auxiliary(core).await;

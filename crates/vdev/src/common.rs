@@ -16,6 +16,7 @@ use format::Guid;
 use parking_lot::{Mutex, RwLock};
 
 use crate::deadman::DeadmanLimits;
+use crate::rebuild::Fence;
 use crate::report::{ErrorReport, ErrorSink, IgnoreErrors};
 use crate::tree::VdevTree;
 use crate::watch::Watched;
@@ -31,6 +32,8 @@ pub(super) struct Common {
     limits: Mutex<DeadmanLimits>,
     /// Which device in use keeps an operation waiting longest, and for how many seconds.
     longest: Mutex<Option<(Guid, u32)>>,
+    /// Between intent logs and sequential rebuilds.
+    pub(super) fence: Fence,
 }
 
 impl Default for Common {
@@ -42,6 +45,7 @@ impl Default for Common {
             watched: Mutex::default(),
             limits: Mutex::default(),
             longest: Mutex::default(),
+            fence: Fence::default(),
         }
     }
 }

@@ -62,6 +62,9 @@ mod node;
 mod queue;
 mod raidz;
 mod range_set;
+mod rebuild;
+#[cfg(test)]
+mod rebuild_tests;
 mod report;
 mod state;
 mod survey;
@@ -97,6 +100,7 @@ pub use metaslab::{METASLABS_MAX, metaslab_shift};
 pub use meter::{IO_CLASSES, IoStats, LATENCY_BUCKETS, SIZE_BUCKETS};
 pub use node::{ReadFailure, Top, Vdev, Verify, WriteFailure};
 pub use range_set::RangeSet;
+pub use rebuild::Rebuilt;
 pub use report::{DeviceIo, ErrorReport, ErrorSink, IgnoreErrors, Operation, Priority, ScanRead};
 pub use state::{CounterValues, Counters, VdevAux, VdevState};
 pub use survey::{LabelSurvey, SlotSurvey, survey_labels};

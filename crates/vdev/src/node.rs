@@ -600,7 +600,9 @@ impl Vdev {
     /// Writes what is right where something wrong was read. Failing that is no error of the
     /// reader's.
     pub(crate) async fn repair(&self, offset: u64, good: Bytes, context: &IoContext) {
-        if context.speculative || !self.is_writeable(offset) {
+        // A scan reads everything that there is, so that it is not for this read alone.
+        let is_wanted = !context.speculative || context.scan.is_scan();
+        if !is_wanted || !self.is_writeable(offset) {
             return;
         }
         // Not through the queue's long way: the reader waits for it, so that it cannot come

@@ -34,6 +34,7 @@ mod multihost;
 mod posix;
 mod properties;
 mod races;
+mod rebuild;
 mod refusals;
 mod removed;
 mod reopen;

@@ -49,6 +49,7 @@ mod defer;
 mod position;
 mod queue;
 mod read_only;
+mod rebuilt;
 mod resilver;
 mod visit;
 
@@ -68,6 +69,7 @@ use crate::core::Core;
 use crate::dtl::{Uses, uses_of};
 use crate::events::Sysevent;
 use crate::participant::{Participant, Pass, Turn};
+use crate::rebuild::resilver_type;
 use crate::{PoolError, ScanFunction, ScanState, ScanStatus, directory};
 
 use blocks::{Blocks, get};
@@ -98,6 +100,8 @@ pub enum ScrubCommand {
     Start,
     /// The same, of what was written since the last one that was finished.
     Continue,
+    /// Start one of the blocks that the error log names, or go on with a paused one.
+    Errors,
     /// Pause it.
     Pause,
     /// Stop it.
@@ -448,7 +452,7 @@ impl Scan {
     }
 
     /// Whether turns are skipped for now.
-    fn rests(&self) -> bool {
+    pub(crate) fn rests(&self) -> bool {
         self.is_closing.load(Ordering::Acquire) || self.is_held.load(Ordering::Acquire)
     }
 
@@ -507,6 +511,7 @@ impl Scan {
         (min_txg, max_txg): (Txg, Txg),
         uses: Uses,
     ) -> Result<(), PoolError> {
+        core.tables.error_scrub.give_way(core, tx).await?;
         let mut phys = ScanPhys {
             function,
             state: ScanPhys::STATE_SCANNING,
@@ -538,10 +543,15 @@ impl Scan {
         core.identity.mark_dirty();
         let text = format!("func={function} mintxg={min_txg} maxtxg={max_txg}");
         core.history.internal(tx, "scan setup", text).await?;
-        core.events.tell(match function {
-            ScanPhys::FUNCTION_RESILVER => Sysevent::ResilverStart,
-            _ => Sysevent::ScrubStart,
-        });
+        match function {
+            ScanPhys::FUNCTION_RESILVER => {
+                core.tables.rebuilds.forget_ended();
+                let event = Sysevent::ResilverStart;
+                core.events
+                    .tell_about(event, None, resilver_type("healing"));
+            }
+            _ => core.events.tell(Sysevent::ScrubStart),
+        }
         self.tell();
         Ok(())
     }
@@ -603,7 +613,11 @@ impl Scan {
             .end_scrub(is_whole && is_scrub && phys.min_txg.is_zero());
         match (is_whole, is_scrub) {
             (true, true) => core.events.tell(Sysevent::ScrubFinish),
-            (true, false) => core.events.tell(Sysevent::ResilverFinish),
+            (true, false) => {
+                let event = Sysevent::ResilverFinish;
+                core.events
+                    .tell_about(event, None, resilver_type("healing"));
+            }
             (false, true) => core.events.tell(Sysevent::ScrubAbort),
             // The next one starts at once.
             (false, false) => {}
@@ -643,6 +657,9 @@ impl Scan {
                 return Ok(());
             }
         }
+        if core.is_rebuilding() {
+            return Ok(());
+        }
         let uses = uses_of(core.tree.leaves());
         let Some(range) = self.needed_resilver(core, txg, When::Now) else {
             return Ok(());
@@ -668,6 +685,7 @@ impl Scan {
             state.current.is_running() && state.current.is_resilver()
         };
         !is_resilvering
+            && !core.is_rebuilding()
             && self
                 .needed_resilver(core, core.txgs.open_txg(), when)
                 .is_some()

@@ -11,6 +11,7 @@ mod hung;
 mod multihost;
 mod panics;
 mod passes;
+mod rebuild;
 pub mod spares;
 mod split;
 mod stale_logs;
