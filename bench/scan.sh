@@ -26,14 +26,16 @@ clear_up() {
 trap clear_up EXIT
 mkdir -p "$work/disks"
 for name in d0 d1 d2; do
-  truncate -s "$((bytes + bytes / 4 + (256 << 20)))" "$work/disks/$name"
   # What is not allocated yet would be as slow as the filesystem below when it is written first.
   fallocate -l "$((bytes + bytes / 4 + (256 << 20)))" "$work/disks/$name"
   loops+=("$(losetup --show -f --direct-io=on "$work/disks/$name")")
 done
 hold() {
   [ "${disk%:*}" != 0 ] || return 0
-  mkdir "$group"
+  mkdir "$group" || {
+    echo "disks cannot be held: there is no blkio of cgroup v1; BENCH_DISK=0:0 leaves them" >&2
+    exit 1
+  }
   for loop in "${loops[@]}"; do
     local number; number=$(printf '%d:%d' "0x$(stat -c %t "$loop")" "0x$(stat -c %T "$loop")")
     for way in read write; do

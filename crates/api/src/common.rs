@@ -77,6 +77,14 @@ pub enum TopologyObstacle {
     CannotDetach,
     /// No other device has all that it has.
     OnlyCopy,
+    /// It is in no vdev whose devices can be rebuilt sequentially.
+    SequentialUnsupported,
+    /// The pool has not the feature `device_rebuild`.
+    SequentialDisabled,
+    /// A resilver is under way, or about to begin.
+    Resilvering,
+    /// A sequential rebuild is under way.
+    Rebuilding,
     /// Something else is under way.
     Busy,
 }

@@ -24,6 +24,8 @@ pub enum PoolCondition {
     BadLabels,
     /// Devices are given, or are about to be given, what they lack.
     Resilvering,
+    /// Devices were rebuilt sequentially, and nothing was scrubbed since.
+    RebuiltUnverified,
     /// Devices failed at times; nothing is lost.
     DeviceErrors,
     /// Devices were taken offline.

@@ -109,6 +109,8 @@ pub enum Unit {
     Bytes,
     /// Datasets and snapshots.
     Datasets,
+    /// Blocks.
+    Blocks,
 }
 
 /// Lists jobs: those under way, and the last that ended.

@@ -46,7 +46,8 @@ pub use shares::{
 };
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,
-    Operations, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport, VdevSpec, VdevState,
+    Operations, RebuildReport, RebuildState, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport,
+    VdevSpec, VdevState,
 };
 pub use zevents::{
     Digits, Pair, PairValue, ZfsEvent, ZpoolEvents, ZpoolEventsClear, ZpoolEventsClearReply,
@@ -61,13 +62,13 @@ pub use zfs::{
     ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply, ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
-    CheckpointReport, DedupBucket, DedupCounts, DedupReport, ExpansionReport, FoundPoolReport,
-    HistoryRecord, ImportedPool, PoolHealth, PoolHistory, PoolReport, PoolStatusReport,
-    PoolUpgrade, RemovalReport, RemovalState, RewindReport, ScanFunction, ScanReport, ScanState,
-    ScrubAction, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply, ZpoolAttach, ZpoolCheckpoint,
-    ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolDetach, ZpoolExport,
-    ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList,
-    ZpoolListReply, ZpoolOffline, ZpoolOnline, ZpoolOnlineReply, ZpoolReguid, ZpoolRemove,
-    ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolSplitReply, ZpoolStatus,
-    ZpoolStatusReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply,
+    CheckpointReport, DedupBucket, DedupCounts, DedupReport, ErrorScrubReport, ExpansionReport,
+    FoundPoolReport, HistoryRecord, ImportedPool, PoolHealth, PoolHistory, PoolReport,
+    PoolStatusReport, PoolUpgrade, RemovalReport, RemovalState, RewindReport, ScanFunction,
+    ScanReport, ScanState, ScrubAction, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply,
+    ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy,
+    ZpoolDetach, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply,
+    ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolOffline, ZpoolOnline, ZpoolOnlineReply,
+    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
+    ZpoolSplitReply, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply,
 };

@@ -226,9 +226,12 @@ pub struct VdevReport {
     /// A device whose resilver waits for the one that is under way.
     #[serde(default)]
     pub is_deferred: bool,
-    /// Bytes that the scrub or resilver under way has written to a device.
+    /// Bytes that the scrub, resilver or sequential rebuild under way has written to a device.
     #[serde(default)]
     pub scan_repaired_bytes: u64,
+    /// Of a top-level vdev: its last sequential rebuild, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebuild: Option<RebuildReport>,
     /// Bytes of space, for top-level vdevs and the root.
     pub size_bytes: u64,
     /// Bytes allocated.
@@ -303,6 +306,49 @@ pub struct Operations {
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
+}
+
+/// The last sequential rebuild of a top-level vdev's devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RebuildReport {
+    /// How far it is.
+    pub state: RebuildState,
+    /// When it began, in seconds since 1970.
+    pub start_time_s: u64,
+    /// When it ended; zero while it runs.
+    pub end_time_s: u64,
+    /// Time spent, over all runs.
+    pub scan_time_ms: u64,
+    /// Allocated bytes that were looked at.
+    pub scanned_bytes: u64,
+    /// Of these, bytes that some device lacked.
+    pub issued_bytes: u64,
+    /// Bytes that were written.
+    pub rebuilt_bytes: u64,
+    /// Allocated bytes in all, roughly.
+    pub estimated_bytes: u64,
+    /// What could not be read.
+    pub errors: u64,
+    /// Time spent since the import, or since it began.
+    pub pass_time_ms: u64,
+    /// Bytes looked at in that time.
+    pub pass_scanned_bytes: u64,
+    /// Of these, bytes that some device lacked.
+    pub pass_issued_bytes: u64,
+    /// Bytes that no device lacked.
+    pub pass_skipped_bytes: u64,
+}
+
+/// Whether a sequential rebuild is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RebuildState {
+    /// Under way.
+    Active,
+    /// Stopped: no device lacked anything any more that could be written.
+    Canceled,
+    /// Done.
+    Complete,
 }
 
 /// How far a leaf was initialized or trimmed.

@@ -117,6 +117,9 @@ pub struct ZpoolAttach {
     pub new_device: String,
     /// It takes the other one's place, which leaves the pool when the new one has everything.
     pub replace: bool,
+    /// It is rebuilt in the order of the disk, without checksums, and everything verified then.
+    #[serde(default)]
+    pub sequential: bool,
     /// `ashift` of the new device.
     pub ashift: Option<u8>,
     /// Use a device that looks in use.
@@ -634,6 +637,9 @@ pub struct PoolStatusReport {
     pub is_healthy: bool,
     /// The last or running scrub or resilver.
     pub scan: Option<ScanReport>,
+    /// The last scrub of the error log, if there was one since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_scrub: Option<ErrorScrubReport>,
     /// The checkpoint, or what is left of one.
     #[serde(default)]
     pub checkpoint: Option<CheckpointReport>,
@@ -655,6 +661,25 @@ pub struct PoolStatusReport {
     /// They were asked for by somebody who may not know them.
     #[serde(default)]
     pub damaged_denied: bool,
+}
+
+/// A scrub of the blocks that the error log names, running or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorScrubReport {
+    /// How far it is.
+    pub state: ScanState,
+    /// When it began, in seconds since the epoch.
+    pub start_time_s: u64,
+    /// When it ended; zero while it runs.
+    pub end_time_s: u64,
+    /// Since when it is paused; zero when it is not.
+    pub pause_time_s: u64,
+    /// Blocks that were read.
+    pub examined: u64,
+    /// Blocks that are left.
+    pub to_examine: u64,
+    /// Blocks that are still lost.
+    pub errors: u64,
 }
 
 /// A scrub or resilver, running or ended.
@@ -723,6 +748,8 @@ pub enum ScrubAction {
     Start,
     /// The same, of what was written since the last scrub that was finished (`-C`).
     Continue,
+    /// Starts one of the blocks that the error log names, or goes on with a paused one (`-e`).
+    Errors,
     /// Pauses it (`-p`).
     Pause,
     /// Stops it (`-s`).

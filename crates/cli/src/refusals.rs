@@ -87,6 +87,14 @@ fn topology(why: TopologyObstacle) -> &'static str {
         }
         TopologyObstacle::CannotDetach => "only applicable to mirror and replacing vdevs",
         TopologyObstacle::OnlyCopy => "no valid replicas",
+        TopologyObstacle::SequentialUnsupported => {
+            "only mirror vdevs support sequential reconstruction here"
+        }
+        TopologyObstacle::SequentialDisabled => {
+            "device_rebuild feature must be enabled in order to use sequential reconstruction"
+        }
+        TopologyObstacle::Resilvering => "currently resilvering",
+        TopologyObstacle::Rebuilding => "currently sequentially resilvering",
         TopologyObstacle::Busy => "pool or device is busy; try again",
     }
 }

@@ -44,9 +44,21 @@ struct Works {
     activities: BTreeMap<(Guid, ActivityKind), Work>,
 }
 
+/// What a scan goes through.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ScanOf {
+    /// All data, or what devices lack of it.
+    Data,
+    /// The space of a vdev: a sequential rebuild.
+    Space,
+    /// The error log.
+    Errors,
+}
+
 /// A scrub or resilver.
 struct Scan {
     kind: JobKind,
+    of: ScanOf,
     work: Work,
 }
 
@@ -204,6 +216,7 @@ impl Background {
     fn scan(&self, kind: JobKind, pool: &Pool) -> Scan {
         Scan {
             kind,
+            of: ScanOf::Data,
             work: self.begin(kind, pool),
         }
     }
@@ -239,8 +252,13 @@ impl Background {
         let running = status
             .as_ref()
             .filter(|status| status.state == pool::ScanState::Scanning);
+        let errors = pool.error_scrub();
+        let is_whole_of_errors = errors.is_some_and(|at| at.state == pool::ScanState::Finished);
+        let errors = errors.filter(|at| at.state == pool::ScanState::Scanning);
         let kind = match running {
             Some(status) => Some(kind_of(status)),
+            None if pool.is_rebuilding() => Some(JobKind::Resilver),
+            None if errors.is_some() => Some(JobKind::Scrub),
             // It begins with one of the next transaction groups.
             None => pool.is_resilver_due().then_some(JobKind::Resilver),
         };
@@ -251,7 +269,11 @@ impl Background {
             if let Some(status) = own {
                 scan.work.progress(progress_of(status));
             }
-            let is_whole = own.is_some_and(|own| own.state == pool::ScanState::Finished);
+            let is_whole = match scan.of {
+                ScanOf::Space => is_rebuilt(&pool.rebuilds()),
+                ScanOf::Errors => is_whole_of_errors,
+                ScanOf::Data => own.is_some_and(|own| own.state == pool::ScanState::Finished),
+            };
             self.events.tell_of(
                 pool,
                 match (scan.kind, is_whole) {
@@ -276,7 +298,26 @@ impl Background {
             );
             self.scan(kind, pool)
         });
-        let Some(status) = running else { return false };
+        let Some(status) = running else {
+            if let Some(errors) = errors {
+                scan.of = ScanOf::Errors;
+                scan.work.progress(Progress {
+                    done: errors.examined,
+                    total: errors.examined.saturating_add(errors.to_examine),
+                    unit: Unit::Blocks,
+                });
+                let is_paused = errors.pause_time_s != 0;
+                scan.work.set_paused(is_paused);
+                return !is_paused;
+            }
+            let is_rebuilding = pool.is_rebuilding();
+            if is_rebuilding {
+                scan.of = ScanOf::Space;
+                scan.work.progress(progress_of_rebuilds(&pool.rebuilds()));
+            }
+            return is_rebuilding;
+        };
+        scan.of = ScanOf::Data;
         scan.work.progress(progress_of(status));
         let was_paused = scan.work.job().state == JobState::Paused;
         let is_paused = status.pause_time_s != 0;
@@ -302,6 +343,28 @@ impl Background {
         self.events.tell_of(pool, EventKind::PoolExported);
         self.closed.send_replace(true);
     }
+}
+
+/// Whether the rebuild that ended last was complete.
+fn is_rebuilt(rebuilds: &[pool::RebuildStatus]) -> bool {
+    let last = rebuilds.iter().max_by_key(|rebuild| rebuild.end_time_s);
+    last.is_some_and(|last| last.state == pool::RebuildState::Complete)
+}
+
+fn progress_of_rebuilds(rebuilds: &[pool::RebuildStatus]) -> Progress {
+    let active = rebuilds
+        .iter()
+        .filter(|rebuild| rebuild.state == pool::RebuildState::Active);
+    let mut out = Progress {
+        done: 0,
+        total: 0,
+        unit: Unit::Bytes,
+    };
+    for rebuild in active {
+        out.done += rebuild.scanned_bytes.min(rebuild.estimated_bytes);
+        out.total += rebuild.estimated_bytes;
+    }
+    out
 }
 
 fn progress_of(scan: &pool::ScanStatus) -> Progress {

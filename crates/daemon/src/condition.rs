@@ -43,6 +43,7 @@ pub(crate) fn of_pool(
         .scan
         .as_ref()
         .is_some_and(pool::ScanStatus::is_resilvering)
+        || pool.is_rebuilding()
         || pool.is_resilver_due();
     if let Some(why) = &status.suspended_why {
         return Some(PoolCondition::Suspended {
@@ -56,6 +57,8 @@ pub(crate) fn of_pool(
     }
     Some(if is_resilvering {
         PoolCondition::Resilvering
+    } else if is_rebuilt_unverified(status) {
+        PoolCondition::RebuiltUnverified
     } else if status.data_errors > 0 {
         PoolCondition::DataErrors
     } else if in_state(VdevState::Faulted) {
@@ -80,6 +83,21 @@ pub(crate) fn of_pool(
         return None;
     } else {
         PoolCondition::LegacyVersion
+    })
+}
+
+/// Whether devices were rebuilt after the last scrub ended, and none is under way.
+fn is_rebuilt_unverified(status: &PoolStatus) -> bool {
+    let tops = status.root.children.iter();
+    let rebuilds = tops.filter_map(|top| top.rebuild);
+    let complete = rebuilds.filter(|rebuild| rebuild.state == pool::RebuildState::Complete);
+    let last_s = complete.map(|rebuild| rebuild.end_time_s).max();
+    last_s.is_some_and(|last_s| match &status.scan {
+        None => true,
+        Some(scan) => {
+            let is_scrub = scan.function == pool::ScanFunction::Scrub;
+            is_scrub && scan.state == pool::ScanState::Finished && last_s > scan.end_time_s
+        }
     })
 }
 

@@ -100,12 +100,16 @@ pub(crate) fn from_pool(doing: &str, error: &PoolError) -> Failure {
         | PoolError::ForeignHost { .. }
         | PoolError::DiscardingCheckpoint { .. }
         | PoolError::ScrubActive { .. }
-        | PoolError::ScrubPaused { .. } => FailureKind::Busy,
+        | PoolError::ScrubPaused { .. }
+        | PoolError::ErrorScrubActive { .. }
+        | PoolError::ErrorScrubPaused { .. }
+        | PoolError::ScrubPausedToCancel { .. } => FailureKind::Busy,
         PoolError::UnsupportedFeatures { .. }
         | PoolError::UnsupportedForWrite { .. }
         | PoolError::UnsupportedVersion { .. }
         | PoolError::Resilvering { .. }
         | PoolError::NoResilverDefer { .. }
+        | PoolError::NoHeadErrlog { .. }
         | PoolError::CannotSplit { .. }
         | PoolError::ScrubOfOldPool { .. }
         | PoolError::BadFeature { .. } => FailureKind::Unsupported,

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use api::{
     ActivityReport, CheckpointReport, ClassIo, DatasetKind as ApiKind, DedupBucket, DedupCounts,
     DedupReport, ExpansionReport, HistoryRecord as ApiRecord, IoClass, IoReport, Latencies,
-    Operations, PoolReport, PoolStatusReport, Property, PropertyMap, RemovalReport, ScanReport,
-    Source, VdevAux, VdevKind, VdevReport,
+    Operations, PoolReport, PoolStatusReport, Property, PropertyMap, RebuildReport, RemovalReport,
+    ScanReport, Source, VdevAux, VdevKind, VdevReport,
 };
 use dataset::{DatasetKind, PropertySetting, props};
 use format::{Guid, NvList, NvValue};
@@ -111,6 +111,7 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         is_stale: status.is_stale,
         is_deferred: status.is_deferred,
         scan_repaired_bytes: status.scan_repaired_bytes,
+        rebuild: status.rebuild.as_ref().map(rebuild),
         size_bytes: status.size_bytes,
         allocated_bytes: status.allocated_bytes,
         physical_bytes: status.physical_bytes,
@@ -302,6 +303,7 @@ pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
             .is_none_or(api::PoolCondition::is_healthy),
         condition,
         scan: status.scan.as_ref().map(scan),
+        error_scrub: status.error_scrub.as_ref().map(error_scrub),
         checkpoint: status.checkpoint.as_ref().map(|at| CheckpointReport {
             created_s: at.created_s,
             space_bytes: at.space_bytes.values().sum(),
@@ -371,6 +373,48 @@ fn dedup(status: &PoolStatus) -> Option<DedupReport> {
     })
 }
 
+fn rebuild(status: &pool::RebuildStatus) -> RebuildReport {
+    RebuildReport {
+        state: match status.state {
+            pool::RebuildState::Active => api::RebuildState::Active,
+            pool::RebuildState::Canceled => api::RebuildState::Canceled,
+            pool::RebuildState::Complete => api::RebuildState::Complete,
+        },
+        start_time_s: status.start_time_s,
+        end_time_s: status.end_time_s,
+        scan_time_ms: status.scan_time_ms,
+        scanned_bytes: status.scanned_bytes,
+        issued_bytes: status.issued_bytes,
+        rebuilt_bytes: status.rebuilt_bytes,
+        estimated_bytes: status.estimated_bytes,
+        errors: status.errors,
+        pass_time_ms: status.pass_time_ms,
+        pass_scanned_bytes: status.pass_scanned_bytes,
+        pass_issued_bytes: status.pass_issued_bytes,
+        pass_skipped_bytes: status.pass_skipped_bytes,
+    }
+}
+
+fn scan_state(state: pool::ScanState) -> api::ScanState {
+    match state {
+        pool::ScanState::Scanning => api::ScanState::Scanning,
+        pool::ScanState::Finished => api::ScanState::Finished,
+        pool::ScanState::Canceled => api::ScanState::Canceled,
+    }
+}
+
+fn error_scrub(status: &pool::ErrorScrubStatus) -> api::ErrorScrubReport {
+    api::ErrorScrubReport {
+        state: scan_state(status.state),
+        start_time_s: status.start_time_s,
+        end_time_s: status.end_time_s,
+        pause_time_s: status.pause_time_s,
+        examined: status.examined,
+        to_examine: status.to_examine,
+        errors: status.errors,
+    }
+}
+
 fn scan(status: &ScanStatus) -> ScanReport {
     // One that another system began did nothing here.
     let here = |bytes: u64| if status.verify_only { bytes } else { 0 };
@@ -379,11 +423,7 @@ fn scan(status: &ScanStatus) -> ScanReport {
             pool::ScanFunction::Scrub => api::ScanFunction::Scrub,
             pool::ScanFunction::Resilver => api::ScanFunction::Resilver,
         },
-        state: match status.state {
-            pool::ScanState::Scanning => api::ScanState::Scanning,
-            pool::ScanState::Finished => api::ScanState::Finished,
-            pool::ScanState::Canceled => api::ScanState::Canceled,
-        },
+        state: scan_state(status.state),
         start_time_s: status.start_time_s,
         end_time_s: status.end_time_s,
         pause_time_s: status.pause_time_s,

@@ -87,6 +87,7 @@ async fn scrub(open: &OpenPool, action: ScrubAction) -> Result<(), Failure> {
     let (command, doing) = match action {
         ScrubAction::Start => (ScrubCommand::Start, "cannot scrub"),
         ScrubAction::Continue => (ScrubCommand::Continue, "cannot scrub"),
+        ScrubAction::Errors => (ScrubCommand::Errors, "cannot scrub"),
         ScrubAction::Pause => (ScrubCommand::Pause, "cannot pause scrubbing"),
         ScrubAction::Stop => (ScrubCommand::Stop, "cannot cancel scrubbing"),
     };
@@ -94,6 +95,8 @@ async fn scrub(open: &OpenPool, action: ScrubAction) -> Result<(), Failure> {
     let done = open.pool.scrub(command).await;
     done.map_err(|error| from_pool(&doing, &error))?;
     match action {
+        // Without errors there is none.
+        ScrubAction::Errors => open.background.poke(&open.pool),
         ScrubAction::Start | ScrubAction::Continue => open.background.scrub_begun(&open.pool),
         ScrubAction::Pause | ScrubAction::Stop => open.background.poke(&open.pool),
     }

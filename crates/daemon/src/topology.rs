@@ -20,6 +20,10 @@ fn obstacle(error: &PoolError) -> Option<TopologyObstacle> {
         PoolError::IsSpare { .. } => return Some(TopologyObstacle::Spare),
         PoolError::IsCache { .. } => return Some(TopologyObstacle::Cache),
         PoolError::TooSmall { .. } => return Some(TopologyObstacle::TooSmall),
+        PoolError::CannotRebuild { .. } => return Some(TopologyObstacle::SequentialUnsupported),
+        PoolError::RebuildDisabled { .. } => return Some(TopologyObstacle::SequentialDisabled),
+        PoolError::ResilverUnderWay { .. } => return Some(TopologyObstacle::Resilvering),
+        PoolError::RebuildUnderWay { .. } => return Some(TopologyObstacle::Rebuilding),
         PoolError::Topology(error) => error,
         _ => return None,
     };
@@ -44,7 +48,13 @@ fn failure(doing: String, error: &PoolError) -> Failure {
     };
     let kind = match why {
         TopologyObstacle::NoSuchDevice => FailureKind::NotFound,
-        TopologyObstacle::OnlyCopy | TopologyObstacle::Busy => FailureKind::Busy,
+        TopologyObstacle::OnlyCopy
+        | TopologyObstacle::Busy
+        | TopologyObstacle::Resilvering
+        | TopologyObstacle::Rebuilding => FailureKind::Busy,
+        TopologyObstacle::SequentialUnsupported | TopologyObstacle::SequentialDisabled => {
+            FailureKind::Unsupported
+        }
         _ => FailureKind::Invalid,
     };
     let message = format!("{doing}: {error}");
@@ -84,6 +94,7 @@ pub(crate) async fn zpool_attach(service: &Service, call: ZpoolAttach) -> Result
         ashift: call.ashift,
         force: call.allow_in_use,
         replace: call.replace,
+        sequential: call.sequential,
     };
     let attached = open.pool.attach(&call.device, &spec).await;
     attached.map_err(|error| {

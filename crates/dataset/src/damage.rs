@@ -9,8 +9,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use format::{Bookmark, ErrorBookmark, ObjectId, Txg};
-use object::{ObjectError, Zap};
+use format::{BlockPointer, Bookmark, ErrorBookmark, ObjectId, Txg};
+use object::{ObjectError, ObjectSet, Zap};
 
 use crate::{Dataset, DatasetError, DslPool};
 
@@ -24,6 +24,32 @@ pub struct DamagedIn {
     pub datasets: Vec<ObjectId>,
     /// That no other has it is certain.
     pub is_certain: bool,
+}
+
+/// A block of an object, as of the last sync; `None` where there is none.
+///
+/// # Errors
+/// When that cannot be told.
+pub async fn block_of(
+    objset: &Arc<ObjectSet>,
+    block: &ErrorBookmark,
+) -> Result<Option<BlockPointer>, DatasetError> {
+    // Of dnodes, and above objects, there is no telling: what they lead to is not there to be
+    // compared.
+    let (Ok(level), false) = (u8::try_from(block.level), block.object.is_zero()) else {
+        return Err(DatasetError::corrupt(block.object, "it is no object"));
+    };
+    let held = match objset.hold(block.object).await {
+        Ok(held) => held,
+        Err(ObjectError::NoSuchObject { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let pointer = if block.block_id == Bookmark::SPILL_BLOCK_ID {
+        held.spill_pointer()
+    } else {
+        Some(held.pointer_at(level, block.block_id).await?)
+    };
+    Ok(pointer.filter(|pointer| !pointer.is_hole()))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,29 +127,27 @@ impl Damage<'_> {
         self.birth_in(&dataset, block).await
     }
 
+    /// A block of a dataset, as of the last sync; `None` where it has none there.
+    ///
+    /// # Errors
+    /// When that cannot be told.
+    pub async fn pointer_of(
+        &self,
+        object: ObjectId,
+        block: &ErrorBookmark,
+    ) -> Result<Option<BlockPointer>, DatasetError> {
+        let name = self.dsl.directories().name_of(object).await?;
+        let dataset = self.dsl.open_dataset(&name).await?;
+        block_of(dataset.objset(), block).await
+    }
+
     async fn birth_in(
         &self,
         dataset: &Dataset,
         block: &ErrorBookmark,
     ) -> Result<Option<Txg>, DatasetError> {
-        // Of dnodes, and above objects, there is no telling: what they lead to is not there to be
-        // compared.
-        let (Ok(level), false) = (u8::try_from(block.level), block.object.is_zero()) else {
-            return Err(DatasetError::corrupt(block.object, "it is no object"));
-        };
-        let held = match dataset.objset().hold(block.object).await {
-            Ok(held) => held,
-            Err(ObjectError::NoSuchObject { .. }) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        let pointer = if block.block_id == Bookmark::SPILL_BLOCK_ID {
-            held.spill_pointer()
-        } else {
-            Some(held.pointer_at(level, block.block_id).await?)
-        };
-        Ok(pointer
-            .filter(|pointer| !pointer.is_hole())
-            .map(|pointer| pointer.physical_birth()))
+        let pointer = block_of(dataset.objset(), block).await?;
+        Ok(pointer.map(|pointer| pointer.physical_birth()))
     }
 
     /// Datasets that can have a block of this birth, with their names.

@@ -71,7 +71,7 @@ mod tasks;
 pub use bookmark::{BookmarkInfo, Bookmarks};
 pub use create::Datasets;
 pub use crypto::{KeyFormat, KeyInfo, Keys};
-pub use damage::{Damage, DamagedIn};
+pub use damage::{Damage, DamagedIn, block_of};
 pub use dataset::{Dataset, DatasetSettings};
 pub use destroy::Destroyer;
 pub use directories::Directories;

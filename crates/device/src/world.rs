@@ -82,6 +82,13 @@ pub enum DeviceError {
         /// What is in the way.
         why: String,
     },
+    /// The device took an operation and did not answer it for so long that nobody waits any more.
+    /// It may still carry it out, at any time.
+    #[error("{path}: the device does not answer; check it and its cabling")]
+    Hung {
+        /// Path of the device.
+        path: String,
+    },
     /// The device is gone or was taken offline; nothing more reaches it.
     #[error("{path}: the device is gone; reattach it and run 'zpool clear'")]
     Gone {
@@ -154,6 +161,9 @@ pub enum WriteFlushedError {
 ///
 /// Operations may be in flight together and complete in any order; a write is durable only after
 /// a later [`Device::flush`] that began after the write completed.
+///
+/// Whoever drops the future of an operation does not wait for it any more. That does not take the
+/// operation back: it happens, at some time, and its memory lives until it has.
 pub trait Device: Send + Sync + Debug {
     /// Path or name, as a person would recognise it.
     fn path(&self) -> &str;
@@ -197,6 +207,11 @@ pub trait Device: Send + Sync + Debug {
             };
             self.write(offset_bytes, data).await
         })
+    }
+    /// How many operations that were begun are not answered yet, with those that nobody waits for
+    /// any more: as long as there are any, what is on the device may still change.
+    fn outstanding(&self) -> usize {
+        0
     }
     /// Makes every completed write durable.
     fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>>;

@@ -164,7 +164,7 @@ impl NewAuxiliary {
             let devices = configs.iter().filter(|list| !is_labelled(list));
             for list in devices {
                 let path = list.require_string("path")?;
-                let device = world.opener.open(path, false).await?;
+                let device = vdev::open_patiently(world, path, false).await?;
                 if state == config::STATE_L2CACHE {
                     // What another pool cached there must not be taken for ours.
                     let zeros = Bytes::from(vec![0; CACHE_HEADER_BYTES_MAX]);
@@ -368,6 +368,7 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         is_out: false,
         is_deferred: false,
         scan_repaired_bytes: 0,
+        rebuild: None,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
@@ -452,8 +453,7 @@ async fn hold(path: &str, places: &Places<'_>) -> Option<Hold> {
 /// used.
 async fn measure(vdev: &VdevStatus, places: &Places<'_>) -> Result<(u64, SpareUse), VdevAux> {
     let path = vdev.path.as_deref().ok_or(VdevAux::OpenFailed)?;
-    let opener = &places.world.opener;
-    let device: Arc<dyn Device> = match opener.open(path, true).await {
+    let device: Arc<dyn Device> = match vdev::open_patiently(places.world, path, true).await {
         Ok(device) => device,
         Err(error) => {
             tracing::warn!(path, %error, "a spare or cache device cannot be opened");

@@ -143,6 +143,11 @@ impl Participant for Checkpoint {
                 )
                 .await?;
             *self.state.lock() = CheckpointState::None;
+            // A resilver that did not count, as it had not met what only the checkpoint had, is
+            // repeated; and spares may stand in.
+            core.scan.forget_unmended();
+            core.want_spares();
+            core.txgs.kick();
             Ok(())
         })
     }

@@ -117,13 +117,16 @@ pub(crate) struct Core {
 
 impl Core {
     /// What takes part in writing a transaction group, in the order of turns.
-    pub(crate) fn participants(&self) -> [&dyn Participant; 16] {
+    pub(crate) fn participants(&self) -> [&dyn Participant; 18] {
         [
             &self.claims,
             &*self.history,
             &self.salt,
             // What it finds out goes into error and dirty time logs.
             &*self.scan,
+            &self.tables.error_scrub,
+            // Before this txg's changes of space are recorded.
+            &self.tables.rebuilds,
             // Frees settle in what follows.
             &self.deferred_frees,
             &*self.errors,
@@ -142,6 +145,11 @@ impl Core {
             // Tells what the others did to the vdevs.
             &self.identity,
         ]
+    }
+
+    /// Whether a scan, or a rebuild, reaches the devices that were there when it began.
+    pub(crate) fn is_scanning(&self) -> bool {
+        self.scan.is_running() || self.is_rebuilding()
     }
 
     /// The pool's identity.
@@ -277,6 +285,8 @@ impl Core {
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.scan.closed();
+        self.tables.rebuilds.closed();
+        self.tables.error_scrub.closed();
         self.auxiliary.lock().release();
         self.dsl.tasks().close();
         // Of a pool that is given up, some may wait for devices that never answer.

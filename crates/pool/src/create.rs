@@ -294,6 +294,7 @@ async fn create_on(
     txgs.synced(txg);
     start(&core);
     core.events.tell(Sysevent::PoolCreate);
+    core.tree.set_opening(false);
     core.events.loaded();
     Ok(core)
 }

@@ -11,6 +11,8 @@ pub(crate) const CHECKSUM_SALT: &str = "org.illumos:checksum_salt";
 pub(crate) const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
 pub(crate) const LOG_SPACEMAP_ZAP: &str = "com.delphix:log_spacemap_zap";
 pub(crate) const SCAN: &str = "scan";
+/// State of the last scrub of the error log.
+pub(crate) const ERROR_SCRUB: &str = "error_scrub";
 pub(crate) const ERRLOG_LAST: &str = "errlog_last";
 pub(crate) const ERRLOG_SCRUB: &str = "errlog_scrub";
 /// The checkpoint's uberblock, as integers.
@@ -27,6 +29,8 @@ pub(crate) const DDT_STATISTICS: &str = "DDT-statistics";
 pub(crate) const BRT_VDEV_PREFIX: &str = "com.fudosecurity:brt:vdev:";
 /// In a top-level vdev's ZAP: space map of what only the checkpoint uses.
 pub(crate) const CHECKPOINT_SPACE_MAP: &str = "com.delphix:pool_checkpoint_sm";
+/// In a top-level vdev's ZAP: the last sequential rebuild of its devices.
+pub(crate) const VDEV_REBUILD: &str = "org.openzfs:vdev_rebuild";
 /// In a RAID-Z vdev's ZAP: state of its last expansion (1 under way, 2 done).
 pub(crate) const RAIDZ_EXPAND_STATE: &str = "org.openzfs:raidz_expand_state";
 pub(crate) const RAIDZ_EXPAND_START: &str = "org.openzfs:raidz_expand_start_time";

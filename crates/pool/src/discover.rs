@@ -140,7 +140,7 @@ fn is_storage(meta: &std::fs::Metadata) -> bool {
 }
 
 async fn read_device(world: &World, path: String, is_named: bool) -> Option<DeviceLabel> {
-    let device = match world.opener.open(&path, true).await {
+    let device = match vdev::open_patiently(world, &path, true).await {
         Ok(device) => device,
         Err(error) => {
             // Who names a device wonders why its pool is not found.

@@ -78,14 +78,17 @@ pub(crate) async fn distrust_stale(tree: &VdevTree) {
 pub(crate) struct DirtyTimes {
     recorded: Mutex<BTreeMap<Guid, RangeSet>>,
     /// [`vdev::Leaf::uses`] of leaves when what they miss was written last, or when the scan began.
-    uses: Mutex<BTreeMap<Guid, u64>>,
+    uses: Mutex<Uses>,
 }
+
+/// How often leaves came into use until some moment.
+pub(crate) type Uses = BTreeMap<Guid, u64>;
 
 impl Participant for DirtyTimes {
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
             let core = pass.core;
-            let is_scanning = core.scan.is_running();
+            let is_scanning = core.is_scanning();
             if pass.is_dirty()
                 && self
                     .sync(&pass.space(), core.dsl.mos(), &core.tree, is_scanning)
@@ -129,7 +132,7 @@ impl DirtyTimes {
                 self.recorded.lock().insert(spare.guid(), missing);
             }
         }
-        self.note_uses(tree);
+        self.note_uses(uses_of(tree.leaves()));
         self.synced(tree, synced);
         Ok(())
     }
@@ -156,7 +159,7 @@ impl DirtyTimes {
         for top in tree.tops().into_iter().filter(goes_on) {
             let leaves = top.leaves();
             // Before it is looked at what they miss: one may come back meanwhile.
-            let uses: Vec<(Guid, u64)> = uses_of(leaves.clone()).collect();
+            let uses = uses_of(leaves.clone());
             for vdev in &leaves {
                 let Some(leaf) = vdev.leaf() else { continue };
                 let is_back = is_scanning && !self.was_noted(vdev) && !leaf.missing().is_empty();
@@ -195,9 +198,15 @@ impl DirtyTimes {
         Ok(config_changed)
     }
 
-    /// A scan begins: it reaches the devices that are in use now.
-    pub(crate) fn note_uses(&self, tree: &VdevTree) {
-        self.uses.lock().extend(uses_of(tree.leaves()));
+    /// A scan begins: it reaches the devices that were in use at the moment of `uses`, which was
+    /// before it was decided what it reads. Those that come later are not taken to have it.
+    pub(crate) fn note_uses(&self, uses: Uses) {
+        self.uses.lock().extend(uses);
+    }
+
+    /// A rebuild of these leaves begins: the same.
+    pub(crate) fn note_uses_of(&self, leaves: Vec<Arc<Vdev>>) {
+        self.uses.lock().extend(uses_of(leaves));
     }
 
     /// Whether a leaf has not come into use since the scan began, or since it was recorded that it
@@ -256,9 +265,10 @@ fn goes_on(top: &Arc<Vdev>) -> bool {
     top.state().0.is_usable()
 }
 
-fn uses_of(leaves: Vec<Arc<Vdev>>) -> impl Iterator<Item = (Guid, u64)> {
+/// How often the leaves came into use until now.
+pub(crate) fn uses_of(leaves: Vec<Arc<Vdev>>) -> Uses {
     let uses = |vdev: Arc<Vdev>| Some((vdev.guid(), vdev.leaf()?.uses()));
-    leaves.into_iter().filter_map(uses)
+    leaves.into_iter().filter_map(uses).collect()
 }
 
 fn missing(vdev: &Vdev) -> RangeSet {

@@ -21,7 +21,10 @@ use std::sync::Arc;
 use dataset::{DatasetError, DslHooks, DslPool, HistoryEvent};
 use device::BoxFuture;
 use format::Bookmark;
-use format::{Bookmark as LogBookmark, ErrorBookmark, NvList, ObjectId, ObjectType, ObjsetId, Txg};
+use format::{
+    BlockPointer, Bookmark as LogBookmark, ErrorBookmark, NvList, ObjectId, ObjectType, ObjsetId,
+    Txg,
+};
 use object::{ObjectSet, SyncContext, Zap, ZapOptions, ZapValue};
 use zio::Tx;
 
@@ -34,7 +37,7 @@ use crate::scan::Scan;
 use crate::{PoolError, directory, features};
 
 /// An entry: the live dataset (or what else the block was found in), and the block.
-type Entry = (ObjectId, ErrorBookmark);
+pub(crate) type Entry = (ObjectId, ErrorBookmark);
 
 /// What crate `dataset` tells this one.
 pub(crate) struct Hooks {
@@ -101,7 +104,7 @@ fn to_error(bookmark: &Bookmark, birth: Txg) -> ErrorBookmark {
     }
 }
 
-fn to_bookmark(objset: ObjectId, block: &ErrorBookmark) -> Bookmark {
+pub(crate) fn to_bookmark(objset: ObjectId, block: &ErrorBookmark) -> Bookmark {
     Bookmark {
         objset: ObjsetId::new(objset.get()),
         object: block.object,
@@ -121,30 +124,41 @@ async fn read_log(
         return Ok(());
     }
     for entry in entries(mos, log).await? {
-        if !heads {
-            if let Some(key) = LogBookmark::from_log_key(&entry.name) {
-                let block = ErrorBookmark {
-                    object: key.object,
-                    level: key.level,
-                    block_id: key.block_id,
-                    birth: Txg::ZERO,
-                };
-                out.push((ObjectId::new(key.objset.get()), block));
-            }
-            continue;
+        read_entry(mos, &entry, heads, out).await?;
+    }
+    Ok(())
+}
+
+/// The blocks that an entry of a log is about.
+pub(crate) async fn read_entry(
+    mos: &Arc<ObjectSet>,
+    entry: &object::ZapEntry,
+    heads: bool,
+    out: &mut Vec<Entry>,
+) -> Result<(), PoolError> {
+    if !heads {
+        if let Some(key) = LogBookmark::from_log_key(&entry.name) {
+            let block = ErrorBookmark {
+                object: key.object,
+                level: key.level,
+                block_id: key.block_id,
+                birth: Txg::ZERO,
+            };
+            out.push((ObjectId::new(key.objset.get()), block));
         }
-        let Some((head, child)) = child_of(&entry) else {
-            let name = entry.name_str();
-            tracing::warn!(%log, %name, "an entry of the pool's log of damaged blocks is damaged");
-            continue;
-        };
-        for entry in entries(mos, child).await? {
-            if out.len() >= DAMAGED_MAX {
-                return Ok(());
-            }
-            if let Some(block) = ErrorBookmark::from_log_key(&entry.name) {
-                out.push((head, block));
-            }
+        return Ok(());
+    }
+    let Some((head, child)) = child_of(entry) else {
+        let name = entry.name_str();
+        tracing::warn!(%name, "an entry of the pool's log of damaged blocks is damaged");
+        return Ok(());
+    };
+    for entry in entries(mos, child).await? {
+        if out.len() >= DAMAGED_MAX {
+            return Ok(());
+        }
+        if let Some(block) = ErrorBookmark::from_log_key(&entry.name) {
+            out.push((head, block));
         }
     }
     Ok(())
@@ -281,6 +295,34 @@ impl Core {
         out.sort();
         out.dedup();
         out
+    }
+
+    /// Where a block of a log is, as of the last sync: in every dataset that has it.
+    pub(crate) async fn places_of(
+        &self,
+        heads: bool,
+        head: ObjectId,
+        block: &ErrorBookmark,
+    ) -> Vec<Bookmark> {
+        let mut out = Vec::new();
+        self.expand(heads, head, block, &mut out).await;
+        out
+    }
+
+    /// The pointer of a block of the log, as of the last sync; `None` where there is none.
+    ///
+    /// # Errors
+    /// When that cannot be told.
+    pub(crate) async fn pointer_of(
+        &self,
+        bookmark: &Bookmark,
+    ) -> Result<Option<BlockPointer>, DatasetError> {
+        let block = to_error(bookmark, Txg::ZERO);
+        let objset = ObjectId::new(bookmark.objset.get());
+        match objset.is_zero() {
+            true => dataset::block_of(self.dsl.mos(), &block).await,
+            false => self.dsl.damage().pointer_of(objset, &block).await,
+        }
     }
 
     /// Adds a block in every dataset that has it; whether there is one, as far as can be told.

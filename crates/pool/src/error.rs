@@ -341,6 +341,33 @@ pub enum PoolError {
         /// The pool.
         pool: String,
     },
+    /// A device cannot be attached to be rebuilt: a resilver is under way, or about to begin.
+    #[error("currently resilvering")]
+    ResilverUnderWay {
+        /// The pool.
+        pool: String,
+    },
+    /// A device cannot be attached to be resilvered: a sequential rebuild is under way.
+    #[error("currently sequentially resilvering")]
+    RebuildUnderWay {
+        /// The pool.
+        pool: String,
+    },
+    /// The vdev is none whose devices can be rebuilt sequentially.
+    #[error("{vdev}: only devices of mirrors can be sequentially reconstructed")]
+    CannotRebuild {
+        /// The top-level vdev.
+        vdev: String,
+    },
+    /// The pool has not the feature for rebuilds.
+    #[error(
+        "device_rebuild feature must be enabled in order to use sequential reconstruction; enable \
+         it with 'zpool set feature@device_rebuild=enabled {pool}'"
+    )]
+    RebuildDisabled {
+        /// The pool.
+        pool: String,
+    },
     /// A pool cannot be split.
     #[error("Unable to split {pool}: {why}")]
     CannotSplit {
@@ -370,6 +397,41 @@ pub enum PoolError {
     /// A scrub is under way.
     #[error("cannot scrub '{pool}': currently scrubbing; use 'zpool scrub -s' to cancel scrub")]
     ScrubActive {
+        /// The pool.
+        pool: String,
+    },
+    /// The error log is to be scrubbed, and has not the form for that.
+    #[error(
+        "cannot scrub '{pool}': feature head_errlog is not enabled; enable it with 'zpool set \
+         feature@head_errlog=enabled {pool}'"
+    )]
+    NoHeadErrlog {
+        /// The pool.
+        pool: String,
+    },
+    /// A scrub of the error log is under way.
+    #[error(
+        "cannot scrub '{pool}': currently error scrubbing; use 'zpool scrub -s' to cancel error \
+         scrub"
+    )]
+    ErrorScrubActive {
+        /// The pool.
+        pool: String,
+    },
+    /// A scrub of the error log is paused.
+    #[error(
+        "cannot scrub '{pool}': error scrub is paused; use 'zpool scrub -e' to resume error scrub"
+    )]
+    ErrorScrubPaused {
+        /// The pool.
+        pool: String,
+    },
+    /// A scrub is paused, and the error log is to be scrubbed.
+    #[error(
+        "cannot scrub '{pool}': scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' to \
+         cancel scrub"
+    )]
+    ScrubPausedToCancel {
         /// The pool.
         pool: String,
     },
@@ -457,6 +519,10 @@ impl PoolError {
                 | Self::ScrubOfOldPool { .. }
                 | Self::ScrubActive { .. }
                 | Self::ScrubPaused { .. }
+                | Self::NoHeadErrlog { .. }
+                | Self::ErrorScrubActive { .. }
+                | Self::ErrorScrubPaused { .. }
+                | Self::ScrubPausedToCancel { .. }
         )
     }
 

@@ -287,6 +287,9 @@ impl ErrorLog {
                     tracing::warn!(%leaf, so_far, ?io, "a device took long");
                 }
             }
+            ErrorReport::Deadman { leaf, io } => {
+                tracing::error!(%leaf, ?io, "a device does not answer");
+            }
             ErrorReport::State { leaf, from, to, .. } => {
                 tracing::warn!(%leaf, %from, %to, "the state of a device changed");
             }

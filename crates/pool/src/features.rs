@@ -114,7 +114,7 @@ const TABLE: &[(Feature, Support)] = &[
     (Feature::LogSpacemap, Full),
     // We keep no such lists: a clone that has one loses it when it changes.
     (Feature::Livelist, Full),
-    (Feature::DeviceRebuild, Read),
+    (Feature::DeviceRebuild, Full),
     (Feature::ZstdCompress, Full),
     (Feature::Draid, Full),
     (Feature::ZilSaXattr, Full),

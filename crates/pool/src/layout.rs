@@ -437,7 +437,7 @@ pub(crate) async fn examine(
         })
         .collect();
     for (leaf, needed_bytes) in leaves {
-        let device = world.opener.open(&leaf.path, true).await?;
+        let device = vdev::open_patiently(world, &leaf.path, true).await?;
         let size_bytes = device.size_bytes();
         if size_bytes < needed_bytes {
             return Err(PoolError::TooSmall {

@@ -28,6 +28,7 @@
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
 //! | [`ScanSpec`] and `discover` | libzutil's zutil_import.c |
 //! | [`ScrubCommand`] and `scan` | dsl_scan.c; vdev.c: `vdev_dtl_reassess` |
+//! | [`RebuildStatus`] and `rebuild` | vdev_rebuild.c |
 //! | `config` | spa_config.c |
 //! | [`FeatureState`] and `features` | zfeature.c |
 //! | [`HistoryRecord`] and `history` | spa_history.c |
@@ -46,6 +47,7 @@ mod clones;
 mod config;
 mod core;
 mod create;
+mod deadman;
 mod dedup;
 mod deferred;
 mod diagnosis;
@@ -55,6 +57,7 @@ mod dtl;
 mod errlog;
 mod error;
 mod errors;
+mod errorscrub;
 mod events;
 mod features;
 mod history;
@@ -67,6 +70,7 @@ mod participant;
 mod pool;
 mod probe;
 mod props;
+mod rebuild;
 mod removed;
 mod reopen;
 mod returning;
@@ -92,6 +96,7 @@ pub use activity::{
 pub use checkpoint::CheckpointStatus;
 pub use discover::{FoundPool, FoundState, ScanSpec, scan};
 pub use error::{DeviceUse, PoolError};
+pub use errorscrub::ErrorScrubStatus;
 pub use events::{EventSink, PoolEvent};
 pub use features::{
     SupportedFeature, is_default_feature, is_left_out_of_upgrades, supported_features,
@@ -100,6 +105,7 @@ pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};
+pub use rebuild::{RebuildState, RebuildStatus};
 pub use removed::{RemovalState, RemovalStatus};
 pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
 pub use scan::{ScrubCommand, ScrubNumbers};
@@ -114,5 +120,5 @@ pub use status::{
 };
 pub use tables::{CloneStatus, DedupStatus, ExpansionStatus};
 pub use topology::{AttachSpec, OfflineSpec, Onlined};
-pub use vdev::{IoStats, TopologyError, VdevAux};
+pub use vdev::{DeadmanLimits, IoStats, TopologyError, VdevAux};
 pub use vdevs::{AddSpec, clear_label};

@@ -71,6 +71,7 @@ impl Ground {
     ) -> Result<Self, PoolError> {
         let read_only = options.read_only;
         let tree = VdevTree::open(world.clone(), root, options).await?;
+        tree.set_opening(true);
         let allocator = Arc::new(Allocator::new());
         let space = Space::new();
         allocator.set_source(space.clone());
@@ -149,6 +150,7 @@ pub(crate) fn start(core: &Arc<Core>) {
             }
         }));
     Scan::start(core);
+    core.tables.error_scrub.start(core);
     let looping = core.clone();
     core.looping
         .spawn("sync loop", async move { looping.sync_loop().await });
@@ -156,6 +158,7 @@ pub(crate) fn start(core: &Arc<Core>) {
     core.start_trim();
     Activities::start(core);
     core.start_spares();
+    core.start_deadman();
 }
 
 pub(crate) fn damaged(pool: &str, what: &str, why: impl ToString) -> PoolError {
@@ -713,6 +716,7 @@ async fn import_on(
         }
         core.dsl.destroyer().put_off(false);
     }
+    core.tree.set_opening(false);
     core.events.loaded();
     if !spec.read_only && !spec.only_looked_at {
         // What went bad while nobody looked, and what is not there.

@@ -16,14 +16,15 @@ use zio::ZioError;
 
 use crate::bootfs;
 use crate::core::Core;
+use crate::errorscrub::ErrorScrubStatus;
 use crate::events::{About, Sysevent};
 use crate::history::HistoryWhat;
 use crate::props::Change;
 use crate::{
     AddSpec, AttachSpec, CreateSpec, FoundPool, HistoryRecord, ImportSpec, OfflineSpec, Onlined,
-    PoolError, PoolHealth, PoolStatus, Rewound, ScanSpec, ScanStatus, ScrubCommand, ScrubNumbers,
-    SplitSpec, checkpoint, config, create, props, reopen, rewind, scan, split, status, topology,
-    vdevs,
+    PoolError, PoolHealth, PoolStatus, RebuildStatus, Rewound, ScanSpec, ScanStatus, ScrubCommand,
+    ScrubNumbers, SplitSpec, checkpoint, config, create, props, reopen, rewind, scan, split,
+    status, topology, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -381,7 +382,8 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Topology`], [`PoolError::NotInPool`], [`PoolError::IsSpare`],
     /// [`PoolError::IsCache`], [`PoolError::DeviceInUse`], [`PoolError::HasCheckpoint`],
-    /// [`PoolError::ReadOnly`].
+    /// [`PoolError::ReadOnly`], [`PoolError::ResilverUnderWay`], [`PoolError::RebuildUnderWay`],
+    /// [`PoolError::CannotRebuild`], [`PoolError::RebuildDisabled`].
     pub async fn attach(&self, target: &str, spec: &AttachSpec) -> Result<(), PoolError> {
         self.check_writeable()?;
         topology::attach(&self.core, target, spec).await
@@ -635,12 +637,14 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Resilvering`], [`PoolError::ScrubActive`], [`PoolError::ScrubPaused`],
-    /// [`PoolError::NoScrub`].
+    /// [`PoolError::NoScrub`], [`PoolError::ErrorScrubActive`], [`PoolError::ErrorScrubPaused`],
+    /// [`PoolError::ScrubPausedToCancel`], [`PoolError::NoHeadErrlog`].
     pub async fn scrub(&self, command: ScrubCommand) -> Result<(), PoolError> {
         self.check_open()?;
         scan::command(&self.core, command).await?;
         if command == ScrubCommand::Stop {
             self.core.scan.wait(true).await;
+            self.core.tables.error_scrub.wait(true).await;
         }
         Ok(())
     }
@@ -649,6 +653,7 @@ impl Pool {
     /// ended too.
     pub async fn wait_for_scrub(&self, paused: bool) {
         self.core.scan.wait(paused).await;
+        self.core.tables.error_scrub.wait(paused).await;
     }
 
     /// How many blocks a scan of a pool in use gathers before it reads them, at most. How far it is
@@ -667,6 +672,26 @@ impl Pool {
     /// Whether devices lack what a resilver that has not begun yet will give them.
     pub fn is_resilver_due(&self) -> bool {
         !self.is_read_only() && self.core.scan.is_resilver_due(&self.core)
+    }
+
+    /// Whether devices are being rebuilt sequentially.
+    pub fn is_rebuilding(&self) -> bool {
+        !self.is_read_only() && self.core.is_rebuilding()
+    }
+
+    /// The last sequential rebuilds of top-level vdevs.
+    pub fn rebuilds(&self) -> Vec<RebuildStatus> {
+        let tops = self.core.tree.tops();
+        let ids: Vec<_> = tops.iter().map(|top| top.vdev_id()).collect();
+        drop(tops);
+        let rebuilds = &self.core.tables.rebuilds;
+        let status = |id| rebuilds.status(&self.core, id);
+        ids.into_iter().filter_map(status).collect()
+    }
+
+    /// Waits until no device is being rebuilt sequentially.
+    pub async fn wait_for_rebuild(&self) {
+        self.core.tables.rebuilds.wait().await;
     }
 
     /// Whether a device is taking another one's place, or a spare that stands in for one is being
@@ -690,6 +715,11 @@ impl Pool {
         self.core.tree.tops().iter().any(|top| replaces(top))
     }
 
+    /// Says how long devices may keep operations waiting (tunable `zfs_deadman_ziotime_ms`).
+    pub fn set_deadman_limits(&self, limits: vdev::DeadmanLimits) {
+        self.core.tree.set_deadman_limits(limits);
+    }
+
     /// Lets scrubs and resilvers wait where they are, or go on (tunable
     /// `zfs_scan_suspend_progress`).
     pub fn hold_scans(&self, hold: bool) {
@@ -702,6 +732,11 @@ impl Pool {
     /// The last scrub or resilver.
     pub fn scrub_status(&self) -> Option<ScanStatus> {
         self.core.scan.status(&self.core)
+    }
+
+    /// The last scrub of the error log.
+    pub fn error_scrub(&self) -> Option<ErrorScrubStatus> {
+        self.core.tables.error_scrub.status()
     }
 
     /// Bytes that are in the background to be freed: those of destroyed datasets.

@@ -71,7 +71,9 @@ impl Core {
         count
     }
 
-    async fn look_for(self: &Arc<Self>, guid: Guid) -> Result<bool, PoolError> {
+    /// Looks whether a device that is not there is back, or another one in its place; whether that
+    /// is used now.
+    pub(crate) async fn look_for(self: &Arc<Self>, guid: Guid) -> Result<bool, PoolError> {
         let Some(vdev) = self.tree.find(guid) else {
             return Ok(false);
         };
@@ -116,6 +118,7 @@ impl Core {
                     ashift: None,
                     force: false,
                     replace: true,
+                    sequential: false,
                 };
                 topology::attach(self, &name, &spec).await?;
                 Ok(true)
@@ -125,7 +128,7 @@ impl Core {
     }
 
     async fn found_at(&self, path: &str, guid: Guid) -> Found {
-        let Ok(device) = self.world.opener.open(path, true).await else {
+        let Ok(device) = vdev::open_patiently(&self.world, path, true).await else {
             return Found::Nothing;
         };
         let Ok(labels) = vdev::read_labels(&*device).await else {

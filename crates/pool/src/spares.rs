@@ -210,7 +210,7 @@ impl Core {
         look_at_auxiliary(self).await;
         let statuses = self.auxiliary.lock().spares.statuses.clone();
         for spare in best_first(&statuses, bytes) {
-            match stand_in(self, device, spare, None).await {
+            match stand_in(self, device, spare, None, false).await {
                 Ok(()) => {
                     tracing::warn!(device = name, %spare, "a spare stands in for a device");
                     return Ok(());
@@ -251,14 +251,14 @@ impl Core {
     /// Whether the label was another one before.
     async fn tidy(&self, guid: Guid, path: &str) -> Result<bool, PoolError> {
         let opener = &self.world.opener;
-        let device = opener.open(path, true).await?;
+        let device = vdev::open_patiently(&self.world, path, true).await?;
         if label_use(self, &*device, guid).await != Some(SpareUse::Own) {
             return Ok(false);
         }
         drop(device);
         self.auxiliary.lock().spares.release(guid);
         opener.lend(path).await;
-        let device = opener.open(path, false).await?;
+        let device = vdev::open_patiently(&self.world, path, false).await?;
         if label_use(self, &*device, guid).await == Some(SpareUse::Own) {
             let label = auxiliary::label_of(config::STATE_SPARE, guid, path);
             write_detached_labels(&*device, &label).await?;
@@ -285,6 +285,7 @@ pub(crate) async fn stand_in(
     target: Guid,
     spare: Guid,
     ashift: Option<u8>,
+    sequential: bool,
 ) -> Result<(), PoolError> {
     core.tree.check_attach(target, MirrorRole::Spare, true)?;
     let (path, is_file) = {
@@ -306,7 +307,7 @@ pub(crate) async fn stand_in(
         }),
         None => Err(TopologyError::NoSuchVdev { guid: spare }.into()),
     };
-    let device = core.world.opener.open(&path, true).await?;
+    let device = vdev::open_patiently(&core.world, &path, true).await?;
     check_free(label_use(core, &*device, spare).await)?;
     drop(device);
     let vdevs = [VdevSpec {
@@ -351,7 +352,8 @@ pub(crate) async fn stand_in(
             return Err(error);
         }
         drop(device);
-        take_in(core, target, &new, MirrorRole::Spare, create_txg).await
+        let role = (MirrorRole::Spare, sequential);
+        take_in(core, target, &new, role, create_txg).await
     }
     .await;
     look_at_auxiliary(core).await;

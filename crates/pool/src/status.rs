@@ -12,7 +12,9 @@ use crate::VdevClass;
 use crate::activity::ActivityStatus;
 use crate::checkpoint::CheckpointStatus;
 use crate::core::Core;
+use crate::errorscrub::ErrorScrubStatus;
 use crate::layout::usable_bytes;
+use crate::rebuild::RebuildStatus;
 use crate::removed::RemovalStatus;
 use crate::tables::{DedupStatus, ExpansionStatus};
 use crate::{scan, vdevprops};
@@ -106,8 +108,10 @@ pub struct VdevStatus {
     pub is_out: bool,
     /// Of a device: its resilver waits for the one that is under way.
     pub is_deferred: bool,
-    /// Bytes that the scan under way has written to a device.
+    /// Bytes that the scan or sequential rebuild under way has written to a device.
     pub scan_repaired_bytes: u64,
+    /// Of a top-level vdev: its last sequential rebuild.
+    pub rebuild: Option<RebuildStatus>,
     /// Failed reads.
     pub read_errors: u64,
     /// Failed writes.
@@ -247,6 +251,8 @@ pub struct PoolStatus {
     pub caches: Vec<VdevStatus>,
     /// The last scrub or resilver, when there was one.
     pub scan: Option<ScanStatus>,
+    /// The last scrub of the error log, when there was one since.
+    pub error_scrub: Option<ErrorScrubStatus>,
     /// The checkpoint, or what is left of one.
     pub checkpoint: Option<CheckpointStatus>,
     /// The RAID-Z expansion that is under way, else the last one.
@@ -402,6 +408,7 @@ fn vdev_status_below(
         is_out: vdev.leaf().is_some_and(|leaf| leaf.is_out()),
         is_deferred: scan::is_deferred(vdev),
         scan_repaired_bytes: 0,
+        rebuild: None,
         read_errors: counters.read_errors,
         write_errors: counters.write_errors,
         checksum_errors: counters.checksum_errors,
@@ -440,15 +447,16 @@ fn vdev_status_below(
     }
 }
 
-/// What the scan under way has written to the devices.
-fn add_repaired(vdev: &mut VdevStatus, core: &Core) {
+/// What the scan or rebuild under way has written to the devices.
+fn add_repaired(vdev: &mut VdevStatus, core: &Core, top: VdevId) {
     if vdev.children.is_empty()
         && let Some(found) = core.tree.find(vdev.guid)
     {
-        vdev.scan_repaired_bytes = core.scan.repaired_on(&found);
+        let rebuilt = core.tables.rebuilds.written_on(top, &found);
+        vdev.scan_repaired_bytes = core.scan.repaired_on(&found).max(rebuilt);
     }
     for child in &mut vdev.children {
-        add_repaired(child, core);
+        add_repaired(child, core, top);
     }
 }
 
@@ -479,7 +487,12 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
     for child in &mut children {
         core.tables.activities.add_to(child, core);
         vdevprops::add_to(child, core);
-        add_repaired(child, core);
+        if let Some(top) = core.tree.find(child.guid) {
+            let id = top.vdev_id();
+            drop(top);
+            child.rebuild = core.tables.rebuilds.status(core, id);
+            add_repaired(child, core, id);
+        }
     }
     let sum = |field: fn(&VdevStatus) -> u64| children.iter().map(field).sum();
     // Logs hold no data (`vdev_space_update`, module/zfs/vdev.c).
@@ -505,6 +518,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         is_out: false,
         is_deferred: false,
         scan_repaired_bytes: 0,
+        rebuild: None,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
@@ -549,6 +563,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         spares: auxiliary.spares.statuses.clone(),
         caches: auxiliary.caches.statuses.clone(),
         scan,
+        error_scrub: core.tables.error_scrub.status(),
         checkpoint,
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),

@@ -217,7 +217,7 @@ impl Core {
         };
         let list = config.then(|| self.pairs(txg).label_config());
         let is_recorded = || {
-            let is_scanning = self.scan.is_running();
+            let is_scanning = self.is_scanning();
             anyway || self.dirty_times.is_recorded(&self.tree, is_scanning)
         };
         let sync = LabelSync {

@@ -1,6 +1,6 @@
 //! What a pool has besides datasets and space maps, as it is at import: dedup tables, the
-//! checkpoint, the state of RAID-Z expansions, removals, and of what leaves were initialized and
-//! trimmed. What changes later is kept by those who change it.
+//! checkpoint, the state of RAID-Z expansions, removals, sequential rebuilds, and of what leaves were
+//! initialized and trimmed. What changes later is kept by those who change it.
 //!
 //! # Dedup tables (`ddt_load`, module/zfs/ddt.c)
 //!
@@ -21,6 +21,8 @@ use vdev::{VdevKind, VdevTree};
 use zio::alloc::Allocator;
 
 use crate::activity::Activities;
+use crate::errorscrub::ErrorScrub;
+use crate::rebuild::Rebuilds;
 use crate::removed::{self, RemovalStatus};
 use crate::{PoolError, config, directory};
 
@@ -112,6 +114,10 @@ pub(crate) struct Tables {
     pub(crate) removal: Option<RemovalStatus>,
     /// What leaves were initialized and trimmed.
     pub(crate) activities: Activities,
+    /// Sequential rebuilds.
+    pub(crate) rebuilds: Rebuilds,
+    /// The scrub of the error log.
+    pub(crate) error_scrub: ErrorScrub,
 }
 
 fn percent(part: u64, whole: u64) -> u64 {
@@ -133,6 +139,9 @@ pub(crate) async fn load(
     load_of_tops(mos, tree, &mut out).await?;
     out.removal = removed::report(mos, tree).await?;
     out.activities = Activities::load(mos, tree).await?;
+    out.rebuilds = Rebuilds::load(mos, tree).await?;
+    let error_scrub = directory.lookup(directory::ERROR_SCRUB).await?;
+    out.error_scrub = ErrorScrub::load(error_scrub.as_ref());
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {
         out.checkpoint = Some(decode_checkpoint(&value.to_u64s())?);
     }

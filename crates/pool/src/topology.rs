@@ -38,6 +38,7 @@ use crate::events::{About, Sysevent};
 use crate::layout::{self, Making, usable_bytes};
 use crate::participant::{Participant, Pass, Turn};
 use crate::props::Stored;
+use crate::rebuild::{REBUILD_TXG, Rebuilds, as_task_error};
 use crate::space::SpaceSync;
 use crate::spares;
 use crate::vdevs::{evacuate, is_itself_called};
@@ -57,6 +58,8 @@ pub struct AttachSpec {
     pub force: bool,
     /// It takes the place of the other device, which goes when it has everything.
     pub replace: bool,
+    /// It is rebuilt in the order of the disk, without checksums, and everything verified then.
+    pub sequential: bool,
 }
 
 /// How a device is taken out of use.
@@ -134,7 +137,7 @@ async fn refuse_own(core: &Core, path: &str, old: &Vdev, replace: bool) -> Resul
         return in_use();
     }
     // Under another name, or the very device that is to be replaced.
-    let device = core.world.opener.open(path, true).await?;
+    let device = vdev::open_patiently(&core.world, path, true).await?;
     let label = crate::discover::read_label(&device, path).await;
     let own = label
         .filter(|label| label.config.u64("pool_guid") == Some(core.guid().get()))
@@ -155,12 +158,24 @@ pub(crate) async fn attach(
     core.check_not_suspended()?;
     core.check_no_checkpoint()?;
     let old = find(core, target)?;
+    match spec.sequential {
+        true => {
+            let top = core.tree.top_of(old.guid());
+            let top = top.ok_or(TopologyError::NoSuchVdev { guid: old.guid() })?;
+            Rebuilds::check(core, &top)?;
+        }
+        false if core.is_rebuilding() => {
+            let pool = core.identity.name();
+            return Err(PoolError::RebuildUnderWay { pool });
+        }
+        false => {}
+    }
     if spec.replace
         && let Some(spare) = spares::waiting(core, &spec.device.path)
     {
         let target = old.guid();
         drop(old);
-        return spares::stand_in(core, target, spare, spec.ashift).await;
+        return spares::stand_in(core, target, spare, spec.ashift, spec.sequential).await;
     }
     let role = match spec.replace {
         true => MirrorRole::Replacing,
@@ -202,16 +217,17 @@ pub(crate) async fn attach(
     let new = core.tree.prepare_leaf(config).await?;
     let target = old.guid();
     drop(old);
-    take_in(core, target, &new, role, create_txg).await
+    take_in(core, target, &new, (role, spec.sequential), create_txg).await
 }
 
 /// Labels a device that was opened and makes it a part of the vdev tree beside `target`; closes it
-/// when that fails. The caller holds `admin`, and has checked that it fits.
+/// when that fails. It is resilvered then, or rebuilt. The caller holds `admin`, and has checked
+/// that it fits.
 pub(crate) async fn take_in(
     core: &Arc<Core>,
     target: Guid,
     new: &Arc<Vdev>,
-    role: MirrorRole,
+    (role, sequential): (MirrorRole, bool),
     create_txg: Txg,
 ) -> Result<(), PoolError> {
     // The last moment at which nothing is written to the device.
@@ -226,12 +242,13 @@ pub(crate) async fn take_in(
             target,
             new: new.clone(),
             role,
+            sequential,
             parent: new_guid(core),
             refused: outcome.clone(),
         };
         core.run_task(task).await?;
         match outcome.lock().take() {
-            Some(refused) => Err(refused.into()),
+            Some(refused) => Err(refused),
             None => Ok(()),
         }
     }
@@ -251,8 +268,9 @@ struct AttachTask {
     target: Guid,
     new: Arc<Vdev>,
     role: MirrorRole,
+    sequential: bool,
     parent: Guid,
-    refused: Arc<Mutex<Option<TopologyError>>>,
+    refused: Arc<Mutex<Option<PoolError>>>,
 }
 
 impl SyncTask for AttachTask {
@@ -268,12 +286,25 @@ impl SyncTask for AttachTask {
         Box::pin(async move {
             let core = &self.core;
             let (_, until) = open_txgs(core, ctx.txg);
+            if self.sequential && core.scan.is_resilvering() {
+                let pool = core.identity.name();
+                *self.refused.lock() = Some(PoolError::ResilverUnderWay { pool });
+                return Ok(());
+            }
             let attached = core
                 .tree
                 .attach(self.target, &self.new, self.role, self.parent, until);
-            if let Err(refused) = attached {
-                *self.refused.lock() = Some(refused);
-                return Ok(());
+            let top = match attached {
+                Ok(top) => top,
+                Err(refused) => {
+                    *self.refused.lock() = Some(refused.into());
+                    return Ok(());
+                }
+            };
+            if self.sequential {
+                self.new.set_config(REBUILD_TXG, ctx.txg.get());
+                let begun = core.tables.rebuilds.begin(core, ctx, &top).await;
+                begun.map_err(as_task_error)?;
             }
             core.identity.mark_dirty();
             if self.role == MirrorRole::Spare {

@@ -508,7 +508,7 @@ pub(crate) async fn change_guid(core: &Arc<Core>, new: Guid) -> Result<(), PoolE
 /// # Errors
 /// [`PoolError::NoLabel`], [`PoolError::DeviceInUse`], and failures of the device.
 pub async fn clear_label(world: &World, path: &str, force: bool) -> Result<(), PoolError> {
-    let device = world.opener.open(path, false).await?;
+    let device = vdev::open_patiently(world, path, false).await?;
     let Some(label) = crate::discover::read_label(&device, path).await else {
         return Err(PoolError::NoLabel {
             path: path.to_owned(),

@@ -8,17 +8,32 @@
 //! [`super::leaf::LeafError::Halted`]: no error of the device, and done again when the pool
 //! resumes. What a device has accepted by then cannot be taken back.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::RwLock;
+use device::Device;
+use format::Guid;
+use parking_lot::{Mutex, RwLock};
 
+use crate::deadman::DeadmanLimits;
+use crate::rebuild::Fence;
 use crate::report::{ErrorReport, ErrorSink, IgnoreErrors};
+use crate::tree::VdevTree;
+use crate::watch::Watched;
 
 /// Shared by all leaves of a tree.
 pub(super) struct Common {
     errors: RwLock<Arc<dyn ErrorSink>>,
     pub(super) halt: Halt,
+    /// Who has these leaves; nobody yet while it is being opened.
+    tree: OnceLock<Weak<VdevTree>>,
+    /// All devices that were opened, also those that no leaf has (yet).
+    watched: Mutex<Vec<Weak<Watched>>>,
+    limits: Mutex<DeadmanLimits>,
+    /// Which device in use keeps an operation waiting longest, and for how many seconds.
+    longest: Mutex<Option<(Guid, u32)>>,
+    /// Between intent logs and sequential rebuilds.
+    pub(super) fence: Fence,
 }
 
 impl Default for Common {
@@ -26,6 +41,11 @@ impl Default for Common {
         Common {
             errors: RwLock::new(Arc::new(IgnoreErrors)),
             halt: Halt::default(),
+            tree: OnceLock::new(),
+            watched: Mutex::default(),
+            limits: Mutex::default(),
+            longest: Mutex::default(),
+            fence: Fence::default(),
         }
     }
 }
@@ -34,6 +54,45 @@ impl Common {
     /// Says who hears of errors.
     pub(super) fn set_error_sink(&self, sink: Arc<dyn ErrorSink>) {
         *self.errors.write() = sink;
+    }
+
+    /// Watches a device that was just opened.
+    pub(super) fn watch(&self, device: Arc<dyn Device>) -> Arc<Watched> {
+        let watched = Watched::new(device);
+        self.watched.lock().push(Arc::downgrade(&watched));
+        watched
+    }
+
+    /// The devices that somebody still has.
+    pub(super) fn watched(&self) -> Vec<Arc<Watched>> {
+        let mut watched = self.watched.lock();
+        watched.retain(|device| device.strong_count() > 0);
+        watched.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Says who has the leaves.
+    pub(super) fn set_tree(&self, tree: &Arc<VdevTree>) {
+        let _ = self.tree.set(Arc::downgrade(tree));
+    }
+
+    pub(super) fn tree(&self) -> Option<Arc<VdevTree>> {
+        self.tree.get()?.upgrade()
+    }
+
+    pub(super) fn limits(&self) -> DeadmanLimits {
+        *self.limits.lock()
+    }
+
+    pub(super) fn set_limits(&self, limits: DeadmanLimits) {
+        *self.limits.lock() = limits;
+    }
+
+    pub(super) fn longest(&self) -> Option<(Guid, u32)> {
+        *self.longest.lock()
+    }
+
+    pub(super) fn set_longest(&self, longest: Option<(Guid, u32)>) {
+        *self.longest.lock() = longest;
     }
 
     pub(super) fn report(&self, report: ErrorReport) {

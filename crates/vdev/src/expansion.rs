@@ -385,6 +385,7 @@ impl Striped<'_> {
             return Err(cause.unwrap_or_else(|| ReadFailure {
                 checksum: false,
                 device: false,
+                slow: false,
                 cause: format!("{}: too few devices", self.vdev.display_name()),
             }));
         }
@@ -400,6 +401,7 @@ impl Striped<'_> {
         Err(ReadFailure {
             checksum: true,
             device: cause.is_some_and(|failure| failure.device),
+            slow: false,
             cause: format!(
                 "{}: wrong checksum at {offset:#x}, and no set of devices is right",
                 self.vdev.display_name()
@@ -480,6 +482,7 @@ impl Striped<'_> {
                     *cause = Some(ReadFailure {
                         checksum: false,
                         device,
+                        slow: false,
                         cause: format!("{} is {state}", child.display_name()),
                     });
                 }
@@ -529,6 +532,7 @@ impl Striped<'_> {
                         *cause = Some(ReadFailure {
                             checksum: false,
                             device: device || error.device,
+                            slow: false,
                             cause: error.cause,
                         });
                     }

@@ -25,7 +25,7 @@ impl VdevTree {
     pub fn fault(&self, guid: Guid) -> Result<VdevState, VdevError> {
         let (top, leaf) = self.working_leaf(guid)?;
         // Logs are needed after a crash alone, and the pool goes on without one.
-        let state = match top.is_log() || !top.lacks_data_without(Some(guid)) {
+        let state = match top.is_log() || !top.lacks_data_without(&[guid]) {
             true => VdevState::Faulted,
             false => VdevState::Degraded,
         };

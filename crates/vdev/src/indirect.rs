@@ -221,6 +221,7 @@ impl VdevTree {
         let failed = |error: VdevError| ReadFailure {
             checksum: false,
             device: false,
+            slow: false,
             cause: error.to_string(),
         };
         let sector = 1u64 << top.ashift().clamp(9, 16);
@@ -328,6 +329,7 @@ impl VdevTree {
                 return Err(ReadFailure {
                     checksum: false,
                     device,
+                    slow: false,
                     cause: format!("{}: {cause}", top.display_name()),
                 });
             }
@@ -363,6 +365,7 @@ impl VdevTree {
         Err(ReadFailure {
             checksum: true,
             device,
+            slow: false,
             cause: format!(
                 "{}: wrong checksum, and no combination of the copies of its {} pieces is right",
                 top.display_name(),

@@ -171,14 +171,14 @@ impl Vdev {
     /// its spare apart, so that a spare counts for itself, whatever becomes of the devices that it
     /// is on.
     pub(super) fn lacks_data(&self) -> bool {
-        self.lacks_data_without(None)
+        self.lacks_data_without(&[])
     }
 
-    /// [`Self::lacks_data`], as if a device were not there.
-    pub(super) fn lacks_data_without(&self, gone: Option<Guid>) -> bool {
+    /// [`Self::lacks_data`], as if some devices were not there.
+    pub(super) fn lacks_data_without(&self, gone: &[Guid]) -> bool {
         match &self.kind {
             VdevKind::Leaf(LeafVdev { leaf, .. }) => {
-                gone == Some(self.guid) || !leaf.is_readable() || !leaf.missing().is_empty()
+                gone.contains(&self.guid) || !leaf.is_readable() || !leaf.missing().is_empty()
             }
             VdevKind::DraidSpare(spare) => {
                 spare.top.get().is_none() || !spare.missing.lock().is_empty()

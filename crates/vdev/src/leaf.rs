@@ -30,7 +30,7 @@
 //! nested.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use device::{Device, DeviceError, World, WriteFlushedError};
@@ -42,6 +42,7 @@ use super::meter::{IoClass, IoStats, Place, Span};
 use super::queue::Queue;
 use super::state::{Counters, VdevAux, VdevState};
 use super::sweep::Swept;
+use super::watch::Watched;
 use crate::range_set::RangeSet;
 use crate::report::{DeviceIo, ErrorReport, Operation, Priority, ScanRead};
 
@@ -111,6 +112,8 @@ pub struct IoContext {
     pub birth: Txg,
     /// Failures are expected and not reported.
     pub speculative: bool,
+    /// A read that is not to wait for a device that lags, as it can perhaps be answered without.
+    pub hasty: bool,
     /// What a scrub or resilver asks for.
     pub scan: ScanRead,
     /// A write that puts wrong or missing data right.
@@ -130,6 +133,8 @@ pub(crate) enum LeafError {
     /// The pool is suspended: devices get nothing. The device itself is well, and the I/O is to be
     /// done again when the pool resumes.
     Halted,
+    /// The device lags, and the read is hasty: it was not waited for, and nothing is wrong.
+    Slow,
     /// The device failed.
     Device(Arc<DeviceError>),
     /// The device took a write, and failed to flush: it is faulted, and the write is kept.
@@ -142,6 +147,7 @@ impl std::fmt::Display for LeafError {
             LeafError::Unavailable(state) => write!(f, "a device is {state}"),
             LeafError::ReadOnly => f.write_str("a device is open for reading only"),
             LeafError::Halted => f.write_str("the pool is suspended"),
+            LeafError::Slow => f.write_str("a device does not answer"),
             LeafError::Device(error) | LeafError::Flush(error) => error.fmt(f),
         }
     }
@@ -161,7 +167,11 @@ pub struct Leaf {
     guid: AtomicU64,
     world: World,
     common: Arc<Common>,
-    device: RwLock<Option<Arc<dyn Device>>>,
+    device: RwLock<Option<Arc<Watched>>>,
+    /// Devices that it had, and that may not have answered everything.
+    pub(super) before: Mutex<Vec<Arc<Watched>>>,
+    /// How often its device was given up since its errors were cleared.
+    pub(super) hangs: AtomicU32,
     status: Mutex<Status>,
     /// That it is out of use is not to outlast the import.
     temporary: AtomicBool,
@@ -201,6 +211,8 @@ impl Leaf {
             world,
             common,
             device: RwLock::new(None),
+            before: Mutex::default(),
+            hangs: AtomicU32::new(0),
             status: Mutex::new(Status {
                 state: VdevState::Closed,
                 aux: VdevAux::None,
@@ -245,9 +257,12 @@ impl Leaf {
             let mut status = self.status.lock();
             status.state = state;
             status.aux = aux;
-            if !self.usable.swap(state.is_usable(), Ordering::AcqRel) && state.is_usable() {
+            // Counted first: who finds it in use finds as well that it came. Else the end of a scan
+            // in between would take it to have been there all the time.
+            if state.is_usable() && !self.usable.load(Ordering::Acquire) {
                 self.uses.fetch_add(1, Ordering::AcqRel);
             }
+            self.usable.store(state.is_usable(), Ordering::Release);
             match state {
                 VdevState::Closed => None,
                 _ => status.told.replace(state),
@@ -279,17 +294,30 @@ impl Leaf {
     }
 
     /// Attaches the open device, or takes it away.
-    pub(super) fn set_device(&self, device: Option<Arc<dyn Device>>) {
+    pub(super) fn set_device(&self, device: Option<Arc<Watched>>) {
         if device.is_some() {
             self.was_open.store(true, Ordering::Relaxed);
             self.failed_txg.store(0, Ordering::Relaxed);
         }
-        *self.device.write() = device;
+        let before = std::mem::replace(&mut *self.device.write(), device);
+        if let Some(before) = before.filter(|before| before.outstanding() > 0) {
+            self.before.lock().push(before);
+        }
     }
 
     /// The open device, usable or not.
     pub fn device(&self) -> Option<Arc<dyn Device>> {
+        Some(self.device.read().clone()?)
+    }
+
+    /// The same, as it is watched.
+    pub(super) fn watched(&self) -> Option<Arc<Watched>> {
         self.device.read().clone()
+    }
+
+    /// Counts operations that take too long, and are not waited for.
+    pub(super) fn count_slow(&self, count: u64) {
+        self.queue.meter().count_slow(count);
     }
 
     /// How long its I/O takes, how large it is, and how much waits.
@@ -319,6 +347,7 @@ impl Leaf {
     pub(super) fn clear_errors(&self) {
         self.queue.meter().clear_slow();
         self.failed_txg.store(0, Ordering::Relaxed);
+        self.hangs.store(0, Ordering::Relaxed);
         if self.state().0 == VdevState::Degraded {
             self.set_state(VdevState::Healthy, VdevAux::None);
         }
@@ -397,7 +426,7 @@ impl Leaf {
         Txg::new(self.failed_txg.load(Ordering::Relaxed))
     }
 
-    fn usable_device(&self) -> Result<Arc<dyn Device>, LeafError> {
+    fn usable_device(&self) -> Result<Arc<Watched>, LeafError> {
         let device = if self.is_readable() {
             self.device.read().clone()
         } else {
@@ -422,6 +451,35 @@ impl Leaf {
         context: &IoContext,
     ) -> Result<Bytes, LeafError> {
         let device = self.usable_device()?;
+        if !context.hasty {
+            return self.read_from(device, offset, length, context).await;
+        }
+        if device.lags() {
+            return Err(LeafError::Slow);
+        }
+        let (leaf, watched, context) = (self.clone(), device.clone(), *context);
+        let mut read =
+            Box::pin(async move { leaf.read_from(device, offset, length, &context).await });
+        tokio::select! {
+            biased;
+            result = &mut read => return result,
+            () = watched.until_it_lags() => {}
+        }
+        // That it takes long, or fails, counts all the same.
+        self.world.spawn.spawn(Box::pin(async move {
+            let _ = read.await;
+        }));
+        Err(LeafError::Slow)
+    }
+
+    async fn read_from(
+        self: &Arc<Self>,
+        device: Arc<Watched>,
+        offset: u64,
+        length: usize,
+        context: &IoContext,
+    ) -> Result<Bytes, LeafError> {
+        let device: Arc<dyn Device> = device;
         struct InFlight<'a>(&'a AtomicUsize);
         impl Drop for InFlight<'_> {
             fn drop(&mut self) {
@@ -894,9 +952,14 @@ impl Leaf {
     /// use by now; that it is gone its state tells.
     fn failed(self: &Arc<Self>, error: &Arc<DeviceError>, report: Option<DeviceIo>, probe: bool) {
         tracing::debug!(leaf = %self.guid(), %error, "a device failed");
-        if matches!(**error, DeviceError::Gone { .. }) {
-            self.set_state(VdevState::Removed, VdevAux::None);
-            return;
+        match **error {
+            DeviceError::Gone { .. } => {
+                self.set_state(VdevState::Removed, VdevAux::None);
+                return;
+            }
+            // Who gave it up says what that means; it would not answer a probe either.
+            DeviceError::Hung { .. } => return,
+            _ => {}
         }
         if let Some(io) = report.filter(|_| self.is_readable()) {
             self.common.report(ErrorReport::Device {

@@ -13,6 +13,7 @@
 //! | `draid`, `draid_maps` | dRAID's groups, rows and permutations |
 //! | `indirect` | what was on removed vdevs: reading it, and where to free it |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
+//! | `watch`, `deadman` | devices that do not answer |
 //! | `meter` | latencies, sizes and queue depths of a leaf's I/O |
 //! | `label` | labels and uberblocks |
 //! | `survey` | labels and uberblocks with what is wrong of them, for people |
@@ -34,6 +35,7 @@
 
 mod common;
 mod config;
+mod deadman;
 mod draid;
 mod draid_maps;
 mod error;
@@ -60,6 +62,9 @@ mod node;
 mod queue;
 mod raidz;
 mod range_set;
+mod rebuild;
+#[cfg(test)]
+mod rebuild_tests;
 mod report;
 mod state;
 mod survey;
@@ -74,8 +79,10 @@ mod topology;
 mod topology_tests;
 mod tree;
 mod trim;
+mod watch;
 
 pub use config::Scope;
+pub use deadman::{DeadmanLimits, open_patiently};
 pub use draid::Draid;
 pub use error::VdevError;
 pub use geometry::{Column, Columns, Geometry, metaslab_span};
@@ -93,6 +100,7 @@ pub use metaslab::{METASLABS_MAX, metaslab_shift};
 pub use meter::{IO_CLASSES, IoStats, LATENCY_BUCKETS, SIZE_BUCKETS};
 pub use node::{ReadFailure, Top, Vdev, Verify, WriteFailure};
 pub use range_set::RangeSet;
+pub use rebuild::Rebuilt;
 pub use report::{DeviceIo, ErrorReport, ErrorSink, IgnoreErrors, Operation, Priority, ScanRead};
 pub use state::{CounterValues, Counters, VdevAux, VdevState};
 pub use survey::{LabelSurvey, SlotSurvey, survey_labels};

@@ -9,9 +9,9 @@
 //! their [`Priority`], those of a scrub or resilver apart; writes that go straight to the device
 //! (intent log, labels, repairs of what a program read) are synchronous, queued ones (transaction
 //! groups) and a scrub's repairs asynchronous. Discards have their sizes and their number under
-//! way, but no queue to wait in. Sequential rebuilds do not exist: that class stays at zero. Queued
-//! writes are put together, and a scrub's reads; other reads never are. Flushes, heartbeats, and
-//! what opens, labels and probes read are not counted.
+//! way, but no queue to wait in. Sequential rebuilds count as scrubs: their own class stays at
+//! zero. Queued writes are put together, and a scrub's reads; other reads never are. Flushes,
+//! heartbeats, and what opens, labels and probes read are not counted.
 //!
 //! **Times.** What a request waits for is a place (or its turn in the queue of writes), then the
 //! device. Queue and total time are those of each request, the device's time that of each
@@ -239,6 +239,11 @@ impl Meter {
     /// Slow operations.
     pub(super) fn slow(&self) -> u64 {
         self.slow.load(Ordering::Relaxed)
+    }
+
+    /// Counts operations that take long, and are not waited for.
+    pub(super) fn count_slow(&self, count: u64) {
+        self.slow.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Forgets the slow ones.

@@ -61,6 +61,7 @@ impl MirrorVdev {
         let mut failure = ReadFailure {
             checksum: false,
             device: false,
+            slow: false,
             cause: format!("{}: no device is there", vdev.display_name()),
         };
         let mut good: Option<Bytes> = None;
@@ -103,7 +104,11 @@ impl MirrorVdev {
                     }
                 }
                 Err(error) => {
-                    bad.push(index);
+                    // What lags may be right, and would let the reader wait for a repair as well.
+                    if !error.slow {
+                        bad.push(index);
+                    }
+                    failure.slow |= error.slow;
                     failure.checksum |= error.checksum;
                     failure.device |= error.device;
                     failure.cause = error.cause;
@@ -111,7 +116,7 @@ impl MirrorVdev {
             }
         }
         let Some(good) = good else {
-            if failure.checksum && !context.speculative {
+            if failure.checksum && !failure.slow && !context.speculative {
                 Counters::add(&vdev.counters.checksum_errors, 1);
             }
             return Err(failure);

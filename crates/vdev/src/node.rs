@@ -62,6 +62,8 @@ pub struct ReadFailure {
     pub checksum: bool,
     /// A device that was there failed: the same read may succeed another time.
     pub device: bool,
+    /// The read was hasty, and a device was not waited for ([`IoContext::hasty`]).
+    pub slow: bool,
     /// The last cause.
     pub cause: String,
 }
@@ -551,6 +553,7 @@ impl Vdev {
                     .map_err(|error| ReadFailure {
                         checksum: false,
                         device: matches!(error, LeafError::Device(_)),
+                        slow: matches!(error, LeafError::Slow),
                         cause: error.to_string(),
                     })?;
                 if verify.verify(&data).await {
@@ -580,6 +583,7 @@ impl Vdev {
         ReadFailure {
             checksum: false,
             device: false,
+            slow: false,
             cause: format!("{}: not readable", self.display_name()),
         }
     }
@@ -588,6 +592,7 @@ impl Vdev {
         ReadFailure {
             checksum: true,
             device: false,
+            slow: false,
             cause: format!("{}: wrong checksum", self.display_name()),
         }
     }
@@ -595,7 +600,9 @@ impl Vdev {
     /// Writes what is right where something wrong was read. Failing that is no error of the
     /// reader's.
     pub(crate) async fn repair(&self, offset: u64, good: Bytes, context: &IoContext) {
-        if context.speculative || !self.is_writeable(offset) {
+        // A scan reads everything that there is, so that it is not for this read alone.
+        let is_wanted = !context.speculative || context.scan.is_scan();
+        if !is_wanted || !self.is_writeable(offset) {
             return;
         }
         // Not through the queue's long way: the reader waits for it, so that it cannot come
@@ -705,9 +712,27 @@ impl Vdev {
         context: &IoContext,
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
-        match Striped::of(self) {
-            Some(striped) => striped.read(offset, length, context, verify).await,
-            None => self.read_plain(offset, length, context, verify).await,
+        let is_hasty = self.redundancy() > 0 && !context.scan.is_scan();
+        let hasty = IoContext {
+            hasty: is_hasty,
+            ..*context
+        };
+        let read = match Striped::of(self) {
+            Some(striped) => striped.read(offset, length, &hasty, verify).await,
+            None => self.read_plain(offset, length, &hasty, verify).await,
+        };
+        match read {
+            // Without the devices that lag it cannot be done.
+            Err(failure) if failure.slow => {
+                Box::pin(async {
+                    match Striped::of(self) {
+                        Some(striped) => striped.read(offset, length, context, verify).await,
+                        None => self.read_plain(offset, length, context, verify).await,
+                    }
+                })
+                .await
+            }
+            read => read,
         }
     }
 

@@ -100,6 +100,8 @@ struct Rows {
     cause: Option<String>,
     /// A device that was there failed.
     device: bool,
+    /// A device that lags was not waited for; its columns count as not tried.
+    slow: bool,
 }
 
 /// A column by its row and its index there.
@@ -229,6 +231,7 @@ impl<'a> Striped<'a> {
             length,
             cause: None,
             device: false,
+            slow: false,
         })
     }
 
@@ -267,6 +270,7 @@ impl<'a> Striped<'a> {
                     return Err(ReadFailure {
                         checksum: false,
                         device: false,
+                        slow: false,
                         cause: format!("{} is {}", child.display_name(), child.state().0),
                     });
                 }
@@ -283,6 +287,10 @@ impl<'a> Striped<'a> {
                         row.data[index] = Some(data.split_to(row.map.columns[index].length));
                     }
                 }
+                Err(error) if error.slow => {
+                    rows.slow = true;
+                    rows.cause = Some(error.cause);
+                }
                 Err(error) if run.len() == 1 => {
                     let (row, index) = run[0];
                     rows.rows[row].tried[index] = true;
@@ -297,16 +305,17 @@ impl<'a> Striped<'a> {
                         let child = &self.children[single.child];
                         let unusable =
                             child.is_missing(single.offset, context.birth) || !child.is_readable();
-                        let result = if unusable {
-                            Err(format!("{} is {}", child.display_name(), child.state().0))
+                        let (result, slow) = if unusable {
+                            let cause = format!("{} is {}", child.display_name(), child.state().0);
+                            (Err(cause), false)
                         } else {
-                            child
-                                .read_part(single.offset, single.length, context)
-                                .await
-                                .map_err(|error| error.cause)
+                            let read = child.read_part(single.offset, single.length, context).await;
+                            let slow = read.as_ref().is_err_and(|error| error.slow);
+                            (read.map_err(|error| error.cause), slow)
                         };
                         let row = &mut rows.rows[at.0];
-                        row.tried[at.1] = true;
+                        row.tried[at.1] = !slow;
+                        rows.slow |= slow;
                         match result {
                             Ok(data) => row.data[at.1] = Some(data),
                             Err(cause) => rows.cause = Some(cause),
@@ -329,11 +338,17 @@ impl<'a> Striped<'a> {
             && !expansion.is_plain(context.birth)
         {
             let rows = expansion.rows(geometry, offset, length, context.birth);
-            return self.read_expanded(offset, rows, context, verify).await;
+            // All of its columns are waited for.
+            let context = IoContext {
+                hasty: false,
+                ..*context
+            };
+            return self.read_expanded(offset, rows, &context, verify).await;
         }
         let mut rows = self.rows(offset, length).map_err(|cause| ReadFailure {
             checksum: false,
             device: false,
+            slow: false,
             cause,
         })?;
         if !context.scan.is_scan() {
@@ -379,6 +394,15 @@ impl<'a> Striped<'a> {
             }
             return Ok(block);
         }
+        // It is read again, and waited for.
+        if rows.slow {
+            return Err(ReadFailure {
+                checksum: false,
+                device: rows.device,
+                slow: true,
+                cause: rows.cause.unwrap_or_default(),
+            });
+        }
         if rows.too_few() {
             Counters::add(
                 &self.vdev.counters.read_errors,
@@ -387,6 +411,7 @@ impl<'a> Striped<'a> {
             return Err(ReadFailure {
                 checksum: false,
                 device: rows.device,
+                slow: false,
                 cause: rows
                     .cause
                     .unwrap_or_else(|| format!("{}: too few devices", self.vdev.display_name())),
@@ -407,6 +432,7 @@ impl<'a> Striped<'a> {
         Err(ReadFailure {
             checksum: true,
             device: rows.device,
+            slow: false,
             cause: format!(
                 "{}: wrong checksum at {offset:#x}, and no set of columns is right",
                 self.vdev.display_name()

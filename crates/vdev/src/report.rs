@@ -106,6 +106,13 @@ pub enum ErrorReport {
         /// What it did.
         io: DeviceIo,
     },
+    /// A device does not answer an operation (`zio_deadman`).
+    Deadman {
+        /// Guid of the leaf.
+        leaf: Guid,
+        /// The oldest that it does not answer.
+        io: DeviceIo,
+    },
     /// After an error, a device did not read and write its labels' padding any more.
     ProbeFailed {
         /// Guid of the leaf.

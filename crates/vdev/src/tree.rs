@@ -6,7 +6,7 @@ mod reopening;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use super::kind::VdevKind;
 use super::leaf::{IoContext, Leaf, LeafError};
 use super::node::{ReadFailure, Vdev, Verify, WriteFailure};
 use super::state::{VdevAux, VdevState};
+use crate::deadman;
 use crate::error::VdevError;
 use crate::report::ErrorSink;
 use crate::top_spec::AllocClass;
@@ -97,6 +98,8 @@ pub struct VdevTree {
     /// The root's own pairs.
     config: Mutex<NvList>,
     tops: RwLock<Tops>,
+    /// See [`Self::set_opening`].
+    pub(super) is_opening: AtomicBool,
     pub(super) common: Arc<Common>,
 }
 
@@ -117,6 +120,8 @@ impl VdevTree {
             return Err(bad("the vdev tree does not start with a root"));
         }
         let common = Arc::new(Common::default());
+        let looking = deadman::look_each_second(world.clone(), Arc::downgrade(&common));
+        world.spawn.spawn(Box::pin(looking));
         let mut builder = Builder {
             world: &world,
             common: &common,
@@ -144,10 +149,13 @@ impl VdevTree {
             options,
             config: Mutex::new(own),
             tops: RwLock::new(Tops { list: list.clone() }),
+            is_opening: AtomicBool::new(false),
             common,
         };
         tree.open_tops(&list).await?;
-        Ok(Arc::new(tree))
+        let tree = Arc::new(tree);
+        tree.common.set_tree(&tree);
+        Ok(tree)
     }
 
     /// The world it was opened in.
@@ -287,6 +295,7 @@ impl VdevTree {
             },
             config: Mutex::new(NvList::new()),
             tops: RwLock::new(Tops { list: Vec::new() }),
+            is_opening: AtomicBool::new(false),
             common: self.common.clone(),
         };
         fresh.open_tops(&added).await?;
@@ -614,6 +623,7 @@ impl VdevTree {
             Err(error) => Err(ReadFailure {
                 checksum: false,
                 device: false,
+                slow: false,
                 cause: error.to_string(),
             }),
         }

@@ -14,7 +14,7 @@ use format::{
     BlockPointer, Bookmark, Endian, LogCloneBody, LogHeader, LogKind, LogWriteBody, ObjectId,
     ObjsetId, Txg, ZilHeader, ZilSequence, decode_log_block, log_object, log_word,
 };
-use vdev::VdevError;
+use vdev::{ScanRead, VdevError};
 use zio::{CacheUse, CloneKey, Pipeline, ReadContext, ZioError};
 
 /// Level of bookmarks of log blocks (`ZB_ZIL_LEVEL`).
@@ -300,6 +300,21 @@ pub(crate) async fn read_data(
     pipeline.read(pointer, &context).await
 }
 
+/// Gives a block that was read, and counts as promised from now on, to all devices: some may not
+/// have had it yet when the power went. A sequential rebuild copies from any of them, without
+/// looking.
+async fn repair(pipeline: &Pipeline, pointer: &BlockPointer) {
+    let context = ReadContext {
+        cache: CacheUse::Bypass,
+        speculative: true,
+        ..ReadContext::default()
+    };
+    let scanned = pipeline.reader().scan(pointer, &context, ScanRead::Scrub);
+    if let Err(error) = scanned.await {
+        tracing::warn!(%error, "copies of a block of an intent log are left as they are");
+    }
+}
+
 /// Blocks seen, by the place of their first copy.
 #[derive(Default)]
 struct Seen(HashSet<[u64; 2]>);
@@ -381,6 +396,7 @@ pub async fn claim(
             Err(End::Normal) => break,
             Err(End::Unreadable(error)) => return Err(error),
         };
+        repair(pipeline, &pointer).await;
         for record in records {
             if let Some((data, _)) = record.write_pointer()
                 && data.birth() >= first_txg
@@ -391,7 +407,7 @@ pub async fn claim(
                     ..data_context(&record, &data, objset)
                 };
                 match pipeline.reader().read_raw(&data, &context).await {
-                    Ok(_) => {}
+                    Ok(_) => repair(pipeline, &data).await,
                     Err(error) => match end_of(pipeline, &data, &error) {
                         End::Normal => break 'chain,
                         End::Unreadable(error) => return Err(error),

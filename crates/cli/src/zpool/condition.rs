@@ -85,6 +85,11 @@ pub fn of_pool(condition: Option<&PoolCondition>) -> Said {
              continue to function, possibly in a degraded state.",
             "Wait for the resilver to complete.",
         ),
+        PoolCondition::RebuiltUnverified => Said::new(
+            "One or more devices have been sequentially resilvered, scrubbing\n\
+             the pool is recommended.",
+            "Use 'zpool scrub' to verify all data checksums.",
+        ),
         PoolCondition::DeviceErrors => Said::new(
             "One or more devices has experienced an unrecoverable error.  An\n\
              attempt was made to correct the error.  Applications are unaffected.",

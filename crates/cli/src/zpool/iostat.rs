@@ -4,8 +4,8 @@
 //! interval.
 //!
 //! What the classes of I/O in `-l`, `-q`, `-r` and `-w` are here is told by the counters (`pool`,
-//! `vdev/meter.rs`): there is no queue per class, trims do not wait in one, and rebuilds are always
-//! zero.
+//! `vdev/meter.rs`): there is no queue per class, trims do not wait in one, and rebuilds count as
+//! scrubs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -10,6 +10,7 @@ mod import;
 mod iostat;
 mod list;
 mod progress;
+mod rebuild;
 mod repeat;
 mod scan;
 mod scrub;

@@ -1,11 +1,11 @@
 //! The lines of `zpool status` about a scrub or resilver, in OpenZFS's words
 //! (`print_scan_scrub_resilver_status`, cmd/zpool/zpool_main.c).
 
-use api::{ScanFunction, ScanReport, ScanState};
+use api::{ErrorScrubReport, ScanFunction, ScanReport, ScanState};
 use serde_json::{Map, Value, json};
 
 use super::words;
-use crate::numbers::{duration, local_second, nice_bytes};
+use crate::numbers::{duration, local_ctime, local_second, nice_bytes};
 
 /// Below this rate, in bytes a second, no time to go is estimated.
 const RATE_MIN: u64 = 10 << 20;
@@ -100,8 +100,67 @@ fn progress(scan: &ScanReport, is_scrub: bool) -> Vec<String> {
     lines
 }
 
+/// What stands after ` scrub:` of a scrub of the error log (`print_err_scrub_status`).
+pub fn error_lines(scrub: &ErrorScrubReport) -> Vec<String> {
+    let examined = scrub.examined;
+    match scrub.state {
+        ScanState::Finished => {
+            let seconds = scrub.end_time_s.saturating_sub(scrub.start_time_s);
+            let (days, rest) = (seconds / 86_400, duration(seconds % 86_400));
+            let end = local_ctime(scrub.end_time_s);
+            return vec![format!(
+                "scrubbed {examined} error blocks in {days} days {rest} on {end}"
+            )];
+        }
+        ScanState::Canceled => {
+            let end = local_ctime(scrub.end_time_s);
+            return vec![format!("error scrub canceled on {end}")];
+        }
+        ScanState::Scanning => {}
+    }
+    let start = local_ctime(scrub.start_time_s);
+    let mut lines = match scrub.pause_time_s {
+        0 => vec![format!("error scrub in progress since {start}")],
+        pause => vec![
+            format!("error scrub paused since {}", local_ctime(pause)),
+            format!("error scrub started on {start}"),
+        ],
+    };
+    let all = examined.saturating_add(scrub.to_examine).max(1);
+    let percent = 100.0 * examined as f64 / all as f64;
+    lines.push(format!(
+        "{percent:.2}% done, issued I/O for {examined} error blocks"
+    ));
+    lines
+}
+
+/// The same for `-j`, added to OpenZFS's `scan_stats`.
+pub fn add_errors(
+    out: &mut Map<String, Value>,
+    scrub: &ErrorScrubReport,
+    exact: bool,
+    number: &dyn Fn(u64) -> Value,
+) {
+    let time = |seconds: u64| match seconds {
+        0 => json!("-"),
+        seconds if exact => number(seconds),
+        seconds => json!(local_second(seconds)),
+    };
+    let state = match scrub.state {
+        ScanState::Scanning => "ERRORSCRUBBING",
+        state => words::scan_state(state),
+    };
+    out.insert("err_scrub_func".into(), json!("ERRORSCRUB"));
+    out.insert("err_scrub_state".into(), json!(state));
+    out.insert("err_scrub_start_time".into(), time(scrub.start_time_s));
+    out.insert("err_scrub_end_time".into(), time(scrub.end_time_s));
+    out.insert("err_scrub_examined".into(), number(scrub.examined));
+    out.insert("err_scrub_to_examine".into(), number(scrub.to_examine));
+    out.insert("err_scrub_pause".into(), number(scrub.pause_time_s));
+}
+
 /// The same for `-j`, as OpenZFS's `scan_stats`.
-pub fn json(scan: &ScanReport, exact: bool, number: &dyn Fn(u64) -> Value) -> Value {
+pub fn json(scan: &ScanReport, exact: bool, number: &dyn Fn(u64) -> Value) -> Map<String, Value> {
     let bytes = |value: u64| {
         if exact {
             number(value)
@@ -135,7 +194,7 @@ pub fn json(scan: &ScanReport, exact: bool, number: &dyn Fn(u64) -> Value) -> Va
         bytes(scan.pass_issued_bytes),
     );
     out.insert("issued".into(), bytes(scan.issued_bytes));
-    Value::Object(out)
+    out
 }
 
 #[cfg(test)]

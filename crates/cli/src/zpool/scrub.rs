@@ -10,11 +10,14 @@ use crate::client::Client;
 #[derive(Debug, Args)]
 pub struct Scrub {
     /// Stop
-    #[arg(short, conflicts_with_all = ["pause", "wait", "since_last"])]
+    #[arg(short, conflicts_with_all = ["pause", "wait", "since_last", "errors"])]
     stop: bool,
     /// Pause; without options it goes on again
-    #[arg(short, conflicts_with_all = ["wait", "since_last"])]
+    #[arg(short, conflicts_with_all = ["wait", "since_last", "errors"])]
     pause: bool,
+    /// Only the blocks that the error log names
+    #[arg(short, conflicts_with = "since_last")]
+    errors: bool,
     /// Only what was written since the last scrub
     #[arg(short = 'C')]
     since_last: bool,
@@ -34,6 +37,7 @@ impl Scrub {
         let action = match (self.stop, self.pause) {
             (true, _) => ScrubAction::Stop,
             (_, true) => ScrubAction::Pause,
+            _ if self.errors => ScrubAction::Errors,
             _ if self.since_last => ScrubAction::Continue,
             _ => ScrubAction::Start,
         };

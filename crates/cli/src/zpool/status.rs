@@ -2,15 +2,15 @@
 //! `status_callback_json`, cmd/zpool/zpool_main.c).
 
 use api::{
-    ActivityReport, Failure, PoolStatusReport, ScanState, VdevClass, VdevKind, VdevReport,
-    ZpoolStatus,
+    ActivityReport, Failure, PoolStatusReport, ScanFunction, ScanState, VdevClass, VdevKind,
+    VdevReport, ZpoolStatus,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::repeat::Repeat;
 use super::vdevs::{self, CLASSES, Columns, Naming, is_well, leaf_name, print_config};
-use super::{condition, progress, scan, words};
+use super::{condition, progress, rebuild, scan, words};
 use crate::client::Client;
 use crate::{json, numbers};
 
@@ -131,7 +131,8 @@ impl Status {
             unhealthy: self.unhealthy,
             scanning: (pool.scan.as_ref())
                 .filter(|scan| scan.state == ScanState::Scanning)
-                .map(|scan| scan.function),
+                .map(|scan| scan.function)
+                .or(rebuild::is_active(pool).then_some(ScanFunction::Resilver)),
         }
     }
 
@@ -144,11 +145,16 @@ impl Status {
         if let Some(see) = said.see() {
             println!("   see: {see}");
         }
-        if let Some(scan) = &pool.scan {
-            println!("  scan: {}", scan::lines(scan).join("\n\t"));
-            if let Some(warning) = progress::scan_warning(scan, pool.checkpoint.as_ref()) {
-                println!("    scan warning: {warning}");
-            }
+        if let Some(scrub) = pool.error_scrub.filter(|_| rebuild::is_of_errors(pool)) {
+            println!(" scrub: {}", scan::error_lines(&scrub).join("\n\t"));
+        }
+        for lines in rebuild::scans(pool) {
+            println!("  scan: {}", lines.join("\n\t"));
+        }
+        if let Some(scan) = &pool.scan
+            && let Some(warning) = progress::scan_warning(scan, pool.checkpoint.as_ref())
+        {
+            println!("    scan warning: {warning}");
         }
         if let Some(removal) = &pool.removal {
             println!("remove: {}", progress::removal(removal));
@@ -242,10 +248,20 @@ impl Status {
             report.insert("msgid".into(), json!(said.page));
             report.insert("moreinfo".into(), json!(see));
         }
-        if let Some(found) = &pool.scan {
-            let exact = self.json_int || self.parseable;
-            let number = |value| self.number(value);
-            report.insert("scan_stats".into(), scan::json(found, exact, &number));
+        let exact = self.json_int || self.parseable;
+        let number = |value| self.number(value);
+        let mut scans = match &pool.scan {
+            Some(found) => scan::json(found, exact, &number),
+            None => Map::new(),
+        };
+        if let Some(scrub) = pool.error_scrub.filter(|_| rebuild::is_of_errors(pool)) {
+            scan::add_errors(&mut scans, &scrub, exact, &number);
+        }
+        if let Some(rebuilds) = rebuild::json(pool, exact, self.json_int, &number) {
+            scans.insert("rebuild_stats".into(), rebuilds);
+        }
+        if !scans.is_empty() {
+            report.insert("scan_stats".into(), Value::Object(scans));
         }
         let mut root = Map::new();
         self.json_vdev(&pool.tree, None, VdevClass::Normal, &mut root);

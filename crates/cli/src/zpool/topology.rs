@@ -22,7 +22,7 @@ struct How {
     /// ashift=VALUE
     #[arg(short = 'o')]
     properties: Vec<String>,
-    /// Rebuild in the order of the disk: not here yet
+    /// Rebuild in the order of the disk, without checksums, and scrub then
     #[arg(short)]
     sequential: bool,
     /// Wait until it has everything
@@ -38,17 +38,12 @@ impl How {
         (name, device, new_device): (String, String, String),
         replace: bool,
     ) -> anyhow::Result<()> {
-        if self.sequential {
-            bail!(
-                "option '-s' is not supported yet: without it the device is resilvered in the \
-                 order of the data"
-            );
-        }
         client.call(&ZpoolAttach {
             name: name.clone(),
             device,
             new_device: self::device(&new_device)?.path,
             replace,
+            sequential: self.sequential,
             ashift: ashift(&self.properties)?,
             allow_in_use: self.force,
             command: typed,

@@ -35,6 +35,7 @@ mod nfs;
 mod posix;
 mod properties;
 mod races;
+mod rebuild;
 mod refusals;
 mod removed;
 mod reopen;

@@ -21,8 +21,20 @@ const OLD: &str = "g_mirror3";
 /// with `f` are for the matrix to remove.
 const THERE: &str = r"
 echo 30000 >/sys/module/zfs/parameters/metaslab_force_ganging
-echo 30 >/sys/module/zfs/parameters/metaslab_force_ganging_pct
 echo 1 >/sys/module/zfs/parameters/zfs_bclone_enabled
+# The longer headers begin with the first block of which three parts would be too long: surely with
+# the first of these, and perhaps never where only some are ganged.
+wide() {
+  local p=$1 m
+  [ $p = g_mirror3 ] || {
+    m=$(zfs list -H -o mountpoint $p)
+    head -c 300000 /dev/urandom >$m/wide
+  }
+  zpool sync $p
+}
+echo 100 >/sys/module/zfs/parameters/metaslab_force_ganging_pct
+each wide
+echo 30 >/sys/module/zfs/parameters/metaslab_force_ganging_pct
 more() {
   local p=$1 m
   [ $p = g_mirror3 ] || {

@@ -45,10 +45,6 @@ fn commands_and_refusals_are_those_of_zpool() {
             "no such device in pool",
         ),
         (
-            format!("zpool attach -s tank {} {}", d[0], d[1]),
-            "option '-s' is not supported yet",
-        ),
-        (
             format!("zpool attach tank {} {}", d[0], d[0]),
             "is part of active pool 'tank'",
         ),

@@ -17,11 +17,13 @@ use crate::{Cpu, CpuPool};
 /// Operations in flight at once. Enough to keep a disk's queue busy; the threads sleep in the
 /// kernel, so they cost memory, not CPU.
 const THREADS: usize = 32;
+/// More of them, while all those are stuck: a device that does not answer keeps its threads.
+const THREADS_EXTRA_MAX: usize = 512;
 
 /// The process's one pool, started at first use.
 pub(super) fn pool() -> &'static CpuPool {
     static POOL: OnceLock<CpuPool> = OnceLock::new();
-    POOL.get_or_init(|| CpuPool::new(THREADS))
+    POOL.get_or_init(|| CpuPool::elastic(THREADS, THREADS_EXTRA_MAX))
 }
 
 /// Carries out `request` on a worker.
@@ -87,13 +89,19 @@ fn carry_out(request: &mut Request) -> io::Result<()> {
 
 /// One system call towards the end of `request`.
 fn call(request: &mut Request) -> Result<usize, Errno> {
-    let files = request.files.clone();
+    let Request {
+        files,
+        direct,
+        offset_bytes,
+        action,
+        ..
+    } = request;
     let descriptor = match &files.direct {
-        Some(direct) if request.direct => direct,
+        Some(file) if *direct => file,
         _ => &files.buffered,
     };
-    let offset = request.offset_bytes;
-    match &mut request.action {
+    let offset = *offset_bytes;
+    match action {
         Action::Read { buffer } => {
             let offset = offset + buffer.filled() as u64;
             let target = buffer.unfilled_slice();

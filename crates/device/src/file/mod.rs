@@ -402,6 +402,11 @@ impl Device for FileDevice {
         })
     }
 
+    fn outstanding(&self) -> usize {
+        // Each request has the descriptors, and so has who looks at the device again.
+        Arc::strong_count(&self.files) - 1
+    }
+
     fn supports_discard(&self) -> bool {
         self.supports_discard
     }

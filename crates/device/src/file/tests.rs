@@ -62,6 +62,28 @@ where
     }
 }
 
+/// Who does not wait for an operation any more can tell when it was done: until then the device has
+/// its memory and its descriptors.
+#[test]
+fn operations_that_nobody_waits_for_are_done_and_counted() {
+    for_each(8 << 20, |device, _| async move {
+        for round in 0..20u8 {
+            let data = Bytes::from(vec![round + 1; 4 << 20]);
+            let mut write = device.write(4096, data.clone());
+            let mut read = device.read(0, 4 << 20);
+            // They may be done by now.
+            let _ = (futures::poll!(&mut write), futures::poll!(&mut read));
+            drop((write, read, data));
+            while device.outstanding() > 0 {
+                assert!(device.outstanding() <= 2);
+                tokio::task::yield_now().await;
+            }
+            let found = device.read(4096, 4 << 20).await.unwrap();
+            assert!(found.iter().all(|byte| *byte == round + 1));
+        }
+    });
+}
+
 #[test]
 fn a_write_with_its_flush_says_which_of_them_failed() {
     for_each(1 << 20, |device, _| async move {

@@ -229,7 +229,7 @@ pub(super) struct DiskState {
     releases: u64,
     /// Stalled operations that nobody waits for any more; the disk still does them once it is
     /// released.
-    left: Vec<u64>,
+    left: Vec<(u64, Arc<()>)>,
     /// When the disk has moved all data it was asked to, in virtual time.
     busy_until_ns: u64,
     latency: Latency,
@@ -276,6 +276,7 @@ impl DiskState {
         let cached = std::mem::take(&mut self.cached);
         self.settled += cached.len() as u64;
         let in_flight = std::mem::take(&mut self.in_flight);
+        self.left.clear();
         for change in cached.into_iter().chain(in_flight.into_values()) {
             match how {
                 _ if self.eager_discards && matches!(change, Change::Discard { .. }) => {
@@ -382,6 +383,8 @@ struct Operation<'a> {
     /// It is answered when the disk has been released more often than this.
     stalled: Option<u64>,
     done: bool,
+    /// Shared with the handle: it tells how many there are.
+    pending: Arc<()>,
 }
 
 /// A handle on a simulated disk: the [`Device`] that the engine sees.
@@ -395,6 +398,8 @@ pub struct SimDevice {
     sector_bytes: u32,
     /// Alive as long as the device is open.
     _token: Arc<()>,
+    /// Each operation that the disk has not answered has it.
+    pending: Arc<()>,
 }
 
 impl SimDevice {
@@ -416,6 +421,7 @@ impl SimDevice {
             size_bytes: disk.size_bytes,
             sector_bytes: disk.sector_bytes,
             _token: token,
+            pending: Arc::new(()),
         }
     }
 
@@ -554,6 +560,7 @@ impl SimDevice {
             outcome,
             stalled,
             done: false,
+            pending: self.pending.clone(),
         };
         Ok((operation, delay, yields))
     }
@@ -666,7 +673,7 @@ impl Drop for Operation<'_> {
         if self.is_stalled() {
             let mut state = self.device.shared.state.lock();
             if let Ok((disk, _)) = self.device.alive(&mut state) {
-                disk.left.push(self.number);
+                disk.left.push((self.number, self.pending.clone()));
             }
         } else {
             let _ = self.take_effect();
@@ -689,6 +696,10 @@ impl Device for SimDevice {
 
     fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    fn outstanding(&self) -> usize {
+        Arc::strong_count(&self.pending) - 1
     }
 
     fn read(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DeviceError>> {
@@ -787,7 +798,7 @@ impl SimDisk {
             disk.faults
                 .retain(|fault| fault.effect != FaultEffect::Stall);
             disk.releases += 1;
-            for number in std::mem::take(&mut disk.left) {
+            for (number, _) in std::mem::take(&mut disk.left) {
                 if let Some(change) = disk.in_flight.remove(&number) {
                     change.apply(&mut disk.current);
                     disk.cached.push(change);
@@ -813,9 +824,11 @@ impl SimDisk {
     pub fn lose_cache(&self, how: PowerCut) {
         self.with(|disk, rng| {
             let in_flight = std::mem::take(&mut disk.in_flight);
+            let left = std::mem::take(&mut disk.left);
             let writers = std::mem::take(&mut disk.writers);
             disk.lose_power(how, rng);
             disk.in_flight = in_flight;
+            disk.left = left;
             disk.writers = writers;
         });
     }

@@ -402,6 +402,7 @@ async fn a_stalled_disk_answers_when_it_is_released() {
     );
     theirs.write(8192, filled(3, 512)).await.unwrap();
     assert!(!waited.is_finished());
+    assert_eq!((ours.outstanding(), theirs.outstanding()), (2, 0));
     assert_eq!(
         [0, 4096, 8192].map(|at| disk.peek(at, 1)[0]),
         [0, 0, 3],
@@ -410,6 +411,7 @@ async fn a_stalled_disk_answers_when_it_is_released() {
     disk.release();
     waited.await.unwrap().unwrap();
     assert_eq!([0, 4096].map(|at| disk.peek(at, 1)[0]), [1, 2]);
+    assert_eq!(ours.outstanding(), 0);
     ours.write(0, filled(4, 512)).await.unwrap();
 
     // A power cut ends the wait.

@@ -438,6 +438,11 @@ impl Teller {
             ErrorReport::Slow { leaf, io } => {
                 self.take_io(core, at_ns, leaf, ErrorKind::SlowIo, io, 0);
             }
+            ErrorReport::Deadman { leaf, io } => {
+                let path = path_to(&core.tree, leaf);
+                let what = pairs::Error::of_waiting(&path, io);
+                self.send_report(core, "deadman", at_ns, what);
+            }
             ErrorReport::ProbeFailed { leaf, state } => {
                 let path = path_to(&core.tree, leaf);
                 let what = pairs::Error::of_vdev(&path, state);

@@ -63,7 +63,10 @@ pub(super) struct Error<'a> {
     path: &'a [Arc<Vdev>],
     /// What the vdev's state was, where that is the point.
     before: Option<VdevState>,
-    io: Option<(ErrorKind, DeviceIo, i32, Limits)>,
+    /// With the system's number of its error.
+    io: Option<(DeviceIo, i32)>,
+    /// How many errors of its kind are too many, where they may be.
+    limits: Option<(ErrorKind, Limits)>,
     block: Option<Bookmark>,
 }
 
@@ -74,6 +77,7 @@ impl<'a> Error<'a> {
             path: &[],
             before: None,
             io: None,
+            limits: None,
             block: None,
         }
     }
@@ -105,7 +109,17 @@ impl<'a> Error<'a> {
     ) -> Self {
         Error {
             path,
-            io: Some((kind, io, errno, limits)),
+            io: Some((io, errno)),
+            limits: Some((kind, limits)),
+            ..Self::pool()
+        }
+    }
+
+    /// An operation that a device does not answer.
+    pub(super) fn of_waiting(path: &'a [Arc<Vdev>], io: DeviceIo) -> Self {
+        Error {
+            path,
+            io: Some((io, 0)),
             ..Self::pool()
         }
     }
@@ -145,7 +159,7 @@ pub(super) fn ereport(
         add_vdev(&mut pairs, core, what.path, vdev);
     }
     let bookmark = match &what.io {
-        Some((_, io, errno, _)) => {
+        Some((io, errno)) => {
             add_io(&mut pairs, io, *errno);
             (io.bookmark != Bookmark::default()).then_some(io.bookmark)
         }
@@ -166,7 +180,7 @@ pub(super) fn ereport(
             .push("zio_level", NvValue::Int64(bookmark.level))
             .push("zio_blkid", bookmark.block_id);
     }
-    if let Some((kind, _, _, limits)) = &what.io {
+    if let Some((kind, limits)) = &what.limits {
         let names = match kind {
             ErrorKind::Io => ["vdev_io_n", "vdev_io_t"],
             ErrorKind::Checksum => ["vdev_cksum_n", "vdev_cksum_t"],

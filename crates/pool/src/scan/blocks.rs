@@ -20,7 +20,9 @@ use super::ScrubNumbers;
 use super::queue::{Found, Queue};
 use crate::errors::ErrorLog;
 
-/// Bytes that are read and not yet verified, at most.
+/// Bytes that are asked for and not yet verified, at most: of one top-level vdev, as a turn of the
+/// sync loop ends only when they are there and devices are slow beside others' I/O, and of all.
+const IN_FLIGHT_BYTES_PER_VDEV: u64 = 16 << 20;
 const IN_FLIGHT_BYTES_MAX: u64 = 128 << 20;
 /// In-flight bytes are counted in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 10;
@@ -89,17 +91,23 @@ pub(super) struct Blocks {
     /// Txgs of which a block could not be read, or may not have been met.
     pub(super) lost_txgs: Mutex<RangeSet>,
     in_flight: Semaphore,
+    in_flight_bytes_max: u64,
 }
 
 impl Blocks {
     pub(super) fn new(pipeline: Arc<Pipeline>, errors: Arc<ErrorLog>) -> Arc<Self> {
+        let vdevs = pipeline.tree().tops().len().max(1) as u64;
+        let in_flight_bytes_max = IN_FLIGHT_BYTES_PER_VDEV
+            .saturating_mul(vdevs)
+            .min(IN_FLIGHT_BYTES_MAX);
         Arc::new(Blocks {
             pipeline,
             errors,
             queue: Queue::default(),
             numbers: Numbers::default(),
             lost_txgs: Mutex::default(),
-            in_flight: Semaphore::new((IN_FLIGHT_BYTES_MAX / PIECE_BYTES) as usize),
+            in_flight: Semaphore::new((in_flight_bytes_max / PIECE_BYTES) as usize),
+            in_flight_bytes_max,
         })
     }
 
@@ -230,7 +238,7 @@ impl Blocks {
     async fn place(&self, pointer: &BlockPointer) -> Option<SemaphorePermit<'_>> {
         let bytes = pointer
             .asize_bytes()
-            .clamp(PIECE_BYTES, IN_FLIGHT_BYTES_MAX);
+            .clamp(PIECE_BYTES, self.in_flight_bytes_max);
         self.in_flight
             .acquire_many((bytes / PIECE_BYTES) as u32)
             .await

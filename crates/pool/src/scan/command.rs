@@ -15,7 +15,10 @@ use zio::Tx;
 
 use super::{now_s, read_only};
 use crate::core::Core;
+use crate::dtl::uses_of;
+use crate::errorscrub::{ErrorScrubCommand, ErrorScrubTask};
 use crate::events::Sysevent;
+use crate::features::HEAD_ERRLOG;
 use crate::{PoolError, ScrubCommand};
 
 /// A command, as a sync task.
@@ -35,13 +38,17 @@ impl CommandTask {
         };
         match self.command {
             ScrubCommand::Start | ScrubCommand::Continue if is_paused => self.set_paused(false),
-            ScrubCommand::Start | ScrubCommand::Continue if !is_running => {
+            ScrubCommand::Start | ScrubCommand::Continue
+                if !is_running && !core.is_rebuilding() =>
+            {
                 let from = match self.command {
                     ScrubCommand::Continue => scan.last_scrubbed_txg(),
                     _ => Txg::ZERO,
                 };
                 let function = ScanPhys::FUNCTION_SCRUB;
-                scan.setup(core, &tx, function, (from, ctx.txg)).await?;
+                let uses = uses_of(core.tree.leaves());
+                scan.setup(core, &tx, function, (from, ctx.txg), uses)
+                    .await?;
             }
             ScrubCommand::Pause if is_running && !is_paused => self.set_paused(true),
             ScrubCommand::Stop if is_running => {
@@ -108,18 +115,41 @@ pub(crate) async fn command(core: &Arc<Core>, command: ScrubCommand) -> Result<(
     }
     core.check_not_suspended()?;
     let pool = || core.identity.name();
+    if command == ScrubCommand::Errors && !core.dsl.features().is_enabled(HEAD_ERRLOG) {
+        return Err(PoolError::NoHeadErrlog { pool: pool() });
+    }
+    let errors = &core.tables.error_scrub;
+    let (is_of_errors, is_errors_paused) = errors.is_running();
+    let is_rebuilding = core.is_rebuilding();
     {
         let state = core.scan.state.lock();
         let at = &state.current;
         let is_scrub = at.is_running() && !at.is_resilver();
         match command {
-            _ if at.is_running() && at.is_resilver() => {
+            _ if at.is_running() && at.is_resilver() || is_rebuilding => {
                 return Err(PoolError::Resilvering { pool: pool() });
             }
-            ScrubCommand::Start | ScrubCommand::Continue if is_scrub && !at.is_paused() => {
+            ScrubCommand::Start | ScrubCommand::Continue | ScrubCommand::Errors
+                if is_scrub && !at.is_paused() =>
+            {
                 return Err(PoolError::ScrubActive { pool: pool() });
             }
-            ScrubCommand::Start | ScrubCommand::Continue => {}
+            ScrubCommand::Errors if is_scrub => {
+                return Err(PoolError::ScrubPausedToCancel { pool: pool() });
+            }
+            ScrubCommand::Start | ScrubCommand::Continue | ScrubCommand::Errors
+                if is_of_errors && !is_errors_paused =>
+            {
+                return Err(PoolError::ErrorScrubActive { pool: pool() });
+            }
+            ScrubCommand::Start | ScrubCommand::Continue if is_of_errors => {
+                return Err(PoolError::ErrorScrubPaused { pool: pool() });
+            }
+            ScrubCommand::Pause if is_of_errors && is_errors_paused => {
+                return Err(PoolError::ErrorScrubPaused { pool: pool() });
+            }
+            ScrubCommand::Start | ScrubCommand::Continue | ScrubCommand::Errors => {}
+            ScrubCommand::Pause | ScrubCommand::Stop if is_of_errors => {}
             _ if !is_scrub => return Err(PoolError::NoScrub { pool: pool() }),
             ScrubCommand::Pause if at.is_paused() => {
                 return Err(PoolError::ScrubPaused { pool: pool() });
@@ -127,14 +157,34 @@ pub(crate) async fn command(core: &Arc<Core>, command: ScrubCommand) -> Result<(
             ScrubCommand::Pause | ScrubCommand::Stop => {}
         }
     }
+    let of_errors = match command {
+        ScrubCommand::Errors if is_errors_paused => Some(ErrorScrubCommand::Resume),
+        ScrubCommand::Errors => Some(ErrorScrubCommand::Start),
+        ScrubCommand::Pause if is_of_errors => Some(ErrorScrubCommand::Pause),
+        ScrubCommand::Stop if is_of_errors => Some(ErrorScrubCommand::Stop),
+        _ => None,
+    };
+    if of_errors == Some(ErrorScrubCommand::Start) && core.errors.count() == 0 {
+        // There is nothing to read.
+        return Ok(());
+    }
     if core.dsl.directories().origin_object().is_none() {
         return Err(PoolError::ScrubOfOldPool { pool: pool() });
     }
-    if matches!(command, ScrubCommand::Start | ScrubCommand::Continue) {
+    let is_start = matches!(command, ScrubCommand::Start | ScrubCommand::Continue);
+    if is_start || command == ScrubCommand::Errors {
         // What is not there any more is not to be found out by reading it all.
         let _admin = core.admin.lock().await;
         core.unless_suspended(core.tree.look_again(None)).await?;
         crate::topology::settle(core).await?;
+    }
+    if let Some(command) = of_errors {
+        let core = core.clone();
+        let task = ErrorScrubTask {
+            core: core.clone(),
+            command,
+        };
+        return core.run_task(task).await;
     }
     let task = CommandTask {
         core: core.clone(),

@@ -125,6 +125,10 @@ pub(crate) async fn resilver(core: &Arc<Core>) -> Result<(), PoolError> {
             pool: core.identity.name(),
         });
     }
+    if core.is_rebuilding() {
+        let pool = core.identity.name();
+        return Err(PoolError::Resilvering { pool });
+    }
     core.scan.forget_unmended();
     let open_txg = core.txgs.open_txg();
     if core

@@ -49,6 +49,7 @@ mod defer;
 mod position;
 mod queue;
 mod read_only;
+mod rebuilt;
 mod resilver;
 mod visit;
 
@@ -65,8 +66,10 @@ use vdev::{RangeSet, ScanRead};
 use zio::Tx;
 
 use crate::core::Core;
+use crate::dtl::{Uses, uses_of};
 use crate::events::Sysevent;
 use crate::participant::{Participant, Pass, Turn};
+use crate::rebuild::resilver_type;
 use crate::{PoolError, ScanFunction, ScanState, ScanStatus, directory};
 
 use blocks::{Blocks, get};
@@ -97,6 +100,8 @@ pub enum ScrubCommand {
     Start,
     /// The same, of what was written since the last one that was finished.
     Continue,
+    /// Start one of the blocks that the error log names, or go on with a paused one.
+    Errors,
     /// Pause it.
     Pause,
     /// Stop it.
@@ -264,7 +269,7 @@ impl Scan {
     pub(crate) fn start(core: &Arc<Core>) {
         let scan = &core.scan;
         if scan.state.lock().current.is_running() {
-            scan.begin_run(core, true);
+            scan.begin_run(core, None);
             let mut state = scan.state.lock();
             if state.current.is_paused() {
                 state.run.pause_s = now_s(core);
@@ -302,12 +307,15 @@ impl Scan {
         });
     }
 
-    fn begin_run(&self, core: &Core, is_continued: bool) {
+    /// Readies what a scan counts since it began, with the devices that were in use then, or since
+    /// it was continued after an import.
+    fn begin_run(&self, core: &Core, uses: Option<Uses>) {
+        let is_continued = uses.is_none();
         let blocks = Blocks::new(core.pipeline.clone(), core.errors.clone());
         *self.blocks.write() = Some(blocks);
         core.errors.begin_scrub();
-        if !is_continued {
-            core.dirty_times.note_uses(&core.tree);
+        if let Some(uses) = uses {
+            core.dirty_times.note_uses(uses);
         }
         let mut state = self.state.lock();
         state.run = Run {
@@ -444,7 +452,7 @@ impl Scan {
     }
 
     /// Whether turns are skipped for now.
-    fn rests(&self) -> bool {
+    pub(crate) fn rests(&self) -> bool {
         self.is_closing.load(Ordering::Acquire) || self.is_held.load(Ordering::Acquire)
     }
 
@@ -493,14 +501,17 @@ impl Scan {
         }
     }
 
-    /// Begins a scan, in syncing context (`dsl_scan_setup_sync`).
+    /// Begins a scan, in syncing context (`dsl_scan_setup_sync`). `uses` are from before its txgs
+    /// were chosen.
     async fn setup(
         &self,
         core: &Core,
         tx: &Tx,
         function: u64,
         (min_txg, max_txg): (Txg, Txg),
+        uses: Uses,
     ) -> Result<(), PoolError> {
+        core.tables.error_scrub.give_way(core, tx).await?;
         let mut phys = ScanPhys {
             function,
             state: ScanPhys::STATE_SCANNING,
@@ -528,14 +539,19 @@ impl Scan {
                 leaf.take_scan_failed();
             }
         }
-        self.begin_run(core, false);
+        self.begin_run(core, Some(uses));
         core.identity.mark_dirty();
         let text = format!("func={function} mintxg={min_txg} maxtxg={max_txg}");
         core.history.internal(tx, "scan setup", text).await?;
-        core.events.tell(match function {
-            ScanPhys::FUNCTION_RESILVER => Sysevent::ResilverStart,
-            _ => Sysevent::ScrubStart,
-        });
+        match function {
+            ScanPhys::FUNCTION_RESILVER => {
+                core.tables.rebuilds.forget_ended();
+                let event = Sysevent::ResilverStart;
+                core.events
+                    .tell_about(event, None, resilver_type("healing"));
+            }
+            _ => core.events.tell(Sysevent::ScrubStart),
+        }
         self.tell();
         Ok(())
     }
@@ -597,7 +613,11 @@ impl Scan {
             .end_scrub(is_whole && is_scrub && phys.min_txg.is_zero());
         match (is_whole, is_scrub) {
             (true, true) => core.events.tell(Sysevent::ScrubFinish),
-            (true, false) => core.events.tell(Sysevent::ResilverFinish),
+            (true, false) => {
+                let event = Sysevent::ResilverFinish;
+                core.events
+                    .tell_about(event, None, resilver_type("healing"));
+            }
             (false, true) => core.events.tell(Sysevent::ScrubAbort),
             // The next one starts at once.
             (false, false) => {}
@@ -637,6 +657,10 @@ impl Scan {
                 return Ok(());
             }
         }
+        if core.is_rebuilding() {
+            return Ok(());
+        }
+        let uses = uses_of(core.tree.leaves());
         let Some(range) = self.needed_resilver(core, txg, When::Now) else {
             return Ok(());
         };
@@ -646,7 +670,7 @@ impl Scan {
         }
         self.state.lock().is_asked_for = false;
         let tx = Tx::syncing(txg);
-        self.setup(core, &tx, ScanPhys::FUNCTION_RESILVER, range)
+        self.setup(core, &tx, ScanPhys::FUNCTION_RESILVER, range, uses)
             .await
     }
 
@@ -661,6 +685,7 @@ impl Scan {
             state.current.is_running() && state.current.is_resilver()
         };
         !is_resilvering
+            && !core.is_rebuilding()
             && self
                 .needed_resilver(core, core.txgs.open_txg(), when)
                 .is_some()

@@ -457,6 +457,10 @@ pub(crate) fn command(core: &Core, command: ScrubCommand) -> Result<(), PoolErro
             run.state.send_replace(State::Stopped);
             Ok(())
         }
+        (ScrubCommand::Errors, _) => {
+            let pool = core.identity.name();
+            Err(PoolError::ReadOnly { pool })
+        }
         (ScrubCommand::Pause | ScrubCommand::Stop, None) => {
             Err(PoolError::NoScrub { pool: pool() })
         }

@@ -8,6 +8,7 @@ use format::{Guid, ScanPhys, Txg};
 use vdev::{RangeSet, Vdev, VdevTree};
 
 use crate::core::Core;
+use crate::rebuild::{REBUILD_TXG, RESILVER_TXG};
 
 /// Which resilver is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,7 +145,8 @@ impl Core {
                 }
             });
             if leaf.missing().is_empty() {
-                vdev.remove_config("resilver_txg");
+                vdev.remove_config(RESILVER_TXG);
+                vdev.remove_config(REBUILD_TXG);
                 self.identity.mark_dirty();
             }
         }

@@ -14,7 +14,7 @@ use format::{
     BlockPointer, Bookmark as LogBookmark, ErrorBookmark, ObjectId, ObjectType, ObjsetId,
 };
 use object::{NewObject, Zap};
-use pool::{FeatureChoice, ImportSpec, Pool, ScrubCommand, VdevLayout};
+use pool::{FeatureChoice, ImportSpec, Pool, PoolError, ScanState, ScrubCommand, VdevLayout};
 
 /// A block that is overwritten on an image, to be put back.
 struct Damage {
@@ -403,4 +403,115 @@ async fn a_damaged_spill_block_is_logged_under_its_number() {
         damage.undo();
     }
     zdb_is_clean(images.path(), "tank");
+}
+
+/// A scrub of the error log forgets what is good again, in snapshots as well, and keeps what is not;
+/// it goes on after an export, and is refused and stopped as OpenZFS's is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scrub_of_the_error_log_reads_what_it_names() {
+    for has_feature in [false, true] {
+        let images = Images::new();
+        let leaf = images.make(1, 128).remove(0);
+        let image = leaf.path.clone();
+        let world = World::system(2);
+        let mut making = spec("tank", vec![normal(VdevLayout::Leaf(leaf))]);
+        if !has_feature {
+            making.features = FeatureChoice::None;
+        }
+        let pool = Pool::create(&world, making).await.expect("create");
+        if !has_feature {
+            let refused = pool.scrub(ScrubCommand::Errors).await;
+            let is_right = matches!(refused, Err(PoolError::NoHeadErrlog { .. }));
+            assert!(is_right, "{refused:?}");
+            pool.export(false).await.expect("export");
+            continue;
+        }
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        let objects = write_objects(&dataset, 6, 3).await;
+        let snapshots = pool.dsl().snapshots();
+        let taken = snapshots.take(&["tank@one".to_owned()], &[]).await;
+        taken.expect("snapshot");
+        pool.sync().await.expect("sync");
+        // Nothing is known: there is nothing to do.
+        pool.scrub(ScrubCommand::Errors).await.expect("nothing");
+        assert!(pool.error_scrub().is_none());
+        let mut damage = Vec::new();
+        for object in &objects {
+            let pointer = pointer(&dataset, *object, 1).await;
+            damage.push(Damage::new(&image, &pointer));
+        }
+        pool.pipeline().cache().clear();
+        for object in &objects {
+            assert!(!try_read(&pool, "tank", *object, 1).await);
+        }
+        pool.sync().await.expect("sync");
+        let known = pool.damaged().await.len();
+        assert!(known >= objects.len(), "{known}");
+        // Two stay as they are, the others are good again.
+        for damage in damage.drain(2..).flatten() {
+            damage.undo();
+        }
+        pool.hold_scans(true);
+        pool.scrub(ScrubCommand::Errors).await.expect("start");
+        let refused = pool.scrub(ScrubCommand::Errors).await;
+        let is_right = matches!(refused, Err(PoolError::ErrorScrubActive { .. }));
+        assert!(is_right, "{refused:?}");
+        let refused = pool.scrub(ScrubCommand::Start).await;
+        let is_right = matches!(refused, Err(PoolError::ErrorScrubActive { .. }));
+        assert!(is_right, "{refused:?}");
+        pool.scrub(ScrubCommand::Pause).await.expect("pause");
+        assert_ne!(pool.error_scrub().expect("one").pause_time_s, 0);
+        let refused = pool.scrub(ScrubCommand::Pause).await;
+        let is_right = matches!(refused, Err(PoolError::ErrorScrubPaused { .. }));
+        assert!(is_right, "{refused:?}");
+        drop(dataset);
+        pool.export(false).await.expect("export");
+        let pool = import(&world, images.path()).await;
+        let status = pool.error_scrub().expect("one");
+        assert_eq!((status.state, status.examined), (ScanState::Scanning, 0));
+        assert_ne!(status.pause_time_s, 0);
+        assert_eq!(pool.damaged().await.len(), known);
+        // One that is stopped forgets nothing.
+        pool.scrub(ScrubCommand::Stop).await.expect("stop");
+        let status = pool.error_scrub().expect("one");
+        assert_eq!(status.state, ScanState::Canceled);
+        pool.sync().await.expect("sync");
+        assert_eq!(pool.damaged().await.len(), known);
+        pool.scrub(ScrubCommand::Errors).await.expect("start");
+        pool.wait_for_scrub(true).await;
+        let status = pool.error_scrub().expect("one");
+        assert_eq!(status.state, ScanState::Finished);
+        assert!(status.examined >= objects.len() as u64, "{status:?}");
+        assert!(status.errors >= 2, "{status:?}");
+        pool.sync().await.expect("sync");
+        let left = pool.damaged().await;
+        let mut lost: Vec<_> = left.iter().map(|bookmark| bookmark.object).collect();
+        lost.dedup();
+        assert!(
+            !lost.is_empty() && lost.iter().all(|object| objects[..2].contains(object)),
+            "{left:?}"
+        );
+        for damage in damage.into_iter().flatten() {
+            damage.undo();
+        }
+        pool.scrub(ScrubCommand::Errors).await.expect("start");
+        pool.wait_for_scrub(true).await;
+        pool.sync().await.expect("sync");
+        assert_eq!(pool.damaged().await, Vec::new());
+        let history = format!("{:?}", pool.history().await.expect("history"));
+        for words in [
+            "error scrub setup",
+            "error scrub canceled",
+            "error scrub done",
+        ] {
+            assert!(history.contains(words), "{words}: {history}");
+        }
+        // Of a scrub of everything it is not told any more.
+        pool.scrub(ScrubCommand::Start).await.expect("start");
+        pool.wait_for_scrub(true).await;
+        assert!(pool.error_scrub().is_none());
+        assert_eq!(pool.status().scan.expect("a scan").errors, 0);
+        pool.export(false).await.expect("export");
+        zdb_is_clean(images.path(), "tank");
+    }
 }

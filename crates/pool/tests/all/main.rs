@@ -17,6 +17,8 @@ mod import;
 mod layouts;
 mod logs;
 mod peer;
+mod rebuild;
+mod rebuild_peer;
 mod rewind;
 mod scan;
 mod scan_peer;

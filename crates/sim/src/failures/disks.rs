@@ -53,6 +53,8 @@ struct Entry {
     is_cleared: bool,
     /// How often it was mended.
     mended: u64,
+    /// It is one of the pool's spares.
+    is_spare: bool,
 }
 
 /// The disks of a run.
@@ -133,8 +135,23 @@ impl Disks {
                 is_scrubbed: false,
                 is_cleared: true,
                 mended: 0,
+                is_spare: false,
             },
         );
+    }
+
+    /// Makes a spare, which has nothing until it stands in.
+    pub fn add_spare(&mut self) -> String {
+        let name = self.add();
+        if let Some(entry) = self.entries.get_mut(&name) {
+            entry.is_spare = true;
+        }
+        name
+    }
+
+    /// Whether a disk is one of the pool's spares.
+    pub fn is_spare(&self, name: &str) -> bool {
+        self.entries.get(name).is_some_and(|entry| entry.is_spare)
     }
 
     /// Makes a disk that is as big as the others.
@@ -247,6 +264,12 @@ impl Disks {
                 if newest.as_ref().is_some_and(lies) {
                     counted.retain(|leaf| Some(path(leaf)) == newest);
                 }
+                // The spare goes when the pool thinks that the device in front of it has all.
+                let first = leaves(child).first().map(|leaf| path(leaf));
+                let is_lied_to = |name_: &String| is_suspect(name_) || silently && name_ == name;
+                if child.kind == "spare" && first.as_ref().is_some_and(is_lied_to) {
+                    return true;
+                }
                 // Below RAID-Z one of them is read, and nobody can tell that it is the wrong one.
                 let is_below_parity = top.kind != "mirror" && !child.children.is_empty();
                 let mut all = leaves(child).into_iter().map(path);
@@ -261,10 +284,14 @@ impl Disks {
         })
     }
 
-    /// The disk to be replaced, of each child of a top-level vdev whose newest disk is dead.
+    /// The disk to be replaced, of each child of a top-level vdev whose newest disk, spares left
+    /// aside, is dead.
     pub fn to_replace(&self) -> Vec<String> {
         let children = self.tops.iter().flat_map(|top| &top.children);
-        let newest = children.filter_map(|child| leaves(child).last().map(|leaf| path(leaf)));
+        let newest = children.filter_map(|child| {
+            let mut own = leaves(child).into_iter().map(path);
+            own.rfind(|name| !self.is_spare(name))
+        });
         newest
             .filter(|name| self.condition(name) == Condition::Failed(Trouble::Dead))
             .collect()
@@ -373,6 +400,12 @@ impl Disks {
         let synced = pool.synced_txg();
         let now_s = self.now_s();
         let leaves: Vec<VdevStatus> = (self.tops.iter().flat_map(leaves)).cloned().collect();
+        for (name, entry) in &mut self.entries {
+            let is_here = leaves.iter().any(|leaf| path(leaf) == *name);
+            if entry.is_spare && !is_here && entry.condition == Condition::Whole {
+                entry.condition = Condition::Mending { said_at: None };
+            }
+        }
         for leaf in leaves {
             let name = path(&leaf);
             let Some(entry) = self.entries.get_mut(&name) else {
@@ -415,6 +448,7 @@ impl Disks {
             };
             match self.condition(&name) {
                 Condition::Mending { .. } => self.mends(&name),
+                Condition::Failed(Trouble::Dead) => disk.set_gone(true),
                 Condition::Failed(Trouble::Gone | Trouble::Faulty) if rng.percent(50) => {
                     disk.clear_faults();
                     disk.set_gone(false);

@@ -27,6 +27,8 @@ pub async fn heal(
     rng: &mut Rng,
 ) -> Result<(), Failure> {
     disks.tell("from now on all heals");
+    // A power cut may have undone what was seen of the vdevs last.
+    disks.observe(pool)?;
     for name in disks.which(|_| true) {
         let trouble = match disks.condition(&name) {
             Condition::Failed(trouble) => trouble,
@@ -37,6 +39,7 @@ pub async fn heal(
         }
         if let Some(disk) = sim.disk(&name) {
             disk.clear_faults();
+            disk.release();
             disk.set_gone(false);
         }
         disks.mends(&name);

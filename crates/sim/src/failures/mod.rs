@@ -10,6 +10,7 @@
 //!
 //! # What has to hold
 //!
+//! - Disks that do not answer are done without, and spares stand in for those that are bad.
 //! - No client sees an error or a wrong byte, and the pool is never suspended. Workers compare what
 //!   they read with a model all the time ([`crate::work`]).
 //! - After a power cut at any moment the pool imports, with the disks that are there then, all that
@@ -91,6 +92,10 @@ pub async fn run(plan: &Plan) -> Result<Outcome, Failure> {
         books.push((top, book));
     }
     let mut disks = Disks::new(&sim, plan, &pool);
+    for _ in 0..plan.spares {
+        let name = disks.add_spare();
+        pool.add(&operator::spare(&name)).await?;
+    }
     for cycle in 0..plan.cycles {
         let about = |error: Failure, disks: &Disks| -> Failure {
             format!("cycle {cycle}: {error}\n{}", disks.story()).into()

@@ -6,7 +6,10 @@ use std::time::Duration;
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
 use format::LABEL_START_BYTES;
 use parking_lot::Mutex;
-use pool::{AttachSpec, LeafSpec, OfflineSpec, Pool, PoolError, ScrubCommand};
+use pool::{
+    AddSpec, AttachSpec, DeadmanLimits, LeafSpec, OfflineSpec, Pool, PoolError, ScrubCommand,
+    VdevClass, VdevLayout, VdevSpec,
+};
 
 use super::disks::{Condition, Disks, Trouble, leaves};
 use super::plan::Plan;
@@ -17,6 +20,9 @@ use crate::verify::Failure;
 const LABELS_BYTES: u64 = LABEL_START_BYTES;
 /// Faulty disks answer after this time at the latest.
 const DELAY_S_MAX: u64 = 25;
+/// Those that do not answer are given up after this time: longer, as a disk that is not faulty any
+/// more may still be at what it was asked before.
+const GIVE_UP_S: u32 = 30;
 
 /// A command that runs.
 struct Command {
@@ -34,6 +40,8 @@ pub struct Operator<'a> {
     rng: Rng,
     plan: &'a Plan,
     command: Option<Command>,
+    /// Nothing is done for so many seconds.
+    pause_s: u64,
 }
 
 /// A new device, which takes another one's place or is attached to it.
@@ -46,6 +54,23 @@ pub fn spec(path: &str, replace: bool) -> AttachSpec {
         ashift: None,
         force: true,
         replace,
+        sequential: false,
+    }
+}
+
+/// A new spare.
+pub fn spare(path: &str) -> AddSpec {
+    AddSpec {
+        vdevs: vec![VdevSpec {
+            layout: VdevLayout::Leaf(LeafSpec {
+                path: path.to_owned(),
+                is_file: false,
+            }),
+            class: VdevClass::Spare,
+        }],
+        ashift: None,
+        force: true,
+        allow_ashift_mismatch: false,
     }
 }
 
@@ -59,6 +84,11 @@ impl<'a> Operator<'a> {
         plan: &'a Plan,
     ) -> Self {
         pool.set_scan_queue(plan.scan_queue);
+        pool.set_deadman_limits(DeadmanLimits {
+            lag_s: plan.lag_s,
+            give_up_s: GIVE_UP_S,
+            ..DeadmanLimits::default()
+        });
         Operator {
             sim,
             pool,
@@ -66,6 +96,7 @@ impl<'a> Operator<'a> {
             rng,
             plan,
             command: None,
+            pause_s: 0,
         }
     }
 
@@ -79,6 +110,10 @@ impl<'a> Operator<'a> {
             tokio::time::sleep(Duration::from_millis(pause)).await;
             self.look()?;
             self.step().await?;
+            for _ in 0..std::mem::take(&mut self.pause_s) {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                self.look()?;
+            }
         }
         while self.command.is_some() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -179,10 +214,10 @@ impl<'a> Operator<'a> {
         let Some(disk) = self.disks.disk(&name) else {
             return;
         };
-        let roll = self.rng.below(12);
+        let roll = self.rng.below(14);
         let what = match roll {
             0..3 => "gone",
-            3 => "dead",
+            3 if !self.disks.is_spare(&name) => "dead",
             4 => "spoiled",
             5 if self.plan.read_faults => "unreadable",
             7 if self.plan.read_faults => "read errors",
@@ -190,6 +225,9 @@ impl<'a> Operator<'a> {
             8 => "flush errors",
             9 => "lost or misdirected writes",
             10 => "slow",
+            11 => "hung",
+            12 if !self.disks.is_spare(&name) => "hung for ever",
+            3 | 12 => "gone",
             _ => "offline",
         };
         if what == "offline" && self.command.is_some() {
@@ -264,6 +302,22 @@ impl<'a> Operator<'a> {
                     disk.inject(fault.chance(300).times(times));
                 }
             }
+            "hung" | "hung for ever" => {
+                // Some hang as a whole, others over some of what they are asked.
+                let times = match self.rng.percent(70) || what != "hung" {
+                    true => u64::MAX,
+                    false => times,
+                };
+                for op in [SimOp::Read, SimOp::Write, SimOp::Flush] {
+                    disk.inject(Fault::new(op, FaultEffect::Stall).times(times));
+                }
+                if what != "hung" {
+                    trouble = Trouble::Dead;
+                }
+                if self.rng.percent(50) {
+                    self.pause_s = self.rng.below(2 * u64::from(GIVE_UP_S));
+                }
+            }
             _ => {
                 trouble = Trouble::Offline;
                 let temporary = self.rng.percent(50);
@@ -295,6 +349,7 @@ impl<'a> Operator<'a> {
         };
         self.disks.tell(format_args!("{name} works again"));
         disk.clear_faults();
+        disk.release();
         let is_gone = self.disks.condition(&name) == Condition::Failed(Trouble::Gone);
         // Nobody could notice that a disk which is in use forgets something.
         if is_gone && !self.is_in_use(&name) && self.rng.percent(50) {
@@ -366,6 +421,7 @@ impl<'a> Operator<'a> {
         if targets.is_empty() || self.rng.percent(20) {
             targets = self.disks.which(|_| true);
         }
+        targets.retain(|name| !self.disks.is_spare(name));
         let Some(target) = self.rng.pick(&targets) else {
             return;
         };
@@ -435,6 +491,7 @@ impl<'a> Operator<'a> {
             && self.command.is_none()
         {
             disk.clear_faults();
+            disk.release();
             disk.set_gone(false);
             self.disks.tell(format_args!("{name} is plugged in again"));
         }

@@ -29,6 +29,10 @@ pub struct Plan {
     pub work: WorkOptions,
     /// Blocks that a scan gathers before it reads them.
     pub scan_queue: usize,
+    /// Hot spares.
+    pub spares: u32,
+    /// Reads go elsewhere after so many seconds.
+    pub lag_s: u32,
     /// Devices may fail to read. A log's end is then not certain where one did, and imports and
     /// mounts are refused until it reads again or logs are given up (`zpool import -m`).
     pub read_faults: bool,
@@ -80,6 +84,8 @@ impl Plan {
             },
             scan_queue: [8, 64, 1 << 18][rng.below(3) as usize],
             read_faults: rng.percent(50),
+            spares: [0, 0, 1, 2][rng.below(4) as usize],
+            lag_s: [1, 5, 20][rng.below(3) as usize],
             zdb: true,
         }
     }

@@ -120,6 +120,119 @@ fn find<'a>(vdev: &'a VdevStatus, name: &str) -> Option<&'a VdevStatus> {
     vdev.children.iter().find_map(|child| find(child, name))
 }
 
+/// A scan does not meet what only a checkpoint has. So what a resilver gave a device meanwhile does
+/// not count, and is given to it again when the checkpoint is gone.
+#[test]
+fn a_resilver_under_a_checkpoint_is_repeated_without_it() {
+    simulate(async {
+        let sim = SimWorld::new(21);
+        let pool = create(&sim, Layout::Mirror(2), DISK_MIB, false)
+            .await
+            .unwrap();
+        let fs = open(&sim, &pool).await.unwrap();
+        let disk = sim.disk("disk1").unwrap();
+        disk.set_gone(true);
+        put(&fs, "kept", &data(1, 2_000_000)).await.unwrap();
+        pool.sync().await.unwrap();
+        pool.checkpoint().await.unwrap();
+        remove(&fs, "kept").await;
+        put(&fs, "file", &data(2, 2_000_000)).await.unwrap();
+        pool.sync().await.unwrap();
+        disk.set_gone(false);
+        pool.online("disk1", false).await.unwrap();
+        let is_stale = || find(&pool.status().root, "disk1").unwrap().is_stale;
+        let resilvered = async |least: u64| {
+            let ended = || {
+                let scan = pool.scrub_status();
+                scan.is_some_and(|scan| scan.end_time_s > 0 && scan.start_time_s >= least)
+            };
+            while !ended() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            pool.scrub_status().unwrap()
+        };
+        let first = patiently("a resilver", resilvered(0)).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(is_stale(), "the checkpoint's blocks are not on it");
+        assert_eq!(
+            pool.scrub_status().unwrap().start_time_s,
+            first.start_time_s
+        );
+        pool.discard_checkpoint().await.unwrap();
+        let again = resilvered(first.start_time_s + 1);
+        patiently("another resilver", again).await.unwrap();
+        for _ in 0..60 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(!is_stale());
+        let done = scrub(&pool).await;
+        assert_eq!((done.errors, done.repaired_bytes), (0, 0), "{done:?}");
+        fs.close().await.unwrap();
+        pool.export(false).await.unwrap();
+    });
+}
+
+/// What a block leads to that a resilver cannot read, it does not meet: devices go on lacking all
+/// that may be. They were trusted with it otherwise, as the block is younger than that.
+#[test]
+fn what_an_unreadable_block_leads_to_goes_on_being_lacked() {
+    let mut unreadable = 0;
+    for skip in 0..30 {
+        unreadable += simulate(async move {
+            let sim = SimWorld::new(22);
+            let pool = create(&sim, Layout::Mirror(2), DISK_MIB, false)
+                .await
+                .unwrap();
+            let fs = open(&sim, &pool).await.unwrap();
+            put(&fs, "before", &data(1, 300_000)).await.unwrap();
+            pool.sync().await.unwrap();
+            let (whole, lacking) = (sim.disk("disk0").unwrap(), sim.disk("disk1").unwrap());
+            lacking.set_gone(true);
+            // Their dnodes are in one block, which is of the last of these txgs.
+            for file in 0..6 {
+                let name = format!("file{file}");
+                put(&fs, &name, &data(file, 300_000)).await.unwrap();
+                pool.sync().await.unwrap();
+            }
+            fs.close().await.unwrap();
+            pool.hold_scans(true);
+            lacking.set_gone(false);
+            pool.online("disk1", false).await.unwrap();
+            let blocks = LABEL_START_BYTES..(DISK_MIB << 20) - LABEL_START_BYTES;
+            let fault = Fault::new(SimOp::Read, FaultEffect::Error).within(blocks);
+            // All copies, of blocks that are read together or alone.
+            whole.inject(fault.after(skip).times(14));
+            pool.hold_scans(false);
+            let ended = async {
+                while pool.scrub_status().is_none_or(|scan| scan.end_time_s == 0) {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            };
+            patiently("the resilver", ended).await.unwrap();
+            let first = pool.scrub_status().unwrap();
+            let is_stale = || find(&pool.status().root, "disk1").unwrap().is_stale;
+            assert_eq!(is_stale(), first.errors > 0, "{skip}: {first:?}");
+            whole.clear_faults();
+            pool.clear(None).await.unwrap();
+            let mended = async {
+                while is_stale() || pool.is_resilver_due() {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            };
+            patiently("another resilver", mended).await.unwrap();
+            let done = scrub(&pool).await;
+            assert_eq!(
+                (done.errors, done.repaired_bytes),
+                (0, 0),
+                "{skip}: {done:?}"
+            );
+            pool.export(false).await.unwrap();
+            u32::from(first.errors > 0)
+        });
+    }
+    assert!(unreadable > 3, "{unreadable}");
+}
+
 /// A disk that failed two writes of an idle pool gets what it missed, though nobody writes.
 #[test]
 fn an_idle_pool_resilvers_what_a_failed_write_left() {

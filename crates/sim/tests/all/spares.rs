@@ -30,7 +30,8 @@ fn leaf(name: &str) -> VdevLayout {
     })
 }
 
-async fn add_spare(sim: &SimWorld, pool: &Pool, name: &str) {
+/// Adds a new disk as a spare.
+pub async fn add_spare(sim: &SimWorld, pool: &Pool, name: &str) {
     add_disk(sim, name);
     let spec = AddSpec {
         vdevs: vec![VdevSpec {
@@ -63,7 +64,7 @@ fn spares(pool: &Pool) -> String {
 }
 
 /// Waits, while txgs come, until something is so.
-async fn until(pool: &Pool, what: &str, is_so: impl Fn(&Pool) -> bool) {
+pub async fn until(pool: &Pool, what: &str, is_so: impl Fn(&Pool) -> bool) {
     for _ in 0..300 {
         if is_so(pool) {
             return;
@@ -74,7 +75,8 @@ async fn until(pool: &Pool, what: &str, is_so: impl Fn(&Pool) -> bool) {
     panic!("{what}: {} [{}]", shape(pool), spares(pool));
 }
 
-fn is_whole(pool: &Pool, disk: &str) -> bool {
+/// Whether a disk works and lacks nothing.
+pub fn is_whole(pool: &Pool, disk: &str) -> bool {
     find(&pool.status().root, disk)
         .is_some_and(|vdev| vdev.state == VdevState::Online && !vdev.is_stale)
 }
@@ -95,7 +97,8 @@ async fn files_are_whole(pool: &Pool, fs: &Filesystem, numbers: std::ops::Range<
     }
 }
 
-async fn scrub_finds_nothing(pool: &Pool) {
+/// Scrubs.
+pub async fn scrub_finds_nothing(pool: &Pool) {
     pool.scrub(ScrubCommand::Start).await.unwrap();
     pool.wait_for_scrub(true).await;
     let scan = pool.scrub_status().unwrap();
@@ -107,13 +110,15 @@ async fn scrub_finds_nothing(pool: &Pool) {
     );
 }
 
-async fn leave(pool: Arc<Pool>, fs: Arc<Filesystem>) {
+/// Closes and exports.
+pub async fn leave(pool: Arc<Pool>, fs: Arc<Filesystem>) {
     fs.close().await.unwrap();
     pool.export(false).await.unwrap();
 }
 
+/// Keeps all events.
 #[derive(Default)]
-struct Told(Mutex<Vec<PoolEvent>>);
+pub struct Told(Mutex<Vec<PoolEvent>>);
 
 impl EventSink for Told {
     fn event(&self, event: PoolEvent) {
@@ -122,6 +127,13 @@ impl EventSink for Told {
 }
 
 impl Told {
+    /// What was told of this class.
+    pub fn of(&self, class: &str) -> Vec<PoolEvent> {
+        let events = self.0.lock();
+        let is_it = |event: &&PoolEvent| event.class == class;
+        events.iter().filter(is_it).cloned().collect()
+    }
+
     /// What was told of vdevs and resilvers, in order.
     fn classes(&self) -> Vec<String> {
         let events = self.0.lock();

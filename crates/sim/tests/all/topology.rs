@@ -26,6 +26,7 @@ pub fn spec(path: &str, replace: bool) -> AttachSpec {
         ashift: None,
         force: true,
         replace,
+        sequential: false,
     }
 }
 

@@ -5,6 +5,7 @@
 //! has it, that process has the pool.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use device::{Device, DeviceError};
 use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, MIN_DEVICE_BYTES, Txg};
@@ -15,9 +16,14 @@ use crate::config::bad;
 use crate::error::VdevError;
 use crate::kind::VdevKind;
 use crate::label::read_labels;
+use crate::leaf::Leaf;
 use crate::metaslab::{METASLABS_MAX, metaslab_shift};
 use crate::node::Vdev;
 use crate::state::{VdevAux, VdevState};
+use crate::watch::Watched;
+
+/// How often it is asked whether a device has answered everything.
+const ANSWER_PAUSE: Duration = Duration::from_millis(100);
 
 impl VdevTree {
     /// Opens the devices of top-level vdevs and settles how big these are.
@@ -98,19 +104,24 @@ impl VdevTree {
         known.or_else(|| vdev.path())
     }
 
-    async fn open_device(&self, vdev: &Arc<Vdev>) -> Result<Arc<dyn Device>, (VdevAux, VdevError)> {
+    async fn open_device(&self, vdev: &Arc<Vdev>) -> Result<Arc<Watched>, (VdevAux, VdevError)> {
         let path = self.device_path(vdev).ok_or_else(|| {
             (
                 VdevAux::OpenFailed,
                 bad(format!("{} has no path", vdev.guid())),
             )
         })?;
-        let device = self
-            .world
-            .opener
-            .open(&path, self.options.read_only)
-            .await
-            .map_err(|error| (VdevAux::OpenFailed, error.into()))?;
+        if let Some(leaf) = vdev.leaf() {
+            // What it took before may else come over what it takes from now on.
+            let answered = self.patiently(vdev, self.until_answered(leaf)).await;
+            answered.map_err(|error| (VdevAux::OpenFailed, error))?;
+        }
+        let opening = self.world.opener.open(&path, self.options.read_only);
+        let device = match self.patiently(vdev, opening).await {
+            Ok(Ok(device)) => self.common.watch(device),
+            Ok(Err(error)) => return Err((VdevAux::OpenFailed, error.into())),
+            Err(error) => return Err((VdevAux::OpenFailed, error)),
+        };
         let size = device.size_bytes() & !(LABEL_BYTES - 1);
         if size < MIN_DEVICE_BYTES {
             let error = VdevError::TooSmall {
@@ -132,6 +143,13 @@ impl VdevTree {
             kept.map_err(|error| (VdevAux::OpenFailed, error.into()))?;
         }
         Ok(device)
+    }
+
+    /// Waits until the devices that a leaf had before have answered everything.
+    async fn until_answered(&self, leaf: &Leaf) {
+        while leaf.is_busy() {
+            self.world.clock.sleep(ANSWER_PAUSE).await;
+        }
     }
 
     /// Whether the device's labels say that it is this leaf (`vdev_validate`).

@@ -393,6 +393,19 @@ impl Metaslab {
         Some(all)
     }
 
+    /// What was allocated in earlier txgs than the one that is being written, and is not free in it
+    /// already; as long as that one's changes of this pass were not handed out. What it and later
+    /// ones free is a part of it. `None` while the free ranges are not in memory.
+    pub(super) fn settled(&self) -> Option<RangeSet> {
+        let mut all = RangeSet::from_iter([(self.start, self.length)]);
+        all.remove_all(self.free_map()?.ranges());
+        all.remove_all(&self.held);
+        all.remove_all(&self.freed);
+        self.defer.iter().for_each(|set| all.remove_all(set));
+        self.allocating.iter().for_each(|set| all.remove_all(set));
+        Some(all)
+    }
+
     /// Free runs by log2 of their length, including those that will be usable soon: what the space
     /// map's histogram would say (`space_map_histogram_add` with the defer trees).
     pub(super) fn histogram(&self) -> Option<[u64; 64]> {

@@ -26,6 +26,7 @@ mod metaslab;
 mod pass;
 #[cfg(test)]
 mod pass_tests;
+mod settled;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ use tokio::sync::Notify;
 use vdev::{AllocClass, Geometry, RangeSet, TopSpec};
 
 pub use pass::{FreeHold, FreeHoldResult};
+pub use settled::Settled;
 pub use space::{SpaceTotals, TopSpace, deflate, fragmentation, slop_bytes};
 pub use trim::{TRIM_BATCH_TXGS, TrimHold, TrimWait};
 

@@ -160,6 +160,7 @@ impl Copies {
                     failure = Some(ReadFailure {
                         checksum: or(|failure| failure.checksum),
                         device: or(|failure| failure.device),
+                        slow: false,
                         cause: error.cause.clone(),
                     });
                 }
@@ -169,6 +170,7 @@ impl Copies {
             return Err(failure.unwrap_or(ReadFailure {
                 checksum: false,
                 device: false,
+                slow: false,
                 cause: "it has no place".to_owned(),
             }));
         };

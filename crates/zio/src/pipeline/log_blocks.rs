@@ -198,7 +198,7 @@ impl LogBlocks {
                 data.resize(psize, 0);
             }
             self.tree
-                .write_block(dva.vdev(), dva.offset_bytes(), data.into(), &io)
+                .write_log_block(dva.vdev(), dva.offset_bytes(), data.into(), &io)
                 .await
                 .map_err(|error| unavailable(error.cause))
                 .and_then(|()| match flush {

@@ -1,0 +1,265 @@
+//! What a sequential rebuild does with a range of a mirror: copies it, whatever is in it, from a
+//! device that has everything to those that lack something.
+//!
+//! There are no checksums to tell what is right, so that only a device that lacks nothing at all is
+//! read, and only devices that lack something are written. What is read wrong is found by the scrub
+//! that follows.
+//!
+//! **Who else writes there.** The caller sees to it that a range belongs to blocks which were
+//! written before and are not overwritten meanwhile. The one exception are blocks of intent logs,
+//! which are allocated long before they are written: [`Fence`] keeps the two apart. Without it, the
+//! copy could come after the log's write and take it back on the very device that is to be trusted
+//! from then on.
+//!
+//! Source: module/zfs/vdev_rebuild.c (`vdev_rebuild_range`), module/zfs/vdev_mirror.c.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use format::{Txg, VdevId};
+use futures::future::join_all;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::error::VdevError;
+use crate::kind::VdevKind;
+use crate::leaf::{IoContext, Leaf};
+use crate::node::{Vdev, WriteFailure};
+use crate::report::{Priority, ScanRead};
+use crate::tree::VdevTree;
+
+/// What became of a range ([`VdevTree::rebuild`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rebuilt {
+    /// No device that can be written lacks anything: there was nothing to do.
+    Skipped,
+    /// It was read, and written to this many devices. Those that did not take it lack `txg` now.
+    Copied {
+        /// How many took it.
+        devices: u64,
+    },
+    /// No device gave it that lacks nothing.
+    Unread,
+    /// The pool was suspended meanwhile: it may not be on the devices, and is to be copied again.
+    Halted,
+}
+
+/// Keeps writes of log blocks and copies of a rebuild apart where they overlap.
+///
+/// Lock: for operations on maps only.
+#[derive(Debug, Default)]
+pub(crate) struct Fence {
+    under_way: Mutex<UnderWay>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct UnderWay {
+    /// By top-level vdev and number, where they are.
+    writes: BTreeMap<(VdevId, u64), Range<u64>>,
+    copies: BTreeMap<(VdevId, u64), Range<u64>>,
+    next: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Write,
+    Copy,
+}
+
+impl UnderWay {
+    fn side(&mut self, side: Side) -> &mut BTreeMap<(VdevId, u64), Range<u64>> {
+        match side {
+            Side::Write => &mut self.writes,
+            Side::Copy => &mut self.copies,
+        }
+    }
+
+    fn enter(&mut self, side: Side, vdev: VdevId, range: &Range<u64>) -> Option<u64> {
+        let other = match side {
+            Side::Write => &self.copies,
+            Side::Copy => &self.writes,
+        };
+        let mut there = other.range((vdev, 0)..=(vdev, u64::MAX));
+        if there.any(|(_, at)| at.start < range.end && range.start < at.end) {
+            return None;
+        }
+        let number = self.next;
+        self.next += 1;
+        self.side(side).insert((vdev, number), range.clone());
+        Some(number)
+    }
+}
+
+struct Entered<'a> {
+    fence: &'a Fence,
+    side: Side,
+    key: (VdevId, u64),
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.fence
+            .under_way
+            .lock()
+            .side(self.side)
+            .remove(&self.key);
+        self.fence.changed.notify_waiters();
+    }
+}
+
+impl Fence {
+    async fn enter(&self, side: Side, vdev: VdevId, range: Range<u64>) -> Entered<'_> {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(number) = self.under_way.lock().enter(side, vdev, &range) {
+                return Entered {
+                    fence: self,
+                    side,
+                    key: (vdev, number),
+                };
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Vdev {
+    /// Whether the devices of this top-level vdev, or of one that it becomes, can be rebuilt
+    /// sequentially: all of them hold the same. Where that is RAID-Z, a range does not tell where
+    /// its blocks begin.
+    pub fn can_rebuild(&self) -> bool {
+        match &self.kind {
+            VdevKind::Leaf(_) => true,
+            VdevKind::Mirror(mirror) => mirror.children.iter().all(|child| child.can_rebuild()),
+            _ => false,
+        }
+    }
+
+    /// The devices that lack something and can be written.
+    fn to_rebuild(self: &Arc<Self>) -> Vec<Arc<Vdev>> {
+        let lacks = |leaf: &Arc<Leaf>| leaf.is_writeable() && !leaf.missing().is_empty();
+        let mut leaves = self.leaves();
+        leaves.retain(|vdev| vdev.leaf().is_some_and(lacks));
+        leaves
+    }
+
+    /// The transaction groups that devices of this top-level vdev lack which can be written: before
+    /// the first and after the last one (`vdev_resilver_needed`, module/zfs/vdev.c).
+    pub fn rebuild_txgs(self: &Arc<Self>) -> Option<(Txg, Txg)> {
+        let missing: Vec<_> = self
+            .to_rebuild()
+            .iter()
+            .filter_map(|vdev| {
+                let missing = vdev.leaf()?.missing();
+                let (first, last) = (missing.ranges().next()?, missing.ranges().next_back()?);
+                Some((first.start, last.end))
+            })
+            .collect();
+        let first = missing.iter().map(|(first, _)| *first).min()?;
+        let end = missing.iter().map(|(_, end)| *end).max()?;
+        Some((Txg::new(first.saturating_sub(1)), Txg::new(end)))
+    }
+
+    async fn copy(self: &Arc<Self>, offset: u64, length: usize, txg: Txg) -> Rebuilt {
+        let to = self.to_rebuild();
+        if to.is_empty() {
+            return Rebuilt::Skipped;
+        }
+        let Some(data) = self.read_whole(offset, length, txg).await else {
+            return Rebuilt::Unread;
+        };
+        let context = IoContext {
+            // Not through the queue: it is on the device when this ends.
+            priority: Priority::Sync,
+            repair: true,
+            ..context(txg)
+        };
+        let writes = to.iter().map(|vdev| {
+            let data = data.clone();
+            vdev.write_part(offset, data, &context)
+        });
+        let written = join_all(writes).await;
+        let devices = written.iter().filter(|written| written.is_ok()).count() as u64;
+        Rebuilt::Copied { devices }
+    }
+
+    /// Reads from a device that lacks nothing: from the one with the least to do, else from others.
+    async fn read_whole(self: &Arc<Self>, offset: u64, length: usize, txg: Txg) -> Option<Bytes> {
+        let has_all = |leaf: &Arc<Leaf>| leaf.is_readable() && leaf.missing().is_empty();
+        let mut from = self.leaves();
+        from.retain(|vdev| vdev.leaf().is_some_and(has_all));
+        from.sort_by_key(|vdev| vdev.reads_in_flight());
+        let context = context(txg);
+        for vdev in &from {
+            match vdev.read_part(offset, length, &context).await {
+                // It may have failed to take a write just now.
+                Ok(data) if vdev.leaf().is_some_and(has_all) => return Some(data),
+                Ok(_) => {}
+                Err(failure) => tracing::debug!(cause = failure.cause, "not read for a rebuild"),
+            }
+        }
+        None
+    }
+}
+
+/// A rebuild's I/O. A write that fails leaves the device without `txg`, which is later than all it
+/// is to get: so it keeps lacking everything.
+fn context(txg: Txg) -> IoContext {
+    IoContext {
+        priority: Priority::Scrub,
+        scan: ScanRead::Resilver,
+        birth: txg,
+        ..IoContext::default()
+    }
+}
+
+impl VdevTree {
+    /// Copies a range of a mirror, in whole sectors, to the devices that lack something, in syncing
+    /// context of `txg`. All of the range was allocated before that txg, and is not allocated
+    /// again before it is on disk.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchVdev`], [`VdevError::UnsupportedVdev`], [`VdevError::VdevUnavailable`],
+    /// [`VdevError::BadAddress`]: then nothing was done.
+    pub async fn rebuild(
+        &self,
+        id: VdevId,
+        offset: u64,
+        length: u64,
+        txg: Txg,
+    ) -> Result<Rebuilt, VdevError> {
+        let top = self.check_range(id, offset, length)?;
+        if !top.can_rebuild() {
+            return Ok(Rebuilt::Unread);
+        }
+        let range = offset..offset + length;
+        let _fence = self.common.fence.enter(Side::Copy, id, range).await;
+        let mark = self.common.halt.mark();
+        let rebuilt = top.copy(offset, length as usize, txg).await;
+        match self.common.halt.is_unchanged(mark) {
+            true => Ok(rebuilt),
+            false => Ok(Rebuilt::Halted),
+        }
+    }
+
+    /// Writes a block of an intent log, which may have been allocated long before.
+    ///
+    /// # Errors
+    /// As [`Self::write_block`].
+    pub async fn write_log_block(
+        &self,
+        id: VdevId,
+        offset: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), WriteFailure> {
+        let range = offset..offset.saturating_add(data.len() as u64);
+        let _fence = self.common.fence.enter(Side::Write, id, range).await;
+        self.write_block(id, offset, data, context).await
+    }
+}

@@ -1,0 +1,390 @@
+//! A device whose operations are watched: how long they wait for an answer.
+//!
+//! Devices fail in a way of their own when they do not answer at all. Nothing tells; only time
+//! does. So a look at all operations that wait, once a second (`crate::deadman`), counts for each
+//! how often it was seen waiting. Counted looks, not a clock: a process that was stopped for an
+//! hour has not been waiting for its devices.
+//!
+//! A device that keeps an operation waiting *lags*: reads that can be answered elsewhere go there
+//! ([`super::leaf::IoContext::hasty`]). One that lags for long is *given up*: whoever waits for it
+//! gets [`DeviceError::Hung`], and nothing more is given to it. What it had taken, it may still
+//! carry out at any time; so it is not opened again before it has answered everything
+//! ([`Device::outstanding`]).
+//!
+//! Discards may take a device minutes. They are not counted.
+//!
+//! Lock: `state`, for a few instructions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use device::{BoxFuture, Device, DeviceError, WriteFlushedError};
+use format::Bookmark;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::report::{DeviceIo, Operation, Priority};
+
+/// An operation that waits for its answer.
+#[derive(Debug)]
+struct Entry {
+    operation: Operation,
+    offset_bytes: u64,
+    size_bytes: u64,
+    /// At how many looks it waited.
+    looks: u32,
+    /// When it was seen first; zero before.
+    seen_ns: u64,
+    /// Nobody waits for the answer any more.
+    is_left: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: BTreeMap<u64, Entry>,
+    next: u64,
+    left: usize,
+    /// That it does not answer was told.
+    is_told: bool,
+}
+
+/// What a look found.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Waiting {
+    /// At how many looks the oldest operation waited.
+    pub(super) looks: u32,
+    /// How many operations wait as long as was asked about.
+    pub(super) overdue: u64,
+    /// The oldest one, when it waits as long as that and nobody was told.
+    pub(super) news: Option<DeviceIo>,
+}
+
+/// A device, watched.
+pub(super) struct Watched {
+    device: Arc<dyn Device>,
+    state: Mutex<State>,
+    given_up: AtomicBool,
+    on_given_up: Notify,
+    lags: AtomicBool,
+    on_lag: Notify,
+}
+
+/// Takes an operation off the list when it is answered. Dropped before that, nobody waits for it.
+struct Watching<'a> {
+    watched: &'a Watched,
+    number: Option<u64>,
+}
+
+impl Watching<'_> {
+    fn answered(mut self) {
+        if let Some(number) = self.number.take() {
+            self.watched.state.lock().entries.remove(&number);
+        }
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut state = self.watched.state.lock();
+        let state = &mut *state;
+        if let Some(entry) = state.entries.get_mut(&number) {
+            entry.is_left = true;
+            state.left += 1;
+        }
+    }
+}
+
+impl Watched {
+    pub(super) fn new(device: Arc<dyn Device>) -> Arc<Self> {
+        Arc::new(Watched {
+            device,
+            state: Mutex::default(),
+            given_up: AtomicBool::new(false),
+            on_given_up: Notify::new(),
+            lags: AtomicBool::new(false),
+            on_lag: Notify::new(),
+        })
+    }
+
+    /// Looks once: see the module's head. `lag` and `overdue` are numbers of looks.
+    pub(super) fn look(&self, now_ns: u64, lag: u32, overdue: u32) -> Waiting {
+        let mut found = Waiting::default();
+        {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            // Which of those that were left are answered is not known, but when all are.
+            let waited_for = state.entries.len() - state.left;
+            if state.left > 0 && self.device.outstanding() <= waited_for {
+                state.entries.retain(|_, entry| !entry.is_left);
+                state.left = 0;
+            }
+            let mut oldest: Option<&Entry> = None;
+            for entry in state.entries.values_mut() {
+                entry.looks = entry.looks.saturating_add(1);
+                if entry.seen_ns == 0 {
+                    entry.seen_ns = now_ns;
+                }
+                found.overdue += u64::from(entry.looks >= overdue);
+                if oldest.is_none_or(|oldest| oldest.looks < entry.looks) {
+                    oldest = Some(entry);
+                }
+            }
+            found.looks = oldest.map_or(0, |entry| entry.looks);
+            if found.looks < overdue {
+                state.is_told = false;
+            } else if !std::mem::replace(&mut state.is_told, true) {
+                found.news = oldest.map(|entry| DeviceIo {
+                    operation: entry.operation,
+                    offset_bytes: entry.offset_bytes,
+                    size_bytes: entry.size_bytes,
+                    bookmark: Bookmark::default(),
+                    priority: Priority::Sync,
+                    scrub: false,
+                    retried: false,
+                    begun_ns: entry.seen_ns,
+                    took_ns: now_ns.saturating_sub(entry.seen_ns),
+                });
+            }
+        }
+        self.lags.store(found.looks >= lag, Ordering::Release);
+        if found.looks >= lag {
+            self.on_lag.notify_waiters();
+        }
+        found
+    }
+
+    /// Whether it keeps an operation waiting.
+    pub(super) fn lags(&self) -> bool {
+        self.lags.load(Ordering::Acquire)
+    }
+
+    /// Waits until it keeps an operation waiting.
+    pub(super) async fn until_it_lags(&self) {
+        loop {
+            let lagging = self.on_lag.notified();
+            if self.lags() {
+                return;
+            }
+            lagging.await;
+        }
+    }
+
+    /// Nobody waits for it any more, and nothing more is given to it.
+    pub(super) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+        self.on_given_up.notify_waiters();
+    }
+
+    fn hung(&self) -> DeviceError {
+        DeviceError::Hung {
+            path: self.device.path().to_owned(),
+        }
+    }
+
+    fn begin(&self, what: Option<(Operation, u64, usize)>) -> Watching<'_> {
+        let number = what.map(|(operation, offset_bytes, length)| {
+            let mut state = self.state.lock();
+            let number = state.next;
+            state.next += 1;
+            let entry = Entry {
+                operation,
+                offset_bytes,
+                size_bytes: length as u64,
+                looks: 0,
+                seen_ns: 0,
+                is_left: false,
+            };
+            state.entries.insert(number, entry);
+            number
+        });
+        Watching {
+            watched: self,
+            number,
+        }
+    }
+
+    /// Waits for an operation, unless the device is given up.
+    async fn watch<T, E>(
+        &self,
+        what: Option<(Operation, u64, usize)>,
+        work: impl Future<Output = Result<T, E>>,
+        hung: impl FnOnce(DeviceError) -> E,
+    ) -> Result<T, E> {
+        // Before it is asked whether it was: so that it cannot be missed.
+        let given_up = self.on_given_up.notified();
+        if self.given_up.load(Ordering::Acquire) {
+            return Err(hung(self.hung()));
+        }
+        let watching = self.begin(what);
+        tokio::select! {
+            biased;
+            result = work => {
+                watching.answered();
+                result
+            }
+            () = given_up => Err(hung(self.hung())),
+        }
+    }
+}
+
+fn same(error: DeviceError) -> DeviceError {
+    error
+}
+
+impl Device for Watched {
+    fn path(&self) -> &str {
+        self.device.path()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.device.sector_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.device.is_read_only()
+    }
+
+    fn keep_writers_out(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(self.watch(None, self.device.keep_writers_out(), same))
+    }
+
+    fn look_again(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(self.watch(None, self.device.look_again(), same))
+    }
+
+    fn read(
+        &self,
+        offset_bytes: u64,
+        length_bytes: usize,
+    ) -> BoxFuture<'_, Result<Bytes, DeviceError>> {
+        let what = (Operation::Read, offset_bytes, length_bytes);
+        let work = self.device.read(offset_bytes, length_bytes);
+        Box::pin(self.watch(Some(what), work, same))
+    }
+
+    fn write(&self, offset_bytes: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
+        let what = (Operation::Write, offset_bytes, data.len());
+        let work = self.device.write(offset_bytes, data);
+        Box::pin(self.watch(Some(what), work, same))
+    }
+
+    fn write_vectored(
+        &self,
+        offset_bytes: u64,
+        parts: Vec<Bytes>,
+    ) -> BoxFuture<'_, Result<(), DeviceError>> {
+        let length = parts.iter().map(Bytes::len).sum();
+        let what = (Operation::Write, offset_bytes, length);
+        let work = self.device.write_vectored(offset_bytes, parts);
+        Box::pin(self.watch(Some(what), work, same))
+    }
+
+    fn outstanding(&self) -> usize {
+        self.device.outstanding()
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+        let what = (Operation::Flush, 0, 0);
+        Box::pin(self.watch(Some(what), self.device.flush(), same))
+    }
+
+    fn write_flushed(
+        &self,
+        offset_bytes: u64,
+        data: Bytes,
+    ) -> BoxFuture<'_, Result<(), WriteFlushedError>> {
+        let what = (Operation::Write, offset_bytes, data.len());
+        let work = self.device.write_flushed(offset_bytes, data);
+        Box::pin(self.watch(Some(what), work, WriteFlushedError::Write))
+    }
+
+    fn supports_discard(&self) -> bool {
+        self.device.supports_discard()
+    }
+
+    fn discard(
+        &self,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> BoxFuture<'_, Result<(), DeviceError>> {
+        let work = self.device.discard(offset_bytes, length_bytes);
+        Box::pin(self.watch(None, work, same))
+    }
+}
+
+impl std::fmt::Debug for Watched {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.device.fmt(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
+
+    use super::*;
+
+    const LAG: u32 = 2;
+    const OVERDUE: u32 = 4;
+
+    /// Goal: an operation counts until the device has answered it, whoever waits; one that was
+    /// given up fails at once, as does all that comes later. Method: looks by hand at a disk that
+    /// stalls.
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_waits_for_counts_until_it_is_answered() {
+        let sim = SimWorld::new(1);
+        let disk = sim.add_disk("d", 1 << 20);
+        let opened = sim.world().opener.open("d", false).await.unwrap();
+        let watched = Watched::new(opened);
+        let look = || watched.look(1_000_000_000, LAG, OVERDUE);
+        watched.write(0, vec![1; 512].into()).await.unwrap();
+        assert_eq!(look().looks, 0, "what is answered does not wait");
+
+        disk.inject(Fault::new(SimOp::Read, FaultEffect::Stall).times(1));
+        let short = Duration::from_secs(1);
+        let read = tokio::time::timeout(short, watched.read(0, 512)).await;
+        assert!(read.is_err());
+        assert_eq!((look().looks, watched.lags()), (1, false));
+        // Others are answered meanwhile.
+        watched.read(512, 512).await.unwrap();
+        assert_eq!((look().looks, watched.lags()), (2, true));
+        assert!(
+            tokio::time::timeout(short, watched.until_it_lags())
+                .await
+                .is_ok()
+        );
+        assert_eq!(look().looks, 3);
+        let news = look().news.expect("it is overdue");
+        assert_eq!((news.operation, news.size_bytes), (Operation::Read, 512));
+        assert!(look().news.is_none(), "it is told once");
+        disk.release();
+        assert_eq!((look().looks, watched.lags()), (0, false));
+
+        disk.inject(Fault::new(SimOp::Write, FaultEffect::Stall));
+        let waiting = {
+            let watched = watched.clone();
+            tokio::spawn(async move { watched.write_flushed(4096, vec![2; 512].into()).await })
+        };
+        tokio::time::sleep(short).await;
+        watched.give_up();
+        let given_up = waiting.await.unwrap();
+        assert!(matches!(
+            given_up,
+            Err(WriteFlushedError::Write(DeviceError::Hung { .. }))
+        ));
+        let later = watched.read(0, 512).await;
+        assert!(matches!(later, Err(DeviceError::Hung { .. })));
+        assert_eq!((disk.peek(4096, 1)[0], watched.outstanding()), (0, 1));
+        disk.release();
+        assert_eq!((disk.peek(4096, 1)[0], watched.outstanding()), (2, 0));
+    }
+}
