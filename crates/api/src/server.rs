@@ -48,6 +48,9 @@ pub struct ShareInfo {
     pub name: String,
     /// `ADDRESS:PORT`.
     pub address: String,
+    /// Other addresses where it is offered as well.
+    #[serde(default)]
+    pub other_addresses: Vec<String>,
     /// The CHAP name that initiators give; none where everybody is let in.
     #[serde(default)]
     pub user: Option<String>,

@@ -2,8 +2,8 @@
 //!
 //! The user property is `on`, or words separated by commas: `iqn=NAME`, `ro`, `initiator=NAME`
 //! (repeatable; `*` at the end matches any rest), `chap=NAME` (initiators prove themselves with
-//! that secret), `mutual=NAME` (so does the target, with that one). `off` or nothing does not
-//! share. The listener starts with the first share.
+//! that secret), `mutual=NAME` (so does the target, with that one), `blocksize=512|4096` (of logical
+//! blocks). `off` or nothing does not share. The listeners start with the first share.
 //!
 //! A volume is shared as its property says or not at all: where a secret is missing, or where
 //! anybody on the network could log in and the server was not started with `--insecure`, it is not
@@ -17,11 +17,16 @@ use std::sync::Arc;
 use access::User;
 use api::{
     Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretListReply, IscsiSecretRemove,
-    IscsiSecretReport, IscsiSecretSet, IscsiSecretSetReply, NotShared, Protocol, ShareInfo,
+    IscsiSecretReport, IscsiSecretSet, IscsiSecretSetReply, NotShared, Protocol, ShareClient,
+    ShareInfo, ShareListReply, ShareReport, ShareTraffic,
 };
-use serve_iscsi::{Authentication, ChapCredentials, Target, TargetOptions, VolumeUnit};
+use serve_iscsi::{
+    Authentication, ChapCredentials, ReservationStore, Target, TargetOptions, TrafficCounts,
+    UnitTraffic, VolumeUnit,
+};
 
 use crate::pools::OpenPool;
+use crate::reservations::StoredReservations;
 use crate::secrets::{Credentials, Secrets, generate};
 use crate::service::Service;
 use crate::volumes::Volumes;
@@ -41,6 +46,8 @@ pub(crate) struct ShareWords {
     chap: Option<String>,
     /// Name of the secret that the target proves itself with.
     mutual: Option<String>,
+    /// Bytes of a logical block, where it is said.
+    block_bytes: Option<u32>,
 }
 
 impl ShareWords {
@@ -64,6 +71,8 @@ pub(crate) enum Sharing {
         typed: String,
         /// What that asks for.
         words: Box<ShareWords>,
+        /// Where its persistent reservations are kept.
+        reservations: Arc<StoredReservations>,
     },
     /// It is meant to be and is not.
     Refused {
@@ -99,10 +108,20 @@ fn parse_share(typed: &str) -> Result<Option<ShareWords>, String> {
             Some(("initiator", name)) => share.initiators.push(name.to_owned()),
             Some(("chap", name)) => once(&mut share.chap, name)?,
             Some(("mutual", name)) => once(&mut share.mutual, name)?,
+            Some(("blocksize", size)) => match size {
+                "512" => share.block_bytes = Some(512),
+                "4096" | "4K" | "4k" => share.block_bytes = Some(4096),
+                _ => {
+                    return Err(format!(
+                        "'{size}' is not a size of logical blocks; use blocksize=512 or \
+                         blocksize=4096"
+                    ));
+                }
+            },
             _ => {
                 return Err(format!(
                     "'{word}' is not an option of {ISCSI_PROPERTY}; use on, off, ro, iqn=NAME, \
-                     initiator=NAME, chap=NAME, mutual=NAME, separated by commas"
+                     initiator=NAME, chap=NAME, mutual=NAME, blocksize=512|4096, separated by commas"
                 ));
             }
         }
@@ -142,6 +161,21 @@ fn iqn_of(name: &str, guid: u64) -> String {
     format!("{IQN_PREFIX}:{clean}{suffix}")
 }
 
+fn traffic_report(counts: &TrafficCounts) -> ShareTraffic {
+    let nanoseconds =
+        |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    ShareTraffic {
+        reads: counts.reads,
+        read_bytes: counts.read_bytes,
+        read_ns: nanoseconds(counts.read_time),
+        writes: counts.writes,
+        written_bytes: counts.written_bytes,
+        write_ns: nanoseconds(counts.write_time),
+        others: counts.others,
+        failures: counts.failures,
+    }
+}
+
 fn chap(known: Credentials) -> ChapCredentials {
     ChapCredentials {
         user: known.user,
@@ -165,12 +199,14 @@ fn authentication(words: &ShareWords, secrets: &Secrets) -> Result<Authenticatio
 /// Refuses to let everybody on the network in.
 fn check_openness(
     words: &ShareWords,
-    address: SocketAddr,
+    addresses: &[SocketAddr],
     is_insecure: bool,
 ) -> Result<(), String> {
-    if words.chap.is_some() || is_insecure || address.ip().to_canonical().is_loopback() {
+    let mut addresses = addresses.iter();
+    let far = addresses.find(|address| !address.ip().to_canonical().is_loopback());
+    let Some(address) = far.filter(|_| words.chap.is_none() && !is_insecure) else {
         return Ok(());
-    }
+    };
     Err(format!(
         "iSCSI listens on {address}, where everybody could log in; use \
          {ISCSI_PROPERTY}=on,chap=NAME after 'millpond iscsi secret set NAME', or start the \
@@ -181,7 +217,8 @@ fn check_openness(
 impl Volumes {
     /// What is offered.
     pub(crate) fn shares(&self, secrets: &Secrets) -> Vec<ShareInfo> {
-        let address = self.address();
+        let addresses = self.addresses();
+        let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
         let shared = self.sharing();
         let shared = shared.into_iter().filter_map(|(dataset, sharing)| {
             let Sharing::On { iqn, words, .. } = sharing else {
@@ -192,7 +229,8 @@ impl Volumes {
                 protocol: Protocol::Iscsi,
                 dataset,
                 name: iqn,
-                address: address.to_string(),
+                address: addresses.first().cloned().unwrap_or_default(),
+                other_addresses: addresses.get(1..).unwrap_or_default().to_vec(),
                 user: known.map(|known| known.user),
                 secret: words.chap,
                 mutual: words.mutual,
@@ -253,7 +291,7 @@ impl Service {
         let checked = parse_share(typed).and_then(|words| {
             let Some(words) = words else { return Ok(()) };
             authentication(&words, &self.secrets)?;
-            check_openness(&words, self.volumes.address(), self.volumes.is_insecure)
+            check_openness(&words, &self.volumes.addresses(), self.volumes.is_insecure)
         });
         checked.map_err(|why| Failure::new(FailureKind::Invalid, why))
     }
@@ -288,7 +326,7 @@ impl Service {
         let wanted = parse_share(&typed).and_then(|words| {
             let Some(words) = words else { return Ok(None) };
             let authentication = authentication(&words, &self.secrets)?;
-            check_openness(&words, self.volumes.address(), self.volumes.is_insecure)?;
+            check_openness(&words, &self.volumes.addresses(), self.volumes.is_insecure)?;
             self.volumes.check_directions(name, &words)?;
             let options = TargetOptions {
                 alias: Some(name.to_owned()),
@@ -323,7 +361,14 @@ impl Service {
         };
         let user = User::Target { iqn: iqn.clone() };
         let lease = self.volumes.share(open, name, user).await;
-        let unit = VolumeUnit::new(lease.map_err(|error| (FailureKind::Io, error.to_string()))?);
+        let lease = lease.map_err(|error| (FailureKind::Io, error.to_string()))?;
+        let reservations = StoredReservations::of(open, name).await;
+        let reservations = reservations.map_err(|error| (FailureKind::Io, error.to_string()))?;
+        let store: Arc<dyn ReservationStore> = reservations.clone();
+        let mut unit = VolumeUnit::new(lease).with_reservation_store(store);
+        if let Some(block_bytes) = words.block_bytes {
+            unit = unit.with_block_bytes(block_bytes);
+        }
         let target = Target {
             iqn: iqn.clone(),
             luns: BTreeMap::from([(0, Arc::new(unit) as _)]),
@@ -332,8 +377,13 @@ impl Service {
         let added = self.volumes.targets().add(target);
         added.map_err(|error| (FailureKind::Other, error.to_string()))?;
         let words = Box::new(words);
-        self.volumes
-            .set_sharing(name, Sharing::On { iqn, typed, words });
+        let sharing = Sharing::On {
+            iqn,
+            typed,
+            words,
+            reservations,
+        };
+        self.volumes.set_sharing(name, sharing);
         Ok(())
     }
 
@@ -353,7 +403,11 @@ impl Service {
                 self.unshare(name, &iqn).await;
                 self.share_volume(open, name).await
             }
-            _ => Ok(()),
+            Sharing::On { reservations, .. } => {
+                reservations.renamed(name);
+                Ok(())
+            }
+            Sharing::Off | Sharing::Refused { .. } => Ok(()),
         }
     }
 
@@ -380,6 +434,35 @@ impl Service {
             }
         });
         futures::future::join_all(all).await;
+    }
+
+    /// `millpond shares`: what is offered, and what clients have done.
+    pub(crate) fn share_list(&self) -> ShareListReply {
+        let mut traffic = self.volumes.targets().traffic();
+        let shares = self.volumes.shares(&self.secrets).into_iter();
+        let shares = shares.map(|share| {
+            let is_of_share = |unit: &UnitTraffic| unit.iqn.eq_ignore_ascii_case(&share.name);
+            let found = traffic.iter().position(is_of_share);
+            let unit = found.map(|at| traffic.swap_remove(at));
+            let (total, clients) = unit
+                .map(|unit| (unit.total, unit.clients))
+                .unwrap_or_default();
+            let clients = clients.into_iter().map(|client| ShareClient {
+                name: client.initiator,
+                address: client.peer.to_string(),
+                traffic: traffic_report(&client.counts),
+            });
+            ShareReport {
+                protocol: share.protocol,
+                dataset: share.dataset,
+                name: share.name,
+                traffic: traffic_report(&total),
+                clients: clients.collect(),
+            }
+        });
+        ShareListReply {
+            shares: shares.collect(),
+        }
     }
 
     /// `millpond iscsi secret set`.
@@ -481,12 +564,15 @@ mod tests {
             (share.chap.as_deref(), share.mutual.as_deref()),
             (Some("a"), Some("b"))
         );
+        let long = parse_share("on,blocksize=4096").unwrap().unwrap();
+        assert_eq!(long.block_bytes, Some(4096));
         for (typed, why) in [
             ("yes", "use on, off"),
             ("on,chap", "use on, off"),
             ("on,mutual=a", "add chap=NAME"),
             ("on,chap=a,mutual=a", "both directions"),
             ("on,chap=a,chap=b", "name one"),
+            ("on,blocksize=1024", "blocksize=4096"),
         ] {
             assert!(parse_share(typed).unwrap_err().contains(why), "{typed}");
         }
@@ -498,7 +584,8 @@ mod tests {
         let bound = parse_share("on,initiator=iqn.x").unwrap().unwrap();
         let guarded = parse_share("on,chap=a").unwrap().unwrap();
         let check = |words: &ShareWords, address: &str, is_insecure| {
-            check_openness(words, address.parse().unwrap(), is_insecure)
+            let local = "127.0.0.1:3261".parse().unwrap();
+            check_openness(words, &[local, address.parse().unwrap()], is_insecure)
         };
         for local in ["127.0.0.1:3260", "[::1]:3260", "[::ffff:127.0.0.1]:3260"] {
             assert_eq!(check(&open, local, false), Ok(()));

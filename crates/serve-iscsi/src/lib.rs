@@ -37,16 +37,18 @@ mod server;
 mod session;
 mod target;
 mod text;
+mod traffic;
 mod volume_unit;
 
 pub use error::{ServerError, TargetError};
-pub use lun::{Extent, LogicalUnit, LunError, LunIdentity};
+pub use lun::{Extent, LogicalUnit, LunError, LunIdentity, ReservationStore};
 pub use memory::MemoryUnit;
 pub use server::{ISCSI_PORT, Server};
 pub use target::{
-    Authentication, ChapCredentials, ISCSI_NAME_BYTES_MAX, LUN_MAX, SessionInfo, Target,
+    Authentication, ChapCredentials, ISCSI_NAME_BYTES_MAX, LUN_MAX, Limits, SessionInfo, Target,
     TargetOptions, TargetSet,
 };
+pub use traffic::{ClientTraffic, TrafficCounts, UnitTraffic};
 pub use volume_unit::VolumeUnit;
 
 /// Decodes bytes as PDUs, text and commands: for fuzzers.
@@ -61,6 +63,8 @@ pub fn decode_for_fuzzing(data: &[u8]) {
     while let Ok(Ok(frame)) = pdu::next_frame(&mut input, framing) {
         let _ = (frame.header.opcode(), text::parse(&frame.data));
     }
+    scsi::decode_reservation_for_fuzzing(data);
+    scsi::decode_copy_for_fuzzing(data);
     if let Some(cdb) = data.first_chunk::<16>() {
         let _ = scsi::Command::decode(cdb).map(|command| command.data_out_bytes(512));
     }
