@@ -628,8 +628,8 @@ impl Driver {
             Err(status) => {
                 let refused = joining.refuse(status);
                 tokio::spawn(async move {
-                    // It says why, and whether the initiator hears it is all the same.
-                    tracing::warn!("{}", refused.await);
+                    let error = refused.await;
+                    tracing::warn!(%error, "an iSCSI connection was refused");
                 });
                 return;
             }

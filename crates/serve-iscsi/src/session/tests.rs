@@ -1,6 +1,7 @@
 //! Full feature phase without a socket: frames in, PDUs and actions out.
 
 mod connections;
+mod copies;
 mod limits;
 
 use super::memory::WINDOW_IDLE;
