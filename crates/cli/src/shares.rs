@@ -74,11 +74,8 @@ fn rows(reply: &ShareListReply, is_exact: bool) -> Vec<Vec<String>> {
 fn numbers(traffic: &ShareTraffic, is_exact: bool) -> [String; 7] {
     let mean = |total_ns: u64, count: u64| total_ns.checked_div(count).unwrap_or(0);
     let exact = |number: u64| number.to_string();
-    let (count, bytes, time): (fn(u64) -> String, fn(u64) -> String, fn(u64) -> String) =
-        match is_exact {
-            true => (exact, exact, exact),
-            false => (nice_count, nice_bytes, nice_time),
-        };
+    let shown = |nice: fn(u64) -> String| if is_exact { exact } else { nice };
+    let (count, bytes, time) = (shown(nice_count), shown(nice_bytes), shown(nice_time));
     [
         count(traffic.reads),
         bytes(traffic.read_bytes),

@@ -200,7 +200,7 @@ fn copies_between_volumes_of_a_pool_are_clones() {
     // 32 pieces and one more; copies move nothing by the network.
     assert_eq!(of_a[4..6], ["0", "0"], "{shares}");
     assert_eq!(of_a[7], "33", "{shares}");
-    assert_eq!(of_a[8], (33 * 128 << 10).to_string(), "{shares}");
+    assert_eq!(of_a[8], (33 * (128 << 10)).to_string(), "{shares}");
     assert_eq!(row("b", "-")[4], "64", "{shares}");
     drop((a, b, long));
     server.stop();

@@ -300,7 +300,7 @@ fn others_are_registered_all_or_none() {
 #[test]
 fn lists_of_ports_are_read_to_their_end_or_refused() {
     let id = transport_id(&port("c"));
-    let good = list_of(action::REGISTER, 0, 7, 0x08, &[id.clone()]);
+    let good = list_of(action::REGISTER, 0, 7, 0x08, std::slice::from_ref(&id));
     assert!(OutParameters::decode(action::REGISTER, &good).is_ok());
     for length in 0..good.len() {
         assert!(OutParameters::decode(action::REGISTER, &good[..length]).is_err());
