@@ -83,8 +83,8 @@ pub struct Options {
     pub iscsi_sessions: Option<usize>,
     /// Most connections of one session; 8 where not given.
     pub iscsi_connections: Option<u16>,
-    /// Most memory for what iSCSI sessions have under way in bytes; a quarter of the cache's, within
-    /// bounds, where not given.
+    /// Most memory for what iSCSI sessions have under way in bytes; a quarter of the cache's,
+    /// within bounds, where not given.
     pub iscsi_memory_bytes: Option<u64>,
     /// Share volumes with everybody on the network whose property does not ask for CHAP.
     pub iscsi_insecure: bool,

@@ -2,8 +2,8 @@
 //!
 //! The user property is `on`, or words separated by commas: `iqn=NAME`, `ro`, `initiator=NAME`
 //! (repeatable; `*` at the end matches any rest), `chap=NAME` (initiators prove themselves with
-//! that secret), `mutual=NAME` (so does the target, with that one), `blocksize=512|4096` (of logical
-//! blocks). `off` or nothing does not share. The listeners start with the first share.
+//! that secret), `mutual=NAME` (so does the target, with that one), `blocksize=512|4096` (of
+//! logical blocks). `off` or nothing does not share. The listeners start with the first share.
 //!
 //! A volume is shared as its property says or not at all: where a secret is missing, or where
 //! anybody on the network could log in and the server was not started with `--insecure`, it is not
@@ -121,7 +121,8 @@ fn parse_share(typed: &str) -> Result<Option<ShareWords>, String> {
             _ => {
                 return Err(format!(
                     "'{word}' is not an option of {ISCSI_PROPERTY}; use on, off, ro, iqn=NAME, \
-                     initiator=NAME, chap=NAME, mutual=NAME, blocksize=512|4096, separated by commas"
+                     initiator=NAME, chap=NAME, mutual=NAME, blocksize=512|4096, separated by \
+                     commas"
                 ));
             }
         }

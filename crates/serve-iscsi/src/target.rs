@@ -758,8 +758,8 @@ impl TargetSet {
         }
     }
 
-    /// Hands a connection that has logged in to the session that it joins: one of the same initiator
-    /// port and target, for which the same was proven. Gives it back where there is none.
+    /// Hands a connection that has logged in to the session that it joins: one of the same
+    /// initiator port and target, for which the same was proven. Gives it back where there is none.
     pub(crate) fn join(
         &self,
         tsih: u16,

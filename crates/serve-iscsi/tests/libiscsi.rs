@@ -1,6 +1,7 @@
 //! libiscsi's test suite for targets (`iscsi-test-cu`, Debian package libiscsi-bin) against a
 //! unit in memory. All its tests must pass; those of commands that are not supported skip
-//! (docs/iscsi.md lists them). It takes a minute, most of it waiting for answers that must not come.
+//! (docs/iscsi.md lists them). It takes a minute, most of it waiting for answers that must not
+//! come.
 
 use serve_iscsi::{LunIdentity, MemoryUnit, Server, Target, TargetOptions, TargetSet};
 use std::collections::BTreeMap;
@@ -18,8 +19,9 @@ fn is_there() -> bool {
     oracles::need("iscsi-test-cu (Debian package libiscsi-bin)", found)
 }
 
-/// Runs tests, all where none are named; `(ran, failed)` of the summary. Physical blocks are as large as logical ones:
-/// ALL.GetLBAStatus.UnmapSingle asks for one address and wants to hear of another otherwise.
+/// Runs tests, all where none are named; `(ran, failed)` of the summary. Physical blocks are as
+/// large as logical ones: ALL.GetLBAStatus.UnmapSingle asks for one address and wants to hear of
+/// another otherwise.
 async fn run(
     block_bytes: u32,
     is_read_only: bool,

@@ -43,8 +43,8 @@ fn cloned(
 }
 
 impl Volume {
-    /// Whether blocks of the other volume can be this one's at all. Encrypted ones are tied to their
-    /// dataset.
+    /// Whether blocks of the other volume can be this one's at all. Encrypted ones are tied to
+    /// their dataset.
     fn may_share_with(&self, source: &Self) -> bool {
         let (here, there) = (self.objset(), source.objset());
         Arc::ptr_eq(here.pipeline(), there.pipeline())
@@ -53,9 +53,9 @@ impl Volume {
             && !there.options().encrypted
     }
 
-    /// Has a range of this volume share the blocks of another one's, or of its own elsewhere, as far
-    /// from its start as that goes at once; answers how many bytes, 0 where they must be copied. The
-    /// two ranges do not overlap.
+    /// Has a range of this volume share the blocks of another one's, or of its own elsewhere, as
+    /// far from its start as that goes at once; answers how many bytes, 0 where they must be
+    /// copied. The two ranges do not overlap.
     ///
     /// # Errors
     /// As those of writing; nothing has changed then.

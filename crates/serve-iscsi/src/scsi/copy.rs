@@ -1,12 +1,12 @@
 //! Copies within and between logical units, on this side (SPC-5 sections 5.18, 6.6, 6.7, 6.21 to
-//! 6.28): EXTENDED COPY with list identifiers of one byte (LID1) and of four (LID4), and RECEIVE COPY
-//! RESULTS.
+//! 6.28): EXTENDED COPY with list identifiers of one byte (LID1) and of four (LID4), and RECEIVE
+//! COPY RESULTS.
 //!
 //! Units are named by their designators of page 83h, and copied are ranges of blocks (segment
-//! descriptor 02h). An initiator may copy between all units that it could log in to with what it has
-//! proven, and whose reservations let it. Blocks of volumes of one pool are cloned, others are read
-//! and written. A command is answered when all is copied, also where it asks for an answer before
-//! that (IMMED).
+//! descriptor 02h). An initiator may copy between all units that it could log in to with what it
+//! has proven, and whose reservations let it. Blocks of volumes of one pool are cloned, others are
+//! read and written. A command is answered when all is copied, also where it asks for an answer
+//! before that (IMMED).
 
 use super::inquiry::{self, Shape};
 use super::sense::Sense;

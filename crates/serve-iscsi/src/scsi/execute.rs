@@ -184,8 +184,8 @@ impl Unit {
         Some(outcome.into())
     }
 
-    /// Carries a command out that [`execute_now`](Self::execute_now) did not. `find` finds the units
-    /// that the initiator may copy from and to.
+    /// Carries a command out that [`execute_now`](Self::execute_now) did not. `find` finds the
+    /// units that the initiator may copy from and to.
     pub(crate) async fn execute(
         self: Arc<Self>,
         nexus: NexusId,

@@ -10,8 +10,8 @@
 //!
 //! Lock order: a target's unit map, then a unit's state; neither is held across an await. A unit's
 //! `atomic` lock (an async one) is taken by writes for reading and by COMPARE AND WRITE and
-//! ORWRITE for writing, so that these are atomic towards all other writes. Its `kept` lock (async) is
-//! held over a change of persistent reservations that is stored, before its state.
+//! ORWRITE for writing, so that these are atomic towards all other writes. Its `kept` lock (async)
+//! is held over a change of persistent reservations that is stored, before its state.
 
 mod cdb;
 mod copy;

@@ -294,7 +294,8 @@ impl Reservations {
     }
 
     /// What is to be kept over a restart: the type of the reservation (0 for none), then for each
-    /// registrant its key, ISID, name, and `h` where it holds the reservation. `None` if nothing is.
+    /// registrant its key, ISID, name, and `h` where it holds the reservation. `None` if nothing
+    /// is.
     pub(crate) fn stored(&self) -> Option<String> {
         if !self.persists || self.registrants.is_empty() {
             return None;

@@ -67,8 +67,8 @@ impl Server {
         let _ = self.listener.await;
     }
 
-    /// Stops listening, asks all sessions (of all servers of its targets) to log out, closes after a few seconds those that do
-    /// not, waits for their requests in flight (half a minute at most).
+    /// Stops listening, asks all sessions (of all servers of its targets) to log out, closes after
+    /// a few seconds those that do not, waits for their requests in flight (half a minute at most).
     pub async fn shutdown(self) {
         let targets = self.targets.clone();
         self.stop_listening().await;

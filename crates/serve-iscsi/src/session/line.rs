@@ -103,8 +103,8 @@ impl Session {
         Some(id)
     }
 
-    /// Sends the last answer of the login of a connection that was added: its StatSN is the login's,
-    /// and it has no digests yet.
+    /// Sends the last answer of the login of a connection that was added: its StatSN is the
+    /// login's, and it has no digests yet.
     pub(crate) fn answer_login(&mut self, id: LineId, mut header: Header, text: Vec<u8>) {
         self.set_window(&mut header);
         if let Some(line) = self.line_mut(id) {

@@ -8,8 +8,9 @@
 //!
 //! Commands are taken in the order of their CmdSN, whichever connection they come by; data and
 //! answers of a command go by the connection that it came by (`connection allegiance`). A
-//! connection that is lost ends the session, as ErrorRecoveryLevel 0 wants it; one that logs out, or
-//! that is logged in anew with the same CID, ends alone, once none of its commands runs any more.
+//! connection that is lost ends the session, as ErrorRecoveryLevel 0 wants it; one that logs out,
+//! or that is logged in anew with the same CID, ends alone, once none of its commands runs any
+//! more.
 //!
 //! Life of a command:
 //!
