@@ -13,6 +13,7 @@
 //! | `opened` | filesystem or volume |
 //! | `control` | `.zfs`: its directories, and snapshots that are open on demand |
 //! | `permission` | what callers may do whom no kernel checks |
+//! | `traffic` | counters of what clients on the network do |
 //! | `user` | who uses a dataset, as data |
 //!
 //! # Who gets what
@@ -44,6 +45,7 @@ mod lease;
 mod opened;
 mod permission;
 mod slot;
+mod traffic;
 mod user;
 
 pub use access::{Access, Exclusive, Leaving};
@@ -55,4 +57,5 @@ pub use lease::Lease;
 pub use opened::Served;
 pub use permission::{Credentials, MAY_EXECUTE, MAY_READ, MAY_WRITE, permits};
 pub use slot::{Exclusion, Paused, Resident};
+pub use traffic::{Traffic, TrafficCounts, TrafficKind};
 pub use user::User;

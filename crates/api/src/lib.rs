@@ -42,7 +42,7 @@ pub use jobs::{
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use shares::{
-    ShareClient, ShareList, ShareListReply, ShareTraffic, ShareUse, ZfsShare, ZfsUnshare,
+    ShareClient, ShareList, ShareListReply, ShareReport, ShareTraffic, ZfsShare, ZfsUnshare,
 };
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,

@@ -30,7 +30,7 @@ pub struct ServerInfoReply {
 }
 
 /// How something is offered on the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// iSCSI.
@@ -50,6 +50,9 @@ pub struct ShareInfo {
     pub name: String,
     /// `ADDRESS:PORT`.
     pub address: String,
+    /// Other addresses where it is offered as well.
+    #[serde(default)]
+    pub other_addresses: Vec<String>,
     /// The CHAP name that initiators give; none where everybody is let in.
     #[serde(default)]
     pub user: Option<String>,

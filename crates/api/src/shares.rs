@@ -1,8 +1,8 @@
-//! Messages about what is shared on the network.
+//! Messages about what is shared on the network, who uses it and how much.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, NotShared, Protocol};
+use crate::{Access, Call, Empty, NotShared, ShareInfo};
 
 /// `zfs share`: shares filesystems as `sharenfs` says, also those that `zfs unshare` took away.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -42,67 +42,81 @@ impl Call for ZfsUnshare {
     type Reply = Empty;
 }
 
-/// `millpond shares`: what is shared, and who uses it.
+/// `millpond shares`: what is shared, who uses it and how much. Who the clients are is told to
+/// those only who may change things: an initiator's name is all that some shares ask for.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShareList {}
 
 impl Call for ShareList {
-    const PATH: &'static str = "/v1/shares";
-    const ACCESS: Access<Self> = Access::Read;
+    const PATH: &'static str = "/v1/shares/list";
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot list the clients of shares".to_owned());
     type Reply = ShareListReply;
 }
 
-/// What is shared.
+/// What is shared, by whatever protocol.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ShareListReply {
-    /// By dataset.
-    pub shares: Vec<ShareUse>,
+    /// By dataset, then by protocol.
+    pub shares: Vec<ShareReport>,
     /// What is meant to be shared and is not.
     pub not_shared: Vec<NotShared>,
 }
 
 /// A share, and what its clients did.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ShareUse {
-    /// How.
-    pub protocol: Protocol,
-    /// The dataset behind it.
-    pub dataset: String,
-    /// Name on the network: for NFS the path, for iSCSI the IQN.
-    pub name: String,
-    /// `ADDRESS:PORT`.
-    pub address: String,
-    /// What all clients did since it began; nothing where the server does not count it.
-    pub traffic: Option<ShareTraffic>,
-    /// Its clients.
+pub struct ShareReport {
+    /// What is offered, and how.
+    #[serde(flatten)]
+    pub share: ShareInfo,
+    /// What all clients have done since it is shared, those that have left included.
+    pub traffic: ShareTraffic,
+    /// Clients that are connected, and, where the protocol lets them come and go (NFS), those that
+    /// were.
     pub clients: Vec<ShareClient>,
 }
 
-/// What clients did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShareTraffic {
-    /// Requests of any kind.
-    pub operations: u64,
-    /// Requests that read content.
-    pub reads: u64,
-    /// Bytes that they gave.
-    pub read_bytes: u64,
-    /// Requests that wrote content.
-    pub writes: u64,
-    /// Bytes that they took.
-    pub written_bytes: u64,
-}
-
-/// A client of a share.
+/// One client of a share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ShareClient {
-    /// Its address.
+    /// Who it says it is: for iSCSI the initiator's name.
+    pub name: Option<String>,
+    /// Where it comes from: `ADDRESS:PORT`, or the address alone where it is a host with whatever
+    /// connections it has (NFS).
     pub address: String,
-    /// Whether it has a connection.
+    /// Whether it is connected.
     pub is_connected: bool,
-    /// What it did since the share began.
+    /// Seconds since it last asked for something, where that is known.
+    pub idle_seconds: Option<u64>,
+    /// What it has done since it connected; for NFS since the share began.
     pub traffic: ShareTraffic,
-    /// Seconds since its last request.
-    pub idle_seconds: u64,
+}
+
+/// What has been read and written, counted by the server where it answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareTraffic {
+    /// Reads that ended well.
+    pub reads: u64,
+    /// What they gave, in bytes.
+    pub read_bytes: u64,
+    /// How long they took together, in nanoseconds.
+    pub read_ns: u64,
+    /// Writes that ended well.
+    pub writes: u64,
+    /// What came with them, in bytes.
+    pub written_bytes: u64,
+    /// How long they took together, in nanoseconds.
+    pub write_ns: u64,
+    /// Other operations that ended well; for NFS also those that were answered with what is no
+    /// fault of the server, such as that there is no such file.
+    pub others: u64,
+    /// Operations that failed.
+    pub failures: u64,
+}
+
+impl ShareTraffic {
+    /// Operations of any kind.
+    pub fn operations(&self) -> u64 {
+        self.reads + self.writes + self.others + self.failures
+    }
 }

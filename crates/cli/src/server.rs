@@ -10,16 +10,25 @@ use crate::client::Client;
 /// Options of the server.
 #[derive(Debug, Args)]
 pub struct Daemon {
-    /// Where iSCSI listens
+    /// Where iSCSI listens; several times for several portals of one portal group
     #[arg(long, default_value = "127.0.0.1:3260")]
-    iscsi: std::net::SocketAddr,
+    iscsi: Vec<std::net::SocketAddr>,
+    /// Most sessions of iSCSI initiators (default: 4096)
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    iscsi_sessions: Option<u16>,
+    /// Most connections of one iSCSI session (default: 8)
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    iscsi_connections: Option<u16>,
+    /// Most memory for what iSCSI sessions have under way (default: a quarter of the cache's)
+    #[arg(long)]
+    iscsi_memory: Option<String>,
     /// Where NFS listens
     #[arg(long, default_value = "127.0.0.1:2049")]
     nfs: std::net::SocketAddr,
     /// Answer NFS clients on port 111 too, where they look for the lock manager
     #[arg(long)]
     portmapper: bool,
-    /// Share with everybody on the network where millpond:iscsi or sharenfs names nobody
+    /// Share with everybody on the network where millpond:iscsi names no secret, sharenfs nobody
     #[arg(long)]
     insecure: bool,
     /// Most memory for the cache, such as 2G (default: a quarter of the machine's)
@@ -66,7 +75,10 @@ impl Daemon {
     fn options(&self, state: PathBuf) -> anyhow::Result<daemon::Options> {
         Ok(daemon::Options {
             state,
-            iscsi_address: self.iscsi,
+            iscsi_addresses: self.iscsi.clone(),
+            iscsi_sessions: self.iscsi_sessions.map(usize::from),
+            iscsi_connections: self.iscsi_connections,
+            iscsi_memory_bytes: size(self.iscsi_memory.as_deref())?,
             iscsi_insecure: self.insecure,
             nfs_address: self.nfs,
             nfs_insecure: self.insecure,
@@ -103,7 +115,7 @@ pub fn down(client: &Client) -> anyhow::Result<()> {
 }
 
 /// What a protocol is called.
-pub fn protocol(protocol: Protocol) -> &'static str {
+pub(crate) fn protocol(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Iscsi => "iscsi",
         Protocol::Nfs => "nfs",
@@ -141,8 +153,13 @@ pub fn info(client: &Client) -> anyhow::Result<()> {
             (Some(user), Some(mutual)) => format!("CHAP as {user}, mutual with secret {mutual}"),
             (None, _) => "no CHAP".into(),
         };
+        let others: String = share
+            .other_addresses
+            .iter()
+            .map(|address| format!(" and {address}"))
+            .collect();
         println!(
-            "{}: {} at {} ({}), {who}",
+            "{}: {} at {}{others} ({}), {who}",
             protocol(share.protocol),
             share.name,
             share.address,

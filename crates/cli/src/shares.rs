@@ -1,56 +1,49 @@
-//! `millpond shares`: what is shared on the network, and who uses it.
+//! `millpond shares`: what is shared on the network, who uses it and how much.
 
-use api::{ShareClient, ShareList, ShareTraffic};
+use api::{ShareClient, ShareList, ShareListReply, ShareReport, ShareTraffic};
 use clap::Args;
 
 use crate::client::Client;
 use crate::columns::{self, Column};
-use crate::numbers::{nice_bytes, nice_count};
+use crate::numbers::{nice_bytes, nice_count, nice_time};
 use crate::server::protocol;
 
-/// Options of `millpond shares`.
+/// Shares, their clients, and what these have read and written.
 #[derive(Debug, Args)]
 pub struct Shares {
+    /// Exact numbers: bytes, operations, nanoseconds
+    #[arg(short)]
+    parseable: bool,
     /// No header, and one tab between columns
-    #[arg(short = 'H', action = clap::ArgAction::Count)]
-    scripted: u8,
-    /// Exact numbers
-    #[arg(short = 'p', action = clap::ArgAction::Count)]
-    parseable: u8,
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// As JSON
+    #[arg(short, long)]
+    json: bool,
 }
 
 impl Shares {
-    /// Prints a line for each share, and below it one for each of its clients.
+    /// Prints them.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         let Some(reply) = client.call_if_running(&ShareList {})? else {
             println!("no server runs; 'millpond up' starts one");
             return Ok(());
         };
-        let headings = ["SHARE", "BY", "DATASET", "CLIENT"];
-        let numbers = ["OPS", "READS", "READ", "WRITES", "WRITTEN"];
-        let columns: Vec<Column> = headings
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&reply)?);
+            return Ok(());
+        }
+        let names = ["DATASET", "BY", "NAME", "CLIENT"];
+        let numbers = [
+            "OPS", "READS", "READ", "WAIT", "WRITES", "WRITTEN", "WAIT", "FAILED",
+        ];
+        let columns: Vec<Column> = names
             .into_iter()
             .map(Column::left)
             .chain(numbers.into_iter().map(Column::right))
             .collect();
-        let mut rows = Vec::new();
-        for share in &reply.shares {
-            let row = |client: String, traffic: Option<&ShareTraffic>| {
-                let mut row = vec![
-                    share.name.clone(),
-                    protocol(share.protocol).to_owned(),
-                    share.dataset.clone(),
-                    client,
-                ];
-                row.extend(self.numbers(traffic));
-                row
-            };
-            rows.push(row(all_clients(&share.clients), share.traffic.as_ref()));
-            for client in &share.clients {
-                rows.push(row(name_of(client), Some(&client.traffic)));
-            }
-        }
-        print!("{}", columns::render(&columns, &rows, self.scripted > 0));
+        let rows = rows(&reply, self.parseable);
+        print!("{}", columns::render(&columns, &rows, self.scripted));
         for refused in &reply.not_shared {
             eprintln!(
                 "not shared by {}: {}: {}",
@@ -61,27 +54,31 @@ impl Shares {
         }
         Ok(())
     }
+}
 
-    fn numbers(&self, traffic: Option<&ShareTraffic>) -> Vec<String> {
-        let Some(traffic) = traffic else {
-            return vec!["-".to_owned(); 5];
+/// A row for each share, with all that was ever done, and below it one for each client.
+fn rows(reply: &ShareListReply, is_exact: bool) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for ShareReport {
+        share,
+        traffic,
+        clients,
+    } in &reply.shares
+    {
+        let row = |name: &str, client: String, traffic: &ShareTraffic| {
+            let start = [&share.dataset, protocol(share.protocol), name];
+            let mut row: Vec<String> = start.into_iter().map(str::to_owned).collect();
+            row.push(client);
+            row.extend(numbers(traffic, is_exact));
+            row
         };
-        let count = |number: u64| match self.parseable {
-            0 => nice_count(number),
-            _ => number.to_string(),
-        };
-        let bytes = |number: u64| match self.parseable {
-            0 => nice_bytes(number),
-            _ => number.to_string(),
-        };
-        vec![
-            count(traffic.operations),
-            count(traffic.reads),
-            bytes(traffic.read_bytes),
-            count(traffic.writes),
-            bytes(traffic.written_bytes),
-        ]
+        rows.push(row(&share.name, all_clients(clients), traffic));
+        for client in clients {
+            let name = client.name.as_deref().unwrap_or("-");
+            rows.push(row(name, place_of(client), &client.traffic));
+        }
     }
+    rows
 }
 
 /// How many clients a share has now.
@@ -90,9 +87,26 @@ fn all_clients(clients: &[ShareClient]) -> String {
     format!("{connected} connected")
 }
 
-fn name_of(client: &ShareClient) -> String {
+fn place_of(client: &ShareClient) -> String {
     match client.is_connected {
         true => client.address.clone(),
         false => format!("{} (gone)", client.address),
     }
+}
+
+fn numbers(traffic: &ShareTraffic, is_exact: bool) -> [String; 8] {
+    let mean = |total_ns: u64, count: u64| total_ns.checked_div(count).unwrap_or(0);
+    let exact = |number: u64| number.to_string();
+    let shown = |nice: fn(u64) -> String| if is_exact { exact } else { nice };
+    let (count, bytes, time) = (shown(nice_count), shown(nice_bytes), shown(nice_time));
+    [
+        count(traffic.operations()),
+        count(traffic.reads),
+        bytes(traffic.read_bytes),
+        time(mean(traffic.read_ns, traffic.reads)),
+        count(traffic.writes),
+        bytes(traffic.written_bytes),
+        time(mean(traffic.write_ns, traffic.writes)),
+        count(traffic.failures),
+    ]
 }

@@ -18,9 +18,9 @@ use api::{
 use dataset::PropertySource;
 use serve_nfs::{NFS_PORT, ServerError};
 
+use crate::iscsi::ISCSI_PROPERTY;
 use crate::nfs::NFS_PROPERTY;
 use crate::service::Service;
-use crate::shares::ISCSI_PROPERTY;
 use crate::{DaemonError, DefaultPool};
 
 /// Name of the pool.
@@ -367,7 +367,7 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
         );
         println!("              mount:   {}", mount_line(&share));
     }
-    for refused in [service.volumes.not_shared(), service.nfs.not_shared()].concat() {
+    for refused in service.not_shared() {
         println!("  not shared  {} ({})", refused.dataset, refused.why);
     }
     println!("  look around: {prefix}millpond zpool status   and   {prefix}millpond zfs list");

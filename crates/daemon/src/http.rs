@@ -194,7 +194,6 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsUnmount| async move { zfs::zfs_unmount(&service, call).await })
         .on(|service, call: ZfsShare| async move { service.zfs_share(call).await })
         .on(|service, call: ZfsUnshare| async move { service.zfs_unshare(call).await })
-        .on(|service, call: ShareList| async move { Ok(service.share_list(&call)) })
         .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service, &call).await })
         .on(|service, call: ZfsProject| async move { owners::zfs_project(&service, call).await })
         .on_job(|service, call: ZfsRewrite, work| async move {
@@ -209,6 +208,7 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: IscsiSecretRemove| async move {
             service.iscsi_secret_remove(call).await
         })
+        .on(|service, _: ShareList| async move { Ok(service.share_list()) })
         .on(|service, _: ZfsMountList| async move { Ok(service.zfs_mounts()) })
         .with_events()
         .router

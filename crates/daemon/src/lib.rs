@@ -29,6 +29,7 @@ mod error;
 mod events;
 mod http;
 mod import;
+mod iscsi;
 mod jobs;
 mod keys;
 mod mounts;
@@ -40,6 +41,7 @@ mod properties;
 mod reopen;
 mod replication;
 mod reports;
+mod reservations;
 mod rewrite;
 mod scrub;
 mod secrets;
@@ -77,8 +79,15 @@ const LAST_TASKS: Duration = Duration::from_secs(10);
 pub struct Options {
     /// The state directory: socket, pool cache, volumes as files.
     pub state: PathBuf,
-    /// Where iSCSI listens.
-    pub iscsi_address: SocketAddr,
+    /// Where iSCSI listens: the portals of one portal group.
+    pub iscsi_addresses: Vec<SocketAddr>,
+    /// Most sessions of iSCSI initiators; 4096 where not given.
+    pub iscsi_sessions: Option<usize>,
+    /// Most connections of one session; 8 where not given.
+    pub iscsi_connections: Option<u16>,
+    /// Most memory for what iSCSI sessions have under way in bytes; a quarter of the cache's,
+    /// within bounds, where not given.
+    pub iscsi_memory_bytes: Option<u64>,
     /// Share volumes with everybody on the network whose property does not ask for CHAP.
     pub iscsi_insecure: bool,
     /// Where NFS listens.

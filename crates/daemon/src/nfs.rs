@@ -17,17 +17,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use access::Snapdir;
 use api::{
-    Empty, Failure, FailureKind, NotShared, Protocol, ShareClient, ShareInfo, ShareList,
-    ShareListReply, ShareTraffic, ShareUse, ZfsShare, ZfsUnshare,
+    Empty, Failure, FailureKind, NotShared, Protocol, ShareClient, ShareInfo, ShareReport,
+    ZfsShare, ZfsUnshare,
 };
 use dataset::{DatasetKind, ListOptions};
 use parking_lot::Mutex;
-use serve_nfs::{Counts, PORTMAPPER_PORT, Policy, Server, ServerError, ShareSpec, Shares};
+use serve_nfs::{ClientReport, PORTMAPPER_PORT, Policy, Server, ServerError, ShareSpec, Shares};
 
 use crate::error::{all_done, from_dataset};
 use crate::mounts::{Place, is_at_or_below};
 use crate::pools::OpenPool;
 use crate::service::Service;
+use crate::shares::traffic;
 
 /// The property that shares a filesystem by NFS.
 pub(crate) const NFS_PROPERTY: &str = "sharenfs";
@@ -131,20 +132,31 @@ impl Nfs {
         }
     }
 
-    /// What is offered, for an overview.
-    pub(crate) fn offered(&self) -> Vec<ShareInfo> {
+    /// What is offered, and what clients have done with it.
+    pub(crate) fn in_use(&self) -> Vec<ShareReport> {
         let address = self.address().to_string();
         let reports = self.shares().report().into_iter();
-        let offered = reports.map(|report| ShareInfo {
-            protocol: Protocol::Nfs,
-            dataset: report.dataset,
-            name: report.path,
-            address: address.clone(),
-            user: None,
-            secret: None,
-            mutual: None,
+        let reports = reports.map(|report| ShareReport {
+            share: ShareInfo {
+                protocol: Protocol::Nfs,
+                dataset: report.dataset,
+                name: report.path,
+                address: address.clone(),
+                other_addresses: Vec::new(),
+                user: None,
+                secret: None,
+                mutual: None,
+            },
+            traffic: traffic(&report.counts),
+            clients: report.clients.into_iter().map(client).collect(),
         });
-        offered.collect()
+        reports.collect()
+    }
+
+    /// What is offered, for an overview.
+    pub(crate) fn offered(&self) -> Vec<ShareInfo> {
+        let in_use = self.in_use().into_iter();
+        in_use.map(|report| report.share).collect()
     }
 
     /// What is meant to be offered and is not.
@@ -200,13 +212,13 @@ impl Nfs {
     }
 }
 
-fn traffic(counts: Counts) -> ShareTraffic {
-    ShareTraffic {
-        operations: counts.operations,
-        reads: counts.reads,
-        read_bytes: counts.read_bytes,
-        writes: counts.writes,
-        written_bytes: counts.written_bytes,
+fn client(report: ClientReport) -> ShareClient {
+    ShareClient {
+        name: None,
+        address: report.address.to_string(),
+        is_connected: report.is_connected,
+        idle_seconds: Some(report.idle.as_secs()),
+        traffic: traffic(&report.counts),
     }
 }
 
@@ -417,43 +429,5 @@ impl Service {
         self.withhold_nfs(std::slice::from_ref(&report.dataset))
             .await;
         Ok(Empty {})
-    }
-
-    /// `millpond shares`.
-    pub(crate) fn share_list(&self, _: &ShareList) -> ShareListReply {
-        let address = self.nfs.address().to_string();
-        let reports = self.nfs.shares().report().into_iter();
-        let by_nfs = reports.map(|report| ShareUse {
-            protocol: Protocol::Nfs,
-            dataset: report.dataset,
-            name: report.path,
-            address: address.clone(),
-            traffic: Some(traffic(report.counts)),
-            clients: report
-                .clients
-                .into_iter()
-                .map(|client| ShareClient {
-                    address: client.address.to_string(),
-                    is_connected: client.is_connected,
-                    traffic: traffic(client.counts),
-                    idle_seconds: client.idle.as_secs(),
-                })
-                .collect(),
-        });
-        let by_iscsi = self.volumes.shares(&self.secrets).into_iter();
-        let by_iscsi = by_iscsi.map(|share| ShareUse {
-            protocol: share.protocol,
-            dataset: share.dataset,
-            name: share.name,
-            address: share.address,
-            traffic: None,
-            clients: Vec::new(),
-        });
-        let mut not_shared = self.nfs.not_shared();
-        not_shared.extend(self.volumes.not_shared());
-        ShareListReply {
-            shares: by_nfs.chain(by_iscsi).collect(),
-            not_shared,
-        }
     }
 }

@@ -13,12 +13,12 @@ use serve_fuse::UnmountMode;
 
 use crate::create::volume_reservation;
 use crate::error::{all_done, from_access, from_dataset};
+use crate::iscsi::ISCSI_PROPERTY;
 use crate::mounts::{Place, Taken, is_at_or_below};
 use crate::nfs::{NFS_PROPERTY, SHARE_PROPERTIES};
 use crate::owners::OwnedQuota;
 use crate::pools::OpenPool;
 use crate::service::Service;
-use crate::shares::ISCSI_PROPERTY;
 
 /// Properties that the kernel's mount has a part in.
 const ON_MOUNTS: [&str; 6] = [

@@ -18,6 +18,7 @@ use futures::future::join_all;
 use parking_lot::Mutex;
 use pool::{HostIdentity, ImportSpec, MissingLogs, Pool, ScanSpec};
 use serve_fuse::UnmountMode;
+use serve_iscsi::Limits;
 use tokio::sync::{Notify, watch};
 
 use crate::background::{self, Background};
@@ -65,6 +66,19 @@ pub(crate) struct Service {
     stopped: watch::Sender<bool>,
 }
 
+/// What iSCSI may use.
+fn iscsi_limits(options: &Options, cache_bytes: u64) -> Limits {
+    let limits = Limits::default();
+    let memory_bytes = (cache_bytes / 4).clamp(ISCSI_BYTES_MIN, ISCSI_BYTES_MAX);
+    Limits {
+        memory_bytes: options.iscsi_memory_bytes.unwrap_or(memory_bytes),
+        sessions: options.iscsi_sessions.unwrap_or(limits.sessions),
+        connections_of_session: options
+            .iscsi_connections
+            .unwrap_or(limits.connections_of_session),
+    }
+}
+
 impl Service {
     /// Prepares everything but imports nothing.
     pub(crate) async fn new(options: &Options, state: State) -> Result<Arc<Self>, DaemonError> {
@@ -72,9 +86,9 @@ impl Service {
         let cache_bytes = options.cache_bytes.unwrap_or_else(|| memory_bytes() / 4);
         let volumes = Volumes::new(
             state.directory().join("zvol"),
-            options.iscsi_address,
+            options.iscsi_addresses.clone(),
             options.iscsi_insecure,
-            (cache_bytes / 4).clamp(ISCSI_BYTES_MIN, ISCSI_BYTES_MAX),
+            iscsi_limits(options, cache_bytes),
         );
         let nfs = Nfs::new(
             options.nfs_address,
@@ -358,8 +372,8 @@ impl Service {
                 .iter()
                 .map(|open| open.pool.name())
                 .collect(),
-            shares: [self.volumes.shares(&self.secrets), self.nfs.offered()].concat(),
-            not_shared: [self.volumes.not_shared(), self.nfs.not_shared()].concat(),
+            shares: self.offered(),
+            not_shared: self.not_shared(),
         }
     }
 }

@@ -18,6 +18,7 @@ use serve_fuse::UnmountMode;
 
 use crate::compatibility::Compatibility;
 use crate::error::{all_done, from_pool, suspended};
+use crate::iscsi::ISCSI_PROPERTY;
 use crate::mounts::below_altroot;
 use crate::nfs::NFS_PROPERTY;
 use crate::owners::OwnedQuota;
@@ -26,7 +27,6 @@ use crate::properties::by_full_names;
 use crate::replication;
 use crate::reports;
 use crate::service::Service;
-use crate::shares::ISCSI_PROPERTY;
 
 /// How long `zpool clear` looks whether the pool goes on.
 const CURED_AFTER: Duration = Duration::from_secs(2);

@@ -49,7 +49,7 @@ pub use policy::{Policy, PolicyError};
 pub use server::{NFS_PORT, PORTMAPPER_PORT, Server};
 pub use service::Service;
 pub use share::{ShareError, ShareReport, ShareSpec, Shares};
-pub use traffic::{ClientReport, Counts};
+pub use traffic::ClientReport;
 
 /// Decodes bytes as records with calls of any program: for fuzzers.
 #[doc(hidden)]

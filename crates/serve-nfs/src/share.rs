@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use access::{Access, AccessError, ControlDirectory, Credentials, Lease, Paused, Resident};
-use access::{Snapdir, Snapshot, User};
+use access::{Snapdir, Snapshot, TrafficCounts, User};
 use dataset::{DatasetInfo, ListOptions};
 use device::BoxFuture;
 use filesystem::{Filesystem, FsError};
@@ -27,7 +27,7 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 use crate::handle::{Handle, Place};
 use crate::policy::{Admission, Names, Policy};
 use crate::rpc::Credential;
-use crate::traffic::{ClientReport, Counted, Counts, Traffic};
+use crate::traffic::{ClientReport, Counted, ShareTraffic};
 
 /// How long a rollback, or the end of a share, waits for requests that are under way.
 const REQUESTS_PATIENCE: Duration = Duration::from_secs(10);
@@ -98,7 +98,7 @@ pub(crate) struct Share {
     gate: Arc<tokio::sync::RwLock<()>>,
     is_ended: AtomicBool,
     pub(crate) verifier: [u8; 8],
-    traffic: Arc<Traffic>,
+    traffic: Arc<ShareTraffic>,
     /// Names of snapshots by their guids.
     snapshots: Mutex<HashMap<u64, String>>,
     /// Whoever changes a directory holds one of them, so that what is told of it before and after
@@ -288,7 +288,7 @@ pub struct ShareReport {
     /// The path by which clients mount it.
     pub path: String,
     /// What its clients did since it began.
-    pub counts: Counts,
+    pub counts: TrafficCounts,
     /// Its clients.
     pub clients: Vec<ClientReport>,
 }

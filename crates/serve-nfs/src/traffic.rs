@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use access::{Traffic, TrafficCounts, TrafficKind};
 use parking_lot::{Mutex, RwLock};
 
 /// Clients of a share that are remembered; the counts of others go to the share alone.
@@ -13,48 +13,10 @@ const CLIENTS_MAX: usize = 1024;
 /// Who has not asked for anything for so long is forgotten when there are too many.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Counts of operations and bytes.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    operations: AtomicU64,
-    reads: AtomicU64,
-    read_bytes: AtomicU64,
-    writes: AtomicU64,
-    written_bytes: AtomicU64,
-}
-
-/// Counts at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Requests of any kind.
-    pub operations: u64,
-    /// Those that read content.
-    pub reads: u64,
-    /// Bytes that they gave.
-    pub read_bytes: u64,
-    /// Those that wrote content.
-    pub writes: u64,
-    /// Bytes that they took.
-    pub written_bytes: u64,
-}
-
-impl Counters {
-    fn now(&self) -> Counts {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counts {
-            operations: of(&self.operations),
-            reads: of(&self.reads),
-            read_bytes: of(&self.read_bytes),
-            writes: of(&self.writes),
-            written_bytes: of(&self.written_bytes),
-        }
-    }
-}
-
 /// A client of a share.
 #[derive(Debug)]
 struct Client {
-    counters: Counters,
+    traffic: Traffic,
     last: Mutex<Instant>,
 }
 
@@ -66,38 +28,49 @@ pub struct ClientReport {
     /// Whether it has a connection.
     pub is_connected: bool,
     /// What it did since the share began.
-    pub counts: Counts,
+    pub counts: TrafficCounts,
     /// Time since its last request.
     pub idle: Duration,
 }
 
 /// Counts of a share and of its clients.
 #[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    all: Counters,
+pub(crate) struct ShareTraffic {
+    all: Traffic,
     clients: RwLock<BTreeMap<IpAddr, Arc<Client>>>,
 }
 
-/// Where the counts of one request go.
-pub(crate) struct Counted {
-    traffic: Arc<Traffic>,
-    client: Option<Arc<Client>>,
+/// What one request turns out to be.
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    Moved(TrafficKind, u64),
+    Failed,
 }
 
-impl Traffic {
+/// One request, which is counted when this is dropped: as one that moved no content, unless it is
+/// told otherwise.
+pub(crate) struct Counted {
+    traffic: Arc<ShareTraffic>,
+    client: Option<Arc<Client>>,
+    since: Instant,
+    ending: Mutex<Ending>,
+}
+
+impl ShareTraffic {
     /// A request of a client.
     pub(crate) fn request(self: &Arc<Self>, address: IpAddr) -> Counted {
         let known = self.clients.read().get(&address).cloned();
         let client = known.or_else(|| self.meet(address));
+        let since = Instant::now();
         if let Some(client) = &client {
-            *client.last.lock() = Instant::now();
+            *client.last.lock() = since;
         }
-        let counted = Counted {
+        Counted {
             traffic: Arc::clone(self),
             client,
-        };
-        counted.add(|counters| &counters.operations, 1);
-        counted
+            since,
+            ending: Mutex::new(Ending::Moved(TrafficKind::Other, 0)),
+        }
     }
 
     fn meet(&self, address: IpAddr) -> Option<Arc<Client>> {
@@ -110,15 +83,15 @@ impl Traffic {
         }
         let client = clients.entry(address).or_insert_with(|| {
             Arc::new(Client {
-                counters: Counters::default(),
+                traffic: Traffic::default(),
                 last: Mutex::new(Instant::now()),
             })
         });
         Some(Arc::clone(client))
     }
 
-    pub(crate) fn all(&self) -> Counts {
-        self.all.now()
+    pub(crate) fn all(&self) -> TrafficCounts {
+        self.all.counts()
     }
 
     pub(crate) fn clients(&self, is_connected: impl Fn(&IpAddr) -> bool) -> Vec<ClientReport> {
@@ -126,7 +99,7 @@ impl Traffic {
         let report = |(address, client): (&IpAddr, &Arc<Client>)| ClientReport {
             address: *address,
             is_connected: is_connected(address),
-            counts: client.counters.now(),
+            counts: client.traffic.counts(),
             idle: client.last.lock().elapsed(),
         };
         clients.iter().map(report).collect()
@@ -134,23 +107,32 @@ impl Traffic {
 }
 
 impl Counted {
-    fn add(&self, counter: impl Fn(&Counters) -> &AtomicU64, count: u64) {
-        counter(&self.traffic.all).fetch_add(count, Ordering::Relaxed);
-        if let Some(client) = &self.client {
-            counter(&client.counters).fetch_add(count, Ordering::Relaxed);
-        }
-    }
-
     /// Content was read.
     pub(crate) fn read(&self, bytes: u64) {
-        self.add(|counters| &counters.reads, 1);
-        self.add(|counters| &counters.read_bytes, bytes);
+        *self.ending.lock() = Ending::Moved(TrafficKind::Read, bytes);
     }
 
     /// Content was written.
     pub(crate) fn written(&self, bytes: u64) {
-        self.add(|counters| &counters.writes, 1);
-        self.add(|counters| &counters.written_bytes, bytes);
+        *self.ending.lock() = Ending::Moved(TrafficKind::Write, bytes);
+    }
+
+    /// The server could not do what was asked for.
+    pub(crate) fn failed(&self) {
+        *self.ending.lock() = Ending::Failed;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let (ending, time) = (*self.ending.get_mut(), self.since.elapsed());
+        let of_client = self.client.iter().map(|client| &client.traffic);
+        for traffic in of_client.chain([&self.traffic.all]) {
+            match ending {
+                Ending::Moved(kind, bytes) => traffic.count(kind, bytes, time),
+                Ending::Failed => traffic.count_failure(),
+            }
+        }
     }
 }
 
@@ -160,24 +142,25 @@ mod tests {
 
     #[test]
     fn shares_count_what_their_clients_do() {
-        let traffic = Arc::new(Traffic::default());
+        let traffic = Arc::new(ShareTraffic::default());
         let one: IpAddr = "10.0.0.1".parse().unwrap();
         traffic.request(one).read(100);
         traffic.request(one).written(7);
+        traffic.request(one).failed();
+        drop(traffic.request(one));
         for n in 0..2 * CLIENTS_MAX as u32 {
             traffic.request(IpAddr::V4(n.into()));
         }
         let clients = traffic.clients(|address| *address == one);
         assert_eq!(clients.len(), CLIENTS_MAX);
         let found = clients.iter().find(|client| client.is_connected).unwrap();
-        let expected = Counts {
-            operations: 2,
-            reads: 1,
-            read_bytes: 100,
-            writes: 1,
-            written_bytes: 7,
-        };
-        assert_eq!(found.counts, expected);
-        assert_eq!(traffic.all().operations, 2 + 2 * CLIENTS_MAX as u64);
+        let counts = found.counts;
+        assert_eq!((counts.reads, counts.read_bytes), (1, 100));
+        assert_eq!((counts.writes, counts.written_bytes), (1, 7));
+        assert_eq!((counts.others, counts.failures), (1, 1));
+        assert!(counts.read_time > Duration::ZERO && counts.write_time > Duration::ZERO);
+        let all = traffic.all();
+        assert_eq!((all.reads, all.writes, all.failures), (1, 1, 1));
+        assert_eq!(all.others, 1 + 2 * CLIENTS_MAX as u64);
     }
 }

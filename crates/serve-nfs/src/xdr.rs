@@ -145,6 +145,12 @@ impl Writer {
         self.done_bytes + self.open.len()
     }
 
+    /// The integer that the message begins with.
+    pub fn first_u32(&self) -> Option<u32> {
+        let first = self.done.first().map_or(&self.open[..], |piece| &piece[..]);
+        first.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
+    }
+
     /// An unsigned integer.
     pub fn u32(&mut self, value: u32) {
         self.open.put_u32(value);

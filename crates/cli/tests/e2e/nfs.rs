@@ -18,14 +18,14 @@ fn may_list(server: &Server, path: &str) -> bool {
     libnfs(server, "nfs-ls", &[], path).status.success()
 }
 
-/// The line of `millpond shares` of all clients of a dataset: operations, reads, bytes, writes,
-/// bytes.
+/// The line of `millpond shares` of all clients of a dataset: operations, reads, bytes, how long
+/// one took, writes, bytes, how long one took, failures.
 fn traffic(server: &Server, dataset: &str) -> Vec<u64> {
     let listed = server.ok("shares -Hp");
     let mut lines = listed
         .lines()
         .map(|line| line.split('\t').collect::<Vec<_>>());
-    let of_all = |words: &Vec<&str>| words[2] == dataset && words[3].ends_with("connected");
+    let of_all = |words: &Vec<&str>| words[0] == dataset && words[3].ends_with("connected");
     let words = lines
         .find(of_all)
         .unwrap_or_else(|| panic!("no {dataset} in {listed}"));
@@ -113,9 +113,10 @@ fn shares_come_and_go_with_property_and_pool() {
     let after = traffic(&server, "tank");
     assert!(after[0] > before[0]);
     assert_eq!(
-        (after[2], after[4]),
-        (before[2] + 300_000, before[4] + 300_000)
+        (after[2], after[5]),
+        (before[2] + 300_000, before[5] + 300_000)
     );
+    assert!(after[3] > 0 && after[6] > 0 && after[7] == before[7]);
 
     server.stop();
     server.launch(&["daemon"]);
@@ -342,7 +343,7 @@ kill $monitor
         });
         // Some megabytes are copied, and more are to come.
         server.wait_until("a copy has begun", || {
-            running.is_finished() || traffic(&server, "tank/fs")[4] > 4 << 20
+            running.is_finished() || traffic(&server, "tank/fs")[5] > 4 << 20
         });
         if !running.is_finished() {
             let last = Path::new(&at).join("fs/copy/3");

@@ -267,6 +267,26 @@ fn by_hand(seeds: &mut Seeds) {
     command[40] = 8;
     keep_whole(seeds, "iscsi", &command);
     keep_whole(seeds, "iscsi", &command[32..]);
+    // Registering others: an action, then a list with one TransportID; and what is stored of one.
+    let mut list = vec![0; 29];
+    list[21] = 0x08;
+    list[28] = 24;
+    list.extend_from_slice(&[0x45, 0, 0, 20]);
+    list.extend_from_slice(b"i,i,0x000000000001\0\0");
+    keep_whole(seeds, "iscsi", &list);
+    keep_whole(
+        seeds,
+        "iscsi",
+        b"\x001 5 000000000000000a,000000000001,iqn.x%20y,h",
+    );
+    // A copy of eight blocks, from and to the unit itself.
+    let mut copy = vec![0; 16 + 28];
+    copy[11] = 28;
+    copy[16] = 0x02;
+    copy[19] = 24;
+    copy[20..24].fill(0xff);
+    copy[27] = 8;
+    keep_whole(seeds, "iscsi", &copy);
     // A log block of the older kind, a record of 64 bytes before its link.
     let mut log = vec![0; 4096];
     log[0] = 9;

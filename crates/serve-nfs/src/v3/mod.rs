@@ -105,10 +105,14 @@ pub(crate) async fn execute(
         }
     };
     let answer = carry_out(&entered, request).await;
-    Outcome::Success(answer.unwrap_or_else(|error| {
+    let answer = answer.unwrap_or_else(|error| {
         tracing::debug!(%error, "an NFS request failed");
         failed((&error).into(), nothing)
-    }))
+    });
+    if answer.first_u32().is_some_and(Status::is_trouble) {
+        entered.counted.failed();
+    }
+    Outcome::Success(answer)
 }
 
 async fn carry_out(entered: &Entered, request: Request) -> Result<Writer, Error> {

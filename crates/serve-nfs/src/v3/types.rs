@@ -41,6 +41,24 @@ pub(crate) enum Status {
     Jukebox = 10008,
 }
 
+impl Status {
+    /// Those that say that the server could not do what was asked for, rather than that there is
+    /// no such thing or that it is not allowed.
+    const TROUBLES: [Self; 5] = [
+        Self::Io,
+        Self::NxIo,
+        Self::NoSpc,
+        Self::DQuot,
+        Self::Jukebox,
+    ];
+
+    /// Whether the status that an answer begins with is one of those.
+    pub(crate) fn is_trouble(code: u32) -> bool {
+        let mut troubles = Self::TROUBLES.iter();
+        troubles.any(|status| *status as u32 == code)
+    }
+}
+
 impl From<&FsError> for Status {
     fn from(error: &FsError) -> Self {
         match error {
