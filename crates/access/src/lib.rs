@@ -41,6 +41,7 @@ mod control;
 mod error;
 mod lease;
 mod opened;
+mod shadow;
 mod slot;
 mod user;
 

@@ -17,6 +17,7 @@ mod guid;
 mod iscsi;
 mod jobs;
 mod server;
+mod smb;
 mod vdev;
 mod zevents;
 mod zfs;
@@ -40,6 +41,9 @@ pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
+pub use smb::{
+    SmbUserAdd, SmbUserList, SmbUserListReply, SmbUserPassword, SmbUserRemove, SmbUserReport,
+};
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,
     Operations, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport, VdevSpec, VdevState,

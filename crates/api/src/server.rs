@@ -35,6 +35,8 @@ pub struct ServerInfoReply {
 pub enum Protocol {
     /// iSCSI.
     Iscsi,
+    /// SMB.
+    Smb,
 }
 
 /// One thing that is offered on the network.
@@ -44,7 +46,7 @@ pub struct ShareInfo {
     pub protocol: Protocol,
     /// The dataset behind it.
     pub dataset: String,
-    /// Name on the network, for iSCSI the IQN.
+    /// Name on the network, for iSCSI the IQN, for SMB the share.
     pub name: String,
     /// `ADDRESS:PORT`.
     pub address: String,
@@ -57,6 +59,13 @@ pub struct ShareInfo {
     /// Name of the secret that the target proves itself with.
     #[serde(default)]
     pub mutual: Option<String>,
+    /// By SMB, the users, and with an `@` the groups, that are let in; all users where none are
+    /// named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<String>,
+    /// By SMB, everybody is let in without a password.
+    #[serde(default)]
+    pub is_open: bool,
 }
 
 /// One thing that is meant to be offered on the network, and is not.

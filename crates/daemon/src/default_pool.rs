@@ -17,6 +17,7 @@ use api::{
 
 use crate::service::Service;
 use crate::shares::ISCSI_PROPERTY;
+use crate::smb::SMB_PROPERTY;
 use crate::{DaemonError, DefaultPool};
 
 /// Name of the pool.
@@ -170,6 +171,12 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
         .mountpoint
         .clone()
         .unwrap_or_else(|| service.state().directory().join("mnt"));
+    let mountpoint = mountpoint.to_string_lossy().into_owned();
+    let mut properties = Settings::from([("mountpoint".into(), mountpoint)]);
+    // To those on this host who get a user: who starts the server by hand finds it all.
+    if service.smb.is_possible().await {
+        properties.insert(SMB_PROPERTY.into(), "on".into());
+    }
     let call = ZpoolCreate {
         name: POOL.into(),
         vdevs: vec![VdevSpec {
@@ -177,10 +184,7 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
             layout: VdevLayout::Raidz { parity: 1, devices },
         }],
         properties: Settings::from([("ashift".into(), "12".into())]),
-        filesystem_properties: Settings::from([(
-            "mountpoint".into(),
-            mountpoint.to_string_lossy().into_owned(),
-        )]),
+        filesystem_properties: properties,
         command: format!("zpool create {POOL} (millpond up)"),
         ..ZpoolCreate::default()
     };
@@ -300,7 +304,20 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
             label = "";
         }
     }
-    for refused in service.volumes.not_shared() {
+    for share in service.smb.shares() {
+        let (name, address) = (&share.name, &share.address);
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, "445"));
+        println!(
+            "  filesystem  {} by SMB as {name} at {address}, for users that '{prefix}millpond user \
+             add NAME' makes",
+            share.dataset
+        );
+        println!(
+            "              mount:   mount -t cifs //{host}/{name} /mnt -o \
+             port={port},username=NAME"
+        );
+    }
+    for refused in [service.volumes.not_shared(), service.smb.not_shared()].concat() {
         println!("  not shared  {} ({})", refused.dataset, refused.why);
     }
     println!("  look around: {prefix}millpond zpool status   and   {prefix}millpond zfs list");

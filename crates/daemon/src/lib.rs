@@ -6,7 +6,8 @@
 //! takes long is a job ([`jobs`]), and what happens is told as events ([`events`]).
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API),
-//! `pools.json` (what to import at the next start), `iscsi-secrets.json` (for CHAP), `zvol/`
+//! `pools.json` (what to import at the next start), `iscsi-secrets.json` (for CHAP), `smb/` (all
+//! that Samba keeps, with its users), `zvol/`
 //! (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All of it is
 //! its user's alone. Where that is root, others pass through to the socket, to `zvol/` and to
 //! `mnt/`, which have modes of their own.
@@ -44,6 +45,7 @@ mod scrub;
 mod secrets;
 mod service;
 mod shares;
+mod smb;
 mod spares;
 mod split;
 mod state;
@@ -60,6 +62,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::DaemonError;
+pub use smb::SmbListen;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::Service;
@@ -80,6 +83,8 @@ pub struct Options {
     pub iscsi_address: SocketAddr,
     /// Share volumes with everybody on the network whose property does not ask for CHAP.
     pub iscsi_insecure: bool,
+    /// Where SMB listens, while something is shared by it.
+    pub smb: SmbListen,
     /// Most memory for the cache in bytes; a quarter of the machine's where not given.
     pub cache_bytes: Option<u64>,
 }
@@ -173,6 +178,10 @@ async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<()
         Some(wanted) => default_pool::bring_up(&service, wanted).await,
         None => Ok(None),
     };
+    if default_pool.is_some() {
+        // What is printed tells what is shared.
+        service.smb.settle().await;
+    }
     let (listening, secret) = match brought_up {
         Ok(secret) => (http::listen(Arc::clone(&service)).await, secret),
         Err(error) => (Err(error), None),

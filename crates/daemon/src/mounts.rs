@@ -368,6 +368,8 @@ impl Service {
         })?;
         let outcome = self.attach(open, name, path, overlay, options).await;
         let back = self.bring_back(open, taken).await;
+        // Who mounted it finds it shared.
+        self.smb.settle().await;
         outcome.and(back)
     }
 
@@ -442,6 +444,7 @@ impl Service {
             .by_name
             .lock()
             .insert(name.to_owned(), Arc::new(mounted));
+        self.share_by_smb(open, name).await;
         Ok(())
     }
 
@@ -528,8 +531,15 @@ impl Service {
             return Ok(());
         };
         let doing = format!("cannot unmount '{name}'");
+        // Processes that share it are in it.
+        self.smb.withdraw(&[name.to_owned()]).await;
         // One that somebody unmounted by hand may be in use elsewhere.
         let detached = mounted.mount.detach(mode).await;
+        if detached.is_err()
+            && let Ok(open) = self.pools.of_dataset(name)
+        {
+            self.share_by_smb(&open, name).await;
+        }
         detached.map_err(|error| from_mount(&doing, &error))?;
         // While the pool is suspended it stays listed, and is closed before it is mounted again.
         let closing = mounted.mount.lease().close();
@@ -556,7 +566,8 @@ impl Service {
         mode: UnmountMode,
     ) -> Result<Vec<Taken>, Failure> {
         let mut taken = Vec::new();
-        for name in names {
+        self.smb.withdraw(&names).await;
+        for name in names.clone() {
             let Some(mounted) = self.mounts.by_name.lock().get(&name).cloned() else {
                 continue;
             };
@@ -575,6 +586,9 @@ impl Service {
             if let Err(failure) = outcome {
                 // What stands in the way of one does not keep the others away.
                 let _ = self.bring_back(open, taken).await;
+                for name in &names {
+                    self.share_by_smb(open, name).await;
+                }
                 return Err(failure);
             }
         }

@@ -18,6 +18,7 @@ use crate::owners::OwnedQuota;
 use crate::pools::OpenPool;
 use crate::service::Service;
 use crate::shares::ISCSI_PROPERTY;
+use crate::smb::SMB_PROPERTY;
 
 /// Properties that the kernel's mount has a part in.
 const ON_MOUNTS: [&str; 6] = [
@@ -155,6 +156,9 @@ pub(crate) async fn zfs_set(service: &Service, call: ZfsSet) -> Result<ZfsChange
     for (name, value) in &properties {
         if name == ISCSI_PROPERTY {
             service.check_share(value)?;
+        }
+        if name == SMB_PROPERTY {
+            crate::smb::check_property(value)?;
         }
     }
     let (quotas, properties) = OwnedQuota::split("cannot set property", &properties)?;
@@ -403,6 +407,9 @@ async fn change_properties(
         warnings = put_where_it_belongs(service, &open, name, taken, has_new_place).await?;
     }
     follow_properties(service, &open, name, is_filesystem, changes).await?;
+    if is_filesystem && changes.iter().any(|(changed, _)| changed == SMB_PROPERTY) {
+        warnings.extend(service.follow_smb(&open, name).await);
+    }
     Ok(warnings)
 }
 

@@ -27,6 +27,7 @@ use crate::jobs::Jobs;
 use crate::mounts::Mounts;
 use crate::pools::{OpenPool, Pools};
 use crate::secrets::Secrets;
+use crate::smb::Smb;
 use crate::state::{CachedPool, State};
 use crate::volumes::Volumes;
 use crate::{DaemonError, Options};
@@ -50,6 +51,7 @@ pub(crate) struct Service {
     pub(crate) mounts: Mounts,
     pub(crate) volumes: Volumes,
     pub(crate) secrets: Secrets,
+    pub(crate) smb: Arc<Smb>,
     pub(crate) events: Arc<Events>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) pools: Pools,
@@ -72,11 +74,13 @@ impl Service {
         );
         let state = Arc::new(state);
         let events = Arc::new(Events::default());
+        let host = host_identity();
         Ok(Arc::new(Self {
             jobs: Jobs::new(Arc::clone(&events)),
             events,
             world: World::system(threads),
-            host: host_identity(),
+            smb: Smb::new(state.directory(), &host.hostname, options.smb),
+            host,
             mounts: Mounts::default(),
             volumes,
             secrets: Secrets::load(state.directory()),
@@ -188,6 +192,7 @@ impl Service {
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
     pub(crate) async fn shut_down(&self) {
         self.volumes.stop_serving().await;
+        self.smb.stop().await;
         // What is being imported is exported below; what hangs meanwhile is as after a crash.
         if tokio::time::timeout(LAST_IMPORTS, self.pools.close_names())
             .await
@@ -336,8 +341,8 @@ impl Service {
                 .iter()
                 .map(|open| open.pool.name())
                 .collect(),
-            shares: self.volumes.shares(&self.secrets),
-            not_shared: self.volumes.not_shared(),
+            shares: [self.volumes.shares(&self.secrets), self.smb.shares()].concat(),
+            not_shared: [self.volumes.not_shared(), self.smb.not_shared()].concat(),
         }
     }
 }

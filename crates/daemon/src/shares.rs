@@ -196,6 +196,8 @@ impl Volumes {
                 user: known.map(|known| known.user),
                 secret: words.chap,
                 mutual: words.mutual,
+                only: Vec::new(),
+                is_open: false,
             })
         });
         shared.collect()

@@ -486,7 +486,12 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
     let new_name = |name: &str| format!("{}{}", call.to, &name[call.from.len()..]);
     let mut put_back = Ok(());
     if outcome.is_ok() {
+        let moved = service.mounts.below(&call.from);
         service.mounts.renamed(&call.from, &call.to);
+        service.smb.withdraw(&moved).await;
+        for name in service.mounts.below(&call.to) {
+            service.share_by_smb(&open, &name).await;
+        }
         service
             .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
             .await;

@@ -26,6 +26,7 @@ use crate::replication;
 use crate::reports;
 use crate::service::Service;
 use crate::shares::ISCSI_PROPERTY;
+use crate::smb::SMB_PROPERTY;
 
 /// How long `zpool clear` looks whether the pool goes on.
 const CURED_AFTER: Duration = Duration::from_secs(2);
@@ -270,6 +271,9 @@ pub(crate) async fn zpool_create(
     for (name, value) in &root_properties {
         if name == ISCSI_PROPERTY {
             service.check_share(value)?;
+        }
+        if name == SMB_PROPERTY {
+            crate::smb::check_property(value)?;
         }
     }
     let mut features = if call.no_features {

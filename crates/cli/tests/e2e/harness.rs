@@ -82,6 +82,8 @@ pub struct Server {
     pub iscsi_host: &'static str,
     /// Who the server says its host is (`ZFS_HOSTID`).
     pub hostid: Option<&'static str>,
+    /// What else is in its environment.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 impl Server {
@@ -103,6 +105,7 @@ impl Server {
             iscsi_port: port,
             iscsi_host: "127.0.0.1",
             hostid: None,
+            environment: Vec::new(),
         }
     }
 
@@ -126,6 +129,7 @@ impl Server {
             .arg(format!("--iscsi={}:{}", self.iscsi_host, self.iscsi_port))
             .env("MILLPOND_STATE", self.state())
             .envs(self.hostid.map(|hostid| ("ZFS_HOSTID", hostid)))
+            .envs(self.environment.clone())
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
             .stderr(log)

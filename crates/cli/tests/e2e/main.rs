@@ -39,6 +39,7 @@ mod removed;
 mod reopen;
 mod rewrite;
 mod scrub;
+mod smb;
 mod snapdir;
 mod spares;
 mod starts;

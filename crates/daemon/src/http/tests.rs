@@ -25,6 +25,7 @@ impl Server {
             state: directory.path().join("state"),
             iscsi_address: "127.0.0.1:0".parse().unwrap(),
             iscsi_insecure: false,
+            smb: crate::SmbListen::Off,
             cache_bytes: Some(64 << 20),
         };
         let state = State::open(&options.state).unwrap();
