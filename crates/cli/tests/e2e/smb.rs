@@ -572,6 +572,7 @@ fn linux_mounts_a_share() {
     let out = smb.server.path("out");
     let script = format!(
         "set -e\nmkdir -p /m /peer/out\n\
+         for m in cmac ccm gcm sha512_generic aesni-intel; do modprobe $m; done\n\
          mount -t cifs //10.0.2.2/tank_home /m -o \
          port={},vers=3.1.1,username=games,password=\"games's password\",uid=0,mfsymlinks\n\
          cp -r /lib /m/copy\nsync\n\
