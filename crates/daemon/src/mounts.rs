@@ -74,6 +74,12 @@ impl Mounts {
             .map(|mounted| mounted.mountpoint.clone())
     }
 
+    /// Which mount of a dataset there is, and what completes when it is gone, whoever took it away.
+    pub(crate) fn end_of(&self, name: &str) -> Option<(u64, impl Future<Output = ()> + use<>)> {
+        let mounted = self.by_name.lock().get(name).cloned()?;
+        Some((mounted.order, async move { mounted.mount.ended().await }))
+    }
+
     /// Whether a dataset was mounted when `table` was read.
     pub(crate) fn is_mounted_in(&self, table: Option<&MountTable>, name: &str) -> bool {
         let by_name = self.by_name.lock();

@@ -370,6 +370,15 @@ fn shares_come_and_go_with_mounts_and_the_property() {
     smb.as_user("tank_house", USER, "ls");
     smb.server.ok("zfs rename tank/house tank/home");
 
+    // What somebody else unmounts is not shared: the directory that is left there is not ours.
+    run("umount", &[&smb.server.text("tank/home")]);
+    smb.server.wait_until("it is not shared any more", || {
+        !smb.server.ok("info").contains("tank_home")
+    });
+    smb.refused("tank_home", Some("games%games's password"), "ls");
+    smb.server.ok("zfs mount tank/home");
+    smb.as_user("tank_home", USER, "ls");
+
     let mut client = hold();
     smb.server.ok("zpool export tank");
     let _ = client.kill();

@@ -72,6 +72,8 @@ enum Server {
 struct Inner {
     /// By dataset.
     sharing: BTreeMap<String, Sharing>,
+    /// Of those that are shared, which mount is watched.
+    watched: BTreeMap<String, u64>,
     /// Names of shares whose clients are to be sent away.
     closing: Vec<String>,
     server: Server,
@@ -269,6 +271,29 @@ impl Smb {
         }
     }
 
+    /// Whether a mount is to be watched from now on, as it is shared.
+    fn is_to_be_watched(&self, dataset: &str, mount: u64) -> bool {
+        let mut inner = self.inner.lock();
+        let is_shared = matches!(inner.sharing.get(dataset), Some(Sharing::On(_)));
+        is_shared && inner.watched.insert(dataset.to_owned(), mount) != Some(mount)
+    }
+
+    /// A mount is gone, whoever took it away. What it was at may be a directory of another
+    /// filesystem now, which nobody wanted to share.
+    fn is_gone(self: &Arc<Self>, dataset: &str, mount: u64) {
+        let is_last = {
+            let mut inner = self.inner.lock();
+            let is_last = inner.watched.get(dataset) == Some(&mount);
+            if is_last {
+                inner.watched.remove(dataset);
+            }
+            is_last
+        };
+        if is_last {
+            self.set(dataset, None);
+        }
+    }
+
     /// Stops the server for good.
     pub(crate) async fn stop(self: &Arc<Self>) {
         let is_kept = {
@@ -369,6 +394,15 @@ impl Service {
             None => None,
         };
         self.smb.set(name, sharing);
+        if let Some((mount, ended)) = self.mounts.end_of(name)
+            && self.smb.is_to_be_watched(name, mount)
+        {
+            let (smb, name) = (Arc::clone(&self.smb), name.to_owned());
+            tokio::spawn(async move {
+                ended.await;
+                smb.is_gone(&name, mount);
+            });
+        }
     }
 
     async fn sharing_by_smb(&self, open: &OpenPool, name: &str, path: PathBuf) -> Option<Sharing> {
