@@ -58,7 +58,11 @@ impl Smb {
     }
 
     fn launch(&mut self) {
-        let address = format!("--smb=127.0.0.1:{}", self.port);
+        self.launch_at("127.0.0.1");
+    }
+
+    fn launch_at(&mut self, host: &str) {
+        let address = format!("--smb={host}:{}", self.port);
         self.server.launch(&["daemon", &address]);
     }
 
@@ -504,6 +508,125 @@ fn backups_of_macs_have_a_limit() {
     smb.server.ok("zfs set sharesmb=timemachine tank/home");
     let listed = smb.as_user("tank_home", USER, "ls");
     assert!(!listed.contains("102400 blocks"), "{listed}");
+}
+
+/// A pair of network interfaces of our own; the one has an address.
+struct Link {
+    name: String,
+    address: String,
+}
+
+impl Link {
+    fn make(number: u16) -> Self {
+        let link = Self {
+            name: format!("mps{number}"),
+            address: format!("198.18.{}.1", number % 256),
+        };
+        let peer = format!("{}p", link.name);
+        run(
+            "ip",
+            &[
+                "link", "add", &link.name, "type", "veth", "peer", "name", &peer,
+            ],
+        );
+        let with_net = format!("{}/24", link.address);
+        run("ip", &["address", "add", &with_net, "dev", &link.name]);
+        for end in [&link.name, &peer] {
+            run("ip", &["link", "set", end, "up"]);
+        }
+        link
+    }
+
+    /// Asks everybody on the link for records (RFC 1035 section 4.1, by multicast: RFC 6762
+    /// section 6.7), and gives what comes back in a moment.
+    fn ask(&self, name: &str, kind: u16) -> Vec<u8> {
+        let socket = std::net::UdpSocket::bind((self.address.as_str(), 0)).expect("a socket");
+        let wait = Some(std::time::Duration::from_millis(500));
+        socket.set_read_timeout(wait).expect("a limit");
+        // One question.
+        let mut query = vec![0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        for label in name.split('.') {
+            query.push(u8::try_from(label.len()).expect("a short label"));
+            query.extend(label.as_bytes());
+        }
+        query.push(0);
+        query.extend(kind.to_be_bytes());
+        query.extend([0, 1]);
+        socket
+            .send_to(&query, "224.0.0.251:5353")
+            .expect("it is sent");
+        let mut answer = vec![0; 9000];
+        let length = socket.recv(&mut answer).unwrap_or(0);
+        answer.truncate(length);
+        answer
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let _ = Command::new("ip")
+            .args(["link", "delete", &self.name])
+            .output();
+    }
+}
+
+/// Goal: a share for Time Machine is announced on the network, as long as it is there.
+#[test]
+fn macs_hear_of_shares() {
+    if !has_samba() || !need("ip (iproute2)", finds("ip")) {
+        return;
+    }
+    if Path::new("/run/avahi-daemon/socket").exists() {
+        eprintln!("left out: Avahi runs, and announces what Samba serves");
+        return;
+    }
+    const PTR: u16 = 12;
+    const TXT: u16 = 16;
+    let mut smb = Smb::prepare();
+    let link = Link::make(smb.port);
+    smb.launch_at(&link.address);
+    let disks = smb.server.disks(1, 512 << 20);
+    let mountpoint = smb.server.text("tank");
+    smb.server.ok(&format!(
+        "zpool create -O sharesmb=timemachine -m {mountpoint} tank {}",
+        disks[0]
+    ));
+    let has = |answer: &[u8], text: &str| {
+        answer
+            .windows(text.len())
+            .any(|bytes| bytes == text.as_bytes())
+    };
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .to_uppercase();
+    let host = host.split('.').next().unwrap_or_default().to_owned();
+    let host = &host[..host.len().min(15)];
+    smb.server.wait_until("the share is announced", || {
+        let answer = link.ask("_smb._tcp.local", PTR);
+        has(&answer, "_smb") && has(&answer, host)
+    });
+    smb.server
+        .wait_until("the share is announced for backups", || {
+            has(
+                &link.ask("_adisk._tcp.local", PTR),
+                "dk0=adVN=tank,adVF=0x82",
+            ) || has(
+                &link.ask(&format!("{host}._adisk._tcp.local"), TXT),
+                "dk0=adVN=tank,adVF=0x82",
+            )
+        });
+    smb.server.ok("zfs set sharesmb=on tank");
+    smb.server
+        .wait_until("it is announced without backups", || {
+            link.ask("_adisk._tcp.local", PTR).is_empty()
+                && has(&link.ask("_smb._tcp.local", PTR), host)
+        });
+    smb.server.ok("zfs set sharesmb=off tank");
+    smb.server.wait_until("nothing is announced any more", || {
+        link.ask("_smb._tcp.local", PTR).is_empty()
+    });
+    smb.server.stop();
 }
 
 /// Goal: where there is no Samba, or its port is taken, that is said, and all else runs.

@@ -21,6 +21,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Smb;
+use super::announce::{Announced, Announcer, has_avahi};
 use super::conf::{self, DIRECTORIES, Share};
 use super::tools::Tools;
 
@@ -48,6 +49,15 @@ pub(super) struct Wanted {
     pub(super) stop: bool,
 }
 
+impl Wanted {
+    /// Names of the shares that Macs back up to.
+    fn backups(&self) -> Vec<String> {
+        let for_macs = |share: &&Share| share.words.time_machine.is_some() && !share.words.hide;
+        let backups = self.shares.iter().filter(for_macs);
+        backups.map(|share| share.name.clone()).collect()
+    }
+}
+
 /// A server that runs.
 struct Running {
     child: Child,
@@ -66,6 +76,7 @@ pub(super) struct Keeper<'a> {
     delay: Duration,
     /// When to try again.
     again: Option<Instant>,
+    announcer: Announcer,
 }
 
 impl<'a> Keeper<'a> {
@@ -75,6 +86,7 @@ impl<'a> Keeper<'a> {
             running: None,
             delay: DELAY_FIRST,
             again: None,
+            announcer: Announcer::default(),
         }
     }
 
@@ -85,7 +97,9 @@ impl<'a> Keeper<'a> {
             let generation = *changed.borrow_and_update();
             let wanted = self.smb.wanted();
             let is_last = wanted.stop;
+            let backups = wanted.backups();
             self.do_as_wanted(wanted).await;
+            self.announce(backups);
             self.smb.is_done(generation);
             if is_last {
                 return;
@@ -100,6 +114,17 @@ impl<'a> Keeper<'a> {
                 }
             }
         }
+    }
+
+    /// Makes known what is shared.
+    fn announce(&mut self, backups: Vec<String>) {
+        let name = conf::netbios_name(self.smb.host());
+        let running = self.running.as_ref();
+        self.announcer.announce(running.map(|running| Announced {
+            name,
+            address: running.address,
+            backups,
+        }));
     }
 
     async fn do_as_wanted(&mut self, wanted: Wanted) {
@@ -379,7 +404,7 @@ pub(super) fn write_configuration(
 ) -> io::Result<()> {
     let directory = smb.directory();
     let (path, beside) = (directory.join("smb.conf"), directory.join("smb.conf.new"));
-    let text = conf::text(directory, smb.host(), address, shares.iter());
+    let text = conf::text(directory, smb.host(), address, has_avahi(), shares.iter());
     let mut options = std::fs::OpenOptions::new();
     let mut file = options
         .write(true)

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use super::announce::MODEL;
 use super::words::Words;
 
 /// Longest NetBIOS name in characters, by which a standalone server calls itself.
@@ -58,6 +59,7 @@ pub(super) fn text<'a>(
     directory: &Path,
     host: &str,
     address: SocketAddr,
+    has_avahi: bool,
     shares: impl Iterator<Item = &'a Share>,
 ) -> String {
     let at = |name: &str| directory.join(name).display().to_string();
@@ -82,6 +84,11 @@ pub(super) fn text<'a>(
             set("interfaces", &address.ip().to_string());
         }
     }
+    let is_announced = has_avahi && !address.ip().to_canonical().is_loopback();
+    set(
+        "multicast dns register",
+        if is_announced { "yes" } else { "no" },
+    );
     set("private dir", &at("private"));
     set(
         "passdb backend",
@@ -113,7 +120,7 @@ pub(super) fn text<'a>(
     set("kernel share modes", "no");
     set("vfs objects", MODULES);
     set("fruit:aapl", "yes");
-    set("fruit:model", "MacSamba");
+    set("fruit:model", MODEL);
     set("fruit:metadata", "stream");
     set("fruit:nfs_aces", "no");
     set("fruit:veto_appledouble", "no");
@@ -158,7 +165,7 @@ fn write_share(text: &mut String, share: &Share) {
 }
 
 /// A name for the server by its host's.
-fn netbios_name(host: &str) -> String {
+pub(super) fn netbios_name(host: &str) -> String {
     let first = host.split('.').next().unwrap_or_default();
     let name: String = first
         .chars()
@@ -189,6 +196,7 @@ mod tests {
             Path::new("/state/smb"),
             "host.example",
             address,
+            true,
             shares.iter(),
         )
     }
@@ -214,6 +222,7 @@ mod tests {
         assert!(has("global", "interfaces = 127.0.0.1"));
         assert!(has("global", "private dir = /state/smb/private"));
         assert!(has("global", "netbios name = HOST"));
+        assert!(has("global", "multicast dns register = no"), "{text}");
         for line in ["path = /tank/plain", "read only = no", "guest ok = no"] {
             assert!(has("plain", line), "{line}: {text}");
         }
@@ -241,6 +250,7 @@ mod tests {
     fn every_address_means_all_interfaces() {
         let text = written("0.0.0.0:445", &[]);
         assert!(text.contains("bind interfaces only = no"), "{text}");
+        assert!(text.contains("multicast dns register = yes"), "{text}");
         assert!(!text.contains("\ninterfaces ="), "{text}");
     }
 

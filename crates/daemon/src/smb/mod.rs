@@ -14,6 +14,7 @@
 //! A share that cannot be is not there, and [`Smb::not_shared`] says why. Neither a missing Samba
 //! nor a port that is taken stands in anybody's way: it is tried again later.
 
+mod announce;
 mod child;
 mod conf;
 mod tools;
