@@ -10,7 +10,7 @@
 use std::fs::Permissions;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -362,10 +362,16 @@ pub(super) fn is_free(address: SocketAddr) -> io::Result<()> {
 }
 
 fn unwritable(directory: &Path, error: &io::Error) -> String {
-    format!("{} cannot be written: {error}", directory.display())
+    format!("{} cannot be used: {error}", directory.display())
 }
 
-/// Makes the server's directories: all below one that only root enters.
+/// Makes the server's directories. Its processes that serve clients are the users' while they work,
+/// and have to pass through to the files in `lock/msg.lock` that say which of the others live
+/// (`messaging_dgm_get_unique`, source3/lib/messages_dgm.c): otherwise each takes the locks and
+/// open files of the others for those of the dead, and removes them.
+///
+/// # Errors
+/// Also where users cannot pass through a directory above.
 pub(super) fn prepare(directory: &Path) -> io::Result<()> {
     let make = |path: &Path, mode: u32| {
         let made = std::fs::DirBuilder::new().mode(mode).create(path);
@@ -375,11 +381,23 @@ pub(super) fn prepare(directory: &Path) -> io::Result<()> {
         }
         std::fs::set_permissions(path, Permissions::from_mode(mode))
     };
-    make(directory, 0o700)?;
+    make(directory, 0o711)?;
     for name in DIRECTORIES {
-        // Samba wants 0755 of some.
-        let mode = if name == "private" { 0o700 } else { 0o755 };
-        make(&directory.join(name), mode)?;
+        // Samba wants this of its own.
+        let is_private = matches!(name, "private" | "log" | "bind");
+        make(
+            &directory.join(name),
+            if is_private { 0o700 } else { 0o755 },
+        )?;
+    }
+    for above in directory.ancestors() {
+        if above.metadata()?.mode() & 0o001 == 0 {
+            let why = format!(
+                "users have to pass through {}, in which it is; 'chmod o+x' lets them",
+                above.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
     }
     Ok(())
 }

@@ -82,7 +82,7 @@ impl Smb {
         let conf = directory.join("smb.conf");
         let tools = Tools::find(&conf).await?;
         let failed =
-            |error: std::io::Error| format!("{} cannot be written: {error}", directory.display());
+            |error: std::io::Error| format!("{} cannot be used: {error}", directory.display());
         if !conf.exists() {
             prepare(directory).map_err(failed)?;
             let address = match self.listen {
