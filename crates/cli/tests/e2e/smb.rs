@@ -510,6 +510,54 @@ fn backups_of_macs_have_a_limit() {
     assert!(!listed.contains("102400 blocks"), "{listed}");
 }
 
+/// Goal: what Samba's own test of servers finds right on another filesystem is right on ours: locks
+/// and open files that clients see of each other, streams, times, names, identities of files.
+#[test]
+fn samba_s_own_tests_pass() {
+    if !has_samba() || !need("smbtorture (samba-testsuite)", finds("smbtorture")) {
+        return;
+    }
+    let smb = Smb::start();
+    smb.add_user(USER);
+    smb.server.ok("zfs set sharesmb=on tank/home");
+    let share = "//127.0.0.1/tank_home";
+    for family in [
+        "smb2.connect",
+        "smb2.read",
+        "smb2.compound_find",
+        "smb2.lock.valid-request",
+        "smb2.lock.contend",
+        "smb2.lock.context",
+        "smb2.oplock.exclusive1",
+        "smb2.oplock.batch1",
+        "smb2.oplock.doc",
+        "smb2.rename.simple",
+        "smb2.timestamps",
+        "smb2.winattr",
+        "smb2.fileid",
+        "smb2.mkdir",
+        "smb2.mangle",
+        "smb2.tcon",
+        "smb2.openattr",
+        "smb2.sdread",
+        "vfs.streams_xattr",
+    ] {
+        let output = Command::new("smbtorture")
+            .args([share, "-p", &smb.port.to_string()])
+            .args(["-U", "games%games's password", family])
+            .stdin(Stdio::null())
+            .current_dir(smb.server.directory.path())
+            .output()
+            .expect("smbtorture runs");
+        let text = text_of(&output);
+        assert!(
+            output.status.success() && text.contains("success: ") && !text.contains("failure: "),
+            "{family}:\n{text}\nSamba's log:\n{}",
+            smb.samba_log()
+        );
+    }
+}
+
 /// A pair of network interfaces of our own; the one has an address.
 struct Link {
     name: String,

@@ -31,9 +31,12 @@ pub(super) struct Announced {
     pub(super) backups: Vec<String>,
 }
 
+/// Pairs that describe a service (RFC 6763 section 6).
+type Pairs = Vec<(String, String)>;
+
 impl Announced {
-    /// The services: type, port, and pairs that describe it.
-    fn services(&self) -> Vec<(&'static str, u16, Vec<(String, String)>)> {
+    /// The services: type, port, and what describes it.
+    fn services(&self) -> Vec<(&'static str, u16, Pairs)> {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let mut services = vec![
             ("_smb._tcp.local.", self.address.port(), Vec::new()),
