@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Call, Empty, Secret};
+use crate::{Access, Call, Empty, Secret};
 
 /// `millpond user add`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -16,6 +16,7 @@ pub struct SmbUserAdd {
 
 impl Call for SmbUserAdd {
     const PATH: &'static str = "/v1/smb/user/add";
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot add a user".to_owned());
     type Reply = Empty;
 }
 
@@ -31,6 +32,7 @@ pub struct SmbUserPassword {
 
 impl Call for SmbUserPassword {
     const PATH: &'static str = "/v1/smb/user/password";
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot change a password".to_owned());
     type Reply = Empty;
 }
 
@@ -44,6 +46,7 @@ pub struct SmbUserRemove {
 
 impl Call for SmbUserRemove {
     const PATH: &'static str = "/v1/smb/user/remove";
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot remove a user".to_owned());
     type Reply = Empty;
 }
 
@@ -70,5 +73,6 @@ pub struct SmbUserReport {
 
 impl Call for SmbUserList {
     const PATH: &'static str = "/v1/smb/user/list";
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot list users".to_owned());
     type Reply = SmbUserListReply;
 }
