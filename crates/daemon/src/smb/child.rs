@@ -307,6 +307,15 @@ impl<'a> Keeper<'a> {
         // Those that serve clients are in its group, and may be about to end.
         let _ = kill_process_group(running.pid, Signal::KILL);
         let _ = timeout(ENDING, running.child.wait()).await;
+        let gone = async {
+            while lives(running.pid) {
+                sleep(LOOK).await;
+            }
+        };
+        // Until then, files in what is shared are open.
+        if timeout(ENDING, gone).await.is_err() {
+            tracing::warn!("processes of Samba's server do not end; they wait for a filesystem");
+        }
         end_left_over(self.smb.directory()).await;
     }
 }
@@ -435,6 +444,29 @@ pub(super) fn write_configuration(
     std::fs::rename(&beside, &path)
 }
 
+/// Whether any process of a group lives. Those that are dead and not buried have closed their
+/// files.
+fn lives(group: Pid) -> bool {
+    let group = group.as_raw_nonzero().to_string();
+    let Ok(processes) = std::fs::read_dir("/proc") else {
+        return false;
+    };
+    let stats = processes.filter_map(|entry| {
+        let stat = entry.ok()?.path().join("stat");
+        std::fs::read_to_string(stat).ok()
+    });
+    stats.into_iter().any(|stat| is_alive_in(&stat, &group))
+}
+
+/// Whether a line of `/proc/PID/stat` (proc(5)) is that of a process of the group that lives.
+fn is_alive_in(stat: &str, group: &str) -> bool {
+    // The name may have spaces and parentheses in it: state, parent and group follow it.
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    let mut fields = after.split_whitespace();
+    let (state, process_group) = (fields.next(), fields.nth(1));
+    process_group == Some(group) && !matches!(state, Some("Z" | "X"))
+}
+
 /// Ends processes of an earlier start.
 async fn end_left_over(directory: &Path) {
     let conf = directory.join("smb.conf").display().to_string();
@@ -481,4 +513,24 @@ fn is_ours(pid: Pid, program: &str, conf: &str) -> bool {
     let mut words = words.split('\0');
     let is_program = words.next().is_some_and(|first| first.ends_with(program));
     is_program && words.any(|word| word.strip_prefix("--configfile=").unwrap_or(word) == conf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_that_live_are_told_from_dead_ones() {
+        for (stat, expected) in [
+            ("12 (smbd) S 1 10 12 0 -1", true),
+            ("12 (smbd) Z 1 10 12 0 -1", false),
+            ("12 (smbd) S 1 11 12 0 -1", false),
+            ("12 (a) b) D 10 10 12 0 -1", true),
+            ("", false),
+        ] {
+            assert_eq!(is_alive_in(stat, "10"), expected, "{stat}");
+        }
+        let own = rustix::process::getpgid(None).unwrap();
+        assert!(lives(own));
+    }
 }
