@@ -44,6 +44,7 @@ mod error;
 mod lease;
 mod opened;
 mod permission;
+mod shadow;
 mod slot;
 mod traffic;
 mod user;

@@ -18,6 +18,7 @@ mod iscsi;
 mod jobs;
 mod server;
 mod shares;
+mod smb;
 mod vdev;
 mod zevents;
 mod zfs;
@@ -43,6 +44,9 @@ pub use jobs::{
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use shares::{
     ShareClient, ShareList, ShareListReply, ShareReport, ShareTraffic, ZfsShare, ZfsUnshare,
+};
+pub use smb::{
+    SmbUserAdd, SmbUserList, SmbUserListReply, SmbUserPassword, SmbUserRemove, SmbUserReport,
 };
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,

@@ -37,6 +37,8 @@ pub enum Protocol {
     Iscsi,
     /// NFS.
     Nfs,
+    /// SMB.
+    Smb,
 }
 
 /// One thing that is offered on the network.
@@ -46,7 +48,7 @@ pub struct ShareInfo {
     pub protocol: Protocol,
     /// The dataset behind it.
     pub dataset: String,
-    /// Name on the network: for iSCSI the IQN, for NFS the path.
+    /// Name on the network: for iSCSI the IQN, for NFS the path, for SMB the share.
     pub name: String,
     /// `ADDRESS:PORT`.
     pub address: String,
@@ -62,6 +64,13 @@ pub struct ShareInfo {
     /// Name of the secret that the target proves itself with.
     #[serde(default)]
     pub mutual: Option<String>,
+    /// By SMB, the users, and with an `@` the groups, that are let in; all users where none are
+    /// named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<String>,
+    /// By SMB, everybody is let in without a password.
+    #[serde(default)]
+    pub is_open: bool,
 }
 
 /// One thing that is meant to be offered on the network, and is not.

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, NotShared, ShareInfo};
+use crate::{Access, Call, Empty, NotShared, Protocol, ShareInfo};
 
-/// `zfs share`: shares filesystems as `sharenfs` says, also those that `zfs unshare` took away.
+/// `zfs share`: shares filesystems as `sharenfs` and `sharesmb` say, also those that `zfs unshare`
+/// took away.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsShare {
@@ -12,6 +13,9 @@ pub struct ZfsShare {
     pub name: Option<String>,
     /// All of them (`-a`).
     pub all: bool,
+    /// Of all, those that are shared by this protocol, and only by it.
+    #[serde(default)]
+    pub protocol: Option<Protocol>,
 }
 
 impl Call for ZfsShare {
@@ -31,6 +35,9 @@ pub struct ZfsUnshare {
     pub name: Option<String>,
     /// All of them (`-a`).
     pub all: bool,
+    /// Of all, the shares by this protocol.
+    #[serde(default)]
+    pub protocol: Option<Protocol>,
 }
 
 impl Call for ZfsUnshare {
@@ -69,8 +76,9 @@ pub struct ShareReport {
     /// What is offered, and how.
     #[serde(flatten)]
     pub share: ShareInfo,
-    /// What all clients have done since it is shared, those that have left included.
-    pub traffic: ShareTraffic,
+    /// What all clients have done since it is shared, those that have left included. Nothing is
+    /// counted by SMB, whose server is another process.
+    pub traffic: Option<ShareTraffic>,
     /// Clients that are connected, and, where the protocol lets them come and go (NFS), those that
     /// were.
     pub clients: Vec<ShareClient>,
@@ -79,17 +87,17 @@ pub struct ShareReport {
 /// One client of a share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ShareClient {
-    /// Who it says it is: for iSCSI the initiator's name.
+    /// Who it says it is: for iSCSI the initiator's name, for SMB the user's.
     pub name: Option<String>,
     /// Where it comes from: `ADDRESS:PORT`, or the address alone where it is a host with whatever
-    /// connections it has (NFS).
+    /// connections it has (NFS, SMB).
     pub address: String,
     /// Whether it is connected.
     pub is_connected: bool,
     /// Seconds since it last asked for something, where that is known.
     pub idle_seconds: Option<u64>,
     /// What it has done since it connected; for NFS since the share began.
-    pub traffic: ShareTraffic,
+    pub traffic: Option<ShareTraffic>,
 }
 
 /// What has been read and written, counted by the server where it answers.

@@ -8,6 +8,11 @@ use crate::columns::{self, Column};
 use crate::numbers::{nice_bytes, nice_count, nice_time};
 use crate::server::protocol;
 
+/// Headings of what is counted.
+const NUMBERS: [&str; 8] = [
+    "OPS", "READS", "READ", "WAIT", "WRITES", "WRITTEN", "WAIT", "FAILED",
+];
+
 /// Shares, their clients, and what these have read and written.
 #[derive(Debug, Args)]
 pub struct Shares {
@@ -34,13 +39,10 @@ impl Shares {
             return Ok(());
         }
         let names = ["DATASET", "BY", "NAME", "CLIENT"];
-        let numbers = [
-            "OPS", "READS", "READ", "WAIT", "WRITES", "WRITTEN", "WAIT", "FAILED",
-        ];
         let columns: Vec<Column> = names
             .into_iter()
             .map(Column::left)
-            .chain(numbers.into_iter().map(Column::right))
+            .chain(NUMBERS.into_iter().map(Column::right))
             .collect();
         let rows = rows(&reply, self.parseable);
         print!("{}", columns::render(&columns, &rows, self.scripted));
@@ -65,17 +67,20 @@ fn rows(reply: &ShareListReply, is_exact: bool) -> Vec<Vec<String>> {
         clients,
     } in &reply.shares
     {
-        let row = |name: &str, client: String, traffic: &ShareTraffic| {
+        let row = |name: &str, client: String, traffic: Option<&ShareTraffic>| {
             let start = [&share.dataset, protocol(share.protocol), name];
             let mut row: Vec<String> = start.into_iter().map(str::to_owned).collect();
             row.push(client);
-            row.extend(numbers(traffic, is_exact));
+            match traffic {
+                Some(traffic) => row.extend(numbers(traffic, is_exact)),
+                None => row.extend(NUMBERS.map(|_| "-".to_owned())),
+            }
             row
         };
-        rows.push(row(&share.name, all_clients(clients), traffic));
+        rows.push(row(&share.name, all_clients(clients), traffic.as_ref()));
         for client in clients {
             let name = client.name.as_deref().unwrap_or("-");
-            rows.push(row(name, place_of(client), &client.traffic));
+            rows.push(row(name, place_of(client), client.traffic.as_ref()));
         }
     }
     rows

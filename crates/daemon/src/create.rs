@@ -14,6 +14,7 @@ use crate::owners::OwnedQuota;
 use crate::pools::OpenPool;
 use crate::properties::by_full_names;
 use crate::service::Service;
+use crate::smb::SMB_PROPERTY;
 use crate::zpool::typed;
 
 /// Block size of a volume that is not told one (`ZVOL_DEFAULT_BLOCKSIZE`, OpenZFS 2.2 on).
@@ -85,6 +86,9 @@ pub(crate) async fn zfs_create(
         }
         if name == NFS_PROPERTY {
             service.check_nfs_share(value)?;
+        }
+        if name == SMB_PROPERTY {
+            crate::smb::check_property(value)?;
         }
     }
     if !call.parents

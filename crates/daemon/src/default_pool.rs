@@ -21,6 +21,7 @@ use serve_nfs::{NFS_PORT, ServerError};
 use crate::iscsi::ISCSI_PROPERTY;
 use crate::nfs::NFS_PROPERTY;
 use crate::service::Service;
+use crate::smb::SMB_PROPERTY;
 use crate::{DaemonError, DefaultPool};
 
 /// Name of the pool.
@@ -215,6 +216,15 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
         .mountpoint
         .clone()
         .unwrap_or_else(|| service.state().directory().join("mnt"));
+    let mountpoint = mountpoint.to_string_lossy().into_owned();
+    let mut properties = Settings::from([
+        ("mountpoint".into(), mountpoint),
+        (NFS_PROPERTY.into(), NFS_SHARE.into()),
+    ]);
+    // To those on this host who get a user: who starts the server by hand finds it all.
+    if service.smb.is_possible().await {
+        properties.insert(SMB_PROPERTY.into(), "on".into());
+    }
     let call = ZpoolCreate {
         name: POOL.into(),
         vdevs: vec![VdevSpec {
@@ -222,13 +232,7 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
             layout: VdevLayout::Raidz { parity: 1, devices },
         }],
         properties: Settings::from([("ashift".into(), "12".into())]),
-        filesystem_properties: Settings::from([
-            (
-                "mountpoint".into(),
-                mountpoint.to_string_lossy().into_owned(),
-            ),
-            (NFS_PROPERTY.into(), NFS_SHARE.into()),
-        ]),
+        filesystem_properties: properties,
         command: format!("zpool create {POOL} (millpond up)"),
         ..ZpoolCreate::default()
     };
@@ -366,6 +370,19 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
             share.dataset, share.address
         );
         println!("              mount:   {}", mount_line(&share));
+    }
+    for share in service.smb.shares() {
+        let (name, address) = (&share.name, &share.address);
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, "445"));
+        println!(
+            "  filesystem  {} by SMB as {name} at {address}, for users that '{prefix}millpond user \
+             add NAME' makes",
+            share.dataset
+        );
+        println!(
+            "              mount:   mount -t cifs //{host}/{name} /mnt -o \
+             port={port},username=NAME"
+        );
     }
     for refused in service.not_shared() {
         println!("  not shared  {} ({})", refused.dataset, refused.why);

@@ -16,13 +16,14 @@ use std::time::Duration;
 use api::{
     Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
     IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ServerInfo, ServerStop,
-    ShareList, ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount,
-    ZfsMountList, ZfsProject, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot,
-    ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint,
-    ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
-    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
-    ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
-    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, ZfsCreate, ZfsDestroy,
+    ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject,
+    ZfsRename, ZfsRewrite, ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
+    ZfsUnmount, ZfsUnshare, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
+    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
+    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
+    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
+    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query};
@@ -208,7 +209,11 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: IscsiSecretRemove| async move {
             service.iscsi_secret_remove(call).await
         })
-        .on(|service, _: ShareList| async move { Ok(service.share_list()) })
+        .on(|service, _: ShareList| async move { Ok(service.share_list().await) })
+        .on(|service, call: SmbUserAdd| async move { service.smb_user_add(call).await })
+        .on(|service, call: SmbUserPassword| async move { service.smb_user_password(call).await })
+        .on(|service, call: SmbUserList| async move { service.smb_user_list(&call).await })
+        .on(|service, call: SmbUserRemove| async move { service.smb_user_remove(call).await })
         .on(|service, _: ZfsMountList| async move { Ok(service.zfs_mounts()) })
         .with_events()
         .router

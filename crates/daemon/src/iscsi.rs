@@ -221,6 +221,8 @@ impl Volumes {
                 user: known.map(|known| known.user),
                 secret: words.chap,
                 mutual: words.mutual,
+                only: Vec::new(),
+                is_open: false,
             })
         });
         shared.collect()
@@ -241,11 +243,11 @@ impl Volumes {
                 address: client.peer.to_string(),
                 is_connected: true,
                 idle_seconds: None,
-                traffic: traffic(&client.counts),
+                traffic: Some(traffic(&client.counts)),
             });
             ShareReport {
                 share,
-                traffic: traffic(&total),
+                traffic: Some(traffic(&total)),
                 clients: clients.collect(),
             }
         });

@@ -6,7 +6,8 @@
 //! takes long is a job ([`jobs`]), and what happens is told as events ([`events`]).
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API),
-//! `pools.json` (what to import at the next start), `iscsi-secrets.json` (for CHAP), `zvol/`
+//! `pools.json` (what to import at the next start), `iscsi-secrets.json` (for CHAP), `smb/` (all
+//! that Samba keeps, with its users), `zvol/`
 //! (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All of it is
 //! its user's alone. Where that is root, others pass through to the socket, to `zvol/` and to
 //! `mnt/`, which have modes of their own.
@@ -47,6 +48,7 @@ mod scrub;
 mod secrets;
 mod service;
 mod shares;
+mod smb;
 mod spares;
 mod split;
 mod state;
@@ -63,6 +65,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::DaemonError;
+pub use smb::SmbListen;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::Service;
@@ -96,6 +99,8 @@ pub struct Options {
     pub nfs_portmapper: bool,
     /// Share filesystems with everybody on the network whose property names nobody.
     pub nfs_insecure: bool,
+    /// Where SMB listens, while something is shared by it.
+    pub smb: SmbListen,
     /// Most memory for the cache in bytes; a quarter of the machine's where not given.
     pub cache_bytes: Option<u64>,
 }
@@ -190,6 +195,10 @@ async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<()
         None => Ok(None),
     };
     service.nfs.begin().await;
+    if default_pool.is_some() {
+        // What is printed tells what is shared.
+        service.smb.settle().await;
+    }
     let (listening, secret) = match brought_up {
         Ok(secret) => (http::listen(Arc::clone(&service)).await, secret),
         Err(error) => (Err(error), None),

@@ -4,27 +4,23 @@
 //! properties have it mounted (`mountpoint`, `canmount`), whether FUSE could mount it or not. It is
 //! shared as the property says or not at all: where everybody on the network would be let in and
 //! the server was not started with `--insecure`, it is not, and `millpond shares` and the log say
-//! why. `zfs unshare` and `zfs unmount` end a share until `zfs share`, `zfs mount`, or a new value
-//! of the property.
+//! why.
 //!
 //! Shares are there before the server listens: clients that come back after a restart find all
 //! files where they were. It listens while anything is shared, and from then on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use access::Snapdir;
-use api::{
-    Empty, Failure, FailureKind, NotShared, Protocol, ShareClient, ShareInfo, ShareReport,
-    ZfsShare, ZfsUnshare,
-};
+use api::{Failure, FailureKind, NotShared, Protocol, ShareClient, ShareInfo, ShareReport};
 use dataset::{DatasetKind, ListOptions};
 use parking_lot::Mutex;
 use serve_nfs::{ClientReport, PORTMAPPER_PORT, Policy, Server, ServerError, ShareSpec, Shares};
 
-use crate::error::{all_done, from_dataset};
+use crate::error::from_dataset;
 use crate::mounts::{Place, is_at_or_below};
 use crate::pools::OpenPool;
 use crate::service::Service;
@@ -51,8 +47,6 @@ pub(crate) struct Nfs {
     server: tokio::sync::Mutex<Option<Server>>,
     /// Why filesystems are not shared that are meant to be.
     refused: Mutex<BTreeMap<String, String>>,
-    /// Filesystems whose shares somebody ended by hand.
-    withheld: Mutex<BTreeSet<String>>,
 }
 
 impl Nfs {
@@ -71,7 +65,6 @@ impl Nfs {
             is_ready: AtomicBool::new(false),
             server: tokio::sync::Mutex::new(None),
             refused: Mutex::default(),
-            withheld: Mutex::default(),
         }
     }
 
@@ -146,8 +139,10 @@ impl Nfs {
                 user: None,
                 secret: None,
                 mutual: None,
+                only: Vec::new(),
+                is_open: false,
             },
-            traffic: traffic(&report.counts),
+            traffic: Some(traffic(&report.counts)),
             clients: report.clients.into_iter().map(client).collect(),
         });
         reports.collect()
@@ -174,7 +169,6 @@ impl Nfs {
     fn forget(&self, top: &str) {
         let is_kept = |name: &str| !is_at_or_below(name, top);
         self.refused.lock().retain(|name, _| is_kept(name));
-        self.withheld.lock().retain(|name| is_kept(name));
         for name in self.shares().other_datasets() {
             if !is_kept(&name) {
                 self.shares().set_other(&name, None);
@@ -218,7 +212,7 @@ fn client(report: ClientReport) -> ShareClient {
         address: report.address.to_string(),
         is_connected: report.is_connected,
         idle_seconds: Some(report.idle.as_secs()),
-        traffic: traffic(&report.counts),
+        traffic: Some(traffic(&report.counts)),
     }
 }
 
@@ -259,7 +253,7 @@ impl Service {
     }
 
     /// The policy and the path that a filesystem is to be shared with, if it is.
-    async fn wanted_share(
+    pub(crate) async fn wanted_share(
         &self,
         open: &OpenPool,
         name: &str,
@@ -270,7 +264,7 @@ impl Service {
         let Some(policy) = self.nfs.check(setting.value.text().unwrap_or("off"))? else {
             return Ok(None);
         };
-        if self.nfs.withheld.lock().contains(name) || crate::keys::is_locked(open, name).await {
+        if self.withheld.has(name, Protocol::Nfs) || crate::keys::is_locked(open, name).await {
             return Ok(None);
         }
         let place = self.place(open, name).await;
@@ -287,7 +281,7 @@ impl Service {
         Ok(Some((policy, path, Snapdir::of(snapdir.unwrap_or(0)))))
     }
 
-    async fn follow_one(&self, open: &OpenPool, name: &str) -> Result<(), String> {
+    pub(crate) async fn follow_one(&self, open: &OpenPool, name: &str) -> Result<(), String> {
         let wanted = self.wanted_share(open, name).await;
         let Ok(Some((policy, path, snapdir))) = wanted else {
             self.nfs.shares().remove(name).await;
@@ -322,7 +316,7 @@ impl Service {
             self.nfs.shares().remove(name).await;
             self.nfs.shares().set_other(name, None);
             self.nfs.refused.lock().remove(name);
-            self.nfs.withheld.lock().remove(name);
+            self.withheld.forget(name, None);
         }
     }
 
@@ -335,6 +329,7 @@ impl Service {
         let ending = names.iter().map(|name| self.nfs.shares().remove(name));
         futures::future::join_all(ending).await;
         self.nfs.forget(&pool);
+        self.withheld.forget(&pool, None);
     }
 
     /// Ends shares of filesystems that are not to be mounted, or not to be shared, for now.
@@ -345,18 +340,8 @@ impl Service {
             if path.is_some() {
                 self.nfs.shares().set_other(name, path);
             }
-            self.nfs.withheld.lock().insert(name.clone());
+            self.withheld.add(name, Protocol::Nfs);
         }
-    }
-
-    /// Lets filesystems at and below a dataset be shared again that were not to be, and shares
-    /// them.
-    pub(crate) async fn share_again(&self, open: &OpenPool, top: &str) -> Vec<String> {
-        self.nfs
-            .withheld
-            .lock()
-            .retain(|name| !is_at_or_below(name, top));
-        self.follow_nfs(open, top).await
     }
 
     /// Lets shares follow datasets that were renamed; handles that clients have stay good.
@@ -369,65 +354,5 @@ impl Service {
         }
         self.nfs.forget(from);
         self.follow_nfs(open, to).await
-    }
-
-    /// `zfs share`.
-    pub(crate) async fn zfs_share(&self, call: ZfsShare) -> Result<Empty, Failure> {
-        let Some(name) = &call.name else {
-            let mut failures = Vec::new();
-            for open in self.pools.all() {
-                let _admin = open.admin.lock().await;
-                let pool = open.pool.name();
-                let warnings = self.share_again(&open, &pool).await.into_iter();
-                failures.extend(warnings.map(|why| Failure::new(FailureKind::Invalid, why)));
-            }
-            return all_done(&failures);
-        };
-        let open = self.pools.of_dataset(name)?;
-        let _admin = open.admin.lock().await;
-        let invalid = |why: &str| {
-            Failure::new(
-                FailureKind::Invalid,
-                format!("cannot share '{name}': {why}"),
-            )
-        };
-        self.nfs.withheld.lock().remove(name);
-        match self.wanted_share(&open, name).await {
-            Err(why) => Err(invalid(&why)),
-            // In the words of `share_mount_one` (cmd/zfs/zfs_main.c).
-            Ok(None) => Err(invalid(
-                "legacy share\nset 'sharenfs' and 'mountpoint' so that it is shared, and load its \
-                 key if it has one",
-            )),
-            Ok(Some(_)) if self.nfs.shares().datasets().contains(name) => {
-                Err(invalid("filesystem already shared"))
-            }
-            Ok(Some(_)) => {
-                let shared = self.follow_one(&open, name).await;
-                shared.map(|()| Empty {}).map_err(|why| invalid(&why))
-            }
-        }
-    }
-
-    /// `zfs unshare`.
-    pub(crate) async fn zfs_unshare(&self, call: ZfsUnshare) -> Result<Empty, Failure> {
-        let Some(word) = &call.name else {
-            self.withhold_nfs(&self.nfs.shares().datasets()).await;
-            return Ok(Empty {});
-        };
-        let reports = self.nfs.shares().report();
-        let found = reports
-            .iter()
-            .find(|report| report.dataset == *word || report.path == *word);
-        let Some(report) = found else {
-            // In the words of `unshare_unmount` (cmd/zfs/zfs_main.c).
-            let message = format!("cannot unshare '{word}': not currently shared");
-            return Err(Failure::new(FailureKind::NotFound, message));
-        };
-        let open = self.pools.of_dataset(&report.dataset)?;
-        let _admin = open.admin.lock().await;
-        self.withhold_nfs(std::slice::from_ref(&report.dataset))
-            .await;
-        Ok(Empty {})
     }
 }

@@ -29,6 +29,8 @@ use crate::mounts::Mounts;
 use crate::nfs::Nfs;
 use crate::pools::{OpenPool, Pools};
 use crate::secrets::Secrets;
+use crate::shares::Withheld;
+use crate::smb::Smb;
 use crate::state::{CachedPool, State};
 use crate::volumes::Volumes;
 use crate::{DaemonError, Options};
@@ -57,6 +59,8 @@ pub(crate) struct Service {
     pub(crate) volumes: Volumes,
     pub(crate) nfs: Nfs,
     pub(crate) secrets: Secrets,
+    pub(crate) smb: Arc<Smb>,
+    pub(crate) withheld: Withheld,
     pub(crate) events: Arc<Events>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) pools: Pools,
@@ -98,11 +102,14 @@ impl Service {
         );
         let state = Arc::new(state);
         let events = Arc::new(Events::default());
+        let host = host_identity();
         Ok(Arc::new(Self {
             jobs: Jobs::new(Arc::clone(&events)),
             events,
             world: World::system(threads),
-            host: host_identity(),
+            smb: Smb::new(state.directory(), &host.hostname, options.smb),
+            withheld: Withheld::default(),
+            host,
             mounts: Mounts::default(),
             volumes,
             nfs,
@@ -220,6 +227,7 @@ impl Service {
         // First: clients that ask later find their files with the next server.
         self.nfs.stop_serving().await;
         self.volumes.stop_serving().await;
+        self.smb.stop().await;
         // What is being imported is exported below; what hangs meanwhile is as after a crash.
         if tokio::time::timeout(LAST_IMPORTS, self.pools.close_names())
             .await

@@ -491,7 +491,13 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
     let new_name = |name: &str| format!("{}{}", call.to, &name[call.from.len()..]);
     let mut put_back = Ok(());
     if outcome.is_ok() {
+        let moved = service.mounts.below(&call.from);
         service.mounts.renamed(&call.from, &call.to);
+        service.withheld.renamed(&call.from, &call.to);
+        service.smb.withdraw(&moved).await;
+        for name in service.mounts.below(&call.to) {
+            service.share_by_smb(&open, &name).await;
+        }
         service
             .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
             .await;
@@ -520,10 +526,13 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
 /// `zfs mount`.
 pub(crate) async fn zfs_mount(service: &Service, call: ZfsMount) -> Result<Empty, Failure> {
     let Some(name) = &call.name else {
-        let mut failures = service.mount_everything().await;
+        let failures = service.mount_everything().await;
         for open in service.pools.all() {
             let _admin = open.admin.lock().await;
-            failures.extend(service.share_again(&open, &open.pool.name()).await);
+            let pool = open.pool.name();
+            for warning in service.share_again(&open, &pool, None).await {
+                tracing::warn!("{warning}");
+            }
         }
         return if failures.is_empty() {
             Ok(Empty {})
@@ -543,7 +552,7 @@ pub(crate) async fn zfs_mount(service: &Service, call: ZfsMount) -> Result<Empty
         (Place::At(path), _) => {
             let mounting = service.mount_at(&open, name, &path, call.overlay, &call.options);
             mounting.await?;
-            for warning in service.share_again(&open, name).await {
+            for warning in service.share_again(&open, name, None).await {
                 tracing::warn!("{warning}");
             }
             Ok(Empty {})

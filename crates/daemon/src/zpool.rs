@@ -27,6 +27,7 @@ use crate::properties::by_full_names;
 use crate::replication;
 use crate::reports;
 use crate::service::Service;
+use crate::smb::SMB_PROPERTY;
 
 /// How long `zpool clear` looks whether the pool goes on.
 const CURED_AFTER: Duration = Duration::from_secs(2);
@@ -274,6 +275,9 @@ pub(crate) async fn zpool_create(
         }
         if name == NFS_PROPERTY {
             service.check_nfs_share(value)?;
+        }
+        if name == SMB_PROPERTY {
+            crate::smb::check_property(value)?;
         }
     }
     let mut features = if call.no_features {

@@ -103,6 +103,8 @@ fn control_number(node: ControlNode) -> u64 {
         ControlNode::Zfs => 0,
         ControlNode::Snapshots => 1,
         ControlNode::Shares => 2,
+        // Never told to anybody.
+        ControlNode::Shadow => 3,
     }
 }
 
@@ -350,6 +352,10 @@ impl Entered {
             _ => {}
         }
         match self.share.control.lookup(node, name).await? {
+            // The same snapshots once more, for Samba.
+            ControlEntry::Node(node @ ControlNode::Shadow) => {
+                Err(FsError::NotFound { ino: node.number() }.into())
+            }
             ControlEntry::Node(node) => Ok(Object::Control(node)),
             ControlEntry::Snapshot(snapshot) => {
                 let filesystem = self.share.opened(&snapshot).await?;

@@ -174,7 +174,9 @@ impl Share {
         name: &str,
         guid: u64,
     ) -> Result<Option<Arc<Filesystem>>, FsError> {
-        let snapshot = match self.control.get(name) {
+        let mut known = self.control.places_of(name).into_iter();
+        let known = known.find(|place| place.directory() == access::ControlNode::Snapshots);
+        let snapshot = match known {
             Some(snapshot) => snapshot,
             None => {
                 let node = access::ControlNode::Snapshots;

@@ -85,6 +85,8 @@ pub struct Server {
     pub nfs_host: &'static str,
     /// Who the server says its host is (`ZFS_HOSTID`).
     pub hostid: Option<&'static str>,
+    /// What else is in its environment.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 impl Server {
@@ -109,6 +111,7 @@ impl Server {
             iscsi_host: "127.0.0.1",
             nfs_host: "127.0.0.1",
             hostid: None,
+            environment: Vec::new(),
         }
     }
 
@@ -133,6 +136,7 @@ impl Server {
             .arg(format!("--nfs={}:{}", self.nfs_host, self.nfs_port))
             .env("MILLPOND_STATE", self.state())
             .envs(self.hostid.map(|hostid| ("ZFS_HOSTID", hostid)))
+            .envs(self.environment.clone())
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
             .stderr(log)

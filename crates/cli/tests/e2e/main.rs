@@ -43,6 +43,7 @@ mod reopen;
 mod rewrite;
 mod san;
 mod scrub;
+mod smb;
 mod snapdir;
 mod spares;
 mod starts;

@@ -58,7 +58,7 @@ fn what_would_have_no_effect_is_refused_by_name() {
         ("tank", "vscan=on"),
         ("tank", "zoned=on"),
         ("tank", "sharenfs=crossmnt"),
-        ("tank", "sharesmb=on"),
+        ("tank", "sharesmb=guestok"),
         ("tank", "context=system_u:object_r:tmp_t:s0"),
         ("tank", "fscontext=x"),
         ("tank", "defcontext=x"),

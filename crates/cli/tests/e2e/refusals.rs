@@ -33,7 +33,7 @@ fn a_refused_create_leaves_its_devices_as_they_were() {
         ("-O recordsize=3k", "recordsize"),
         ("-O volsize=1", "does not apply"),
         ("-O encryption=on", "encryption"),
-        ("-O sharesmb=on", "has no effect here"),
+        ("-O sharesmb=guestok", "timemachine"),
         ("-O sharenfs=sec=krb5", "krb5"),
         ("-O mountpoint=foo", "mountpoint"),
         ("-m rel", "mountpoint"),

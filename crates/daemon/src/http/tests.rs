@@ -31,6 +31,7 @@ impl Server {
             nfs_address: ([127, 0, 0, 1], 0).into(),
             nfs_insecure: false,
             nfs_portmapper: false,
+            smb: crate::SmbListen::Off,
             cache_bytes: Some(64 << 20),
         };
         let state = State::open(&options.state).unwrap();

@@ -195,7 +195,9 @@ async fn list_control(
 ) -> Result<Writer, Error> {
     let above = match node {
         ControlNode::Zfs => entered.filesystem.root(),
-        ControlNode::Snapshots | ControlNode::Shares => ControlNode::Zfs.number(),
+        ControlNode::Snapshots | ControlNode::Shares | ControlNode::Shadow => {
+            ControlNode::Zfs.number()
+        }
     };
     let mut entries: Vec<(u64, String, u64)> = vec![
         (node.number(), ".".into(), AFTER_SELF),
@@ -211,7 +213,7 @@ async fn list_control(
                 entries.push((node.number(), name.into(), index));
             }
         }
-        ControlNode::Shares => {}
+        ControlNode::Shares | ControlNode::Shadow => {}
         ControlNode::Snapshots => {
             for info in entered.share.snapshots_listed().await? {
                 let object = info.object.get();
