@@ -17,6 +17,8 @@ mod guid;
 mod iscsi;
 mod jobs;
 mod server;
+mod shares;
+mod smb;
 mod vdev;
 mod zevents;
 mod zfs;
@@ -40,6 +42,12 @@ pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
+pub use shares::{
+    ShareClient, ShareList, ShareListReply, ShareReport, ShareTraffic, ZfsShare, ZfsUnshare,
+};
+pub use smb::{
+    SmbUserAdd, SmbUserList, SmbUserListReply, SmbUserPassword, SmbUserRemove, SmbUserReport,
+};
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,
     Operations, RebuildReport, RebuildState, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport,
