@@ -17,6 +17,7 @@ mod guid;
 mod iscsi;
 mod jobs;
 mod server;
+mod snapshots;
 mod vdev;
 mod zevents;
 mod zfs;
@@ -40,6 +41,7 @@ pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
+pub use snapshots::{ZfsBookmark, ZfsClone, ZfsHold, ZfsPromote, ZfsRelease};
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,
     Operations, RebuildReport, RebuildState, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport,

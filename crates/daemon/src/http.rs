@@ -16,13 +16,13 @@ use std::time::Duration;
 use api::{
     Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
     IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ServerInfo, ServerStop,
-    ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount,
-    ZfsMountList, ZfsProject, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace,
-    ZfsUnloadKey, ZfsUnmount, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
-    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
-    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
-    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
-    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList,
+    ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsRelease, ZfsRename, ZfsRewrite,
+    ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolAdd, ZpoolAttach,
+    ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
+    ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
+    ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
+    ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query};
@@ -43,7 +43,7 @@ use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
     DaemonError, activity, create, destroy, import, keys, owners, properties, reopen, rewrite,
-    scrub, split, topology, usage, vdevs, zfs, zpool,
+    scrub, snapshots, split, topology, usage, vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -188,6 +188,17 @@ fn router(service: Arc<Service>) -> Router {
             properties::zfs_inherit(&service, call).await
         })
         .on(|service, call: ZfsSnapshot| async move { zfs::zfs_snapshot(&service, call).await })
+        .on(|service, call: ZfsClone| async move { snapshots::zfs_clone(&service, call).await })
+        .on(|service, call: ZfsPromote| async move {
+            snapshots::zfs_promote(&service, call).await
+        })
+        .on(|service, call: ZfsBookmark| async move {
+            snapshots::zfs_bookmark(&service, call).await
+        })
+        .on(|service, call: ZfsHold| async move { snapshots::zfs_hold(&service, call).await })
+        .on(|service, call: ZfsRelease| async move {
+            snapshots::zfs_release(&service, call).await
+        })
         .on(|service, call: ZfsRollback| async move { zfs::zfs_rollback(&service, call).await })
         .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service, call).await })
         .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service, call).await })

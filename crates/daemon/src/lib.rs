@@ -44,6 +44,7 @@ mod scrub;
 mod secrets;
 mod service;
 mod shares;
+mod snapshots;
 mod spares;
 mod split;
 mod state;

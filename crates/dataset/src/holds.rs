@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::BoxFuture;
-use format::{DslDatasetPhys, ObjectId, ObjectType, names};
+use format::{DslDatasetPhys, NvList, ObjectId, ObjectType, names};
 use object::{ObjectError, SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
 use crate::DatasetError;
-use crate::dsl::DslPool;
+use crate::dsl::{DslPool, all_true};
 use crate::state::Ds;
 use crate::task::{SpaceCheck, SyncTask};
 
@@ -64,7 +64,15 @@ impl Holds<'_> {
                 tag: tag.to_owned(),
                 release: false,
             }))
-            .await
+            .await?;
+        let mut held = NvList::new();
+        for name in names {
+            held.set(name, tag);
+        }
+        let mut input = NvList::new();
+        input.set("holds", held);
+        self.dsl.env().hooks.fulfilled("hold", input);
+        Ok(())
     }
 
     /// Takes a hold off snapshots, off all of them or none. A snapshot that was only waiting for
@@ -81,7 +89,13 @@ impl Holds<'_> {
                 tag: tag.to_owned(),
                 release: true,
             }))
-            .await
+            .await?;
+        let mut input = NvList::new();
+        for name in names {
+            input.set(name, all_true(&[tag.to_owned()]));
+        }
+        self.dsl.env().hooks.fulfilled("release", input);
+        Ok(())
     }
 
     /// Tags of the holds on a snapshot, with the seconds since the epoch at which they were set.

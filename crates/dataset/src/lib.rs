@@ -35,6 +35,7 @@
 
 mod account;
 mod bookmark;
+mod bookmark_create;
 mod create;
 mod crypto;
 mod damage;
@@ -69,6 +70,7 @@ mod task;
 mod tasks;
 
 pub use bookmark::{BookmarkInfo, Bookmarks};
+pub use bookmark_create::NewBookmark;
 pub use create::Datasets;
 pub use crypto::{KeyFormat, KeyInfo, Keys};
 pub use damage::{Damage, DamagedIn, block_of};

@@ -4,6 +4,7 @@ pub mod keys;
 mod list;
 mod project;
 mod rewrite;
+mod snapshots;
 mod space;
 mod values;
 
@@ -56,6 +57,16 @@ enum Command {
     Snapshot(Snapshot),
     /// Return a filesystem or volume to a snapshot
     Rollback(Rollback),
+    /// Make a clone of a snapshot
+    Clone(snapshots::Clone),
+    /// Make a clone the origin of what it was cloned from
+    Promote(snapshots::Promote),
+    /// Make a bookmark of a snapshot or a bookmark
+    Bookmark(snapshots::Bookmark),
+    /// Keep snapshots from being destroyed
+    Hold(snapshots::Holding),
+    /// Take holds off snapshots
+    Release(snapshots::Holding),
     /// Rename a dataset or snapshot
     Rename(Rename),
     /// Tell what users use of a filesystem
@@ -290,6 +301,11 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Project(project) => project.run(client),
         Command::Rewrite(rewrite) => rewrite.run(client),
         Command::Holds(holds) => holds.run(client),
+        Command::Clone(clone) => clone.run(client, typed),
+        Command::Promote(promote) => promote.run(client, typed),
+        Command::Bookmark(bookmark) => bookmark.run(client, typed),
+        Command::Hold(holding) => holding.hold(client, typed),
+        Command::Release(holding) => holding.release(client, typed),
         Command::Version(version) => version.run("zfs"),
         Command::LoadKey(load) => load.run(client),
         Command::UnloadKey(unload) => unload.run(client),
