@@ -42,6 +42,7 @@ mod error;
 mod lease;
 mod opened;
 mod slot;
+mod snapdir;
 mod user;
 
 pub use access::{Access, Exclusive, Leaving};

@@ -1,4 +1,4 @@
-//! Messages of the `zfs` command about clones, bookmarks and holds.
+//! Messages of the `zfs` command about clones, bookmarks and holds, and `zfs wait`.
 
 use serde::{Deserialize, Serialize};
 
@@ -108,5 +108,19 @@ impl Call for ZfsRelease {
     const PATH: &'static str = "/v1/zfs/release";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot release hold from snapshot {}", quoted(&call.names)));
+    type Reply = Empty;
+}
+
+/// `zfs wait`: until a filesystem has freed what was removed from it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZfsWait {
+    /// The filesystem.
+    pub name: String,
+}
+
+impl Call for ZfsWait {
+    const PATH: &'static str = "/v1/zfs/wait";
+    const ACCESS: Access<Self> = Access::Read;
     type Reply = Empty;
 }

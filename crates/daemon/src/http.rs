@@ -18,8 +18,8 @@ use api::{
     IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ServerInfo, ServerStop,
     ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList,
     ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsRelease, ZfsRename, ZfsRewrite,
-    ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolAdd, ZpoolAttach,
-    ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
+    ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsWait, ZpoolAdd,
+    ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
     ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
     ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
     ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
@@ -43,7 +43,7 @@ use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
     DaemonError, activity, create, destroy, import, keys, owners, properties, reopen, rewrite,
-    scrub, snapshots, split, topology, usage, vdevs, zfs, zpool,
+    scrub, snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -199,6 +199,7 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsRelease| async move {
             snapshots::zfs_release(&service, call).await
         })
+        .on(|service, call: ZfsWait| async move { upgrade::zfs_wait(&service, &call).await })
         .on(|service, call: ZfsRollback| async move { zfs::zfs_rollback(&service, call).await })
         .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service, call).await })
         .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service, call).await })

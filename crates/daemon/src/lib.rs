@@ -49,6 +49,7 @@ mod spares;
 mod split;
 mod state;
 mod topology;
+mod upgrade;
 mod usage;
 mod vdevs;
 mod volumes;

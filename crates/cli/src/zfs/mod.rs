@@ -6,6 +6,7 @@ mod project;
 mod rewrite;
 mod snapshots;
 mod space;
+mod upgrade;
 mod values;
 
 use anyhow::bail;
@@ -67,6 +68,12 @@ enum Command {
     Hold(snapshots::Holding),
     /// Take holds off snapshots
     Release(snapshots::Holding),
+    /// Raise the versions of filesystems, or list those of older ones
+    Upgrade(upgrade::Upgrade),
+    /// Wait until a filesystem has freed what was removed from it
+    Wait(upgrade::Wait),
+    /// Not supported: there are no scripts here
+    Program(upgrade::Program),
     /// Rename a dataset or snapshot
     Rename(Rename),
     /// Tell what users use of a filesystem
@@ -306,6 +313,9 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Bookmark(bookmark) => bookmark.run(client, typed),
         Command::Hold(holding) => holding.hold(client, typed),
         Command::Release(holding) => holding.release(client, typed),
+        Command::Upgrade(upgrade) => upgrade.run(client, typed),
+        Command::Wait(wait) => wait.run(client),
+        Command::Program(program) => program.run(),
         Command::Version(version) => version.run("zfs"),
         Command::LoadKey(load) => load.run(client),
         Command::UnloadKey(unload) => unload.run(client),

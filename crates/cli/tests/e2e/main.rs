@@ -8,6 +8,7 @@ mod bookmarks;
 mod busy;
 mod checkpoint;
 mod classes;
+mod clones;
 mod commands;
 mod condition;
 mod conformance;
