@@ -41,7 +41,10 @@ pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
-pub use snapshots::{ZfsBookmark, ZfsClone, ZfsHold, ZfsPromote, ZfsRelease, ZfsWait};
+pub use snapshots::{
+    DiffFile, DiffKind, DiffReport, ZfsBookmark, ZfsClone, ZfsDiff, ZfsDiffReply, ZfsHold,
+    ZfsPromote, ZfsRelease, ZfsWait,
+};
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,
     Operations, RebuildReport, RebuildState, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport,

@@ -1,9 +1,10 @@
-//! Messages of the `zfs` command about clones, bookmarks and holds, and `zfs wait`.
+//! Messages of the `zfs` command about clones, bookmarks, holds and differences,
+//! and `zfs wait`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
-use crate::{Access, Call, Empty, Settings};
+use crate::{Access, Call, Empty, Failure, Settings};
 
 /// `zfs clone`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -123,4 +124,83 @@ impl Call for ZfsWait {
     const PATH: &'static str = "/v1/zfs/wait";
     const ACCESS: Access<Self> = Access::Read;
     type Reply = Empty;
+}
+
+/// `zfs diff`: what changed between a snapshot and a later one, or what is there now.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZfsDiff {
+    /// Full name of the earlier snapshot.
+    pub from: String,
+    /// Full name of the later snapshot, of the same filesystem or of a clone; or of the filesystem
+    /// or clone as it is now.
+    pub to: String,
+}
+
+/// Differences, in no particular order of their names.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsDiffReply {
+    /// What changed.
+    pub changes: Vec<DiffReport>,
+    /// What could not be found out, and why.
+    pub failures: Vec<Failure>,
+}
+
+/// What became of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DiffKind {
+    /// It was made.
+    Added,
+    /// It was removed.
+    Removed,
+    /// It was changed, or has got or lost links.
+    Modified,
+    /// It has another name.
+    Renamed,
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiffFile {
+    /// A block device.
+    BlockDevice,
+    /// A character device.
+    CharDevice,
+    /// A directory.
+    Directory,
+    /// A named pipe.
+    Fifo,
+    /// A regular file.
+    Regular,
+    /// A socket.
+    Socket,
+    /// A symbolic link.
+    Symlink,
+}
+
+/// A file that changed. In paths, bytes other than the printable ones of ASCII, spaces and
+/// backslashes stand as a backslash and four octal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiffReport {
+    /// What became of it.
+    pub change: DiffKind,
+    /// What it is.
+    pub file: DiffFile,
+    /// Its path with the filesystem's mountpoint before it; the earlier one where it was renamed.
+    pub path: String,
+    /// Its new path where it was renamed.
+    pub new_path: Option<String>,
+    /// How many more links it has, if not as many as before.
+    pub links: Option<i64>,
+    /// When its attributes changed last: seconds since the epoch, and nanoseconds.
+    pub changed: (i64, u32),
+}
+
+impl Call for ZfsDiff {
+    const PATH: &'static str = "/v1/zfs/diff";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot tell what changed since '{}'", call.from));
+    type Reply = ZfsDiffReply;
 }

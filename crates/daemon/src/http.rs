@@ -16,13 +16,14 @@ use std::time::Duration;
 use api::{
     Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
     IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ServerInfo, ServerStop,
-    ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList,
-    ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsRelease, ZfsRename, ZfsRewrite,
-    ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsWait, ZpoolAdd,
-    ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
-    ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
-    ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
-    ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys,
+    ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsRelease, ZfsRename,
+    ZfsRewrite, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsWait,
+    ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach,
+    ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize,
+    ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen,
+    ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim,
+    ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query};
@@ -42,8 +43,8 @@ use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
-    DaemonError, activity, create, destroy, import, keys, owners, properties, reopen, rewrite,
-    scrub, snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
+    DaemonError, activity, create, destroy, diff, import, keys, owners, properties, reopen,
+    rewrite, scrub, snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -199,6 +200,7 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsRelease| async move {
             snapshots::zfs_release(&service, call).await
         })
+        .on(|service, call: ZfsDiff| async move { diff::zfs_diff(&service, &call).await })
         .on(|service, call: ZfsWait| async move { upgrade::zfs_wait(&service, &call).await })
         .on(|service, call: ZfsRollback| async move { zfs::zfs_rollback(&service, call).await })
         .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service, call).await })

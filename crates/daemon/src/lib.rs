@@ -25,6 +25,7 @@ mod create;
 mod damage;
 mod default_pool;
 mod destroy;
+mod diff;
 mod error;
 mod events;
 mod http;

@@ -273,7 +273,7 @@ async fn plan_changes(
                 wants_auto = true;
             }
             ("version", PropertyChange::Set(text)) => {
-                plan.new_version = crate::upgrade::new_version(open, name, text).await?;
+                plan.new_version = crate::upgrade::new_version(open, name, text, &doing).await?;
             }
             _ => plan.settings.push((property.clone(), change.clone())),
         }

@@ -82,6 +82,11 @@ pub(crate) async fn zfs_clone(service: &Service, call: ZfsClone) -> Result<Empty
         return Err(invalid("only filesystems have quotas of users and groups"));
     }
     fix_reservation(&open, &origin, &mut properties).await?;
+    let mut version = None;
+    if let Some(at) = properties.iter().position(|(name, _)| name == "version") {
+        let (_, typed) = properties.remove(at);
+        version = crate::upgrade::new_version(&open, &call.origin, &typed, &doing).await?;
+    }
     match call.parents {
         true => make_parents(service, &open, &call.name, &doing, call.parents_unmounted).await?,
         false => {
@@ -101,6 +106,9 @@ pub(crate) async fn zfs_clone(service: &Service, call: ZfsClone) -> Result<Empty
         names: vec![call.name.clone()],
     });
     let after = async {
+        if let Some(version) = version {
+            crate::upgrade::raise(&open, &call.name, version).await?;
+        }
         if origin.head_kind == DatasetKind::Volume {
             return service.open_volume(&open, &call.name).await;
         }
@@ -135,11 +143,13 @@ async fn fix_reservation(
         return Err(Failure::new(FailureKind::Invalid, message));
     }
     let wanted = ["volsize", "volblocksize", "copies"].map(str::to_owned);
+    // Snapshots tell no size of blocks, which never changes.
+    let head = origin.name.split('@').next().unwrap_or(&origin.name);
     let found = open
         .pool
         .dsl()
         .properties()
-        .named(&origin.name, &wanted)
+        .named(head, &wanted)
         .await
         .map_err(|error| from_dataset(&doing, &error))?;
     let found = crate::reports::properties(found);

@@ -23,11 +23,11 @@ pub(crate) async fn new_version(
     open: &OpenPool,
     name: &str,
     typed: &str,
+    doing: &str,
 ) -> Result<Option<u64>, Failure> {
-    let doing = format!("cannot set property for '{name}'");
     let setting = open.pool.dsl().properties().get(name, "version").await;
     let is = setting
-        .map_err(|error| from_dataset(&doing, &error))?
+        .map_err(|error| from_dataset(doing, &error))?
         .value
         .number()
         .unwrap_or(0);

@@ -117,7 +117,7 @@ pub(crate) async fn owned(
             .find(|(found, _)| *found == property)
             .map(|(_, quota)| quota);
     }
-    let (prefix, whose) = property.split_once('@')?;
+    let (prefix, whose) = property.split_once(['@', '#'])?;
     if prefix == "written" {
         let setting = open
             .pool

@@ -69,7 +69,7 @@ impl Bookmarks<'_> {
     }
 
     /// The bookmark of this full name.
-    async fn entry(&self, name: &str) -> Result<(Arc<Ds>, BookmarkEntry), DatasetError> {
+    pub(crate) async fn entry(&self, name: &str) -> Result<(Arc<Ds>, BookmarkEntry), DatasetError> {
         let (head, short) = self.head_of(name).await?;
         let entry = head.state().bookmarks.find(short);
         match entry {

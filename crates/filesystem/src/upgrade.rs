@@ -1,9 +1,12 @@
-//! Raising a filesystem's version (`zfs_set_version`, module/os/linux/zfs/zfs_vfsops.c), and what
-//! its delete queue holds.
+//! Raising a filesystem's version (`zfs_set_version`, module/os/linux/zfs/zfs_vfsops.c), and what is
+//! told of it as a whole: its delete queue, and how it differs from an older state.
 //!
 //! What is there stays in the layout that it has: files of older versions are read, and changed, as
 //! before.
 
+use std::ops::Range;
+
+use format::Txg;
 use object::Sa;
 
 use crate::error::{FsError, Result};
@@ -36,6 +39,23 @@ impl Filesystem {
             self.master.add_u64(&tx, "SA_ATTRS", id.get()).await?;
         }
         Ok(())
+    }
+
+    /// The object of the directory of shares (`ZFS_SHARES_DIR`), which has no path.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn shares_directory(&self) -> Result<Option<u64>> {
+        Ok(self.master.lookup_u64("SHARES").await?)
+    }
+
+    /// Numbers of objects that may differ from an older state of it, made in `since`: ranges, in
+    /// rising order. Both are snapshots.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn changed_since(&self, older: &Self, since: Txg) -> Result<Vec<Range<u64>>> {
+        Ok(object::changed_objects(&older.objset, &self.objset, since).await?)
     }
 
     /// How many files without a name are not freed yet, as they are open or were many.

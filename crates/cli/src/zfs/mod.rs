@@ -1,5 +1,6 @@
 //! The `zfs` command line (zfs(8)).
 
+mod diff;
 pub mod keys;
 mod list;
 mod project;
@@ -68,6 +69,8 @@ enum Command {
     Hold(snapshots::Holding),
     /// Take holds off snapshots
     Release(snapshots::Holding),
+    /// Tell what changed between snapshots, or since one
+    Diff(diff::Diff),
     /// Raise the versions of filesystems, or list those of older ones
     Upgrade(upgrade::Upgrade),
     /// Wait until a filesystem has freed what was removed from it
@@ -313,6 +316,7 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Bookmark(bookmark) => bookmark.run(client, typed),
         Command::Hold(holding) => holding.hold(client, typed),
         Command::Release(holding) => holding.release(client, typed),
+        Command::Diff(diff) => diff.run(client),
         Command::Upgrade(upgrade) => upgrade.run(client, typed),
         Command::Wait(wait) => wait.run(client),
         Command::Program(program) => program.run(),
