@@ -16,6 +16,7 @@ mod events;
 mod guid;
 mod iscsi;
 mod jobs;
+mod permissions;
 mod server;
 mod snapshots;
 mod vdev;
@@ -39,6 +40,9 @@ pub use iscsi::{
 };
 pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
+};
+pub use permissions::{
+    GrantReport, Grantee, GrantsReport, Needed, ZfsAllow, ZfsAllowList, ZfsAllowListReply,
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use snapshots::{

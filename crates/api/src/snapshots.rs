@@ -4,7 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
-use crate::{Access, Call, Empty, Failure, Settings};
+use crate::permissions::{head, parent};
+use crate::{Access, Call, Empty, Failure, Needed, Settings};
 
 /// `zfs clone`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -31,6 +32,23 @@ impl Call for ZfsClone {
     const PATH: &'static str = "/v1/zfs/clone";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot create '{}'", call.name));
     type Reply = Empty;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let above = parent(&self.name);
+        let mut needs = vec![
+            Needed::on(&self.origin, "clone"),
+            Needed::on(above, "create"),
+            Needed::on(above, "mount"),
+        ];
+        let names = self.properties.keys();
+        needs.extend(names.map(|property| Needed::to_set(&self.name, property)));
+        Some(needs)
+    }
+
+    fn restrict(&mut self) {
+        self.parents = false;
+        self.no_mount = true;
+    }
 }
 
 /// `zfs promote`.
@@ -68,6 +86,11 @@ impl Call for ZfsBookmark {
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot create bookmark '{}'", call.name));
     type Reply = Empty;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let needed = Needed::on(head(&self.name), "bookmark");
+        Some(vec![needed.and_below(self.recursive)])
+    }
 }
 
 /// `zfs hold`.
@@ -89,6 +112,12 @@ impl Call for ZfsHold {
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot hold snapshot {}", quoted(&call.names)));
     type Reply = Empty;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let needs = self.names.iter();
+        let needs = needs.map(|name| Needed::on(head(name), "hold").and_below(self.recursive));
+        Some(needs.collect())
+    }
 }
 
 /// `zfs release`.
@@ -110,6 +139,12 @@ impl Call for ZfsRelease {
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot release hold from snapshot {}", quoted(&call.names)));
     type Reply = Empty;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let needs = self.names.iter();
+        let needs = needs.map(|name| Needed::on(head(name), "release").and_below(self.recursive));
+        Some(needs.collect())
+    }
 }
 
 /// `zfs wait`: until a filesystem has freed what was removed from it.
@@ -203,4 +238,8 @@ impl Call for ZfsDiff {
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot tell what changed since '{}'", call.from));
     type Reply = ZfsDiffReply;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        Some(vec![Needed::on(&self.to, "diff")])
+    }
 }

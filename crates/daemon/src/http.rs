@@ -16,14 +16,14 @@ use std::time::Duration;
 use api::{
     Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
     IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ServerInfo, ServerStop,
-    ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys,
-    ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsRelease, ZfsRename,
-    ZfsRewrite, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsWait,
-    ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach,
-    ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize,
-    ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen,
-    ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim,
-    ZpoolUpgrade,
+    ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold,
+    ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject,
+    ZfsPromote, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace,
+    ZfsUnloadKey, ZfsUnmount, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear,
+    ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
+    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
+    ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
+    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query};
@@ -32,6 +32,7 @@ use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use device::BoxFuture;
 use rustix::process::geteuid;
 use serde::Serialize;
 use tokio::net::UnixListener;
@@ -43,8 +44,8 @@ use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
-    DaemonError, activity, create, destroy, diff, import, keys, owners, properties, reopen,
-    rewrite, scrub, snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
+    DaemonError, activity, create, destroy, diff, import, keys, owners, permissions, properties,
+    reopen, rewrite, scrub, snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -180,7 +181,9 @@ fn router(service: Arc<Service>) -> Router {
             }
             zfs::zfs_list(&service, &call).await
         })
-        .on(|service, call: ZfsCreate| async move { create::zfs_create(&service, call).await })
+        .on_behalf(|service, caller, call: ZfsCreate| async move {
+            create::zfs_create(&service, call, caller.maker()).await
+        })
         .on_job(|service, call: ZfsDestroy, work| async move {
             destroy::zfs_destroy(&service, call, &work).await
         })
@@ -189,7 +192,9 @@ fn router(service: Arc<Service>) -> Router {
             properties::zfs_inherit(&service, call).await
         })
         .on(|service, call: ZfsSnapshot| async move { zfs::zfs_snapshot(&service, call).await })
-        .on(|service, call: ZfsClone| async move { snapshots::zfs_clone(&service, call).await })
+        .on_behalf(|service, caller, call: ZfsClone| async move {
+            snapshots::zfs_clone(&service, call, caller.maker()).await
+        })
         .on(|service, call: ZfsPromote| async move {
             snapshots::zfs_promote(&service, call).await
         })
@@ -201,6 +206,10 @@ fn router(service: Arc<Service>) -> Router {
             snapshots::zfs_release(&service, call).await
         })
         .on(|service, call: ZfsDiff| async move { diff::zfs_diff(&service, &call).await })
+        .on(|service, call: ZfsAllow| async move { permissions::zfs_allow(&service, call).await })
+        .on(|service, call: ZfsAllowList| async move {
+            permissions::zfs_allow_list(&service, &call).await
+        })
         .on(|service, call: ZfsWait| async move { upgrade::zfs_wait(&service, &call).await })
         .on(|service, call: ZfsRollback| async move { zfs::zfs_rollback(&service, call).await })
         .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service, call).await })
@@ -261,9 +270,10 @@ impl Routes {
                 Ok(call) => call,
                 Err(failure) => return refuse(failure),
             };
-            if let Err(failure) = caller.check(&call) {
-                return refuse(failure);
-            }
+            let call = match admit(&service, &caller, call).await {
+                Ok(call) => call,
+                Err(failure) => return refuse(failure),
+            };
             let place = caller.place().await;
             let work = async move {
                 let outcome = handler(service, caller, call).await;
@@ -278,8 +288,7 @@ impl Routes {
         }
     }
 
-    /// Requests that are jobs while they are worked at ([`Call::JOB`]). Only those who may change
-    /// something make them.
+    /// Requests that are jobs while they are worked at ([`Call::JOB`]).
     fn on_job<C, F, Fut>(self, handler: F) -> Self
     where
         C: Call,
@@ -295,9 +304,10 @@ impl Routes {
                 Ok(call) => call,
                 Err(failure) => return refuse(failure),
             };
-            if let Err(failure) = caller.check(&call) {
-                return refuse(failure);
-            }
+            let call = match admit(&service, &caller, call).await {
+                Ok(call) => call,
+                Err(failure) => return refuse(failure),
+            };
             let can_cancel = matches!(kind, JobKind::Destroy | JobKind::Rewrite);
             let work = service.jobs.begin(kind, call.pool(), None, can_cancel);
             let work = Arc::new(work);
@@ -411,6 +421,28 @@ fn answer_with<R: Serialize>(done: Result<Result<R, Failure>, JoinError>) -> Res
 }
 
 /// Reads a request.
+/// Refuses what a caller may not ask.
+async fn admit<C: Call>(
+    service: &Arc<Service>,
+    caller: &Caller,
+    mut call: C,
+) -> Result<C, Failure> {
+    let Err(denied) = caller.check(&call) else {
+        return Ok(call);
+    };
+    let needs = caller.ids().and_then(|(uid, _)| call.needs(uid));
+    let (Some((uid, gid)), Some(needs)) = (caller.ids(), needs) else {
+        return Err(denied);
+    };
+    let service = Arc::clone(service);
+    let may: BoxFuture<'_, bool> = Box::pin(permissions::may(service, needs, uid, gid));
+    if !may.await {
+        return Err(denied);
+    }
+    call.restrict();
+    Ok(call)
+}
+
 async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Failure> {
     let bad = |error: String| {
         let message = format!(

@@ -35,6 +35,7 @@ mod keys;
 mod mounts;
 mod names;
 mod owners;
+mod permissions;
 mod pools;
 mod properties;
 mod reopen;

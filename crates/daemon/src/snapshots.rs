@@ -8,7 +8,7 @@ use api::{
 };
 use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
 
-use crate::create::{make_parents, volume_reservation};
+use crate::create::{Maker, make_parents, volume_reservation};
 use crate::error::{all_done, from_access, from_dataset, suspended};
 use crate::owners::OwnedQuota;
 use crate::pools::OpenPool;
@@ -37,7 +37,11 @@ async fn opened(open: &OpenPool, name: &str) -> Result<DatasetInfo, Failure> {
 }
 
 /// `zfs clone` (`zfs_clone`, lib/libzfs/libzfs_dataset.c).
-pub(crate) async fn zfs_clone(service: &Service, call: ZfsClone) -> Result<Empty, Failure> {
+pub(crate) async fn zfs_clone(
+    service: &Service,
+    call: ZfsClone,
+    maker: Maker,
+) -> Result<Empty, Failure> {
     let open = service.pools.of_dataset(&call.origin)?;
     let _admin = open.admin.lock().await;
     let doing = format!("cannot create '{}'", call.name);
@@ -101,6 +105,7 @@ pub(crate) async fn zfs_clone(service: &Service, call: ZfsClone) -> Result<Empty
         .clone_snapshot(&call.origin, &call.name, &properties)
         .await
         .map_err(failed)?;
+    maker.note(&open, &call.name).await?;
     log_command(&open.pool, &call.command).await;
     service.events.tell(EventKind::DatasetsCreated {
         names: vec![call.name.clone()],

@@ -25,6 +25,7 @@ use crate::create::Datasets;
 use crate::crypto::{KeyStore, Keys};
 use crate::damage::Damage;
 use crate::deadlist::{DeadlistState, Deadlists};
+use crate::delegation::Delegation;
 use crate::destroy::{DestroyState, Destroyer};
 use crate::directories::{Directories, Registry};
 use crate::features::{Features, guid};
@@ -149,6 +150,10 @@ impl DslPool {
     /// Bookmarks.
     pub fn bookmarks(self: &Arc<Self>) -> Bookmarks<'_> {
         Bookmarks { dsl: self }
+    }
+    /// What users other than root may do.
+    pub fn delegation(self: &Arc<Self>) -> Delegation<'_> {
+        Delegation { dsl: self }
     }
     /// Destroying, and freeing in the background.
     pub fn destroyer(self: &Arc<Self>) -> Destroyer<'_> {

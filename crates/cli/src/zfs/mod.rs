@@ -1,5 +1,6 @@
 //! The `zfs` command line (zfs(8)).
 
+mod allow;
 mod diff;
 pub mod keys;
 mod list;
@@ -69,6 +70,10 @@ enum Command {
     Hold(snapshots::Holding),
     /// Take holds off snapshots
     Release(snapshots::Holding),
+    /// Give permissions on a dataset, or tell which there are
+    Allow(allow::Allow),
+    /// Take permissions on a dataset away
+    Unallow(allow::Unallow),
     /// Tell what changed between snapshots, or since one
     Diff(diff::Diff),
     /// Raise the versions of filesystems, or list those of older ones
@@ -316,6 +321,8 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Bookmark(bookmark) => bookmark.run(client, typed),
         Command::Hold(holding) => holding.hold(client, typed),
         Command::Release(holding) => holding.release(client, typed),
+        Command::Allow(allow) => allow.run(client, typed),
+        Command::Unallow(unallow) => unallow.run(client, typed),
         Command::Diff(diff) => diff.run(client),
         Command::Upgrade(upgrade) => upgrade.run(client, typed),
         Command::Wait(wait) => wait.run(client),

@@ -399,7 +399,10 @@ fn figures(text: &str) -> Vec<String> {
         .map(|line| line.trim_end().split('\t').collect::<Vec<_>>().join(" "))
         .filter(|line| line.starts_with("tank"))
         // What the pool itself takes changes with every import.
-        .filter(|line| !line.starts_with("tank used ") && !line.starts_with("tank usedbychildren"))
+        .filter(|line| {
+            let of_all = ["tank used ", "tank usedbychildren", "tank logicalused "];
+            !of_all.iter().any(|figure| line.starts_with(figure))
+        })
         .collect();
     lines.sort();
     lines

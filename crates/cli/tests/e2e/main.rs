@@ -16,6 +16,7 @@ mod console;
 mod counting;
 mod damage;
 mod dedup;
+mod diff;
 mod events;
 mod expand;
 mod foreign;
