@@ -12,8 +12,8 @@ use crate::{DatasetKind, JobKind, Needed};
 pub enum Access<C> {
     /// Every local user.
     Read,
-    /// Root and who runs the server, and whom permissions let ([`Call::needs`]). Others are told what cannot be done: `cannot destroy
-    /// 'tank/a'`.
+    /// Root and who runs the server, and whom permissions let ([`Call::needs`]). Others are told
+    /// what cannot be done: `cannot destroy 'tank/a'`.
     Change(fn(&C) -> String),
 }
 

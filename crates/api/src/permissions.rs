@@ -12,6 +12,8 @@ pub struct Needed {
     pub dataset: String,
     /// On all datasets at and below it. A snapshot's name is then that of those of all of them.
     pub recursive: bool,
+    /// On the snapshot that it is a clone of, instead.
+    pub of_origin: bool,
     /// Name of the permission.
     pub permission: String,
 }
@@ -22,6 +24,7 @@ impl Needed {
         Self {
             dataset: dataset.to_owned(),
             recursive: false,
+            of_origin: false,
             permission: permission.to_owned(),
         }
     }

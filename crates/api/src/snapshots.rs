@@ -65,6 +65,15 @@ impl Call for ZfsPromote {
     const PATH: &'static str = "/v1/zfs/promote";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot promote '{}'", call.name));
     type Reply = Empty;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let of_origin = Needed {
+            of_origin: true,
+            ..Needed::on(&self.name, "promote")
+        };
+        let own = ["promote", "mount"].map(|permission| Needed::on(&self.name, permission));
+        Some(own.into_iter().chain([of_origin]).collect())
+    }
 }
 
 /// `zfs bookmark`.

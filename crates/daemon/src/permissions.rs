@@ -14,8 +14,8 @@ use crate::service::Service;
 use crate::usage::{groups_of, user_and_group_names};
 use crate::zpool::log_command;
 
-/// Whether a user has the permissions that a request needs, and it needs some. The pool's property `delegation` says whether
-/// they count (`dsl_deleg_access_impl`).
+/// Whether a user has the permissions that a request needs, and it needs some. The pool's property
+/// `delegation` says whether they count (`dsl_deleg_access_impl`).
 pub(crate) async fn may(service: Arc<Service>, needs: Vec<Needed>, uid: u32, gid: u32) -> bool {
     if needs.is_empty() {
         return false;
@@ -49,6 +49,13 @@ async fn has(service: &Service, need: &Needed, who: &Credentials) -> Result<bool
     };
     let failed = |error: DatasetError| from_dataset("cannot look permissions up", &error);
     let mut names = vec![need.dataset.clone()];
+    if need.of_origin {
+        let found = open.pool.dsl().directories().lookup(&need.dataset).await;
+        match found.map_err(failed)?.origin {
+            Some(origin) => names = vec![origin],
+            None => return Ok(false),
+        }
+    }
     if need.recursive {
         let at = need.dataset.find(['@', '#']).unwrap_or(need.dataset.len());
         let (head, rest) = need.dataset.split_at(at);

@@ -1,5 +1,5 @@
-//! Raising a filesystem's version (`zfs_set_version`, module/os/linux/zfs/zfs_vfsops.c), and what is
-//! told of it as a whole: its delete queue, and how it differs from an older state.
+//! Raising a filesystem's version (`zfs_set_version`, module/os/linux/zfs/zfs_vfsops.c), and what
+//! is told of it as a whole: its delete queue, and how it differs from an older state.
 //!
 //! What is there stays in the layout that it has: files of older versions are read, and changed, as
 //! before.

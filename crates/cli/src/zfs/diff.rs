@@ -22,6 +22,9 @@ pub struct Diff {
     /// Paths as they are, without octal digits for unusual characters
     #[arg(short = 'h')]
     raw: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// FILESYSTEM@SNAPSHOT, or @SNAPSHOT
     from: String,
     /// FILESYSTEM@SNAPSHOT, @SNAPSHOT or FILESYSTEM; without it, what is there now

@@ -75,6 +75,7 @@ enum Command {
     /// Take permissions on a dataset away
     Unallow(allow::Unallow),
     /// Tell what changed between snapshots, or since one
+    #[command(disable_help_flag = true)]
     Diff(diff::Diff),
     /// Raise the versions of filesystems, or list those of older ones
     Upgrade(upgrade::Upgrade),
