@@ -18,6 +18,8 @@ mod iscsi;
 mod jobs;
 mod permissions;
 mod server;
+mod shares;
+mod smb;
 mod snapshots;
 mod vdev;
 mod zevents;
@@ -45,6 +47,12 @@ pub use permissions::{
     GrantReport, Grantee, GrantsReport, Needed, ZfsAllow, ZfsAllowList, ZfsAllowListReply,
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
+pub use shares::{
+    ShareClient, ShareList, ShareListReply, ShareReport, ShareTraffic, ZfsShare, ZfsUnshare,
+};
+pub use smb::{
+    SmbUserAdd, SmbUserList, SmbUserListReply, SmbUserPassword, SmbUserRemove, SmbUserReport,
+};
 pub use snapshots::{
     DiffFile, DiffKind, DiffReport, ZfsBookmark, ZfsClone, ZfsDiff, ZfsDiffReply, ZfsHold,
     ZfsPromote, ZfsRelease, ZfsWait,

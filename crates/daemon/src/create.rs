@@ -8,11 +8,13 @@ use filesystem::ZplInit;
 use volume::ZvolInit;
 
 use crate::error::from_dataset;
+use crate::iscsi::ISCSI_PROPERTY;
+use crate::nfs::NFS_PROPERTY;
 use crate::owners::OwnedQuota;
 use crate::pools::OpenPool;
 use crate::properties::by_full_names;
 use crate::service::Service;
-use crate::shares::ISCSI_PROPERTY;
+use crate::smb::SMB_PROPERTY;
 use crate::zpool::typed;
 
 /// Block size of a volume that is not told one (`ZVOL_DEFAULT_BLOCKSIZE`, OpenZFS 2.2 on).
@@ -89,6 +91,22 @@ pub(crate) fn volume_reservation(
     data.saturating_mul(copies).saturating_add(metadata)
 }
 
+/// Checks how a new dataset is to be shared.
+pub(crate) fn check_shares(service: &Service, typed: &[(String, String)]) -> Result<(), Failure> {
+    for (name, value) in typed {
+        if name == ISCSI_PROPERTY {
+            service.check_share(value)?;
+        }
+        if name == NFS_PROPERTY {
+            service.check_nfs_share(value)?;
+        }
+        if name == SMB_PROPERTY {
+            crate::smb::check_property(value)?;
+        }
+    }
+    Ok(())
+}
+
 /// `zfs create`.
 pub(crate) async fn zfs_create(
     service: &Service,
@@ -105,11 +123,7 @@ pub(crate) async fn zfs_create(
     };
     let failed = |error: DatasetError| from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
-    for (name, value) in &typed {
-        if name == ISCSI_PROPERTY {
-            service.check_share(value)?;
-        }
-    }
+    check_shares(service, &typed)?;
     if !call.parents
         && let (Some(parent), _) = dataset::name::split_parent(&call.name)
         && matches!(

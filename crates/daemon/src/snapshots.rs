@@ -8,13 +8,12 @@ use api::{
 };
 use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
 
-use crate::create::{Maker, make_parents, volume_reservation};
+use crate::create::{Maker, check_shares, make_parents, volume_reservation};
 use crate::error::{all_done, from_access, from_dataset, suspended};
 use crate::owners::OwnedQuota;
 use crate::pools::OpenPool;
 use crate::properties::by_full_names;
 use crate::service::Service;
-use crate::shares::ISCSI_PROPERTY;
 use crate::zfs::mode;
 use crate::zpool::{log_command, typed};
 
@@ -76,11 +75,7 @@ pub(crate) async fn zfs_clone(
         ));
     }
     let typed = by_full_names(typed(&call.properties));
-    for (name, value) in &typed {
-        if name == ISCSI_PROPERTY {
-            service.check_share(value)?;
-        }
-    }
+    check_shares(service, &typed)?;
     let (quotas, mut properties) = OwnedQuota::split(&doing, &typed)?;
     if !quotas.is_empty() && origin.head_kind == DatasetKind::Volume {
         return Err(invalid("only filesystems have quotas of users and groups"));
