@@ -21,7 +21,7 @@ const PATHS_MAX: usize = 100;
 /// Files longer than this have no hash in the manifest.
 const HASHED_BYTES_MAX: u64 = 1 << 30;
 
-async fn check_tree(filesystem: &Filesystem, name: &str, tree: &[Value]) {
+pub async fn check_tree(filesystem: &Filesystem, name: &str, tree: &[Value]) {
     let found = walk(filesystem).await;
     let mut expected = 0;
     // A path from its file: takes a search through each directory, so not for all.
@@ -325,7 +325,7 @@ async fn check(golden: &Path, name: &str) {
 }
 
 /// SHA-256 of a volume's data, which is its object 1.
-async fn hash_volume(pool: &pool::Pool, name: &str, size_bytes: u64) -> String {
+pub async fn hash_volume(pool: &pool::Pool, name: &str, size_bytes: u64) -> String {
     let dataset = pool.dsl().open_dataset(name).await.expect("open");
     let data = dataset.objset().hold(1.into()).await.expect("the data");
     let mut hash = Sha256::new();
