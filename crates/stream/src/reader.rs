@@ -19,7 +19,7 @@ pub struct Piece {
     pub record: Record,
     /// What came behind it.
     pub payload: Bytes,
-    /// Bytes of the stream up to its end, from the beginning of its snapshot.
+    /// Bytes of the stream from behind its first record up to the end of this one.
     pub end_bytes: u64,
 }
 
@@ -89,7 +89,8 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
         self.endian = stream_endian(&header).map_err(|_| StreamError::NoStream)?;
         self.sum = Fletcher4::new(self.endian);
         self.sum.update(&header);
-        self.read_bytes = RECORD_BYTES as u64;
+        // As OpenZFS counts: the first record was read by who asked for the rest.
+        self.read_bytes = 0;
         let Record::Begin(begin) = Record::decode(&header, self.endian)? else {
             return Err(StreamError::NoStream);
         };

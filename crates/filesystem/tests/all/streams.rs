@@ -11,7 +11,7 @@ use serde_json::Value;
 use stream::{Progress, Start, StreamError, StreamReader};
 
 use crate::common::*;
-use crate::golden::{check_tree, hash_volume};
+use crate::golden::{Compared, check_tree, hash_volume};
 
 struct Stream {
     manifest: Value,
@@ -72,11 +72,16 @@ async fn receive(pool: &Pool, bytes: &[u8], target: &str, how: &How) -> Result<(
 }
 
 /// Compares what was received with the manifest.
-async fn check(world: &World, pool: &Pool, manifest: &Value, target: &str) {
+async fn check(world: &World, pool: &Pool, manifest: &Value, target: &str, is_last: bool) {
     let name_of = |name: &str| name.replacen("TARGET", target, 1);
     for (name, tree) in manifest["trees"].as_object().expect("trees") {
+        // A live filesystem that somebody opened is not what its snapshot is.
+        if !is_last && !name.contains('@') {
+            continue;
+        }
         let filesystem = open(world, pool, &name_of(name)).await;
-        check_tree(&filesystem, name, tree.as_array().expect("a list")).await;
+        let tree = tree.as_array().expect("a list");
+        check_tree(&filesystem, name, tree, Compared::AllButSpace).await;
         filesystem.close().await.expect("close");
     }
     for volume in manifest["zvols"].as_array().into_iter().flatten() {
@@ -99,14 +104,6 @@ async fn check(world: &World, pool: &Pool, manifest: &Value, target: &str) {
             let creation = Some(found.creation_seconds.to_string());
             assert_eq!(wanted("creation"), creation, "{name}: creation");
         }
-        for property in ["logicalreferenced", "refcompressratio", "referenced"] {
-            let ours = pool.dsl().properties().get(&name, property).await;
-            eprintln!(
-                "{name} {property} {:?} {:?}",
-                ours.map(|o| o.value),
-                wanted(property)
-            );
-        }
     }
 }
 
@@ -128,7 +125,8 @@ async fn receive_all(names: &[&str]) {
         };
         let received = receive(&pool, &stream.bytes, "tank/target", &how).await;
         received.unwrap_or_else(|error| panic!("{name}: {error}"));
-        check(&world, &pool, &stream.manifest, "tank/target").await;
+        let is_last = names.last() == Some(name);
+        check(&world, &pool, &stream.manifest, "tank/target", is_last).await;
     }
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");
@@ -182,7 +180,7 @@ async fn a_clone_is_received_with_its_origin() {
     receive(&pool, &clone.bytes, "tank/clone", &how)
         .await
         .expect("received");
-    check(&world, &pool, &clone.manifest, "tank/clone").await;
+    check(&world, &pool, &clone.manifest, "tank/clone", true).await;
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");
 }
@@ -213,7 +211,7 @@ async fn an_interrupted_receive_goes_on() {
     receive(&pool, &resumed.bytes, "tank/target", &how)
         .await
         .expect("received");
-    check(&world, &pool, &resumed.manifest, "tank/target").await;
+    check(&world, &pool, &resumed.manifest, "tank/target", true).await;
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");
 }
@@ -293,7 +291,7 @@ async fn a_crash_leaves_nothing_that_is_in_the_way() {
     receive(&pool, &difference.bytes, "tank/target", &how)
         .await
         .expect("received");
-    check(&world, &pool, &difference.manifest, "tank/target").await;
+    check(&world, &pool, &difference.manifest, "tank/target", true).await;
     pool.export(false).await.expect("export");
     zdb_is_clean(after.path(), "tank");
 }
