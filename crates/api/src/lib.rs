@@ -17,6 +17,7 @@ mod guid;
 mod iscsi;
 mod jobs;
 mod server;
+mod streams;
 mod vdev;
 mod zevents;
 mod zfs;
@@ -40,6 +41,10 @@ pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
+pub use streams::{
+    ReceiveNaming, ReceiveObstacle, ReceivedReport, STREAM_JOB_HEADER, STREAM_PROTOCOL, ZfsReceive,
+    ZfsReceiveAbort, ZfsReceiveReply,
+};
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,
     Operations, RebuildReport, RebuildState, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport,

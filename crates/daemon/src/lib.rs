@@ -36,6 +36,7 @@ mod names;
 mod owners;
 mod pools;
 mod properties;
+mod receive;
 mod reopen;
 mod replication;
 mod reports;

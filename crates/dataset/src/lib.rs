@@ -85,7 +85,7 @@ pub use holds::Holds;
 pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
 pub use logs::{LogClaim, Logs};
 pub use props::{PropertySetting, PropertySource, PropertyValue};
-pub use receive::{ReceiveObstacle, ReceiveTarget, Receives, Receiving, ResumePoint};
+pub use receive::{Finisher, ReceiveObstacle, ReceiveTarget, Receives, Receiving, ResumePoint};
 pub use snapshot::Snapshots;
 pub use stored::{Properties, check_new_properties, check_root_properties, check_root_space};
 pub use sync::Syncer;

@@ -169,7 +169,34 @@ pub struct ResumePoint {
     pub stream_bytes: u64,
 }
 
+/// Ends a receive, whoever else has it: see [`Receives::finish`].
+#[derive(Clone)]
+pub struct Finisher {
+    target: Arc<ReceiveTarget>,
+    object: ObjectId,
+    is_new: bool,
+}
+
+impl Finisher {
+    /// Ends it.
+    ///
+    /// # Errors
+    /// As [`Receives::finish`].
+    pub async fn run(&self, dsl: &Arc<DslPool>) -> Result<(), DatasetError> {
+        dsl.receives().finish_with(self).await
+    }
+}
+
 impl Receiving {
+    /// What ends it.
+    pub fn finisher(&self) -> Finisher {
+        Finisher {
+            target: self.target.clone(),
+            object: self.object,
+            is_new: self.is_new,
+        }
+    }
+
     /// Where contents go.
     pub fn dataset(&self) -> &Dataset {
         &self.dataset
@@ -269,24 +296,28 @@ impl Receives<'_> {
     /// [`DatasetError::Receive`], [`DatasetError::Busy`], [`DatasetError::QuotaExceeded`], ...; then
     /// nothing has changed, and the receive can be given up or ended again.
     pub async fn finish(&self, receiving: &Receiving) -> Result<(), DatasetError> {
-        let name = &receiving.target.name;
+        receiving.finisher().run(self.dsl).await
+    }
+
+    async fn finish_with(&self, finisher: &Finisher) -> Result<(), DatasetError> {
+        let name = &finisher.target.name;
         let mut attempts = 0;
         loop {
-            if !receiving.is_new {
+            if !finisher.is_new {
                 self.dsl.logs().settle(name).await;
             }
             let task = FinishTask {
                 dsl: self.dsl.clone(),
-                target: receiving.target.clone(),
-                object: receiving.object,
-                is_new: receiving.is_new,
+                target: finisher.target.clone(),
+                object: finisher.object,
+                is_new: finisher.is_new,
             };
             match self.dsl.tasks().run(Arc::new(task)).await {
                 Err(DatasetError::Again { .. }) if attempts < 100 => attempts += 1,
                 // Its log was being closed at that very moment.
                 Err(DatasetError::Busy { .. })
                     if attempts < LOG_TRIES_MAX
-                        && !receiving.is_new
+                        && !finisher.is_new
                         && self.dsl.logs().is_unused(name).await =>
                 {
                     attempts += 1;

@@ -21,20 +21,36 @@ const AHEAD_BYTES: usize = 64 << 20;
 /// The same, in records.
 const AHEAD_RECORDS: usize = 4096;
 
-/// How far a stream is; may be looked at by others.
-#[derive(Debug, Default)]
+/// Is told how many bytes are done; says whether to stop.
+type Report = Box<dyn Fn(u64) -> bool + Send + Sync>;
+
+/// How far streams are; may be looked at by others.
+#[derive(Default)]
 pub struct Progress {
     bytes: AtomicU64,
+    report: Option<Report>,
 }
 
 impl Progress {
-    /// Bytes of the stream that are done.
+    /// Tells somebody, who may have it stop.
+    pub fn new(report: impl Fn(u64) -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            report: Some(Box::new(report)),
+        }
+    }
+
+    /// Bytes of streams that are done.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    pub(crate) fn add(&self, bytes: u64) -> Result<(), StreamError> {
+        let done = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        match &self.report {
+            Some(report) if report(done) => Err(StreamError::Interrupted),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -82,11 +98,11 @@ pub async fn receive<R: AsyncRead + Unpin + Send>(
             let end = piece.end_bytes;
             let is_end = matches!(piece.record, Record::End { .. });
             let written = writer.write(piece).await;
-            if written.is_err() {
+            let told = written.and_then(|()| progress.add(end - before));
+            if let Err(error) = told {
                 pieces.close();
-                return written;
+                return Err(error);
             }
-            progress.add(end - before);
             before = end;
             if is_end {
                 return Ok(true);

@@ -75,7 +75,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    pub(crate) async fn write(&mut self, piece: Piece) -> Result<bool, StreamError> {
+    pub(crate) async fn write(&mut self, piece: Piece) -> Result<(), StreamError> {
         let (payload, end) = (piece.payload, piece.end_bytes);
         if let Some(object) = piece.record.object() {
             if object.is_zero() || object.get() >= ObjectId::LIMIT {
@@ -104,7 +104,7 @@ impl<'a> Writer<'a> {
             }
             Record::Begin(_) => return Err(StreamError::bad("a second beginning")),
         }
-        Ok(true)
+        Ok(())
     }
 
     /// After the last record: what a full stream does not have does not exist.

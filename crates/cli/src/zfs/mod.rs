@@ -3,6 +3,7 @@
 pub mod keys;
 mod list;
 mod project;
+mod receive;
 mod rewrite;
 mod space;
 mod values;
@@ -68,6 +69,9 @@ enum Command {
     Project(project::Project),
     /// Write files again as they are, to other places and with the properties of now
     Rewrite(rewrite::Rewrite),
+    /// Make snapshots of streams
+    #[command(alias = "recv", disable_help_flag = true)]
+    Receive(receive::Receive),
     /// List holds on snapshots
     Holds(space::Holds),
     /// Print the version
@@ -289,6 +293,7 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Projectspace(space) => space.run(client),
         Command::Project(project) => project.run(client),
         Command::Rewrite(rewrite) => rewrite.run(client),
+        Command::Receive(receive) => receive.run(client, typed),
         Command::Holds(holds) => holds.run(client),
         Command::Version(version) => version.run("zfs"),
         Command::LoadKey(load) => load.run(client),

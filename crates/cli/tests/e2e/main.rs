@@ -43,6 +43,7 @@ mod scrub;
 mod snapdir;
 mod spares;
 mod starts;
+mod streams;
 mod suspend;
 mod topology;
 mod up;
