@@ -202,14 +202,14 @@ fn names_follow_from_options_and_refusals_say_why() {
     if can_mount() {
         let mountpoint = server.text("mounted");
         server.ok(&format!("zfs set mountpoint={mountpoint} tank/data"));
-        server.ok("zfs mount tank/data");
-        std::fs::write(server.path("mounted/new"), "new").expect("a file");
+        server.command(&["zfs", "mount", "tank/data"]);
+        std::fs::write(server.path("mounted/mine"), "mine").expect("a file");
         let text = refused(&server, "zfs receive tank/data", &difference);
         let why = "destination tank/data has been modified\nsince most recent snapshot";
         assert!(text.contains(why), "{text}");
         receive(&server, "zfs receive -F tank/data", &difference);
         // The mount shows what was received.
-        assert!(!server.path("mounted/new").exists());
+        assert!(!server.path("mounted/mine").exists());
         let listed = server.ok("zfs list -Ht snapshot -o name tank/data");
         assert_eq!(listed, "tank/data@s1\ntank/data@s2\n");
     }
@@ -237,7 +237,6 @@ fn an_interrupted_receive_is_given_up_or_goes_on() {
                 manifest["receive_resume_token"].as_str().expect("a token")
             )
         );
-        assert_eq!(value(&server, name, "inconsistent"), "1");
     }
     server.fails("zfs mount tank/a");
     server.fails("zfs snapshot tank/a@x");

@@ -75,6 +75,7 @@ pub(crate) async fn zfs_receive(
     });
     let mut run = Run {
         service,
+        work,
         call: &call,
         open: Arc::clone(&open),
         progress,
@@ -98,6 +99,7 @@ struct Packed {
 
 struct Run<'a> {
     service: &'a Service,
+    work: &'a Work,
     call: &'a ZfsReceive,
     open: Arc<OpenPool>,
     progress: stream::Progress,
@@ -119,6 +121,14 @@ struct Place {
 impl Place {
     fn full_name(&self) -> String {
         format!("{}@{}", self.head, self.snapshot)
+    }
+}
+
+fn naming_of(naming: ReceiveNaming) -> Naming {
+    match naming {
+        ReceiveNaming::Exact => Naming::Exact,
+        ReceiveNaming::WithoutPool => Naming::WithoutPool,
+        ReceiveNaming::LastOnly => Naming::LastOnly,
     }
 }
 
@@ -225,11 +235,7 @@ impl Run<'_> {
 
     /// Where a stream goes.
     async fn place(&self, begin: &Begin) -> Result<Place, Failure> {
-        let naming = match self.call.naming {
-            ReceiveNaming::Exact => Naming::Exact,
-            ReceiveNaming::WithoutPool => Naming::WithoutPool,
-            ReceiveNaming::LastOnly => Naming::LastOnly,
-        };
+        let naming = naming_of(self.call.naming);
         let (sent_head, _) = dataset::name::split_snapshot(&begin.to_name);
         let top = match &self.package {
             Some(packed) => &packed.top,
