@@ -3,8 +3,14 @@
 //!
 //! ```text
 //!   .zfs ─┬─ snapshot ── one directory per snapshot: its root
-//!         └─ shares ──── empty
+//!         ├─ shares ──── empty
+//!         └─ shadow ──── one directory per snapshot, named after the second that it was made in
 //! ```
+//!
+//! `shadow` is not listed. Its names are those that Windows gives previous versions,
+//! `@GMT-YYYY.MM.DD-HH.MM.SS` ([`shadow`]), which Samba looks for, so that snapshots are
+//! such versions whatever they are called. What is under such a name is a place of its own, as if
+//! there were another snapshot: a directory is in one place only, to the kernel and to clients.
 //!
 //! Each server of a filesystem has a control directory of its own, since each has clients of its
 //! own that know snapshots by it ([`Snapshot::retain`]); the snapshots that several have open are
@@ -24,6 +30,7 @@ use parking_lot::Mutex;
 
 use crate::access::Access;
 use crate::lease::Lease;
+use crate::shadow;
 use crate::user::User;
 
 /// A snapshot that was not used for so long is closed.
@@ -62,6 +69,8 @@ pub enum ControlNode {
     Snapshots,
     /// `.zfs/shares`, which is empty.
     Shares,
+    /// `.zfs/shadow`.
+    Shadow,
 }
 
 /// An entry of a [`ControlNode`].
@@ -93,6 +102,8 @@ impl ControlNode {
             ControlNode::Zfs => ZFSCTL_INO_ROOT,
             ControlNode::Shares => ZFSCTL_INO_ROOT - 1,
             ControlNode::Snapshots => ZFSCTL_INO_ROOT - 2,
+            // Ours; `ZFSCTL_INO_SNAPDIRS`, where OpenZFS's snapshots begin, shows nothing here.
+            ControlNode::Shadow => ZFSCTL_INO_ROOT - 3,
         }
     }
 }
@@ -101,6 +112,8 @@ impl ControlNode {
 #[derive(Debug)]
 pub struct Snapshot {
     name: String,
+    /// Its dataset's name after the `@`, where it is in `.zfs/shadow`.
+    of: Option<String>,
     /// Held while it is opened or closed.
     lease: tokio::sync::Mutex<Option<Lease<Filesystem>>>,
     known: Mutex<Known>,
@@ -126,9 +139,30 @@ impl std::fmt::Debug for Known {
 }
 
 impl Snapshot {
-    /// Its name, after the `@`.
+    /// Its name in its directory.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The directory that it is in.
+    pub fn directory(&self) -> ControlNode {
+        match self.of {
+            Some(_) => ControlNode::Shadow,
+            None => ControlNode::Snapshots,
+        }
+    }
+
+    /// What it is found by among all: datasets' names have no `@`.
+    fn key(name: &str, of: Option<&str>) -> String {
+        match of {
+            Some(of) => format!("{name}@{of}"),
+            None => name.to_owned(),
+        }
+    }
+
+    /// Its dataset's name, after the `@`.
+    fn dataset(&self) -> &str {
+        self.of.as_deref().unwrap_or(&self.name)
     }
 
     /// How many references clients have: they know its files, so that it is in use, open or not.
@@ -201,11 +235,11 @@ impl ControlDirectory {
         let (links, modified) = match of {
             ControlNode::Zfs => (1, self.since),
             ControlNode::Shares => (2, self.since),
-            ControlNode::Snapshots => self.snapshots_modified().await,
+            ControlNode::Snapshots | ControlNode::Shadow => self.snapshots_modified().await,
         };
         let size_bytes = match of {
             ControlNode::Zfs => 0,
-            ControlNode::Shares | ControlNode::Snapshots => links.into(),
+            ControlNode::Shares | ControlNode::Snapshots | ControlNode::Shadow => links.into(),
         };
         ControlAttributes {
             links,
@@ -276,10 +310,19 @@ impl ControlDirectory {
                 self.forget_others(&listed);
                 let listed = listed.into_iter();
                 let entry = |(name, _): (String, u64)| {
-                    let snapshot = ControlEntry::Snapshot(self.known(&name));
+                    let snapshot = ControlEntry::Snapshot(self.known(&name, None));
                     (name, snapshot)
                 };
                 listed.map(entry).collect()
+            }
+            ControlNode::Shadow => {
+                let listed = self.list().await?;
+                self.forget_others(&listed);
+                let entry = |(shown, name): (String, String)| {
+                    let snapshot = ControlEntry::Snapshot(self.known(&shown, Some(name)));
+                    (shown, snapshot)
+                };
+                shadow::names(listed).into_iter().map(entry).collect()
             }
         })
     }
@@ -294,11 +337,21 @@ impl ControlDirectory {
             (ControlNode::Zfs, b".") => Ok(ControlEntry::Node(ControlNode::Zfs)),
             (ControlNode::Zfs, b"shares") => Ok(ControlEntry::Node(ControlNode::Shares)),
             (ControlNode::Zfs, b"snapshot") => Ok(ControlEntry::Node(ControlNode::Snapshots)),
-            (ControlNode::Snapshots, name) => {
+            (ControlNode::Zfs, b"shadow") => Ok(ControlEntry::Node(ControlNode::Shadow)),
+            (ControlNode::Snapshots | ControlNode::Shadow, name) => {
                 let name = std::str::from_utf8(name).map_err(|_| missing())?;
                 // A second time where another snapshot got the name.
                 for _ in 0..2 {
-                    let snapshot = self.known(name);
+                    let dataset = match of {
+                        ControlNode::Shadow => {
+                            let found = shadow::find(name, self.list().await?);
+                            Some(found.ok_or_else(missing)?)
+                        }
+                        // What is no name of a dataset's is found by no other name.
+                        _ if name.contains('@') => return Err(missing()),
+                        _ => None,
+                    };
+                    let snapshot = self.known(name, dataset);
                     match self.open(&snapshot).await {
                         Ok(_) => return Ok(ControlEntry::Snapshot(snapshot)),
                         Err(FsError::Stale { .. }) => {}
@@ -311,10 +364,12 @@ impl ControlDirectory {
         }
     }
 
-    /// The snapshot of this name, be there one or not.
-    fn known(&self, name: &str) -> Arc<Snapshot> {
+    /// The snapshot of this name, be there one or not; one in `.zfs/shadow` with that of its
+    /// dataset.
+    fn known(&self, name: &str, of: Option<String>) -> Arc<Snapshot> {
+        let key = Snapshot::key(name, of.as_deref());
         let mut by_name = self.by_name.lock();
-        if let Some(snapshot) = by_name.get(name) {
+        if let Some(snapshot) = by_name.get(&key) {
             return Arc::clone(snapshot);
         }
         let known = Known {
@@ -324,24 +379,28 @@ impl ControlDirectory {
         };
         let snapshot = Arc::new(Snapshot {
             name: name.to_owned(),
+            of,
             lease: tokio::sync::Mutex::default(),
             known: Mutex::new(known),
             uses: AtomicU64::new(0),
         });
-        by_name.insert(name.to_owned(), Arc::clone(&snapshot));
+        by_name.insert(key, Arc::clone(&snapshot));
         snapshot
     }
 
-    /// The snapshot of this name, if a client was ever told of it.
-    pub fn get(&self, name: &str) -> Option<Arc<Snapshot>> {
-        self.by_name.lock().get(name).cloned()
+    /// The places of the snapshot whose dataset has this name, as far as clients were ever told of
+    /// them.
+    pub fn places_of(&self, dataset: &str) -> Vec<Arc<Snapshot>> {
+        let by_name = self.by_name.lock();
+        let places = by_name.values().filter(|known| known.dataset() == dataset);
+        places.cloned().collect()
     }
 
     /// Forgets snapshots that are not there any more, and that nobody uses.
     fn forget_others(&self, listed: &[(String, u64)]) {
         let there: HashSet<&str> = listed.iter().map(|(name, _)| name.as_str()).collect();
-        self.by_name.lock().retain(|name, snapshot| {
-            there.contains(name.as_str())
+        self.by_name.lock().retain(|_, snapshot| {
+            there.contains(snapshot.dataset())
                 || snapshot.uses() > 0
                 || snapshot.known.lock().open.is_some()
         });
@@ -349,11 +408,12 @@ impl ControlDirectory {
 
     /// Forgets a snapshot that is stale.
     fn forget(&self, snapshot: &Arc<Snapshot>) {
+        let key = Snapshot::key(&snapshot.name, snapshot.of.as_deref());
         let mut by_name = self.by_name.lock();
-        if let Some(known) = by_name.get(&snapshot.name)
+        if let Some(known) = by_name.get(&key)
             && Arc::ptr_eq(known, snapshot)
         {
-            by_name.remove(&snapshot.name);
+            by_name.remove(&key);
         }
     }
 
@@ -395,7 +455,7 @@ impl ControlDirectory {
             FsError::Stale { ino: 0 }
         };
         let head = self.access.dsl().directories().name_of(self.head).await?;
-        let name = format!("{head}@{}", snapshot.name);
+        let name = format!("{head}@{}", snapshot.dataset());
         let leased = self.access.filesystem(&name, self.user.clone()).await;
         let lease = leased.map_err(|error| match FsError::from(error) {
             FsError::NotFound { .. } => stale(),
@@ -410,10 +470,10 @@ impl ControlDirectory {
         }
     }
 
-    /// Closes snapshots: the one of this name, or all. What is used again is opened again. Gives
-    /// their names.
-    pub async fn close(&self, name: Option<&str>) -> Vec<String> {
-        self.close_unused(name, 0).await
+    /// Closes snapshots: the one whose dataset has this name, or all. What is used again is opened
+    /// again. Gives their places.
+    pub async fn close(&self, dataset: Option<&str>) -> Vec<Arc<Snapshot>> {
+        self.close_unused(dataset, 0).await
     }
 
     /// Closes what has been idle.
@@ -421,12 +481,12 @@ impl ControlDirectory {
         self.close_unused(None, IDLE_NS).await;
     }
 
-    async fn close_unused(&self, name: Option<&str>, at_least_ns: u64) -> Vec<String> {
+    async fn close_unused(&self, dataset: Option<&str>, at_least_ns: u64) -> Vec<Arc<Snapshot>> {
         let now_ns = self.now_ns();
         let wanted: Vec<_> = {
             let by_name = self.by_name.lock();
             let all = by_name.values();
-            let wanted = all.filter(|there| name.is_none_or(|name| there.name == name));
+            let wanted = all.filter(|there| dataset.is_none_or(|name| there.dataset() == name));
             let mut unused = Vec::new();
             for snapshot in wanted {
                 let mut known = snapshot.known.lock();
@@ -442,7 +502,7 @@ impl ControlDirectory {
             if let Some(lease) = snapshot.lease.lock().await.take() {
                 close_one(&snapshot, lease).await;
             }
-            closed.push(snapshot.name.clone());
+            closed.push(snapshot);
         }
         closed
     }

@@ -194,4 +194,29 @@ impl Lease<Volume> {
     ) -> Result<Extent, VolumeError> {
         on_volume!(self, |volume| volume.extent_at(offset_bytes, length_bytes))
     }
+
+    /// As [`Volume::clone_range`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn clone_range(
+        &self,
+        source: &Self,
+        source_bytes: u64,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Result<u64, VolumeError> {
+        on_volume!(self, |volume| {
+            let volume = &volume;
+            async move {
+                let source = source.get();
+                let cloned = volume.clone_range(&source, source_bytes, offset_bytes, length_bytes);
+                match cloned.await {
+                    // It is rolled back at this moment: reading waits for that, and sees the rest.
+                    Err(VolumeError::Closed { .. }) if !source.is_open() => Ok(0),
+                    outcome => outcome,
+                }
+            }
+        })
+    }
 }

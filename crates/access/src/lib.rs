@@ -12,6 +12,8 @@
 //! | `lease` | a share in what is open; for volumes also their operations, through rollbacks |
 //! | `opened` | filesystem or volume |
 //! | `control` | `.zfs`: its directories, and snapshots that are open on demand |
+//! | `permission` | what callers may do whom no kernel checks |
+//! | `traffic` | counters of what clients on the network do |
 //! | `user` | who uses a dataset, as data |
 //!
 //! # Who gets what
@@ -26,8 +28,8 @@
 //!   told before and after ([`Resident`]); a volume's users ask through their lease, which waits.
 //! - While the pool is suspended, closing waits in its task, and so does whoever wants the dataset
 //!   next. Giving the pool up ends that with an error.
-//! - Permissions are checked by who serves: for mounts that is the kernel. Checks for callers that
-//!   no kernel checks belong between a lease and what it leads to, in this crate.
+//! - Permissions are checked by who serves: for mounts that is the kernel, other servers ask
+//!   [`permits`].
 //!
 //! # What a crash leaves
 //!
@@ -41,7 +43,10 @@ mod control;
 mod error;
 mod lease;
 mod opened;
+mod permission;
+mod shadow;
 mod slot;
+mod traffic;
 mod user;
 
 pub use access::{Access, Exclusive, Leaving};
@@ -51,5 +56,7 @@ pub use control::{
 pub use error::{AccessError, Result};
 pub use lease::Lease;
 pub use opened::Served;
+pub use permission::{Credentials, MAY_EXECUTE, MAY_READ, MAY_WRITE, permits};
 pub use slot::{Exclusion, Paused, Resident};
+pub use traffic::{Traffic, TrafficCounts, TrafficKind};
 pub use user::User;

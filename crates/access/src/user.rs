@@ -27,6 +27,11 @@ pub enum User {
         /// Its name.
         iqn: String,
     },
+    /// A share by NFS, with snapshots that its clients look at.
+    NfsShare {
+        /// The path that clients mount.
+        path: String,
+    },
     /// The server, which keeps a volume ready.
     Server,
     /// A command, for a moment.
@@ -52,6 +57,7 @@ impl fmt::Display for User {
             }
             User::VolumeFile { path } => write!(out, "shown as {}", path.display()),
             User::Target { iqn } => write!(out, "shared as {iqn}"),
+            User::NfsShare { path } => write!(out, "shared by NFS as {path}"),
             User::Server => write!(out, "kept open by the server"),
             User::Command { name } => write!(out, "used by '{name}'"),
         }

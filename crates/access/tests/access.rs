@@ -653,8 +653,12 @@ async fn snapshots_are_opened_on_demand() {
         Some(AccessError::InUse { users, .. }) => assert_eq!(users, [below("/a"), below("/b")]),
         other => panic!("{other:?}"),
     }
-    assert_eq!(control.close(None).await, ["one"]);
-    assert_eq!(other.close(Some("one")).await, ["one"]);
+    let closed = async |control: &ControlDirectory, dataset| -> Vec<String> {
+        let closed = control.close(dataset).await.into_iter();
+        closed.map(|place| place.name().to_owned()).collect()
+    };
+    assert_eq!(closed(&control, None).await, ["one"]);
+    assert_eq!(closed(&other, Some("one")).await, ["one"]);
     assert!(opened.is_closed() && control.try_open(&one).is_none());
     // What is used again is opened again, as long as it is the same.
     control.open(&one).await.expect("open");
@@ -675,6 +679,60 @@ async fn snapshots_are_opened_on_demand() {
     assert!(!Arc::ptr_eq(&next, &one));
     let opened = control.open(&next).await.expect("open");
     assert_eq!(read(&opened, "file").await, b"new");
+}
+
+/// A snapshot is also found by when it was made, in a place of its own that goes with it.
+#[tokio::test]
+async fn snapshots_are_previous_versions_by_their_time() {
+    let rig = Rig::new().await;
+    let lease = rig.filesystem(mount()).await;
+    write(&lease.get(), "file", b"old", false).await;
+    rig.snapshot("tank@one").await;
+    write(&lease.get(), "file", b"new", false).await;
+    let control = rig
+        .access
+        .control_directory(lease.object(), below("/a"), Snapdir::Hidden);
+    let shadow = control.lookup(ControlNode::Zfs, b"shadow").await;
+    assert!(matches!(
+        shadow.expect("it is there"),
+        ControlEntry::Node(ControlNode::Shadow)
+    ));
+    let entries = control.entries(ControlNode::Shadow).await.expect("entries");
+    let [(name, ControlEntry::Snapshot(listed))] = &entries[..] else {
+        panic!("{entries:?}");
+    };
+    assert!(name.starts_with("@GMT-") && name.len() == 24, "{name}");
+    let found = control.lookup(ControlNode::Shadow, name.as_bytes()).await;
+    let Ok(ControlEntry::Snapshot(found)) = found else {
+        panic!("{found:?}");
+    };
+    assert!(Arc::ptr_eq(listed, &found));
+    let by_name = control.lookup(ControlNode::Snapshots, b"one").await;
+    let Ok(ControlEntry::Snapshot(by_name)) = by_name else {
+        panic!("{by_name:?}");
+    };
+    assert!(!Arc::ptr_eq(&by_name, &found), "each is a place of its own");
+    let opened = control.open(&found).await.expect("open");
+    assert_eq!(read(&opened, "file").await, b"old");
+    // The one place's names are not the other's.
+    for (of, name) in [
+        (ControlNode::Snapshots, name.as_str()),
+        (ControlNode::Shadow, "one"),
+        (ControlNode::Shadow, "@GMT-1999.12.31-23.59.59"),
+    ] {
+        let found = control.lookup(of, name.as_bytes()).await;
+        assert!(matches!(found, Err(FsError::NotFound { .. })), "{found:?}");
+    }
+    let mut places: Vec<_> = control.places_of("one").into_iter().collect();
+    places.sort_by_key(|place| place.directory() == ControlNode::Shadow);
+    let directories: Vec<_> = places.iter().map(|place| place.directory()).collect();
+    assert_eq!(directories, [ControlNode::Snapshots, ControlNode::Shadow]);
+    // Closed by its dataset's name, it is closed everywhere.
+    assert_eq!(control.close(Some("one")).await.len(), 2);
+    assert!(opened.is_closed());
+    let snapshot = ["tank@one".to_owned()];
+    let alone = rig.access.exclusive(&snapshot, Exclusion::Refused).await;
+    drop(alone.expect("nobody has it"));
 }
 
 /// A snapshot that nobody has looked at for a while is closed; what is used stays. In simulated

@@ -17,6 +17,8 @@ mod guid;
 mod iscsi;
 mod jobs;
 mod server;
+mod shares;
+mod smb;
 mod streams;
 mod vdev;
 mod zevents;
@@ -41,6 +43,12 @@ pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
+pub use shares::{
+    ShareClient, ShareList, ShareListReply, ShareReport, ShareTraffic, ZfsShare, ZfsUnshare,
+};
+pub use smb::{
+    SmbUserAdd, SmbUserList, SmbUserListReply, SmbUserPassword, SmbUserRemove, SmbUserReport,
+};
 pub use streams::{
     ReceiveNaming, ReceiveObstacle, ReceivedReport, STREAM_JOB_HEADER, STREAM_PROTOCOL, ZfsReceive,
     ZfsReceiveAbort, ZfsReceiveReply,

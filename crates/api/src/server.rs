@@ -30,11 +30,15 @@ pub struct ServerInfoReply {
 }
 
 /// How something is offered on the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// iSCSI.
     Iscsi,
+    /// NFS.
+    Nfs,
+    /// SMB.
+    Smb,
 }
 
 /// One thing that is offered on the network.
@@ -44,10 +48,13 @@ pub struct ShareInfo {
     pub protocol: Protocol,
     /// The dataset behind it.
     pub dataset: String,
-    /// Name on the network, for iSCSI the IQN.
+    /// Name on the network: for iSCSI the IQN, for NFS the path, for SMB the share.
     pub name: String,
     /// `ADDRESS:PORT`.
     pub address: String,
+    /// Other addresses where it is offered as well.
+    #[serde(default)]
+    pub other_addresses: Vec<String>,
     /// The CHAP name that initiators give; none where everybody is let in.
     #[serde(default)]
     pub user: Option<String>,
@@ -57,6 +64,13 @@ pub struct ShareInfo {
     /// Name of the secret that the target proves itself with.
     #[serde(default)]
     pub mutual: Option<String>,
+    /// By SMB, the users, and with an `@` the groups, that are let in; all users where none are
+    /// named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<String>,
+    /// By SMB, everybody is let in without a password.
+    #[serde(default)]
+    pub is_open: bool,
 }
 
 /// One thing that is meant to be offered on the network, and is not.

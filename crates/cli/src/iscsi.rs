@@ -1,9 +1,6 @@
 //! `millpond iscsi secret`: the secrets that initiators and targets prove who they are with.
 
-use std::io::IsTerminal;
-
-use anyhow::{Context, bail};
-use api::{IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, Secret};
+use api::{IscsiSecretList, IscsiSecretRemove, IscsiSecretSet};
 use clap::{Args, Subcommand};
 
 use crate::client::Client;
@@ -69,7 +66,7 @@ impl Iscsi {
 fn set(client: &Client, name: String, user: Option<String>, generate: bool) -> anyhow::Result<()> {
     let secret = match generate {
         true => None,
-        false => Some(read(&name)?),
+        false => Some(prompt::chosen(&format!("Secret for '{name}':"))?),
     };
     let reply = client.call(&IscsiSecretSet { name, user, secret })?;
     if let Some(warning) = reply.warning {
@@ -79,22 +76,6 @@ fn set(client: &Client, name: String, user: Option<String>, generate: bool) -> a
         println!("{}", secret.0);
     }
     Ok(())
-}
-
-/// Asks for a secret, twice so that a slip is noticed, or reads it.
-fn read(name: &str) -> anyhow::Result<Secret> {
-    let stdin = std::io::stdin();
-    let secret = if stdin.is_terminal() {
-        let secret = prompt::hidden(&format!("Secret for '{name}':"))?;
-        if prompt::hidden("Once more:")? != secret {
-            bail!("the two are not the same; nothing was changed");
-        }
-        secret
-    } else {
-        prompt::line(&mut stdin.lock())?
-    };
-    let text = std::str::from_utf8(&secret).context("the secret is not text")?;
-    Ok(Secret(text.to_owned()))
 }
 
 fn list(client: &Client) -> anyhow::Result<()> {

@@ -20,6 +20,8 @@ mod prompt;
 mod refusals;
 mod rescue;
 mod server;
+mod shares;
+mod user;
 mod version;
 mod zfs;
 mod zpool;
@@ -55,6 +57,10 @@ enum Command {
     Info,
     /// Who may log in to volumes shared by iSCSI
     Iscsi(iscsi::Iscsi),
+    /// List what is shared on the network, who uses it, and how much
+    Shares(shares::Shares),
+    /// Who may log in by SMB
+    User(user::User),
     /// Show the labels and uberblocks of a device or file
     Labels(labels::Labels),
     /// Save the files of a pool that will not open
@@ -165,6 +171,8 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Down => server::down(&Client::new(state, of_root)?),
         Command::Info => server::info(&Client::new(state, of_root)?),
         Command::Iscsi(iscsi) => iscsi.run(&Client::new(state, of_root)?),
+        Command::Shares(shares) => shares.run(&Client::new(state, of_root)?),
+        Command::User(user) => user.run(&Client::new(state, of_root)?),
         Command::Labels(labels) => labels.run(),
         Command::Zpool(command) => zpool::run(command, &Client::new(state, of_root)?, typed),
         Command::Zfs(command) => zfs::run(command, &Client::new(state, of_root)?, typed),

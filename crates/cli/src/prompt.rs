@@ -1,7 +1,9 @@
 //! Secrets from the terminal or from standard input.
 
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, IsTerminal, Read, Write};
 
+use anyhow::{Context, bail};
+use api::Secret;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
@@ -16,6 +18,23 @@ pub fn line(from: &mut dyn BufRead) -> anyhow::Result<Zeroizing<Vec<u8>>> {
         line.pop();
     }
     Ok(line)
+}
+
+/// Asks for a secret that somebody chooses, twice so that a slip is noticed; or reads it, where
+/// standard input is no terminal.
+pub fn chosen(question: &str) -> anyhow::Result<Secret> {
+    let stdin = std::io::stdin();
+    let secret = if stdin.is_terminal() {
+        let secret = hidden(question)?;
+        if hidden("Once more:")? != secret {
+            bail!("the two are not the same; nothing was changed");
+        }
+        secret
+    } else {
+        line(&mut stdin.lock())?
+    };
+    let text = std::str::from_utf8(&secret).context("the secret is not text")?;
+    Ok(Secret(text.to_owned()))
 }
 
 /// Asks at the terminal, which shows nothing meanwhile.

@@ -1,5 +1,6 @@
 //! `millpond up`, `millpond daemon`, `millpond down`, `millpond info`.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use api::{Protocol, ServerInfo, ServerStop};
@@ -10,12 +11,31 @@ use crate::client::Client;
 /// Options of the server.
 #[derive(Debug, Args)]
 pub struct Daemon {
-    /// Where iSCSI listens
+    /// Where iSCSI listens; several times for several portals of one portal group
     #[arg(long, default_value = "127.0.0.1:3260")]
-    iscsi: std::net::SocketAddr,
-    /// Share volumes with everybody on the network where millpond:iscsi names no secret
+    iscsi: Vec<SocketAddr>,
+    /// Most sessions of iSCSI initiators (default: 4096)
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    iscsi_sessions: Option<u16>,
+    /// Most connections of one iSCSI session (default: 8)
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    iscsi_connections: Option<u16>,
+    /// Most memory for what iSCSI sessions have under way (default: a quarter of the cache's)
+    #[arg(long)]
+    iscsi_memory: Option<String>,
+    /// Where NFS listens
+    #[arg(long, default_value = "127.0.0.1:2049")]
+    nfs: SocketAddr,
+    /// Answer NFS clients on port 111 too, where they look for the lock manager
+    #[arg(long)]
+    portmapper: bool,
+    /// Share with everybody on the network where millpond:iscsi names no secret, sharenfs nobody
     #[arg(long)]
     insecure: bool,
+    /// Where SMB listens while something is shared by it, or 'off' (default: port 445 of every
+    /// address; with 'up' of 127.0.0.1, or another one that is free)
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = smb)]
+    smb: Option<daemon::SmbListen>,
     /// Most memory for the cache, such as 2G (default: a quarter of the machine's)
     #[arg(long)]
     cache: Option<String>,
@@ -39,6 +59,20 @@ fn size(text: Option<&str>) -> anyhow::Result<Option<u64>> {
         .transpose()
 }
 
+/// Where SMB listens by default.
+const SMB_EVERYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 445);
+const SMB_HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 445);
+
+fn smb(text: &str) -> Result<daemon::SmbListen, String> {
+    match text {
+        "off" => Ok(daemon::SmbListen::Off),
+        address => match address.parse() {
+            Ok(address) => Ok(daemon::SmbListen::At(address)),
+            Err(_) => Err("write an address and a port, such as 192.0.2.1:445, or 'off'".into()),
+        },
+    }
+}
+
 /// The daemon's errors say their causes themselves.
 fn complete(error: daemon::DaemonError) -> anyhow::Error {
     anyhow::Error::msg(error.to_string())
@@ -57,11 +91,18 @@ fn log_to_stderr() {
 }
 
 impl Daemon {
-    fn options(&self, state: PathBuf) -> anyhow::Result<daemon::Options> {
+    fn options(&self, state: PathBuf, smb: daemon::SmbListen) -> anyhow::Result<daemon::Options> {
         Ok(daemon::Options {
             state,
-            iscsi_address: self.iscsi,
+            iscsi_addresses: self.iscsi.clone(),
+            iscsi_sessions: self.iscsi_sessions.map(usize::from),
+            iscsi_connections: self.iscsi_connections,
+            iscsi_memory_bytes: size(self.iscsi_memory.as_deref())?,
             iscsi_insecure: self.insecure,
+            nfs_address: self.nfs,
+            nfs_insecure: self.insecure,
+            nfs_portmapper: self.portmapper,
+            smb: self.smb.unwrap_or(smb),
             cache_bytes: size(self.cache.as_deref())?,
         })
     }
@@ -69,7 +110,8 @@ impl Daemon {
     /// Runs the server until it is told to stop.
     pub fn run(self, state: PathBuf) -> anyhow::Result<()> {
         log_to_stderr();
-        daemon::run(self.options(state)?, None).map_err(complete)
+        let smb = daemon::SmbListen::At(SMB_EVERYWHERE);
+        daemon::run(self.options(state, smb)?, None).map_err(complete)
     }
 }
 
@@ -81,7 +123,8 @@ impl Up {
             size_bytes: size(self.size.as_deref())?,
             mountpoint: self.mountpoint.map(std::path::absolute).transpose()?,
         };
-        daemon::run(self.daemon.options(state)?, Some(default_pool)).map_err(complete)
+        let smb = daemon::SmbListen::Near(SMB_HERE);
+        daemon::run(self.daemon.options(state, smb)?, Some(default_pool)).map_err(complete)
     }
 }
 
@@ -93,9 +136,12 @@ pub fn down(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn protocol(protocol: Protocol) -> &'static str {
+/// What a protocol is called.
+pub(crate) fn protocol(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Iscsi => "iscsi",
+        Protocol::Nfs => "nfs",
+        Protocol::Smb => "smb",
     }
 }
 
@@ -118,13 +164,27 @@ pub fn info(client: &Client) -> anyhow::Result<()> {
         }
     );
     for share in &info.shares {
-        let who = match (&share.user, &share.mutual) {
-            (Some(user), None) => format!("CHAP as {user}"),
-            (Some(user), Some(mutual)) => format!("CHAP as {user}, mutual with secret {mutual}"),
-            (None, _) => "no CHAP".into(),
+        let who = match share.protocol {
+            Protocol::Iscsi => match (&share.user, &share.mutual) {
+                (Some(user), None) => ", CHAP as ".to_owned() + user,
+                (Some(user), Some(mutual)) => {
+                    format!(", CHAP as {user}, mutual with secret {mutual}")
+                }
+                (None, _) => ", no CHAP".into(),
+            },
+            // Who is let in is told in the words of sharenfs.
+            Protocol::Nfs => String::new(),
+            Protocol::Smb if share.is_open => ", everybody".into(),
+            Protocol::Smb if share.only.is_empty() => ", all users".into(),
+            Protocol::Smb => format!(", only {}", share.only.join(", ")),
         };
+        let others: String = share
+            .other_addresses
+            .iter()
+            .map(|address| format!(" and {address}"))
+            .collect();
         println!(
-            "{}: {} at {} ({}), {who}",
+            "{}: {} at {}{others} ({}){who}",
             protocol(share.protocol),
             share.name,
             share.address,

@@ -8,11 +8,13 @@ use filesystem::ZplInit;
 use volume::ZvolInit;
 
 use crate::error::from_dataset;
+use crate::iscsi::ISCSI_PROPERTY;
+use crate::nfs::NFS_PROPERTY;
 use crate::owners::OwnedQuota;
 use crate::pools::OpenPool;
 use crate::properties::by_full_names;
 use crate::service::Service;
-use crate::shares::ISCSI_PROPERTY;
+use crate::smb::SMB_PROPERTY;
 use crate::zpool::typed;
 
 /// Block size of a volume that is not told one (`ZVOL_DEFAULT_BLOCKSIZE`, OpenZFS 2.2 on).
@@ -81,6 +83,12 @@ pub(crate) async fn zfs_create(
     for (name, value) in &typed {
         if name == ISCSI_PROPERTY {
             service.check_share(value)?;
+        }
+        if name == NFS_PROPERTY {
+            service.check_nfs_share(value)?;
+        }
+        if name == SMB_PROPERTY {
+            crate::smb::check_property(value)?;
         }
     }
     if !call.parents

@@ -8,15 +8,20 @@
 //! Four files make a raidz1: one may be damaged or lost without loss. Together they may grow to
 //! most of what is free where the state directory is; they take that space only as they fill.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use api::{
     DeviceSpec, Failure, FailureKind, IscsiSecretSet, Refusal, Secret, Settings, ShareInfo,
     VdevClass, VdevLayout, VdevSpec, ZfsCreate, ZfsSet, ZpoolCreate, ZpoolImport,
 };
+use dataset::PropertySource;
+use serve_nfs::{NFS_PORT, ServerError};
 
+use crate::iscsi::ISCSI_PROPERTY;
+use crate::nfs::NFS_PROPERTY;
 use crate::service::Service;
-use crate::shares::ISCSI_PROPERTY;
+use crate::smb::SMB_PROPERTY;
 use crate::{DaemonError, DefaultPool};
 
 /// Name of the pool.
@@ -25,6 +30,8 @@ const POOL: &str = "pond";
 const VOLUME: &str = "pond/volume";
 /// Name of the secret that it is shared with.
 const SECRET: &str = "pond";
+/// Who may mount its filesystem by NFS: this machine's root, which owns what is in it.
+const NFS_SHARE: &str = "rw=127.0.0.1:[::1],no_root_squash";
 /// Files that the pool is made of.
 const DISKS: u64 = 4;
 /// Smallest file that makes a useful vdev, in bytes (OpenZFS's least is 64 MiB).
@@ -44,6 +51,7 @@ pub(crate) async fn bring_up(
         .listen()
         .await
         .map_err(|source| DaemonError::Iscsi { source })?;
+    listen_nfs(service).await?;
     let failed = |what: String| move |source| DaemonError::DefaultPool { what, source };
     let disks = service.state().directory().join("disks");
     if service.pools.get(POOL).is_err() {
@@ -63,10 +71,48 @@ pub(crate) async fn bring_up(
             return created.map(|()| secret).map_err(failed(what));
         }
     }
+    if let Err(failure) = share_filesystem(service).await {
+        eprintln!("{POOL} is not shared by NFS: {failure}");
+    }
     Ok(guard(service).await.unwrap_or_else(|failure| {
         eprintln!("{VOLUME} stays open to everybody who can reach it: {failure}");
         None
     }))
+}
+
+/// Has NFS listen, on another port where its own is taken (by the kernel's server, for instance):
+/// who mounts the default pool's filesystem is told the port.
+async fn listen_nfs(service: &Service) -> Result<(), DaemonError> {
+    let listening = match service.nfs.listen().await {
+        Err(ServerError::AddressInUse { address }) if address.port() == NFS_PORT => {
+            service.nfs.set_address(SocketAddr::new(address.ip(), 0));
+            service.nfs.listen().await
+        }
+        listening => listening,
+    };
+    listening.map_err(|source| DaemonError::Nfs { source })
+}
+
+/// Shares the filesystem of a pool from before there was NFS with this machine, as that of a new
+/// one is.
+async fn share_filesystem(service: &Service) -> Result<(), Failure> {
+    let open = service.pools.get(POOL)?;
+    let setting = open.pool.dsl().properties().get(POOL, NFS_PROPERTY).await;
+    let is_unset = setting.is_ok_and(|setting| setting.source == PropertySource::Default);
+    if !is_unset || open.pool.is_read_only() {
+        return Ok(());
+    }
+    let call = ZfsSet {
+        names: vec![POOL.into()],
+        command: format!("zfs set {NFS_PROPERTY}={NFS_SHARE} {POOL} (millpond up)"),
+        properties: Settings::from([(NFS_PROPERTY.into(), NFS_SHARE.into())]),
+        ..ZfsSet::default()
+    };
+    let changed = crate::properties::zfs_set(service, call).await?;
+    for warning in changed.warnings {
+        eprintln!("{warning}");
+    }
+    Ok(())
 }
 
 /// What the volume is shared with.
@@ -170,6 +216,15 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
         .mountpoint
         .clone()
         .unwrap_or_else(|| service.state().directory().join("mnt"));
+    let mountpoint = mountpoint.to_string_lossy().into_owned();
+    let mut properties = Settings::from([
+        ("mountpoint".into(), mountpoint),
+        (NFS_PROPERTY.into(), NFS_SHARE.into()),
+    ]);
+    // To those on this host who get a user: who starts the server by hand finds it all.
+    if service.smb.is_possible().await {
+        properties.insert(SMB_PROPERTY.into(), "on".into());
+    }
     let call = ZpoolCreate {
         name: POOL.into(),
         vdevs: vec![VdevSpec {
@@ -177,10 +232,7 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
             layout: VdevLayout::Raidz { parity: 1, devices },
         }],
         properties: Settings::from([("ashift".into(), "12".into())]),
-        filesystem_properties: Settings::from([(
-            "mountpoint".into(),
-            mountpoint.to_string_lossy().into_owned(),
-        )]),
+        filesystem_properties: properties,
         command: format!("zpool create {POOL} (millpond up)"),
         ..ZpoolCreate::default()
     };
@@ -244,6 +296,18 @@ fn login_lines(share: &ShareInfo, secret: Option<&Secret>) -> Vec<String> {
     lines
 }
 
+/// How Linux mounts a share.
+fn mount_line(share: &ShareInfo) -> String {
+    let (host, port) = share
+        .address
+        .rsplit_once(':')
+        .unwrap_or((&share.address, "2049"));
+    format!(
+        "mount -t nfs -o vers=3,proto=tcp,port={port},mountport={port},nolock {host}:{} /mnt",
+        share.name
+    )
+}
+
 /// Prints what runs, and lines to paste. `secret` is that of the default pool's volume, if it was
 /// made up just now.
 pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
@@ -300,7 +364,27 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
             label = "";
         }
     }
-    for refused in service.volumes.not_shared() {
+    for share in service.nfs.offered() {
+        println!(
+            "  filesystem  {} by NFS at {}",
+            share.dataset, share.address
+        );
+        println!("              mount:   {}", mount_line(&share));
+    }
+    for share in service.smb.shares() {
+        let (name, address) = (&share.name, &share.address);
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, "445"));
+        println!(
+            "  filesystem  {} by SMB as {name} at {address}, for users that '{prefix}millpond user \
+             add NAME' makes",
+            share.dataset
+        );
+        println!(
+            "              mount:   mount -t cifs //{host}/{name} /mnt -o \
+             port={port},username=NAME"
+        );
+    }
+    for refused in service.not_shared() {
         println!("  not shared  {} ({})", refused.dataset, refused.why);
     }
     println!("  look around: {prefix}millpond zpool status   and   {prefix}millpond zfs list");

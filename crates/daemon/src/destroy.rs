@@ -266,6 +266,7 @@ async fn put_away_and_destroy(
     let mut mounted = service.mounts.last_first(&open.pool.name());
     mounted.retain(|name| doomed.contains(name));
     let mut taken = service.take_away(open, mounted, mode).await?;
+    service.end_nfs(names).await;
     let mut done = 0;
     let destroying = async {
         for name in names.iter().filter(|name| !name.contains('@')) {
@@ -305,6 +306,9 @@ async fn put_away_and_destroy(
             tracing::warn!("{failure}");
         }
         for warning in service.open_volumes(open).await {
+            tracing::warn!("{warning}");
+        }
+        for warning in service.follow_nfs(open, &open.pool.name()).await {
             tracing::warn!("{warning}");
         }
         return outcome;

@@ -49,6 +49,12 @@ pub enum DaemonError {
         /// Why.
         source: serve_iscsi::ServerError,
     },
+    /// NFS cannot listen.
+    #[error("{source}")]
+    Nfs {
+        /// Why.
+        source: serve_nfs::ServerError,
+    },
     /// Threads could not be started.
     #[error(
         "the runtime could not be started: {source}; check the limits on threads and open files"

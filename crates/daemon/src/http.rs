@@ -16,9 +16,10 @@ use std::time::Duration;
 use api::{
     Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
     IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, STREAM_JOB_HEADER,
-    STREAM_PROTOCOL, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys,
-    ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsReceive, ZfsReceiveAbort,
-    ZfsRename, ZfsRewrite, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount,
+    STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
+    SmbUserRemove, ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey,
+    ZfsMount, ZfsMountList, ZfsProject, ZfsReceive, ZfsReceiveAbort, ZfsRename, ZfsRewrite,
+    ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
     ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach,
     ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize,
     ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen,
@@ -196,6 +197,8 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service, call).await })
         .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service, call).await })
         .on(|service, call: ZfsUnmount| async move { zfs::zfs_unmount(&service, call).await })
+        .on(|service, call: ZfsShare| async move { service.zfs_share(call).await })
+        .on(|service, call: ZfsUnshare| async move { service.zfs_unshare(call).await })
         .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service, &call).await })
         .on(|service, call: ZfsProject| async move { owners::zfs_project(&service, call).await })
         .on_job(|service, call: ZfsRewrite, work| async move {
@@ -216,6 +219,11 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: IscsiSecretRemove| async move {
             service.iscsi_secret_remove(call).await
         })
+        .on(|service, _: ShareList| async move { Ok(service.share_list().await) })
+        .on(|service, call: SmbUserAdd| async move { service.smb_user_add(call).await })
+        .on(|service, call: SmbUserPassword| async move { service.smb_user_password(call).await })
+        .on(|service, call: SmbUserList| async move { service.smb_user_list(&call).await })
+        .on(|service, call: SmbUserRemove| async move { service.smb_user_remove(call).await })
         .on(|service, _: ZfsMountList| async move { Ok(service.zfs_mounts()) })
         .with_events()
         .router

@@ -116,6 +116,7 @@ pub(crate) async fn zfs_load_key(service: &Service, call: ZfsLoadKey) -> Result<
     }
     if call.mount {
         failures.extend(service.mount_all(&open).await);
+        failures.extend(service.follow_nfs(&open, &call.name).await);
     }
     if failures.is_empty() {
         return Ok(Empty {});

@@ -6,7 +6,8 @@
 //! takes long is a job ([`jobs`]), and what happens is told as events ([`events`]).
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API),
-//! `pools.json` (what to import at the next start), `iscsi-secrets.json` (for CHAP), `zvol/`
+//! `pools.json` (what to import at the next start), `iscsi-secrets.json` (for CHAP), `smb/` (all
+//! that Samba keeps, with its users), `zvol/`
 //! (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All of it is
 //! its user's alone. Where that is root, others pass through to the socket, to `zvol/` and to
 //! `mnt/`, which have modes of their own.
@@ -29,10 +30,12 @@ mod error;
 mod events;
 mod http;
 mod import;
+mod iscsi;
 mod jobs;
 mod keys;
 mod mounts;
 mod names;
+mod nfs;
 mod owners;
 mod pools;
 mod properties;
@@ -40,11 +43,13 @@ mod receive;
 mod reopen;
 mod replication;
 mod reports;
+mod reservations;
 mod rewrite;
 mod scrub;
 mod secrets;
 mod service;
 mod shares;
+mod smb;
 mod spares;
 mod split;
 mod state;
@@ -61,6 +66,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::DaemonError;
+pub use smb::SmbListen;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::Service;
@@ -77,10 +83,25 @@ const LAST_TASKS: Duration = Duration::from_secs(10);
 pub struct Options {
     /// The state directory: socket, pool cache, volumes as files.
     pub state: PathBuf,
-    /// Where iSCSI listens.
-    pub iscsi_address: SocketAddr,
+    /// Where iSCSI listens: the portals of one portal group.
+    pub iscsi_addresses: Vec<SocketAddr>,
+    /// Most sessions of iSCSI initiators; 4096 where not given.
+    pub iscsi_sessions: Option<usize>,
+    /// Most connections of one session; 8 where not given.
+    pub iscsi_connections: Option<u16>,
+    /// Most memory for what iSCSI sessions have under way in bytes; a quarter of the cache's,
+    /// within bounds, where not given.
+    pub iscsi_memory_bytes: Option<u64>,
     /// Share volumes with everybody on the network whose property does not ask for CHAP.
     pub iscsi_insecure: bool,
+    /// Where NFS listens.
+    pub nfs_address: SocketAddr,
+    /// Answer on a portmapper's port too, so that clients find the programs.
+    pub nfs_portmapper: bool,
+    /// Share filesystems with everybody on the network whose property names nobody.
+    pub nfs_insecure: bool,
+    /// Where SMB listens, while something is shared by it.
+    pub smb: SmbListen,
     /// Most memory for the cache in bytes; a quarter of the machine's where not given.
     pub cache_bytes: Option<u64>,
 }
@@ -174,6 +195,11 @@ async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<()
         Some(wanted) => default_pool::bring_up(&service, wanted).await,
         None => Ok(None),
     };
+    service.nfs.begin().await;
+    if default_pool.is_some() {
+        // What is printed tells what is shared.
+        service.smb.settle().await;
+    }
     let (listening, secret) = match brought_up {
         Ok(secret) => (http::listen(Arc::clone(&service)).await, secret),
         Err(error) => (Err(error), None),

@@ -74,6 +74,12 @@ impl Mounts {
             .map(|mounted| mounted.mountpoint.clone())
     }
 
+    /// Which mount of a dataset there is, and what completes when it is gone, whoever took it away.
+    pub(crate) fn end_of(&self, name: &str) -> Option<(u64, impl Future<Output = ()> + use<>)> {
+        let mounted = self.by_name.lock().get(name).cloned()?;
+        Some((mounted.order, async move { mounted.mount.ended().await }))
+    }
+
     /// Whether a dataset was mounted when `table` was read.
     pub(crate) fn is_mounted_in(&self, table: Option<&MountTable>, name: &str) -> bool {
         let by_name = self.by_name.lock();
@@ -294,7 +300,10 @@ impl Service {
 
     /// Which filesystems of a pool want to be mounted, and where; and why that cannot be told of
     /// others.
-    async fn wanted_mounts(&self, open: &OpenPool) -> (Vec<(PathBuf, String)>, Vec<String>) {
+    pub(crate) async fn wanted_mounts(
+        &self,
+        open: &OpenPool,
+    ) -> (Vec<(PathBuf, String)>, Vec<String>) {
         let (name, options) = (
             open.pool.name(),
             ListOptions {
@@ -368,6 +377,8 @@ impl Service {
         })?;
         let outcome = self.attach(open, name, path, overlay, options).await;
         let back = self.bring_back(open, taken).await;
+        // Who mounted it finds it shared.
+        self.smb.settle().await;
         outcome.and(back)
     }
 
@@ -442,6 +453,7 @@ impl Service {
             .by_name
             .lock()
             .insert(name.to_owned(), Arc::new(mounted));
+        self.share_by_smb(open, name).await;
         Ok(())
     }
 
@@ -528,8 +540,15 @@ impl Service {
             return Ok(());
         };
         let doing = format!("cannot unmount '{name}'");
+        // Processes that share it are in it.
+        self.smb.withdraw(&[name.to_owned()]).await;
         // One that somebody unmounted by hand may be in use elsewhere.
         let detached = mounted.mount.detach(mode).await;
+        if detached.is_err()
+            && let Ok(open) = self.pools.of_dataset(name)
+        {
+            self.share_by_smb(&open, name).await;
+        }
         detached.map_err(|error| from_mount(&doing, &error))?;
         // While the pool is suspended it stays listed, and is closed before it is mounted again.
         let closing = mounted.mount.lease().close();
@@ -556,7 +575,8 @@ impl Service {
         mode: UnmountMode,
     ) -> Result<Vec<Taken>, Failure> {
         let mut taken = Vec::new();
-        for name in names {
+        self.smb.withdraw(&names).await;
+        for name in names.clone() {
             let Some(mounted) = self.mounts.by_name.lock().get(&name).cloned() else {
                 continue;
             };
@@ -575,6 +595,9 @@ impl Service {
             if let Err(failure) = outcome {
                 // What stands in the way of one does not keep the others away.
                 let _ = self.bring_back(open, taken).await;
+                for name in &names {
+                    self.share_by_smb(open, name).await;
+                }
                 return Err(failure);
             }
         }
@@ -634,6 +657,7 @@ impl Service {
             if let Some(mounted) = mounted {
                 mounted.mount.release_snapshots(Some(snapshot)).await;
             }
+            self.nfs.shares().release_snapshot(head, snapshot).await;
             // One of a volume whose file is open stays so, and cannot be destroyed.
             if let Err(failure) = self.close_volume(name, UnmountMode::Clean).await {
                 tracing::debug!("{failure}");
@@ -657,6 +681,8 @@ impl Service {
                     from_mount(&doing, &error)
                 })?;
             }
+            // Whoever looks at it through NFS opens it again, if it is still there.
+            self.nfs.shares().release_snapshot(head, snapshot).await;
         }
         Ok(())
     }

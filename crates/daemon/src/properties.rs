@@ -5,7 +5,7 @@
 //! refused changes nothing. What the dataset keeps as properties is then stored at once, all or
 //! none; a volume gets its new size last, as what is cut off is gone.
 
-use api::{Failure, FailureKind, ZfsChanged, ZfsInherit, ZfsSet};
+use api::{Failure, FailureKind, Protocol, ZfsChanged, ZfsInherit, ZfsSet};
 use dataset::props::{find, full_name};
 use dataset::{DatasetError, DatasetKind, ListOptions, PropertyChange, PropertySource};
 use filesystem::FsError;
@@ -13,11 +13,13 @@ use serve_fuse::UnmountMode;
 
 use crate::create::volume_reservation;
 use crate::error::{all_done, from_access, from_dataset};
+use crate::iscsi::ISCSI_PROPERTY;
 use crate::mounts::{Place, Taken, is_at_or_below};
+use crate::nfs::{NFS_PROPERTY, SHARE_PROPERTIES};
 use crate::owners::OwnedQuota;
 use crate::pools::OpenPool;
 use crate::service::Service;
-use crate::shares::ISCSI_PROPERTY;
+use crate::smb::SMB_PROPERTY;
 
 /// Properties that the kernel's mount has a part in.
 const ON_MOUNTS: [&str; 6] = [
@@ -155,6 +157,12 @@ pub(crate) async fn zfs_set(service: &Service, call: ZfsSet) -> Result<ZfsChange
     for (name, value) in &properties {
         if name == ISCSI_PROPERTY {
             service.check_share(value)?;
+        }
+        if name == NFS_PROPERTY {
+            service.check_nfs_share(value)?;
+        }
+        if name == SMB_PROPERTY {
+            crate::smb::check_property(value)?;
         }
     }
     let (quotas, properties) = OwnedQuota::split("cannot set property", &properties)?;
@@ -403,6 +411,17 @@ async fn change_properties(
         warnings = put_where_it_belongs(service, &open, name, taken, has_new_place).await?;
     }
     follow_properties(service, &open, name, is_filesystem, changes).await?;
+    let has = |name: &str| changes.iter().any(|(changed, _)| changed == name);
+    if has(NFS_PROPERTY) {
+        let again = service.share_again(&open, name, Some(Protocol::Nfs));
+        warnings.extend(again.await);
+    } else if is_filesystem && SHARE_PROPERTIES.into_iter().any(has) {
+        warnings.extend(service.follow_nfs(&open, name).await);
+    }
+    if is_filesystem && has(SMB_PROPERTY) {
+        let again = service.share_again(&open, name, Some(Protocol::Smb));
+        warnings.extend(again.await);
+    }
     Ok(warnings)
 }
 

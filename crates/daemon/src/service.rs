@@ -18,6 +18,7 @@ use futures::future::join_all;
 use parking_lot::Mutex;
 use pool::{HostIdentity, ImportSpec, MissingLogs, Pool, ScanSpec};
 use serve_fuse::UnmountMode;
+use serve_iscsi::Limits;
 use tokio::sync::{Notify, watch};
 
 use crate::background::{self, Background};
@@ -25,8 +26,11 @@ use crate::error::{from_access, from_pool, suspended};
 use crate::events::Events;
 use crate::jobs::Jobs;
 use crate::mounts::Mounts;
+use crate::nfs::Nfs;
 use crate::pools::{OpenPool, Pools};
 use crate::secrets::Secrets;
+use crate::shares::Withheld;
+use crate::smb::Smb;
 use crate::state::{CachedPool, State};
 use crate::volumes::Volumes;
 use crate::{DaemonError, Options};
@@ -35,6 +39,10 @@ use crate::{DaemonError, Options};
 /// quarter of the cache's limit.
 const ISCSI_BYTES_MIN: u64 = 128 << 20;
 const ISCSI_BYTES_MAX: u64 = 4 << 30;
+
+/// The same for NFS, of which it is an eighth.
+const NFS_BYTES_MIN: u64 = 64 << 20;
+const NFS_BYTES_MAX: u64 = 1 << 30;
 
 /// How long those who make or import a pool may take when the server leaves.
 const LAST_IMPORTS: Duration = Duration::from_secs(30);
@@ -49,7 +57,10 @@ pub(crate) struct Service {
     pub(crate) host: HostIdentity,
     pub(crate) mounts: Mounts,
     pub(crate) volumes: Volumes,
+    pub(crate) nfs: Nfs,
     pub(crate) secrets: Secrets,
+    pub(crate) smb: Arc<Smb>,
+    pub(crate) withheld: Withheld,
     pub(crate) events: Arc<Events>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) pools: Pools,
@@ -59,6 +70,19 @@ pub(crate) struct Service {
     stopped: watch::Sender<bool>,
 }
 
+/// What iSCSI may use.
+fn iscsi_limits(options: &Options, cache_bytes: u64) -> Limits {
+    let limits = Limits::default();
+    let memory_bytes = (cache_bytes / 4).clamp(ISCSI_BYTES_MIN, ISCSI_BYTES_MAX);
+    Limits {
+        memory_bytes: options.iscsi_memory_bytes.unwrap_or(memory_bytes),
+        sessions: options.iscsi_sessions.unwrap_or(limits.sessions),
+        connections_of_session: options
+            .iscsi_connections
+            .unwrap_or(limits.connections_of_session),
+    }
+}
+
 impl Service {
     /// Prepares everything but imports nothing.
     pub(crate) async fn new(options: &Options, state: State) -> Result<Arc<Self>, DaemonError> {
@@ -66,19 +90,29 @@ impl Service {
         let cache_bytes = options.cache_bytes.unwrap_or_else(|| memory_bytes() / 4);
         let volumes = Volumes::new(
             state.directory().join("zvol"),
-            options.iscsi_address,
+            options.iscsi_addresses.clone(),
             options.iscsi_insecure,
-            (cache_bytes / 4).clamp(ISCSI_BYTES_MIN, ISCSI_BYTES_MAX),
+            iscsi_limits(options, cache_bytes),
+        );
+        let nfs = Nfs::new(
+            options.nfs_address,
+            options.nfs_portmapper,
+            options.nfs_insecure,
+            (cache_bytes / 8).clamp(NFS_BYTES_MIN, NFS_BYTES_MAX),
         );
         let state = Arc::new(state);
         let events = Arc::new(Events::default());
+        let host = host_identity();
         Ok(Arc::new(Self {
             jobs: Jobs::new(Arc::clone(&events)),
             events,
             world: World::system(threads),
-            host: host_identity(),
+            smb: Smb::new(state.directory(), &host.hostname, options.smb),
+            withheld: Withheld::default(),
+            host,
             mounts: Mounts::default(),
             volumes,
+            nfs,
             secrets: Secrets::load(state.directory()),
             pools: Pools::new(Arc::clone(&state), cache_bytes),
             state,
@@ -125,12 +159,16 @@ impl Service {
         self.events.tell_of(&open.pool, EventKind::PoolImported);
         tokio::spawn(background::watch(Arc::clone(&open)));
         tokio::spawn(crate::spares::watch(Arc::clone(&open)));
+        tokio::spawn(crate::receive::destroy_interrupted(Arc::clone(&open)));
         let _admin = open.admin.lock().await;
         let mut warnings = Vec::new();
         if mount {
             warnings.extend(self.mount_all(&open).await);
         }
         warnings.extend(self.open_volumes(&open).await);
+        if mount {
+            warnings.extend(self.follow_nfs(&open, &open.pool.name()).await);
+        }
         warnings
     }
 
@@ -187,7 +225,10 @@ impl Service {
 
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
     pub(crate) async fn shut_down(&self) {
+        // First: clients that ask later find their files with the next server.
+        self.nfs.stop_serving().await;
         self.volumes.stop_serving().await;
+        self.smb.stop().await;
         // What is being imported is exported below; what hangs meanwhile is as after a crash.
         if tokio::time::timeout(LAST_IMPORTS, self.pools.close_names())
             .await
@@ -247,6 +288,7 @@ impl Service {
         mode: UnmountMode,
     ) -> Result<Leaving, Failure> {
         let name = open.pool.name();
+        self.end_nfs_of_pool(open).await;
         let mounted = self.mounts.last_first(&name);
         let directories = self.mounts.own_directories(&mounted);
         let released = async {
@@ -266,6 +308,9 @@ impl Service {
             Ok(leaving) => leaving,
             Err(failure) => {
                 for warning in self.open_volumes(open).await {
+                    tracing::warn!("{warning}");
+                }
+                for warning in self.follow_nfs(open, &name).await {
                     tracing::warn!("{warning}");
                 }
                 return Err(failure);
@@ -336,8 +381,8 @@ impl Service {
                 .iter()
                 .map(|open| open.pool.name())
                 .collect(),
-            shares: self.volumes.shares(&self.secrets),
-            not_shared: self.volumes.not_shared(),
+            shares: self.offered(),
+            not_shared: self.not_shared(),
         }
     }
 }

@@ -67,7 +67,7 @@ const PRIVATE: [&str; 5] = [
 ];
 
 /// What else is in it.
-const FOR_ALL: [&str; 3] = ["millpond.sock", "zvol", "mnt"];
+const FOR_ALL: [&str; 4] = ["millpond.sock", "zvol", "mnt", "smb"];
 
 /// Sees to it that others cannot read the state directory. One in which others keep things for all
 /// to read is left as it is, but for what is ours in it.

@@ -14,14 +14,14 @@ use api::{Failure, FailureKind};
 use dataset::ListOptions;
 use parking_lot::Mutex;
 use serve_fuse::{UnmountMode, ZvolDirectory};
-use serve_iscsi::{Server, TargetSet};
+use serve_iscsi::{Limits, Server, TargetSet};
 use volume::Volume;
 
 use crate::error::{from_access, from_dataset, from_mount};
+use crate::iscsi::Sharing;
 use crate::mounts::is_at_or_below;
 use crate::pools::OpenPool;
 use crate::service::Service;
-use crate::shares::Sharing;
 
 /// How often it is asked whether an open file is still open, and how long apart.
 const CLOSE_ASKS: u32 = 20;
@@ -37,38 +37,38 @@ struct OpenVolume {
 pub(crate) struct Volumes {
     directory_path: PathBuf,
     /// Where iSCSI is to listen, and since it does, where it does: port 0 is another one then.
-    address: Mutex<SocketAddr>,
+    addresses: Mutex<Vec<SocketAddr>>,
     /// Whether volumes are shared with everybody on the network where their property says so.
     pub(crate) is_insecure: bool,
     directory: tokio::sync::Mutex<Option<Arc<ZvolDirectory>>>,
-    server: tokio::sync::Mutex<Option<Server>>,
+    /// One for each address; none before the first share.
+    servers: tokio::sync::Mutex<Vec<Server>>,
     targets: Arc<TargetSet>,
     by_name: Mutex<BTreeMap<String, OpenVolume>>,
 }
 
 impl Volumes {
     /// Nothing open yet, nothing mounted, nothing listening.
-    /// iSCSI may have `memory_bytes` for what its sessions have under way.
     pub(crate) fn new(
         directory_path: PathBuf,
-        address: SocketAddr,
+        addresses: Vec<SocketAddr>,
         is_insecure: bool,
-        memory_bytes: u64,
+        limits: Limits,
     ) -> Self {
         Self {
             directory_path,
-            address: Mutex::new(address),
+            addresses: Mutex::new(addresses),
             is_insecure,
             directory: tokio::sync::Mutex::new(None),
-            server: tokio::sync::Mutex::new(None),
-            targets: Arc::new(TargetSet::with_memory_bytes(memory_bytes)),
+            servers: tokio::sync::Mutex::default(),
+            targets: Arc::new(TargetSet::with_limits(limits)),
             by_name: Mutex::new(BTreeMap::new()),
         }
     }
 
     /// Where iSCSI listens, or will.
-    pub(crate) fn address(&self) -> SocketAddr {
-        *self.address.lock()
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.lock().clone()
     }
 
     /// What is offered by iSCSI.
@@ -157,21 +157,38 @@ impl Volumes {
         names.cloned().collect()
     }
 
-    /// Makes sure that iSCSI listens.
+    /// Makes sure that iSCSI listens, at all its addresses or none.
     pub(crate) async fn listen(&self) -> Result<(), serve_iscsi::ServerError> {
-        let mut server = self.server.lock().await;
-        if server.is_none() {
-            let bound = Server::bind(self.address(), Arc::clone(&self.targets)).await?;
-            *self.address.lock() = bound.local_address();
-            *server = Some(bound);
+        let mut servers = self.servers.lock().await;
+        if !servers.is_empty() {
+            return Ok(());
         }
+        let mut bound = Vec::new();
+        for address in self.addresses() {
+            match Server::bind(address, Arc::clone(&self.targets)).await {
+                Ok(server) => bound.push(server),
+                Err(error) => {
+                    for server in bound {
+                        server.stop_listening().await;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        *self.addresses.lock() = bound.iter().map(Server::local_address).collect();
+        *servers = bound;
         Ok(())
     }
 
     /// Logs initiators out and stops listening.
     pub(crate) async fn stop_serving(&self) {
-        if let Some(server) = self.server.lock().await.take() {
-            server.shutdown().await;
+        let mut servers = std::mem::take(&mut *self.servers.lock().await);
+        let last = servers.pop();
+        for server in servers {
+            server.stop_listening().await;
+        }
+        if let Some(last) = last {
+            last.shutdown().await;
         }
     }
 

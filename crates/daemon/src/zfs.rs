@@ -214,10 +214,15 @@ pub(crate) async fn mount_created(
     open: &OpenPool,
     name: &str,
 ) -> Result<(), Failure> {
-    match service.place(open, name).await? {
+    let mounted = match service.place(open, name).await? {
         (Place::At(path), true) => service.mount_at(open, name, &path, false, &[]).await,
         _ => Ok(()),
+    };
+    // The network share works without a mount.
+    for warning in service.follow_nfs(open, name).await {
+        tracing::warn!("{warning}");
     }
+    mounted
 }
 
 /// `zfs snapshot`.
@@ -486,7 +491,13 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
     let new_name = |name: &str| format!("{}{}", call.to, &name[call.from.len()..]);
     let mut put_back = Ok(());
     if outcome.is_ok() {
+        let moved = service.mounts.below(&call.from);
         service.mounts.renamed(&call.from, &call.to);
+        service.withheld.renamed(&call.from, &call.to);
+        service.smb.withdraw(&moved).await;
+        for name in service.mounts.below(&call.to) {
+            service.share_by_smb(&open, &name).await;
+        }
         service
             .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
             .await;
@@ -501,6 +512,9 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
                 put_back = Err(failure);
             }
         }
+        for warning in service.nfs_renamed(&open, &call.from, &call.to).await {
+            put_back = Err(Failure::new(FailureKind::Other, warning));
+        }
     } else {
         put_back = service.bring_back(&open, taken).await;
     }
@@ -513,6 +527,13 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
 pub(crate) async fn zfs_mount(service: &Service, call: ZfsMount) -> Result<Empty, Failure> {
     let Some(name) = &call.name else {
         let failures = service.mount_everything().await;
+        for open in service.pools.all() {
+            let _admin = open.admin.lock().await;
+            let pool = open.pool.name();
+            for warning in service.share_again(&open, &pool, None).await {
+                tracing::warn!("{warning}");
+            }
+        }
         return if failures.is_empty() {
             Ok(Empty {})
         } else {
@@ -528,10 +549,14 @@ pub(crate) async fn zfs_mount(service: &Service, call: ZfsMount) -> Result<Empty
         return remounted.map(|()| Empty {});
     }
     match service.place(&open, name).await? {
-        (Place::At(path), _) => service
-            .mount_at(&open, name, &path, call.overlay, &call.options)
-            .await
-            .map(|()| Empty {}),
+        (Place::At(path), _) => {
+            let mounting = service.mount_at(&open, name, &path, call.overlay, &call.options);
+            mounting.await?;
+            for warning in service.share_again(&open, name, None).await {
+                tracing::warn!("{warning}");
+            }
+            Ok(Empty {})
+        }
         (Place::Nowhere("mountpoint=legacy"), _) => Err(Failure::new(
             FailureKind::Invalid,
             format!(
@@ -559,8 +584,9 @@ pub(crate) async fn zfs_unmount(service: &Service, call: ZfsUnmount) -> Result<E
                 continue;
             };
             let _admin = open.admin.lock().await;
-            if let Err(failure) = service.unmount(&name, mode(call.force)).await {
-                failures.push(failure);
+            match service.unmount(&name, mode(call.force)).await {
+                Ok(()) => service.withhold_nfs(&[name]).await,
+                Err(failure) => failures.push(failure),
             }
         }
         return crate::error::all_done(&failures);
@@ -580,6 +606,8 @@ pub(crate) async fn zfs_unmount(service: &Service, call: ZfsUnmount) -> Result<E
     let open = service.pools.of_dataset(&name)?;
     let _admin = open.admin.lock().await;
     let names = service.mounts.last_first(&name);
-    service.take_away(&open, names, mode(call.force)).await?;
+    let taken = service.take_away(&open, names, mode(call.force)).await?;
+    let unmounted: Vec<String> = taken.into_iter().map(|one| one.name).collect();
+    service.withhold_nfs(&unmounted).await;
     Ok(Empty {})
 }

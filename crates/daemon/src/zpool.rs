@@ -18,14 +18,16 @@ use serve_fuse::UnmountMode;
 
 use crate::compatibility::Compatibility;
 use crate::error::{all_done, from_pool, suspended};
+use crate::iscsi::ISCSI_PROPERTY;
 use crate::mounts::below_altroot;
+use crate::nfs::NFS_PROPERTY;
 use crate::owners::OwnedQuota;
 use crate::pools::OpenPool;
 use crate::properties::by_full_names;
 use crate::replication;
 use crate::reports;
 use crate::service::Service;
-use crate::shares::ISCSI_PROPERTY;
+use crate::smb::SMB_PROPERTY;
 
 /// How long `zpool clear` looks whether the pool goes on.
 const CURED_AFTER: Duration = Duration::from_secs(2);
@@ -270,6 +272,12 @@ pub(crate) async fn zpool_create(
     for (name, value) in &root_properties {
         if name == ISCSI_PROPERTY {
             service.check_share(value)?;
+        }
+        if name == NFS_PROPERTY {
+            service.check_nfs_share(value)?;
+        }
+        if name == SMB_PROPERTY {
+            crate::smb::check_property(value)?;
         }
     }
     let mut features = if call.no_features {

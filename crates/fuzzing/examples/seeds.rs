@@ -10,7 +10,9 @@ use std::path::Path;
 async fn main() {
     let to = std::env::args().nth(1).expect("a directory to write to");
     let golden = oracles::golden().expect("the golden pools in MILLPOND_GOLDEN");
-    for (target, seeds) in common::extract(&golden).await {
+    let mut all = common::extract(&golden).await;
+    common::network(&mut all);
+    for (target, seeds) in all {
         let dir = Path::new(&to).join(target);
         std::fs::create_dir_all(&dir).expect("a directory");
         for (number, seed) in seeds.iter().enumerate() {

@@ -49,6 +49,9 @@ pub const TARGETS: &[Target] = &[
     target("zstd", zstd),
     target("iscsi", iscsi),
     target("stream", stream),
+    target("nfs_records", nfs_records),
+    target("nfs_arguments", nfs_arguments),
+    target("sharenfs", sharenfs),
 ];
 
 const fn target(name: &'static str, run: fn(&[u8])) -> Target {
@@ -367,4 +370,16 @@ fn zstd(data: &[u8]) {
 
 fn iscsi(data: &[u8]) {
     serve_iscsi::decode_for_fuzzing(data);
+}
+
+fn nfs_records(data: &[u8]) {
+    serve_nfs::decode_records_for_fuzzing(data);
+}
+
+fn nfs_arguments(data: &[u8]) {
+    serve_nfs::decode_arguments_for_fuzzing(data);
+}
+
+fn sharenfs(data: &[u8]) {
+    serve_nfs::decode_policy_for_fuzzing(data);
 }

@@ -34,6 +34,7 @@ fn decoders_take_anything() {
         Some(golden) => runtime.block_on(common::extract(&golden)),
         None => common::Seeds::new(),
     };
+    common::network(&mut seeds);
     for (index, target) in TARGETS.iter().enumerate() {
         for input in regressions(target.name) {
             (target.run)(&input);

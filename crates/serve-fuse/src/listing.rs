@@ -51,7 +51,7 @@ pub(crate) fn no_attributes(node: u64) -> FileAttr {
 async fn control_entries(nodes: &Nodes, of: ControlNode) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
     let above = match of {
         ControlNode::Zfs => nodes::ROOT,
-        ControlNode::Snapshots | ControlNode::Shares => nodes::ZFS,
+        ControlNode::Snapshots | ControlNode::Shares | ControlNode::Shadow => nodes::ZFS,
     };
     let mut entries = vec![
         (b".".to_vec(), nodes::control_node(of)),
@@ -106,7 +106,8 @@ async fn list_control_plus(
             break;
         }
         // The kernel counts a lookup for all but the dots.
-        if of == ControlNode::Snapshots && !matches!(&name[..], b"." | b"..") {
+        let has_snapshots = matches!(of, ControlNode::Snapshots | ControlNode::Shadow);
+        if has_snapshots && !matches!(&name[..], b"." | b"..") {
             nodes.retain_snapshot(entry);
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use access::{Access, Lease, Snapdir, Snapshot, User};
+use access::{Access, ControlNode, Lease, Snapdir, Snapshot, User};
 use filesystem::{Filesystem, FsError};
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use parking_lot::Mutex;
@@ -424,21 +424,21 @@ impl Mount {
         // Without `.zfs` nobody could find back to what the kernel is to forget: who still has
         // something open hears ESTALE.
         let control = self.inner.nodes.control();
-        if let Some(snapshot) = control.get(name)
-            && snapshot.uses() > 0
-            && control.snapdir() != Snapdir::Disabled
-            && self.is_mounted()
-        {
-            let names = || vec![name.to_owned()];
-            self.inner.forget_snapshots(names()).await;
+        let is_reachable = control.snapdir() != Snapdir::Disabled && self.is_mounted();
+        for snapshot in control.places_of(name) {
+            if snapshot.uses() == 0 || !is_reachable {
+                continue;
+            }
+            let place = || vec![Arc::clone(&snapshot)];
+            self.inner.forget_snapshots(place()).await;
             if !forgotten(&snapshot, FORGETTING_MOSTLY).await {
                 // An attempt that was refused cut the directory off its name: what has become
                 // unused in it since is only found when it has its name again. And whoever works in
                 // it has a working directory again.
-                self.find_snapshot(name).await;
-                self.inner.forget_snapshots(names()).await;
+                self.find_snapshot(&snapshot).await;
+                self.inner.forget_snapshots(place()).await;
                 if !forgotten(&snapshot, FORGETTING).await {
-                    self.find_snapshot(name).await;
+                    self.find_snapshot(&snapshot).await;
                     let name = name.to_owned();
                     return Err(MountError::SnapshotBusy { name });
                 }
@@ -449,8 +449,12 @@ impl Mount {
     }
 
     /// Has the kernel look a snapshot's directory up, where its name is one.
-    async fn find_snapshot(&self, name: &str) {
-        let path = self.mountpoint().join(".zfs/snapshot").join(name);
+    async fn find_snapshot(&self, snapshot: &Snapshot) {
+        let directory = match snapshot.directory() {
+            ControlNode::Shadow => ".zfs/shadow",
+            _ => ".zfs/snapshot",
+        };
+        let path = self.mountpoint().join(directory).join(snapshot.name());
         let find = move || std::fs::symlink_metadata(path).map(drop);
         // The pool may not answer; nothing is lost then but the name.
         let _ = tokio::time::timeout(FORGETTING, aside(find)).await;
@@ -501,13 +505,14 @@ impl Inner {
         self.forget_snapshots(closed).await;
     }
 
-    /// Has the kernel forget names in `.zfs/snapshot`, and all below them that is not in use.
-    async fn forget_snapshots(&self, names: Vec<String>) {
+    /// Has the kernel forget these places, and all below them that is not in use.
+    async fn forget_snapshots(&self, places: Vec<Arc<Snapshot>>) {
         let notifier = self.served.notifier().clone();
         // The kernel may call back for what it drops: not on a thread of the runtime.
         let forget = move || {
-            for name in names {
-                let _ = notifier.inval_entry(INodeNo(nodes::SNAPSHOTS), name.as_ref());
+            for place in places {
+                let above = INodeNo(nodes::control_node(place.directory()));
+                let _ = notifier.inval_entry(above, place.name().as_ref());
             }
         };
         let _ = tokio::task::spawn_blocking(forget).await;

@@ -3,7 +3,7 @@
 //! | bits | node |
 //! |---|---|
 //! | the number 1 | the root of the mounted filesystem |
-//! | 62 set | `.zfs` (…1), `.zfs/snapshot` (…2), `.zfs/shares` (…3) |
+//! | 62 set | `.zfs` (…1), `.zfs/snapshot` (…2), `.zfs/shares` (…3), `.zfs/shadow` (…4) |
 //! | 48 to 61: slot, 0 to 47: object | a file of the filesystem in that slot; object 1: its root |
 //!
 //! Slot 0 is the mounted filesystem. When another state of it takes its place (rollback), files
@@ -38,6 +38,8 @@ pub(crate) const ZFS: u64 = CONTROL | 1;
 pub(crate) const SNAPSHOTS: u64 = CONTROL | 2;
 /// `.zfs/shares`.
 pub(crate) const SHARES: u64 = CONTROL | 3;
+/// `.zfs/shadow`.
+pub(crate) const SHADOW: u64 = CONTROL | 4;
 const SLOT_SHIFT: u32 = 48;
 const SLOT_MAX: u64 = (1 << 14) - 1;
 
@@ -65,6 +67,7 @@ pub(crate) fn control_node(of: ControlNode) -> u64 {
         ControlNode::Zfs => ZFS,
         ControlNode::Snapshots => SNAPSHOTS,
         ControlNode::Shares => SHARES,
+        ControlNode::Shadow => SHADOW,
     }
 }
 
@@ -264,6 +267,7 @@ impl Nodes {
             ZFS => return Some(Target::Control(ControlNode::Zfs)),
             SNAPSHOTS => return Some(Target::Control(ControlNode::Snapshots)),
             SHARES => return Some(Target::Control(ControlNode::Shares)),
+            SHADOW => return Some(Target::Control(ControlNode::Shadow)),
             _ => {}
         }
         let mut state = self.state.lock();

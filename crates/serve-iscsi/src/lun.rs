@@ -4,8 +4,10 @@
 //! addresses, sense data, reservations and unit attentions live in `scsi`, and one
 //! exhaustive match there turns a [`LunError`] into sense data.
 
+use access::Lease;
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use volume::Volume;
 
 /// Who a logical unit says it is (INQUIRY standard data, VPD pages 80h and 83h).
 ///
@@ -122,6 +124,19 @@ pub enum LunError {
     },
 }
 
+/// Where a unit's persistent reservations outlive the process (APTPL).
+///
+/// What is kept is one line of printable ASCII, of which only this crate knows the meaning; it
+/// belongs to the volume and moves with it.
+pub trait ReservationStore: Send + Sync + 'static {
+    /// What was kept last, if anything is.
+    fn load(&self) -> Option<String>;
+
+    /// Keeps this from now on, or nothing; it is on stable storage when this is done. One call at a
+    /// time.
+    fn store(&self, text: Option<String>) -> BoxFuture<'_, Result<(), LunError>>;
+}
+
 /// A logical unit's storage; a volume is one ([`crate::VolumeUnit`]).
 ///
 /// Offsets and lengths given to it are multiples of [`block_bytes`](Self::block_bytes) and lie
@@ -202,6 +217,30 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// is read.
     fn prefetch(&self, offset_bytes: u64, length_bytes: u64) {
         let _ = (offset_bytes, length_bytes);
+    }
+
+    /// Copies a range of another unit into this one without reading it, as far from its start as
+    /// that goes at once; answers how many bytes were copied so, 0 where it cannot be done. The two
+    /// ranges do not overlap.
+    fn clone_range<'a>(
+        &'a self,
+        source: &'a dyn LogicalUnit,
+        source_bytes: u64,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> BoxFuture<'a, Result<u64, LunError>> {
+        let _ = (source, source_bytes, offset_bytes, length_bytes);
+        Box::pin(std::future::ready(Ok(0)))
+    }
+
+    /// The volume that the unit is, for [`clone_range`](Self::clone_range).
+    fn volume(&self) -> Option<&Lease<Volume>> {
+        None
+    }
+
+    /// Where persistent reservations outlive the process, if anywhere.
+    fn reservation_store(&self) -> Option<&dyn ReservationStore> {
+        None
     }
 
     /// The run of equally mapped bytes at `offset_bytes`, no longer than `length_bytes`. The

@@ -1,21 +1,26 @@
 //! Targets: names, logical units, who may log in, and the sessions that have.
 //!
 //! Locks: a [`TargetSet`] has one for its sessions and one for its targets; a target has one for
-//! its options and one for its units. They are taken in this order, before any unit's own and that
-//! of the memory budget, and none is held across an await.
+//! its options and one for its units. They are taken in this order, before any unit's own, that of
+//! a nexus's counters and that of the memory budget, and none is held across an await.
 
 use crate::budget::{Budget, Share};
 use crate::error::TargetError;
-use crate::login::{Directory, LoginStatus, PORTAL_GROUP_TAG};
+use crate::login::{Directory, LoginStatus, PORTAL_GROUP_TAG, SessionKind};
 use crate::lun::LogicalUnit;
 use crate::scsi::{
-    self, Command, Done, InitiatorPort, NexusId, Outcome, Sense, Unit, decode_lun,
+    self, Command, Designator, Done, InitiatorPort, NexusId, Outcome, Sense, Unit, decode_lun,
     standard_without_unit,
 };
+use crate::server::Joining;
+use crate::traffic::{ClientTraffic, UnitTraffic};
+use access::Traffic;
+use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -112,10 +117,34 @@ pub struct SessionInfo {
     pub tsih: u16,
 }
 
+/// What may be had of a server at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory for what all sessions together have under way, in bytes (64 MiB at least): data of
+    /// commands, and about 2 MiB for each session.
+    pub memory_bytes: u64,
+    /// Sessions at the same time.
+    pub sessions: usize,
+    /// Connections of a session, where an initiator asks for several.
+    pub connections_of_session: u16,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory_bytes: MEMORY_BYTES_DEFAULT,
+            sessions: SESSIONS_MAX,
+            connections_of_session: CONNECTIONS_OF_SESSION_MAX,
+        }
+    }
+}
+
 /// How long sessions may take to log out by themselves when their target goes away.
 pub(crate) const LOGOUT_GRACE: Duration = Duration::from_secs(3);
-/// Most sessions at the same time.
-pub(crate) const SESSIONS_MAX: usize = 4096;
+/// Most sessions at the same time where nothing else is said.
+const SESSIONS_MAX: usize = 4096;
+/// Most connections of a session where nothing else is said.
+const CONNECTIONS_OF_SESSION_MAX: u16 = 8;
 /// Memory of all sessions together where nothing else is said, in bytes.
 const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 /// The least that works: the longest commands need 16 MiB, and a quarter is kept for them.
@@ -127,6 +156,8 @@ const DISCOVERY_MEMORY_BYTES: u64 = 128 << 20;
 /// What a session's connection is asked to do by others.
 #[derive(Debug)]
 pub(crate) enum Control {
+    /// Take a connection in, or refuse it.
+    Join(Box<Joining>),
     /// Abort commands on a unit (all if `None`), and answer when they have ended.
     Abort {
         lun: Option<u16>,
@@ -143,7 +174,7 @@ pub(crate) enum Control {
 struct SessionEntry {
     info: SessionInfo,
     port: InitiatorPort,
-    nexus: Option<NexusId>,
+    nexus: Option<Arc<Nexus>>,
     control: mpsc::UnboundedSender<Control>,
     /// Closed when the session has ended.
     alive: watch::Receiver<()>,
@@ -168,8 +199,12 @@ impl Drop for Registration {
     fn drop(&mut self) {
         self.set.sessions.lock().remove(&self.tsih);
         if let Some(nexus) = &self.nexus {
-            for unit in nexus.target.units.read().values() {
+            for (lun, unit) in nexus.target.units.read().iter() {
                 unit.detach(nexus.id);
+                let traffic = nexus.traffic.lock().get(lun).cloned();
+                if let Some(traffic) = traffic {
+                    unit.ended_traffic.add(&traffic.counts());
+                }
             }
         }
     }
@@ -197,6 +232,12 @@ impl std::fmt::Debug for TargetEntry {
 pub(crate) struct Nexus {
     id: NexusId,
     target: Arc<TargetEntry>,
+    port: InitiatorPort,
+    /// What the initiator has shown that it knows.
+    proven: Option<ChapCredentials>,
+    set: Weak<Inner>,
+    /// By unit.
+    traffic: Mutex<BTreeMap<u16, Arc<Traffic>>>,
 }
 
 impl Nexus {
@@ -261,6 +302,38 @@ impl Nexus {
         unit.execute_now(self.id, command, data)
     }
 
+    /// Carries out what needs waiting.
+    pub(crate) async fn execute(
+        self: Arc<Self>,
+        unit: Arc<Unit>,
+        command: Command,
+        data: Bytes,
+    ) -> Done {
+        let find = |designator: &Designator| self.find_unit(designator);
+        unit.execute(self.id, &find, command, data).await
+    }
+
+    /// A unit that the initiator may copy from and to: one of a target that it could log in to with
+    /// what it has proven.
+    fn find_unit(&self, designator: &Designator) -> Option<Arc<Unit>> {
+        let set = self.set.upgrade()?;
+        let targets = set.targets.read();
+        let mut admitting = targets.values().filter(|target| {
+            let options = target.options.read();
+            options.admits(&self.port.name, self.proven.as_ref())
+        });
+        admitting.find_map(|target| {
+            let units = target.units.read();
+            let mut units = units.values();
+            units.find(|unit| unit.is_named(designator)).cloned()
+        })
+    }
+
+    /// Counters of what this nexus does to a unit.
+    pub(crate) fn traffic(&self, lun: u16) -> Arc<Traffic> {
+        Arc::clone(self.traffic.lock().entry(lun).or_default())
+    }
+
     fn units_of(&self, lun: Option<u16>) -> Vec<Arc<Unit>> {
         let units = self.target.units.read();
         let chosen = units
@@ -302,6 +375,9 @@ struct Inner {
     sessions: Mutex<BTreeMap<u16, SessionEntry>>,
     next_nexus: AtomicU64,
     next_tsih: AtomicU64,
+    limits: Limits,
+    /// Where servers listen.
+    portals: RwLock<Vec<SocketAddr>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -323,15 +399,14 @@ impl Default for TargetSet {
 }
 
 impl TargetSet {
-    /// An empty set; sessions have 256 MiB of memory for what they have under way.
+    /// An empty set, with limits as they come.
     pub fn new() -> Self {
-        Self::with_memory_bytes(MEMORY_BYTES_DEFAULT)
+        Self::with_limits(Limits::default())
     }
 
-    /// An empty set whose sessions have so much memory together for what they have under way, in
-    /// bytes (64 MiB at least): data of commands, and about 2 MiB for each session.
-    pub fn with_memory_bytes(memory_bytes: u64) -> Self {
-        let memory_bytes = memory_bytes.max(MEMORY_BYTES_MIN);
+    /// An empty set with these limits.
+    pub fn with_limits(limits: Limits) -> Self {
+        let memory_bytes = limits.memory_bytes.max(MEMORY_BYTES_MIN);
         Self {
             inner: Arc::new(Inner {
                 targets: RwLock::default(),
@@ -340,8 +415,81 @@ impl TargetSet {
                 sessions: Mutex::default(),
                 next_nexus: AtomicU64::new(0),
                 next_tsih: AtomicU64::new(0),
+                limits,
+                portals: RwLock::default(),
             }),
         }
+    }
+
+    /// An empty set with the limits as they come, but for memory.
+    pub fn with_memory_bytes(memory_bytes: u64) -> Self {
+        Self::with_limits(Limits {
+            memory_bytes,
+            ..Limits::default()
+        })
+    }
+
+    /// A server listens here.
+    pub(crate) fn add_portal(&self, address: SocketAddr) {
+        self.inner.portals.write().push(address);
+    }
+
+    /// It does not any more.
+    pub(crate) fn remove_portal(&self, address: SocketAddr) {
+        self.inner
+            .portals
+            .write()
+            .retain(|portal| *portal != address);
+    }
+
+    /// The portals to be named to who came in by `local`: that one first. One that listens on every
+    /// address is named by the address that the initiator knows; loopback ones are named to who is
+    /// there already.
+    pub(crate) fn portals_for(&self, local: SocketAddr) -> Vec<SocketAddr> {
+        let canonical = |ip: IpAddr| ip.to_canonical();
+        let own = SocketAddr::new(canonical(local.ip()), local.port());
+        let mut named = vec![own];
+        for portal in self.inner.portals.read().iter() {
+            let ip = canonical(portal.ip());
+            // The wildcard of IPv6 takes IPv4 as well.
+            let ip = match ip {
+                IpAddr::V4(any) if any.is_unspecified() && own.is_ipv6() => continue,
+                ip if ip.is_unspecified() => own.ip(),
+                ip => ip,
+            };
+            let portal = SocketAddr::new(ip, portal.port());
+            if (!ip.is_loopback() || own.ip().is_loopback()) && !named.contains(&portal) {
+                named.push(portal);
+            }
+        }
+        named
+    }
+
+    /// What clients have done, by unit.
+    pub fn traffic(&self) -> Vec<UnitTraffic> {
+        let sessions = self.inner.sessions.lock();
+        let targets = self.inner.targets.read();
+        let mut all = Vec::new();
+        for target in targets.values() {
+            for (lun, unit) in target.units.read().iter() {
+                let ended = unit.ended_traffic.counts();
+                let mut traffic = UnitTraffic::new(target.iqn.clone(), *lun, ended);
+                let nexuses = sessions.values().filter_map(|session| {
+                    let nexus = session.nexus.as_ref()?;
+                    Arc::ptr_eq(&nexus.target, target).then_some((session, nexus))
+                });
+                for (session, nexus) in nexuses {
+                    traffic.add(ClientTraffic {
+                        initiator: session.info.initiator.clone(),
+                        peer: session.info.peer,
+                        tsih: session.info.tsih,
+                        counts: nexus.traffic(*lun).counts(),
+                    });
+                }
+                all.push(traffic);
+            }
+        }
+        all
     }
 
     /// Adds a target; initiators can log in from now on. Names are compared without regard to
@@ -452,10 +600,10 @@ impl TargetSet {
             other.establish(None, Sense::REPORTED_LUNS_CHANGED);
         }
         for session in sessions.values() {
-            if let Some(nexus) = session.nexus
+            if let Some(nexus) = &session.nexus
                 && session.info.iqn.as_ref() == Some(&entry.iqn)
             {
-                unit.attach(nexus, session.port.clone(), Sense::REPORTED_LUNS_CHANGED);
+                unit.attach(nexus.id, session.port.clone(), Sense::REPORTED_LUNS_CHANGED);
             }
         }
         units.insert(lun, unit);
@@ -533,7 +681,8 @@ impl TargetSet {
     pub(crate) fn tell_nexuses(&self, nexuses: &[NexusId], mut message: impl FnMut() -> Control) {
         let sessions = self.inner.sessions.lock();
         for session in sessions.values() {
-            if session.nexus.is_some_and(|nexus| nexuses.contains(&nexus)) {
+            let nexus = session.nexus.as_ref();
+            if nexus.is_some_and(|nexus| nexuses.contains(&nexus.id)) {
                 // If it cannot be told, it is ending already, and its commands with it.
                 let _ = session.control.send(message());
             }
@@ -572,7 +721,7 @@ impl TargetSet {
                         same.alive.clone()
                     }
                     None => {
-                        if sessions.len() >= SESSIONS_MAX {
+                        if sessions.len() >= self.inner.limits.sessions {
                             return Err(LoginStatus::OutOfResources);
                         }
                         let memory = match &target {
@@ -582,7 +731,7 @@ impl TargetSet {
                         let share = Share::open(memory, base_bytes);
                         let share = share.ok_or(LoginStatus::OutOfResources)?;
                         let tsih = self.free_tsih(&sessions);
-                        let nexus = target.map(|target| self.new_nexus(target, &port));
+                        let nexus = target.map(|target| self.new_nexus(target, &port, proven));
                         let entry = SessionEntry {
                             info: SessionInfo {
                                 iqn: iqn.clone(),
@@ -590,7 +739,7 @@ impl TargetSet {
                                 peer,
                                 tsih,
                             },
-                            nexus: nexus.as_ref().map(|nexus| nexus.id),
+                            nexus: nexus.clone(),
                             port,
                             control,
                             alive: alive_receiver,
@@ -608,6 +757,35 @@ impl TargetSet {
             };
             while old.changed().await.is_ok() {}
         }
+    }
+
+    /// Hands a connection that has logged in to the session that it joins: one of the same
+    /// initiator port and target, for which the same was proven. Gives it back where there is none.
+    pub(crate) fn join(
+        &self,
+        tsih: u16,
+        joining: Box<Joining>,
+    ) -> Result<(), (LoginStatus, Box<Joining>)> {
+        let established = &joining.established;
+        let is_same = |entry: &&SessionEntry| {
+            let SessionKind::Normal { iqn } = &established.kind else {
+                return false;
+            };
+            let (name, proven) = (&established.initiator, &established.proven);
+            let has_proven = entry.nexus.as_ref().map(|nexus| &nexus.proven);
+            entry.info.iqn.as_ref() == Some(iqn)
+                && (&entry.port.name, &entry.port.isid) == (name, &established.isid)
+                && has_proven == Some(proven)
+                && self.admit(iqn, name, proven.as_ref()).is_ok()
+        };
+        let sessions = self.inner.sessions.lock();
+        let session = sessions.get(&tsih).filter(is_same);
+        let Some(session) = session.filter(|session| !session.control.is_closed()) else {
+            return Err((LoginStatus::SessionDoesNotExist, joining));
+        };
+        // If it ends at this moment, the connection ends with it.
+        let _ = session.control.send(Control::Join(joining));
+        Ok(())
     }
 
     fn free_tsih(&self, sessions: &BTreeMap<u16, SessionEntry>) -> u16 {
@@ -637,12 +815,24 @@ impl TargetSet {
         Ok(target)
     }
 
-    fn new_nexus(&self, target: Arc<TargetEntry>, port: &InitiatorPort) -> Arc<Nexus> {
+    fn new_nexus(
+        &self,
+        target: Arc<TargetEntry>,
+        port: &InitiatorPort,
+        proven: Option<&ChapCredentials>,
+    ) -> Arc<Nexus> {
         let id = NexusId(self.inner.next_nexus.fetch_add(1, Ordering::Relaxed));
         for unit in target.units.read().values() {
-            unit.attach(id, port.clone(), Sense::POWER_ON);
+            unit.attach(id, port.clone(), Sense::POWER_ON_OR_RESET);
         }
-        Arc::new(Nexus { id, target })
+        Arc::new(Nexus {
+            id,
+            target,
+            port: port.clone(),
+            proven: proven.cloned(),
+            set: Arc::downgrade(&self.inner),
+            traffic: Mutex::default(),
+        })
     }
 }
 
@@ -675,6 +865,10 @@ impl Directory for TargetSet {
 
     fn has_session(&self, tsih: u16) -> bool {
         self.inner.sessions.lock().contains_key(&tsih)
+    }
+
+    fn connections_max(&self) -> u16 {
+        self.inner.limits.connections_of_session.max(1)
     }
 
     fn fill_random(&self, bytes: &mut [u8]) {

@@ -6,17 +6,20 @@
 use access::Lease;
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use std::sync::Arc;
 use volume::{Volume, VolumeError};
 
-use crate::lun::{Extent, LogicalUnit, LunError, LunIdentity};
+use crate::lun::{Extent, LogicalUnit, LunError, LunIdentity, ReservationStore};
 
-/// Logical block size that is offered: every initiator takes it.
+/// Logical block size where no other is asked for: every initiator takes it.
 const BLOCK_BYTES: u32 = 512;
 
 /// A volume as a logical unit.
 pub struct VolumeUnit {
     volume: Lease<Volume>,
     identity: LunIdentity,
+    block_bytes: u32,
+    reservations: Option<Arc<dyn ReservationStore>>,
 }
 
 impl VolumeUnit {
@@ -24,7 +27,28 @@ impl VolumeUnit {
     pub fn new(volume: Lease<Volume>) -> Self {
         let guid = volume.get().guid().get();
         let identity = LunIdentity::new(format!("{guid:016x}"), naa(guid));
-        Self { volume, identity }
+        Self {
+            volume,
+            identity,
+            block_bytes: BLOCK_BYTES,
+            reservations: None,
+        }
+    }
+
+    /// The unit with logical blocks of so many bytes, 512 or 4096.
+    pub fn with_block_bytes(self, block_bytes: u32) -> Self {
+        Self {
+            block_bytes,
+            ..self
+        }
+    }
+
+    /// The unit with a place where its persistent reservations outlive the process.
+    pub fn with_reservation_store(self, store: Arc<dyn ReservationStore>) -> Self {
+        Self {
+            reservations: Some(store),
+            ..self
+        }
     }
 }
 
@@ -64,11 +88,11 @@ impl LogicalUnit for VolumeUnit {
     }
 
     fn block_bytes(&self) -> u32 {
-        BLOCK_BYTES
+        self.block_bytes
     }
 
     fn physical_block_bytes(&self) -> u32 {
-        self.volume.get().block_bytes().max(BLOCK_BYTES)
+        self.volume.get().block_bytes().max(self.block_bytes)
     }
 
     fn is_read_only(&self) -> bool {
@@ -141,6 +165,32 @@ impl LogicalUnit for VolumeUnit {
                 .await
                 .map_err(|error| unit_error(error, offset_bytes, length_bytes, true))
         })
+    }
+
+    fn clone_range<'a>(
+        &'a self,
+        source: &'a dyn LogicalUnit,
+        source_bytes: u64,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> BoxFuture<'a, Result<u64, LunError>> {
+        Box::pin(async move {
+            let Some(source) = source.volume() else {
+                return Ok(0);
+            };
+            self.volume
+                .clone_range(source, source_bytes, offset_bytes, length_bytes)
+                .await
+                .map_err(|error| unit_error(error, offset_bytes, length_bytes, true))
+        })
+    }
+
+    fn volume(&self) -> Option<&Lease<Volume>> {
+        Some(&self.volume)
+    }
+
+    fn reservation_store(&self) -> Option<&dyn ReservationStore> {
+        self.reservations.as_deref()
     }
 
     fn extent_at(

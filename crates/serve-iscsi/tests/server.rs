@@ -1,16 +1,15 @@
 //! The server over real sockets, with a client that knows just enough of the protocol.
 
+mod common;
+
+use common::{Client, IQN};
 use serve_iscsi::{
     LogicalUnit, LunIdentity, MemoryUnit, Server, ServerError, Target, TargetOptions, TargetSet,
 };
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-const IQN: &str = "iqn.2025-01.test:t";
 
 fn unit() -> Arc<MemoryUnit> {
     let identity = LunIdentity::new("S", [1; 16]);
@@ -33,80 +32,6 @@ async fn server() -> (Server, Arc<TargetSet>) {
     let address = "127.0.0.1:0".parse().unwrap();
     let server = Server::bind(address, targets.clone()).await.unwrap();
     (server, targets)
-}
-
-struct Client {
-    socket: TcpStream,
-    cmd_sn: u32,
-}
-
-impl Client {
-    /// Sends a header, with its length set, and data.
-    async fn send(&mut self, mut header: [u8; 48], data: &[u8]) {
-        header[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
-        self.socket.write_all(&header).await.unwrap();
-        let mut padded = data.to_vec();
-        padded.resize(data.len().next_multiple_of(4), 0);
-        self.socket.write_all(&padded).await.unwrap();
-    }
-
-    /// The next PDU; `None` at the end of the stream.
-    async fn receive(&mut self) -> Option<([u8; 48], Vec<u8>)> {
-        let mut header = [0; 48];
-        let read = self.socket.read_exact(&mut header);
-        let read = tokio::time::timeout(Duration::from_secs(10), read).await;
-        read.expect("an answer in time").ok()?;
-        let length = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
-        let mut data = vec![0; length.next_multiple_of(4)];
-        self.socket.read_exact(&mut data).await.ok()?;
-        data.truncate(length);
-        Some((header, data))
-    }
-
-    async fn log_in(address: SocketAddr, isid: u8) -> Self {
-        let socket = TcpStream::connect(address).await.unwrap();
-        let mut client = Self { socket, cmd_sn: 1 };
-        let mut header = [0; 48];
-        header[0] = 0x43;
-        header[1] = 0x87;
-        header[13] = isid;
-        header[27] = 1;
-        let keys = format!("InitiatorName=iqn.i\0TargetName={IQN}\0InitialR2T=No\0");
-        client.send(header, keys.as_bytes()).await;
-        let (reply, _) = client.receive().await.unwrap();
-        assert_eq!(
-            (reply[0], reply[1], reply[36]),
-            (0x23, 0x87, 0),
-            "{reply:?}"
-        );
-        assert_ne!(reply[14..16], [0, 0]);
-        client
-    }
-
-    async fn command(
-        &mut self,
-        flags: u8,
-        length: u32,
-        cdb: &[u8],
-        data: &[u8],
-    ) -> ([u8; 48], Vec<u8>) {
-        let mut header = [0; 48];
-        header[0] = 0x01;
-        header[1] = 0x80 | flags;
-        header[16..20].copy_from_slice(&self.cmd_sn.to_be_bytes());
-        header[20..24].copy_from_slice(&length.to_be_bytes());
-        header[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
-        header[32..32 + cdb.len()].copy_from_slice(cdb);
-        self.cmd_sn += 1;
-        self.send(header, data).await;
-        self.receive().await.expect("an answer")
-    }
-
-    /// Meets the unit attention of a new session.
-    async fn ready(&mut self) {
-        assert_eq!(self.command(0, 0, &[0; 6], &[]).await.0[3], 2);
-        assert_eq!(self.command(0, 0, &[0; 6], &[]).await.0[3], 0);
-    }
 }
 
 #[tokio::test]
@@ -210,7 +135,7 @@ async fn target_that_is_removed_lets_its_unit_go() {
     assert!(targets.remove(IQN).await.is_err());
     // Nobody gets in any more.
     let socket = TcpStream::connect(server.local_address()).await.unwrap();
-    let mut late = Client { socket, cmd_sn: 1 };
+    let mut late = Client::new(socket);
     let mut header = [0; 48];
     header[0] = 0x43;
     header[1] = 0x87;
@@ -258,7 +183,7 @@ async fn strangers_from_one_address_are_few() {
     header[13] = 2;
     loop {
         let socket = TcpStream::connect(address).await.unwrap();
-        let mut client = Client { socket, cmd_sn: 1 };
+        let mut client = Client::new(socket);
         let keys = format!("InitiatorName=iqn.i\0TargetName={IQN}\0");
         let mut request = header.to_vec();
         request[5..8].copy_from_slice(&(keys.len() as u32).to_be_bytes()[1..]);

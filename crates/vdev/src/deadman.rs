@@ -97,6 +97,12 @@ fn look(common: &Common, now_ns: u64) {
         let mut seen = seen.iter();
         seen.find(|(watched, _)| Arc::ptr_eq(watched, &own))
     };
+    // What a closed device had left to answer does not keep it open for longer than that.
+    for vdev in common.tree().iter().flat_map(|tree| tree.leaves()) {
+        if let Some(leaf) = vdev.leaf() {
+            leaf.is_busy();
+        }
+    }
     let mut in_use: Vec<*const Watched> = Vec::new();
     let mut longest: Option<(Guid, u32)> = None;
     let tree = common.tree();

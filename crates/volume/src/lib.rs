@@ -20,6 +20,7 @@
 mod error;
 mod init;
 mod replay;
+mod share;
 mod volume;
 
 pub use error::{Result, VolumeError};

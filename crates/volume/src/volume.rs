@@ -114,6 +114,11 @@ impl Volume {
         self.guid
     }
 
+    /// Whether it has not been closed.
+    pub fn is_open(&self) -> bool {
+        self.hold.read().is_some()
+    }
+
     /// Size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Ordering::Acquire)
@@ -133,18 +138,30 @@ impl Volume {
         self.data.objset()
     }
 
-    fn dataset(&self) -> Result<Dataset> {
+    pub(crate) fn data(&self) -> &Object {
+        &self.data
+    }
+
+    pub(crate) fn ranges(&self) -> &RangeLock {
+        &self.ranges
+    }
+
+    pub(crate) fn log(&self) -> Option<&Arc<Zil>> {
+        self.log.as_ref()
+    }
+
+    pub(crate) fn dataset(&self) -> Result<Dataset> {
         self.hold.read().clone().ok_or_else(|| VolumeError::Closed {
             name: self.name.clone(),
         })
     }
 
-    fn of_object(&self, error: ObjectError) -> VolumeError {
+    pub(crate) fn of_object(&self, error: ObjectError) -> VolumeError {
         of_object(&self.name, error)
     }
 
     /// What reading for a request at this offset failed with.
-    fn damaged_at(&self, offset_bytes: u64, error: ObjectError) -> VolumeError {
+    pub(crate) fn damaged_at(&self, offset_bytes: u64, error: ObjectError) -> VolumeError {
         match error {
             ObjectError::Zio(
                 source @ (ZioError::Checksum { .. } | ZioError::Unreadable { .. }),
@@ -174,7 +191,7 @@ impl Volume {
         }
     }
 
-    async fn enter(&self) -> Result<RwLockReadGuard<'_, bool>> {
+    pub(crate) async fn enter(&self) -> Result<RwLockReadGuard<'_, bool>> {
         let entered = self.open.read().await;
         if *entered {
             Ok(entered)
@@ -185,14 +202,14 @@ impl Volume {
         }
     }
 
-    async fn enter_to_change(&self) -> Result<RwLockReadGuard<'_, bool>> {
+    pub(crate) async fn enter_to_change(&self) -> Result<RwLockReadGuard<'_, bool>> {
         if self.is_read_only() {
             return Err(VolumeError::ReadOnly { name: self.name() });
         }
         self.enter().await
     }
 
-    fn check_range(&self, offset_bytes: u64, length_bytes: u64) -> Result<u64> {
+    pub(crate) fn check_range(&self, offset_bytes: u64, length_bytes: u64) -> Result<u64> {
         let size_bytes = self.size_bytes();
         offset_bytes
             .checked_add(length_bytes)
@@ -206,7 +223,7 @@ impl Volume {
     }
 
     /// Joins the open txg.
-    async fn assign(&self, estimate: DirtyEstimate) -> Result<Tx> {
+    pub(crate) async fn assign(&self, estimate: DirtyEstimate) -> Result<Tx> {
         self.dataset()?
             .assign(estimate)
             .await
@@ -244,7 +261,7 @@ impl Volume {
     }
 
     /// Waits for the log where the caller or `sync=always` asks for it.
-    async fn finish(&self, durable: bool) -> Result<()> {
+    pub(crate) async fn finish(&self, durable: bool) -> Result<()> {
         if durable || self.settings.borrow().sync == SyncMode::Always {
             self.commit().await?;
         }

@@ -272,6 +272,114 @@ async fn big_blocks() {
     run(23, 256 << 10).await;
 }
 
+/// Goal: what is cloned from another volume, or from elsewhere in the same one, reads as its source
+/// did, whatever is written to either afterwards, also where a crash leaves it to the intent log;
+/// nothing is freed too early or too late.
+/// Method: random writes, frees and clones of two volumes and of two vectors of bytes; the image of
+/// the pool as it is after a flush, imported; zdb.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clones_share_blocks_and_nothing_else() {
+    const BLOCK: u64 = 8192;
+    const BLOCKS: u64 = 256;
+    const NAMES: [&str; 2] = ["tank/a", "tank/b"];
+    let dir = tempfile::tempdir().expect("a directory");
+    let world = World::system(2);
+    let mut pool = create(&world, dir.path()).await;
+    for name in NAMES {
+        let init = Arc::new(ZvolInit::new(BLOCK * BLOCKS, BLOCK as u32));
+        let properties = [
+            ("volsize".to_owned(), (BLOCK * BLOCKS).to_string()),
+            ("volblocksize".to_owned(), BLOCK.to_string()),
+        ];
+        let datasets = pool.dsl().datasets();
+        let created = datasets.create(name, &properties, init).await;
+        created.expect("create the volume");
+    }
+    let mut models = [
+        vec![0u8; (BLOCK * BLOCKS) as usize],
+        vec![0u8; (BLOCK * BLOCKS) as usize],
+    ];
+    let mut random = Random(31);
+    let (mut cloned, mut copied) = (0, 0);
+    for round in 0..3 {
+        let mut volumes = Vec::new();
+        for name in NAMES {
+            volumes.push(open(&world, &pool, name).await);
+        }
+        for (volume, model) in volumes.iter().zip(&models) {
+            compare(volume, model).await;
+        }
+        for step in 0..200 {
+            let (to, from) = (random.below(2) as usize, random.below(2) as usize);
+            let length = (1 + random.below(40)) * BLOCK;
+            let target = random.below(BLOCKS - length / BLOCK) * BLOCK;
+            let source = random.below(BLOCKS - length / BLOCK) * BLOCK;
+            let (start, end) = (target as usize, (target + length) as usize);
+            match random.below(6) {
+                0 | 1 => {
+                    let data = random.bytes(length);
+                    models[to][start..end].copy_from_slice(&data);
+                    let write = volumes[to].write(target, data.into(), false).await;
+                    write.expect("write");
+                }
+                2 => {
+                    models[to][start..end].fill(0);
+                    volumes[to].unmap(target, length).await.expect("unmap");
+                }
+                _ => {
+                    let overlaps = target < source + length && source < target + length;
+                    if to == from && overlaps {
+                        continue;
+                    }
+                    let clone = volumes[to].clone_range(&volumes[from], source, target, length);
+                    let done = clone.await.expect("clone");
+                    assert!(done == 0 || done == length, "{done} of {length}");
+                    let done = done as usize;
+                    let source = source as usize;
+                    let data = models[from][source..source + done].to_vec();
+                    models[to][start..start + done].copy_from_slice(&data);
+                    cloned += usize::from(done > 0);
+                    copied += usize::from(done == 0);
+                }
+            }
+            if step % 20 == 0 {
+                pool.sync().await.expect("sync");
+            }
+            if step % 50 == 49 {
+                for (volume, model) in volumes.iter().zip(&models) {
+                    compare(volume, model).await;
+                    volume.flush().await.expect("flush");
+                }
+                // As after a crash: the intent logs say what is not in the pool.
+                let crashed = tempfile::tempdir().expect("a directory");
+                let image = |at: &Path| at.join("d0.img");
+                std::fs::copy(image(dir.path()), image(crashed.path())).expect("copy");
+                let other = import_in_use(&world, crashed.path()).await;
+                for (name, model) in NAMES.iter().zip(&models) {
+                    let volume = open(&world, &other, name).await;
+                    compare(&volume, model).await;
+                    volume.close().await.expect("close");
+                }
+                other.export(false).await.expect("export");
+                zdb_is_clean(crashed.path());
+            }
+        }
+        // Blocks of another size, or not whole ones, are the caller's to copy.
+        let half = volumes[0].clone_range(&volumes[1], 512, 0, BLOCK).await;
+        assert_eq!(half.expect("no clone"), 0);
+        let beyond = volumes[0].clone_range(&volumes[1], BLOCK * BLOCKS, 0, BLOCK);
+        assert!(matches!(beyond.await, Err(VolumeError::OutOfRange { .. })));
+        for volume in volumes {
+            volume.close().await.expect("close");
+        }
+        pool.export(false).await.expect("export");
+        zdb_is_clean(dir.path());
+        pool = import(&world, dir.path(), false).await;
+        assert!(cloned > 20 * (round + 1) && copied > 0, "{cloned} {copied}");
+    }
+    pool.export(false).await.expect("export");
+}
+
 /// Many writers of one volume at once, while txgs come and go: each finds what it wrote.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_at_once() {

@@ -10,8 +10,9 @@ mod values;
 
 use anyhow::bail;
 use api::{
-    DatasetKind, SpaceOwner, ZfsChanged, ZfsCreate, ZfsDestroy, ZfsInherit, ZfsList, ZfsMount,
-    ZfsMountList, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsUnmount,
+    DatasetKind, Protocol, SpaceOwner, ZfsChanged, ZfsCreate, ZfsDestroy, ZfsInherit, ZfsList,
+    ZfsMount, ZfsMountList, ZfsRename, ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot, ZfsUnmount,
+    ZfsUnshare,
 };
 use clap::{Args, Parser, Subcommand};
 use dataset::props::{find, is_user_property, parse_size};
@@ -48,6 +49,10 @@ enum Command {
     /// Unmount filesystems
     #[command(alias = "umount")]
     Unmount(Unmount),
+    /// Share filesystems by NFS and SMB as sharenfs and sharesmb say
+    Share(Share),
+    /// End shares of filesystems until they are shared again
+    Unshare(Unshare),
     /// Load keys of encrypted datasets
     LoadKey(keys::LoadKey),
     /// Unload keys of encrypted datasets
@@ -204,6 +209,29 @@ struct Unmount {
 }
 
 #[derive(Debug, Args)]
+struct Share {
+    /// All filesystems
+    #[arg(short)]
+    all: bool,
+    /// Filesystem; with -a, nfs or smb for that alone
+    #[arg(required_unless_present = "all", value_name = "FILESYSTEM|PROTOCOL")]
+    filesystem: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Unshare {
+    /// All filesystems
+    #[arg(short)]
+    all: bool,
+    /// Filesystem, or the path that it is shared as; with -a, nfs or smb for that alone
+    #[arg(
+        required_unless_present = "all",
+        value_name = "FILESYSTEM|PATH|PROTOCOL"
+    )]
+    target: Option<String>,
+}
+
+#[derive(Debug, Args)]
 struct Snapshot {
     /// Children too
     #[arg(short)]
@@ -307,6 +335,24 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
             })?;
             Ok(())
         }
+        Command::Share(share) => {
+            let (name, protocol) = shared_what(share.all, share.filesystem)?;
+            client.call(&ZfsShare {
+                name,
+                all: share.all,
+                protocol,
+            })?;
+            Ok(())
+        }
+        Command::Unshare(unshare) => {
+            let (name, protocol) = shared_what(unshare.all, unshare.target)?;
+            client.call(&ZfsUnshare {
+                name,
+                all: unshare.all,
+                protocol,
+            })?;
+            Ok(())
+        }
         Command::Snapshot(snapshot) => {
             if let Some(bad) = snapshot.snapshots.iter().find(|name| !name.contains('@')) {
                 bail_usage!(
@@ -346,6 +392,20 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
             })?;
             Ok(())
         }
+    }
+}
+
+/// Which filesystem, or with `-a` what protocol (`sa_protocol_decode`, cmd/zfs/zfs_main.c).
+fn shared_what(
+    all: bool,
+    word: Option<String>,
+) -> anyhow::Result<(Option<String>, Option<Protocol>)> {
+    match word.as_deref() {
+        _ if !all => Ok((word, None)),
+        None => Ok((None, None)),
+        Some("nfs") => Ok((None, Some(Protocol::Nfs))),
+        Some("smb") => Ok((None, Some(Protocol::Smb))),
+        Some(other) => bail_usage!("'{other}' is not a share type; use nfs or smb"),
     }
 }
 

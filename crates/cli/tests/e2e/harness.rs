@@ -78,10 +78,15 @@ pub struct Server {
     child: Option<Child>,
     loops: Vec<String>,
     pub iscsi_port: u16,
+    pub nfs_port: u16,
     /// Where iSCSI listens.
     pub iscsi_host: &'static str,
+    /// Where NFS listens.
+    pub nfs_host: &'static str,
     /// Who the server says its host is (`ZFS_HOSTID`).
     pub hostid: Option<&'static str>,
+    /// What else is in its environment.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 impl Server {
@@ -92,17 +97,21 @@ impl Server {
             std::env::var_os("MILLPOND_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
         let directory =
             TempDir::with_prefix_in("millpond-", base).expect("a directory for the test");
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .expect("a free port")
-            .port();
+        let listeners = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0"));
+        let [port, nfs_port] = listeners.map(|listener| {
+            let address = listener.and_then(|listener| listener.local_addr());
+            address.expect("a free port").port()
+        });
         Self {
             directory,
             child: None,
             loops: Vec::new(),
             iscsi_port: port,
+            nfs_port,
             iscsi_host: "127.0.0.1",
+            nfs_host: "127.0.0.1",
             hostid: None,
+            environment: Vec::new(),
         }
     }
 
@@ -124,8 +133,10 @@ impl Server {
         let child = Command::new(MILLPOND)
             .args(words)
             .arg(format!("--iscsi={}:{}", self.iscsi_host, self.iscsi_port))
+            .arg(format!("--nfs={}:{}", self.nfs_host, self.nfs_port))
             .env("MILLPOND_STATE", self.state())
             .envs(self.hostid.map(|hostid| ("ZFS_HOSTID", hostid)))
+            .envs(self.environment.clone())
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
             .stderr(log)

@@ -23,8 +23,15 @@ impl Server {
         let directory = tempfile::tempdir().unwrap();
         let options = Options {
             state: directory.path().join("state"),
-            iscsi_address: "127.0.0.1:0".parse().unwrap(),
+            iscsi_addresses: vec!["127.0.0.1:0".parse().unwrap()],
+            iscsi_sessions: None,
+            iscsi_connections: None,
+            iscsi_memory_bytes: None,
             iscsi_insecure: false,
+            nfs_address: ([127, 0, 0, 1], 0).into(),
+            nfs_insecure: false,
+            nfs_portmapper: false,
+            smb: crate::SmbListen::Off,
             cache_bytes: Some(64 << 20),
         };
         let state = State::open(&options.state).unwrap();

@@ -38,6 +38,17 @@ use crate::zfs::mode;
 /// module/zfs/zfs_ioctl.c).
 const LAST: [&str; 1] = ["refquota"];
 
+/// Destroys what receives left that a crash interrupted.
+pub(crate) async fn destroy_interrupted(open: Arc<OpenPool>) {
+    if open.pool.is_read_only() {
+        return;
+    }
+    let destroyed = open.pool.dsl().receives().destroy_interrupted().await;
+    if let Err(error) = destroyed {
+        tracing::warn!(pool = open.pool.name(), %error, "interrupted receives stay");
+    }
+}
+
 /// `zfs receive -A`.
 pub(crate) async fn zfs_receive_abort(
     service: &Service,

@@ -15,10 +15,6 @@ pub(crate) fn refusal(property: &Property, value: &PropertyValue) -> Option<&'st
         "zoned" => {
             Some("datasets are delegated to user namespaces by OpenZFS's kernel module only")
         }
-        "sharenfs" => {
-            Some("the kernel's NFS server is not told of mounts; export the mount in /etc/exports")
-        }
-        "sharesmb" => Some("Samba is not told of mounts; share the mount in smb.conf"),
         "context" | "fscontext" | "defcontext" | "rootcontext" => {
             Some("SELinux contexts of mounts are not passed through FUSE")
         }

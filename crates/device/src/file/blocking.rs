@@ -64,6 +64,8 @@ pub(super) async fn write_flushed(
             }
             Err(error) => Err((Step::Write, error)),
         };
+        // The device may be closed as soon as the answer is there.
+        drop(request);
         let _ = send.send(result);
     }));
     receive.await.unwrap_or_else(|_| {

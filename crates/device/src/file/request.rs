@@ -122,12 +122,20 @@ impl Request {
 
     /// Tells whoever waits.
     pub(super) fn finish(self, result: io::Result<()>) {
-        let answer = result.map(|()| match self.action {
+        let Request {
+            files,
+            action,
+            answer,
+            ..
+        } = self;
+        let result = result.map(|()| match action {
             Action::Read { buffer } => Some(buffer),
             _ => None,
         });
+        // First of all: who has the answers to everything may close the device, and open it again.
+        drop(files);
         // Nobody may wait any more; the operation happened all the same.
-        let _ = self.answer.send(answer);
+        let _ = answer.send(result);
     }
 
     /// Tells whoever waits that the engine failed, and leaks the memory, which the kernel may

@@ -84,6 +84,23 @@ fn operations_that_nobody_waits_for_are_done_and_counted() {
     });
 }
 
+/// Who has the answers to all operations may close the device and open it again at once: nothing
+/// has its descriptors any more.
+#[test]
+fn what_is_answered_is_not_outstanding() {
+    for_each(1 << 20, |device, _| async move {
+        for round in 0..2000u64 {
+            let data = Bytes::from(vec![round as u8; 4096]);
+            match round % 3 {
+                0 => device.write(4096, data).await.unwrap(),
+                1 => device.write_flushed(4096, data).await.unwrap(),
+                _ => drop(device.read(4096, 512).await.unwrap()),
+            }
+            assert_eq!(device.outstanding(), 0, "{round}");
+        }
+    });
+}
+
 #[test]
 fn a_write_with_its_flush_says_which_of_them_failed() {
     for_each(1 << 20, |device, _| async move {

@@ -37,6 +37,81 @@ fn keep_whole(seeds: &mut Seeds, target: &'static str, bytes: &[u8]) {
     }
 }
 
+/// Calls as clients of NFS send them, their arguments, and policies: seeds that no pool has.
+pub fn network(seeds: &mut Seeds) {
+    let words =
+        |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_be_bytes()).collect() };
+    // A handle of a file; a name; attributes with a mode; a lock's owner and range.
+    let handle = words(&[28, 0x0100_0000, 1, 2, 0, 34, 0, 5]);
+    let name = [&words(&[4])[..], b"name"].concat();
+    let set = words(&[1, 0o644, 0, 0, 0, 0, 2, 7, 8]);
+    let entry = [&handle[..], &name].concat();
+    let owner = [&name[..], &handle, &name, &words(&[9, 0, 0, 0, 10])].concat();
+    let bodies: [(u32, u32, u32, Vec<u8>); 12] = [
+        (100_003, 3, 1, handle.clone()),
+        (
+            100_003,
+            3,
+            2,
+            [&handle[..], &set, &words(&[1, 2, 3])].concat(),
+        ),
+        (100_003, 3, 3, entry.clone()),
+        (
+            100_003,
+            3,
+            6,
+            [&handle[..], &words(&[0, 4096, 1 << 20])].concat(),
+        ),
+        (
+            100_003,
+            3,
+            7,
+            [&handle[..], &words(&[0, 0, 4, 0]), &name].concat(),
+        ),
+        (100_003, 3, 8, [&entry[..], &words(&[0]), &set].concat()),
+        (
+            100_003,
+            3,
+            11,
+            [&entry[..], &words(&[3]), &set, &words(&[8, 1])].concat(),
+        ),
+        (100_003, 3, 14, [&entry[..], &entry].concat()),
+        (
+            100_003,
+            3,
+            17,
+            [&handle[..], &words(&[0, 3, 0, 0, 512, 4096])].concat(),
+        ),
+        (100_005, 3, 1, name.clone()),
+        (
+            100_021,
+            4,
+            2,
+            [&name[..], &words(&[1, 1]), &owner, &words(&[0, 1])].concat(),
+        ),
+        (100_000, 2, 3, words(&[100_003, 3, 6, 0])),
+    ];
+    for (program, version, procedure, body) in bodies {
+        let credential = words(&[1, 24, 0, 0, 1000, 100, 1, 4]);
+        let call = words(&[7, 0, 2, program, version, procedure]);
+        let call = [&call[..], &credential, &words(&[0, 0]), &body].concat();
+        let mark = words(&[call.len() as u32 | 1 << 31]);
+        keep_whole(seeds, "nfs_records", &[&mark[..], &call].concat());
+        keep_whole(
+            seeds,
+            "nfs_arguments",
+            &[&[procedure as u8], &body[..]].concat(),
+        );
+    }
+    for policy in [
+        "on",
+        "rw=@10.0.0.0/8:[2001:db8::]/32:host,ro=192.168.0.1",
+        "ro,root=10.0.0.1,all_squash,anonuid=7,anongid=8,insecure,sec=sys",
+    ] {
+        keep_whole(seeds, "sharenfs", policy.as_bytes());
+    }
+}
+
 /// Takes seeds out of some golden pools.
 pub async fn extract(golden: &Path) -> Seeds {
     let mut seeds = Seeds::new();
@@ -192,6 +267,26 @@ fn by_hand(seeds: &mut Seeds) {
     command[40] = 8;
     keep_whole(seeds, "iscsi", &command);
     keep_whole(seeds, "iscsi", &command[32..]);
+    // Registering others: an action, then a list with one TransportID; and what is stored of one.
+    let mut list = vec![0; 29];
+    list[21] = 0x08;
+    list[28] = 24;
+    list.extend_from_slice(&[0x45, 0, 0, 20]);
+    list.extend_from_slice(b"i,i,0x000000000001\0\0");
+    keep_whole(seeds, "iscsi", &list);
+    keep_whole(
+        seeds,
+        "iscsi",
+        b"\x001 5 000000000000000a,000000000001,iqn.x%20y,h",
+    );
+    // A copy of eight blocks, from and to the unit itself.
+    let mut copy = vec![0; 16 + 28];
+    copy[11] = 28;
+    copy[16] = 0x02;
+    copy[19] = 24;
+    copy[20..24].fill(0xff);
+    copy[27] = 8;
+    keep_whole(seeds, "iscsi", &copy);
     // A log block of the older kind, a record of 64 bytes before its link.
     let mut log = vec![0; 4096];
     log[0] = 9;

@@ -32,6 +32,9 @@ pub(crate) struct Parameters {
     pub(crate) initial_r2t: bool,
     pub(crate) immediate_data: bool,
     pub(crate) outstanding_r2t_max: u32,
+    /// Connections that the session may have, and that we agree to.
+    pub(crate) connections_max: u32,
+    pub(crate) connections_limit: u32,
 }
 
 impl Default for Parameters {
@@ -46,8 +49,21 @@ impl Default for Parameters {
             initial_r2t: true,
             immediate_data: true,
             outstanding_r2t_max: 1,
+            connections_max: 1,
+            connections_limit: 1,
         }
     }
+}
+
+/// What a login is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Login {
+    /// It begins a session with a target.
+    Leading,
+    /// It begins a discovery session.
+    Discovery,
+    /// It adds a connection to a session, or puts one in the place of another.
+    Joining,
 }
 
 /// What becomes of one offered key.
@@ -95,8 +111,11 @@ fn minimum(value: &str, range: std::ops::RangeInclusive<u32>, ours: u32, slot: &
 
 impl Parameters {
     /// Takes one offered operational key. `None` if we know no such key.
-    pub(crate) fn offer(&mut self, key: &str, value: &str, is_discovery: bool) -> Option<Answer> {
-        // RFC 7143 section 13: some keys are of no use in discovery sessions.
+    pub(crate) fn offer(&mut self, key: &str, value: &str, offered_in: Login) -> Option<Answer> {
+        // RFC 7143 section 13: some keys are of no use in discovery sessions, and those that are
+        // about the whole session are agreed on in its leading login only.
+        let is_discovery = offered_in != Login::Leading;
+        let connections_limit = self.connections_limit;
         let irrelevant = || Answer::Value("Irrelevant".into());
         let mut scratch = 0;
         Some(match key {
@@ -122,7 +141,12 @@ impl Parameters {
                 _ => Answer::Violation,
             },
             "MaxConnections" if is_discovery => irrelevant(),
-            "MaxConnections" => minimum(value, 1..=65535, 1, &mut scratch),
+            "MaxConnections" => minimum(
+                value,
+                1..=65535,
+                connections_limit,
+                &mut self.connections_max,
+            ),
             "InitialR2T" if is_discovery => irrelevant(),
             "InitialR2T" => match boolean(value) {
                 // The result is "or"; we do not insist.
@@ -168,6 +192,11 @@ impl Parameters {
                 Some(_) => yes_no(true),
                 None => reject(),
             },
+            "DefaultTime2Wait" | "DefaultTime2Retain" | "ErrorRecoveryLevel"
+                if offered_in == Login::Joining =>
+            {
+                irrelevant()
+            }
             // The result is the larger; we ask for none.
             "DefaultTime2Wait" => match number(value) {
                 Some(seconds @ 0..=3600) => Answer::Value(seconds.to_string()),
@@ -238,25 +267,36 @@ mod tests {
         for (key, offer, answer) in table {
             let mut parameters = Parameters::default();
             assert_eq!(
-                parameters.offer(key, offer, false),
+                parameters.offer(key, offer, Login::Leading),
                 value(answer),
                 "{key}={offer}"
             );
         }
         let mut parameters = Parameters::default();
-        assert_eq!(parameters.offer("X-unknown", "1", false), None);
+        assert_eq!(parameters.offer("X-unknown", "1", Login::Leading), None);
         assert_eq!(
-            parameters.offer("MaxRecvDataSegmentLength", "262144", false),
+            parameters.offer("MaxRecvDataSegmentLength", "262144", Login::Leading),
             Some(Answer::Nothing)
         );
         assert_eq!(parameters.send_data_bytes_max, 262_144);
         assert_eq!(
-            parameters.offer("MaxRecvDataSegmentLength", "16777216", false),
+            parameters.offer("MaxRecvDataSegmentLength", "16777216", Login::Leading),
             Some(Answer::Violation)
         );
         assert_eq!(
-            parameters.offer("MaxBurstLength", "65536", true),
+            parameters.offer("MaxBurstLength", "65536", Login::Discovery),
             value("Irrelevant")
         );
+        for (key, answer) in [
+            ("MaxConnections", "Irrelevant"),
+            ("ErrorRecoveryLevel", "Irrelevant"),
+            ("HeaderDigest", "Reject"),
+        ] {
+            let found = parameters.offer(key, "4", Login::Joining);
+            assert_eq!(found, value(answer), "{key}");
+        }
+        parameters.connections_limit = 3;
+        let found = parameters.offer("MaxConnections", "4", Login::Leading);
+        assert_eq!((found, parameters.connections_max), (value("3"), 3));
     }
 }

@@ -79,6 +79,8 @@ pub(crate) trait Directory {
     ) -> Result<(Authentication, Option<String>), LoginStatus>;
     /// Whether there is a session with this handle.
     fn has_session(&self, tsih: u16) -> bool;
+    /// Connections that a session may have at most.
+    fn connections_max(&self) -> u16;
     /// Fills `bytes` with randomness fit for challenges.
     fn fill_random(&self, bytes: &mut [u8]);
 }
@@ -100,6 +102,8 @@ pub(crate) struct Established {
     pub(crate) proven: Option<ChapCredentials>,
     pub(crate) parameters: Parameters,
     pub(crate) connection_id: u16,
+    /// The handle of the session that the connection joins; a new one begins without.
+    pub(crate) joins: Option<u16>,
     /// CmdSN of the first command.
     pub(crate) cmd_sn: u32,
     /// StatSN of the next response.
@@ -176,6 +180,7 @@ pub(crate) struct Login {
     who: Option<Who>,
     isid: [u8; 6],
     connection_id: u16,
+    joins: Option<u16>,
     initiator_task_tag: u32,
     cmd_sn: u32,
     stat_sn: u32,
@@ -199,6 +204,7 @@ impl Login {
             who: None,
             isid: [0; 6],
             connection_id: 0,
+            joins: None,
             initiator_task_tag: 0,
             cmd_sn: 0,
             stat_sn: 0,
@@ -264,14 +270,13 @@ impl Login {
             }
             let tsih = header.u16_at(14);
             if tsih != 0 {
-                // One connection a session, and sessions end with it (ErrorRecoveryLevel 0,
-                // DefaultTime2Retain 0): there is nothing to join or to take over.
-                return Err(if directory.has_session(tsih) {
-                    LoginStatus::TooManyConnections
-                } else {
-                    LoginStatus::SessionDoesNotExist
-                });
+                // Whether it may join it shows when it has proven who it is.
+                if !directory.has_session(tsih) {
+                    return Err(LoginStatus::SessionDoesNotExist);
+                }
+                self.joins = Some(tsih);
             }
+            self.parameters.connections_limit = directory.connections_max().into();
         } else if header.0[8..14] != self.isid || header.u16_at(20) != self.connection_id {
             return Err(LoginStatus::InitiatorError);
         }
@@ -360,6 +365,7 @@ impl Login {
             },
             parameters: self.parameters,
             connection_id: self.connection_id,
+            joins: self.joins,
             cmd_sn: self.cmd_sn,
             stat_sn: self.stat_sn,
         };
@@ -502,20 +508,19 @@ impl Login {
         pairs: &[(String, String)],
         reply: &mut Vec<u8>,
     ) -> Result<(), LoginStatus> {
-        let is_discovery = matches!(
-            self.who,
-            Some(Who {
-                kind: SessionKind::Discovery,
-                ..
-            })
-        );
+        let kind = self.who.as_ref().map(|who| &who.kind);
+        let offered_in = match (kind, self.joins) {
+            (Some(SessionKind::Discovery), _) => keys::Login::Discovery,
+            (_, Some(_)) => keys::Login::Joining,
+            (_, None) => keys::Login::Leading,
+        };
         for (key, value) in pairs {
             match key.as_str() {
                 "InitiatorName" | "TargetName" | "InitiatorAlias" | "SessionType"
                 | "AuthMethod" | "CHAP_A" | "CHAP_I" | "CHAP_C" | "CHAP_N" | "CHAP_R" => continue,
                 _ => {}
             }
-            match self.parameters.offer(key, value, is_discovery) {
+            match self.parameters.offer(key, value, offered_in) {
                 Some(Answer::Value(answer)) => text::append(reply, key, &answer),
                 Some(Answer::Nothing) => {}
                 Some(Answer::Violation) => return Err(LoginStatus::InitiatorError),

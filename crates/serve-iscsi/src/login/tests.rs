@@ -35,6 +35,10 @@ impl Directory for World {
         tsih == 7
     }
 
+    fn connections_max(&self) -> u16 {
+        4
+    }
+
     fn fill_random(&self, bytes: &mut [u8]) {
         for (at, byte) in bytes.iter_mut().enumerate() {
             *byte = at as u8 + 1;
@@ -225,10 +229,6 @@ fn headers_are_checked() {
     };
     assert_eq!(refused(&|h| h.0[0] = 0x01), LoginStatus::InvalidDuringLogin);
     assert_eq!(refused(&|h| h.0[3] = 1), LoginStatus::UnsupportedVersion);
-    assert_eq!(
-        refused(&|h| h.set_u16(14, 7)),
-        LoginStatus::TooManyConnections
-    );
     assert_eq!(
         refused(&|h| h.set_u16(14, 8)),
         LoginStatus::SessionDoesNotExist

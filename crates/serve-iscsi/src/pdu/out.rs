@@ -99,6 +99,14 @@ impl OutQueue {
         }
     }
 
+    /// Queues a PDU with one piece of data and no digests: a login's.
+    pub(crate) fn push_plain(&mut self, header: Header, data: Bytes) {
+        let digests = (self.has_header_digest, self.has_data_digest);
+        self.set_digests(false, false);
+        self.push_with(header, data);
+        self.set_digests(digests.0, digests.1);
+    }
+
     /// Queues a PDU without data.
     pub(crate) fn push_header(&mut self, header: Header) {
         self.push(header, std::iter::empty());

@@ -128,6 +128,16 @@ pub(crate) enum Command {
         is_extended: bool,
         allocation: u32,
     },
+    /// `is_long` for the one with list identifiers of four bytes (LID4).
+    ExtendedCopy {
+        is_long: bool,
+        list_bytes: u32,
+    },
+    ReceiveCopyResults {
+        action: u8,
+        list_id: u32,
+        allocation: u32,
+    },
     ReadDefectData10 {
         format: u8,
         allocation: u32,
@@ -400,7 +410,7 @@ impl Command {
             }
             op::PERSISTENT_RESERVE_OUT => {
                 let action = cdb[1] & 0x1f;
-                if action > 6 {
+                if action > 7 {
                     return Err(Sense::cdb_field(1));
                 }
                 Self::PersistentReserveOut {
@@ -431,6 +441,26 @@ impl Command {
                 },
                 _ => return Err(Sense::cdb_field(1)),
             },
+            op::EXTENDED_COPY => match u16::from(cdb[1] & 0x1f) {
+                action @ (service::COPY_LID1 | service::COPY_LID4) => Self::ExtendedCopy {
+                    is_long: action == service::COPY_LID4,
+                    list_bytes: be32(cdb, 10),
+                },
+                _ => return Err(Sense::cdb_field(1)),
+            },
+            op::RECEIVE_COPY_RESULTS => {
+                let action = cdb[1] & 0x1f;
+                Self::ReceiveCopyResults {
+                    action,
+                    list_id: match u16::from(action) {
+                        service::COPY_STATUS_LID1 => cdb[2].into(),
+                        service::COPY_OPERATING_PARAMETERS => 0,
+                        service::COPY_STATUS_LID4 => be32(cdb, 2),
+                        _ => return Err(Sense::cdb_field(1)),
+                    },
+                    allocation: be32(cdb, 10),
+                }
+            }
             op::READ_DEFECT_DATA_10 => Self::ReadDefectData10 {
                 format: cdb[2] & 0x1f,
                 allocation: be16(cdb, 7),
@@ -458,6 +488,8 @@ impl Command {
             | Self::OrWrite { .. }
             | Self::WriteSame { .. }
             | Self::Unmap { .. }
+            | Self::ExtendedCopy { .. }
+            | Self::ReceiveCopyResults { .. }
             | Self::SynchronizeCache { .. }
             | Self::ModeSelect { .. }
             | Self::StartStopUnit { .. } => Access::Write,
@@ -526,6 +558,7 @@ impl Command {
             } if blocks.count > 0 => block_bytes.into(),
             Self::WriteSame { no_data: false, .. } => block_bytes.into(),
             Self::Unmap { list_bytes }
+            | Self::ExtendedCopy { list_bytes, .. }
             | Self::ModeSelect { list_bytes, .. }
             | Self::PersistentReserveOut { list_bytes, .. } => list_bytes.into(),
             _ => 0,

@@ -4,6 +4,7 @@
 //! [`Unit::execute`] the rest.
 
 use super::cdb::{Blocks, ByteCheck, Command};
+use super::copy::FindUnit;
 use super::opcodes::{self, TABLE};
 use super::sense::{Sense, status};
 use super::unit::{NexusId, Unit};
@@ -100,6 +101,7 @@ impl Unit {
             Command::PersistentReserveIn { action, allocation } => {
                 Outcome::parameters(self.persistent_reserve_in(action), allocation)
             }
+            Command::PersistentReserveOut { .. } if self.keeps_reservations() => return None,
             Command::PersistentReserveOut {
                 action,
                 scope_and_type,
@@ -139,6 +141,14 @@ impl Unit {
                 }
                 Outcome::parameters(data, allocation)
             }
+            Command::ReceiveCopyResults {
+                action,
+                list_id,
+                allocation,
+            } => match self.copy_results(nexus, action, list_id) {
+                Ok(data) => Outcome::parameters(data, allocation),
+                Err(sense) => self.check(sense),
+            },
             // No defects; the format asked for is the format given.
             Command::ReadDefectData10 { format, allocation } => {
                 Outcome::parameters(vec![0, format, 0, 0], allocation)
@@ -160,6 +170,7 @@ impl Unit {
             Command::ReportLuns { .. } => self.check(Sense::INVALID_FIELD_IN_CDB),
             Command::StartStopUnit { start: true } => Outcome::good(),
             Command::GetLbaStatus { .. }
+            | Command::ExtendedCopy { .. }
             | Command::Write { .. }
             | Command::WriteVerify { .. }
             | Command::Verify { .. }
@@ -173,8 +184,38 @@ impl Unit {
         Some(outcome.into())
     }
 
-    /// Carries a command out that [`execute_now`](Self::execute_now) did not.
-    pub(crate) async fn execute(self: Arc<Self>, command: Command, data: Bytes) -> Outcome {
+    /// Carries a command out that [`execute_now`](Self::execute_now) did not. `find` finds the
+    /// units that the initiator may copy from and to.
+    pub(crate) async fn execute(
+        self: Arc<Self>,
+        nexus: NexusId,
+        find: &FindUnit<'_>,
+        command: Command,
+        data: Bytes,
+    ) -> Done {
+        match command {
+            Command::PersistentReserveOut {
+                action,
+                scope_and_type,
+                ..
+            } => {
+                let kept = self.persistent_reserve_out_kept(nexus, action, scope_and_type, &data);
+                match kept.await {
+                    Ok(abort) => Done {
+                        outcome: Outcome::good(),
+                        abort,
+                    },
+                    Err(outcome) => outcome.into(),
+                }
+            }
+            Command::ExtendedCopy { is_long, .. } => {
+                self.extended_copy(nexus, find, is_long, &data).await.into()
+            }
+            _ => self.execute_on_storage(command, data).await.into(),
+        }
+    }
+
+    async fn execute_on_storage(&self, command: Command, data: Bytes) -> Outcome {
         match self.try_execute(command, data).await {
             Ok(outcome) => outcome,
             Err(Stop::Failed(error)) => self.failure(&error),

@@ -1,6 +1,8 @@
 //! INQUIRY data, capacity data and the like: what a unit says about itself (SPC-5 sections 6.7
 //! and 7.7, SBC-4 sections 5.20 and 6.6). Pure encoders.
 
+use super::copy::{self, DESCRIPTOR_TYPES, DESCRIPTORS_BYTES_MAX, SEGMENTS_MAX, UNITS_MAX};
+use super::opcodes::{TABLE, op};
 use super::{COMPARE_BLOCKS_MAX, TRANSFER_BYTES_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};
 use crate::lun::LunIdentity;
 
@@ -45,6 +47,8 @@ pub(crate) fn standard(shape: &Shape) -> Vec<u8> {
     data[2] = 0x06; // SPC-4
     data[3] = 0x12; // HISUP; response data format 2
     data[4] = 96 - 5;
+    // TPGS (implicit: the initiator does not choose), 3PC.
+    data[5] = 0x10 | 0x08;
     data[7] = 0x02; // CMDQUE
     data[8..16].copy_from_slice(&field(&shape.identity.vendor, 8));
     data[16..32].copy_from_slice(&field(&shape.identity.product, 16));
@@ -70,10 +74,11 @@ pub(crate) fn standard_without_unit() -> Vec<u8> {
 /// A vital product data page; `None` if there is no such page.
 pub(crate) fn page(shape: &Shape, page: u8) -> Option<Vec<u8>> {
     let body = match page {
-        0x00 => vec![0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2],
+        0x00 => vec![0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2],
         0x80 => serial(shape),
         0x83 => device_identification(shape),
         0x86 => extended_inquiry(),
+        0x8f => third_party_copy(shape),
         0xb0 => block_limits(shape),
         0xb1 => block_device_characteristics(),
         0xb2 => logical_block_provisioning(),
@@ -89,6 +94,24 @@ pub(crate) fn page(shape: &Shape, page: u8) -> Option<Vec<u8>> {
 const OF_UNIT: u8 = 0x00;
 const OF_PORT: u8 = 0x10;
 const OF_TARGET: u8 = 0x20;
+
+/// Types of designators that name a unit.
+pub(crate) const DESIGNATOR_T10: u8 = 1;
+pub(crate) const DESIGNATOR_NAA: u8 = 3;
+
+/// The unit's NAA designator.
+pub(crate) fn naa(shape: &Shape) -> [u8; 16] {
+    let mut naa = shape.identity.naa;
+    naa[0] = 0x60 | (naa[0] & 0x0f);
+    naa
+}
+
+/// The unit's T10 vendor designator.
+pub(crate) fn t10(shape: &Shape) -> Vec<u8> {
+    let mut t10 = field(&shape.identity.vendor, 8);
+    t10.extend_from_slice(&serial(shape));
+    t10
+}
 
 fn designator(list: &mut Vec<u8>, code_set: u8, association_and_type: u8, value: &[u8]) {
     const ISCSI: u8 = 0x50;
@@ -106,12 +129,8 @@ fn device_identification(shape: &Shape) -> Vec<u8> {
     const ASCII: u8 = 2;
     const UTF8: u8 = 3;
     let mut list = Vec::new();
-    let mut naa = shape.identity.naa;
-    naa[0] = 0x60 | (naa[0] & 0x0f);
-    designator(&mut list, BINARY, OF_UNIT | 3, &naa);
-    let mut t10 = field(&shape.identity.vendor, 8);
-    t10.extend_from_slice(&serial(shape));
-    designator(&mut list, ASCII, OF_UNIT | 1, &t10);
+    designator(&mut list, BINARY, OF_UNIT | DESIGNATOR_NAA, &naa(shape));
+    designator(&mut list, ASCII, OF_UNIT | DESIGNATOR_T10, &t10(shape));
     // The relative target port, the target port group, the port's and the target's names.
     designator(&mut list, BINARY, OF_PORT | 4, &[0, 0, 0, 1]);
     designator(&mut list, BINARY, OF_PORT | 5, &[0, 0, 0, 1]);
@@ -138,6 +157,50 @@ fn extended_inquiry() -> Vec<u8> {
     body[1] = 0x07; // HEADSUP, ORDSUP, SIMPSUP
     body[2] = 0x01; // V_SUP: the cache is volatile
     body
+}
+
+/// Page 8Fh (SPC-5 section 7.7.18).
+fn third_party_copy(shape: &Shape) -> Vec<u8> {
+    let mut list = Vec::new();
+    let mut put = |kind: u16, mut value: Vec<u8>| {
+        value.resize(value.len().next_multiple_of(4), 0);
+        list.extend_from_slice(&kind.to_be_bytes());
+        list.extend_from_slice(&(value.len() as u16).to_be_bytes());
+        list.extend_from_slice(&value);
+    };
+    // Supported commands, from the one table of commands.
+    let mut commands = vec![0];
+    for opcode in [op::EXTENDED_COPY, op::RECEIVE_COPY_RESULTS] {
+        let of_opcode = TABLE.iter().filter(|entry| entry.opcode == opcode);
+        let actions = of_opcode.filter_map(|entry| entry.service_action);
+        let actions: Vec<u8> = actions.map(|action| action as u8).collect();
+        commands.extend_from_slice(&[opcode, actions.len() as u8]);
+        commands.extend_from_slice(&actions);
+    }
+    commands[0] = (commands.len() - 1) as u8;
+    put(0x0001, commands);
+    // Parameter data.
+    let mut parameters = vec![0; 28];
+    parameters[4..6].copy_from_slice(&UNITS_MAX.to_be_bytes());
+    parameters[6..8].copy_from_slice(&SEGMENTS_MAX.to_be_bytes());
+    parameters[8..12].copy_from_slice(&DESCRIPTORS_BYTES_MAX.to_be_bytes());
+    put(0x0004, parameters);
+    // Supported descriptors, and identifiers of units that need none.
+    let mut descriptors = vec![DESCRIPTOR_TYPES.len() as u8];
+    descriptors.extend_from_slice(&DESCRIPTOR_TYPES);
+    put(0x0008, descriptors);
+    let mut units = vec![0, 2];
+    units.extend_from_slice(&copy::THIS_UNIT.to_be_bytes());
+    put(0x000c, units);
+    // General copy operations: no more at once than results are kept of.
+    let mut general = vec![0; 32];
+    general[3] = 64;
+    general[7] = 64;
+    let segment_bytes_max = copy::segment_bytes_max(shape.block_bytes);
+    general[8..12].copy_from_slice(&segment_bytes_max.to_be_bytes());
+    general[12] = shape.block_bytes.ilog2() as u8;
+    put(0x8001, general);
+    list
 }
 
 /// Page B0h.

@@ -5,13 +5,16 @@
 //!   state machines;
 //! - `unit`: one logical unit as all nexuses share it (reservations, unit attentions, modes), and
 //!   the order of checks before a command is let in;
-//! - `execute`: what commands do to the storage.
+//! - `execute`: what commands do to the storage;
+//! - `copy`: copies within and between units (EXTENDED COPY).
 //!
 //! Lock order: a target's unit map, then a unit's state; neither is held across an await. A unit's
 //! `atomic` lock (an async one) is taken by writes for reading and by COMPARE AND WRITE and
-//! ORWRITE for writing, so that these are atomic towards all other writes.
+//! ORWRITE for writing, so that these are atomic towards all other writes. Its `kept` lock (async)
+//! is held over a change of persistent reservations that is stored, before its state.
 
 mod cdb;
+mod copy;
 mod execute;
 mod inquiry;
 mod mode;
@@ -23,9 +26,10 @@ mod tests;
 mod unit;
 
 pub(crate) use cdb::Command;
+pub(crate) use copy::{Designator, decode_for_fuzzing as decode_copy_for_fuzzing};
 pub(crate) use execute::Done;
 pub(crate) use inquiry::{decode_lun, luns as report_luns, standard_without_unit};
-pub(crate) use reservation::InitiatorPort;
+pub(crate) use reservation::{InitiatorPort, decode_for_fuzzing as decode_reservation_for_fuzzing};
 pub(crate) use sense::{SENSE_BYTES_MAX, Sense, status};
 pub(crate) use unit::{NexusId, Unit};
 

@@ -72,6 +72,8 @@ pub(crate) mod op {
     pub(crate) const MODE_SENSE_10: u8 = 0x5a;
     pub(crate) const PERSISTENT_RESERVE_IN: u8 = 0x5e;
     pub(crate) const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
+    pub(crate) const EXTENDED_COPY: u8 = 0x83;
+    pub(crate) const RECEIVE_COPY_RESULTS: u8 = 0x84;
     pub(crate) const READ_16: u8 = 0x88;
     pub(crate) const COMPARE_AND_WRITE: u8 = 0x89;
     pub(crate) const WRITE_16: u8 = 0x8a;
@@ -95,6 +97,11 @@ pub(crate) mod op {
 pub(crate) mod service {
     pub(crate) const READ_CAPACITY_16: u16 = 0x10;
     pub(crate) const GET_LBA_STATUS: u16 = 0x12;
+    pub(crate) const COPY_LID1: u16 = 0x00;
+    pub(crate) const COPY_LID4: u16 = 0x01;
+    pub(crate) const COPY_STATUS_LID1: u16 = 0x00;
+    pub(crate) const COPY_OPERATING_PARAMETERS: u16 = 0x03;
+    pub(crate) const COPY_STATUS_LID4: u16 = 0x05;
     pub(crate) const REPORT_TARGET_PORT_GROUPS: u16 = 0x0a;
     pub(crate) const REPORT_SUPPORTED_OPCODES: u16 = 0x0c;
     pub(crate) const REPORT_SUPPORTED_TASK_MANAGEMENT: u16 = 0x0d;
@@ -143,6 +150,12 @@ pub(crate) static TABLE: &[Entry] = {
     entry(op::PERSISTENT_RESERVE_OUT, Some(4), PersistentReserveOut, &[0x5f, 0x04, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x04]),
     entry(op::PERSISTENT_RESERVE_OUT, Some(5), PersistentReserveOut, &[0x5f, 0x05, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x04]),
     entry(op::PERSISTENT_RESERVE_OUT, Some(6), PersistentReserveOut, &[0x5f, 0x06, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x04]),
+    entry(op::PERSISTENT_RESERVE_OUT, Some(7), PersistentReserveOut, &[0x5f, 0x07, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x04]),
+    entry(op::EXTENDED_COPY, Some(service::COPY_LID1), Write, &[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0x04]),
+    entry(op::EXTENDED_COPY, Some(service::COPY_LID4), Write, &[0x83, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0x04]),
+    entry(op::RECEIVE_COPY_RESULTS, Some(service::COPY_STATUS_LID1), Write, &[0x84, 0x00, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0x04]),
+    entry(op::RECEIVE_COPY_RESULTS, Some(service::COPY_OPERATING_PARAMETERS), Write, &[0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0x04]),
+    entry(op::RECEIVE_COPY_RESULTS, Some(service::COPY_STATUS_LID4), Write, &[0x84, 0x05, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0x04]),
     entry(op::READ_16, None, Read, &[0x88, 0xf8, LBA8, LBA8, LBA8, LBA8, LBA8, LBA8, LBA8, LBA8, 0xff, 0xff, 0xff, 0xff, 0x1f, 0x04]),
     entry(op::COMPARE_AND_WRITE, None, Write, &[0x89, 0xf8, LBA8, LBA8, LBA8, LBA8, LBA8, LBA8, LBA8, LBA8, 0, 0, 0, 0xff, 0x1f, 0x04]),
     entry(op::WRITE_16, None, Write, &[0x8a, 0xf8, LBA8, LBA8, LBA8, LBA8, LBA8, LBA8, LBA8, LBA8, 0xff, 0xff, 0xff, 0xff, 0x1f, 0x04]),
@@ -172,6 +185,8 @@ pub(crate) fn has_service_actions(opcode: u8) -> bool {
         opcode,
         op::PERSISTENT_RESERVE_IN
             | op::PERSISTENT_RESERVE_OUT
+            | op::EXTENDED_COPY
+            | op::RECEIVE_COPY_RESULTS
             | op::SERVICE_ACTION_IN_16
             | op::MAINTENANCE_IN
     )

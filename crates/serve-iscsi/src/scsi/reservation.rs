@@ -1,12 +1,17 @@
 //! Persistent reservations (SPC-5 section 5.14) as a pure state machine.
 //!
 //! A registration binds a key to an I_T nexus; at most one reservation exists, held by one
-//! registrant or (the "all registrants" types) by all. Nothing survives a restart (APTPL is not
-//! supported); registrations do survive the loss of a nexus, so they are kept by the name of the
-//! initiator port, not by session.
+//! registrant or (the "all registrants" types) by all. Registrations survive the loss of a nexus,
+//! so they are kept by the name of the initiator port, not by session. They survive a restart where
+//! the last registration asked for it (APTPL, "activate persist through power loss") and the unit
+//! has a place to keep them: [`Reservations::stored`] is what is kept there.
 
 use super::sense::Sense;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+#[cfg(test)]
+mod tests;
 
 /// Most registrations of a logical unit.
 pub(crate) const REGISTRATIONS_MAX: usize = 1024;
@@ -16,6 +21,68 @@ pub(crate) const REGISTRATIONS_MAX: usize = 1024;
 pub(crate) struct InitiatorPort {
     pub(crate) name: String,
     pub(crate) isid: [u8; 6],
+}
+
+/// Which initiator ports a TransportID names (SPC-5 section 7.6.4.6): one, or without an ISID all
+/// that are known of an initiator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TransportId {
+    name: String,
+    isid: Option<[u8; 6]>,
+}
+
+impl TransportId {
+    /// Reads one from the start of `list`; answers how long it is, too.
+    fn decode(list: &[u8]) -> Result<(Self, usize), Sense> {
+        const BAD: Sense = Sense::INVALID_FIELD_IN_PARAMETER_LIST;
+        const ISCSI: u8 = 0x05;
+        let (header, rest) = list.split_at_checked(4).ok_or(BAD)?;
+        let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        let text = rest.get(..length).ok_or(BAD)?;
+        if header[0] & 0x0f != ISCSI || length < 20 || !length.is_multiple_of(4) {
+            return Err(BAD);
+        }
+        let end = text.iter().position(|byte| *byte == 0).ok_or(BAD)?;
+        let text = std::str::from_utf8(&text[..end]).map_err(|_| BAD)?;
+        let (name, isid) = match header[0] >> 6 {
+            0 => (text, None),
+            1 => {
+                let (name, isid) = text.split_once(",i,0x").ok_or(BAD)?;
+                (name, Some(parse_isid(isid).ok_or(BAD)?))
+            }
+            _ => return Err(BAD),
+        };
+        if name.is_empty() || name.len() > crate::ISCSI_NAME_BYTES_MAX {
+            return Err(BAD);
+        }
+        let name = name.to_ascii_lowercase();
+        Ok((Self { name, isid }, 4 + length))
+    }
+
+    /// The ports that it names, of those that are `known` where it names none itself.
+    fn ports<'a>(&self, known: impl Iterator<Item = &'a InitiatorPort>) -> BTreeSet<InitiatorPort> {
+        match self.isid {
+            Some(isid) => BTreeSet::from([InitiatorPort {
+                name: self.name.clone(),
+                isid,
+            }]),
+            None => known
+                .filter(|port| port.name == self.name)
+                .cloned()
+                .collect(),
+        }
+    }
+}
+
+/// Twelve hexadecimal digits.
+fn parse_isid(text: &str) -> Option<[u8; 6]> {
+    if text.len() != 12 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let number = u64::from_str_radix(text, 16).ok()?;
+    let mut isid = [0; 6];
+    isid.copy_from_slice(&number.to_be_bytes()[2..]);
+    Some(isid)
 }
 
 /// Reservation types, by their codes.
@@ -96,33 +163,100 @@ pub(crate) struct Effects {
 }
 
 /// The parameter list of PERSISTENT RESERVE OUT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OutParameters {
     pub(crate) key: u64,
     pub(crate) action_key: u64,
+    /// What is registered is to survive a restart (APTPL).
+    persists: bool,
+    /// Initiator ports that are to be registered as well (SPEC_I_PT); `None` without that bit.
+    others: Option<Vec<TransportId>>,
+    /// Whom REGISTER AND MOVE gives the reservation to.
+    receiver: Option<Receiver>,
+}
+
+/// Who is to hold the reservation after REGISTER AND MOVE.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Receiver {
+    id: TransportId,
+    /// The one that gives it away loses its registration.
+    unregisters: bool,
 }
 
 impl OutParameters {
-    /// Length of the list in bytes.
+    /// Length of the list in bytes, without TransportIDs.
     pub(crate) const BYTES: usize = 24;
+    /// Longest list that is taken, in bytes.
+    pub(crate) const BYTES_MAX: usize = 64 << 10;
 
-    /// Reads a list. SPEC_I_PT and APTPL are refused; ALL_TG_PT is taken, there is one port.
-    pub(crate) fn decode(list: &[u8]) -> Result<Self, Sense> {
-        let list: &[u8; Self::BYTES] = list
-            .try_into()
-            .map_err(|_| Sense::PARAMETER_LIST_LENGTH_ERROR)?;
-        if list[20] & 0x09 != 0 {
-            return Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST);
+    /// Whether a list of a service action may have this length.
+    pub(crate) fn may_have_length(action: u8, list_bytes: usize) -> bool {
+        match action {
+            action::REGISTER | action::REGISTER_AND_MOVE => {
+                (Self::BYTES..=Self::BYTES_MAX).contains(&list_bytes)
+            }
+            _ => list_bytes == Self::BYTES,
         }
+    }
+
+    /// Reads a list. ALL_TG_PT is taken: there is one target port.
+    pub(crate) fn decode(action: u8, list: &[u8]) -> Result<Self, Sense> {
+        const BAD: Sense = Sense::INVALID_FIELD_IN_PARAMETER_LIST;
+        const LENGTH: Sense = Sense::PARAMETER_LIST_LENGTH_ERROR;
+        const SPEC_I_PT: u8 = 0x08;
+        const APTPL: u8 = 0x01;
+        const UNREG: u8 = 0x02;
+        let (fixed, rest) = list.split_first_chunk::<{ Self::BYTES }>().ok_or(LENGTH)?;
         let u64_at = |at: usize| {
             let mut bytes = [0; 8];
-            bytes.copy_from_slice(&list[at..at + 8]);
+            bytes.copy_from_slice(&fixed[at..at + 8]);
             u64::from_be_bytes(bytes)
         };
-        Ok(Self {
+        let mut parameters = Self {
             key: u64_at(0),
             action_key: u64_at(8),
-        })
+            ..Self::default()
+        };
+        if action == action::REGISTER_AND_MOVE {
+            let length = u32::from_be_bytes([fixed[20], fixed[21], fixed[22], fixed[23]]);
+            if length as usize != rest.len() {
+                return Err(LENGTH);
+            }
+            parameters.persists = fixed[17] & APTPL != 0;
+            let (id, id_bytes) = TransportId::decode(rest)?;
+            // The only target port is 1.
+            if fixed[18..20] != [0, 1] || id_bytes != rest.len() {
+                return Err(BAD);
+            }
+            parameters.receiver = Some(Receiver {
+                id,
+                unregisters: fixed[17] & UNREG != 0,
+            });
+            return Ok(parameters);
+        }
+        parameters.persists = fixed[20] & APTPL != 0;
+        if fixed[20] & SPEC_I_PT == 0 {
+            return if rest.is_empty() {
+                Ok(parameters)
+            } else {
+                Err(LENGTH)
+            };
+        }
+        if action != action::REGISTER {
+            return Err(BAD);
+        }
+        let (length, mut rest) = rest.split_first_chunk::<4>().ok_or(LENGTH)?;
+        if u32::from_be_bytes(*length) as usize != rest.len() {
+            return Err(LENGTH);
+        }
+        let mut others = Vec::new();
+        while !rest.is_empty() {
+            let (id, id_bytes) = TransportId::decode(rest)?;
+            others.push(id);
+            rest = &rest[id_bytes..];
+        }
+        parameters.others = Some(others);
+        Ok(parameters)
     }
 }
 
@@ -135,17 +269,102 @@ mod action {
     pub(super) const PREEMPT: u8 = 4;
     pub(super) const PREEMPT_AND_ABORT: u8 = 5;
     pub(super) const REGISTER_AND_IGNORE_EXISTING_KEY: u8 = 6;
+    pub(super) const REGISTER_AND_MOVE: u8 = 7;
 }
 
 /// Registrations and the reservation of a logical unit.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Reservations {
+    /// There is a place that outlives the process.
+    can_persist: bool,
+    /// They are kept there (PTPL_A).
+    persists: bool,
     generation: u32,
     registrants: BTreeMap<InitiatorPort, u64>,
     reservation: Option<Reservation>,
 }
 
 impl Reservations {
+    /// None yet, where they can be kept over a restart.
+    pub(crate) fn persistent() -> Self {
+        Self {
+            can_persist: true,
+            ..Self::default()
+        }
+    }
+
+    /// What is to be kept over a restart: the type of the reservation (0 for none), then for each
+    /// registrant its key, ISID, name, and `h` where it holds the reservation. `None` if nothing
+    /// is.
+    pub(crate) fn stored(&self) -> Option<String> {
+        if !self.persists || self.registrants.is_empty() {
+            return None;
+        }
+        let reservation = self.reservation.as_ref();
+        let mut text = format!("1 {}", reservation.map_or(0, |present| present.kind as u8));
+        for (port, key) in &self.registrants {
+            let _ = write!(text, " {key:016x},");
+            for byte in port.isid {
+                let _ = write!(text, "{byte:02x}");
+            }
+            text.push(',');
+            for byte in port.name.bytes() {
+                match byte {
+                    b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b':' => text.push(byte.into()),
+                    _ => {
+                        let _ = write!(text, "%{byte:02x}");
+                    }
+                }
+            }
+            let holder = reservation.and_then(|present| present.holder.as_ref());
+            if holder == Some(port) {
+                text.push_str(",h");
+            }
+        }
+        Some(text)
+    }
+
+    /// What [`Self::stored`] gave before a restart; `None` if it cannot have been that. The
+    /// generation begins anew (SPC-5 section 6.15.2).
+    pub(crate) fn restore(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        if words.next() != Some("1") {
+            return None;
+        }
+        let code = words.next()?.parse::<u8>().ok()?;
+        let mut restored = Self {
+            persists: true,
+            ..Self::persistent()
+        };
+        let mut holder = None;
+        for word in words {
+            let mut fields = word.split(',');
+            let key = u64::from_str_radix(fields.next()?, 16).ok()?;
+            let isid = parse_isid(fields.next()?)?;
+            let name = unescape(fields.next()?)?;
+            let port = InitiatorPort { name, isid };
+            match fields.next() {
+                None => {}
+                Some("h") if holder.is_none() => holder = Some(port.clone()),
+                Some(_) => return None,
+            }
+            if fields.next().is_some() || restored.registrants.insert(port, key).is_some() {
+                return None;
+            }
+        }
+        if code != 0 {
+            let kind = Type::from_code(code)?;
+            if kind.is_all_registrants() == holder.is_some() {
+                return None;
+            }
+            restored.reservation = Some(Reservation { kind, holder });
+        } else if holder.is_some() {
+            return None;
+        }
+        let is_sane = (1..=REGISTRATIONS_MAX).contains(&restored.registrants.len());
+        is_sane.then_some(restored)
+    }
+
     /// Whether anybody is registered.
     pub(crate) fn has_registrants(&self) -> bool {
         !self.registrants.is_empty()
@@ -175,13 +394,15 @@ impl Reservations {
             || (!is_write && kind.lets_others_read())
     }
 
-    /// Carries out a PERSISTENT RESERVE OUT.
-    pub(crate) fn perform(
+    /// Carries out a PERSISTENT RESERVE OUT. `known` are the initiator ports that have a session;
+    /// nothing changes where it fails.
+    pub(crate) fn perform<'a>(
         &mut self,
         port: &InitiatorPort,
         action: u8,
         scope_and_type: u8,
         parameters: OutParameters,
+        known: impl Iterator<Item = &'a InitiatorPort>,
     ) -> Result<Effects, Refusal> {
         // RESERVE, RELEASE and PREEMPT name a type; the only scope is the logical unit.
         let kind = || {
@@ -190,10 +411,39 @@ impl Reservations {
             }
             Type::from_code(scope_and_type & 0x0f).ok_or(Refusal::Check(Sense::cdb_field(2)))
         };
-        let OutParameters { key, action_key } = parameters;
-        match action {
-            action::REGISTER => self.register(port, Some(key), action_key),
+        const BAD: Refusal = Refusal::Check(Sense::INVALID_FIELD_IN_PARAMETER_LIST);
+        let OutParameters {
+            key, action_key, ..
+        } = parameters;
+        let registers = matches!(
+            action,
+            action::REGISTER | action::REGISTER_AND_IGNORE_EXISTING_KEY | action::REGISTER_AND_MOVE
+        );
+        if registers && parameters.persists && !self.can_persist {
+            return Err(BAD);
+        }
+        let effects = match action {
+            action::REGISTER => match parameters.others {
+                None => self.register(port, Some(key), action_key),
+                Some(others) => {
+                    let known: Vec<&InitiatorPort> = known.collect();
+                    let ports = others.iter().flat_map(|id| id.ports(known.iter().copied()));
+                    self.register_others(port, key, action_key, ports.collect())
+                }
+            },
             action::REGISTER_AND_IGNORE_EXISTING_KEY => self.register(port, None, action_key),
+            action::REGISTER_AND_MOVE => {
+                let receiver = parameters.receiver.ok_or(BAD)?;
+                let mut ports = receiver.id.ports(known);
+                ports.extend(receiver.id.ports(self.registrants.keys()));
+                let mut ports = ports.into_iter();
+                let to = ports.next().ok_or(BAD)?;
+                // A name alone must not be ambiguous.
+                if ports.next().is_some() {
+                    return Err(BAD);
+                }
+                self.register_and_move(port, key, action_key, to, receiver.unregisters)
+            }
             action::RESERVE => self.reserve(port, key, kind()?),
             action::RELEASE => self.release(port, key, kind()?),
             action::CLEAR => self.clear(port, key),
@@ -204,7 +454,78 @@ impl Reservations {
                 self.preempt(port, key, action_key, kind, aborts)
             }
             _ => Err(Refusal::Check(Sense::cdb_field(1))),
+        }?;
+        if registers {
+            self.persists = parameters.persists;
         }
+        Ok(effects)
+    }
+
+    /// REGISTER with SPEC_I_PT (SPC-5 section 5.14.7): registers others too, all or none.
+    fn register_others(
+        &mut self,
+        port: &InitiatorPort,
+        key: u64,
+        new_key: u64,
+        others: BTreeSet<InitiatorPort>,
+    ) -> Result<Effects, Refusal> {
+        if self.registrants.contains_key(port) {
+            self.check_key(port, key)?;
+            return Err(Refusal::Check(Sense::INVALID_FIELD_IN_CDB));
+        }
+        if key != 0 {
+            return Err(Refusal::Conflict);
+        }
+        if new_key == 0 {
+            return Ok(Effects::default());
+        }
+        if others
+            .iter()
+            .any(|other| self.registrants.contains_key(other))
+        {
+            return Err(Refusal::Check(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
+        }
+        let mut ports = others;
+        ports.insert(port.clone());
+        if self.registrants.len() + ports.len() > REGISTRATIONS_MAX {
+            return Err(Refusal::Check(Sense::INSUFFICIENT_REGISTRATION_RESOURCES));
+        }
+        self.registrants
+            .extend(ports.into_iter().map(|port| (port, new_key)));
+        self.generation = self.generation.wrapping_add(1);
+        Ok(Effects::default())
+    }
+
+    /// REGISTER AND MOVE (SPC-5 section 5.14.8).
+    fn register_and_move(
+        &mut self,
+        port: &InitiatorPort,
+        key: u64,
+        new_key: u64,
+        to: InitiatorPort,
+        unregisters: bool,
+    ) -> Result<Effects, Refusal> {
+        self.check_key(port, key)?;
+        let Some(reservation) = &mut self.reservation else {
+            return Err(Refusal::Conflict);
+        };
+        // Also where all registrants hold it.
+        if reservation.holder.as_ref() != Some(port) {
+            return Err(Refusal::Conflict);
+        }
+        if new_key == 0 || to == *port {
+            return Err(Refusal::Check(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
+        }
+        if self.registrants.len() == REGISTRATIONS_MAX && !self.registrants.contains_key(&to) {
+            return Err(Refusal::Check(Sense::INSUFFICIENT_REGISTRATION_RESOURCES));
+        }
+        reservation.holder = Some(to.clone());
+        self.registrants.insert(to, new_key);
+        if unregisters {
+            self.registrants.remove(port);
+        }
+        self.generation = self.generation.wrapping_add(1);
+        Ok(Effects::default())
     }
 
     fn check_key(&self, port: &InitiatorPort, key: u64) -> Result<(), Refusal> {
@@ -409,8 +730,10 @@ impl Reservations {
         let mut data = Vec::new();
         let scope_and_type = |reservation: &Reservation| reservation.kind as u8;
         if action == 2 {
-            // REPORT CAPABILITIES: ATP_C; TMV; all types.
-            data.extend_from_slice(&[0, 8, 0x04, 0x80, 0xea, 0x01, 0, 0]);
+            // REPORT CAPABILITIES: SIP_C, ATP_C, PTPL_C; TMV, PTPL_A; all types.
+            let capabilities = 0x0c | u8::from(self.can_persist);
+            let state = 0x80 | u8::from(self.persists);
+            data.extend_from_slice(&[0, 8, capabilities, state, 0xea, 0x01, 0, 0]);
             return data;
         }
         data.extend_from_slice(&self.generation.to_be_bytes());
@@ -478,232 +801,35 @@ fn transport_id(port: &InitiatorPort) -> Vec<u8> {
     id
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn port(name: &str) -> InitiatorPort {
-        InitiatorPort {
-            name: name.into(),
-            isid: [0, 0, 0, 0, 0, 1],
+/// A name as [`Reservations::stored`] writes it.
+fn unescape(text: &str) -> Option<String> {
+    let mut name = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        if *byte == b'%' {
+            let (digits, after) = rest.split_at_checked(2)?;
+            name.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+            rest = after;
+        } else {
+            name.push(*byte);
         }
     }
+    let name = String::from_utf8(name).ok()?;
+    (!name.is_empty() && name.len() <= crate::ISCSI_NAME_BYTES_MAX).then_some(name)
+}
 
-    struct World {
-        reservations: Reservations,
-        a: InitiatorPort,
-        b: InitiatorPort,
-        c: InitiatorPort,
-    }
-
-    impl World {
-        /// A and B are registered, with keys 10 and 11; C is not.
-        fn new() -> Self {
-            let mut world = Self {
-                reservations: Reservations::default(),
-                a: port("a"),
-                b: port("b"),
-                c: port("c"),
-            };
-            world.act("a", action::REGISTER, 0, 0, 10).unwrap();
-            world.act("b", action::REGISTER, 0, 0, 11).unwrap();
-            world
-        }
-
-        fn act(
-            &mut self,
-            who: &str,
-            action: u8,
-            kind: u8,
-            key: u64,
-            action_key: u64,
-        ) -> Result<Effects, Refusal> {
-            let parameters = OutParameters { key, action_key };
-            self.reservations
-                .perform(&port(who), action, kind, parameters)
-        }
-
-        /// Who may (read, write): holder A, registrant B, stranger C.
-        fn access(&self) -> [(bool, bool); 3] {
-            [&self.a, &self.b, &self.c].map(|port| {
-                (
-                    self.reservations.allows(port, false),
-                    self.reservations.allows(port, true),
-                )
-            })
-        }
-    }
-
-    /// The access of holder, registrant and stranger under every type (SPC-5 table 71).
-    #[test]
-    fn types_give_access_as_the_table_says() {
-        const ALL: (bool, bool) = (true, true);
-        const READ: (bool, bool) = (true, false);
-        const NONE: (bool, bool) = (false, false);
-        let table = [
-            (1, [ALL, READ, READ]),
-            (3, [ALL, NONE, NONE]),
-            (5, [ALL, ALL, READ]),
-            (6, [ALL, ALL, NONE]),
-            (7, [ALL, ALL, READ]),
-            (8, [ALL, ALL, NONE]),
-        ];
-        for (kind, expected) in table {
-            let mut world = World::new();
-            assert_eq!(world.access(), [ALL; 3]);
-            world.act("a", action::RESERVE, kind, 10, 0).unwrap();
-            assert_eq!(world.access(), expected, "type {kind}");
-            // Only a holder can release; all registrants hold 7 and 8.
-            world.act("b", action::RELEASE, kind, 11, 0).unwrap();
-            assert_eq!(world.reservations.is_reserved(), kind < 7, "type {kind}");
-        }
-        for kind in [0, 2, 4, 9, 15, 0x11] {
-            let refusal = World::new().act("a", action::RESERVE, kind, 10, 0);
-            assert_eq!(refusal, Err(Refusal::Check(Sense::cdb_field(2))));
-        }
-    }
-
-    #[test]
-    fn wrong_keys_conflict() {
-        let mut world = World::new();
-        for (who, action, key) in [
-            ("a", action::REGISTER, 99),
-            ("c", action::REGISTER, 99),
-            ("a", action::RESERVE, 99),
-            ("c", action::RESERVE, 0),
-            ("a", action::RELEASE, 99),
-            ("a", action::CLEAR, 99),
-            ("a", action::PREEMPT, 99),
-        ] {
-            let refusal = world.act(who, action, 1, key, 11);
-            assert_eq!(refusal, Err(Refusal::Conflict), "{who} {action}");
-        }
-        // Ignoring the key is the way out.
-        world
-            .act("a", action::REGISTER_AND_IGNORE_EXISTING_KEY, 0, 99, 12)
-            .unwrap();
-        world.act("a", action::RESERVE, 1, 12, 0).unwrap();
-        assert_eq!(
-            world.act("b", action::RESERVE, 1, 11, 0),
-            Err(Refusal::Conflict)
-        );
-        // Reserving again is fine for the holder, with the same type only.
-        world.act("a", action::RESERVE, 1, 12, 0).unwrap();
-        assert_eq!(
-            world.act("a", action::RESERVE, 3, 12, 0),
-            Err(Refusal::Conflict)
-        );
-        assert_eq!(
-            world.act("a", action::RELEASE, 3, 12, 0),
-            Err(Refusal::Check(
-                Sense::INVALID_RELEASE_OF_PERSISTENT_RESERVATION
-            ))
-        );
-    }
-
-    #[test]
-    fn holder_that_unregisters_releases() {
-        let mut world = World::new();
-        world.act("a", action::RESERVE, 5, 10, 0).unwrap();
-        let effects = world.act("a", action::REGISTER, 0, 10, 0).unwrap();
-        assert_eq!(
-            effects.attentions,
-            [(port("b"), Sense::RESERVATIONS_RELEASED)]
-        );
-        assert!(!world.reservations.is_reserved());
-        // With "all registrants" the last one does.
-        let mut world = World::new();
-        world.act("a", action::RESERVE, 8, 10, 0).unwrap();
-        world.act("a", action::REGISTER, 0, 10, 0).unwrap();
-        assert!(world.reservations.is_reserved());
-        world.act("b", action::REGISTER, 0, 11, 0).unwrap();
-        assert!(!world.reservations.is_reserved());
-    }
-
-    #[test]
-    fn preempt_takes_the_reservation_over_and_can_abort() {
-        let mut world = World::new();
-        world.act("a", action::RESERVE, 1, 10, 0).unwrap();
-        let effects = world
-            .act("b", action::PREEMPT_AND_ABORT, 3, 11, 10)
-            .unwrap();
-        assert_eq!(effects.abort, [port("a")]);
-        assert_eq!(
-            effects.attentions,
-            [(port("a"), Sense::REGISTRATIONS_PREEMPTED)]
-        );
-        assert!(world.reservations.allows(&port("b"), true));
-        assert!(!world.reservations.allows(&port("a"), false));
-        // A key that nobody has, and key 0.
-        assert_eq!(
-            world.act("b", action::PREEMPT, 3, 11, 77),
-            Err(Refusal::Conflict)
-        );
-        assert_eq!(
-            world.act("b", action::PREEMPT, 3, 11, 0),
-            Err(Refusal::Check(Sense::INVALID_FIELD_IN_PARAMETER_LIST))
-        );
-        // One's own key, as holder: the reservation changes its type.
-        world.act("b", action::PREEMPT, 1, 11, 11).unwrap();
-        assert!(world.reservations.allows(&port("a"), false));
-        // Key 0 preempts all when all registrants hold.
-        let mut world = World::new();
-        world.act("a", action::RESERVE, 7, 10, 0).unwrap();
-        let effects = world.act("b", action::PREEMPT, 7, 11, 0).unwrap();
-        assert_eq!(
-            effects.attentions,
-            [(port("a"), Sense::REGISTRATIONS_PREEMPTED)]
-        );
-    }
-
-    #[test]
-    fn clear_tells_everybody_else() {
-        let mut world = World::new();
-        world.act("a", action::RESERVE, 1, 10, 0).unwrap();
-        let effects = world.act("b", action::CLEAR, 0, 11, 0).unwrap();
-        assert_eq!(
-            effects.attentions,
-            [(port("a"), Sense::RESERVATIONS_PREEMPTED)]
-        );
-        assert!(!world.reservations.has_registrants());
-    }
-
-    #[test]
-    fn reports_have_the_standard_layout() {
-        let mut world = World::new();
-        world.act("a", action::RESERVE, 1, 10, 0).unwrap();
-        let keys = world.reservations.report(0);
-        assert_eq!(keys[..8], [0, 0, 0, 2, 0, 0, 0, 16]);
-        assert_eq!(
-            keys[8..],
-            [[0, 0, 0, 0, 0, 0, 0, 10], [0, 0, 0, 0, 0, 0, 0, 11]].concat()
-        );
-        let reservation = world.reservations.report(1);
-        assert_eq!(reservation.len(), 24);
-        assert_eq!(reservation[15], 10);
-        assert_eq!(reservation[21], 1);
-        let full = world.reservations.report(3);
-        assert_eq!(full.len(), 8 + 2 * (24 + 24));
-        assert_eq!(full[8 + 12], 1);
-        assert_eq!(full[8 + 24], 0x45);
-        assert_eq!(&full[8 + 28..8 + 46], b"a,i,0x000000000001");
-        assert_eq!(
-            OutParameters::decode(&[0; 23]),
-            Err(Sense::PARAMETER_LIST_LENGTH_ERROR)
-        );
-        let mut list = [0; 24];
-        list[20] = 1;
-        assert_eq!(
-            OutParameters::decode(&list),
-            Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST)
-        );
-        list[20] = 4;
-        list[7] = 1;
-        list[15] = 2;
-        let expected = OutParameters {
-            key: 1,
-            action_key: 2,
-        };
-        assert_eq!(OutParameters::decode(&list), Ok(expected));
+/// Reads a parameter list, and what might be stored of reservations: for fuzzers.
+pub(crate) fn decode_for_fuzzing(data: &[u8]) {
+    let Some((action, list)) = data.split_first() else {
+        return;
+    };
+    let _ = OutParameters::decode(action % 8, list);
+    if let Ok(text) = std::str::from_utf8(list)
+        && let Some(restored) = Reservations::restore(text)
+    {
+        // What is read once is read again.
+        let stored = restored.stored().expect("there are registrants");
+        assert_eq!(Reservations::restore(&stored), Some(restored));
     }
 }

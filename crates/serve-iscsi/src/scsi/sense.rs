@@ -22,6 +22,7 @@ pub(crate) enum SenseKey {
     IllegalRequest = 0x5,
     UnitAttention = 0x6,
     DataProtect = 0x7,
+    CopyAborted = 0xa,
     AbortedCommand = 0xb,
     Miscompare = 0xe,
 }
@@ -51,6 +52,7 @@ macro_rules! senses {
 
 senses! {
     NONE = NoSense 0x00 0x00;
+    OPERATION_IN_PROGRESS = IllegalRequest 0x00 0x16;
     BECOMING_READY = NotReady 0x04 0x01;
     NOT_READY_MANUAL_INTERVENTION = NotReady 0x04 0x03;
     WRITE_ERROR = MediumError 0x0c 0x00;
@@ -63,12 +65,17 @@ senses! {
     LUN_NOT_SUPPORTED = IllegalRequest 0x25 0x00;
     INVALID_FIELD_IN_PARAMETER_LIST = IllegalRequest 0x26 0x00;
     INVALID_RELEASE_OF_PERSISTENT_RESERVATION = IllegalRequest 0x26 0x04;
+    TOO_MANY_TARGET_DESCRIPTORS = IllegalRequest 0x26 0x06;
+    UNSUPPORTED_TARGET_DESCRIPTOR = IllegalRequest 0x26 0x07;
+    TOO_MANY_SEGMENT_DESCRIPTORS = IllegalRequest 0x26 0x08;
+    UNSUPPORTED_SEGMENT_DESCRIPTOR = IllegalRequest 0x26 0x09;
+    INLINE_DATA_LENGTH_EXCEEDED = IllegalRequest 0x26 0x0b;
     SAVING_PARAMETERS_NOT_SUPPORTED = IllegalRequest 0x39 0x00;
     INSUFFICIENT_REGISTRATION_RESOURCES = IllegalRequest 0x55 0x04;
     INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT = IllegalRequest 0x0e 0x03;
-    // The general code: `iscsi-ls` knows no other for a new session.
-    POWER_ON = UnitAttention 0x29 0x00;
-    BUS_DEVICE_RESET = UnitAttention 0x29 0x03;
+    // The general code: `iscsi-ls` knows no other for a new session, and libiscsi's test suite none
+    // for a reset.
+    POWER_ON_OR_RESET = UnitAttention 0x29 0x00;
     MODE_PARAMETERS_CHANGED = UnitAttention 0x2a 0x01;
     RESERVATIONS_PREEMPTED = UnitAttention 0x2a 0x03;
     RESERVATIONS_RELEASED = UnitAttention 0x2a 0x04;
@@ -78,6 +85,11 @@ senses! {
     REPORTED_LUNS_CHANGED = UnitAttention 0x3f 0x0e;
     WRITE_PROTECTED = DataProtect 0x27 0x00;
     SPACE_ALLOCATION_FAILED = DataProtect 0x27 0x07;
+    COPY_RANGE = CopyAborted 0x00 0x00;
+    UNREACHABLE_COPY_TARGET = CopyAborted 0x08 0x04;
+    COPY_THIRD_PARTY_FAILURE = CopyAborted 0x0d 0x01;
+    COPY_TARGET_NOT_REACHABLE = CopyAborted 0x0d 0x02;
+    INEXACT_SEGMENT = CopyAborted 0x26 0x0a;
     UNEXPECTED_UNSOLICITED_DATA = AbortedCommand 0x0c 0x0c;
     NOT_ENOUGH_UNSOLICITED_DATA = AbortedCommand 0x0c 0x0d;
     PROTOCOL_SERVICE_CRC_ERROR = AbortedCommand 0x47 0x05;

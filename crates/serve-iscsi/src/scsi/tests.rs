@@ -116,9 +116,9 @@ impl World {
                 name: format!("iqn.{}", nexus.0),
                 isid: [0; 6],
             };
-            unit.attach(nexus, port, Sense::POWER_ON);
+            unit.attach(nexus, port, Sense::POWER_ON_OR_RESET);
             let outcome = unit.admit(nexus, &[0; 16]).unwrap_err();
-            assert_eq!(outcome.sense, Some(Sense::POWER_ON));
+            assert_eq!(outcome.sense, Some(Sense::POWER_ON_OR_RESET));
         }
         Self { storage, unit }
     }
@@ -132,12 +132,15 @@ impl World {
         };
         match self.unit.execute_now(nexus, &command, data) {
             Some(done) => done.outcome,
-            None => block_on(
-                self.unit
-                    .clone()
-                    .execute(command, Bytes::copy_from_slice(data)),
-            ),
+            None => self.execute(nexus, command, data),
         }
+    }
+
+    /// Carries a command out that waits.
+    fn execute(&self, nexus: NexusId, command: Command, data: &[u8]) -> Outcome {
+        let unit = self.unit.clone();
+        let data = Bytes::copy_from_slice(data);
+        block_on(unit.execute(nexus, &|_| None, command, data)).outcome
     }
 
     fn good(&self, cdb: &[u8], data: &[u8]) -> Vec<u8> {
@@ -256,8 +259,7 @@ fn compare_and_write_is_atomic_between_threads() {
                         .concat();
                     let now = u32::from_be_bytes([now[0], now[1], now[2], now[3]]);
                     let data = [counted(now), counted(now + 1)].concat();
-                    let run = world.unit.clone().execute(command, data.into());
-                    done += u32::from(block_on(run).status == 0);
+                    done += u32::from(world.execute(A, command, &data).status == 0);
                 }
             });
         }
@@ -396,7 +398,7 @@ fn modes_change_what_writes_do() {
     assert_eq!(told(B), Some(Sense::MODE_PARAMETERS_CHANGED));
     assert_eq!(told(B), None);
     world.unit.reset();
-    assert_eq!(told(A), Some(Sense::BUS_DEVICE_RESET));
+    assert_eq!(told(A), Some(Sense::POWER_ON_OR_RESET));
     world.good(&cdb16(0x8a, 0, 0, 1), &[1; 512]);
     assert_eq!(world.calls(), ["write 0 512 false"]);
 }
@@ -482,7 +484,7 @@ proptest! {
             data.resize(length as usize, 0x5a);
             let outcome = match world.unit.execute_now(A, &command, &data) {
                 Some(done) => done.outcome,
-                None => block_on(world.unit.clone().execute(command, data.into())),
+                None => world.execute(A, command, &data),
             };
             prop_assert_eq!(outcome.status == status::CHECK_CONDITION, outcome.sense.is_some());
             let internal = outcome.sense == Some(Sense::INTERNAL_TARGET_FAILURE);

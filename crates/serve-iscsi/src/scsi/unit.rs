@@ -6,6 +6,7 @@
 //! pending, which is nearly always, is checked without taking a lock: `is_quiet` says so.
 
 use super::cdb::{ByteCheck, Command};
+use super::copy::{self, CopyResults, Designator};
 use super::inquiry::{self, Shape};
 use super::mode::{self, ModeParameters};
 use super::opcodes::{self, Access};
@@ -14,6 +15,7 @@ use super::sense::{Failure, Sense, failure_of, status};
 use super::{Outcome, TRANSFER_BYTES_MAX, WRITE_SAME_BLOCKS_MAX};
 use crate::error::TargetError;
 use crate::lun::{LogicalUnit, LunError};
+use crate::traffic::Ended;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,6 +60,39 @@ impl State {
         }
     }
 
+    /// What a PERSISTENT RESERVE OUT comes to.
+    fn perform(
+        &self,
+        nexus: NexusId,
+        action: u8,
+        scope_and_type: u8,
+        parameters: OutParameters,
+    ) -> Result<(Reservations, Effects), Refusal> {
+        if self.reserved_by.is_some() {
+            return Err(Refusal::Conflict);
+        }
+        let Some(NexusState { port, .. }) = self.nexuses.get(&nexus) else {
+            return Err(Refusal::Conflict);
+        };
+        let mut changed = self.reservations.clone();
+        let known = self.nexuses.values().map(|nexus| &nexus.port);
+        let effects = changed.perform(port, action, scope_and_type, parameters, known)?;
+        Ok((changed, effects))
+    }
+
+    /// Has it take effect; answers the nexuses whose commands are to be aborted.
+    fn put_in_force(&mut self, changed: Reservations, effects: Effects) -> Vec<NexusId> {
+        self.reservations = changed;
+        for (port, sense) in effects.attentions {
+            self.establish_for_port(&port, sense);
+        }
+        let nexuses = self.nexuses.iter();
+        nexuses
+            .filter(|(_, nexus)| effects.abort.contains(&nexus.port))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
     fn establish_for_port(&mut self, port: &InitiatorPort, sense: Sense) {
         let of_port: Vec<NexusId> = self
             .nexuses
@@ -83,6 +118,12 @@ pub(crate) struct Unit {
     /// The capacity that initiators know of, in bytes.
     capacity_bytes_seen: AtomicU64,
     state: Mutex<State>,
+    /// What is kept of reservations over a restart; held over a change that is to be kept.
+    kept: tokio::sync::Mutex<Option<String>>,
+    /// Copies whose results may be asked for.
+    copies: Mutex<CopyResults>,
+    /// What sessions that have ended have done.
+    pub(crate) ended_traffic: Ended,
     /// See the head of [`super`].
     pub(super) atomic: tokio::sync::RwLock<()>,
 }
@@ -132,13 +173,35 @@ impl Unit {
                 problem,
             });
         }
+        let store = storage.reservation_store();
+        let kept = store.and_then(|store| store.load());
+        let reservations = match &kept {
+            None if store.is_some() => Some(Reservations::persistent()),
+            None => Some(Reservations::default()),
+            // Who shares it without them may let two write that must not.
+            Some(kept) => Reservations::restore(kept),
+        };
+        let Some(reservations) = reservations else {
+            return Err(TargetError::BadLun {
+                iqn: iqn.into(),
+                lun,
+                problem: "the persistent reservations that are stored with it cannot be read",
+            });
+        };
+        let state = State {
+            reservations,
+            ..State::default()
+        };
         Ok(Self {
             block_shift: block_bytes.ilog2(),
             shape,
             target_is_read_only,
-            is_quiet: AtomicBool::new(true),
+            is_quiet: AtomicBool::new(!state.reservations.is_reserved()),
             capacity_bytes_seen: AtomicU64::new(capacity_bytes),
-            state: Mutex::default(),
+            state: Mutex::new(state),
+            kept: tokio::sync::Mutex::new(kept),
+            copies: Mutex::default(),
+            ended_traffic: Ended::default(),
             atomic: tokio::sync::RwLock::default(),
             storage,
         })
@@ -203,6 +266,7 @@ impl Unit {
     pub(crate) fn detach(&self, nexus: NexusId) {
         self.change(|state| {
             state.nexuses.remove(&nexus);
+            self.copies.lock().forget(nexus);
             if state.reserved_by == Some(nexus) {
                 state.reserved_by = None;
             }
@@ -221,7 +285,7 @@ impl Unit {
             state.reserved_by = None;
             state.modes = ModeParameters::default();
             // The nexus that asked knows, but SAM has it told as well.
-            state.establish_for_others(None, Sense::BUS_DEVICE_RESET);
+            state.establish_for_others(None, Sense::POWER_ON_OR_RESET);
         });
     }
 
@@ -281,10 +345,15 @@ impl Unit {
                 return Err(self.check(Sense::INVALID_FIELD_IN_CDB));
             }
         }
-        // Its length field has 32 bits, its list one length.
-        if let Command::PersistentReserveOut { list_bytes, .. } = command
-            && list_bytes as usize != OutParameters::BYTES
-        {
+        // Their length fields have 32 bits.
+        let has_fitting_list = match command {
+            Command::PersistentReserveOut {
+                action, list_bytes, ..
+            } => OutParameters::may_have_length(action, list_bytes as usize),
+            Command::ExtendedCopy { list_bytes, .. } => list_bytes <= copy::LIST_BYTES_MAX,
+            _ => true,
+        };
+        if !has_fitting_list {
             return Err(self.check(Sense::PARAMETER_LIST_LENGTH_ERROR));
         }
         assert!(
@@ -428,6 +497,11 @@ impl Unit {
         self.state.lock().reservations.report(action)
     }
 
+    /// Whether PERSISTENT RESERVE OUT may have to wait for storage.
+    pub(super) fn keeps_reservations(&self) -> bool {
+        self.storage.reservation_store().is_some()
+    }
+
     /// PERSISTENT RESERVE OUT; returns the nexuses whose commands are to be aborted.
     pub(super) fn persistent_reserve_out(
         &self,
@@ -436,32 +510,87 @@ impl Unit {
         scope_and_type: u8,
         list: &[u8],
     ) -> Result<Vec<NexusId>, Outcome> {
-        let parameters = OutParameters::decode(list).map_err(|sense| self.check(sense))?;
+        let parameters = OutParameters::decode(action, list).map_err(|sense| self.check(sense))?;
         let result = self.change(|state| {
-            if state.reserved_by.is_some() {
-                return Err(Refusal::Conflict);
-            }
-            let Some(NexusState { port, .. }) = state.nexuses.get(&nexus) else {
-                return Err(Refusal::Conflict);
-            };
-            let port = port.clone();
-            let Effects { attentions, abort } =
-                state
-                    .reservations
-                    .perform(&port, action, scope_and_type, parameters)?;
-            for (port, sense) in attentions {
-                state.establish_for_port(&port, sense);
-            }
-            let nexuses = state.nexuses.iter();
-            Ok(nexuses
-                .filter(|(_, nexus)| abort.contains(&nexus.port))
-                .map(|(id, _)| *id)
-                .collect())
+            let (changed, effects) = state.perform(nexus, action, scope_and_type, parameters)?;
+            Ok(state.put_in_force(changed, effects))
         });
-        result.map_err(|refusal| match refusal {
+        result.map_err(|refusal| self.refused(refusal))
+    }
+
+    /// The same where reservations outlive the process: what is to be kept is on stable storage
+    /// before anybody is told, or sees it. A crash in between leaves what the initiator asked for
+    /// and was not told of.
+    pub(super) async fn persistent_reserve_out_kept(
+        &self,
+        nexus: NexusId,
+        action: u8,
+        scope_and_type: u8,
+        list: &[u8],
+    ) -> Result<Vec<NexusId>, Outcome> {
+        let Some(store) = self.storage.reservation_store() else {
+            return self.persistent_reserve_out(nexus, action, scope_and_type, list);
+        };
+        let parameters = OutParameters::decode(action, list).map_err(|sense| self.check(sense))?;
+        // Nobody else changes reservations meanwhile.
+        let mut kept = self.kept.lock().await;
+        let performed = {
+            let state = self.state.lock();
+            state.perform(nexus, action, scope_and_type, parameters)
+        };
+        let (changed, effects) = performed.map_err(|refusal| self.refused(refusal))?;
+        let text = changed.stored();
+        if text != *kept {
+            let stored = store.store(text.clone()).await;
+            stored.map_err(|error| self.failure(&error))?;
+            *kept = text;
+        }
+        Ok(self.change(|state| state.put_in_force(changed, effects)))
+    }
+
+    fn refused(&self, refusal: Refusal) -> Outcome {
+        match refusal {
             Refusal::Conflict => Outcome::status(status::RESERVATION_CONFLICT),
             Refusal::Check(sense) => self.check(sense),
-        })
+        }
+    }
+
+    /// Whether reservations let a copy of a nexus read this unit, or write it. It need have no
+    /// session with it.
+    pub(super) fn allows_copy(
+        &self,
+        nexus: NexusId,
+        port: &InitiatorPort,
+        is_write: bool,
+    ) -> Result<(), Sense> {
+        let state = self.state.lock();
+        let is_reserved_by_other = state.reserved_by.is_some_and(|holder| holder != nexus);
+        if is_reserved_by_other || !state.reservations.allows(port, is_write) {
+            return Err(Sense::COPY_TARGET_NOT_REACHABLE);
+        }
+        if is_write && (self.is_read_only() || state.modes.write_protect) {
+            return Err(Sense::WRITE_PROTECTED);
+        }
+        Ok(())
+    }
+
+    /// The port of a nexus that has a session.
+    pub(super) fn port_of(&self, nexus: NexusId) -> Option<InitiatorPort> {
+        let state = self.state.lock();
+        state.nexuses.get(&nexus).map(|nexus| nexus.port.clone())
+    }
+
+    pub(super) fn copies(&self) -> parking_lot::MutexGuard<'_, CopyResults> {
+        self.copies.lock()
+    }
+
+    /// Whether a designator is this unit's.
+    pub(crate) fn is_named(&self, designator: &Designator) -> bool {
+        designator.names(&self.shape)
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        &self.shape
     }
 
     /// Nexuses that the unit knows, but one.

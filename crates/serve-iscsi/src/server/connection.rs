@@ -1,23 +1,24 @@
-//! One connection: login, then a [`Session`] driven by one task.
+//! One connection: login, then a [`Session`] driven by one task. A connection that joins a session
+//! is handed to that session's task.
 //!
-//! All of a connection happens in its task: it reads as much as there is, takes every request that
+//! All of a session happens in its task: it reads as much as there is, takes every request that
 //! is whole, runs commands (those that must wait, many at a time), and writes all answers that
 //! have gathered with one vectored write. A read that is answered from memory never leaves it.
 //!
-//! When the connection is lost, commands that run are waited for, and only then is the session
+//! When a connection is lost, commands that run are waited for, and only then is the session
 //! given up: a new session of the same initiator, which waits for that, cannot be overtaken by
 //! writes of the old one.
 
 use super::places::Place;
 use crate::TargetSet;
 use crate::login::{
-    Established, LOGIN_DATA_BYTES_MAX, Login, LoginStatus, RECEIVE_DATA_BYTES_MAX, SessionKind,
-    Step,
+    Established, LOGIN_DATA_BYTES_MAX, Login, LoginStatus, Parameters, RECEIVE_DATA_BYTES_MAX,
+    SessionKind, Step,
 };
 use crate::pdu::{Frame, FrameError, Framing, Header, OutQueue, next_frame};
-use crate::scsi::{InitiatorPort, Outcome};
+use crate::scsi::{Done, InitiatorPort};
 use crate::session::{
-    Action, OUTPUT_FREE_BYTES, ProtocolError, Session, TaskId, Ticket, base_bytes,
+    Action, LineId, OUTPUT_FREE_BYTES, ProtocolError, Session, TaskId, Ticket, base_bytes,
 };
 use crate::target::{Control, Registration};
 use bytes::BytesMut;
@@ -190,6 +191,19 @@ async fn begin(
     mut header: Header,
     reply: Vec<u8>,
 ) -> Result<(), ConnectionError> {
+    if let Some(tsih) = established.joins {
+        place.is_known();
+        let joining = Box::new(Joining {
+            established,
+            connection,
+            place,
+            answer: (header, reply),
+        });
+        return match targets.join(tsih, joining) {
+            Ok(()) => Ok(()),
+            Err((status, joining)) => Err(joining.refuse(status).await),
+        };
+    }
     let Established {
         initiator,
         isid,
@@ -199,6 +213,7 @@ async fn begin(
         connection_id,
         cmd_sn,
         stat_sn,
+        ..
     } = established;
     let iqn = match kind {
         SessionKind::Discovery => None,
@@ -239,7 +254,6 @@ async fn begin(
     tracing::info!(%initiator, %peer, target_name = iqn.as_deref(), "iSCSI session begins");
 
     let listed = targets.clone();
-    let address = portal_address(local);
     let session = Session::new(
         registration.nexus.clone(),
         share,
@@ -249,58 +263,72 @@ async fn begin(
         stat_sn,
         Box::new(move || {
             let names = listed.names_for(&initiator, proven.as_ref()).into_iter();
-            names.map(|name| (name, address.clone())).collect()
+            let portals = listed.portals_for(local).into_iter();
+            let addresses: Vec<String> = portals.map(portal_address).collect();
+            names.map(|name| (name, addresses.clone())).collect()
         }),
     );
-    let framing = Framing {
-        has_header_digest: parameters.has_header_digest,
-        has_data_digest: parameters.has_data_digest,
-        data_bytes_max: RECEIVE_DATA_BYTES_MAX as usize,
-    };
-    let ping_timer = Box::pin(tokio::time::sleep(PING_INTERVAL));
+    let wire = Wire::new(LineId::FIRST, connection, &parameters, place);
     let driver = Driver {
-        connection,
-        framing,
+        wires: vec![wire],
+        joining: Vec::new(),
         session,
         running: FuturesUnordered::new(),
         control,
         acknowledgements: HashMap::new(),
         next_ticket: 0,
-        ping_timer,
-        silent_intervals: 0,
-        awaited: [None; 2],
-        stalled_intervals: 0,
         discovery_ends,
         targets,
         registration,
-        _place: place,
     };
     driver.run().await
 }
 
-/// The TargetAddress of the portal that a connection came to (RFC 7143 section 13.8).
-fn portal_address(local: SocketAddr) -> String {
-    let ip = local.ip().to_canonical();
-    let tag = crate::login::PORTAL_GROUP_TAG;
-    format!("{},{tag}", SocketAddr::new(ip, local.port()))
+/// The TargetAddress of a portal (RFC 7143 section 13.8).
+fn portal_address(portal: SocketAddr) -> String {
+    format!("{portal},{}", crate::login::PORTAL_GROUP_TAG)
 }
 
-/// What a future of the connection comes to.
+/// A connection that has logged in to join a session.
+pub(crate) struct Joining {
+    pub(crate) established: Established,
+    connection: Raw,
+    place: Place,
+    /// The last answer of its login, not yet sent.
+    answer: (Header, Vec<u8>),
+}
+
+impl std::fmt::Debug for Joining {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Joining").finish_non_exhaustive()
+    }
+}
+
+impl Joining {
+    /// Refuses the login.
+    async fn refuse(mut self, status: LoginStatus) -> ConnectionError {
+        let mut header = self.answer.0;
+        header.0[1] = 0;
+        header.set_u16(36, status as u16);
+        if let Err(error) = self.connection.send(header, Vec::new()).await {
+            return error.into();
+        }
+        let initiator = self.established.initiator;
+        ConnectionError::Refused { initiator, status }
+    }
+}
+
+/// What a future of the session comes to.
 enum Event {
-    Done(TaskId, Outcome),
+    Done(TaskId, Done),
     Elsewhere(Ticket),
 }
 
-/// A session with its socket.
-struct Driver {
+/// One connection of a session.
+struct Wire {
+    line: LineId,
     connection: Raw,
     framing: Framing,
-    session: Session,
-    running: FuturesUnordered<BoxFuture<'static, Event>>,
-    control: mpsc::UnboundedReceiver<Control>,
-    /// Who wants to know that an abort is complete.
-    acknowledgements: HashMap<Ticket, oneshot::Sender<()>>,
-    next_ticket: u64,
     ping_timer: Pin<Box<tokio::time::Sleep>>,
     /// Ends of ping intervals since the last sign of life.
     silent_intervals: u32,
@@ -308,24 +336,144 @@ struct Driver {
     awaited: [Option<u64>; 2],
     /// Intervals in a row in which some of it did not change.
     stalled_intervals: u32,
+    _place: Place,
+}
+
+impl Wire {
+    fn new(line: LineId, connection: Raw, parameters: &Parameters, place: Place) -> Self {
+        Self {
+            line,
+            connection,
+            framing: Framing {
+                has_header_digest: parameters.has_header_digest,
+                has_data_digest: parameters.has_data_digest,
+                data_bytes_max: RECEIVE_DATA_BYTES_MAX as usize,
+            },
+            ping_timer: Box::pin(tokio::time::sleep(PING_INTERVAL)),
+            silent_intervals: 0,
+            awaited: [None; 2],
+            stalled_intervals: 0,
+            _place: place,
+        }
+    }
+
+    /// Pings the initiator where it is silent; an error where that has lasted too long.
+    fn poll_timer(
+        &mut self,
+        session: &mut Session,
+        context: &mut Context<'_>,
+    ) -> Result<(), ConnectionError> {
+        while self.ping_timer.poll_unpin(context).is_ready() {
+            match self.silent_intervals {
+                0 => {}
+                1..=PINGS_MAX => session.ping(self.line),
+                _ => return Err(ConnectionError::Silent),
+            }
+            self.silent_intervals += 1;
+            if self.is_stalled(session) {
+                return Err(ConnectionError::Stalled);
+            }
+            let next = tokio::time::Instant::now() + PING_INTERVAL;
+            self.ping_timer.as_mut().reset(next);
+        }
+        Ok(())
+    }
+
+    /// Whether the initiator keeps commands, and their memory, from going on; asked once an
+    /// interval.
+    fn is_stalled(&mut self, session: &Session) -> bool {
+        let before = std::mem::replace(&mut self.awaited, session.awaited(self.line));
+        let mut pairs = self.awaited.iter().zip(&before);
+        if pairs.any(|(now, before)| now.is_some() && now == before) {
+            self.stalled_intervals += 1;
+        } else {
+            self.stalled_intervals = 0;
+        }
+        self.stalled_intervals >= STALLED_INTERVALS_MAX
+    }
+
+    /// Sends what there is; ready when all has been sent.
+    fn poll_write(
+        &mut self,
+        session: &mut Session,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while let Some(out) = session.out(self.line).filter(|out| !out.is_empty()) {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let count = out.fill(&mut slices);
+            let socket = Pin::new(&mut self.connection.socket);
+            match socket.poll_write_vectored(context, &slices[..count]) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(sent)) => session.sent(self.line, sent),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let Raw { socket, input } = &mut self.connection;
+        let read = pin!(socket.read_buf(input));
+        let result = read.poll(context);
+        if let Poll::Ready(Ok(1..)) = result {
+            self.silent_intervals = 0;
+        }
+        result
+    }
+
+    /// The next request that is here in full.
+    fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        match next_frame(&mut self.connection.input, self.framing)? {
+            Ok(frame) => Ok(Some(frame)),
+            Err(needed) => {
+                let input = &mut self.connection.input;
+                let free = input.capacity() - input.len();
+                let missing = needed - input.len();
+                if free < missing || free < INPUT_BYTES / 4 {
+                    input.reserve(missing.max(INPUT_BYTES));
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+fn output_bytes(session: &Session, line: LineId) -> usize {
+    session.out(line).map_or(0, OutQueue::length_bytes)
+}
+
+/// A session with its sockets.
+struct Driver {
+    wires: Vec<Wire>,
+    /// Connections that wait until the one whose place they take has ended.
+    joining: Vec<(LineId, Box<Joining>)>,
+    session: Session,
+    running: FuturesUnordered<BoxFuture<'static, Event>>,
+    control: mpsc::UnboundedReceiver<Control>,
+    /// Who wants to know that an abort is complete.
+    acknowledgements: HashMap<Ticket, oneshot::Sender<()>>,
+    next_ticket: u64,
     /// When a discovery session has lasted long enough.
     discovery_ends: Option<Pin<Box<tokio::time::Sleep>>>,
     targets: Arc<TargetSet>,
     registration: Registration,
-    _place: Place,
 }
 
 impl Driver {
     async fn run(mut self) -> Result<(), ConnectionError> {
         let result = poll_fn(|context| self.poll(context)).await;
         self.session.close();
-        // Whatever is left to say is said, if the initiator listens.
-        let last_words = tokio::time::timeout(CLOSE_TIMEOUT, async {
-            poll_fn(|context| self.poll_write(context)).await?;
-            self.connection.socket.shutdown().await
-        });
-        // If it is gone already, so much the better: that is what comes next.
-        let _ = last_words.await;
+        for wire in &mut self.wires {
+            let session = &mut self.session;
+            // Whatever is left to say is said, if the initiator listens.
+            let last_words = tokio::time::timeout(CLOSE_TIMEOUT, async {
+                poll_fn(|context| wire.poll_write(session, context)).await?;
+                wire.connection.socket.shutdown().await
+            });
+            // If it is gone already, so much the better: that is what comes next.
+            let _ = last_words.await;
+        }
         self.drain().await;
         drop(self.registration);
         result
@@ -348,18 +496,8 @@ impl Driver {
 
     /// Drives everything until the session closes or fails.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
-        while self.ping_timer.poll_unpin(context).is_ready() {
-            match self.silent_intervals {
-                0 => {}
-                1..=PINGS_MAX => self.session.ping(),
-                _ => return Poll::Ready(Err(ConnectionError::Silent)),
-            }
-            self.silent_intervals += 1;
-            if self.is_stalled() {
-                return Poll::Ready(Err(ConnectionError::Stalled));
-            }
-            let next = tokio::time::Instant::now() + PING_INTERVAL;
-            self.ping_timer.as_mut().reset(next);
+        for wire in &mut self.wires {
+            wire.poll_timer(&mut self.session, context)?;
         }
         if let Some(end) = &mut self.discovery_ends
             && end.poll_unpin(context).is_ready()
@@ -370,44 +508,53 @@ impl Driver {
             self.session.memory_came_free();
             let mut has_progress = self.poll_control(context);
             has_progress |= self.poll_running(context);
-            has_progress |= self.take_frames(context)?;
+            has_progress |= self.admit_joining();
+            for at in 0..self.wires.len() {
+                has_progress |= self.take_frames(at, context)?;
+            }
             has_progress |= self.run_actions(context);
             if self.session.is_closing() {
                 return Poll::Ready(Ok(()));
             }
-            let is_all_sent = match self.poll_write(context) {
-                Poll::Ready(Ok(())) => true,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-                Poll::Pending => false,
-            };
-            if is_all_sent || self.session.out().length_bytes() < OUTPUT_FREE_BYTES {
-                match self.poll_read(context) {
-                    Poll::Ready(Ok(0)) => {
-                        let lost = io::Error::from(io::ErrorKind::UnexpectedEof);
-                        return Poll::Ready(Err(lost.into()));
-                    }
-                    Poll::Ready(Ok(_)) => has_progress = true,
+            let mut ended = Vec::new();
+            for wire in &mut self.wires {
+                let is_all_sent = match wire.poll_write(&mut self.session, context) {
+                    Poll::Ready(Ok(())) => true,
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-                    Poll::Pending => {}
+                    Poll::Pending => false,
+                };
+                if self.session.is_line_closing(wire.line) {
+                    if is_all_sent {
+                        ended.push(wire.line);
+                    }
+                    continue;
                 }
+                if is_all_sent || output_bytes(&self.session, wire.line) < OUTPUT_FREE_BYTES {
+                    match wire.poll_read(context) {
+                        Poll::Ready(Ok(0)) => {
+                            let lost = io::Error::from(io::ErrorKind::UnexpectedEof);
+                            return Poll::Ready(Err(lost.into()));
+                        }
+                        Poll::Ready(Ok(_)) => has_progress = true,
+                        Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                        Poll::Pending => {}
+                    }
+                }
+            }
+            for line in ended {
+                // Dropping its socket closes it; what was queued is with the kernel.
+                self.wires.retain(|wire| wire.line != line);
+                self.session.remove_line(line);
+                has_progress = true;
+            }
+            // The last one has ended, and the one that was to take its place was refused.
+            if self.wires.is_empty() && self.joining.is_empty() {
+                return Poll::Ready(Ok(()));
             }
             if !has_progress && self.session.waits_for_memory(context.waker()) {
                 return Poll::Pending;
             }
         }
-    }
-
-    /// Whether the initiator keeps commands, and their memory, from going on; asked once an
-    /// interval.
-    fn is_stalled(&mut self) -> bool {
-        let before = std::mem::replace(&mut self.awaited, self.session.awaited());
-        let mut pairs = self.awaited.iter().zip(&before);
-        if pairs.any(|(now, before)| now.is_some() && now == before) {
-            self.stalled_intervals += 1;
-        } else {
-            self.stalled_intervals = 0;
-        }
-        self.stalled_intervals >= STALLED_INTERVALS_MAX
     }
 
     fn poll_control(&mut self, context: &mut Context<'_>) -> bool {
@@ -421,6 +568,9 @@ impl Driver {
                     self.acknowledgements.insert(ticket, done);
                     self.session.abort_for(ticket, lun);
                 }
+                // It ends with the session.
+                Control::Join(_) if self.session.is_closing() => {}
+                Control::Join(joining) => self.join(joining),
                 Control::RequestLogout { .. } if self.registration.nexus.is_none() => {
                     self.session.close();
                 }
@@ -434,40 +584,103 @@ impl Driver {
         has_progress
     }
 
+    /// A connection wants to be one of the session's. Where it has the CID of another it takes that
+    /// one's place, once no command of it runs any more (RFC 7143 section 6.3.4).
+    fn join(&mut self, joining: Box<Joining>) {
+        let replaced = self.session.line_of(joining.established.connection_id);
+        match replaced {
+            Some(line) => {
+                self.session.close_line(line);
+                self.joining.push((line, joining));
+            }
+            None => self.take_in(joining),
+        }
+    }
+
+    /// Takes connections in that waited for others to end.
+    fn admit_joining(&mut self) -> bool {
+        let mut has_progress = false;
+        let waiting = std::mem::take(&mut self.joining);
+        for (line, joining) in waiting {
+            if self.session.runs_for_line(line) {
+                self.joining.push((line, joining));
+            } else {
+                self.take_in(joining);
+                has_progress = true;
+            }
+        }
+        has_progress
+    }
+
+    fn take_in(&mut self, joining: Box<Joining>) {
+        let established = &joining.established;
+        let (parameters, connection_id) = (established.parameters, established.connection_id);
+        let line = match self.session.has_room_for_line() {
+            false => Err(LoginStatus::TooManyConnections),
+            true => {
+                let stat_sn = established.stat_sn;
+                let line = self.session.add_line(&parameters, connection_id, stat_sn);
+                line.ok_or(LoginStatus::OutOfResources)
+            }
+        };
+        let line = match line {
+            Ok(line) => line,
+            Err(status) => {
+                let refused = joining.refuse(status);
+                tokio::spawn(async move {
+                    let error = refused.await;
+                    tracing::warn!(%error, "an iSCSI connection was refused");
+                });
+                return;
+            }
+        };
+        let Joining {
+            connection,
+            place,
+            answer: (mut header, text),
+            ..
+        } = *joining;
+        Login::set_tsih(&mut header, self.registration.tsih());
+        self.session.answer_login(line, header, text);
+        self.wires
+            .push(Wire::new(line, connection, &parameters, place));
+    }
+
     fn poll_running(&mut self, context: &mut Context<'_>) -> bool {
         let mut has_progress = false;
         while let Poll::Ready(Some(event)) = self.running.poll_next_unpin(context) {
             has_progress = true;
             match event {
-                Event::Done(task, outcome) => self.session.complete(task, outcome),
+                Event::Done(task, done) => self.session.complete(task, done),
                 Event::Elsewhere(ticket) => self.session.elsewhere_done(ticket),
             }
         }
         has_progress
     }
 
-    /// Takes all requests that are here in full.
-    fn take_frames(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionError> {
+    /// Takes all requests that are here in full by one connection.
+    fn take_frames(
+        &mut self,
+        at: usize,
+        context: &mut Context<'_>,
+    ) -> Result<bool, ConnectionError> {
         let mut has_progress = false;
-        while self.session.out().length_bytes() < OUTPUT_FREE_BYTES && !self.session.is_closing() {
-            match next_frame(&mut self.connection.input, self.framing)? {
-                Ok(frame) => {
-                    has_progress = true;
-                    self.session.receive(frame)?;
-                    self.run_actions(context);
-                }
-                Err(needed) => {
-                    let input = &mut self.connection.input;
-                    let free = input.capacity() - input.len();
-                    let missing = needed - input.len();
-                    if free < missing || free < INPUT_BYTES / 4 {
-                        input.reserve(missing.max(INPUT_BYTES));
-                    }
-                    break;
-                }
+        loop {
+            let wire = &mut self.wires[at];
+            let line = wire.line;
+            if output_bytes(&self.session, line) >= OUTPUT_FREE_BYTES
+                || self.session.is_closing()
+                || self.session.is_line_closing(line)
+            {
+                return Ok(has_progress);
             }
+            let Some(frame) = wire.next_frame()? else {
+                return Ok(has_progress);
+            };
+            has_progress = true;
+            self.session.receive(line, frame)?;
+            self.run_actions(context);
         }
-        Ok(has_progress)
     }
 
     fn run_actions(&mut self, context: &mut Context<'_>) -> bool {
@@ -481,13 +694,16 @@ impl Driver {
                     command,
                     data,
                 } => {
-                    let mut run = unit.execute(command, data).boxed();
+                    let Some(nexus) = self.registration.nexus.clone() else {
+                        continue;
+                    };
+                    let mut run = nexus.execute(unit, command, data).boxed();
                     // Many have nothing to wait for: these need no place among the others.
                     match run.poll_unpin(context) {
-                        Poll::Ready(outcome) => self.session.complete(task, outcome),
+                        Poll::Ready(done) => self.session.complete(task, done),
                         Poll::Pending => self
                             .running
-                            .push(Box::pin(run.map(move |outcome| Event::Done(task, outcome)))),
+                            .push(Box::pin(run.map(move |done| Event::Done(task, done)))),
                     }
                 }
                 Action::AbortElsewhere {
@@ -519,31 +735,5 @@ impl Driver {
             }
         }
         has_progress
-    }
-
-    /// Sends what there is; ready when all has been sent.
-    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.session.out().is_empty() {
-            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let count = self.session.out().fill(&mut slices);
-            let socket = Pin::new(&mut self.connection.socket);
-            match socket.poll_write_vectored(context, &slices[..count]) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(sent)) => self.session.sent(sent),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let Raw { socket, input } = &mut self.connection;
-        let read = pin!(socket.read_buf(input));
-        let result = read.poll(context);
-        if let Poll::Ready(Ok(1..)) = result {
-            self.silent_intervals = 0;
-        }
-        result
     }
 }

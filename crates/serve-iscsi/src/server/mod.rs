@@ -4,6 +4,7 @@ mod connection;
 mod places;
 
 use crate::{ServerError, TargetSet};
+pub(crate) use connection::Joining;
 use connection::serve;
 use places::Places;
 use std::net::SocketAddr;
@@ -35,13 +36,14 @@ pub struct Server {
 
 impl Server {
     /// Listens on `address` (an IPv6 one takes IPv4 as well, where the system does so) and
-    /// serves `targets`.
+    /// serves `targets`, of which it is one of the portals: several servers may have the same ones.
     pub async fn bind(address: SocketAddr, targets: Arc<TargetSet>) -> Result<Server, ServerError> {
         let listener = listen(address).map_err(|source| bind_error(address, source))?;
         let local_address = listener
             .local_addr()
             .map_err(|source| bind_error(address, source))?;
         let (stop, stopped) = watch::channel(());
+        targets.add_portal(local_address);
         let listener = tokio::spawn(accept(listener, targets.clone(), stopped));
         tracing::info!(%local_address, "iSCSI server listens");
         Ok(Server {
@@ -57,13 +59,20 @@ impl Server {
         self.local_address
     }
 
-    /// Stops listening, asks all sessions to log out, closes after a few seconds those that do
-    /// not, waits for their requests in flight (half a minute at most).
-    pub async fn shutdown(self) {
+    /// Stops listening at this address; sessions that came in by it go on.
+    pub async fn stop_listening(self) {
+        self.targets.remove_portal(self.local_address);
         drop(self.stop);
         // It ends by itself; it cannot have panicked in a way that matters now.
         let _ = self.listener.await;
-        let ended = self.targets.end_all_sessions();
+    }
+
+    /// Stops listening, asks all sessions (of all servers of its targets) to log out, closes after
+    /// a few seconds those that do not, waits for their requests in flight (half a minute at most).
+    pub async fn shutdown(self) {
+        let targets = self.targets.clone();
+        self.stop_listening().await;
+        let ended = targets.end_all_sessions();
         if tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await.is_err() {
             tracing::warn!("iSCSI requests still wait for their storage; they are given up");
         }

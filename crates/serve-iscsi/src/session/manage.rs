@@ -1,6 +1,6 @@
 //! What is not a SCSI command: task management, pings, text, logout, messages of our own.
 
-use super::{Action, Phase, Session, TEXT_BYTES_MAX, TaskId, Ticket};
+use super::{Action, LineId, Phase, Session, TEXT_BYTES_MAX, TaskId, Ticket};
 use crate::pdu::{Frame, Header, RejectReason, TAG_NONE, flag, target_opcode};
 use crate::scsi::{NexusId, decode_lun};
 use crate::text;
@@ -16,10 +16,16 @@ pub(super) struct Abort {
     elsewhere: Option<Ticket>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 enum Waiter {
-    /// A task management request: its initiator task tag.
-    Request(u32),
+    /// A task management request: its connection and initiator task tag.
+    Request(LineId, u32),
+    /// A connection that is to end alone, which another may have asked for.
+    Logout {
+        asked_by: LineId,
+        tag: u32,
+        line: LineId,
+    },
     /// Another session.
     Session(Ticket),
     /// PREEMPT AND ABORT.
@@ -59,16 +65,17 @@ const ASYNC_EVENT_CONNECTION_DROP: u8 = 2;
 impl Session {
     // ---- task management --------------------------------------------------------------------
 
-    pub(super) fn task_management(&mut self, header: &Header) {
+    pub(super) fn task_management(&mut self, line: LineId, header: &Header) {
         let tag = header.initiator_task_tag();
         let Some(nexus) = self.nexus.clone() else {
-            self.reject(header, RejectReason::ProtocolError);
+            self.reject(line, header, RejectReason::ProtocolError);
             return;
         };
         let aborts = self.aborts.iter();
-        let waiting = aborts.filter(|abort| matches!(abort.waiter, Waiter::Request(_)));
+        let waiting = aborts
+            .filter(|abort| matches!(abort.waiter, Waiter::Request(..) | Waiter::Logout { .. }));
         if waiting.count() >= ABORTS_MAX {
-            self.answer_task_management(tag, Response::Rejected);
+            self.answer_task_management(line, tag, Response::Rejected);
             return;
         }
         let function = header.flags() & 0x7f;
@@ -79,7 +86,7 @@ impl Session {
             function::ABORT_TASK_SET | function::CLEAR_TASK_SET | function::LOGICAL_UNIT_RESET
         );
         if is_of_unit && unit.is_none() {
-            self.answer_task_management(tag, Response::NoSuchUnit);
+            self.answer_task_management(line, tag, Response::NoSuchUnit);
             return;
         }
         match function {
@@ -87,50 +94,50 @@ impl Session {
                 let referenced = header.target_tag();
                 let found = self.tasks.get(&referenced);
                 match found.filter(|task| task.lun == header.lun()) {
-                    None => self.answer_task_management(tag, Response::NoSuchTask),
+                    None => self.answer_task_management(line, tag, Response::NoSuchTask),
                     Some(task) => {
                         let id = TaskId {
                             tag: referenced,
                             serial: task.serial,
                         };
                         let running = self.abort_tasks(vec![id]);
-                        self.add_abort(Waiter::Request(tag), running, Vec::new(), None);
+                        self.add_abort(Waiter::Request(line, tag), running, Vec::new(), None);
                     }
                 }
             }
             function::ABORT_TASK_SET => {
                 let running = self.abort_all(lun);
-                self.add_abort(Waiter::Request(tag), running, Vec::new(), None);
+                self.add_abort(Waiter::Request(line, tag), running, Vec::new(), None);
             }
             function::CLEAR_TASK_SET => {
                 let running = self.abort_all(lun);
                 let others = nexus.clear_task_set(lun);
-                self.add_abort(Waiter::Request(tag), running, others, lun);
+                self.add_abort(Waiter::Request(line, tag), running, others, lun);
             }
             function::LOGICAL_UNIT_RESET => {
                 let running = self.abort_all(lun);
                 let others = nexus.reset(lun);
-                self.add_abort(Waiter::Request(tag), running, others, lun);
+                self.add_abort(Waiter::Request(line, tag), running, others, lun);
             }
             function::TARGET_WARM_RESET => {
                 let running = self.abort_all(None);
                 let others = nexus.reset(None);
-                self.add_abort(Waiter::Request(tag), running, others, None);
+                self.add_abort(Waiter::Request(line, tag), running, others, None);
             }
             function::TASK_REASSIGN => {
-                self.answer_task_management(tag, Response::ReassignNotSupported);
+                self.answer_task_management(line, tag, Response::ReassignNotSupported);
             }
             // TARGET COLD RESET too, which is optional: it would end other initiators' sessions.
-            _ => self.answer_task_management(tag, Response::NotSupported),
+            _ => self.answer_task_management(line, tag, Response::NotSupported),
         }
     }
 
-    fn answer_task_management(&mut self, tag: u32, response: Response) {
+    fn answer_task_management(&mut self, line: LineId, tag: u32, response: Response) {
         let mut header = Header::new(target_opcode::TASK_MANAGEMENT_RESPONSE);
         header.0[2] = response as u8;
         header.set_initiator_task_tag(tag);
-        self.set_status_numbers(&mut header);
-        self.out.push_header(header);
+        self.set_status_numbers(line, &mut header);
+        self.push_header(line, header);
     }
 
     /// Aborts own commands on a unit, or on all; returns those that still run.
@@ -146,7 +153,7 @@ impl Session {
         self.abort_tasks(ids)
     }
 
-    fn abort_tasks(&mut self, ids: Vec<TaskId>) -> Vec<TaskId> {
+    pub(super) fn abort_tasks(&mut self, ids: Vec<TaskId>) -> Vec<TaskId> {
         let mut running = Vec::new();
         let mut ended = Vec::new();
         for id in ids {
@@ -232,14 +239,23 @@ impl Session {
             abort.running.retain(is_running);
             let is_done = abort.running.is_empty() && abort.elsewhere.is_none();
             if is_done {
-                let waiter = std::mem::replace(&mut abort.waiter, Waiter::Request(TAG_NONE));
-                done.push(waiter);
+                done.push(abort.waiter);
             }
             !is_done
         });
         for waiter in done {
             match waiter {
-                Waiter::Request(tag) => self.answer_task_management(tag, Response::Complete),
+                Waiter::Request(line, tag) => {
+                    self.answer_task_management(line, tag, Response::Complete);
+                }
+                Waiter::Logout {
+                    asked_by,
+                    tag,
+                    line,
+                } => {
+                    self.answer_logout(asked_by, tag, 0);
+                    self.end_line(line);
+                }
                 Waiter::Session(ticket) => self.actions.push_back(Action::Aborted { ticket }),
                 Waiter::Task(id) => {
                     let task = self.tasks.get_mut(&id.tag);
@@ -253,7 +269,7 @@ impl Session {
 
     // ---- pings ------------------------------------------------------------------------------
 
-    pub(super) fn nop_out(&mut self, frame: Frame) {
+    pub(super) fn nop_out(&mut self, line: LineId, frame: Frame) {
         let tag = frame.header.initiator_task_tag();
         if tag == TAG_NONE {
             // The answer to a ping of ours: that it came is all there is to it.
@@ -263,15 +279,17 @@ impl Session {
         header.set_lun(frame.header.lun());
         header.set_initiator_task_tag(tag);
         header.set_target_tag(TAG_NONE);
-        self.set_status_numbers(&mut header);
+        self.set_status_numbers(line, &mut header);
         let length = frame.data.len();
-        let length = length.min(self.parameters.send_data_bytes_max as usize);
-        self.out.push_with(header, frame.data.slice(..length));
+        let length = length.min(self.send_data_bytes_max(line) as usize);
+        self.push_with(line, header, frame.data.slice(..length));
     }
 
-    /// Asks the initiator, which is idle, for a sign of life.
-    pub(crate) fn ping(&mut self) {
-        self.memory.is_idle();
+    /// Asks the initiator, from which nothing comes by a connection, for a sign of life.
+    pub(crate) fn ping(&mut self, line: LineId) {
+        if self.lines.len() == 1 {
+            self.memory.is_idle();
+        }
         let mut header = Header::new(target_opcode::NOP_IN);
         header.set_initiator_task_tag(TAG_NONE);
         header.set_target_tag(self.next_transfer_tag);
@@ -280,52 +298,56 @@ impl Session {
             tag => tag,
         };
         self.set_window(&mut header);
-        header.set_u32(24, self.stat_sn);
-        self.out.push_header(header);
+        header.set_u32(24, self.next_stat_sn(line));
+        self.push_header(line, header);
     }
 
     // ---- text -------------------------------------------------------------------------------
 
-    pub(super) fn text(&mut self, frame: Frame) {
+    pub(super) fn text(&mut self, line: LineId, frame: Frame) {
         let header = &frame.header;
+        let Some(state) = self.line_mut(line) else {
+            return;
+        };
+        let (mut text_in, text_out) = (std::mem::take(&mut state.text_in), state.text_out.take());
         let tag = header.initiator_task_tag();
         let is_continued = header.flags() & flag::CONTINUE != 0;
         let is_follow_up = header.target_tag() != TAG_NONE;
-        if let Some((transfer_tag, rest)) = self.text_out.take()
+        if let Some((transfer_tag, rest)) = text_out
             && is_follow_up
         {
             if header.target_tag() == transfer_tag && frame.data.is_empty() {
-                self.send_text(header, tag, rest);
+                self.send_text(line, header, tag, rest);
             } else {
-                self.reject(header, RejectReason::ProtocolError);
+                self.reject(line, header, RejectReason::ProtocolError);
             }
             return;
         }
         if !is_follow_up {
-            self.text_in.clear();
+            text_in.clear();
         }
-        if (is_continued && header.is_final())
-            || self.text_in.len() + frame.data.len() > TEXT_BYTES_MAX
+        if (is_continued && header.is_final()) || text_in.len() + frame.data.len() > TEXT_BYTES_MAX
         {
-            self.text_in.clear();
-            self.reject(header, RejectReason::ProtocolError);
+            self.reject(line, header, RejectReason::ProtocolError);
             return;
         }
-        self.text_in.extend_from_slice(&frame.data);
+        text_in.extend_from_slice(&frame.data);
         if is_continued {
+            if let Some(state) = self.line_mut(line) {
+                state.text_in = text_in;
+            }
             // An empty answer asks for the rest.
             let mut reply = Header::new(target_opcode::TEXT_RESPONSE);
             reply.0[1] = 0;
             reply.set_lun(header.lun());
             reply.set_initiator_task_tag(tag);
             reply.set_target_tag(self.next_transfer_tag);
-            self.set_status_numbers(&mut reply);
-            self.out.push_header(reply);
+            self.set_status_numbers(line, &mut reply);
+            self.push_header(line, reply);
             return;
         }
-        let text = std::mem::take(&mut self.text_in);
-        let Ok(pairs) = text::parse(&text) else {
-            self.reject(header, RejectReason::ProtocolError);
+        let Ok(pairs) = text::parse(&text_in) else {
+            self.reject(line, header, RejectReason::ProtocolError);
             return;
         };
         let mut reply = Vec::new();
@@ -335,14 +357,16 @@ impl Session {
                 // The only key that may be declared anew (RFC 7143 section 13.12).
                 "MaxRecvDataSegmentLength" => match text::number(&value) {
                     Some(length @ 512..=0xff_ffff) => {
-                        self.parameters.send_data_bytes_max = length;
+                        if let Some(state) = self.line_mut(line) {
+                            state.send_data_bytes_max = length;
+                        }
                     }
                     _ => text::append(&mut reply, &key, "Reject"),
                 },
                 _ => text::append(&mut reply, &key, "NotUnderstood"),
             }
         }
-        self.send_text(header, tag, reply);
+        self.send_text(line, header, tag, reply);
     }
 
     /// Answers SendTargets (RFC 7143 appendix C).
@@ -353,7 +377,7 @@ impl Session {
             text::append(reply, "SendTargets", "Reject");
             return;
         }
-        for (name, address) in (self.target_list)() {
+        for (name, addresses) in (self.target_list)() {
             let is_wanted = match (value, own) {
                 ("All", None) => true,
                 ("", Some(own)) => name == own,
@@ -361,19 +385,21 @@ impl Session {
             };
             if is_wanted {
                 text::append(reply, "TargetName", &name);
-                text::append(reply, "TargetAddress", &address);
+                for address in addresses {
+                    text::append(reply, "TargetAddress", &address);
+                }
             }
         }
     }
 
     /// Sends a text as far as it fits, and keeps the rest for when it is asked for.
-    fn send_text(&mut self, request: &Header, tag: u32, mut text: Vec<u8>) {
-        let length_max = self.parameters.send_data_bytes_max as usize;
+    fn send_text(&mut self, line: LineId, request: &Header, tag: u32, mut text: Vec<u8>) {
+        let length_max = self.send_data_bytes_max(line) as usize;
         let mut header = Header::new(target_opcode::TEXT_RESPONSE);
         header.set_lun(request.lun());
         header.set_initiator_task_tag(tag);
         header.set_target_tag(TAG_NONE);
-        self.set_status_numbers(&mut header);
+        self.set_status_numbers(line, &mut header);
         if text.len() > length_max {
             let rest = text.split_off(length_max);
             header.0[1] = flag::CONTINUE;
@@ -383,37 +409,56 @@ impl Session {
                 tag => tag,
             };
             header.set_target_tag(transfer_tag);
-            self.text_out = Some((transfer_tag, rest));
+            if let Some(state) = self.line_mut(line) {
+                state.text_out = Some((transfer_tag, rest));
+            }
         }
-        self.out.push_with(header, Bytes::from(text));
+        self.push_with(line, header, Bytes::from(text));
     }
 
     // ---- the end ----------------------------------------------------------------------------
 
-    pub(super) fn logout(&mut self, header: &Header) {
+    pub(super) fn logout(&mut self, line: LineId, header: &Header) {
+        const CLOSE_SESSION: u8 = 0;
         const CLOSE_CONNECTION: u8 = 1;
         const RECOVERY: u8 = 2;
         const NO_SUCH_CONNECTION: u8 = 1;
         const RECOVERY_NOT_SUPPORTED: u8 = 2;
-        let reason = header.flags() & 0x7f;
-        let connection_id = header.u16_at(20);
-        let response = match reason {
-            RECOVERY => RECOVERY_NOT_SUPPORTED,
-            CLOSE_CONNECTION if connection_id != self.connection_id => NO_SUCH_CONNECTION,
-            0 | CLOSE_CONNECTION => 0,
-            _ => {
-                self.reject(header, RejectReason::InvalidField);
-                return;
+        let tag = header.initiator_task_tag();
+        match header.flags() & 0x7f {
+            RECOVERY => self.answer_logout(line, tag, RECOVERY_NOT_SUPPORTED),
+            CLOSE_SESSION => {
+                self.answer_logout(line, tag, 0);
+                self.close();
             }
-        };
+            CLOSE_CONNECTION => match self.line_of(header.u16_at(20)) {
+                None => self.answer_logout(line, tag, NO_SUCH_CONNECTION),
+                Some(_) if self.open_lines().len() == 1 => {
+                    self.answer_logout(line, tag, 0);
+                    self.close();
+                }
+                // Answered when none of its commands runs any more: the initiator may send them
+                // again by another connection then.
+                Some(ends) => {
+                    let running = self.abort_line(ends);
+                    let waiter = Waiter::Logout {
+                        asked_by: line,
+                        tag,
+                        line: ends,
+                    };
+                    self.add_abort(waiter, running, Vec::new(), None);
+                }
+            },
+            _ => self.reject(line, header, RejectReason::InvalidField),
+        }
+    }
+
+    fn answer_logout(&mut self, line: LineId, tag: u32, response: u8) {
         let mut reply = Header::new(target_opcode::LOGOUT_RESPONSE);
         reply.0[2] = response;
-        reply.set_initiator_task_tag(header.initiator_task_tag());
-        self.set_status_numbers(&mut reply);
-        self.out.push_header(reply);
-        if response == 0 {
-            self.close();
-        }
+        reply.set_initiator_task_tag(tag);
+        self.set_status_numbers(line, &mut reply);
+        self.push_header(line, reply);
     }
 
     /// No more requests are taken; commands that run go on, unanswered.
@@ -422,25 +467,29 @@ impl Session {
         self.abort_all(None);
     }
 
-    fn async_message(&mut self, event: u8, parameters: [u16; 3]) {
+    fn async_message(&mut self, line: LineId, event: u8, parameters: [u16; 3]) {
         let mut header = Header::new(target_opcode::ASYNC_MESSAGE);
         header.set_initiator_task_tag(TAG_NONE);
-        self.set_status_numbers(&mut header);
+        self.set_status_numbers(line, &mut header);
         header.0[36] = event;
         for (at, parameter) in [38, 40, 42].into_iter().zip(parameters) {
             header.set_u16(at, parameter);
         }
-        self.out.push_header(header);
+        self.push_header(line, header);
     }
 
-    /// Asks the initiator to log out within some seconds.
+    /// Asks the initiator to log out all connections within some seconds.
     pub(crate) fn request_logout(&mut self, seconds: u16) {
-        self.async_message(ASYNC_EVENT_LOGOUT_REQUEST, [0, 0, seconds]);
+        for line in self.open_lines() {
+            self.async_message(line, ASYNC_EVENT_LOGOUT_REQUEST, [0, 0, seconds]);
+        }
     }
 
-    /// Says that the connection is about to be closed.
+    /// Says that the connections are about to be closed.
     pub(crate) fn announce_drop(&mut self) {
-        let connection_id = self.connection_id;
-        self.async_message(ASYNC_EVENT_CONNECTION_DROP, [connection_id, 2, 0]);
+        for line in self.open_lines() {
+            let connection = self.line_mut(line).map_or(0, |line| line.connection_id);
+            self.async_message(line, ASYNC_EVENT_CONNECTION_DROP, [connection, 2, 0]);
+        }
     }
 }

@@ -151,6 +151,16 @@ impl Memory {
         self.sending_slots += u32::from(held.has_slot && self.free_slots() > 0);
     }
 
+    /// Room for another connection's buffers, if it can be had.
+    pub(super) fn add_connection(&mut self) -> bool {
+        self.share.grow(1, CONNECTION_BYTES) == 1
+    }
+
+    /// A connection is gone. The last one's room goes with the session.
+    pub(super) fn remove_connection(&mut self) {
+        self.share.shrink(CONNECTION_BYTES);
+    }
+
     /// So much waits to be sent now.
     fn output_is(&mut self, output_bytes: usize) {
         if self.sending_bytes == 0 && self.sending_slots == 0 {
@@ -229,21 +239,22 @@ impl Session {
         if self.granted() > 0 || self.memory.free_slots() == 0 || self.is_closing {
             return;
         }
+        let Some(line) = self.open_lines().first().copied() else {
+            return;
+        };
         let mut header = Header::new(target_opcode::NOP_IN);
         header.set_initiator_task_tag(TAG_NONE);
         header.set_target_tag(TAG_NONE);
         self.set_window(&mut header);
-        header.set_u32(24, self.stat_sn);
-        self.out.push_header(header);
+        header.set_u32(24, self.next_stat_sn(line));
+        self.push_header(line, header);
     }
 
-    /// So many bytes have been sent.
-    pub(crate) fn sent(&mut self, bytes: usize) {
-        self.out.consume(bytes);
-        self.sent_count += 1;
-        self.memory.output_is(self.out.length_bytes());
+    /// Less waits to be sent than did, or nothing by one of the connections.
+    pub(super) fn output_shrank(&mut self, is_all_sent: bool) {
+        self.memory.output_is(self.output_bytes());
         self.memory_came_free();
-        if self.out.is_empty() {
+        if is_all_sent {
             self.open_window();
         }
     }

@@ -1,10 +1,16 @@
 //! A session in full feature phase, without its socket (RFC 7143 sections 4, 7 and 11).
 //!
-//! There is one connection to a session (MaxConnections 1), so session and connection are one
-//! state machine, [`Session`]. Frames go in ([`Session::receive`]); what is to be sent gathers in
-//! an [`OutQueue`]; what needs waiting is asked of the driver as an [`Action`] and answered by
+//! A session and all its connections are one state machine, [`Session`], driven by one task.
+//! Frames go in ([`Session::receive`]); what is to be sent gathers in a queue for each
+//! connection; what needs waiting is asked of the driver as an [`Action`] and answered by
 //! [`Session::complete`]. Commands that need no waiting, a cached read among them, are answered
 //! inside `receive`.
+//!
+//! Commands are taken in the order of their CmdSN, whichever connection they come by; data and
+//! answers of a command go by the connection that it came by (`connection allegiance`). A
+//! connection that is lost ends the session, as ErrorRecoveryLevel 0 wants it; one that logs out,
+//! or that is logged in anew with the same CID, ends alone, once none of its commands runs any
+//! more.
 //!
 //! Life of a command:
 //!
@@ -24,6 +30,7 @@
 //! A long read waits for memory too, after its order and before it runs. Memory of a session is
 //! bounded by its share of a budget (`memory`) and the limits below, whatever the initiator sends.
 
+mod line;
 mod manage;
 mod memory;
 #[cfg(test)]
@@ -31,21 +38,23 @@ mod tests;
 mod transfer;
 
 pub(crate) use crate::login::Parameters;
+pub(crate) use line::LineId;
 pub(crate) use memory::{OUTPUT_FREE_BYTES, base_bytes};
 
 use crate::budget::Share;
-use crate::pdu::{
-    Frame, Header, Opcode, OutQueue, RejectReason, TAG_NONE, flag, serial_less, target_opcode,
-};
+use crate::pdu::{Frame, Header, Opcode, RejectReason, TAG_NONE, flag, serial_less, target_opcode};
 use crate::scsi::{
-    CHUNK_BYTES_MAX, Command, NexusId, Outcome, SENSE_BYTES_MAX, Sense, TRANSFER_BYTES_MAX, Unit,
-    status,
+    CHUNK_BYTES_MAX, Command, Done, NexusId, Outcome, SENSE_BYTES_MAX, Sense, TRANSFER_BYTES_MAX,
+    Unit, decode_lun, status,
 };
 use crate::target::Nexus;
+use access::{Traffic, TrafficKind};
 use bytes::{Bytes, BytesMut};
+use line::Line;
 use memory::{COMMANDS_MAX, Held, Memory};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 use transfer::{DataOut, Progress, Transfer};
 
 /// Most commands in flight when immediate ones come on top of those within the window.
@@ -143,6 +152,11 @@ struct Task {
 /// What the initiator expects to be transferred.
 #[derive(Debug, Clone, Copy)]
 struct Expected {
+    /// Where the answer goes.
+    line: LineId,
+    /// What it counts as, once known, and for which unit.
+    kind: Option<(TrafficKind, u16)>,
+    arrived: Instant,
     /// Expected Data Transfer Length.
     bytes: u32,
     is_read: bool,
@@ -154,13 +168,15 @@ struct Expected {
 pub(crate) struct Session {
     nexus: Option<Arc<Nexus>>,
     parameters: Parameters,
-    connection_id: u16,
+    /// The first is that of the leading login, for as long as it is there.
+    lines: Vec<Line>,
+    next_line: u32,
+    /// Counters by unit.
+    traffic: Vec<(u16, Arc<Traffic>)>,
     /// Says what targets there are (SendTargets).
-    target_list: Box<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
-    stat_sn: u32,
+    target_list: Box<dyn Fn() -> Vec<(String, Vec<String>)> + Send + Sync>,
     exp_cmd_sn: u32,
     max_cmd_sn: u32,
-    out: OutQueue,
     actions: VecDeque<Action>,
     tasks: HashMap<u32, Task>,
     next_serial: u64,
@@ -171,15 +187,9 @@ pub(crate) struct Session {
     /// How many tasks are in phase `Waits`.
     waiting_count: usize,
     memory: Memory,
-    /// Data-Out PDUs that have come.
-    data_out_count: u64,
-    /// How often something was sent.
-    sent_count: u64,
-    /// Requests that came ahead of a missing one, by how far ahead.
-    held: BTreeMap<u32, Frame>,
+    /// Requests that came ahead of a missing one, by their CmdSN.
+    held: BTreeMap<u32, (LineId, Frame)>,
     aborts: Vec<manage::Abort>,
-    text_in: Vec<u8>,
-    text_out: Option<(u32, Vec<u8>)>,
     is_closing: bool,
 }
 
@@ -193,20 +203,19 @@ impl Session {
         connection_id: u16,
         cmd_sn: u32,
         stat_sn: u32,
-        target_list: Box<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
+        target_list: Box<dyn Fn() -> Vec<(String, Vec<String>)> + Send + Sync>,
     ) -> Self {
-        let mut out = OutQueue::default();
-        out.set_digests(parameters.has_header_digest, parameters.has_data_digest);
         let memory = Memory::new(share, &parameters);
+        let line = Line::new(LineId::FIRST, &parameters, connection_id, stat_sn);
         Self {
             nexus,
             parameters,
-            connection_id,
+            lines: vec![line],
+            next_line: 1,
+            traffic: Vec::new(),
             target_list,
-            stat_sn,
             exp_cmd_sn: cmd_sn,
             max_cmd_sn: cmd_sn.wrapping_add(memory.free_slots()).wrapping_sub(1),
-            out,
             actions: VecDeque::new(),
             tasks: HashMap::new(),
             next_serial: 0,
@@ -215,31 +224,10 @@ impl Session {
             ordered_count: 0,
             waiting_count: 0,
             memory,
-            data_out_count: 0,
-            sent_count: 0,
             held: BTreeMap::new(),
             aborts: Vec::new(),
-            text_in: Vec::new(),
-            text_out: None,
             is_closing: false,
         }
-    }
-
-    /// What is to be sent.
-    pub(crate) fn out(&self) -> &OutQueue {
-        &self.out
-    }
-
-    /// What commands wait for that the initiator has to do: send data, take data. Each is a number
-    /// that is another one whenever it has done some of it.
-    pub(crate) fn awaited(&self) -> [Option<u64>; 2] {
-        let mut tasks = self.tasks.values();
-        let awaits_data =
-            tasks.any(|task| matches!(task.phase, Phase::Unsolicited | Phase::Solicited));
-        [
-            awaits_data.then_some(self.data_out_count),
-            (!self.out.is_empty()).then_some(self.sent_count),
-        ]
     }
 
     pub(crate) fn next_action(&mut self) -> Option<Action> {
@@ -251,13 +239,13 @@ impl Session {
         self.is_closing
     }
 
-    /// Takes a frame.
-    pub(crate) fn receive(&mut self, frame: Frame) -> Result<(), ProtocolError> {
-        if self.is_closing {
+    /// Takes a frame that came by a connection.
+    pub(crate) fn receive(&mut self, line: LineId, frame: Frame) -> Result<(), ProtocolError> {
+        if self.is_closing || self.is_line_closing(line) {
             return Ok(());
         }
         if !frame.is_data_intact {
-            self.reject(&frame.header, RejectReason::DataDigestError);
+            self.reject(line, &frame.header, RejectReason::DataDigestError);
             return Err(ProtocolError::DataDigest);
         }
         let has_sequence_number = match frame.header.opcode() {
@@ -267,16 +255,16 @@ impl Session {
             Opcode::DataOut | Opcode::Snack | Opcode::Login | Opcode::Unknown(_) => false,
         };
         if !has_sequence_number || frame.header.is_immediate() {
-            return self.dispatch(frame);
+            return self.dispatch(line, frame);
         }
         let cmd_sn = frame.header.cmd_sn();
         if cmd_sn == self.exp_cmd_sn {
             self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
             self.memory.window_is(self.granted());
-            self.dispatch(frame)?;
-            while let Some(frame) = self.held.remove(&self.exp_cmd_sn) {
+            self.dispatch(line, frame)?;
+            while let Some((line, frame)) = self.held.remove(&self.exp_cmd_sn) {
                 self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
-                self.dispatch(frame)?;
+                self.dispatch(line, frame)?;
             }
             return Ok(());
         }
@@ -286,44 +274,61 @@ impl Session {
         }
         // It has a slot, and no more than that.
         let has_room = frame.data.len() as u64 <= self.memory.slot_bytes();
-        if self.held.len() == HELD_REQUESTS_MAX || !has_room {
+        // What is missing may be on its way by another connection.
+        let held_max = match self.lines.len() {
+            1 => HELD_REQUESTS_MAX,
+            _ => COMMANDS_MAX as usize,
+        };
+        if self.held.len() >= held_max || !has_room {
             return Err(ProtocolError::MissingRequest);
         }
-        self.held.entry(cmd_sn).or_insert(frame);
+        self.held.entry(cmd_sn).or_insert((line, frame));
         Ok(())
     }
 
-    fn dispatch(&mut self, frame: Frame) -> Result<(), ProtocolError> {
+    fn dispatch(&mut self, line: LineId, frame: Frame) -> Result<(), ProtocolError> {
         match frame.header.opcode() {
-            Opcode::ScsiCommand => self.command(frame)?,
-            Opcode::DataOut => self.data_out(frame),
-            Opcode::NopOut => self.nop_out(frame),
-            Opcode::TaskManagement => self.task_management(&frame.header),
-            Opcode::Text => self.text(frame),
-            Opcode::Logout => self.logout(&frame.header),
+            Opcode::ScsiCommand => self.command(line, frame)?,
+            Opcode::DataOut => self.data_out(line, frame),
+            Opcode::NopOut => self.nop_out(line, frame),
+            Opcode::TaskManagement => self.task_management(line, &frame.header),
+            Opcode::Text => self.text(line, frame),
+            Opcode::Logout => self.logout(line, &frame.header),
             Opcode::Login => return Err(ProtocolError::LoginAgain),
             // There is no recovery within a connection (ErrorRecoveryLevel 0).
-            Opcode::Snack => self.reject(&frame.header, RejectReason::ProtocolError),
-            Opcode::Unknown(_) => self.reject(&frame.header, RejectReason::CommandNotSupported),
+            Opcode::Snack => self.reject(line, &frame.header, RejectReason::ProtocolError),
+            Opcode::Unknown(_) => {
+                self.reject(line, &frame.header, RejectReason::CommandNotSupported);
+            }
         }
         Ok(())
     }
 
     // ---- sending ----------------------------------------------------------------------------
 
-    /// Sets the window and the next StatSN.
-    fn set_status_numbers(&mut self, header: &mut Header) {
-        self.set_window(header);
-        header.set_u32(24, self.stat_sn);
-        self.stat_sn = self.stat_sn.wrapping_add(1);
-    }
-
-    fn reject(&mut self, bad: &Header, reason: RejectReason) {
+    fn reject(&mut self, line: LineId, bad: &Header, reason: RejectReason) {
         let mut header = Header::new(target_opcode::REJECT);
         header.0[2] = reason as u8;
         header.set_initiator_task_tag(TAG_NONE);
-        self.set_status_numbers(&mut header);
-        self.out.push_with(header, Bytes::copy_from_slice(&bad.0));
+        self.set_status_numbers(line, &mut header);
+        self.push_with(line, header, Bytes::copy_from_slice(&bad.0));
+    }
+
+    /// Counts a command that has ended, having moved so many bytes.
+    fn count(&mut self, expected: Expected, status: u8, bytes: u64) {
+        let (Some((kind, lun)), Some(nexus)) = (expected.kind, &self.nexus) else {
+            return;
+        };
+        let found = self.traffic.iter().position(|(of, _)| *of == lun);
+        let at = found.unwrap_or_else(|| {
+            self.traffic.push((lun, nexus.traffic(lun)));
+            self.traffic.len() - 1
+        });
+        let traffic = &self.traffic[at].1;
+        match status {
+            status::GOOD => traffic.count(kind, bytes, expected.arrived.elapsed()),
+            _ => traffic.count_failure(),
+        }
     }
 
     /// Sends data and status of a command, which is out of the books and had `held`.
@@ -342,10 +347,16 @@ impl Session {
             0
         };
         let sent = data_bytes.min(allowed);
+        let line = expected.line;
+        self.count(
+            expected,
+            outcome.status,
+            sent.max(expected.data_out.unwrap_or(0)),
+        );
         match sent {
             0 => self.memory.give_back(held),
             sent => {
-                let output_bytes = self.out.length_bytes() as u64 + sent;
+                let output_bytes = self.output_bytes() as u64 + sent;
                 self.memory.answered(held, output_bytes);
             }
         }
@@ -365,7 +376,7 @@ impl Session {
         let mut data_pdus = 0;
         if sent > 0 {
             let status = ends_with_data.then_some((residual_flag, residual));
-            data_pdus = self.data_in(tag, outcome.data, sent, status);
+            data_pdus = self.data_in(line, tag, outcome.data, sent, status);
         }
         if ends_with_data {
             return;
@@ -374,17 +385,17 @@ impl Session {
         header.0[1] |= residual_flag;
         header.0[3] = outcome.status;
         header.set_initiator_task_tag(tag);
-        self.set_status_numbers(&mut header);
+        self.set_status_numbers(line, &mut header);
         header.set_u32(36, data_pdus);
         header.set_u32(44, residual);
         match outcome.sense {
-            None => self.out.push_header(header),
+            None => self.push_header(line, header),
             Some(sense) => {
                 let (bytes, length) = sense.encode(outcome.is_descriptor_sense);
                 let mut segment = BytesMut::with_capacity(2 + SENSE_BYTES_MAX);
                 segment.extend_from_slice(&(length as u16).to_be_bytes());
                 segment.extend_from_slice(&bytes[..length]);
-                self.out.push_with(header, segment.freeze());
+                self.push_with(line, header, segment.freeze());
             }
         }
     }
@@ -393,12 +404,13 @@ impl Session {
     /// (residual flag and count) the last one says that the command ended well.
     fn data_in(
         &mut self,
+        line: LineId,
         tag: u32,
         data: Vec<Bytes>,
         total: u64,
         status: Option<(u8, u32)>,
     ) -> u32 {
-        let pdu_max = u64::from(self.parameters.send_data_bytes_max);
+        let pdu_max = u64::from(self.send_data_bytes_max(line));
         let burst_max = u64::from(self.parameters.burst_bytes_max);
         let mut pieces = data;
         let (mut piece, mut piece_at) = (0, 0);
@@ -418,7 +430,7 @@ impl Session {
             match status {
                 Some((residual_flag, residual)) if is_last => {
                     header.0[1] |= flag::STATUS | residual_flag;
-                    self.set_status_numbers(&mut header);
+                    self.set_status_numbers(line, &mut header);
                     header.set_u32(44, residual);
                 }
                 _ => self.set_window(&mut header),
@@ -432,7 +444,7 @@ impl Session {
                 // The common case: a PDU is a piece.
                 let whole = std::mem::take(&mut pieces[piece]);
                 piece += 1;
-                self.out.push_with(header, whole);
+                self.push_with(line, header, whole);
                 continue;
             }
             let mut left = length as usize;
@@ -448,26 +460,26 @@ impl Session {
                     piece_at = 0;
                 }
             }
-            self.out.push(header, slices.into_iter());
+            self.push(line, header, slices.into_iter());
         }
         data_sn
     }
 
     // ---- commands ---------------------------------------------------------------------------
 
-    fn command(&mut self, frame: Frame) -> Result<(), ProtocolError> {
+    fn command(&mut self, line: LineId, frame: Frame) -> Result<(), ProtocolError> {
         let header = &frame.header;
         let tag = header.initiator_task_tag();
         if self.nexus.is_none() {
-            self.reject(header, RejectReason::ProtocolError);
+            self.reject(line, header, RejectReason::ProtocolError);
             return Ok(());
         }
         if tag == TAG_NONE {
-            self.reject(header, RejectReason::InvalidField);
+            self.reject(line, header, RejectReason::InvalidField);
             return Ok(());
         }
         if self.tasks.contains_key(&tag) {
-            self.reject(header, RejectReason::TaskInProgress);
+            self.reject(line, header, RejectReason::TaskInProgress);
             return Ok(());
         }
         let is_immediate = header.is_immediate();
@@ -478,7 +490,7 @@ impl Session {
             Some(held) if self.tasks.len() < TASKS_MAX => held,
             held => {
                 self.memory.give_back(held.unwrap_or_default());
-                self.reject(header, RejectReason::TooManyImmediateCommands);
+                self.reject(line, header, RejectReason::TooManyImmediateCommands);
                 return Ok(());
             }
         };
@@ -495,6 +507,9 @@ impl Session {
         let lun = header.lun();
         let announced = header.u32_at(20);
         let mut expected = Expected {
+            line,
+            kind: None,
+            arrived: Instant::now(),
             bytes: announced,
             is_read: flags & flag::READ != 0,
             data_out: None,
@@ -518,6 +533,12 @@ impl Session {
         let mut wanted = 0;
         let admitted = admitted.and_then(|(unit, command)| {
             let data_out = command.data_out_bytes(unit.block_bytes());
+            let kind = match command {
+                Command::Read { .. } => TrafficKind::Read,
+                _ if command.changes_medium() => TrafficKind::Write,
+                _ => TrafficKind::Other,
+            };
+            expected.kind = decode_lun(lun).map(|lun| (kind, lun));
             expected.data_out = Some(data_out);
             let announced_out = u64::from(announced_out);
             if data_out > announced_out && !command.may_be_cut() {
@@ -571,6 +592,8 @@ impl Session {
             | Command::OrWrite { blocks, .. } => {
                 length_bytes(blocks.count).min(CHUNK_BYTES_MAX.into())
             }
+            // What is read, and that in one piece.
+            Command::ExtendedCopy { .. } => 2 * u64::from(CHUNK_BYTES_MAX),
             _ => 0,
         };
         let mut held = held;
@@ -694,6 +717,7 @@ impl Session {
             let Some(task) = self.tasks.get_mut(&tag) else {
                 return;
             };
+            let (line, lun) = (task.expected.line, task.lun);
             let Some(transfer) = &mut task.transfer else {
                 return;
             };
@@ -702,25 +726,29 @@ impl Session {
                 return;
             };
             let mut header = Header::new(target_opcode::READY_TO_TRANSFER);
-            header.set_lun(task.lun);
+            header.set_lun(lun);
             header.set_initiator_task_tag(tag);
             header.set_target_tag(wanted.transfer_tag);
             self.set_window(&mut header);
             // The next StatSN, which an R2T does not use up.
-            header.set_u32(24, self.stat_sn);
+            header.set_u32(24, self.next_stat_sn(line));
             header.set_u32(36, wanted.sequence_number);
             header.set_u32(40, wanted.offset);
             header.set_u32(44, wanted.length);
-            self.out.push_header(header);
+            self.push_header(line, header);
         }
     }
 
-    fn data_out(&mut self, frame: Frame) {
+    fn data_out(&mut self, line: LineId, frame: Frame) {
         let header = &frame.header;
         let tag = header.initiator_task_tag();
-        self.data_out_count += 1;
-        // Data of a command that has ended is on its way still: dropped.
-        let Some(task) = self.tasks.get_mut(&tag) else {
+        if let Some(line) = self.line_mut(line) {
+            line.data_out_count += 1;
+        }
+        // Data of a command that has ended is on its way still: dropped. So is what comes by
+        // another connection than its command.
+        let task = self.tasks.get_mut(&tag);
+        let Some(task) = task.filter(|task| task.expected.line == line) else {
             return;
         };
         let Some(transfer) = &mut task.transfer else {
@@ -829,9 +857,17 @@ impl Session {
     }
 
     /// A command that the driver ran has ended.
-    pub(crate) fn complete(&mut self, id: TaskId, outcome: Outcome) {
-        let task = self.tasks.get(&id.tag);
-        if task.is_none_or(|task| task.serial != id.serial) {
+    pub(crate) fn complete(&mut self, id: TaskId, done: impl Into<Done>) {
+        let Done { outcome, abort } = done.into();
+        let task = self.tasks.get_mut(&id.tag);
+        let Some(task) = task.filter(|task| task.serial == id.serial) else {
+            return;
+        };
+        if !abort.is_empty() {
+            // PREEMPT AND ABORT: answered when the others' commands have ended.
+            let lun = task.lun;
+            task.early = Some(outcome);
+            self.abort_elsewhere_for_task(id, abort, lun);
             return;
         }
         let Some(task) = self.take(id.tag) else {

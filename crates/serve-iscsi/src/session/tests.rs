@@ -1,5 +1,7 @@
 //! Full feature phase without a socket: frames in, PDUs and actions out.
 
+mod connections;
+mod copies;
 mod limits;
 
 use super::memory::WINDOW_IDLE;
@@ -93,7 +95,12 @@ impl World {
             0,
             1,
             1,
-            Box::new(|| vec![(IQN.into(), "127.0.0.1:3260,1".into())]),
+            Box::new(|| {
+                vec![(
+                    IQN.into(),
+                    vec!["127.0.0.1:3260,1".into(), "10.0.0.1:3261,1".into()],
+                )]
+            }),
         );
         let mut initiator = Initiator {
             session,
@@ -152,25 +159,40 @@ impl Initiator {
         self.sent()
     }
 
-    fn send_raw(&mut self, mut header: Header, data: &[u8]) -> Result<(), ProtocolError> {
+    fn send_raw(&mut self, header: Header, data: &[u8]) -> Result<(), ProtocolError> {
+        self.send_by(LineId::FIRST, header, data)
+    }
+
+    /// The same by one of several connections.
+    fn send_by(
+        &mut self,
+        line: LineId,
+        mut header: Header,
+        data: &[u8],
+    ) -> Result<(), ProtocolError> {
         header.set_data_bytes(data.len());
-        self.session.receive(Frame {
+        let frame = Frame {
             header,
             data: Bytes::copy_from_slice(data),
             is_data_intact: true,
-        })
+        };
+        self.session.receive(line, frame)
     }
 
     /// What the target has sent since.
     fn sent(&mut self) -> Vec<Sent> {
+        self.sent_by(LineId::FIRST)
+    }
+
+    fn sent_by(&mut self, line: LineId) -> Vec<Sent> {
         let mut bytes = BytesMut::new();
         let mut slices = [std::io::IoSlice::new(&[]); 64];
-        while !self.session.out().is_empty() {
-            let count = self.session.out().fill(&mut slices);
+        while let Some(out) = self.session.out(line).filter(|out| !out.is_empty()) {
+            let count = out.fill(&mut slices);
             let piece: Vec<u8> = slices[..count].iter().flat_map(|s| s.to_vec()).collect();
             slices = [std::io::IoSlice::new(&[]); 64];
             bytes.extend_from_slice(&piece);
-            self.session.sent(piece.len());
+            self.session.sent(line, piece.len());
         }
         let framing = Framing {
             has_header_digest: false,
@@ -186,6 +208,10 @@ impl Initiator {
         sent
     }
 
+    fn nexus(&self) -> Arc<Nexus> {
+        self.registration.nexus.clone().expect("a nexus")
+    }
+
     /// Runs what the session wants run, once.
     fn run(&mut self) {
         while let Some(action) = self.session.next_action() {
@@ -198,8 +224,8 @@ impl Initiator {
             else {
                 panic!("{action:?}");
             };
-            let outcome = block_on(unit.execute(command, data));
-            self.session.complete(task, outcome);
+            let done = block_on(self.nexus().execute(unit, command, data));
+            self.session.complete(task, done);
         }
     }
 
@@ -565,7 +591,7 @@ fn reset_reaches_other_sessions() {
     assert_eq!(a.sent()[0].header.0[2], 0);
     // Both learn of it, on this unit only.
     for initiator in [&mut a, &mut b] {
-        assert_eq!(initiator.command_on(0, 0, &[0; 6]).sense(), (6, 0x29, 3));
+        assert_eq!(initiator.command_on(0, 0, &[0; 6]).sense(), (6, 0x29, 0));
         assert_eq!(initiator.command_on(1, 0, &[0; 6]).status(), 0);
     }
 }
@@ -584,7 +610,7 @@ fn pings_texts_and_logout_are_answered() {
     nop.set_initiator_task_tag(3);
     let sent = a.send(nop, b"ping");
     assert_eq!((sent[0].opcode(), &sent[0].data[..]), (0x20, &b"ping"[..]));
-    a.session.ping();
+    a.session.ping(LineId::FIRST);
     let sent = a.sent();
     assert_eq!(sent[0].header.initiator_task_tag(), TAG_NONE);
     assert_ne!(sent[0].header.target_tag(), TAG_NONE);
@@ -594,10 +620,10 @@ fn pings_texts_and_logout_are_answered() {
     let sent = a.send(text, b"SendTargets=All\0");
     assert_eq!(&sent[0].data[..], b"SendTargets=Reject\0");
     let sent = a.send(text, b"SendTargets=\0");
-    assert!(
-        sent[0]
-            .data
-            .starts_with(b"TargetName=iqn.2025-01.test:t\0TargetAddress=127")
+    assert_eq!(
+        &sent[0].data[..],
+        b"TargetName=iqn.2025-01.test:t\0TargetAddress=127.0.0.1:3260,1\0\
+          TargetAddress=10.0.0.1:3261,1\0"
     );
     let sent = a.send(text, b"nonsense");
     assert_eq!((sent[0].opcode(), sent[0].header.0[2]), (0x3f, 0x04));
@@ -616,7 +642,7 @@ fn pings_texts_and_logout_are_answered() {
 fn long_target_lists_are_sent_in_pieces() {
     let list = || {
         (0..100)
-            .map(|n| (format!("iqn.t{n}"), "a:1,1".into()))
+            .map(|n| (format!("iqn.t{n}"), vec!["a:1,1".into()]))
             .collect()
     };
     let budget = Arc::new(crate::budget::Budget::new(64 << 20));
@@ -625,7 +651,7 @@ fn long_target_lists_are_sent_in_pieces() {
     let world = World::new();
     let mut a = world.initiator(1, parameters());
     a.session = session;
-    a.session.parameters.send_data_bytes_max = 512;
+    a.session.lines[0].send_data_bytes_max = 512;
     a.cmd_sn = 1;
     let mut text = Header::new(0x04);
     let (mut tag, mut all) = (TAG_NONE, Vec::new());
@@ -782,8 +808,8 @@ fn run_all(initiator: &mut Initiator) {
                 command,
                 data,
             } => {
-                let outcome = block_on(unit.execute(command, data));
-                initiator.session.complete(task, outcome);
+                let done = block_on(initiator.nexus().execute(unit, command, data));
+                initiator.session.complete(task, done);
             }
             Action::AbortElsewhere { ticket, .. } => initiator.session.elsewhere_done(ticket),
             Action::Aborted { .. } => {}

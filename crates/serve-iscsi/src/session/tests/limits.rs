@@ -36,7 +36,7 @@ fn window_grows_to_its_end_with_the_commands_in_flight_and_opens_again() {
     assert_eq!(window(&mut a).0, COMMANDS_MAX);
     // Once it has been idle, what it does not use any more goes back, while it goes on.
     let before = world.targets.memory_used_bytes();
-    a.session.ping();
+    a.session.ping(LineId::FIRST);
     a.sent();
     for _ in 0..COMMANDS_MAX {
         assert_eq!(a.command_on(0, 0, &[0; 6]).status(), 0);
@@ -117,10 +117,10 @@ fn long_reads_wait_until_what_was_read_has_been_taken() {
         a.cmd_sn += 1;
         a.send_raw(header, &[]).unwrap();
         a.run();
-        assert!(a.session.out().length_bytes() <= 17 << 20);
+        assert!(a.session.out(LineId::FIRST).unwrap().length_bytes() <= 17 << 20);
         assert!(world.targets.memory_used_bytes() <= 64 << 20);
     }
-    assert!(!a.session.out().is_empty());
+    assert!(!a.session.out(LineId::FIRST).unwrap().is_empty());
     let mut answered = 0;
     loop {
         let sent = a.sent();
@@ -137,31 +137,31 @@ fn long_reads_wait_until_what_was_read_has_been_taken() {
 fn it_shows_when_an_initiator_keeps_commands_from_going_on() {
     let world = World::new();
     let mut a = world.initiator(1, parameters());
-    assert_eq!(a.session.awaited(), [None, None]);
+    assert_eq!(a.session.awaited(LineId::FIRST), [None, None]);
     let header = command_header(1, 0, WRITE, 1024, &write10(0, 2));
     let r2t = a.send(header, &[]).remove(0);
-    let [Some(before), None] = a.session.awaited() else {
+    let [Some(before), None] = a.session.awaited(LineId::FIRST) else {
         panic!("data is not awaited");
     };
     // Pings that it answers are no data.
-    a.session.ping();
+    a.session.ping(LineId::FIRST);
     a.sent();
     window(&mut a);
-    assert_eq!(a.session.awaited(), [Some(before), None]);
+    assert_eq!(a.session.awaited(LineId::FIRST), [Some(before), None]);
     let tag = r2t.header.target_tag();
     assert!(a.data_out(1, tag, 0, 0, false, &[1; 512]).is_empty());
-    assert_eq!(a.session.awaited(), [Some(before + 1), None]);
+    assert_eq!(a.session.awaited(LineId::FIRST), [Some(before + 1), None]);
     assert!(a.data_out(1, tag, 1, 512, true, &[1; 512]).is_empty());
     // A command that its storage keeps waiting is not the initiator's doing.
     let running = started(&mut a);
-    assert_eq!(a.session.awaited(), [None, None]);
+    assert_eq!(a.session.awaited(LineId::FIRST), [None, None]);
     // An answer that it does not take is.
     a.session.complete(running[0], Outcome::good());
-    let [None, Some(before)] = a.session.awaited() else {
+    let [None, Some(before)] = a.session.awaited(LineId::FIRST) else {
         panic!("nothing waits to be sent");
     };
-    a.session.sent(10);
-    assert_eq!(a.session.awaited(), [None, Some(before + 1)]);
+    a.session.sent(LineId::FIRST, 10);
+    assert_eq!(a.session.awaited(LineId::FIRST), [None, Some(before + 1)]);
 }
 
 #[test]

@@ -1,0 +1,369 @@
+//! The network lock manager, version 4 (RFC 1813 appendix II; X/Open's Protocols for Interworking,
+//! XNFS version 3W, chapters 10 and 14), and of the status monitor what tells that a client began
+//! anew (chapter 11).
+//!
+//! Locks are between clients of this server. Whoever waits for one is answered when it comes free,
+//! or after some seconds that it is blocked: it asks again then, as all clients do. Nobody is
+//! called back, so a client needs no port that can be reached.
+//!
+//! A restart forgets all locks. Clients are not told, as no status monitor of ours calls theirs;
+//! what they lock again of their own accord (`reclaim`) they get unless it is taken.
+
+mod table;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use filesystem::FsError;
+
+use crate::handle::Handle;
+use crate::object::Error;
+use crate::rpc::{Credential, Outcome};
+use crate::share::{Entered, Refused, Shares};
+use crate::xdr::{Reader, Result, Writer};
+use table::{Denied, Lock, Owner, Range, Table};
+
+/// The program's number.
+pub(crate) const PROGRAM: u32 = 100_021;
+/// Version.
+pub(crate) const VERSION: u32 = 4;
+/// The status monitor's number.
+pub(crate) const STATUS_PROGRAM: u32 = 100_024;
+/// Its version.
+pub(crate) const STATUS_VERSION: u32 = 1;
+
+/// Longest cookie, handle or owner (`MAXNETOBJ_SZ`).
+const OBJECT_BYTES_MAX: u32 = 1024;
+/// Longest name of a client (`LM_MAXSTRLEN`).
+const NAME_BYTES_MAX: u32 = 1024;
+/// How long a lock is waited for before the client hears that it is blocked: less than clients wait
+/// for an answer (`LOCKD_DFLT_TIMEO`, include/linux/lockd/lockd.h: 10 seconds).
+const PATIENCE: Duration = Duration::from_secs(6);
+
+/// `nlm4_stats`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum Status {
+    Granted = 0,
+    Denied = 1,
+    NoLocks = 2,
+    Blocked = 3,
+    ReadOnly = 6,
+    Stale = 7,
+    TooBig = 8,
+    Failed = 9,
+}
+
+/// `nlm4_lock`, and who asks for it.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    cookie: Bytes,
+    machine: Bytes,
+    file: Option<Handle>,
+    owner_handle: Bytes,
+    process: u32,
+    offset: u64,
+    length: u64,
+}
+
+/// A request.
+#[derive(Debug, Clone)]
+pub(crate) enum Request {
+    Null,
+    Test {
+        wanted: Wanted,
+        is_exclusive: bool,
+    },
+    Lock {
+        wanted: Wanted,
+        is_exclusive: bool,
+        waits: bool,
+    },
+    Cancel {
+        cookie: Bytes,
+    },
+    Unlock {
+        wanted: Wanted,
+    },
+    /// Of locks of whole files, which nobody but DOS asks for: SHARE and UNSHARE.
+    Share {
+        cookie: Bytes,
+    },
+    FreeAll {
+        machine: Bytes,
+    },
+}
+
+/// A request to the status monitor.
+#[derive(Debug, Clone)]
+pub(crate) enum StatusRequest {
+    Null,
+    /// A client began anew, and has no locks.
+    Notify {
+        machine: Bytes,
+    },
+}
+
+impl Wanted {
+    fn read(cookie: Bytes, reader: &mut Reader) -> Result<Self> {
+        Ok(Self {
+            cookie,
+            machine: reader.opaque(NAME_BYTES_MAX)?,
+            file: Handle::decode(&reader.opaque(OBJECT_BYTES_MAX)?),
+            owner_handle: reader.opaque(OBJECT_BYTES_MAX)?,
+            process: reader.u32()?,
+            offset: reader.u64()?,
+            length: reader.u64()?,
+        })
+    }
+
+    /// `None` where the range makes no sense.
+    fn lock(&self, client: IpAddr, is_exclusive: bool) -> Option<Lock> {
+        let owner = Owner {
+            client: client.to_canonical(),
+            // A copy, so that the request is not held by it.
+            machine: Bytes::copy_from_slice(&self.machine),
+            process: self.process,
+        };
+        Some(Lock {
+            owner: Arc::new(owner),
+            owner_handle: Bytes::copy_from_slice(&self.owner_handle),
+            range: Range::new(self.offset, self.length)?,
+            is_exclusive,
+        })
+    }
+}
+
+impl Request {
+    /// The arguments of a procedure; `Ok(None)` where there is no such procedure.
+    pub(crate) fn decode(procedure: u32, reader: &mut Reader) -> Result<Option<Self>> {
+        let cookie = |reader: &mut Reader| reader.opaque(OBJECT_BYTES_MAX);
+        Ok(Some(match procedure {
+            0 => Self::Null,
+            1 => {
+                let (cookie, is_exclusive) = (cookie(reader)?, reader.bool()?);
+                let wanted = Wanted::read(cookie, reader)?;
+                Self::Test {
+                    wanted,
+                    is_exclusive,
+                }
+            }
+            // NM_LOCK is LOCK of a client that nobody watches.
+            2 | 22 => {
+                let cookie = cookie(reader)?;
+                let (waits, is_exclusive) = (reader.bool()?, reader.bool()?);
+                let wanted = Wanted::read(cookie, reader)?;
+                let (_reclaim, _state) = (reader.bool()?, reader.u32()?);
+                Self::Lock {
+                    wanted,
+                    is_exclusive,
+                    waits: waits && procedure == 2,
+                }
+            }
+            3 => {
+                let cookie = cookie(reader)?;
+                let (_waits, _exclusive) = (reader.bool()?, reader.bool()?);
+                let Wanted { cookie, .. } = Wanted::read(cookie, reader)?;
+                Self::Cancel { cookie }
+            }
+            4 => {
+                let cookie = cookie(reader)?;
+                let wanted = Wanted::read(cookie, reader)?;
+                Self::Unlock { wanted }
+            }
+            20 | 21 => Self::Share {
+                cookie: cookie(reader)?,
+            },
+            23 => Self::FreeAll {
+                machine: reader.opaque(NAME_BYTES_MAX)?,
+            },
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Whether it names a file, so that the caller must be somebody.
+    pub(crate) fn is_about_a_file(&self) -> bool {
+        matches!(
+            self,
+            Self::Test { .. } | Self::Lock { .. } | Self::Unlock { .. }
+        )
+    }
+
+    /// Whether it may wait for others.
+    pub(crate) fn may_wait(&self) -> bool {
+        matches!(self, Self::Lock { waits: true, .. })
+    }
+}
+
+impl StatusRequest {
+    /// The arguments of a procedure; `Ok(None)` where there is no such procedure.
+    pub(crate) fn decode(procedure: u32, reader: &mut Reader) -> Result<Option<Self>> {
+        Ok(Some(match procedure {
+            0 => Self::Null,
+            6 => Self::Notify {
+                machine: reader.opaque(NAME_BYTES_MAX)?,
+            },
+            _ => return Ok(None),
+        }))
+    }
+}
+
+/// What clients have locked.
+#[derive(Debug, Default)]
+pub(crate) struct Locks {
+    table: Table,
+}
+
+/// `nlm4_res`.
+fn result(cookie: &[u8], status: Status) -> Outcome {
+    let mut answer = Writer::new();
+    answer.opaque(cookie);
+    answer.u32(status as u32);
+    Outcome::Success(answer)
+}
+
+/// `nlm4_testres`.
+fn tested(cookie: &[u8], holder: Option<&Lock>) -> Outcome {
+    let mut answer = Writer::new();
+    answer.opaque(cookie);
+    match holder {
+        None => answer.u32(Status::Granted as u32),
+        Some(holder) => {
+            let (offset, length) = holder.range.offset_and_length();
+            answer.u32(Status::Denied as u32);
+            answer.bool(holder.is_exclusive);
+            answer.u32(holder.owner.process);
+            answer.opaque(&holder.owner_handle);
+            answer.u64(offset);
+            answer.u64(length);
+        }
+    }
+    Outcome::Success(answer)
+}
+
+/// Lets a client at a file that it wants to lock.
+async fn enter(
+    shares: &Shares,
+    peer: SocketAddr,
+    credential: &Credential,
+    file: Option<Handle>,
+) -> std::result::Result<(Entered, Handle), Status> {
+    let handle = file.ok_or(Status::Stale)?;
+    let entered = shares.enter(handle.dataset, peer, credential).await;
+    let entered = entered.map_err(|refused| match refused {
+        Refused::NoShare => Status::Stale,
+        Refused::NotAdmitted => Status::Failed,
+    })?;
+    let may_lock = async {
+        let file = entered.file(handle.place).await?;
+        match entered.check_read(&file).await {
+            Err(Error::Access) => entered.check_write(&file).await,
+            checked => checked,
+        }
+    };
+    let checked = may_lock.await;
+    match checked {
+        Ok(()) => Ok((entered, handle)),
+        Err(Error::Stale | Error::BadHandle | Error::Filesystem(FsError::Stale { .. })) => {
+            Err(Status::Stale)
+        }
+        Err(Error::ReadOnly) => Err(Status::ReadOnly),
+        Err(_) => Err(Status::Failed),
+    }
+}
+
+impl Locks {
+    /// Carries a request out.
+    pub(crate) async fn execute(
+        &self,
+        shares: &Shares,
+        peer: SocketAddr,
+        credential: &Credential,
+        request: Request,
+    ) -> Outcome {
+        match request {
+            Request::Null => Outcome::Success(Writer::new()),
+            Request::Test {
+                wanted,
+                is_exclusive,
+            } => {
+                let cookie = &wanted.cookie;
+                let handle = match enter(shares, peer, credential, wanted.file).await {
+                    Ok((_entered, handle)) => handle,
+                    Err(status) => return result(cookie, status),
+                };
+                match wanted.lock(peer.ip(), is_exclusive) {
+                    Some(lock) => tested(cookie, self.table.test(&handle, &lock).as_ref()),
+                    None => result(cookie, Status::TooBig),
+                }
+            }
+            Request::Lock {
+                wanted,
+                is_exclusive,
+                waits,
+            } => {
+                // The share is not held while the lock is waited for.
+                let entered = enter(shares, peer, credential, wanted.file).await;
+                let status = match entered.map(|(_, handle)| handle) {
+                    Ok(handle) => match wanted.lock(peer.ip(), is_exclusive) {
+                        Some(lock) => self.lock(&handle, lock, waits).await,
+                        None => Status::TooBig,
+                    },
+                    Err(status) => status,
+                };
+                result(&wanted.cookie, status)
+            }
+            // Who waits hears that it is blocked before long, and what it got meanwhile it gives
+            // back: so do clients that hear this.
+            Request::Cancel { cookie } => result(&cookie, Status::Granted),
+            Request::Unlock { wanted } => {
+                // Whatever has become of the file, its locks can be given back.
+                let lock = wanted.lock(peer.ip(), false);
+                if let (Some(handle), Some(lock)) = (wanted.file, lock) {
+                    self.table.unlock(&handle, &lock.owner, lock.range);
+                }
+                result(&wanted.cookie, Status::Granted)
+            }
+            Request::Share { cookie } => {
+                let mut answer = Writer::new();
+                answer.opaque(&cookie);
+                answer.u32(Status::Failed as u32);
+                answer.u32(0);
+                Outcome::Success(answer)
+            }
+            Request::FreeAll { machine } => {
+                self.table.free(peer.ip().to_canonical(), &machine);
+                Outcome::Success(Writer::new())
+            }
+        }
+    }
+
+    async fn lock(&self, handle: &Handle, lock: Lock, waits: bool) -> Status {
+        let end = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let mut released = std::pin::pin!(self.table.released.notified());
+            // From here on nothing is missed.
+            released.as_mut().enable();
+            match self.table.lock(handle, lock.clone()) {
+                Ok(()) => return Status::Granted,
+                Err(Denied::TooMany) => return Status::NoLocks,
+                Err(Denied::Held(_)) if !waits => return Status::Denied,
+                Err(Denied::Held(_)) => {}
+            }
+            if tokio::time::timeout_at(end, released).await.is_err() {
+                return Status::Blocked;
+            }
+        }
+    }
+
+    /// Carries a request to the status monitor out.
+    pub(crate) fn execute_status(&self, peer: SocketAddr, request: &StatusRequest) -> Outcome {
+        if let StatusRequest::Notify { machine } = request {
+            tracing::info!(%peer, "an NFS client began anew; its locks are free");
+            self.table.free(peer.ip().to_canonical(), machine);
+        }
+        Outcome::Success(Writer::new())
+    }
+}

@@ -1,0 +1,316 @@
+//! Locks of byte ranges, as POSIX has them: an owner's locks never exclude each other, a new one
+//! takes the place of what the owner has in its range. Knows nothing of protocols.
+//!
+//! Nothing of this is on disk. Who locks stays bounded: of one client, and of all together.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::handle::Handle;
+
+/// Locks in all.
+const LOCKS_MAX: usize = 64 << 10;
+/// Locks of one client.
+const CLIENT_LOCKS_MAX: usize = 16 << 10;
+
+/// Who locks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Owner {
+    /// The client's address.
+    pub(crate) client: IpAddr,
+    /// What the client calls itself.
+    pub(crate) machine: Bytes,
+    /// Which of its processes it is.
+    pub(crate) process: u32,
+}
+
+/// Bytes of a file, from the first to the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    first: u64,
+    last: u64,
+}
+
+impl Range {
+    /// `None` where it would end beyond what can be; no length means to the end of the file.
+    pub(crate) fn new(offset: u64, length: u64) -> Option<Self> {
+        let last = match length {
+            0 => u64::MAX,
+            length => offset.checked_add(length - 1)?,
+        };
+        Some(Self {
+            first: offset,
+            last,
+        })
+    }
+
+    fn meets(self, other: Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+
+    /// Offset and length, as [`Self::new`] takes them.
+    pub(crate) fn offset_and_length(self) -> (u64, u64) {
+        let length = match self.last {
+            u64::MAX => 0,
+            last => last - self.first + 1,
+        };
+        (self.first, length)
+    }
+}
+
+/// A lock that is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lock {
+    pub(crate) owner: Arc<Owner>,
+    /// What the client knows the owner by.
+    pub(crate) owner_handle: Bytes,
+    pub(crate) range: Range,
+    pub(crate) is_exclusive: bool,
+}
+
+/// Why a lock is not given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// Another one is in the way.
+    Held(Lock),
+    /// There are too many.
+    TooMany,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    by_file: HashMap<Handle, Vec<Lock>>,
+    count: usize,
+    by_client: HashMap<IpAddr, usize>,
+}
+
+/// Locks of all files.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    state: Mutex<State>,
+    /// Told when a lock is given back.
+    pub(crate) released: Notify,
+}
+
+impl State {
+    fn in_the_way(&self, file: &Handle, wanted: &Lock) -> Option<&Lock> {
+        let held = self.by_file.get(file)?;
+        held.iter().find(|lock| {
+            lock.owner != wanted.owner
+                && (lock.is_exclusive || wanted.is_exclusive)
+                && lock.range.meets(wanted.range)
+        })
+    }
+
+    /// Takes a range from what an owner has; how many locks that leaves more or less.
+    fn cut(&mut self, file: &Handle, owner: &Owner, range: Range) {
+        let Entry::Occupied(mut entry) = self.by_file.entry(*file) else {
+            return;
+        };
+        let held = entry.get_mut();
+        let before = held.len();
+        let mut rests = Vec::new();
+        held.retain(|lock| {
+            if *lock.owner != *owner || !lock.range.meets(range) {
+                return true;
+            }
+            if lock.range.first < range.first {
+                let mut rest = lock.clone();
+                rest.range.last = range.first - 1;
+                rests.push(rest);
+            }
+            if lock.range.last > range.last {
+                let mut rest = lock.clone();
+                rest.range.first = range.last + 1;
+                rests.push(rest);
+            }
+            false
+        });
+        held.append(&mut rests);
+        let after = held.len();
+        if held.is_empty() {
+            entry.remove();
+        }
+        self.count = self.count + after - before;
+        if let Some(of_client) = self.by_client.get_mut(&owner.client) {
+            *of_client = *of_client + after - before;
+            if *of_client == 0 {
+                self.by_client.remove(&owner.client);
+            }
+        }
+    }
+}
+
+impl Table {
+    /// What is in the way of a lock.
+    pub(crate) fn test(&self, file: &Handle, wanted: &Lock) -> Option<Lock> {
+        self.state.lock().in_the_way(file, wanted).cloned()
+    }
+
+    /// Locks.
+    pub(crate) fn lock(&self, file: &Handle, wanted: Lock) -> Result<(), Denied> {
+        let mut state = self.state.lock();
+        if let Some(held) = state.in_the_way(file, &wanted) {
+            return Err(Denied::Held(held.clone()));
+        }
+        let client = wanted.owner.client;
+        let of_client = state.by_client.get(&client).copied().unwrap_or(0);
+        // One that is cut in two is counted when it is.
+        if state.count + 2 > LOCKS_MAX || of_client + 2 > CLIENT_LOCKS_MAX {
+            return Err(Denied::TooMany);
+        }
+        state.cut(file, &wanted.owner, wanted.range);
+        state.count += 1;
+        *state.by_client.entry(client).or_default() += 1;
+        let was_shared = !wanted.is_exclusive;
+        state.by_file.entry(*file).or_default().push(wanted);
+        drop(state);
+        if was_shared {
+            // It may have been exclusive before.
+            self.released.notify_waiters();
+        }
+        Ok(())
+    }
+
+    /// Gives a range back.
+    pub(crate) fn unlock(&self, file: &Handle, owner: &Owner, range: Range) {
+        self.state.lock().cut(file, owner, range);
+        self.released.notify_waiters();
+    }
+
+    /// Gives back all that a client has that calls itself so; with no name, whatever it is called.
+    pub(crate) fn free(&self, client: IpAddr, machine: &[u8]) {
+        let is_of = |owner: &Owner| {
+            owner.client == client && (machine.is_empty() || owner.machine == machine)
+        };
+        let mut state = self.state.lock();
+        let mut freed = 0;
+        state.by_file.retain(|_, held| {
+            let before = held.len();
+            held.retain(|lock| !is_of(&lock.owner));
+            freed += before - held.len();
+            !held.is_empty()
+        });
+        state.count -= freed;
+        if let Entry::Occupied(mut of_client) = state.by_client.entry(client) {
+            *of_client.get_mut() -= freed;
+            if *of_client.get() == 0 {
+                of_client.remove();
+            }
+        }
+        drop(state);
+        self.released.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handle::Place;
+    use proptest::prelude::*;
+
+    fn file() -> Handle {
+        let (ino, generation) = (5, 6);
+        Handle {
+            dataset: 1,
+            place: Place::File { ino, generation },
+        }
+    }
+
+    fn lock(process: u32, offset: u64, length: u64, is_exclusive: bool) -> Lock {
+        let owner = Owner {
+            client: "10.0.0.1".parse().unwrap(),
+            machine: Bytes::from_static(b"m"),
+            process,
+        };
+        Lock {
+            owner: Arc::new(owner),
+            owner_handle: Bytes::new(),
+            range: Range::new(offset, length).unwrap(),
+            is_exclusive,
+        }
+    }
+
+    #[test]
+    fn locks_exclude_others_where_they_meet() {
+        let table = Table::default();
+        table.lock(&file(), lock(1, 0, 10, true)).unwrap();
+        table.lock(&file(), lock(2, 10, 0, false)).unwrap();
+        table.lock(&file(), lock(3, 20, 5, false)).unwrap();
+        assert!(table.test(&file(), &lock(2, 9, 1, false)).is_some());
+        let held = table.lock(&file(), lock(1, 24, 1, true)).unwrap_err();
+        assert!(matches!(held, Denied::Held(lock) if lock.owner.process == 2));
+        // A part in the middle comes free.
+        table.unlock(
+            &file(),
+            &lock(1, 0, 0, true).owner,
+            Range::new(4, 2).unwrap(),
+        );
+        assert!(table.test(&file(), &lock(2, 4, 2, true)).is_none());
+        assert!(table.test(&file(), &lock(2, 3, 1, true)).is_some());
+        assert!(table.test(&file(), &lock(2, 6, 1, true)).is_some());
+        assert_eq!(table.state.lock().count, 4);
+        table.free("10.0.0.1".parse().unwrap(), b"other");
+        assert_eq!(table.state.lock().count, 4);
+        table.free("10.0.0.1".parse().unwrap(), b"m");
+        let state = table.state.lock();
+        assert!(state.by_file.is_empty() && state.by_client.is_empty() && state.count == 0);
+        assert_eq!(Range::new(u64::MAX, 2), None);
+    }
+
+    #[test]
+    fn a_client_has_a_bounded_number_of_locks() {
+        let table = Table::default();
+        let mut n = 0;
+        while table.lock(&file(), lock(n as u32, n * 2, 1, false)).is_ok() {
+            n += 1;
+        }
+        assert_eq!(n as usize, CLIENT_LOCKS_MAX - 1);
+    }
+
+    proptest! {
+        /// A byte is locked as the last request of each owner left it, and no two owners have what
+        /// excludes each other.
+        #[test]
+        fn bytes_are_locked_as_asked(
+            requests in prop::collection::vec((0..3u32, 0..12u64, 1..5u64, 0..3u8), 1..60)
+        ) {
+            let table = Table::default();
+            // By owner and byte: whether it is exclusive.
+            let mut model: HashMap<(u32, u64), bool> = HashMap::new();
+            for (process, offset, length, what) in requests {
+                let bytes = offset..offset + length;
+                let wanted = lock(process, offset, length, what == 2);
+                if what == 0 {
+                    table.unlock(&file(), &wanted.owner, wanted.range);
+                    model.retain(|(owner, byte), _| *owner != process || !bytes.contains(byte));
+                    continue;
+                }
+                let conflicts = model.iter().any(|((owner, byte), exclusive)| {
+                    *owner != process && bytes.contains(byte) && (*exclusive || what == 2)
+                });
+                prop_assert_eq!(table.lock(&file(), wanted).is_err(), conflicts);
+                if !conflicts {
+                    model.extend(bytes.map(|byte| ((process, byte), what == 2)));
+                }
+            }
+            let state = table.state.lock();
+            let held = state.by_file.get(&file()).into_iter().flatten();
+            let mut found = HashMap::new();
+            for lock in held {
+                for byte in lock.range.first..=lock.range.last {
+                    let before = found.insert((lock.owner.process, byte), lock.is_exclusive);
+                    prop_assert!(before.is_none());
+                }
+            }
+            prop_assert_eq!(found, model);
+            prop_assert_eq!(state.count, state.by_file.values().map(Vec::len).sum::<usize>());
+        }
+    }
+}

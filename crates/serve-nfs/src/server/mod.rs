@@ -1,0 +1,214 @@
+//! The TCP layer: one listener, one task for each connection (see `connection`).
+//!
+//! # Memory
+//!
+//! What is under way has a budget: requests from when they are read until they are done, answers
+//! from before they are made until they are sent. Each half is by itself. All connections of one
+//! address have a quarter of it at most, so that whoever sends slowly, or takes no answers, holds
+//! up nobody but those of its own address; and it loses its connection for that before long.
+
+mod connection;
+mod places;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+use crate::error::ServerError;
+use crate::service::Service;
+use connection::{Connection, RECORD_BYTES_MAX, REQUEST_BYTES, serve};
+use places::Places;
+
+/// The port of a portmapper (RFC 1833 section 3.2).
+pub const PORTMAPPER_PORT: u16 = 111;
+/// The port of NFS (RFC 1813 section 2.1).
+pub const NFS_PORT: u16 = 2049;
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 256;
+/// How long a shutdown waits for requests in flight.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause after an accept that failed (the process is out of file descriptors, usually).
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Least memory that the server works with, in bytes.
+const MEMORY_BYTES_MIN: u64 = 16 << 20;
+/// Most that its counters can tell.
+const MEMORY_BYTES_MAX: u64 = 1 << 30;
+
+/// Most memory of one address, in bytes, of either half.
+const ADDRESS_BYTES_MAX: usize = 16 << 20;
+
+/// Memory for what is under way, in bytes: see the head of the module.
+#[derive(Debug, Clone)]
+pub(crate) struct Budget {
+    requests: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
+    half_bytes: u32,
+}
+
+impl Budget {
+    fn new(memory_bytes: u64) -> Self {
+        let half_bytes = memory_bytes.clamp(MEMORY_BYTES_MIN, MEMORY_BYTES_MAX) / 2;
+        // No more than half a GiB.
+        Self::of_halves(half_bytes as usize)
+    }
+
+    fn of_halves(half_bytes: usize) -> Self {
+        Self {
+            requests: Arc::new(Semaphore::new(half_bytes)),
+            answers: Arc::new(Semaphore::new(half_bytes)),
+            half_bytes: half_bytes as u32,
+        }
+    }
+
+    /// What one address may have of it: more than the biggest request.
+    fn of_address(&self) -> Self {
+        const REQUEST_BYTES_MAX: usize = RECORD_BYTES_MAX + REQUEST_BYTES as usize;
+        const { assert!(MEMORY_BYTES_MIN as usize / 8 > REQUEST_BYTES_MAX) };
+        Self::of_halves((self.half_bytes as usize / 4).min(ADDRESS_BYTES_MAX))
+    }
+}
+
+/// A listening server. Dropping it stops it at once; [`shutdown`](Self::shutdown) does so in good
+/// order.
+pub struct Server {
+    local_address: SocketAddr,
+    service: Arc<Service>,
+    budget: Arc<Budget>,
+    /// Dropped to stop listening and to end connections.
+    stop: watch::Sender<()>,
+    listeners: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens on `address` (an IPv6 one takes IPv4 as well, where the system does so) and serves,
+    /// with `memory_bytes` for what is under way.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub async fn bind(
+        address: SocketAddr,
+        service: Arc<Service>,
+        memory_bytes: u64,
+    ) -> Result<Server, ServerError> {
+        let failed = |source| ServerError::bind(address, source);
+        let listener = listen(address).map_err(failed)?;
+        let local_address = listener.local_addr().map_err(failed)?;
+        let (stop, _) = watch::channel(());
+        let mut server = Server {
+            local_address,
+            service,
+            budget: Arc::new(Budget::new(memory_bytes)),
+            stop,
+            listeners: Vec::new(),
+        };
+        server.accept_from(listener);
+        tracing::info!(%local_address, "NFS server listens");
+        Ok(server)
+    }
+
+    /// Listens on another address as well, so that clients find the programs there: a portmapper's.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub async fn also_bind(&mut self, address: SocketAddr) -> Result<(), ServerError> {
+        let listener = listen(address).map_err(|source| ServerError::bind(address, source))?;
+        self.accept_from(listener);
+        Ok(())
+    }
+
+    fn accept_from(&mut self, listener: TcpListener) {
+        let accepting = accept(
+            listener,
+            Arc::clone(&self.service),
+            Arc::clone(&self.budget),
+            self.local_address.port(),
+            self.stop.subscribe(),
+        );
+        self.listeners.push(tokio::spawn(accepting));
+    }
+
+    /// The address that is listened on (with the real port where 0 was asked for).
+    pub fn local_address(&self) -> SocketAddr {
+        self.local_address
+    }
+
+    /// Stops listening, reads no more requests, and waits until those that there are have been
+    /// answered (half a minute at most). Clients ask the next server for the rest.
+    pub async fn shutdown(self) {
+        drop(self.stop);
+        for listener in self.listeners {
+            // It ends by itself; it cannot have panicked in a way that matters now.
+            let _ = listener.await;
+        }
+        let all = self.budget.half_bytes;
+        let ended = async {
+            let requests = self.budget.requests.acquire_many(all).await;
+            let answers = self.budget.answers.acquire_many(all).await;
+            drop((requests, answers));
+        };
+        if tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await.is_err() {
+            tracing::warn!("NFS requests still wait for their storage; they are given up");
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+async fn accept(
+    listener: TcpListener,
+    service: Arc<Service>,
+    budget: Arc<Budget>,
+    port: u16,
+    mut stopped: watch::Receiver<()>,
+) {
+    let places = Arc::new(Places::new(Budget::clone(&budget)));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // The sender never sends; an error says that it is gone.
+            _ = stopped.changed() => return,
+        };
+        let (socket, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept an NFS connection");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        let place = match places.take(peer.ip()) {
+            Ok(place) => place,
+            Err(full) => {
+                tracing::warn!(%peer, "refused an NFS connection: {full}");
+                continue;
+            }
+        };
+        let connection = Connection {
+            service: Arc::clone(&service),
+            budget: Arc::clone(&budget),
+            own: place.budget(),
+            peer,
+            port,
+            stopped: stopped.clone(),
+        };
+        tokio::spawn(async move {
+            match serve(socket, connection).await {
+                Ok(()) => tracing::debug!(%peer, "NFS connection ended"),
+                Err(error) => tracing::info!(%peer, %error, "NFS connection failed"),
+            }
+            drop(place);
+        });
+    }
+}

@@ -1,0 +1,524 @@
+//! Filesystems that are shared, and who may use them.
+//!
+//! Each dataset with `sharenfs` is a share of its own, as with OpenZFS: a mount point of another
+//! dataset within it shows the plain directory. A share has a lease on its filesystem, so it does
+//! not matter whether that is mounted.
+//!
+//! # What a restart leaves
+//!
+//! Handles go on. Data that clients wrote and did not commit may be lost: they learn that from the
+//! write verifier, which is made up anew each time a share begins, and write it again. Shares come
+//! before the server listens ([`crate::Server`]), so that no client hears that its files are gone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use access::{Access, AccessError, ControlDirectory, Credentials, Lease, Paused, Resident};
+use access::{Snapdir, Snapshot, TrafficCounts, User};
+use dataset::{DatasetInfo, ListOptions};
+use device::BoxFuture;
+use filesystem::{Filesystem, FsError};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
+
+use crate::handle::{Handle, Place};
+use crate::policy::{Admission, Names, Policy};
+use crate::rpc::Credential;
+use crate::traffic::{ClientReport, Counted, ShareTraffic};
+
+/// How long a rollback, or the end of a share, waits for requests that are under way.
+const REQUESTS_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the end of a share waits until its filesystem is closed.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(10);
+/// Snapshots whose names are remembered.
+const SNAPSHOTS_MAX: usize = 4096;
+/// Parts that directories are spread over, to change one at a time.
+const TURNS: usize = 64;
+
+/// What to share.
+pub struct ShareSpec {
+    /// The filesystem's dataset.
+    pub dataset: String,
+    /// The path by which clients mount it.
+    pub path: String,
+    /// Who may.
+    pub policy: Policy,
+    /// The registry of its pool.
+    pub access: Arc<Access>,
+    /// What is to be seen of `.zfs`.
+    pub snapdir: Snapdir,
+}
+
+/// Why a filesystem cannot be shared.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShareError {
+    /// It cannot be opened.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// Another one that is shared has the same identity.
+    #[error(
+        "'{other}' has the same identity (a pool and its copy are both imported); unshare one of \
+         them"
+    )]
+    SameIdentity {
+        /// The other dataset.
+        other: String,
+    },
+    /// Another one is shared by this path.
+    #[error("'{other}' is shared as {path} already; choose another mountpoint")]
+    SamePath {
+        /// The other dataset.
+        other: String,
+        /// The path.
+        path: String,
+    },
+}
+
+/// How a share is called.
+#[derive(Debug, Clone)]
+pub(crate) struct Called {
+    pub(crate) dataset: String,
+    pub(crate) path: String,
+}
+
+/// A filesystem that is shared.
+pub(crate) struct Share {
+    /// Identity of the dataset.
+    pub(crate) guid: u64,
+    names: RwLock<Called>,
+    policy: RwLock<Arc<Policy>>,
+    access: Arc<Access>,
+    lease: Lease<Filesystem>,
+    pub(crate) control: Arc<ControlDirectory>,
+    /// Requests hold it shared, who exchanges the filesystem alone.
+    gate: Arc<tokio::sync::RwLock<()>>,
+    is_ended: AtomicBool,
+    pub(crate) verifier: [u8; 8],
+    traffic: Arc<ShareTraffic>,
+    /// Names of snapshots by their guids.
+    snapshots: Mutex<HashMap<u64, String>>,
+    /// Whoever changes a directory holds one of them, so that what is told of it before and after
+    /// is what this change made of it.
+    pub(crate) turns: [tokio::sync::Mutex<()>; TURNS],
+}
+
+/// A request that may use a share: while it lives, the filesystem stays.
+pub(crate) struct Entered {
+    pub(crate) share: Arc<Share>,
+    pub(crate) filesystem: Arc<Filesystem>,
+    pub(crate) who: Credentials,
+    /// The share's policy lets this client change nothing.
+    pub(crate) is_read_only: bool,
+    pub(crate) counted: Counted,
+    _gate: OwnedRwLockReadGuard<()>,
+}
+
+/// Why a request may not use a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// There is no such share, or it has ended.
+    NoShare,
+    /// The policy does not let the client in.
+    NotAdmitted,
+}
+
+impl Share {
+    pub(crate) fn names(&self) -> Called {
+        self.names.read().clone()
+    }
+
+    /// A handle of the share's root.
+    pub(crate) async fn root(&self, filesystem: &Filesystem) -> Result<Handle, FsError> {
+        let ino = filesystem.root();
+        let generation = filesystem.attributes(ino).await?.generation;
+        Ok(Handle {
+            dataset: self.guid,
+            place: Place::File { ino, generation },
+        })
+    }
+
+    /// A snapshot's filesystem, by its guid.
+    pub(crate) async fn snapshot(&self, guid: u64) -> Result<Arc<Filesystem>, FsError> {
+        let known = self.snapshots.lock().get(&guid).cloned();
+        if let Some(name) = known {
+            if let Some(filesystem) = self.open_snapshot(&name, guid).await? {
+                return Ok(filesystem);
+            }
+            self.snapshots.lock().remove(&guid);
+        }
+        // Renamed, or not seen yet.
+        let listed = self.snapshots_listed().await?;
+        let found = listed.into_iter().find(|info| info.guid.get() == guid);
+        let name = found.and_then(|info| snapshot_name(&info).map(str::to_owned));
+        let name = name.ok_or(FsError::Stale { ino: 0 })?;
+        let open = self.open_snapshot(&name, guid).await?;
+        let filesystem = open.ok_or(FsError::Stale { ino: 0 })?;
+        self.remember_snapshot(guid, name);
+        Ok(filesystem)
+    }
+
+    pub(crate) fn remember_snapshot(&self, guid: u64, name: String) {
+        let mut snapshots = self.snapshots.lock();
+        if snapshots.len() >= SNAPSHOTS_MAX {
+            snapshots.clear();
+        }
+        snapshots.insert(guid, name);
+    }
+
+    async fn open_snapshot(
+        &self,
+        name: &str,
+        guid: u64,
+    ) -> Result<Option<Arc<Filesystem>>, FsError> {
+        let mut known = self.control.places_of(name).into_iter();
+        let known = known.find(|place| place.directory() == access::ControlNode::Snapshots);
+        let snapshot = match known {
+            Some(snapshot) => snapshot,
+            None => {
+                let node = access::ControlNode::Snapshots;
+                match self.control.lookup(node, name.as_bytes()).await {
+                    Ok(access::ControlEntry::Snapshot(snapshot)) => snapshot,
+                    Ok(access::ControlEntry::Node(_)) | Err(FsError::NotFound { .. }) => {
+                        return Ok(None);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let filesystem = self.opened(&snapshot).await;
+        match filesystem {
+            Ok(filesystem) if filesystem.dataset()?.guid().get() == guid => Ok(Some(filesystem)),
+            Ok(_) | Err(FsError::Stale { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) async fn opened(
+        &self,
+        snapshot: &Arc<Snapshot>,
+    ) -> Result<Arc<Filesystem>, FsError> {
+        match self.control.try_open(snapshot) {
+            Some(filesystem) => Ok(filesystem),
+            None => self.control.open(snapshot).await,
+        }
+    }
+
+    /// The filesystem's snapshots, by the numbers of their objects, which stay.
+    pub(crate) fn snapshots_listed(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>, FsError>> {
+        // Boxed: it is deep, and rare.
+        Box::pin(async move {
+            let directories = self.access.dsl().directories();
+            let head = directories.name_of(self.lease.object()).await?;
+            let options = ListOptions {
+                filesystems: false,
+                volumes: false,
+                snapshots: true,
+                depth: Some(1),
+            };
+            let mut listed = directories.list(&head, &options).await?;
+            listed.retain(|info| info.name.split_once('@').is_some_and(|(of, _)| of == head));
+            listed.sort_by_key(|info| info.object);
+            Ok(listed)
+        })
+    }
+
+    /// Takes no more requests, and waits for those that are under way; not for ever, as their pool
+    /// may be suspended.
+    async fn end(&self) {
+        self.is_ended.store(true, Ordering::Release);
+        let gate = Arc::clone(&self.gate);
+        if tokio::time::timeout(REQUESTS_PATIENCE, gate.write_owned())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                path = self.names().path,
+                "NFS requests do not end; they are given up"
+            );
+        }
+        // Given back at once. While the pool is suspended, closing goes on in the registry.
+        let closing = async {
+            let closed = self.lease.close().await;
+            self.control.close(None).await;
+            closed
+        };
+        match tokio::time::timeout(CLOSING_PATIENCE, closing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a filesystem that was shared is not closed well");
+            }
+            Err(_) => tracing::warn!("a filesystem that was shared is still being closed"),
+        }
+    }
+}
+
+/// A snapshot's name, after the `@`.
+pub(crate) fn snapshot_name(info: &DatasetInfo) -> Option<&str> {
+    Some(info.name.split_once('@')?.1)
+}
+
+impl Resident for Share {
+    fn pause(self: Arc<Self>) -> BoxFuture<'static, Option<Box<dyn Paused>>> {
+        Box::pin(async move {
+            let gate = Arc::clone(&self.gate).write_owned();
+            let alone = tokio::time::timeout(REQUESTS_PATIENCE, gate).await.ok()?;
+            Some(Box::new(Pause { _alone: alone }) as Box<dyn Paused>)
+        })
+    }
+}
+
+struct Pause {
+    _alone: OwnedRwLockWriteGuard<()>,
+}
+
+impl Paused for Pause {
+    fn resume(self: Box<Self>) -> BoxFuture<'static, ()> {
+        // Requests that waited ask the lease for what is open now.
+        Box::pin(async move { drop(self) })
+    }
+}
+
+/// A share, at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShareReport {
+    /// The dataset.
+    pub dataset: String,
+    /// The path by which clients mount it.
+    pub path: String,
+    /// What its clients did since it began.
+    pub counts: TrafficCounts,
+    /// Its clients.
+    pub clients: Vec<ClientReport>,
+}
+
+/// All that is shared.
+#[derive(Default)]
+pub struct Shares {
+    by_guid: RwLock<HashMap<u64, Arc<Share>>>,
+    hosts: Names,
+    /// Paths of filesystems that are not shared, by their datasets.
+    others: RwLock<BTreeMap<String, String>>,
+    /// Connections by the addresses that they come from.
+    connections: Mutex<BTreeMap<IpAddr, usize>>,
+}
+
+impl Shares {
+    /// Shares a filesystem, or lets a share that there is be as `spec` says. `verifier` is of 64
+    /// random bits: clients write again what was not committed when it has changed.
+    ///
+    /// # Errors
+    /// [`ShareError`].
+    pub async fn add(&self, spec: ShareSpec, verifier: u64) -> Result<(), ShareError> {
+        if let Some(share) = self.of_dataset(&spec.dataset) {
+            *share.policy.write() = Arc::new(spec.policy);
+            share.control.set_snapdir(spec.snapdir);
+            share.names.write().path = spec.path;
+            return Ok(());
+        }
+        let user = User::NfsShare {
+            path: spec.path.clone(),
+        };
+        let lease = spec.access.filesystem(&spec.dataset, user.clone()).await?;
+        let dataset = lease.get().dataset().map_err(AccessError::from)?;
+        let guid = dataset.guid().get();
+        drop(dataset);
+        let control = spec
+            .access
+            .control_directory(lease.object(), user, spec.snapdir);
+        let share = Arc::new(Share {
+            guid,
+            names: RwLock::new(Called {
+                dataset: spec.dataset,
+                path: spec.path,
+            }),
+            policy: RwLock::new(Arc::new(spec.policy)),
+            access: spec.access,
+            lease,
+            control,
+            gate: Arc::default(),
+            is_ended: AtomicBool::new(false),
+            verifier: verifier.to_be_bytes(),
+            traffic: Arc::default(),
+            snapshots: Mutex::default(),
+            turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
+        });
+        let resident: Arc<dyn Resident> = Arc::<Share>::clone(&share);
+        share.lease.set_resident(Arc::downgrade(&resident));
+        let refused = self.insert(&share);
+        if refused.is_err() {
+            share.end().await;
+        }
+        refused
+    }
+
+    fn insert(&self, share: &Arc<Share>) -> Result<(), ShareError> {
+        let mut by_guid = self.by_guid.write();
+        if let Some(other) = by_guid.get(&share.guid) {
+            let other = other.names().dataset;
+            return Err(ShareError::SameIdentity { other });
+        }
+        let Called { path, .. } = share.names();
+        let same = by_guid
+            .values()
+            .find(|other| other.names.read().path == path);
+        if let Some(other) = same {
+            let other = other.names().dataset;
+            return Err(ShareError::SamePath { other, path });
+        }
+        by_guid.insert(share.guid, Arc::clone(share));
+        Ok(())
+    }
+
+    /// Ends a share: its clients' files are gone for them. Nothing happens where there is none.
+    pub async fn remove(&self, dataset: &str) {
+        let Some(share) = self.of_dataset(dataset) else {
+            return;
+        };
+        self.by_guid.write().remove(&share.guid);
+        share.end().await;
+    }
+
+    /// Says where a filesystem is that is not shared, or (`None`) that it is nowhere: the directory
+    /// in another share that it would be mounted at cannot be mounted in its place.
+    pub fn set_other(&self, dataset: &str, path: Option<String>) {
+        let mut others = self.others.write();
+        match path {
+            Some(path) => others.insert(dataset.to_owned(), path),
+            None => others.remove(dataset),
+        };
+    }
+
+    /// Datasets that [`Self::set_other`] was told of.
+    pub fn other_datasets(&self) -> Vec<String> {
+        self.others.read().keys().cloned().collect()
+    }
+
+    pub(crate) fn other_paths(&self) -> Vec<String> {
+        self.others.read().values().cloned().collect()
+    }
+
+    /// Lets a share follow its dataset to another name.
+    pub fn rename(&self, dataset: &str, to: &str) {
+        if let Some(share) = self.of_dataset(dataset) {
+            to.clone_into(&mut share.names.write().dataset);
+        }
+    }
+
+    /// Closes a snapshot of a dataset that clients looked at, so that it can be destroyed.
+    pub async fn release_snapshot(&self, dataset: &str, snapshot: &str) {
+        if let Some(share) = self.of_dataset(dataset) {
+            share.control.close(Some(snapshot)).await;
+        }
+    }
+
+    /// Datasets that are shared.
+    pub fn datasets(&self) -> Vec<String> {
+        let by_guid = self.by_guid.read();
+        let mut names: Vec<String> = by_guid
+            .values()
+            .map(|share| share.names().dataset)
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// What is shared, and who uses it.
+    pub fn report(&self) -> Vec<ShareReport> {
+        let connections = self.connections.lock().clone();
+        let by_guid = self.by_guid.read();
+        let reports = by_guid.values().map(|share| {
+            let Called { dataset, path } = share.names();
+            ShareReport {
+                dataset,
+                path,
+                counts: share.traffic.all(),
+                clients: share
+                    .traffic
+                    .clients(|address| connections.contains_key(address)),
+            }
+        });
+        let mut reports: Vec<ShareReport> = reports.collect();
+        reports.sort_by(|one, other| one.dataset.cmp(&other.dataset));
+        reports
+    }
+
+    fn of_dataset(&self, dataset: &str) -> Option<Arc<Share>> {
+        let by_guid = self.by_guid.read();
+        let found = by_guid
+            .values()
+            .find(|share| share.names.read().dataset == dataset);
+        found.cloned()
+    }
+
+    /// All shares, ordered by their paths.
+    pub(crate) fn all(&self) -> Vec<Arc<Share>> {
+        let mut all: Vec<_> = self.by_guid.read().values().cloned().collect();
+        all.sort_by_cached_key(|share| share.names().path);
+        all
+    }
+
+    /// Lets a request of a client use a share.
+    pub(crate) async fn enter(
+        &self,
+        guid: u64,
+        peer: SocketAddr,
+        credential: &Credential,
+    ) -> Result<Entered, Refused> {
+        let share = self.by_guid.read().get(&guid).cloned();
+        self.enter_share(share.ok_or(Refused::NoShare)?, peer, credential)
+            .await
+    }
+
+    /// The same, of a share that was found.
+    pub(crate) async fn enter_share(
+        &self,
+        share: Arc<Share>,
+        peer: SocketAddr,
+        credential: &Credential,
+    ) -> Result<Entered, Refused> {
+        let policy = Arc::clone(&share.policy.read());
+        let admission = policy.admits(peer.ip(), peer.port(), &self.hosts).await;
+        let Admission::Admitted {
+            read_only,
+            squashes_root,
+        } = admission
+        else {
+            return Err(Refused::NotAdmitted);
+        };
+        let gate = Arc::clone(&share.gate).read_owned().await;
+        if share.is_ended.load(Ordering::Acquire) {
+            return Err(Refused::NoShare);
+        }
+        Ok(Entered {
+            filesystem: share.lease.get(),
+            who: policy.credentials(credential, squashes_root),
+            is_read_only: read_only,
+            counted: share.traffic.request(peer.ip().to_canonical()),
+            _gate: gate,
+            share,
+        })
+    }
+
+    /// Hosts that a share names, for lists of exports.
+    pub(crate) fn listed_hosts(share: &Share) -> Vec<String> {
+        share.policy.read().listed_hosts()
+    }
+
+    /// A connection of a client begins (`true`) or ends.
+    pub(crate) fn connection(&self, peer: IpAddr, begins: bool) {
+        let mut connections = self.connections.lock();
+        let peer = peer.to_canonical();
+        if begins {
+            *connections.entry(peer).or_default() += 1;
+        } else if let Some(count) = connections.get_mut(&peer) {
+            *count -= 1;
+            if *count == 0 {
+                connections.remove(&peer);
+            }
+        }
+    }
+}
