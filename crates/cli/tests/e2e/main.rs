@@ -49,6 +49,7 @@ mod smb;
 mod snapdir;
 mod spares;
 mod starts;
+mod streams;
 mod suspend;
 mod topology;
 mod up;
