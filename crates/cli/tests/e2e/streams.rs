@@ -1,4 +1,5 @@
-//! Goal: `zfs receive` and `zfs send` do what OpenZFS's do. Method: packages of streams that OpenZFS
+//! Goal: `zfs receive` and `zfs send` do what OpenZFS's do. Method: packages of streams that
+//! OpenZFS
 //! made (shared/golden/README.md) are received, and what is there then is compared with their
 //! manifests: datasets, GUIDs, properties that were sent, and the trees of all snapshots through
 //! mounts.

@@ -1,5 +1,7 @@
-//! Goal: a stream of OpenZFS's becomes what it is a stream of. Method: every stream of the golden set
-//! is received, after those that it is the difference to; trees, volumes and guids are compared with
+//! Goal: a stream of OpenZFS's becomes what it is a stream of. Method: every stream of the golden
+//! set
+//! is received, after those that it is the difference to; trees, volumes and guids are compared
+//! with
 //! the manifest, and zdb looks at the pool.
 
 use std::process::Command;
