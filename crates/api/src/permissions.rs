@@ -156,11 +156,14 @@ impl Call for ZfsAllow {
             let is_own = self.grantees.iter().all(|grantee| *grantee == own);
             return is_own.then(|| vec![allow]);
         }
-        let permissions = self.permissions.as_deref().unwrap_or_default();
+        // Taking all away is not giving.
+        let permissions = self.permissions.as_deref()?;
         if permissions.iter().any(|permission| permission == "allow") {
             return None;
         }
-        let given = permissions.iter().map(|permission| needed(permission));
+        let given = permissions
+            .iter()
+            .map(|permission| needed(permission).and_below(self.recursive));
         Some(std::iter::once(allow).chain(given).collect())
     }
 }

@@ -97,8 +97,9 @@ impl Call for ZfsBookmark {
     type Reply = Empty;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
-        let needed = Needed::on(head(&self.name), "bookmark");
-        Some(vec![needed.and_below(self.recursive)])
+        // With `-r` they are made where the snapshots are.
+        let at = |name| Needed::on(head(name), "bookmark").and_below(self.recursive);
+        Some(vec![at(&self.name), at(&self.source)])
     }
 }
 
@@ -249,6 +250,10 @@ impl Call for ZfsDiff {
     type Reply = ZfsDiffReply;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
-        Some(vec![Needed::on(&self.to, "diff")])
+        // What is gone since then is told as well.
+        Some(vec![
+            Needed::on(head(&self.from), "diff"),
+            Needed::on(head(&self.to), "diff"),
+        ])
     }
 }

@@ -36,9 +36,16 @@ pub(crate) struct OpenPool {
     pub(crate) access: Arc<Access>,
     /// The guid that it is being given, while it is.
     pub(crate) next_guid: Mutex<Option<u64>>,
+    /// Whoever receives a stream into it has another of these.
+    pub(crate) receives: Arc<()>,
 }
 
 impl OpenPool {
+    /// Whether a stream is being received into it.
+    pub(crate) fn is_receiving(&self) -> bool {
+        Arc::strong_count(&self.receives) > 1
+    }
+
     /// Whether it is imported again at the next start.
     fn is_cached(&self) -> bool {
         let cachefile = self.pool.prop("cachefile");

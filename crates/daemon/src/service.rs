@@ -154,6 +154,7 @@ impl Service {
             background: Background::new(&self.jobs, &self.events),
             access: Arc::new(access),
             next_guid: Mutex::new(None),
+            receives: Arc::new(()),
         });
         self.pools.insert(&open);
         self.events.tell_of(&open.pool, EventKind::PoolImported);
@@ -288,6 +289,10 @@ impl Service {
         mode: UnmountMode,
     ) -> Result<Leaving, Failure> {
         let name = open.pool.name();
+        if mode == UnmountMode::Clean && open.is_receiving() {
+            let message = format!("'{name}' is busy: a stream is being received into it");
+            return Err(Failure::new(FailureKind::Busy, message));
+        }
         self.end_nfs_of_pool(open).await;
         let mounted = self.mounts.last_first(&name);
         let directories = self.mounts.own_directories(&mounted);

@@ -260,9 +260,11 @@ pub(crate) async fn zfs_snapshot(service: &Service, call: ZfsSnapshot) -> Result
                 .map_err(|error| {
                     from_dataset(&format!("cannot create snapshot '{name}'"), &error)
                 })?;
+            // Nobody takes snapshots of what is being received.
             names.extend(
                 listed
                     .iter()
+                    .filter(|info| !info.is_inconsistent)
                     .map(|info| format!("{}@{snapshot}", info.name)),
             );
         } else {

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use format::{BlockPointer, Checksum, Compression, OLD_MAX_BLOCK_BYTES, Txg, UsedBy};
+use format::{BlockPointer, Compression, OLD_MAX_BLOCK_BYTES, Txg, UsedBy};
 use object::BlockAccounting;
 use parking_lot::Mutex;
 use zio::Pipeline;
 
-use crate::features::guid;
+use crate::features::{guid, of_checksum};
 use crate::state::{Ds, DsState, Space, accounted_delta, apply};
 
 /// Accounts of one head dataset while it is synced.
@@ -30,13 +30,7 @@ fn unique_delta(state: &DsState, delta: i64) -> i64 {
 /// Features that a block needs, beside large blocks.
 fn block_features(block: &BlockPointer) -> [Option<&'static str>; 3] {
     [
-        match block.checksum_kind() {
-            Checksum::Sha512 => Some(guid::SHA512),
-            Checksum::Skein => Some(guid::SKEIN),
-            Checksum::EdonR => Some(guid::EDONR),
-            Checksum::Blake3 => Some(guid::BLAKE3),
-            _ => None,
-        },
+        of_checksum(block.checksum_kind()),
         (block.compression() == Compression::Zstd).then_some(guid::ZSTD_COMPRESS),
         block.is_rewritten().then_some(guid::PHYSICAL_REWRITE),
     ]

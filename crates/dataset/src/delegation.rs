@@ -217,6 +217,9 @@ impl Delegation<'_> {
         let mut checked = Vec::new();
         for change in changes {
             let mut change = change.clone();
+            if change.permissions.is_none() && !take {
+                return Err(invalid("(none)"));
+            }
             if let Grantee::Set(set) = &change.grantee
                 && (!set.starts_with('@') || permission_name(set).is_none())
             {

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use format::{Feature, FeatureInfo, ObjectId, ObjectType, Txg};
+use format::{Checksum, Compression, Feature, FeatureInfo, ObjectId, ObjectType, Txg};
 use object::{ObjectSet, SyncContext, Zap, ZapOptions, ZapValue};
 use parking_lot::Mutex;
 use zio::Tx;
@@ -152,6 +152,17 @@ impl Zaps {
     }
 }
 
+/// The feature that a checksum needs.
+pub(crate) fn of_checksum(checksum: Checksum) -> Option<&'static str> {
+    match checksum {
+        Checksum::Sha512 => Some(guid::SHA512),
+        Checksum::Skein => Some(guid::SKEIN),
+        Checksum::EdonR => Some(guid::EDONR),
+        Checksum::Blake3 => Some(guid::BLAKE3),
+        _ => None,
+    }
+}
+
 impl Features {
     /// Opens those of a pool, through the object directory of its MOS. A pool of an old version
     /// has none.
@@ -259,6 +270,21 @@ impl Features {
     /// How many things use the feature: `None` when it is not enabled.
     pub fn refcount(&self, guid: &str) -> Option<u64> {
         self.entries.lock().get(guid).map(|entry| entry.refcount)
+    }
+
+    /// Whether blocks of a checksum and a compression may be written: each is known to all, or its
+    /// feature is enabled.
+    pub fn may_write(&self, checksum: Checksum, compression: Compression) -> bool {
+        let of_compression = match compression {
+            Compression::Lz4 => Some(guid::LZ4_COMPRESS),
+            Compression::Zstd => Some(guid::ZSTD_COMPRESS),
+            _ => None,
+        };
+        let needs = [of_checksum(checksum), of_compression];
+        needs
+            .into_iter()
+            .flatten()
+            .all(|needs| self.is_enabled(needs))
     }
 
     /// Whether it is enabled.

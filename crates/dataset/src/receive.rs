@@ -4,16 +4,14 @@
 //! # Where contents go
 //! A dataset that does not exist is made, empty or as a clone, and is *inconsistent* until the
 //! receive has ended: nobody opens it or takes snapshots of it. Into one that exists, contents go
-//! by
-//! way of a hidden clone below it, [`CLONE_NAME`], of the snapshot that the stream is the
-//! difference
-//! to; at the end the two swap what they have, as with a rollback, and the clone is destroyed.
+//! by way of a hidden clone below it, [`CLONE_NAME`], of the snapshot that the stream is the
+//! difference to; at the end the two swap what they have, as with a rollback, and the clone is
+//! destroyed.
 //!
 //! # Going on after a break
 //! With `zfs receive -s` the dataset says how far it came, in its ZAP, in the same transaction
-//! group
-//! that has what was received ([`names::dataset`], `RESUME_*`). Without, what a receive leaves is
-//! destroyed when it fails, or at the next import ([`Receives::destroy_interrupted`]).
+//! group that has what was received ([`names::dataset`], `RESUME_*`). Without, what a receive
+//! leaves is destroyed when it fails, or at the next import ([`Receives::destroy_interrupted`]).
 //!
 //! # What a crash leaves
 //! The target as it was, or with the whole snapshot; and beside it the inconsistent dataset.
@@ -266,18 +264,45 @@ impl Receives<'_> {
         let begun = task.begun.lock().take();
         let (object, is_new) = begun
             .ok_or_else(|| DatasetError::corrupt(ObjectId::ZERO, "a receive had no target"))?;
+        match self.open(&target, object, is_new).await {
+            Ok(receiving) => Ok(receiving),
+            Err(error) => {
+                // Nobody would go on with it.
+                if !target.has(StreamFeatures::RESUMING)
+                    && let Err(error) = self.destroy_rest(object).await
+                {
+                    tracing::warn!(target = target.name, %error, "what a receive began stays");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn open(
+        &self,
+        target: &Arc<ReceiveTarget>,
+        object: ObjectId,
+        is_new: bool,
+    ) -> Result<Receiving, DatasetError> {
         let dataset = self.dsl.open_receiving(object).await?;
         let resumed_at = match target.has(StreamFeatures::RESUMING) {
             true => Some(self.resume_point(object).await?),
             false => None,
         };
         Ok(Receiving {
-            target,
+            target: target.clone(),
             dataset,
             object,
             is_new,
             resumed_at,
         })
+    }
+
+    /// Destroys what a receive left that nobody goes on with.
+    async fn destroy_rest(&self, object: ObjectId) -> Result<(), DatasetError> {
+        let dsl = self.dsl.clone();
+        let task = AbortTask { dsl, object };
+        self.dsl.tasks().run(Arc::new(task)).await
     }
 
     async fn resume_point(&self, object: ObjectId) -> Result<ResumePoint, DatasetError> {
@@ -297,8 +322,7 @@ impl Receives<'_> {
     ///
     /// # Errors
     /// [`DatasetError::Receive`], [`DatasetError::Busy`], [`DatasetError::QuotaExceeded`], ...;
-    /// then
-    /// nothing has changed, and the receive can be given up or ended again.
+    /// then nothing has changed, and the receive can be given up or ended again.
     pub async fn finish(&self, receiving: &Receiving) -> Result<(), DatasetError> {
         receiving.finisher().run(self.dsl).await
     }
@@ -344,16 +368,11 @@ impl Receives<'_> {
         if keeps || resumes {
             return Ok(());
         }
-        self.dsl
-            .tasks()
-            .run(Arc::new(AbortTask {
-                dsl: self.dsl.clone(),
-                object,
-            }))
-            .await
+        self.destroy_rest(object).await
     }
 
-    /// `zfs receive -A`: destroys the rest of an interrupted receive.
+    /// `zfs receive -A`: destroys the rest of an interrupted receive, also of one that nobody could
+    /// go on with.
     ///
     /// # Errors
     /// [`DatasetError::NotFound`]; [`DatasetError::Receive`] where there is none.
@@ -364,21 +383,46 @@ impl Receives<'_> {
                 name: name.to_owned(),
                 obstacle: ReceiveObstacle::NothingToResume,
             };
-            let partial = self.partial(name).await?.ok_or_else(refused)?;
-            partial.object
+            self.rest(name).await?.ok_or_else(refused)?.object
         };
-        self.dsl
-            .tasks()
-            .run(Arc::new(AbortTask {
-                dsl: self.dsl.clone(),
-                object,
-            }))
-            .await
+        self.destroy_rest(object).await
     }
 
-    /// The dataset with the rest of a receive that was interrupted: the hidden clone of `name`, or
-    /// itself.
+    /// Destroys the rest of an interrupted receive into `name`, if that is all there is below it
+    /// (`zfs_ioc_destroy`, module/zfs/zfs_ioctl.c). Whether it did.
+    pub(crate) async fn abort_below(&self, name: &str) -> Result<bool, DatasetError> {
+        let object = {
+            let _config = self.dsl.config.read().await;
+            let directories = self.dsl.directories();
+            let dir = directories.resolve(name).await?.dir();
+            let children = dir.state().phys.child_directories;
+            if Zap::hold(self.dsl.mos(), children).await?.count().await? != 1 {
+                return Ok(false);
+            }
+            let Some(hidden) = directories.child_dir(&dir, CLONE_NAME).await? else {
+                return Ok(false);
+            };
+            let rest = directories.head(&hidden).await?;
+            if rest.hold_count() > 0 {
+                return Ok(false);
+            }
+            rest.object
+        };
+        self.destroy_rest(object).await?;
+        Ok(true)
+    }
+
+    /// The dataset with the rest of a receive that was interrupted and that can be gone on with.
     pub(crate) async fn partial(&self, name: &str) -> Result<Option<Arc<Ds>>, DatasetError> {
+        let Some(rest) = self.rest(name).await? else {
+            return Ok(None);
+        };
+        let is_partial = self.has_resume_state(&rest).await?;
+        Ok(is_partial.then_some(rest))
+    }
+
+    /// The dataset with what a receive has received or left: the hidden clone of `name`, or itself.
+    async fn rest(&self, name: &str) -> Result<Option<Arc<Ds>>, DatasetError> {
         let directories = self.dsl.directories();
         let head = directories.resolve(name).await?;
         if head.is_snapshot() {
@@ -389,8 +433,7 @@ impl Receives<'_> {
             Some(dir) => directories.head(&dir).await?,
             None => head,
         };
-        let is_partial = is_inconsistent(&dataset) && self.has_resume_state(&dataset).await?;
-        Ok(is_partial.then_some(dataset))
+        Ok(is_inconsistent(&dataset).then_some(dataset))
     }
 
     async fn has_resume_state(&self, dataset: &Arc<Ds>) -> Result<bool, DatasetError> {
@@ -477,11 +520,7 @@ impl Receives<'_> {
             }
         }
         for object in doomed {
-            let task = AbortTask {
-                dsl: self.dsl.clone(),
-                object,
-            };
-            match self.dsl.tasks().run(Arc::new(task)).await {
+            match self.destroy_rest(object).await {
                 // A receive began meanwhile, or it has children.
                 Err(error @ (DatasetError::Busy { .. } | DatasetError::HasChildren { .. })) => {
                     tracing::info!(object = object.get(), %error, "an interrupted receive stays");
@@ -639,9 +678,9 @@ impl BeginTask {
             return target.refuse(ReceiveObstacle::Exists);
         }
         if directories.child_dir(&dir, CLONE_NAME).await?.is_some() {
-            let interrupted = dsl.receives().partial(&target.name).await?;
-            return target.refuse(match interrupted {
-                Some(partial) if partial.hold_count() == 0 => ReceiveObstacle::Interrupted,
+            let rest = dsl.receives().rest(&target.name).await?;
+            return target.refuse(match rest {
+                Some(rest) if rest.hold_count() == 0 => ReceiveObstacle::Interrupted,
                 _ => ReceiveObstacle::UnderWay,
             });
         }
@@ -941,10 +980,21 @@ impl FinishTask {
         {
             return Err(again());
         }
-        if directories
-            .snapshot_of(&head, &target.snapshot)
-            .await?
-            .is_some_and(|_| !target.force)
+        // It may have been made, renamed or moved since the receive began.
+        if !self.is_new
+            && !received
+                .dir()
+                .parent()
+                .is_some_and(|parent| Arc::ptr_eq(&parent, &head.dir()))
+        {
+            return target.refuse(ReceiveObstacle::NoSource);
+        }
+        let newer = match target.force && !self.is_new {
+            true => self.newer(&head, &received).await?,
+            false => Vec::new(),
+        };
+        if let Some(same) = directories.snapshot_of(&head, &target.snapshot).await?
+            && !newer.iter().any(|newer| Arc::ptr_eq(newer, &same))
         {
             return Err(DatasetError::Exists { name: full_name });
         }
@@ -961,9 +1011,9 @@ impl FinishTask {
             });
         }
         if target.force {
-            for snapshot in self.newer(&head, &received).await? {
+            for snapshot in &newer {
                 dsl.destroyer()
-                    .check_destroy_snapshot(&snapshot, false)
+                    .check_destroy_snapshot(snapshot, false)
                     .await?;
             }
         } else {

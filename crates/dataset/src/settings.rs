@@ -116,16 +116,8 @@ impl Properties<'_> {
         if feature.is_some_and(|feature| !self.dsl.features().is_enabled(feature)) {
             compression = on_compression(lz4);
         }
-        let may_use = |checksum: &Checksum| {
-            let feature = match checksum {
-                Checksum::Sha512 => guid::SHA512,
-                Checksum::Skein => guid::SKEIN,
-                Checksum::EdonR => guid::EDONR,
-                Checksum::Blake3 => guid::BLAKE3,
-                _ => return true,
-            };
-            self.dsl.features().is_enabled(feature)
-        };
+        let features = self.dsl.features();
+        let may_use = |checksum: &Checksum| features.may_write(*checksum, Compression::Off);
         let mut checksum = checksum_of(number("checksum").await?);
         if !may_use(&checksum) {
             checksum = Checksum::Fletcher4;

@@ -178,15 +178,20 @@ pub enum Naming {
 /// The name that a snapshot gets (`zfs_receive_one`, lib/libzfs/libzfs_sendrecv.c). `top` is the
 /// filesystem that was sent, `sent` the snapshot, both by their names there.
 ///
-/// `None` where the target is a snapshot and must not be.
+/// `None` where the target is a snapshot and must not be, and where the snapshot is not of what was
+/// sent: no stream gets to what is beside the target, whatever names it says.
 pub fn received_name(target: &str, naming: Naming, top: &str, sent: &str) -> Option<String> {
     let is_snapshot = target.contains('@');
     let rest = match naming {
         Naming::LastOnly | Naming::WithoutPool if is_snapshot => return None,
-        Naming::LastOnly => match top.rfind('/') {
-            Some(at) => sent.get(at..)?.to_owned(),
-            None => format!("/{sent}"),
-        },
+        Naming::LastOnly => {
+            let below = sent.strip_prefix(top)?;
+            if !(below.is_empty() || below.starts_with(['/', '@'])) {
+                return None;
+            }
+            let last = top.rsplit('/').next().unwrap_or(top);
+            format!("/{last}{below}")
+        }
         Naming::WithoutPool => {
             let at = sent.find('/').or_else(|| sent.find('@'))?;
             sent[at..].to_owned()
@@ -197,7 +202,8 @@ pub fn received_name(target: &str, naming: Naming, top: &str, sent: &str) -> Opt
         },
         Naming::Exact => sent.strip_prefix(top)?.to_owned(),
     };
-    Some(format!("{target}{rest}"))
+    let is_within = rest.is_empty() || rest.starts_with(['/', '@']);
+    is_within.then(|| format!("{target}{rest}"))
 }
 
 #[cfg(test)]
@@ -244,5 +250,22 @@ mod tests {
         assert_eq!(name("t/x@y", Naming::Exact).as_deref(), Some("t/x@y"));
         assert_eq!(name("t", Naming::LastOnly).as_deref(), Some("t/p@s"));
         assert_eq!(name("t", Naming::WithoutPool).as_deref(), Some("t@s"));
+    }
+
+    /// What comes of a name that says another dataset than the one that was sent.
+    #[test]
+    fn nothing_gets_beside_the_target() {
+        for (top, sent) in [
+            ("p", "p-prod@s"),
+            ("p/a", "p/ab@s"),
+            ("p/a", "q/a@s"),
+            ("p/a", "p/abc/d@s"),
+        ] {
+            for naming in [Naming::Exact, Naming::LastOnly] {
+                assert_eq!(received_name("t/x", naming, top, sent), None, "{sent}");
+            }
+        }
+        let name = received_name("t/x", Naming::WithoutPool, "p", "p-prod@s");
+        assert_eq!(name.as_deref(), Some("t/x@s"));
     }
 }

@@ -4,8 +4,10 @@
 //! Reading and verifying go ahead of writing by [`AHEAD_BYTES`], so that neither end of the pipe
 //! waits for what the other one does in a moment.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use dataset::Receiving;
 use format::NvList;
@@ -20,6 +22,9 @@ use crate::{Piece, StreamError, StreamReader};
 const AHEAD_BYTES: usize = 64 << 20;
 /// The same, in records.
 const AHEAD_RECORDS: usize = 4096;
+
+/// How often it is asked whether to stop while nothing comes.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Is told how many bytes are done; says whether to stop.
 type Report = Box<dyn Fn(u64) -> bool + Send + Sync>;
@@ -43,6 +48,28 @@ impl Progress {
     /// Bytes of streams that are done.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Waits for what a stream has to say, unless it is stopped: whoever sends may be silent.
+    ///
+    /// # Errors
+    /// [`StreamError::Interrupted`], and those of `work`.
+    pub async fn unless_stopped<T>(
+        &self,
+        work: impl Future<Output = Result<T, StreamError>>,
+    ) -> Result<T, StreamError> {
+        let stopped = async {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                if let Err(error) = self.add(0) {
+                    return error;
+                }
+            }
+        };
+        tokio::select! {
+            done = work => done,
+            error = stopped => Err(error),
+        }
     }
 
     pub(crate) fn add(&self, bytes: u64) -> Result<(), StreamError> {
@@ -92,6 +119,7 @@ pub async fn receive<R: AsyncRead + Unpin + Send>(
             }
         }
     };
+    let reading = progress.unless_stopped(reading);
     let writing = async {
         let mut before = 0;
         while let Some((piece, _place)) = pieces.recv().await {
@@ -110,11 +138,23 @@ pub async fn receive<R: AsyncRead + Unpin + Send>(
         }
         Ok(false)
     };
-    let (read, written): (Result<(), StreamError>, _) = tokio::join!(reading, writing);
-    match (written, read) {
-        (Err(error), _) | (_, Err(error)) => return Err(error),
-        (Ok(true), Ok(())) => {}
-        (Ok(false), Ok(())) => return Err(StreamError::CutShort),
+    // What was read is written also where the stream ends too early, so that it can be resumed from
+    // there; what comes after something that cannot be written is not waited for.
+    let mut read = None;
+    let written = {
+        let (mut reading, mut writing) = (pin!(reading), pin!(writing));
+        loop {
+            tokio::select! {
+                biased;
+                written = &mut writing => break written?,
+                done = &mut reading, if read.is_none() => read = Some(done),
+            }
+        }
+    };
+    match read {
+        Some(Err(error)) => return Err(error),
+        _ if !written => return Err(StreamError::CutShort),
+        _ => {}
     }
     writer.finish().await
 }

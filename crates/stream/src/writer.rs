@@ -3,8 +3,7 @@
 //!
 //! Records come in the order of objects and offsets. An object that is not what it was (another
 //! file got its number) is made anew in place where that can be; else it is freed, and claimed
-//! again
-//! once that is on disk.
+//! again once that is on disk.
 
 use std::sync::Arc;
 
@@ -146,6 +145,22 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Whether the pool may have blocks of these.
+    fn check_features(
+        &self,
+        checksum: Checksum,
+        compression: Compression,
+    ) -> Result<(), StreamError> {
+        let features = self.dataset.dsl().features();
+        match features.may_write(checksum, compression) {
+            true => Ok(()),
+            false => Err(StreamError::bad(format!(
+                "objects of checksum {checksum} and compression {compression}, whose feature is not \
+                 enabled in the pool"
+            ))),
+        }
+    }
+
     fn new_object(&self, record: &ObjectRecord, payload: &Bytes) -> Result<NewObject, StreamError> {
         let kind = object_type(record.object_type)?;
         let bonus_type = object_type(record.bonus_type)?;
@@ -155,7 +170,14 @@ impl<'a> Writer<'a> {
             let what = format!("object {} with {what}", record.object);
             Err(StreamError::bad(what))
         };
-        if kind == ObjectType::NONE || kind == ObjectType::DNODE || kind == ObjectType::OBJSET {
+        // Blocks of the last three are read and written in ways of their own.
+        let has_no_objects = [
+            ObjectType::NONE,
+            ObjectType::DNODE,
+            ObjectType::OBJSET,
+            ObjectType::INTENT_LOG,
+        ];
+        if !kind.is_valid() || has_no_objects.contains(&kind) || !bonus_type.is_valid() {
             return bad("a type that no object has");
         }
         if slots > SLOTS_MAX || slots > 1 && !self.features.contains(StreamFeatures::LARGE_DNODE) {
@@ -295,9 +317,11 @@ impl<'a> Writer<'a> {
         let info = object.info();
         let checksum = Checksum::from_code(record.checksum);
         if checksum != info.checksum {
-            if matches!(checksum, Checksum::Unknown(_)) || checksum.is_embedded() {
+            let is_none = matches!(checksum, Checksum::Unknown(_) | Checksum::NoParity);
+            if is_none || checksum.is_embedded() {
                 return Err(StreamError::bad("an object of an unknown checksum"));
             }
+            self.check_features(checksum, Compression::Off)?;
             object.set_checksum(&tx, checksum)?;
         }
         let compression = Compression::from_code(record.compression);
@@ -305,6 +329,7 @@ impl<'a> Writer<'a> {
             if matches!(compression, Compression::Unknown(_)) {
                 return Err(StreamError::bad("an object of an unknown compression"));
             }
+            self.check_features(Checksum::Off, compression)?;
             object.set_compression(&tx, compression)?;
         }
         self.note(&tx, record.object, 0, end);

@@ -98,8 +98,7 @@ fn reservations_outlive_the_server_and_move_with_the_pool() {
 }
 
 /// What is stored in a volume's first 4 MiB: random enough that blocks are not compressed into
-/// their
-/// pointers.
+/// their pointers.
 fn pattern() -> Vec<u8> {
     let mut word = 0x9e37_79b9u32;
     std::iter::repeat_with(|| {
@@ -150,9 +149,8 @@ fn copy(server: &Server, initiator: &mut Initiator, to: &str, count: u16, lba: u
 }
 
 /// Goal: what was cloned between volumes, and is in the intent log only, is there when OpenZFS
-/// imports
-/// the pool of a server that was killed; it finds nothing to complain of, and neither do we after
-/// it.
+/// imports the pool of a server that was killed; it finds nothing to complain of, and neither do we
+/// after it.
 #[test]
 fn openzfs_takes_clones_between_volumes_from_the_log() {
     if !can_mount() {
@@ -389,9 +387,8 @@ impl Cable {
 }
 
 /// Goal: Linux sees one disk by two portals, takes another one at every request, and goes on where
-/// one
-/// is cut in the middle of writing.
-/// Method: dm-multipath with round-robin, set up by hand: the peer has no path checkers.
+/// one is cut in the middle of writing. Method: dm-multipath with round-robin, set up by hand: the
+/// peer has no path checkers.
 #[test]
 fn linux_goes_on_by_the_other_path_when_one_is_cut() {
     if !can_mount() {

@@ -1,8 +1,7 @@
 //! Goal: `zfs receive` and `zfs send` do what OpenZFS's do. Method: packages of streams that
-//! OpenZFS
-//! made (shared/golden/README.md) are received, and what is there then is compared with their
-//! manifests: datasets, GUIDs, properties that were sent, and the trees of all snapshots through
-//! mounts.
+//! OpenZFS made (shared/golden/README.md) are received, and what is there then is compared with
+//! their manifests: datasets, GUIDs, properties that were sent, and the trees of all snapshots
+//! through mounts.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -250,6 +249,59 @@ fn an_interrupted_receive_is_given_up_or_goes_on() {
     assert_eq!(value(&server, "tank/b", "receive_resume_token"), "-");
     let listed = server.ok("zfs list -Ht snapshot -o name tank/b");
     assert_eq!(listed, "tank/b@send\n");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// Goal: what a package destroys is below what it is received into. With `-d` and `-e` that is not
+/// what was asked for, beside which others may have anything.
+#[test]
+fn a_package_leaves_what_is_beside_it() {
+    let server = Server::start();
+    let Some((first, _)) = unpack(&server, "R") else {
+        return;
+    };
+    let (second, _) = unpack(&server, "R_incr").expect("it is there");
+    for (option, pool) in [("-d", "one"), ("-e", "two")] {
+        let disk = &server.disks(1, 512 << 20)[0];
+        server.ok(&format!("zpool create -O mountpoint=none {pool} {disk}"));
+        receive(&server, &format!("zfs receive -u {option} {pool}"), &first);
+        server.ok(&format!("zfs create -u {pool}/home"));
+        server.ok(&format!("zfs snapshot {pool}/home@mine"));
+        let before = server.ok(&format!("zfs list -Hrt all -o name {pool}"));
+        receive(
+            &server,
+            &format!("zfs receive -u {option} -F {pool}"),
+            &second,
+        );
+        let after = server.ok(&format!("zfs list -Hrt all -o name {pool}"));
+        assert_ne!(before, after);
+        assert!(
+            after.contains(&format!("{pool}/home@mine\n")),
+            "{before}\n{after}"
+        );
+        server.ok(&format!("zpool destroy {pool}"));
+    }
+}
+
+/// Goal: the rest of an interrupted receive goes with the filesystem that it was for, and what is
+/// received into is not in the way of snapshots of all.
+#[test]
+fn a_filesystem_goes_with_the_rest_of_a_receive() {
+    let server = Server::start();
+    let Some((partial, _)) = unpack(&server, "partial") else {
+        return;
+    };
+    pool(&server);
+    server.ok("zfs create -u tank/target");
+    refused(&server, "zfs receive -s -F -u tank/target", &partial);
+    assert_ne!(value(&server, "tank/target", "receive_resume_token"), "-");
+    refused(&server, "zfs receive -s -u tank/new", &partial);
+    server.ok("zfs snapshot -r tank@all");
+    let listed = server.ok("zfs list -Hrt snapshot -o name tank");
+    assert_eq!(listed, "tank@all\ntank/target@all\n");
+    server.ok("zfs destroy -r tank/target");
+    assert_eq!(server.ok("zfs list -Ho name"), "tank\ntank/new\n");
     server.ok("zpool export tank");
     zdb_is_clean(&server.path("disks"), "tank");
 }

@@ -1,7 +1,8 @@
 //! What a package says of datasets that are here: which were destroyed or renamed where it was
-//! sent,
-//! and which of their snapshots (`recv_incremental_replication`,
+//! sent, and which of their snapshots (`recv_incremental_replication`,
 //! lib/libzfs/libzfs_sendrecv.c). Done with `-F` only, as what is destroyed here is not asked for.
+
+use std::collections::HashMap;
 
 use api::{Failure, ZfsDestroy, ZfsRename};
 use dataset::{DatasetError, DatasetInfo, ListOptions};
@@ -9,6 +10,13 @@ use stream::{Naming, PackageDataset, received_name};
 
 use super::{Packed, Run};
 use crate::error::from_dataset;
+
+/// A snapshot of the package.
+struct Sent<'a> {
+    dataset: &'a PackageDataset,
+    /// After the `@`.
+    name: &'a str,
+}
 
 /// A dataset that is here, and what the package says of it.
 struct Matched<'a> {
@@ -18,9 +26,14 @@ struct Matched<'a> {
 }
 
 /// Destroys snapshots and datasets that the package does not have, and renames those that have
-/// other names now.
-pub(super) async fn apply(run: &Run<'_>, packed: &Packed) -> Result<(), Failure> {
-    let target = run.call.target.split('@').next().unwrap_or_default();
+/// other names now. `sent` is the snapshot that was sent, by its name there.
+pub(super) async fn apply(run: &Run<'_>, packed: &Packed, sent: &str) -> Result<(), Failure> {
+    let naming = super::naming_of(run.call.naming);
+    // With `-d` and `-e` that is below what was asked for, and nothing beside it is touched.
+    let Some(target) = received_name(&run.call.target, naming, &packed.top, sent) else {
+        return Ok(());
+    };
+    let target = target.split('@').next().unwrap_or_default();
     let doing = format!("cannot receive into '{target}'");
     let failed = |error| from_dataset(&doing, &error);
     let dsl = run.open.pool.dsl();
@@ -31,39 +44,49 @@ pub(super) async fn apply(run: &Run<'_>, packed: &Packed) -> Result<(), Failure>
         Err(DatasetError::NotFound { .. }) => return Ok(()),
         Err(error) => return Err(failed(error)),
     };
+    let sent: HashMap<u64, Sent<'_>> = packed
+        .package
+        .datasets
+        .iter()
+        .flat_map(|dataset| {
+            let snapshots = dataset.snapshots.iter();
+            snapshots.map(move |(name, guid)| (*guid, Sent { dataset, name }))
+        })
+        .collect();
     let mut all = Vec::new();
     for head in heads {
-        let snapshots = run.snapshots_of(&head.name).await?;
-        // A dataset is the package's that has one of the snapshots that it has here.
-        let sent = packed.package.datasets.iter().find(|sent| {
-            let mut guids = sent.snapshots.iter().map(|(_, guid)| *guid);
-            guids.any(|guid| snapshots.iter().any(|own| own.guid.get() == guid))
-        });
+        let mut snapshots = run.snapshots_of(&head.name).await?;
+        snapshots.sort_by_key(|info| info.createtxg);
+        // The last ones are its own also where it was a clone, or its origin was promoted.
+        let mut newest_first = snapshots.iter().rev();
+        let dataset = newest_first.find_map(|own| Some(sent.get(&own.guid.get())?.dataset));
         all.push(Matched {
             name: head.name,
             snapshots,
-            sent,
+            sent: dataset,
         });
     }
     destroy_datasets(run, target, &all).await?;
     for one in &all {
-        if let Some(sent) = one.sent {
-            change_snapshots(run, one, sent).await.map_err(failed)?;
+        if one.sent.is_some() {
+            change_snapshots(run, one, &sent).await.map_err(failed)?;
         }
     }
     rename_datasets(run, packed, &all).await
 }
 
-/// Destroys what was received before and is not sent any more, from below.
+/// Destroys what was received before and is not sent any more, from below. What has something below
+/// it that stays, stays as well.
 async fn destroy_datasets(run: &Run<'_>, target: &str, all: &[Matched<'_>]) -> Result<(), Failure> {
+    let mut kept: Vec<&str> = Vec::new();
     for one in all.iter().rev() {
         let inside = format!("{}/", one.name);
-        let is_kept = one.name == target
+        if one.sent.is_some()
+            || one.name == target
             || one.snapshots.is_empty()
-            || all
-                .iter()
-                .any(|other| other.sent.is_some() && other.name.starts_with(&inside));
-        if one.sent.is_some() || is_kept {
+            || kept.iter().any(|name| name.starts_with(&inside))
+        {
+            kept.push(&one.name);
             continue;
         }
         let call = ZfsDestroy {
@@ -76,10 +99,11 @@ async fn destroy_datasets(run: &Run<'_>, target: &str, all: &[Matched<'_>]) -> R
     Ok(())
 }
 
+/// Destroys snapshots that the package has nowhere, and renames those that it has by other names.
 async fn change_snapshots(
     run: &Run<'_>,
     one: &Matched<'_>,
-    sent: &PackageDataset,
+    sent: &HashMap<u64, Sent<'_>>,
 ) -> Result<(), DatasetError> {
     let dsl = run.open.pool.dsl();
     let mut doomed = Vec::new();
@@ -88,10 +112,9 @@ async fn change_snapshots(
         let Some((head, short)) = own.name.split_once('@') else {
             continue;
         };
-        let guid = own.guid.get();
-        match sent.snapshots.iter().find(|(_, other)| *other == guid) {
+        match sent.get(&own.guid.get()) {
             None => doomed.push(own.name.clone()),
-            Some((name, _)) if name != short => {
+            Some(Sent { name, .. }) if *name != short => {
                 renamed.push((own.name.clone(), format!("{head}@{name}")));
             }
             Some(_) => {}

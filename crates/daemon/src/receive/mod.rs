@@ -7,8 +7,7 @@
 //!
 //! While contents come, nobody is kept from anything: the lock on administration is held only while
 //! a receive begins and ends. A filesystem that is mounted, or a volume that is in use, goes on
-//! with
-//! what was received.
+//! with what was received.
 
 mod differences;
 
@@ -44,6 +43,8 @@ pub(crate) async fn destroy_interrupted(open: Arc<OpenPool>) {
     if open.pool.is_read_only() {
         return;
     }
+    // One that begins now is no rest of another.
+    let _admin = open.admin.lock().await;
     let destroyed = open.pool.dsl().receives().destroy_interrupted().await;
     if let Err(error) = destroyed {
         tracing::warn!(pool = open.pool.name(), %error, "interrupted receives stay");
@@ -76,6 +77,8 @@ pub(crate) async fn zfs_receive(
     work: &Arc<Work>,
 ) -> Result<ZfsReceiveReply, Failure> {
     let open = service.pools.of_dataset(&call.target)?;
+    // Nobody exports it meanwhile.
+    let _receiving = Arc::clone(&open.receives);
     let reporter = Arc::clone(work);
     let progress = stream::Progress::new(move |bytes| {
         reporter.progress(Progress {
@@ -150,7 +153,7 @@ impl Run<'_> {
     async fn all(&mut self, reader: &mut Reader) -> Result<(), Failure> {
         let mut count = 0;
         loop {
-            let start = reader.start().await;
+            let start = self.progress.unless_stopped(reader.start()).await;
             match start.map_err(|error| self.of_stream(&error))? {
                 Start::Nothing if count == 0 => {
                     return Err(self.refused(None, true, ReceiveObstacle::NoStream));
@@ -163,7 +166,7 @@ impl Run<'_> {
                     if self.package.is_some() {
                         return Err(self.refused(None, false, ReceiveObstacle::NoStream));
                     }
-                    let ended = reader.skip().await;
+                    let ended = self.progress.unless_stopped(reader.skip()).await;
                     ended.map_err(|error| self.of_stream(&error))?;
                     self.begin_package(&begin, &list).await?;
                 }
@@ -186,7 +189,7 @@ impl Run<'_> {
         };
         let is_difference = packed.package.from.is_some() && !packed.package.is_not_recursive;
         if is_difference && self.call.force && !self.call.dry_run {
-            differences::apply(self, &packed).await?;
+            differences::apply(self, &packed, &begin.to_name).await?;
         }
         self.package = Some(packed);
         Ok(())
@@ -350,7 +353,7 @@ impl Run<'_> {
             }
         }
         if report.is_skipped || self.call.dry_run {
-            let skipped = reader.skip().await;
+            let skipped = self.progress.unless_stopped(reader.skip()).await;
             skipped.map_err(|error| self.of_stream(&error))?;
         } else {
             let set = self.contents(reader, begin.clone(), list, &place).await?;
@@ -410,7 +413,8 @@ impl Run<'_> {
             }
         };
         if let Err(failure) = ended {
-            let given_up = dsl.receives().give_up(receiving, false).await;
+            // All of it is there; what was in the way may be gone when it is resumed.
+            let given_up = dsl.receives().give_up(receiving, true).await;
             if let Err(error) = given_up {
                 tracing::warn!(target = place.head, %error, "a failed receive stays");
             }

@@ -659,6 +659,13 @@ impl Destroyer<'_> {
                 {
                     attempts += 1;
                 }
+                Err(DatasetError::HasChildren { name: parent })
+                    if attempts < LOG_TRIES_MAX
+                        && self.dsl.receives().abort_below(name).await? =>
+                {
+                    tracing::info!(dataset = parent, "its interrupted receive is given up");
+                    attempts += 1;
+                }
                 other => return other,
             }
         }

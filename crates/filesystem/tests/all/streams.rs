@@ -1,8 +1,6 @@
 //! Goal: a stream of OpenZFS's becomes what it is a stream of. Method: every stream of the golden
-//! set
-//! is received, after those that it is the difference to; trees, volumes and guids are compared
-//! with
-//! the manifest, and zdb looks at the pool.
+//! set is received, after those that it is the difference to; trees, volumes and guids are compared
+//! with the manifest, and zdb looks at the pool.
 
 use std::process::Command;
 
