@@ -12,7 +12,7 @@ use std::time::Duration;
 use access::{Access, Snapdir};
 use client::{Client, NLM, ROOT, Who, Words, made, user};
 use device::World;
-use filesystem::ZplInit;
+use filesystem::{Caller, XattrMode, ZplInit};
 use pool::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
     VdevLayout, VdevSpec,
@@ -375,6 +375,51 @@ async fn a_number_that_is_used_again_is_another_file() {
         }
     }
     assert_eq!(client.getattr(&first).await, Err(STALE));
+}
+
+/// Extended attributes that are stored as files have no handles, whatever a client puts together:
+/// their directories are everybody's to write, and the file's own permissions would not count.
+#[tokio::test(flavor = "multi_thread")]
+async fn handles_that_are_made_up_do_not_reach_extended_attributes() {
+    let rig = Rig::new(OPEN).await;
+    let (mut client, root) = rig.mounted().await;
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    let number = client.getattr(&file).await.expect("attributes").number;
+    let looking = rig
+        .access
+        .look("tank", access::User::Command { name: "test" })
+        .await;
+    let filesystem = looking.expect("the filesystem").get();
+    // Too long for anything but a file of its own.
+    let value = vec![7; 60_000];
+    let set = filesystem.set_xattr(
+        number,
+        b"trusted.long",
+        &value,
+        XattrMode::Any,
+        Caller::new(0, 0),
+    );
+    set.await.expect("set");
+    let mut reached = 0;
+    for ino in 1..200_u64 {
+        let Ok(found) = filesystem.attributes(ino).await else {
+            continue;
+        };
+        if found.flags & filesystem::pflags::XATTR == 0 {
+            continue;
+        }
+        reached += 1;
+        // As the file's own handle, but for number and generation.
+        let mut forged = file.clone();
+        forged[12..20].copy_from_slice(&ino.to_be_bytes());
+        forged[20..28].copy_from_slice(&found.generation.to_be_bytes());
+        assert_eq!(client.getattr(&forged).await, Err(STALE));
+        let read = client.read(&user(1000), &forged, 0, 10).await;
+        assert_eq!(read, Err(STALE));
+        let made = client.create(&user(1000), &forged, b"mine", 1).await;
+        assert_eq!(made, Err(STALE));
+    }
+    assert_eq!(reached, 2, "the directory and what is in it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
