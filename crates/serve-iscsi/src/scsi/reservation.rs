@@ -427,6 +427,7 @@ impl Reservations {
                 None => self.register(port, Some(key), action_key),
                 Some(others) => {
                     let known: Vec<&InitiatorPort> = known.collect();
+        let was_registered = self.registrants.contains_key(port);
                     let ports = others.iter().flat_map(|id| id.ports(known.iter().copied()));
                     self.register_others(port, key, action_key, ports.collect())
                 }
@@ -455,7 +456,8 @@ impl Reservations {
             }
             _ => Err(Refusal::Check(Sense::cdb_field(1))),
         }?;
-        if registers {
+        // One that is not registered, and does not become it, has no say.
+        if registers && (was_registered || self.registrants.contains_key(port)) {
             self.persists = parameters.persists;
         }
         Ok(effects)
