@@ -484,6 +484,12 @@ impl Session {
             self.async_message(line, ASYNC_EVENT_LOGOUT_REQUEST, [0, 0, seconds]);
         }
     }
+    /// Whether a connection of several is to end as soon as none of its commands runs any more.
+    pub(super) fn is_line_logging_out(&self, id: LineId) -> bool {
+        let mut aborts = self.aborts.iter();
+        aborts.any(|abort| matches!(abort.waiter, Waiter::Logout { line, .. } if line == id))
+    }
+
 
     /// Says that the connections are about to be closed.
     pub(crate) fn announce_drop(&mut self) {

@@ -10,7 +10,7 @@
 //! answers of a command go by the connection that it came by (`connection allegiance`). A
 //! connection that is lost ends the session, as ErrorRecoveryLevel 0 wants it; one that logs out,
 //! or that is logged in anew with the same CID, ends alone, once none of its commands runs any
-//! more.
+//! more; what it sent that waits for older requests of other connections is not begun.
 //!
 //! Life of a command:
 //!
@@ -282,7 +282,11 @@ impl Session {
         if self.held.len() >= held_max || !has_room {
             return Err(ProtocolError::MissingRequest);
         }
-        self.held.entry(cmd_sn).or_insert((line, frame));
+        // One whose connection has ended is sent again by another.
+        let present = self.held.get(&cmd_sn);
+        if present.is_none_or(|(before, _)| self.is_line_closing(*before)) {
+            self.held.insert(cmd_sn, (line, frame));
+        }
         Ok(())
     }
 
@@ -292,6 +296,12 @@ impl Session {
             Opcode::DataOut => self.data_out(line, frame),
             Opcode::NopOut => self.nop_out(line, frame),
             Opcode::TaskManagement => self.task_management(line, &frame.header),
+        // It has had its number, and is aborted with its connection.
+        if self.is_line_closing(line)
+            || (self.is_line_logging_out(line) && frame.header.opcode() != Opcode::NopOut)
+        {
+            return Ok(());
+        }
             Opcode::Text => self.text(line, frame),
             Opcode::Logout => self.logout(line, &frame.header),
             Opcode::Login => return Err(ProtocolError::LoginAgain),
