@@ -4,11 +4,11 @@
 //! [`Unit::execute`] the rest.
 
 use super::cdb::{Blocks, ByteCheck, Command};
-use super::copy::FindUnit;
+use super::copy::{CopyStop, FindUnit};
 use super::opcodes::{self, TABLE};
 use super::sense::{Sense, status};
 use super::unit::{NexusId, Unit};
-use super::{CHUNK_BYTES_MAX, Outcome, UNMAP_DESCRIPTORS_MAX, mode};
+use super::{CHUNK_BYTES_MAX, Outcome, UNMAP_DESCRIPTORS_MAX, mode, reservation};
 use crate::lun::LunError;
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
@@ -39,12 +39,12 @@ impl Unit {
         nexus: NexusId,
         command: &Command,
         data: &[u8],
-    ) -> Option<Done> {
+    ) -> Option<Outcome> {
         let outcome = match *command {
             Command::Read { blocks, .. } => {
                 let length_bytes = self.length_bytes(blocks);
                 if length_bytes == 0 {
-                    return Some(Outcome::good().into());
+                    return Some(Outcome::good());
                 }
                 let offset_bytes = self.offset_bytes(blocks.lba);
                 let data = self.storage().try_read(offset_bytes, length_bytes)?;
@@ -101,18 +101,18 @@ impl Unit {
             Command::PersistentReserveIn { action, allocation } => {
                 Outcome::parameters(self.persistent_reserve_in(action), allocation)
             }
-            Command::PersistentReserveOut { .. } if self.keeps_reservations() => return None,
+            // May have to wait for storage, or for what others write.
+            Command::PersistentReserveOut { action, .. }
+                if self.keeps_reservations() || reservation::aborts(action) =>
+            {
+                return None;
+            }
             Command::PersistentReserveOut {
                 action,
                 scope_and_type,
                 ..
             } => match self.persistent_reserve_out(nexus, action, scope_and_type, data) {
-                Ok(abort) => {
-                    return Some(Done {
-                        outcome: Outcome::good(),
-                        abort,
-                    });
-                }
+                Ok(()) => Outcome::good(),
                 Err(outcome) => outcome,
             },
             Command::ReportTargetPortGroups {
@@ -181,17 +181,18 @@ impl Unit {
             | Command::SynchronizeCache { .. }
             | Command::StartStopUnit { start: false } => return None,
         };
-        Some(outcome.into())
+        Some(outcome)
     }
 
     /// Carries a command out that [`execute_now`](Self::execute_now) did not. `find` finds the
-    /// units that the initiator may copy from and to.
+    /// units that the initiator may copy from and to; `stop` ends a copy early.
     pub(crate) async fn execute(
         self: Arc<Self>,
         nexus: NexusId,
         find: &FindUnit<'_>,
         command: Command,
         data: Bytes,
+        stop: &CopyStop,
     ) -> Done {
         match command {
             Command::PersistentReserveOut {
@@ -209,7 +210,8 @@ impl Unit {
                 }
             }
             Command::ExtendedCopy { is_long, .. } => {
-                self.extended_copy(nexus, find, is_long, &data).await.into()
+                let copied = self.extended_copy(nexus, find, is_long, &data, stop);
+                copied.await.into()
             }
             _ => self.execute_on_storage(command, data).await.into(),
         }
@@ -506,7 +508,7 @@ impl Unit {
 }
 
 /// Why a command stops.
-enum Stop {
+pub(super) enum Stop {
     Failed(LunError),
     Check(Sense),
 }

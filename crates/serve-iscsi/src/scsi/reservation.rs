@@ -260,6 +260,11 @@ impl OutParameters {
     }
 }
 
+/// Whether a service action aborts commands of others.
+pub(super) fn aborts(action: u8) -> bool {
+    action == action::PREEMPT_AND_ABORT
+}
+
 /// Service actions of PERSISTENT RESERVE OUT, by their codes.
 mod action {
     pub(super) const REGISTER: u8 = 0;
@@ -422,12 +427,12 @@ impl Reservations {
         if registers && parameters.persists && !self.can_persist {
             return Err(BAD);
         }
+        let was_registered = self.registrants.contains_key(port);
         let effects = match action {
             action::REGISTER => match parameters.others {
                 None => self.register(port, Some(key), action_key),
                 Some(others) => {
                     let known: Vec<&InitiatorPort> = known.collect();
-        let was_registered = self.registrants.contains_key(port);
                     let ports = others.iter().flat_map(|id| id.ports(known.iter().copied()));
                     self.register_others(port, key, action_key, ports.collect())
                 }

@@ -131,7 +131,7 @@ impl World {
             Err(outcome) => return outcome,
         };
         match self.unit.execute_now(nexus, &command, data) {
-            Some(done) => done.outcome,
+            Some(outcome) => outcome,
             None => self.execute(nexus, command, data),
         }
     }
@@ -140,7 +140,7 @@ impl World {
     fn execute(&self, nexus: NexusId, command: Command, data: &[u8]) -> Outcome {
         let unit = self.unit.clone();
         let data = Bytes::copy_from_slice(data);
-        block_on(unit.execute(nexus, &|_| None, command, data)).outcome
+        block_on(unit.execute(nexus, &|_| None, command, data, &CopyStop::default())).outcome
     }
 
     fn good(&self, cdb: &[u8], data: &[u8]) -> Vec<u8> {
@@ -483,7 +483,7 @@ proptest! {
             let mut data = random.clone();
             data.resize(length as usize, 0x5a);
             let outcome = match world.unit.execute_now(A, &command, &data) {
-                Some(done) => done.outcome,
+                Some(outcome) => outcome,
                 None => world.execute(A, command, &data),
             };
             prop_assert_eq!(outcome.status == status::CHECK_CONDITION, outcome.sense.is_some());

@@ -716,11 +716,12 @@ impl Driver {
                     unit,
                     command,
                     data,
+                    stop,
                 } => {
                     let Some(nexus) = self.registration.nexus.clone() else {
                         continue;
                     };
-                    let mut run = nexus.execute(unit, command, data).boxed();
+                    let mut run = nexus.execute(unit, command, data, stop).boxed();
                     // Many have nothing to wait for: these need no place among the others.
                     match run.poll_unpin(context) {
                         Poll::Ready(done) => self.session.complete(task, done),
@@ -733,6 +734,7 @@ impl Driver {
                     ticket,
                     nexuses,
                     lun,
+                    fenced,
                 } => {
                     let mut waiting = Vec::new();
                     self.targets.tell_nexuses(&nexuses, || {
@@ -744,6 +746,9 @@ impl Driver {
                         for is_done in waiting {
                             // A session that has ended has no commands any more.
                             let _ = is_done.await;
+                        }
+                        for unit in fenced {
+                            unit.fence().await;
                         }
                         Event::Elsewhere(ticket)
                     };
