@@ -471,6 +471,13 @@ impl Unit {
         mode::sense(query, modes, is_read_only, count, bytes)
     }
 
+    /// Whether a MODE SELECT turns the write cache off.
+    pub(super) fn ends_write_cache(&self, list: &[u8], is_long: bool) -> bool {
+        let modes = self.state.lock().modes;
+        let selected = mode::select(list, is_long, modes, self.shape.block_bytes);
+        modes.write_cache && selected.is_ok_and(|modes| !modes.write_cache)
+    }
+
     pub(super) fn mode_select(
         &self,
         nexus: NexusId,
