@@ -97,7 +97,7 @@ impl Work {
     pub(crate) fn answer_bytes(&self) -> u32 {
         match self {
             Self::V3(request) => request.answer_bytes(),
-            Self::Mount(_) => 4096,
+            Self::Mount(request) => request.answer_bytes(),
             Self::Lock(_) | Self::Status(_) | Self::Map(_) => 1024,
         }
     }

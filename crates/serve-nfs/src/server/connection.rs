@@ -7,6 +7,7 @@
 //! others wait for, but requests for answers, which do not wait for requests. What is begun is done
 //! to its end, whoever waits for the answer.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub(super) const RECORD_BYTES_MAX: usize = TRANSFER_BYTES_MAX as usize + 4096;
 const FRAGMENTS_MAX: usize = 64;
 /// What a request costs besides its bytes: its task.
 pub(super) const REQUEST_BYTES: u32 = 16 << 10;
+/// What an answer costs at least, as what belongs to it besides its bytes.
+const ANSWER_BYTES_MIN: usize = 1024;
 /// Bytes of a request that are read before it is paid for, so that nobody has memory for what they
 /// only promise to send.
 const CHUNK_BYTES: usize = 32 << 10;
@@ -277,7 +280,8 @@ impl Request {
             .await;
         if let Some(answer) = answer {
             let pieces = marked(answer);
-            paid.keep(pieces.iter().map(Bytes::len).sum());
+            let bytes: usize = pieces.iter().map(Bytes::len).sum();
+            paid.keep(bytes.max(ANSWER_BYTES_MIN));
             // Where the connection is gone, nobody hears it.
             let _ = self.answers.send(Answer {
                 pieces,
@@ -287,11 +291,10 @@ impl Request {
     }
 }
 
-/// Pieces that are being sent, and what was paid for them.
+/// Pieces that are being sent; the last one of each answer has what was paid for that.
 #[derive(Default)]
 struct Sending {
-    pieces: std::collections::VecDeque<Bytes>,
-    paid: Vec<Paid>,
+    pieces: VecDeque<(Bytes, Option<Paid>)>,
 }
 
 impl Sending {
@@ -300,14 +303,17 @@ impl Sending {
             pieces,
             _paid: paid,
         } = answer;
-        self.pieces
-            .extend(pieces.into_iter().filter(|piece| !piece.is_empty()));
-        self.paid.push(paid);
+        let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
+        self.pieces.extend(pieces.map(|piece| (piece, None)));
+        if let Some((_, of_last)) = self.pieces.back_mut() {
+            // An answer has its mark at least, so that this is its own piece.
+            *of_last = Some(paid);
+        }
     }
 
     fn sent(&mut self, mut count: usize) {
         while count > 0 {
-            let Some(first) = self.pieces.front_mut() else {
+            let Some((first, _)) = self.pieces.front_mut() else {
                 return;
             };
             let part = count.min(first.len());
@@ -337,7 +343,7 @@ async fn send(
                 .pieces
                 .iter()
                 .take(PIECES_MAX)
-                .map(|piece| IoSlice::new(piece))
+                .map(|(piece, _)| IoSlice::new(piece))
                 .collect();
             let writing = writing.write_vectored(&slices);
             let written = tokio::time::timeout(SEND_PATIENCE, writing).await;
@@ -347,7 +353,35 @@ async fn send(
             }
             sending.sent(written);
         }
-        sending.paid.clear();
     }
     writing.shutdown().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn paid(semaphore: &Arc<Semaphore>, bytes: u32) -> Paid {
+        Paid::pay(semaphore, &Arc::new(Semaphore::new(bytes as usize)), bytes).await
+    }
+
+    /// However much follows it: a client that asks on and on would never give anything back.
+    #[tokio::test]
+    async fn an_answer_is_paid_for_until_its_last_byte_is_sent() {
+        let budget = Arc::new(Semaphore::new(1000));
+        let mut sending = Sending::default();
+        for bytes in [100, 200] {
+            let pieces = marked(vec![Bytes::new(), Bytes::from(vec![7; 50])]);
+            let _paid = paid(&budget, bytes).await;
+            sending.add(Answer { pieces, _paid });
+        }
+        assert_eq!(budget.available_permits(), 700);
+        sending.sent(53);
+        assert_eq!(budget.available_permits(), 700);
+        sending.sent(2);
+        assert_eq!(budget.available_permits(), 800);
+        sending.sent(53);
+        assert_eq!(budget.available_permits(), 1000);
+        assert!(sending.pieces.is_empty());
+    }
 }
