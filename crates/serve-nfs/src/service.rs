@@ -93,6 +93,11 @@ impl Work {
         Ok(work)
     }
 
+    /// Whether it does nothing yet but wait until others let it: it can be given up.
+    pub(crate) fn only_waits(&self) -> bool {
+        matches!(self, Self::Lock(request) if request.may_wait())
+    }
+
     /// What the answer may need, in bytes.
     pub(crate) fn answer_bytes(&self) -> u32 {
         match self {

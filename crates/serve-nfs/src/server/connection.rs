@@ -5,7 +5,8 @@
 //! request is paid for at once, when its first bytes are there, and its answer before it is made;
 //! what the answer does not need is given back then. So whoever waits for memory has none that
 //! others wait for, but requests for answers, which do not wait for requests. What is begun is done
-//! to its end, whoever waits for the answer.
+//! to its end, whoever waits for the answer; but locks are not waited for any more when the
+//! connection is gone.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -115,12 +116,15 @@ pub(super) async fn serve(socket: TcpStream, mut connection: Connection) -> io::
     let _counted = Counted(&service, connection.peer);
     let mut sending = tokio::spawn(send(writing, to_send));
     let mut stopped = connection.stopped.clone();
+    let (here, gone) = watch::channel(());
     let outcome = tokio::select! {
-        outcome = receive(reading, &mut connection, local, answers) => outcome,
+        outcome = receive(reading, &mut connection, local, answers, gone) => outcome,
         // The client takes no answers any more.
         sent = &mut sending => return sent.unwrap_or(Ok(())),
         _ = stopped.changed() => Ok(()),
     };
+    // Nobody is left to be granted what it waits for.
+    drop(here);
     // What is begun is still answered; tasks have the other ends of the channel.
     let sent = sending.await.unwrap_or(Ok(()));
     outcome.and(sent)
@@ -131,6 +135,7 @@ async fn receive(
     connection: &mut Connection,
     local: SocketAddr,
     answers: mpsc::UnboundedSender<Answer>,
+    gone: watch::Receiver<()>,
 ) -> io::Result<()> {
     let Connection {
         service,
@@ -174,6 +179,7 @@ async fn receive(
             peer: *peer,
             local,
             answers: answers.clone(),
+            gone: gone.clone(),
             _paid: paid,
         };
         let mut working = Box::pin(request.carry_out(call, work));
@@ -267,17 +273,23 @@ struct Request {
     peer: SocketAddr,
     local: SocketAddr,
     answers: mpsc::UnboundedSender<Answer>,
+    /// Nothing is sent by it; an error says that the connection is gone.
+    gone: watch::Receiver<()>,
     _paid: Paid,
 }
 
 impl Request {
-    async fn carry_out(self, call: Call, work: Work) {
+    async fn carry_out(mut self, call: Call, work: Work) {
         let bytes = work.answer_bytes();
         let mut paid = Paid::pay(&self.own_answers, &self.budget.answers, bytes).await;
-        let answer = self
-            .service
-            .answer(&call, work, self.peer, self.local)
-            .await;
+        let only_waits = work.only_waits();
+        let answer = self.service.answer(&call, work, self.peer, self.local);
+        let answer = tokio::select! {
+            // Where both are the case, it was granted: the client hears so when it asks again.
+            biased;
+            answer = answer => answer,
+            _ = self.gone.changed(), if only_waits => None,
+        };
         if let Some(answer) = answer {
             let pieces = marked(answer);
             let bytes: usize = pieces.iter().map(Bytes::len).sum();
