@@ -137,7 +137,7 @@ impl Service {
     ) -> Option<Vec<Bytes>> {
         let once = work.is_once_only();
         let under_way = if once || work.may_take_long() {
-            match self.answers.meet(Key::of(call, peer.ip())) {
+            match self.answers.meet(Key::of(call, peer)) {
                 Met::New(under_way) => Some(under_way),
                 Met::UnderWay => return None,
                 Met::Answered(answer) => return Some(answer),
