@@ -11,8 +11,9 @@
 //! Lock order: a target's unit map, then a unit's state; neither is held across an await. A unit's
 //! `atomic` lock (an async one) is taken by writes for reading and by COMPARE AND WRITE and
 //! ORWRITE for writing, so that these are atomic towards all other writes; and for a moment by
-//! whoever takes rights from others, so that writes which were let in before are done. Its `kept` lock (async)
-//! is held over a change of persistent reservations that is stored, before its state.
+//! whoever takes rights from others, so that writes which were let in before are done. Its `kept`
+//! lock (async) is held over a change of persistent reservations that is stored or aborts commands,
+//! before its state.
 
 mod cdb;
 mod copy;

@@ -258,8 +258,8 @@ impl Table {
         self.released.notify_waiters();
     }
 
-    /// Gives back all that a client has, and waits for, that calls itself so; with no name, whatever
-    /// it is called.
+    /// Gives back all that a client has that calls itself so, and ends its waits; with no name,
+    /// whatever it is called.
     pub(crate) fn free(&self, client: IpAddr, machine: &[u8]) {
         let is_of = |owner: &Owner| {
             owner.client == client && (machine.is_empty() || owner.machine == machine)

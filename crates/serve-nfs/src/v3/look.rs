@@ -125,8 +125,8 @@ pub(super) async fn read(
     Ok(answer)
 }
 
-/// Pieces of what was read as they may wait to be sent. One that is small against the block it is of
-/// is copied: while it waits it would hold the whole block in memory, and is paid for by its own
+/// Pieces of what was read as they may wait to be sent. One that is small against the block it is
+/// of is copied: while it waits it would hold the whole block in memory, and is paid for by its own
 /// length.
 pub(crate) fn unpinned(mut pieces: Vec<Bytes>, block_bytes: u32) -> Vec<Bytes> {
     const PART_MIN: usize = 4;
