@@ -335,12 +335,13 @@ impl Service {
     /// Ends shares of filesystems that are not to be mounted, or not to be shared, for now.
     pub(crate) async fn withhold_nfs(&self, names: &[String]) {
         for name in names {
+            // First, so that nothing shares it again meanwhile.
+            self.withheld.add(name, Protocol::Nfs);
             let path = self.nfs.path_of(name);
             self.nfs.shares().remove(name).await;
             if path.is_some() {
                 self.nfs.shares().set_other(name, path);
             }
-            self.withheld.add(name, Protocol::Nfs);
         }
     }
 

@@ -217,11 +217,21 @@ impl Service {
     /// `zfs unshare`.
     pub(crate) async fn zfs_unshare(&self, call: ZfsUnshare) -> Result<Empty, Failure> {
         let Some(word) = &call.name else {
-            if call.protocol != Some(Protocol::Smb) {
-                self.withhold_nfs(&self.nfs.shares().datasets()).await;
-            }
-            if call.protocol != Some(Protocol::Nfs) {
-                self.withhold_smb(&self.smb.shared_datasets()).await;
+            for open in self.pools.all() {
+                let _admin = open.admin.lock().await;
+                let pool = open.pool.name();
+                let of_pool = |mut names: Vec<String>| {
+                    names.retain(|name| is_at_or_below(name, &pool));
+                    names
+                };
+                if call.protocol != Some(Protocol::Smb) {
+                    let names = of_pool(self.nfs.shares().datasets());
+                    self.withhold_nfs(&names).await;
+                }
+                if call.protocol != Some(Protocol::Nfs) {
+                    let names = of_pool(self.smb.shared_datasets());
+                    self.withhold_smb(&names).await;
+                }
             }
             return Ok(Empty {});
         };

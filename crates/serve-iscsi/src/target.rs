@@ -9,8 +9,8 @@ use crate::error::TargetError;
 use crate::login::{Directory, LoginStatus, PORTAL_GROUP_TAG, SessionKind};
 use crate::lun::LogicalUnit;
 use crate::scsi::{
-    self, Command, Designator, Done, InitiatorPort, NexusId, Outcome, Sense, Unit, decode_lun,
-    standard_without_unit,
+    self, Command, CopyStop, Designator, Done, InitiatorPort, NexusId, Outcome, Sense, Unit,
+    decode_lun, standard_without_unit,
 };
 use crate::server::Joining;
 use crate::traffic::{ClientTraffic, UnitTraffic};
@@ -298,7 +298,12 @@ impl Nexus {
     }
 
     /// Carries a command out if that needs no waiting.
-    pub(crate) fn execute_now(&self, unit: &Unit, command: &Command, data: &[u8]) -> Option<Done> {
+    pub(crate) fn execute_now(
+        &self,
+        unit: &Unit,
+        command: &Command,
+        data: &[u8],
+    ) -> Option<Outcome> {
         unit.execute_now(self.id, command, data)
     }
 
@@ -308,9 +313,10 @@ impl Nexus {
         unit: Arc<Unit>,
         command: Command,
         data: Bytes,
+        stop: CopyStop,
     ) -> Done {
         let find = |designator: &Designator| self.find_unit(designator);
-        unit.execute(self.id, &find, command, data).await
+        unit.execute(self.id, &find, command, data, &stop).await
     }
 
     /// A unit that the initiator may copy from and to: one of a target that it could log in to with
@@ -334,7 +340,8 @@ impl Nexus {
         Arc::clone(self.traffic.lock().entry(lun).or_default())
     }
 
-    fn units_of(&self, lun: Option<u16>) -> Vec<Arc<Unit>> {
+    /// The unit of a number, or all.
+    pub(crate) fn units_of(&self, lun: Option<u16>) -> Vec<Arc<Unit>> {
         let units = self.target.units.read();
         let chosen = units
             .iter()

@@ -2,14 +2,19 @@
 
 mod common;
 
+use bytes::Bytes;
 use common::{Client, IQN};
+use futures::future::BoxFuture;
 use serve_iscsi::{
-    LogicalUnit, LunIdentity, MemoryUnit, Server, ServerError, Target, TargetOptions, TargetSet,
+    LogicalUnit, LunError, LunIdentity, MemoryUnit, Server, ServerError, Target, TargetOptions,
+    TargetSet,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 fn unit() -> Arc<MemoryUnit> {
     let identity = LunIdentity::new("S", [1; 16]);
@@ -106,6 +111,101 @@ async fn same_initiator_port_takes_its_session_over() {
     let (header, _) = old.receive().await.unwrap();
     assert_eq!((header[0], header[36]), (0x32, 2));
     assert!(old.receive().await.is_none());
+    assert_eq!(targets.sessions().len(), 1);
+    server.shutdown().await;
+}
+
+/// A unit whose writes wait, as for a lock.
+struct Waits {
+    memory: Arc<MemoryUnit>,
+    begun: Semaphore,
+    gate: Semaphore,
+    done: Semaphore,
+}
+
+impl LogicalUnit for Waits {
+    fn capacity_bytes(&self) -> u64 {
+        self.memory.capacity_bytes()
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.memory.block_bytes()
+    }
+
+    fn identity(&self) -> LunIdentity {
+        self.memory.identity()
+    }
+
+    fn read(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Vec<Bytes>, LunError>> {
+        self.memory.read(offset, length)
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Bytes,
+        durable: bool,
+    ) -> BoxFuture<'_, Result<(), LunError>> {
+        Box::pin(async move {
+            self.begun.add_permits(1);
+            self.gate.acquire().await.expect("never closed").forget();
+            let written = self.memory.write(offset, data, durable).await;
+            self.done.add_permits(1);
+            written
+        })
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<(), LunError>> {
+        self.memory.flush()
+    }
+
+    fn unmap(&self, offset: u64, length: u64) -> BoxFuture<'_, Result<(), LunError>> {
+        self.memory.unmap(offset, length)
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        length: u64,
+        durable: bool,
+    ) -> BoxFuture<'_, Result<(), LunError>> {
+        self.memory.write_zeroes(offset, length, durable)
+    }
+}
+
+/// What runs when a session ends goes on while an initiator that takes nothing is waited for.
+#[tokio::test]
+async fn commands_go_on_while_last_answers_wait_to_be_taken() {
+    let unit = Arc::new(Waits {
+        memory: unit(),
+        begun: Semaphore::new(0),
+        gate: Semaphore::new(0),
+        done: Semaphore::new(0),
+    });
+    let targets = targets(unit.clone());
+    let address = "127.0.0.1:0".parse().unwrap();
+    let server = Server::bind(address, targets.clone()).await.unwrap();
+    let address = server.local_address();
+    let mut old = Client::log_in(address, 1).await;
+    old.ready().await;
+    let write = [0x2a, 0, 0, 0, 0, 9, 0, 0, 1, 0];
+    old.send_command(0x20, 512, &write, &[1; 512]).await;
+    unit.begun.acquire().await.unwrap().forget();
+    // More than sockets hold.
+    let read = [0x28, 0, 0, 0, 0, 0, 0, 0x40, 0, 0];
+    for _ in 0..4 {
+        old.send_command(0x40, 8 << 20, &read, &[]).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let new = tokio::spawn(Client::log_in(address, 1));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    unit.gate.add_permits(1);
+    let done = tokio::time::timeout(Duration::from_secs(2), unit.done.acquire());
+    done.await.expect("the write goes on").unwrap().forget();
+    // It waited for that and for the last words, and no longer.
+    let mut new = new.await.unwrap();
+    drop(old);
+    new.ready().await;
     assert_eq!(targets.sessions().len(), 1);
     server.shutdown().await;
 }

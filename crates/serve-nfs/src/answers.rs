@@ -2,28 +2,36 @@
 //!
 //! A client whose connection broke asks again on the next one, with the same number. What may be
 //! done once only (a file that is removed a second time is not there) is answered as it was the
-//! first time, and what is still being done is not begun again: the client asks once more.
+//! first time, and what is still being done is not begun again: the client asks once more. It is
+//! the same request only if all is the same that decides what may be done, and for some time:
+//! clients count their requests from anywhere, and numbers come again.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::rpc::Call;
+use crate::rpc::{Call, Credential};
 
 /// Answers that are kept, of all clients together.
 const KEPT_MAX: usize = 4096;
+/// How long they are kept: longer than clients go on asking.
+const KEPT_FOR: Duration = Duration::from_secs(120);
 /// Longest answer that is kept, in bytes; those that matter have at most some hundreds.
 const ANSWER_BYTES_MAX: usize = 1024;
 /// Bytes of the arguments that tell requests of one number apart.
 const DIGESTED_BYTES: usize = 512;
 
 /// What tells a request from others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     client: IpAddr,
+    /// It comes from a port that takes root to use.
+    is_privileged: bool,
+    credential: Credential,
     xid: u32,
     program: u32,
     procedure: u32,
@@ -41,8 +49,8 @@ enum State {
 #[derive(Debug, Default)]
 struct Kept {
     states: HashMap<Key, State>,
-    /// What was answered, oldest first.
-    order: VecDeque<Key>,
+    /// What was answered and when, oldest first.
+    order: VecDeque<(Instant, Key)>,
 }
 
 /// Answers that are kept.
@@ -68,11 +76,13 @@ pub(crate) struct UnderWay {
 }
 
 impl Key {
-    pub(crate) fn of(call: &Call, client: IpAddr) -> Self {
+    pub(crate) fn of(call: &Call, peer: SocketAddr) -> Self {
         let arguments = call.arguments.rest();
         let digested = &arguments[..arguments.len().min(DIGESTED_BYTES)];
         Self {
-            client: client.to_canonical(),
+            client: peer.ip().to_canonical(),
+            is_privileged: peer.port() < 1024,
+            credential: call.credential.clone(),
             xid: call.xid,
             program: call.program,
             procedure: call.procedure,
@@ -89,14 +99,35 @@ fn digest(bytes: &[u8]) -> u64 {
     })
 }
 
+impl Kept {
+    /// Forgets what is too old.
+    fn expire(&mut self, now: Instant) {
+        let is_old = |(then, _): &(Instant, Key)| now.duration_since(*then) >= KEPT_FOR;
+        while self.order.front().is_some_and(is_old) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, key)) = self.order.pop_front() {
+            self.states.remove(&key);
+        }
+    }
+}
+
 impl Answers {
     pub(crate) fn meet(self: &Arc<Self>, key: Key) -> Met {
+        self.meet_at(key, Instant::now())
+    }
+
+    fn meet_at(self: &Arc<Self>, key: Key, now: Instant) -> Met {
         let mut kept = self.kept.lock();
+        kept.expire(now);
         match kept.states.get(&key) {
             Some(State::UnderWay) => Met::UnderWay,
             Some(State::Answered(answer)) => Met::Answered(answer.clone()),
             None => {
-                kept.states.insert(key, State::UnderWay);
+                kept.states.insert(key.clone(), State::UnderWay);
                 Met::New(UnderWay {
                     answers: Arc::clone(self),
                     key,
@@ -116,12 +147,11 @@ impl UnderWay {
         // A copy, so that nothing bigger is held by it.
         let answer = vec![Bytes::from(answer.concat())];
         let mut kept = self.answers.kept.lock();
-        kept.states.insert(self.key, State::Answered(answer));
-        kept.order.push_back(self.key);
-        if kept.order.len() > KEPT_MAX
-            && let Some(oldest) = kept.order.pop_front()
-        {
-            kept.states.remove(&oldest);
+        kept.states
+            .insert(self.key.clone(), State::Answered(answer));
+        kept.order.push_back((Instant::now(), self.key.clone()));
+        if kept.order.len() > KEPT_MAX {
+            kept.forget_oldest();
         }
     }
 }
@@ -142,6 +172,8 @@ mod tests {
     fn key(xid: u32) -> Key {
         Key {
             client: "10.0.0.1".parse().unwrap(),
+            is_privileged: true,
+            credential: Credential::None,
             xid,
             program: 1,
             procedure: 2,
@@ -166,6 +198,23 @@ mod tests {
             panic!("it is kept");
         };
         assert_eq!(answer.concat(), b"abc");
+        // Of somebody else, or from another kind of port, it is another request.
+        let credential = Credential::Sys {
+            uid: 0,
+            gid: 0,
+            groups: Arc::new([]),
+        };
+        let by_other = Key {
+            credential,
+            ..key(1)
+        };
+        let from_other = Key {
+            is_privileged: false,
+            ..key(1)
+        };
+        for other in [by_other, from_other] {
+            assert!(matches!(answers.meet(other), Met::New(_)));
+        }
         for xid in 2..2 + KEPT_MAX as u32 {
             let Met::New(one) = answers.meet(key(xid)) else {
                 panic!("it is new");
@@ -173,7 +222,16 @@ mod tests {
             one.answered(&[Bytes::new()]);
         }
         assert!(matches!(answers.meet(key(1)), Met::New(_)));
-        let kept = answers.kept.lock();
-        assert_eq!((kept.states.len(), kept.order.len()), (KEPT_MAX, KEPT_MAX));
+        let lengths = || {
+            let kept = answers.kept.lock();
+            (kept.states.len(), kept.order.len())
+        };
+        assert_eq!(lengths(), (KEPT_MAX, KEPT_MAX));
+        // After some time the number is of a new request.
+        assert!(matches!(answers.meet(key(2)), Met::Answered(_)));
+        let later = Instant::now() + KEPT_FOR;
+        let met = answers.meet_at(key(2), later);
+        assert!(matches!(met, Met::New(_)));
+        assert_eq!(lengths(), (1, 0));
     }
 }

@@ -23,8 +23,8 @@ pub(crate) const VERSION: u32 = 3;
 const PATH_BYTES_MAX: u32 = 1024;
 /// Most clients that DUMP names.
 const CLIENTS_MAX: usize = 256;
-/// Shares and hosts that EXPORT names, in bytes.
-const EXPORTS_BYTES_MAX: usize = 256 << 10;
+/// What DUMP, or EXPORT, names, in bytes.
+const LISTS_BYTES_MAX: usize = 256 << 10;
 
 /// A request.
 #[derive(Debug, Clone)]
@@ -49,6 +49,17 @@ impl Request {
             5 => Self::Export,
             _ => return Ok(None),
         }))
+    }
+}
+
+impl Request {
+    /// What the answer may need, in bytes.
+    pub(crate) fn answer_bytes(&self) -> u32 {
+        const SMALL: u32 = 4096;
+        match self {
+            Self::Dump | Self::Export => LISTS_BYTES_MAX as u32 + SMALL,
+            Self::Null | Self::Mount { .. } | Self::Unmount => SMALL,
+        }
     }
 }
 
@@ -168,9 +179,14 @@ fn dump(shares: &Shares) -> Writer {
         clients.map(|client| (client.address.to_string(), &report.path))
     });
     for (address, path) in connected.take(CLIENTS_MAX) {
+        let before = answer.len();
         answer.bool(true);
         answer.opaque(address.as_bytes());
         answer.opaque(path.as_bytes());
+        if answer.len() > LISTS_BYTES_MAX {
+            answer.truncate(before);
+            break;
+        }
     }
     answer.bool(false);
     answer
@@ -187,7 +203,7 @@ fn export(shares: &Shares) -> Writer {
             answer.opaque(host.as_bytes());
         }
         answer.bool(false);
-        if answer.len() > EXPORTS_BYTES_MAX {
+        if answer.len() > LISTS_BYTES_MAX {
             answer.truncate(before);
             break;
         }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use access::{ControlEntry, ControlNode, MAY_EXECUTE, MAY_READ, MAY_WRITE, Snapdir, permits};
 use device::BoxFuture;
-use filesystem::{Attributes, Caller, FileKind, Filesystem, FsError, SetAttributes, SetTime};
+use filesystem::{
+    Attributes, Caller, FileKind, Filesystem, FsError, SetAttributes, SetTime, pflags,
+};
 
 use crate::handle::{Handle, Place};
 use crate::share::Entered;
@@ -179,6 +181,12 @@ impl Entered {
         };
         let file = File::open(filesystem, snapshot, ino).await?;
         if file.attributes.generation != generation || file.attributes.nlink == 0 {
+            return Err(Error::Stale);
+        }
+        // Extended attributes are files too, in directories that anybody may write: a file's own
+        // permissions guard them in a mount. No handle of ours leads there, and handles that
+        // clients put together themselves do not either.
+        if file.attributes.flags & pflags::XATTR != 0 {
             return Err(Error::Stale);
         }
         Ok(Object::File(file))

@@ -93,11 +93,16 @@ impl Work {
         Ok(work)
     }
 
+    /// Whether it does nothing yet but wait until others let it: it can be given up.
+    pub(crate) fn only_waits(&self) -> bool {
+        matches!(self, Self::Lock(request) if request.may_wait())
+    }
+
     /// What the answer may need, in bytes.
     pub(crate) fn answer_bytes(&self) -> u32 {
         match self {
             Self::V3(request) => request.answer_bytes(),
-            Self::Mount(_) => 4096,
+            Self::Mount(request) => request.answer_bytes(),
             Self::Lock(_) | Self::Status(_) | Self::Map(_) => 1024,
         }
     }
@@ -132,7 +137,7 @@ impl Service {
     ) -> Option<Vec<Bytes>> {
         let once = work.is_once_only();
         let under_way = if once || work.may_take_long() {
-            match self.answers.meet(Key::of(call, peer.ip())) {
+            match self.answers.meet(Key::of(call, peer)) {
                 Met::New(under_way) => Some(under_way),
                 Met::UnderWay => return None,
                 Met::Answered(answer) => return Some(answer),

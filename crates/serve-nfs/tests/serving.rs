@@ -12,7 +12,7 @@ use std::time::Duration;
 use access::{Access, Snapdir};
 use client::{Client, NLM, ROOT, Who, Words, made, user};
 use device::World;
-use filesystem::ZplInit;
+use filesystem::{Caller, XattrMode, ZplInit};
 use pool::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
     VdevLayout, VdevSpec,
@@ -375,6 +375,51 @@ async fn a_number_that_is_used_again_is_another_file() {
         }
     }
     assert_eq!(client.getattr(&first).await, Err(STALE));
+}
+
+/// Extended attributes that are stored as files have no handles, whatever a client puts together:
+/// their directories are everybody's to write, and the file's own permissions would not count.
+#[tokio::test(flavor = "multi_thread")]
+async fn handles_that_are_made_up_do_not_reach_extended_attributes() {
+    let rig = Rig::new(OPEN).await;
+    let (mut client, root) = rig.mounted().await;
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    let number = client.getattr(&file).await.expect("attributes").number;
+    let looking = rig
+        .access
+        .look("tank", access::User::Command { name: "test" })
+        .await;
+    let filesystem = looking.expect("the filesystem").get();
+    // Too long for anything but a file of its own.
+    let value = vec![7; 60_000];
+    let set = filesystem.set_xattr(
+        number,
+        b"trusted.long",
+        &value,
+        XattrMode::Any,
+        Caller::new(0, 0),
+    );
+    set.await.expect("set");
+    let mut reached = 0;
+    for ino in 1..200_u64 {
+        let Ok(found) = filesystem.attributes(ino).await else {
+            continue;
+        };
+        if found.flags & filesystem::pflags::XATTR == 0 {
+            continue;
+        }
+        reached += 1;
+        // As the file's own handle, but for number and generation.
+        let mut forged = file.clone();
+        forged[12..20].copy_from_slice(&ino.to_be_bytes());
+        forged[20..28].copy_from_slice(&found.generation.to_be_bytes());
+        assert_eq!(client.getattr(&forged).await, Err(STALE));
+        let read = client.read(&user(1000), &forged, 0, 10).await;
+        assert_eq!(read, Err(STALE));
+        let made = client.create(&user(1000), &forged, b"mine", 1).await;
+        assert_eq!(made, Err(STALE));
+    }
+    assert_eq!(reached, 2, "the directory and what is in it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -847,6 +892,70 @@ async fn locks_are_kept_between_clients() {
         status(client.call(NLM, 4, 2, &ROOT, lock(1, 0, 1, 0, 0)).await),
         7
     );
+}
+
+/// A lock that nobody waits for any more is not granted when it comes free: it would be held for
+/// good.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_that_were_given_up_are_not_granted() {
+    let rig = Rig::new(OPEN).await;
+    let (mut client, root) = rig.mounted().await;
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    let range = |words: Words, process: u32| {
+        let words = words.opaque(b"machine").opaque(&file).opaque(b"owner");
+        words.u32(process).u64(0).u64(10)
+    };
+    let lock = |process, waits: u32| {
+        let words = Words::new().opaque(b"c").u32(waits).u32(1);
+        range(words, process).u32(0).u32(0)
+    };
+    let cancel = |process| range(Words::new().opaque(b"c").u32(1).u32(1), process);
+    let unlock = |process| range(Words::new().opaque(b"c"), process);
+    let status = |mut reply: Words| {
+        assert_eq!(reply.take_opaque(), b"c");
+        reply.take32()
+    };
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Ends {
+        ByCancel,
+        ByUnlock,
+        WithConnection,
+    }
+    for ends in [Ends::ByCancel, Ends::ByUnlock, Ends::WithConnection] {
+        assert_eq!(status(client.call(NLM, 4, 2, &ROOT, lock(1, 0)).await), 0);
+        let mut waiting = rig.client().await;
+        let record = client::record(9, NLM, 4, 2, &ROOT, &lock(2, 1));
+        waiting.stream.write_all(&record).await.expect("sent");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let begun = std::time::Instant::now();
+        match ends {
+            Ends::ByCancel => {
+                let cancelled = client.call(NLM, 4, 3, &ROOT, cancel(2)).await;
+                assert_eq!(status(cancelled), 0);
+            }
+            Ends::ByUnlock => {
+                let given_back = client.call(NLM, 4, 4, &ROOT, unlock(2)).await;
+                assert_eq!(status(given_back), 0);
+            }
+            Ends::WithConnection => {
+                drop(waiting);
+                waiting = rig.client().await;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+        if ends != Ends::WithConnection {
+            // It is told that it is blocked, long before it would be.
+            let (xid, mut reply) = waiting.reply().await;
+            let head = [(); 4].map(|()| reply.take32());
+            assert_eq!((xid, head, status(reply)), (9, [0; 4], 3));
+            assert!(begun.elapsed() < Duration::from_secs(3));
+        }
+        assert_eq!(status(client.call(NLM, 4, 4, &ROOT, unlock(1)).await), 0);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let free = status(client.call(NLM, 4, 2, &ROOT, lock(3, 0)).await);
+        assert_eq!(free, 0, "{ends:?}");
+        assert_eq!(status(client.call(NLM, 4, 4, &ROOT, unlock(3)).await), 0);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,5 @@
 //! Samba's server as a child process: started with the first share, told of changes, started again
-//! when it ends, stopped with the last share.
+//! when it ends, stopped with the last share, and where it cannot be told of a change.
 //!
 //! It never outlives us. Its standard input is a pipe that only we hold the other end of, and smbd
 //! in the foreground stops when that closes (`smbd_stdin_handler`, source3/smbd/server.c), so that
@@ -140,7 +140,15 @@ impl<'a> Keeper<'a> {
                     self.it_ended(Ok(status));
                     return;
                 }
-                _ => self.tell(&wanted).await,
+                _ => match self.tell(&wanted).await {
+                    Ok(()) => Ok(()),
+                    // It goes on sharing as before, what is to be withdrawn among it. Clients are
+                    // better off with nothing until it has been started again.
+                    Err(why) => {
+                        self.stop().await;
+                        Err(why)
+                    }
+                },
             },
             None => self.start(&wanted.shares).await,
         };
@@ -267,6 +275,9 @@ impl<'a> Keeper<'a> {
     }
 
     /// Tells the server that runs what has changed.
+    ///
+    /// # Errors
+    /// Where it may not have been told all: it is to be stopped then.
     async fn tell(&mut self, wanted: &Wanted) -> Result<(), String> {
         let Some(running) = &self.running else {
             return Ok(());
@@ -281,9 +292,10 @@ impl<'a> Keeper<'a> {
             .map_err(|why| format!("Samba's server cannot be told of changes: {why}"))?;
         for name in &wanted.closing {
             let close = ["smbd", "close-share", name.as_str()];
-            if let Err(why) = running.tools.run("smbcontrol", &close, None).await {
-                tracing::warn!("clients of the share '{name}' cannot be sent away: {why}");
-            }
+            let told = running.tools.run("smbcontrol", &close, None);
+            told.await.map_err(|why| {
+                format!("clients of the share '{name}' cannot be sent away: {why}")
+            })?;
         }
         if !wanted.closing.is_empty() {
             let gone = until_gone(&running.tools, &wanted.closing);
@@ -518,6 +530,47 @@ fn is_ours(pid: Pid, program: &str, conf: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A server that goes on with what it was told last would share what was withdrawn.
+    #[tokio::test]
+    async fn a_server_that_cannot_be_told_is_stopped() {
+        let nowhere = Path::new("/nowhere/that/could/be/written");
+        let smb = Smb::new(nowhere, "host", super::super::SmbListen::Off);
+        let mut command = Command::new("sleep");
+        command.arg("1000").stdin(Stdio::piped()).process_group(0);
+        let mut child = command.kill_on_drop(true).spawn().unwrap();
+        let pid = Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+        let mut keeper = Keeper::new(&smb);
+        keeper.running = Some(Running {
+            stdin: child.stdin.take(),
+            child,
+            pid,
+            tools: Tools {
+                smbd: "smbd".into(),
+                conf: nowhere.join("smb.conf"),
+            },
+            address: "127.0.0.1:1".parse().unwrap(),
+            since: Instant::now(),
+        });
+        let share = Share {
+            name: "still".into(),
+            path: "/still".into(),
+            words: Default::default(),
+        };
+        let wanted = Wanted {
+            shares: vec![share],
+            closing: vec!["withdrawn".into()],
+            stop: false,
+        };
+        keeper.do_as_wanted(wanted).await;
+        assert!(keeper.running.is_none() && keeper.again.is_some());
+        assert!(!lives(pid));
+        let server = smb.inner.lock().server.clone();
+        assert!(
+            matches!(server, super::super::Server::Fails(_)),
+            "{server:?}"
+        );
+    }
 
     #[test]
     fn processes_that_live_are_told_from_dead_ones() {

@@ -127,7 +127,8 @@ impl Smb {
         self.changed.subscribe()
     }
 
-    /// What the server is to do. What is to be closed is told once.
+    /// What the server is to do. What is to be closed is told once: a server that cannot be told is
+    /// stopped, which closes all.
     fn wanted(&self) -> Wanted {
         let mut inner = self.inner.lock();
         let shares = inner.sharing.values().filter_map(|sharing| match sharing {

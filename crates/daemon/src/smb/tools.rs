@@ -23,7 +23,7 @@ pub(super) struct Tools {
     /// The server.
     pub(super) smbd: PathBuf,
     /// The configuration that all are run with.
-    conf: PathBuf,
+    pub(super) conf: PathBuf,
 }
 
 impl Tools {

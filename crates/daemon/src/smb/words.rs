@@ -144,6 +144,9 @@ fn check_name(name: &str) -> Result<(), String> {
         || name.trim() != name
     {
         format!("a name has none of {NOT_IN_NAMES} and neither begins nor ends with a space")
+    } else if name.starts_with('-') {
+        // Samba's programs take it for an option.
+        "a name does not begin with '-'".to_owned()
     } else if RESERVED.contains(&name.to_lowercase().as_str()) {
         "the name means something else to Samba".to_owned()
     } else {
@@ -215,6 +218,7 @@ mod tests {
             ("name=", "1 to 80"),
             ("name=Homes", "something else"),
             ("name=%U", "none of"),
+            ("name=-d10", "begin with '-'"),
             ("user=@wheel", "not the name"),
             ("user=a b", "not the name"),
             ("user=", "not the name"),

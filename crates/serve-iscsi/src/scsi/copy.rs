@@ -7,7 +7,13 @@
 //! has proven, and whose reservations let it. Blocks of volumes of one pool are cloned, others are
 //! read and written. A command is answered when all is copied, also where it asks for an answer
 //! before that (IMMED).
+//!
+//! Before each piece a copy looks whether it may go on: reservations may have changed, the unit
+//! that it writes may have been reset, its command may have been aborted. It looks and writes
+//! under the `atomic` lock of the unit that it writes, so whoever took a right away and has had
+//! that lock for writing since ([`Unit::fence`]) knows that no piece is written any more.
 
+use super::execute::Stop;
 use super::inquiry::{self, Shape};
 use super::sense::Sense;
 use super::unit::{NexusId, Unit};
@@ -16,12 +22,14 @@ use crate::lun::LunError;
 use bytes::BytesMut;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most units of one command (CSCD descriptors).
 pub(crate) const UNITS_MAX: u16 = 16;
 /// Most segments of one command.
 pub(crate) const SEGMENTS_MAX: u16 = 64;
-/// Most bytes of one segment: nobody who aborts the command waits long.
+/// Most bytes of one segment, which may be cloned at once: nobody who aborts the command waits
+/// long.
 pub(crate) const SEGMENT_BYTES_MAX: u32 = 64 << 20;
 /// Longest list of descriptors, in bytes.
 pub(crate) const DESCRIPTORS_BYTES_MAX: u32 =
@@ -42,6 +50,20 @@ pub(crate) const THIS_UNIT: u16 = 0xffff;
 
 /// Finds a unit that the initiator may copy from or to.
 pub(crate) type FindUnit<'a> = dyn Fn(&Designator) -> Option<Arc<Unit>> + Send + Sync + 'a;
+
+/// Tells a copy that its command has been aborted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CopyStop(Arc<AtomicBool>);
+
+impl CopyStop {
+    pub(crate) fn stop(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
 
 /// A unit's name in page 83h: type and value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -277,6 +299,7 @@ impl Unit {
         find: &FindUnit<'_>,
         is_long: bool,
         list: &[u8],
+        stop: &CopyStop,
     ) -> Outcome {
         if list.is_empty() {
             return Outcome::good();
@@ -290,7 +313,7 @@ impl Unit {
         {
             return self.check(sense);
         }
-        let copied = self.copy_all(nexus, find, is_long, &list).await;
+        let copied = self.copy_all(nexus, find, is_long, &list, stop).await;
         let status = copied.map_or_else(Status::Failed, |()| Status::Ended);
         if let Some(result) = self.copies().find(nexus, is_long, list.list_id) {
             result.status = status;
@@ -308,6 +331,7 @@ impl Unit {
         find: &FindUnit<'_>,
         is_long: bool,
         list: &List,
+        stop: &CopyStop,
     ) -> Result<(), Sense> {
         let port = self
             .port_of(nexus)
@@ -324,10 +348,11 @@ impl Unit {
             if unit.as_ref().is_some_and(has_other_blocks) {
                 return Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST);
             }
-            units.push(unit);
+            units.push(unit.map(CopyUnit::new));
         }
+        let this = CopyUnit::new(Arc::clone(self));
         let unit_at = |index: u16| match index {
-            THIS_UNIT => Ok(self),
+            THIS_UNIT => Ok(&this),
             // One that no segment is about may be out of reach.
             index => match units.get(usize::from(index)) {
                 Some(Some(unit)) => Ok(unit),
@@ -338,9 +363,16 @@ impl Unit {
         for segment in &list.segments {
             let source = unit_at(segment.source)?;
             let destination = unit_at(segment.destination)?;
-            source.allows_copy(nexus, &port, false)?;
-            destination.allows_copy(nexus, &port, true)?;
-            let bytes = copy_segment(segment, source, destination).await?;
+            let may_go_on = || {
+                if stop.is_stopped() || destination.was_reset() {
+                    return Err(Sense::COPY_TARGET_NOT_REACHABLE);
+                }
+                source.unit.allows_copy(nexus, &port, false)?;
+                destination.unit.allows_copy(nexus, &port, true)
+            };
+            // Also where there is nothing to copy.
+            may_go_on()?;
+            let bytes = copy_segment(segment, &source.unit, &destination.unit, &may_go_on).await?;
             if let Some(result) = self.copies().find(nexus, is_long, list.list_id) {
                 result.segments += 1;
                 result.bytes += bytes;
@@ -373,11 +405,33 @@ impl Unit {
     }
 }
 
+/// A unit that a copy is from or to.
+struct CopyUnit {
+    unit: Arc<Unit>,
+    /// Its resets when the copy began.
+    resets: u64,
+}
+
+impl CopyUnit {
+    fn new(unit: Arc<Unit>) -> Self {
+        let resets = unit.resets();
+        Self { unit, resets }
+    }
+
+    fn was_reset(&self) -> bool {
+        self.unit.resets() != self.resets
+    }
+}
+
+/// Whether a copy may go on, asked under the `atomic` lock of the unit that it writes.
+type MayGoOn<'a> = dyn Fn() -> Result<(), Sense> + Send + Sync + 'a;
+
 /// Copies what a segment says; answers how many bytes.
 async fn copy_segment(
     segment: &Segment,
     source: &Arc<Unit>,
     destination: &Arc<Unit>,
+    may_go_on: &MayGoOn<'_>,
 ) -> Result<u64, Sense> {
     let counted = match segment.counts_destination {
         true => destination,
@@ -401,11 +455,14 @@ async fn copy_segment(
     };
     let from = start_in(source, segment.source_lba)?;
     let to = start_in(destination, segment.destination_lba)?;
-    let copied = copy_range(source, from, destination, to, length_bytes).await;
-    copied.map_err(|error| {
-        // For the log; the initiator hears that it was not this command's own doing.
-        destination.failure(&error);
-        Sense::COPY_THIRD_PARTY_FAILURE
+    let copied = copy_range(source, from, destination, to, length_bytes, may_go_on).await;
+    copied.map_err(|stop| match stop {
+        Stop::Check(sense) => sense,
+        Stop::Failed(error) => {
+            // For the log; the initiator hears that it was not this command's own doing.
+            destination.failure(&error);
+            Sense::COPY_THIRD_PARTY_FAILURE
+        }
     })?;
     Ok(length_bytes)
 }
@@ -417,18 +474,21 @@ async fn copy_range(
     destination: &Arc<Unit>,
     to: u64,
     length_bytes: u64,
-) -> Result<(), LunError> {
+    may_go_on: &MayGoOn<'_>,
+) -> Result<(), Stop> {
     let is_same = Arc::ptr_eq(source, destination);
     if is_same && from == to {
         return Ok(());
     }
     let overlaps = is_same && from < to + length_bytes && to < from + length_bytes;
     let is_backward = overlaps && to > from;
-    let durable = destination.is_write_through();
+    let mut durable = false;
     let mut done = 0;
     while done < length_bytes {
         let rest = length_bytes - done;
         let _shared = destination.atomic.read().await;
+        may_go_on().map_err(Stop::Check)?;
+        durable |= destination.is_write_through();
         if !overlaps {
             let cloned = destination
                 .storage()
@@ -451,7 +511,7 @@ async fn copy_range(
         }
         if data.len() as u64 != length {
             let reason = format!("a read of {length} bytes gave {}", data.len());
-            return Err(LunError::Internal { reason });
+            return Err(LunError::Internal { reason }.into());
         }
         let write = destination.storage().write(to + at, data.freeze(), durable);
         write.await?;

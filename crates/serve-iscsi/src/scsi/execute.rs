@@ -4,11 +4,11 @@
 //! [`Unit::execute`] the rest.
 
 use super::cdb::{Blocks, ByteCheck, Command};
-use super::copy::FindUnit;
+use super::copy::{CopyStop, FindUnit};
 use super::opcodes::{self, TABLE};
 use super::sense::{Sense, status};
 use super::unit::{NexusId, Unit};
-use super::{CHUNK_BYTES_MAX, Outcome, UNMAP_DESCRIPTORS_MAX, mode};
+use super::{CHUNK_BYTES_MAX, Outcome, UNMAP_DESCRIPTORS_MAX, mode, reservation};
 use crate::lun::LunError;
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
@@ -39,12 +39,12 @@ impl Unit {
         nexus: NexusId,
         command: &Command,
         data: &[u8],
-    ) -> Option<Done> {
+    ) -> Option<Outcome> {
         let outcome = match *command {
             Command::Read { blocks, .. } => {
                 let length_bytes = self.length_bytes(blocks);
                 if length_bytes == 0 {
-                    return Some(Outcome::good().into());
+                    return Some(Outcome::good());
                 }
                 let offset_bytes = self.offset_bytes(blocks.lba);
                 let data = self.storage().try_read(offset_bytes, length_bytes)?;
@@ -88,6 +88,10 @@ impl Unit {
                     Err(sense) => self.check(sense),
                 }
             }
+            // What is only in the cache has to be made stable.
+            Command::ModeSelect { is_long, .. } if self.ends_write_cache(data, is_long) => {
+                return None;
+            }
             Command::ModeSelect { is_long, .. } => match self.mode_select(nexus, data, is_long) {
                 Ok(()) => Outcome::good(),
                 Err(sense) => self.check(sense),
@@ -101,18 +105,18 @@ impl Unit {
             Command::PersistentReserveIn { action, allocation } => {
                 Outcome::parameters(self.persistent_reserve_in(action), allocation)
             }
-            Command::PersistentReserveOut { .. } if self.keeps_reservations() => return None,
+            // May have to wait for storage, or for what others write.
+            Command::PersistentReserveOut { action, .. }
+                if self.keeps_reservations() || reservation::aborts(action) =>
+            {
+                return None;
+            }
             Command::PersistentReserveOut {
                 action,
                 scope_and_type,
                 ..
             } => match self.persistent_reserve_out(nexus, action, scope_and_type, data) {
-                Ok(abort) => {
-                    return Some(Done {
-                        outcome: Outcome::good(),
-                        abort,
-                    });
-                }
+                Ok(()) => Outcome::good(),
                 Err(outcome) => outcome,
             },
             Command::ReportTargetPortGroups {
@@ -181,17 +185,18 @@ impl Unit {
             | Command::SynchronizeCache { .. }
             | Command::StartStopUnit { start: false } => return None,
         };
-        Some(outcome.into())
+        Some(outcome)
     }
 
     /// Carries a command out that [`execute_now`](Self::execute_now) did not. `find` finds the
-    /// units that the initiator may copy from and to.
+    /// units that the initiator may copy from and to; `stop` ends a copy early.
     pub(crate) async fn execute(
         self: Arc<Self>,
         nexus: NexusId,
         find: &FindUnit<'_>,
         command: Command,
         data: Bytes,
+        stop: &CopyStop,
     ) -> Done {
         match command {
             Command::PersistentReserveOut {
@@ -208,10 +213,28 @@ impl Unit {
                     Err(outcome) => outcome.into(),
                 }
             }
+            Command::ModeSelect { is_long, .. } => {
+                self.end_write_cache(nexus, &data, is_long).await.into()
+            }
             Command::ExtendedCopy { is_long, .. } => {
-                self.extended_copy(nexus, find, is_long, &data).await.into()
+                let copied = self.extended_copy(nexus, find, is_long, &data, stop);
+                copied.await.into()
             }
             _ => self.execute_on_storage(command, data).await.into(),
+        }
+    }
+
+    /// MODE SELECT that turns the write cache off: what was written before it is answered is on
+    /// stable storage then. Where that fails writes are stable from then on nevertheless.
+    async fn end_write_cache(&self, nexus: NexusId, list: &[u8], is_long: bool) -> Outcome {
+        if let Err(sense) = self.mode_select(nexus, list, is_long) {
+            return self.check(sense);
+        }
+        // Writes that took no notice of it are done.
+        self.fence().await;
+        match self.storage().flush().await {
+            Ok(()) => Outcome::good(),
+            Err(error) => self.failure(&error),
         }
     }
 
@@ -254,8 +277,7 @@ impl Unit {
                 blocks,
                 force_unit_access,
             } => {
-                let durable = force_unit_access || self.is_write_through();
-                self.write(blocks.lba, data, durable).await?;
+                self.write(blocks.lba, data, force_unit_access).await?;
             }
             Command::WriteVerify { blocks, check } => {
                 self.write(blocks.lba, data.clone(), true).await?;
@@ -271,9 +293,9 @@ impl Unit {
                 force_unit_access,
             } => {
                 if blocks.count > 0 {
-                    let durable = force_unit_access || self.is_write_through();
                     let length_bytes = self.length_bytes(blocks);
                     let _exclusive = self.atomic.write().await;
+                    let durable = force_unit_access || self.is_write_through();
                     let mut data = data;
                     let expected = data.split_to(length_bytes);
                     self.compare(blocks.lba, length_bytes, &expected).await?;
@@ -286,10 +308,10 @@ impl Unit {
                 force_unit_access,
             } => {
                 if blocks.count > 0 {
-                    let durable = force_unit_access || self.is_write_through();
                     let length_bytes = self.length_bytes(blocks);
                     let offset_bytes = self.offset_bytes(blocks.lba);
                     let _exclusive = self.atomic.write().await;
+                    let durable = force_unit_access || self.is_write_through();
                     let present = storage.read(offset_bytes, length_bytes).await?;
                     let mut merged = BytesMut::from(&data[..]);
                     let present = present.iter().flat_map(|piece| piece.iter());
@@ -305,13 +327,18 @@ impl Unit {
                 unmap,
                 no_data,
             } => {
-                let durable = self.is_write_through();
                 let offset_bytes = self.offset_bytes(blocks.lba);
                 let length_bytes = self.length_bytes(blocks) as u64;
                 let _shared = self.atomic.read().await;
+                let durable = self.is_write_through();
                 let is_zero = no_data || data.iter().all(|byte| *byte == 0);
                 match (is_zero, unmap) {
-                    (true, true) => storage.unmap(offset_bytes, length_bytes).await?,
+                    (true, true) => {
+                        storage.unmap(offset_bytes, length_bytes).await?;
+                        if durable {
+                            storage.flush().await?;
+                        }
+                    }
                     (true, false) => {
                         let write = storage.write_zeroes(offset_bytes, length_bytes, durable);
                         write.await?;
@@ -334,14 +361,22 @@ impl Unit {
     }
 
     /// Writes data from a block on. Data that was cut may end inside a block: the rest of that
-    /// block stays as it is.
-    async fn write(&self, lba: u64, mut data: Bytes, durable: bool) -> Result<(), LunError> {
+    /// block stays as it is. It is stable where that is asked for, or there is no write cache.
+    async fn write(
+        &self,
+        lba: u64,
+        mut data: Bytes,
+        force_unit_access: bool,
+    ) -> Result<(), LunError> {
+        // Asked under the lock: see `end_write_cache`.
+        let is_durable = || force_unit_access || self.is_write_through();
         let offset_bytes = self.offset_bytes(lba);
         let cut_bytes = data.len() % self.block_bytes() as usize;
         let rest = data.split_off(data.len() - cut_bytes);
         let rest_at = offset_bytes + data.len() as u64;
         if !data.is_empty() {
             let _shared = self.atomic.read().await;
+            let durable = is_durable();
             self.storage().write(offset_bytes, data, durable).await?;
         }
         if !rest.is_empty() {
@@ -353,6 +388,7 @@ impl Unit {
             let present = present.concat();
             block.extend_from_slice(present.get(rest.len()..).unwrap_or_default());
             let block = block.freeze();
+            let durable = is_durable();
             self.storage().write(rest_at, block, durable).await?;
         }
         Ok(())
@@ -468,6 +504,9 @@ impl Unit {
         for (offset_bytes, length_bytes) in ranges {
             self.storage().unmap(offset_bytes, length_bytes).await?;
         }
+        if self.is_write_through() {
+            self.storage().flush().await?;
+        }
         Ok(())
     }
 
@@ -506,7 +545,7 @@ impl Unit {
 }
 
 /// Why a command stops.
-enum Stop {
+pub(super) enum Stop {
     Failed(LunError),
     Check(Sense),
 }

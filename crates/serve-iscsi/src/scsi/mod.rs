@@ -10,8 +10,10 @@
 //!
 //! Lock order: a target's unit map, then a unit's state; neither is held across an await. A unit's
 //! `atomic` lock (an async one) is taken by writes for reading and by COMPARE AND WRITE and
-//! ORWRITE for writing, so that these are atomic towards all other writes. Its `kept` lock (async)
-//! is held over a change of persistent reservations that is stored, before its state.
+//! ORWRITE for writing, so that these are atomic towards all other writes; and for a moment by
+//! whoever takes rights from others, so that writes which were let in before are done. Its `kept`
+//! lock (async) is held over a change of persistent reservations that is stored or aborts commands,
+//! before its state.
 
 mod cdb;
 mod copy;
@@ -26,7 +28,7 @@ mod tests;
 mod unit;
 
 pub(crate) use cdb::Command;
-pub(crate) use copy::{Designator, decode_for_fuzzing as decode_copy_for_fuzzing};
+pub(crate) use copy::{CopyStop, Designator, decode_for_fuzzing as decode_copy_for_fuzzing};
 pub(crate) use execute::Done;
 pub(crate) use inquiry::{decode_lun, luns as report_luns, standard_without_unit};
 pub(crate) use reservation::{InitiatorPort, decode_for_fuzzing as decode_reservation_for_fuzzing};

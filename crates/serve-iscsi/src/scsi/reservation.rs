@@ -260,6 +260,11 @@ impl OutParameters {
     }
 }
 
+/// Whether a service action aborts commands of others.
+pub(super) fn aborts(action: u8) -> bool {
+    action == action::PREEMPT_AND_ABORT
+}
+
 /// Service actions of PERSISTENT RESERVE OUT, by their codes.
 mod action {
     pub(super) const REGISTER: u8 = 0;
@@ -422,6 +427,7 @@ impl Reservations {
         if registers && parameters.persists && !self.can_persist {
             return Err(BAD);
         }
+        let was_registered = self.registrants.contains_key(port);
         let effects = match action {
             action::REGISTER => match parameters.others {
                 None => self.register(port, Some(key), action_key),
@@ -455,7 +461,8 @@ impl Reservations {
             }
             _ => Err(Refusal::Check(Sense::cdb_field(1))),
         }?;
-        if registers {
+        // One that is not registered, and does not become it, has no say.
+        if registers && (was_registered || self.registrants.contains_key(port)) {
             self.persists = parameters.persists;
         }
         Ok(effects)

@@ -131,7 +131,7 @@ impl World {
             Err(outcome) => return outcome,
         };
         match self.unit.execute_now(nexus, &command, data) {
-            Some(done) => done.outcome,
+            Some(outcome) => outcome,
             None => self.execute(nexus, command, data),
         }
     }
@@ -140,7 +140,7 @@ impl World {
     fn execute(&self, nexus: NexusId, command: Command, data: &[u8]) -> Outcome {
         let unit = self.unit.clone();
         let data = Bytes::copy_from_slice(data);
-        block_on(unit.execute(nexus, &|_| None, command, data)).outcome
+        block_on(unit.execute(nexus, &|_| None, command, data, &CopyStop::default())).outcome
     }
 
     fn good(&self, cdb: &[u8], data: &[u8]) -> Vec<u8> {
@@ -384,8 +384,21 @@ fn modes_change_what_writes_do() {
     let mut caching = world.good(&[0x1a, 0x08, 0x08, 0, 255, 0], &[])[4..].to_vec();
     caching[2] = 0;
     select(&caching);
+    // What was written before is stable when this is answered, and all that comes after.
+    assert_eq!(world.calls(), ["flush"]);
+    select(&caching);
+    assert_eq!(world.calls(), [""; 0]);
     world.good(&cdb16(0x8a, 0, 0, 1), &[1; 512]);
     assert_eq!(world.calls(), ["write 0 512 true"]);
+    world.good(&cdb16(0x93, 8, 8, 8), &[0; 512]);
+    assert_eq!(world.calls(), ["unmap 4096 4096", "flush"]);
+    let mut list = [0; 24];
+    list[3] = 16;
+    list[7] = 16;
+    list[19] = 8;
+    let unmap = [0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+    world.good(&unmap, &list);
+    assert_eq!(world.calls(), ["unmap 0 4096", "flush"]);
     let mut control = world.good(&[0x1a, 0x08, 0x0a, 0, 255, 0], &[])[4..].to_vec();
     control[2] |= 4;
     control[4] |= 8;
@@ -483,7 +496,7 @@ proptest! {
             let mut data = random.clone();
             data.resize(length as usize, 0x5a);
             let outcome = match world.unit.execute_now(A, &command, &data) {
-                Some(done) => done.outcome,
+                Some(outcome) => outcome,
                 None => world.execute(A, command, &data),
             };
             prop_assert_eq!(outcome.status == status::CHECK_CONDITION, outcome.sense.is_some());

@@ -122,6 +122,8 @@ pub(crate) struct Unit {
     kept: tokio::sync::Mutex<Option<String>>,
     /// Copies whose results may be asked for.
     copies: Mutex<CopyResults>,
+    /// How often it was reset.
+    resets: AtomicU64,
     /// What sessions that have ended have done.
     pub(crate) ended_traffic: Ended,
     /// See the head of [`super`].
@@ -201,6 +203,7 @@ impl Unit {
             state: Mutex::new(state),
             kept: tokio::sync::Mutex::new(kept),
             copies: Mutex::default(),
+            resets: AtomicU64::new(0),
             ended_traffic: Ended::default(),
             atomic: tokio::sync::RwLock::default(),
             storage,
@@ -279,14 +282,26 @@ impl Unit {
     }
 
     /// LOGICAL UNIT RESET (SAM-5 section 6.3.3): modes and RESERVE fall back, persistent
-    /// reservations stay. Commands are the sessions' business.
+    /// reservations stay. Commands are the sessions' business, but for copies that others sent to
+    /// other units: these end at the next [`fence`](Self::fence).
     pub(crate) fn reset(&self) {
+        self.resets.fetch_add(1, Ordering::AcqRel);
         self.change(|state| {
             state.reserved_by = None;
             state.modes = ModeParameters::default();
             // The nexus that asked knows, but SAM has it told as well.
             state.establish_for_others(None, Sense::POWER_ON_OR_RESET);
         });
+    }
+
+    pub(super) fn resets(&self) -> u64 {
+        self.resets.load(Ordering::Acquire)
+    }
+
+    /// Waits for all that is being written now, by whomever. What is written later has seen what
+    /// this unit lets whom do as it was when this was called, or later.
+    pub(crate) async fn fence(&self) {
+        drop(self.atomic.write().await);
     }
 
     /// Lets a command in, or ends it.
@@ -456,6 +471,13 @@ impl Unit {
         mode::sense(query, modes, is_read_only, count, bytes)
     }
 
+    /// Whether a MODE SELECT turns the write cache off.
+    pub(super) fn ends_write_cache(&self, list: &[u8], is_long: bool) -> bool {
+        let modes = self.state.lock().modes;
+        let selected = mode::select(list, is_long, modes, self.shape.block_bytes);
+        modes.write_cache && selected.is_ok_and(|modes| !modes.write_cache)
+    }
+
     pub(super) fn mode_select(
         &self,
         nexus: NexusId,
@@ -502,25 +524,27 @@ impl Unit {
         self.storage.reservation_store().is_some()
     }
 
-    /// PERSISTENT RESERVE OUT; returns the nexuses whose commands are to be aborted.
+    /// PERSISTENT RESERVE OUT other than PREEMPT AND ABORT, where nothing is kept.
     pub(super) fn persistent_reserve_out(
         &self,
         nexus: NexusId,
         action: u8,
         scope_and_type: u8,
         list: &[u8],
-    ) -> Result<Vec<NexusId>, Outcome> {
+    ) -> Result<(), Outcome> {
         let parameters = OutParameters::decode(action, list).map_err(|sense| self.check(sense))?;
         let result = self.change(|state| {
             let (changed, effects) = state.perform(nexus, action, scope_and_type, parameters)?;
-            Ok(state.put_in_force(changed, effects))
+            state.put_in_force(changed, effects);
+            Ok(())
         });
         result.map_err(|refusal| self.refused(refusal))
     }
 
-    /// The same where reservations outlive the process: what is to be kept is on stable storage
-    /// before anybody is told, or sees it. A crash in between leaves what the initiator asked for
-    /// and was not told of.
+    /// PERSISTENT RESERVE OUT; returns the nexuses whose commands are to be aborted. Where
+    /// reservations outlive the process, what is to be kept is on stable storage before anybody is
+    /// told, or sees it: a crash in between leaves what the initiator asked for and was not told
+    /// of.
     pub(super) async fn persistent_reserve_out_kept(
         &self,
         nexus: NexusId,
@@ -528,9 +552,6 @@ impl Unit {
         scope_and_type: u8,
         list: &[u8],
     ) -> Result<Vec<NexusId>, Outcome> {
-        let Some(store) = self.storage.reservation_store() else {
-            return self.persistent_reserve_out(nexus, action, scope_and_type, list);
-        };
         let parameters = OutParameters::decode(action, list).map_err(|sense| self.check(sense))?;
         // Nobody else changes reservations meanwhile.
         let mut kept = self.kept.lock().await;
@@ -539,13 +560,23 @@ impl Unit {
             state.perform(nexus, action, scope_and_type, parameters)
         };
         let (changed, effects) = performed.map_err(|refusal| self.refused(refusal))?;
-        let text = changed.stored();
-        if text != *kept {
+        if let Some(store) = self.storage.reservation_store()
+            && let text = changed.stored()
+            && text != *kept
+        {
             let stored = store.store(text.clone()).await;
             stored.map_err(|error| self.failure(&error))?;
             *kept = text;
         }
-        Ok(self.change(|state| state.put_in_force(changed, effects)))
+        let preempts = !effects.abort.is_empty();
+        let nexuses = self.change(|state| state.put_in_force(changed, effects));
+        drop(kept);
+        if preempts {
+            // A victim may be copying to this unit by a command that it sent to another one, with
+            // no session here.
+            self.fence().await;
+        }
+        Ok(nexuses)
     }
 
     fn refused(&self, refusal: Refusal) -> Outcome {

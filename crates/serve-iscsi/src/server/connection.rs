@@ -464,27 +464,50 @@ impl Driver {
     async fn run(mut self) -> Result<(), ConnectionError> {
         let result = poll_fn(|context| self.poll(context)).await;
         self.session.close();
-        for wire in &mut self.wires {
-            let session = &mut self.session;
-            // Whatever is left to say is said, if the initiator listens.
-            let last_words = tokio::time::timeout(CLOSE_TIMEOUT, async {
-                poll_fn(|context| wire.poll_write(session, context)).await?;
-                wire.connection.socket.shutdown().await
-            });
-            // If it is gone already, so much the better: that is what comes next.
-            let _ = last_words.await;
-        }
+        let last_words = self.say_last_words();
+        // If an initiator is gone already, so much the better: that is what comes next.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, last_words).await;
         self.drain().await;
         drop(self.registration);
         result
     }
 
-    /// Waits until nothing runs any more; others' aborts are answered meanwhile.
+    /// Sends by all connections what is left to say, if the initiator listens. What runs goes on
+    /// meanwhile: it may hold locks of the volume, or of its pool, that others wait for.
+    async fn say_last_words(&mut self) {
+        let mut is_said = vec![false; self.wires.len()];
+        poll_fn(|context| {
+            self.poll_running_on(context);
+            for (wire, is_said) in self.wires.iter_mut().zip(&mut is_said) {
+                if *is_said {
+                    continue;
+                }
+                let mut last = wire.poll_write(&mut self.session, context);
+                if let Poll::Ready(Ok(())) = last {
+                    last = Pin::new(&mut wire.connection.socket).poll_shutdown(context);
+                }
+                // Also where it failed.
+                *is_said = last.is_ready();
+            }
+            match is_said.iter().all(|is_said| *is_said) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+    }
+
+    /// Lets what runs go on when nothing is received any more; others' aborts are answered.
+    fn poll_running_on(&mut self, context: &mut Context<'_>) {
+        self.poll_control(context);
+        self.poll_running(context);
+        self.run_actions(context);
+    }
+
+    /// Waits until nothing runs any more.
     async fn drain(&mut self) {
         poll_fn(|context| {
-            self.poll_control(context);
-            self.poll_running(context);
-            self.run_actions(context);
+            self.poll_running_on(context);
             if self.running.is_empty() {
                 Poll::Ready(())
             } else {
@@ -693,11 +716,12 @@ impl Driver {
                     unit,
                     command,
                     data,
+                    stop,
                 } => {
                     let Some(nexus) = self.registration.nexus.clone() else {
                         continue;
                     };
-                    let mut run = nexus.execute(unit, command, data).boxed();
+                    let mut run = nexus.execute(unit, command, data, stop).boxed();
                     // Many have nothing to wait for: these need no place among the others.
                     match run.poll_unpin(context) {
                         Poll::Ready(done) => self.session.complete(task, done),
@@ -710,6 +734,7 @@ impl Driver {
                     ticket,
                     nexuses,
                     lun,
+                    fenced,
                 } => {
                     let mut waiting = Vec::new();
                     self.targets.tell_nexuses(&nexuses, || {
@@ -721,6 +746,9 @@ impl Driver {
                         for is_done in waiting {
                             // A session that has ended has no commands any more.
                             let _ = is_done.await;
+                        }
+                        for unit in fenced {
+                            unit.fence().await;
                         }
                         Event::Elsewhere(ticket)
                     };

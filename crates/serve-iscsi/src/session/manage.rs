@@ -2,9 +2,10 @@
 
 use super::{Action, LineId, Phase, Session, TEXT_BYTES_MAX, TaskId, Ticket};
 use crate::pdu::{Frame, Header, RejectReason, TAG_NONE, flag, target_opcode};
-use crate::scsi::{NexusId, decode_lun};
+use crate::scsi::{NexusId, Unit, decode_lun};
 use crate::text;
 use bytes::Bytes;
+use std::sync::Arc;
 
 /// An abort under way: who waits, and for what.
 #[derive(Debug)]
@@ -30,6 +31,16 @@ enum Waiter {
     Session(Ticket),
     /// PREEMPT AND ABORT.
     Task(TaskId),
+}
+
+/// What an abort is about besides own commands.
+#[derive(Debug, Default)]
+struct Elsewhere {
+    /// Other sessions, and which commands of theirs: those on this unit, or all.
+    nexuses: Vec<NexusId>,
+    lun: Option<u16>,
+    /// Units that nobody copies to any more.
+    fenced: Vec<Arc<Unit>>,
 }
 
 /// Functions (RFC 7143 section 11.5.1).
@@ -101,28 +112,40 @@ impl Session {
                             serial: task.serial,
                         };
                         let running = self.abort_tasks(vec![id]);
-                        self.add_abort(Waiter::Request(line, tag), running, Vec::new(), None);
+                        self.add_abort(Waiter::Request(line, tag), running, Elsewhere::default());
                     }
                 }
             }
             function::ABORT_TASK_SET => {
                 let running = self.abort_all(lun);
-                self.add_abort(Waiter::Request(line, tag), running, Vec::new(), None);
+                self.add_abort(Waiter::Request(line, tag), running, Elsewhere::default());
             }
             function::CLEAR_TASK_SET => {
                 let running = self.abort_all(lun);
-                let others = nexus.clear_task_set(lun);
-                self.add_abort(Waiter::Request(line, tag), running, others, lun);
+                let elsewhere = Elsewhere {
+                    nexuses: nexus.clear_task_set(lun),
+                    lun,
+                    fenced: Vec::new(),
+                };
+                self.add_abort(Waiter::Request(line, tag), running, elsewhere);
             }
             function::LOGICAL_UNIT_RESET => {
                 let running = self.abort_all(lun);
-                let others = nexus.reset(lun);
-                self.add_abort(Waiter::Request(line, tag), running, others, lun);
+                let elsewhere = Elsewhere {
+                    nexuses: nexus.reset(lun),
+                    lun,
+                    fenced: nexus.units_of(lun),
+                };
+                self.add_abort(Waiter::Request(line, tag), running, elsewhere);
             }
             function::TARGET_WARM_RESET => {
                 let running = self.abort_all(None);
-                let others = nexus.reset(None);
-                self.add_abort(Waiter::Request(line, tag), running, others, None);
+                let elsewhere = Elsewhere {
+                    nexuses: nexus.reset(None),
+                    lun: None,
+                    fenced: nexus.units_of(None),
+                };
+                self.add_abort(Waiter::Request(line, tag), running, elsewhere);
             }
             function::TASK_REASSIGN => {
                 self.answer_task_management(line, tag, Response::ReassignNotSupported);
@@ -162,6 +185,9 @@ impl Session {
             };
             if matches!(task.phase, Phase::Running) {
                 task.is_aborted = true;
+                if let Some(stop) = &task.stop {
+                    stop.stop();
+                }
                 running.push(id);
             } else {
                 ended.push(id.tag);
@@ -175,20 +201,21 @@ impl Session {
         running
     }
 
-    fn add_abort(
-        &mut self,
-        waiter: Waiter,
-        running: Vec<TaskId>,
-        others: Vec<NexusId>,
-        lun: Option<u16>,
-    ) {
-        let elsewhere = (!others.is_empty()).then(|| {
+    fn add_abort(&mut self, waiter: Waiter, running: Vec<TaskId>, elsewhere: Elsewhere) {
+        let Elsewhere {
+            nexuses,
+            lun,
+            fenced,
+        } = elsewhere;
+        let is_elsewhere = !nexuses.is_empty() || !fenced.is_empty();
+        let elsewhere = is_elsewhere.then(|| {
             let ticket = Ticket(self.next_ticket);
             self.next_ticket += 1;
             self.actions.push_back(Action::AbortElsewhere {
                 ticket,
-                nexuses: others,
+                nexuses,
                 lun,
+                fenced,
             });
             ticket
         });
@@ -207,14 +234,18 @@ impl Session {
         nexuses: Vec<NexusId>,
         lun: [u8; 8],
     ) {
-        let lun = decode_lun(lun);
-        self.add_abort(Waiter::Task(id), Vec::new(), nexuses, lun);
+        let elsewhere = Elsewhere {
+            nexuses,
+            lun: decode_lun(lun),
+            fenced: Vec::new(),
+        };
+        self.add_abort(Waiter::Task(id), Vec::new(), elsewhere);
     }
 
     /// Another session wants commands aborted; [`Action::Aborted`] tells when they have ended.
     pub(crate) fn abort_for(&mut self, ticket: Ticket, lun: Option<u16>) {
         let running = self.abort_all(lun);
-        self.add_abort(Waiter::Session(ticket), running, Vec::new(), None);
+        self.add_abort(Waiter::Session(ticket), running, Elsewhere::default());
     }
 
     /// Other sessions have aborted what they were asked to.
@@ -446,11 +477,17 @@ impl Session {
                         tag,
                         line: ends,
                     };
-                    self.add_abort(waiter, running, Vec::new(), None);
+                    self.add_abort(waiter, running, Elsewhere::default());
                 }
             },
             _ => self.reject(line, header, RejectReason::InvalidField),
         }
+    }
+
+    /// Whether a connection of several is to end as soon as none of its commands runs any more.
+    pub(super) fn is_line_logging_out(&self, id: LineId) -> bool {
+        let mut aborts = self.aborts.iter();
+        aborts.any(|abort| matches!(abort.waiter, Waiter::Logout { line, .. } if line == id))
     }
 
     fn answer_logout(&mut self, line: LineId, tag: u32, response: u8) {

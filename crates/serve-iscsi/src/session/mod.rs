@@ -10,7 +10,7 @@
 //! answers of a command go by the connection that it came by (`connection allegiance`). A
 //! connection that is lost ends the session, as ErrorRecoveryLevel 0 wants it; one that logs out,
 //! or that is logged in anew with the same CID, ends alone, once none of its commands runs any
-//! more.
+//! more; what it sent that waits for older requests of other connections is not begun.
 //!
 //! Life of a command:
 //!
@@ -44,8 +44,8 @@ pub(crate) use memory::{OUTPUT_FREE_BYTES, base_bytes};
 use crate::budget::Share;
 use crate::pdu::{Frame, Header, Opcode, RejectReason, TAG_NONE, flag, serial_less, target_opcode};
 use crate::scsi::{
-    CHUNK_BYTES_MAX, Command, Done, NexusId, Outcome, SENSE_BYTES_MAX, Sense, TRANSFER_BYTES_MAX,
-    Unit, decode_lun, status,
+    CHUNK_BYTES_MAX, Command, CopyStop, Done, NexusId, Outcome, SENSE_BYTES_MAX, Sense,
+    TRANSFER_BYTES_MAX, Unit, decode_lun, status,
 };
 use crate::target::Nexus;
 use access::{Traffic, TrafficKind};
@@ -86,13 +86,16 @@ pub(crate) enum Action {
         unit: Arc<Unit>,
         command: Command,
         data: Bytes,
+        stop: CopyStop,
     },
-    /// Have other sessions abort their commands on a unit (all units if `None`), then call
+    /// Have other sessions abort their commands on a unit (all units if `None`), see to it that
+    /// copies to `fenced` units have ended ([`Unit::fence`]), then call
     /// [`Session::elsewhere_done`].
     AbortElsewhere {
         ticket: Ticket,
         nexuses: Vec<NexusId>,
         lun: Option<u16>,
+        fenced: Vec<Arc<Unit>>,
     },
     /// The commands that [`Session::abort_for`] was about have ended.
     Aborted { ticket: Ticket },
@@ -147,6 +150,8 @@ struct Task {
     needs_bytes: u64,
     /// It runs, but nobody waits for its answer any more.
     is_aborted: bool,
+    /// Ends it early, where it is a copy that runs.
+    stop: Option<CopyStop>,
 }
 
 /// What the initiator expects to be transferred.
@@ -282,11 +287,21 @@ impl Session {
         if self.held.len() >= held_max || !has_room {
             return Err(ProtocolError::MissingRequest);
         }
-        self.held.entry(cmd_sn).or_insert((line, frame));
+        // One whose connection has ended is sent again by another.
+        let present = self.held.get(&cmd_sn);
+        if present.is_none_or(|(before, _)| self.is_line_closing(*before)) {
+            self.held.insert(cmd_sn, (line, frame));
+        }
         Ok(())
     }
 
     fn dispatch(&mut self, line: LineId, frame: Frame) -> Result<(), ProtocolError> {
+        // It has had its number, and is aborted with its connection.
+        if self.is_line_closing(line)
+            || (self.is_line_logging_out(line) && frame.header.opcode() != Opcode::NopOut)
+        {
+            return Ok(());
+        }
         match frame.header.opcode() {
             Opcode::ScsiCommand => self.command(line, frame)?,
             Opcode::DataOut => self.data_out(line, frame),
@@ -576,6 +591,7 @@ impl Session {
                     held,
                     needs_bytes: 0,
                     is_aborted: false,
+                    stop: None,
                 };
                 self.insert(tag, task);
                 return Ok(());
@@ -607,7 +623,7 @@ impl Session {
             // The fast path: nothing in flight that order could matter to.
             needs_bytes = 0;
             held.extra_bytes += paid_bytes;
-            if self.try_now(tag, serial, lun, expected, &unit, &command, &[], held) {
+            if self.try_now(tag, expected, &unit, &command, &[], held) {
                 return Ok(());
             }
         }
@@ -632,6 +648,7 @@ impl Session {
             held,
             needs_bytes,
             is_aborted: false,
+            stop: None,
         };
         self.insert(tag, task);
         if !expects_unsolicited {
@@ -649,15 +666,9 @@ impl Session {
     }
 
     /// Carries a command out at once and answers it, if that is possible. It is not in the books.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of a task that is none yet"
-    )]
     fn try_now(
         &mut self,
         tag: u32,
-        serial: u64,
-        lun: [u8; 8],
         expected: Expected,
         unit: &Arc<Unit>,
         command: &Command,
@@ -667,30 +678,10 @@ impl Session {
         let Some(nexus) = &self.nexus else {
             return false;
         };
-        let Some(done) = nexus.execute_now(unit, command, data) else {
+        let Some(outcome) = nexus.execute_now(unit, command, data) else {
             return false;
         };
-        if done.abort.is_empty() {
-            self.answer(tag, expected, done.outcome, held);
-        } else {
-            // PREEMPT AND ABORT: answered when the others' commands have ended.
-            let task = Task {
-                serial,
-                lun,
-                attribute: Attribute::Simple,
-                phase: Phase::Running,
-                job: None,
-                transfer: None,
-                early: Some(done.outcome),
-                expected,
-                held,
-                needs_bytes: 0,
-                is_aborted: false,
-            };
-            self.insert(tag, task);
-            let nexuses = done.abort;
-            self.abort_elsewhere_for_task(TaskId { tag, serial }, nexuses, lun);
-        }
+        self.answer(tag, expected, outcome, held);
         true
     }
 
@@ -820,15 +811,17 @@ impl Session {
             Some(transfer) => transfer.into_data(),
             None => Bytes::new(),
         };
-        let (lun, expected, serial, held) = (task.lun, task.expected, task.serial, task.held);
+        let (expected, held) = (task.expected, task.held);
         // The answer is composed with the command out of the way, so that the window it
         // reports has the command's place free again.
         let taken = self.take(id.tag);
-        if self.try_now(id.tag, serial, lun, expected, &unit, &command, &data, held) {
+        if self.try_now(id.tag, expected, &unit, &command, &data, held) {
             self.after_end();
             return;
         }
-        if let Some(task) = taken {
+        let stop = CopyStop::default();
+        if let Some(mut task) = taken {
+            task.stop = Some(stop.clone());
             self.insert(id.tag, task);
         }
         self.actions.push_back(Action::Run {
@@ -836,6 +829,7 @@ impl Session {
             unit,
             command,
             data,
+            stop,
         });
     }
 

@@ -78,13 +78,18 @@ impl World {
     }
 
     fn initiator(&self, number: u8, parameters: Parameters) -> Initiator {
+        self.initiator_of(IQN, 2, number, parameters)
+    }
+
+    /// The same of another target, which has so many units.
+    fn initiator_of(&self, iqn: &str, luns: u8, number: u8, parameters: Parameters) -> Initiator {
         let port = crate::scsi::InitiatorPort {
             name: format!("iqn.i{number}"),
             isid: [0; 6],
         };
         let (sender, control) = mpsc::unbounded_channel();
         let peer = "127.0.0.1:1".parse().unwrap();
-        let iqn = Some(IQN.into());
+        let iqn = Some(iqn.into());
         let base = base_bytes(&parameters);
         let register = self.targets.register(iqn, port, None, peer, sender, base);
         let (registration, share) = block_on(register).unwrap();
@@ -109,7 +114,7 @@ impl World {
             cmd_sn: 1,
         };
         // The unit attention that a new session meets on each unit.
-        for lun in 0..2 {
+        for lun in 0..luns {
             assert_eq!(initiator.command_on(lun, 0, &[0; 6]).sense(), (6, 0x29, 0));
         }
         initiator
@@ -220,11 +225,12 @@ impl Initiator {
                 unit,
                 command,
                 data,
+                stop,
             } = action
             else {
                 panic!("{action:?}");
             };
-            let done = block_on(self.nexus().execute(unit, command, data));
+            let done = block_on(self.nexus().execute(unit, command, data, stop));
             self.session.complete(task, done);
         }
     }
@@ -575,11 +581,12 @@ fn reset_reaches_other_sessions() {
         ticket,
         nexuses,
         lun,
+        fenced,
     }) = a.session.next_action()
     else {
         panic!("the other session was not asked");
     };
-    assert_eq!((nexuses.len(), lun), (1, Some(0)));
+    assert_eq!((nexuses.len(), lun, fenced.len()), (1, Some(0), 1));
     b.session.abort_for(Ticket(1), lun);
     assert!(b.session.next_action().is_none());
     b.session.complete(running[0], Outcome::good());
@@ -807,8 +814,9 @@ fn run_all(initiator: &mut Initiator) {
                 unit,
                 command,
                 data,
+                stop,
             } => {
-                let done = block_on(initiator.nexus().execute(unit, command, data));
+                let done = block_on(initiator.nexus().execute(unit, command, data, stop));
                 initiator.session.complete(task, done);
             }
             Action::AbortElsewhere { ticket, .. } => initiator.session.elsewhere_done(ticket),

@@ -4,7 +4,8 @@
 //!
 //! Locks are between clients of this server. Whoever waits for one is answered when it comes free,
 //! or after some seconds that it is blocked: it asks again then, as all clients do. Nobody is
-//! called back, so a client needs no port that can be reached.
+//! called back, so a client needs no port that can be reached. Whoever gives up while it waits, or
+//! loses its connection, is not granted anything later.
 //!
 //! A restart forgets all locks. Clients are not told, as no status monitor of ours calls theirs;
 //! what they lock again of their own accord (`reclaim`) they get unless it is taken.
@@ -23,7 +24,7 @@ use crate::object::Error;
 use crate::rpc::{Credential, Outcome};
 use crate::share::{Entered, Refused, Shares};
 use crate::xdr::{Reader, Result, Writer};
-use table::{Denied, Lock, Owner, Range, Table};
+use table::{Denied, Lock, Owner, Range, Table, Waiter};
 
 /// The program's number.
 pub(crate) const PROGRAM: u32 = 100_021;
@@ -82,7 +83,7 @@ pub(crate) enum Request {
         waits: bool,
     },
     Cancel {
-        cookie: Bytes,
+        wanted: Wanted,
     },
     Unlock {
         wanted: Wanted,
@@ -165,8 +166,8 @@ impl Request {
             3 => {
                 let cookie = cookie(reader)?;
                 let (_waits, _exclusive) = (reader.bool()?, reader.bool()?);
-                let Wanted { cookie, .. } = Wanted::read(cookie, reader)?;
-                Self::Cancel { cookie }
+                let wanted = Wanted::read(cookie, reader)?;
+                Self::Cancel { wanted }
             }
             4 => {
                 let cookie = cookie(reader)?;
@@ -304,20 +305,31 @@ impl Locks {
                 is_exclusive,
                 waits,
             } => {
+                let lock = wanted.lock(peer.ip(), is_exclusive);
+                // From here on it can be given up.
+                let waiter = match (&wanted.file, &lock) {
+                    (Some(handle), Some(lock)) if waits => Some(self.table.wait(handle, lock)),
+                    _ => None,
+                };
                 // The share is not held while the lock is waited for.
                 let entered = enter(shares, peer, credential, wanted.file).await;
                 let status = match entered.map(|(_, handle)| handle) {
-                    Ok(handle) => match wanted.lock(peer.ip(), is_exclusive) {
-                        Some(lock) => self.lock(&handle, lock, waits).await,
+                    Ok(handle) => match lock {
+                        Some(lock) => self.lock(&handle, lock, waiter).await,
                         None => Status::TooBig,
                     },
                     Err(status) => status,
                 };
                 result(&wanted.cookie, status)
             }
-            // Who waits hears that it is blocked before long, and what it got meanwhile it gives
-            // back: so do clients that hear this.
-            Request::Cancel { cookie } => result(&cookie, Status::Granted),
+            // What it got before this came the client gives back.
+            Request::Cancel { wanted } => {
+                let lock = wanted.lock(peer.ip(), false);
+                if let (Some(handle), Some(lock)) = (wanted.file, lock) {
+                    self.table.cancel(&handle, &lock.owner, lock.range);
+                }
+                result(&wanted.cookie, Status::Granted)
+            }
             Request::Unlock { wanted } => {
                 // Whatever has become of the file, its locks can be given back.
                 let lock = wanted.lock(peer.ip(), false);
@@ -340,17 +352,24 @@ impl Locks {
         }
     }
 
-    async fn lock(&self, handle: &Handle, lock: Lock, waits: bool) -> Status {
+    /// Locks, if it must be after a wait. One that was ended is as one that was too long: who wants
+    /// the lock all the same asks again.
+    async fn lock(&self, handle: &Handle, lock: Lock, waiter: Option<Waiter<'_>>) -> Status {
         let end = tokio::time::Instant::now() + PATIENCE;
         loop {
             let mut released = std::pin::pin!(self.table.released.notified());
             // From here on nothing is missed.
             released.as_mut().enable();
-            match self.table.lock(handle, lock.clone()) {
-                Ok(()) => return Status::Granted,
-                Err(Denied::TooMany) => return Status::NoLocks,
-                Err(Denied::Held(_)) if !waits => return Status::Denied,
-                Err(Denied::Held(_)) => {}
+            let locked = match &waiter {
+                None => Some(self.table.lock(handle, lock.clone())),
+                Some(waiter) => waiter.lock(handle, lock.clone()),
+            };
+            match locked {
+                Some(Ok(())) => return Status::Granted,
+                Some(Err(Denied::TooMany)) => return Status::NoLocks,
+                Some(Err(Denied::Held(_))) if waiter.is_none() => return Status::Denied,
+                Some(Err(Denied::Held(_))) => {}
+                None => return Status::Blocked,
             }
             if tokio::time::timeout_at(end, released).await.is_err() {
                 return Status::Blocked;

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::handle::Handle;
@@ -88,13 +88,47 @@ struct State {
     by_file: HashMap<Handle, Vec<Lock>>,
     count: usize,
     by_client: HashMap<IpAddr, usize>,
+    /// Who waits for what, by number.
+    waiting: HashMap<u64, Waiting>,
+    next_number: u64,
+}
+
+/// A lock that is waited for.
+#[derive(Debug)]
+struct Waiting {
+    file: Handle,
+    owner: Arc<Owner>,
+    range: Range,
+}
+
+/// A place among those who wait for locks; dropping it ends the wait. Others may end it too.
+#[derive(Debug)]
+pub(crate) struct Waiter<'a> {
+    table: &'a Table,
+    number: u64,
+}
+
+impl Waiter<'_> {
+    /// Locks; `None` where the wait was ended.
+    pub(crate) fn lock(&self, file: &Handle, wanted: Lock) -> Option<Result<(), Denied>> {
+        let state = self.table.state.lock();
+        // Under the lock that whoever ends waits has: what is given up is not granted.
+        let is_waiting = state.waiting.contains_key(&self.number);
+        is_waiting.then(|| self.table.lock_in(state, file, wanted))
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.table.state.lock().waiting.remove(&self.number);
+    }
 }
 
 /// Locks of all files.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     state: Mutex<State>,
-    /// Told when a lock is given back.
+    /// Told when a lock is given back, or a wait is ended.
     pub(crate) released: Notify,
 }
 
@@ -153,9 +187,44 @@ impl Table {
         self.state.lock().in_the_way(file, wanted).cloned()
     }
 
+    /// Begins to wait for a lock.
+    pub(crate) fn wait(&self, file: &Handle, wanted: &Lock) -> Waiter<'_> {
+        let mut state = self.state.lock();
+        let number = state.next_number;
+        state.next_number += 1;
+        let waiting = Waiting {
+            file: *file,
+            owner: Arc::clone(&wanted.owner),
+            range: wanted.range,
+        };
+        state.waiting.insert(number, waiting);
+        Waiter {
+            table: self,
+            number,
+        }
+    }
+
+    /// Ends waits of an owner for exactly this range.
+    pub(crate) fn cancel(&self, file: &Handle, owner: &Owner, range: Range) {
+        let mut state = self.state.lock();
+        state.waiting.retain(|_, waiting| {
+            waiting.file != *file || *waiting.owner != *owner || waiting.range != range
+        });
+        drop(state);
+        self.released.notify_waiters();
+    }
+
     /// Locks.
     pub(crate) fn lock(&self, file: &Handle, wanted: Lock) -> Result<(), Denied> {
-        let mut state = self.state.lock();
+        self.lock_in(self.state.lock(), file, wanted)
+    }
+
+    fn lock_in(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        file: &Handle,
+        wanted: Lock,
+    ) -> Result<(), Denied> {
         if let Some(held) = state.in_the_way(file, &wanted) {
             return Err(Denied::Held(held.clone()));
         }
@@ -178,18 +247,25 @@ impl Table {
         Ok(())
     }
 
-    /// Gives a range back.
+    /// Gives a range back; what the owner waits for of it is not waited for any more.
     pub(crate) fn unlock(&self, file: &Handle, owner: &Owner, range: Range) {
-        self.state.lock().cut(file, owner, range);
+        let mut state = self.state.lock();
+        state.cut(file, owner, range);
+        state.waiting.retain(|_, waiting| {
+            waiting.file != *file || *waiting.owner != *owner || !waiting.range.meets(range)
+        });
+        drop(state);
         self.released.notify_waiters();
     }
 
-    /// Gives back all that a client has that calls itself so; with no name, whatever it is called.
+    /// Gives back all that a client has that calls itself so, and ends its waits; with no name,
+    /// whatever it is called.
     pub(crate) fn free(&self, client: IpAddr, machine: &[u8]) {
         let is_of = |owner: &Owner| {
             owner.client == client && (machine.is_empty() || owner.machine == machine)
         };
         let mut state = self.state.lock();
+        state.waiting.retain(|_, waiting| !is_of(&waiting.owner));
         let mut freed = 0;
         state.by_file.retain(|_, held| {
             let before = held.len();
@@ -221,6 +297,35 @@ mod tests {
             dataset: 1,
             place: Place::File { ino, generation },
         }
+    }
+
+    #[test]
+    fn what_is_given_up_is_not_granted() {
+        let table = Table::default();
+        table.lock(&file(), lock(1, 0, 10, true)).unwrap();
+        let wanted = lock(2, 0, 5, true);
+        let owner = &*wanted.owner;
+        let waits = || table.wait(&file(), &wanted);
+        let granted = |waiter: &Waiter<'_>| waiter.lock(&file(), wanted.clone());
+        let all = [waits(), waits(), waits(), waits()];
+        assert!(matches!(granted(&all[0]), Some(Err(Denied::Held(_)))));
+        table.cancel(&file(), owner, Range::new(0, 6).unwrap());
+        table.unlock(&file(), owner, Range::new(5, 0).unwrap());
+        table.free(owner.client, b"other");
+        assert!(granted(&all[1]).is_some());
+        table.cancel(&file(), owner, wanted.range);
+        assert!(all.iter().all(|waiter| granted(waiter).is_none()));
+        let waiter = waits();
+        table.unlock(&file(), owner, Range::new(4, 1).unwrap());
+        assert_eq!(granted(&waiter), None);
+        let waiter = waits();
+        table.free(owner.client, b"");
+        // The one that held it has nothing any more either.
+        assert_eq!(granted(&waiter), None);
+        let waiter = waits();
+        assert_eq!(granted(&waiter), Some(Ok(())));
+        drop((all, waiter));
+        assert!(table.state.lock().waiting.is_empty());
     }
 
     fn lock(process: u32, offset: u64, length: u64, is_exclusive: bool) -> Lock {

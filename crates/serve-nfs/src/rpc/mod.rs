@@ -32,7 +32,7 @@ pub const AUTH_NONE: u32 = 0;
 pub const AUTH_SYS: u32 = 1;
 
 /// Who calls, as the call says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Credential {
     /// Nobody says.
     None,

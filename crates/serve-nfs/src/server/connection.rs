@@ -5,8 +5,10 @@
 //! request is paid for at once, when its first bytes are there, and its answer before it is made;
 //! what the answer does not need is given back then. So whoever waits for memory has none that
 //! others wait for, but requests for answers, which do not wait for requests. What is begun is done
-//! to its end, whoever waits for the answer.
+//! to its end, whoever waits for the answer; but locks are not waited for any more when the
+//! connection is gone.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,6 +32,8 @@ pub(super) const RECORD_BYTES_MAX: usize = TRANSFER_BYTES_MAX as usize + 4096;
 const FRAGMENTS_MAX: usize = 64;
 /// What a request costs besides its bytes: its task.
 pub(super) const REQUEST_BYTES: u32 = 16 << 10;
+/// What an answer costs at least, as what belongs to it besides its bytes.
+const ANSWER_BYTES_MIN: usize = 1024;
 /// Bytes of a request that are read before it is paid for, so that nobody has memory for what they
 /// only promise to send.
 const CHUNK_BYTES: usize = 32 << 10;
@@ -112,12 +116,15 @@ pub(super) async fn serve(socket: TcpStream, mut connection: Connection) -> io::
     let _counted = Counted(&service, connection.peer);
     let mut sending = tokio::spawn(send(writing, to_send));
     let mut stopped = connection.stopped.clone();
+    let (here, gone) = watch::channel(());
     let outcome = tokio::select! {
-        outcome = receive(reading, &mut connection, local, answers) => outcome,
+        outcome = receive(reading, &mut connection, local, answers, gone) => outcome,
         // The client takes no answers any more.
         sent = &mut sending => return sent.unwrap_or(Ok(())),
         _ = stopped.changed() => Ok(()),
     };
+    // Nobody is left to be granted what it waits for.
+    drop(here);
     // What is begun is still answered; tasks have the other ends of the channel.
     let sent = sending.await.unwrap_or(Ok(()));
     outcome.and(sent)
@@ -128,6 +135,7 @@ async fn receive(
     connection: &mut Connection,
     local: SocketAddr,
     answers: mpsc::UnboundedSender<Answer>,
+    gone: watch::Receiver<()>,
 ) -> io::Result<()> {
     let Connection {
         service,
@@ -171,6 +179,7 @@ async fn receive(
             peer: *peer,
             local,
             answers: answers.clone(),
+            gone: gone.clone(),
             _paid: paid,
         };
         let mut working = Box::pin(request.carry_out(call, work));
@@ -264,20 +273,27 @@ struct Request {
     peer: SocketAddr,
     local: SocketAddr,
     answers: mpsc::UnboundedSender<Answer>,
+    /// Nothing is sent by it; an error says that the connection is gone.
+    gone: watch::Receiver<()>,
     _paid: Paid,
 }
 
 impl Request {
-    async fn carry_out(self, call: Call, work: Work) {
+    async fn carry_out(mut self, call: Call, work: Work) {
         let bytes = work.answer_bytes();
         let mut paid = Paid::pay(&self.own_answers, &self.budget.answers, bytes).await;
-        let answer = self
-            .service
-            .answer(&call, work, self.peer, self.local)
-            .await;
+        let only_waits = work.only_waits();
+        let answer = self.service.answer(&call, work, self.peer, self.local);
+        let answer = tokio::select! {
+            // Where both are the case, it was granted: the client hears so when it asks again.
+            biased;
+            answer = answer => answer,
+            _ = self.gone.changed(), if only_waits => None,
+        };
         if let Some(answer) = answer {
             let pieces = marked(answer);
-            paid.keep(pieces.iter().map(Bytes::len).sum());
+            let bytes: usize = pieces.iter().map(Bytes::len).sum();
+            paid.keep(bytes.max(ANSWER_BYTES_MIN));
             // Where the connection is gone, nobody hears it.
             let _ = self.answers.send(Answer {
                 pieces,
@@ -287,11 +303,10 @@ impl Request {
     }
 }
 
-/// Pieces that are being sent, and what was paid for them.
+/// Pieces that are being sent; the last one of each answer has what was paid for that.
 #[derive(Default)]
 struct Sending {
-    pieces: std::collections::VecDeque<Bytes>,
-    paid: Vec<Paid>,
+    pieces: VecDeque<(Bytes, Option<Paid>)>,
 }
 
 impl Sending {
@@ -300,14 +315,17 @@ impl Sending {
             pieces,
             _paid: paid,
         } = answer;
-        self.pieces
-            .extend(pieces.into_iter().filter(|piece| !piece.is_empty()));
-        self.paid.push(paid);
+        let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
+        self.pieces.extend(pieces.map(|piece| (piece, None)));
+        if let Some((_, of_last)) = self.pieces.back_mut() {
+            // An answer has its mark at least, so that this is its own piece.
+            *of_last = Some(paid);
+        }
     }
 
     fn sent(&mut self, mut count: usize) {
         while count > 0 {
-            let Some(first) = self.pieces.front_mut() else {
+            let Some((first, _)) = self.pieces.front_mut() else {
                 return;
             };
             let part = count.min(first.len());
@@ -337,7 +355,7 @@ async fn send(
                 .pieces
                 .iter()
                 .take(PIECES_MAX)
-                .map(|piece| IoSlice::new(piece))
+                .map(|(piece, _)| IoSlice::new(piece))
                 .collect();
             let writing = writing.write_vectored(&slices);
             let written = tokio::time::timeout(SEND_PATIENCE, writing).await;
@@ -347,7 +365,35 @@ async fn send(
             }
             sending.sent(written);
         }
-        sending.paid.clear();
     }
     writing.shutdown().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn paid(semaphore: &Arc<Semaphore>, bytes: u32) -> Paid {
+        Paid::pay(semaphore, &Arc::new(Semaphore::new(bytes as usize)), bytes).await
+    }
+
+    /// However much follows it: a client that asks on and on would never give anything back.
+    #[tokio::test]
+    async fn an_answer_is_paid_for_until_its_last_byte_is_sent() {
+        let budget = Arc::new(Semaphore::new(1000));
+        let mut sending = Sending::default();
+        for bytes in [100, 200] {
+            let pieces = marked(vec![Bytes::new(), Bytes::from(vec![7; 50])]);
+            let _paid = paid(&budget, bytes).await;
+            sending.add(Answer { pieces, _paid });
+        }
+        assert_eq!(budget.available_permits(), 700);
+        sending.sent(53);
+        assert_eq!(budget.available_permits(), 700);
+        sending.sent(2);
+        assert_eq!(budget.available_permits(), 800);
+        sending.sent(53);
+        assert_eq!(budget.available_permits(), 1000);
+        assert!(sending.pieces.is_empty());
+    }
 }

@@ -3,9 +3,11 @@
 //! # Memory
 //!
 //! What is under way has a budget: requests from when they are read until they are done, answers
-//! from before they are made until they are sent. Each half is by itself. All connections of one
-//! address have a quarter of it at most, so that whoever sends slowly, or takes no answers, holds
-//! up nobody but those of its own address; and it loses its connection for that before long.
+//! from before they are made until their last byte is sent, by what they hold in memory or a small
+//! multiple of it: a part of a block that is small against it is copied. Each half is by itself.
+//! All connections of one address have a quarter of it at most, so that whoever sends slowly, or
+//! takes no answers, holds up nobody but those of its own address; and it loses its connection for
+//! that before long.
 
 mod connection;
 mod places;

@@ -111,6 +111,7 @@ pub(super) async fn read(
         Some(pieces) => pieces,
         None => file.filesystem.read(ino, offset_bytes, count).await?,
     };
+    let pieces = unpinned(pieces, file.attributes.block_bytes);
     let length: usize = pieces.iter().map(Bytes::len).sum();
     let now = file.now().await?;
     entered.counted.read(length as u64);
@@ -122,6 +123,19 @@ pub(super) async fn read(
     answer.bool(offset_bytes.saturating_add(length as u64) >= now.size_bytes);
     answer.pieces(pieces);
     Ok(answer)
+}
+
+/// Pieces of what was read as they may wait to be sent. One that is small against the block it is
+/// of is copied: while it waits it would hold the whole block in memory, and is paid for by its own
+/// length.
+pub(crate) fn unpinned(mut pieces: Vec<Bytes>, block_bytes: u32) -> Vec<Bytes> {
+    const PART_MIN: usize = 4;
+    for piece in &mut pieces {
+        if piece.len().saturating_mul(PART_MIN) < block_bytes as usize {
+            *piece = Bytes::copy_from_slice(piece);
+        }
+    }
+    pieces
 }
 
 /// The filesystem that an object is of, and its number there.
@@ -190,4 +204,24 @@ pub(super) async fn path_limits(entered: &Entered, place: Place) -> Result<Write
         answer.bool(word);
     }
     Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_parts_of_blocks_do_not_hold_the_blocks() {
+        let block = Bytes::from(vec![7; 128 << 10]);
+        let parts = [0..1, 0..4096, 0..(32 << 10), 5..(128 << 10)];
+        let pieces = unpinned(
+            parts.clone().map(|part| block.slice(part)).into(),
+            128 << 10,
+        );
+        for (part, piece) in parts.into_iter().zip(pieces) {
+            assert_eq!(piece, block.slice(part.clone()));
+            let is_of_block = piece.as_ptr() == block[part.clone()].as_ptr();
+            assert_eq!(is_of_block, part.len() >= 32 << 10, "{part:?}");
+        }
+    }
 }

@@ -389,6 +389,19 @@ fn what_is_kept_over_a_restart_comes_back() {
         let mut restored = Reservations::restore(&text).expect("what was kept");
         restored.generation = world.reservations.generation;
         assert_eq!(restored, world.reservations, "{text}");
+        // One that registers nobody has no say, whichever way it is asked.
+        for (action, others) in [
+            (action::REGISTER, None),
+            (action::REGISTER, Some(Vec::new())),
+            (action::REGISTER_AND_IGNORE_EXISTING_KEY, None),
+        ] {
+            let parameters = OutParameters {
+                others,
+                ..persists(0, 0, false)
+            };
+            world.give("c", action, 0, parameters).unwrap();
+            assert_eq!(world.reservations.stored().as_ref(), Some(&text));
+        }
         // The last registration decides.
         world
             .give("b", action::REGISTER, 0, persists(11, 12, false))

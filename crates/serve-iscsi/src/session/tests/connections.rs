@@ -113,6 +113,67 @@ fn a_connection_that_logs_out_ends_alone_and_not_before_its_commands() {
     assert!(a.session.is_closing());
 }
 
+/// What waits for an older request when its connection logs out is aborted with it: the initiator
+/// sends it again by another one.
+#[test]
+fn what_is_held_back_of_a_connection_that_logged_out_is_not_done() {
+    for is_answered_late in [false, true] {
+        let world = World::new();
+        let (mut a, second) = two_connections(&world);
+        let number = a.cmd_sn;
+        let mut running = None;
+        if is_answered_late {
+            let write = command_header(8, 0, WRITE, 512, &write10(9, 1));
+            a.send_by(second, with_number(write, number), &[1; 512])
+                .unwrap();
+            let Some(Action::Run { task, .. }) = a.session.next_action() else {
+                panic!("a write to run");
+            };
+            running = Some(task);
+            a.cmd_sn += 1;
+        }
+        let number = a.cmd_sn;
+        // Two ahead of the logout and of a read; they come by the one that is logged out.
+        for (ahead, tag) in [(2, 9), (3, 10)] {
+            let write = command_header(tag, 0, WRITE, 512, &write10(3, 1));
+            a.send_by(second, with_number(write, number + ahead), &[1; 512])
+                .unwrap();
+        }
+        let mut logout = Header::new(0x06);
+        logout.0[1] = 0x80 | 1;
+        logout.set_u16(20, 5);
+        logout.set_initiator_task_tag(77);
+        a.send_by(LineId::FIRST, with_number(logout, number), &[])
+            .unwrap();
+        if !is_answered_late {
+            assert!(a.session.is_line_closing(second));
+            a.session.remove_line(second);
+        }
+        // The initiator need not wait to send one of them again.
+        let again = command_header(11, 0, WRITE, 512, &write10(4, 1));
+        if !is_answered_late {
+            a.send_by(LineId::FIRST, with_number(again, number + 3), &[2; 512])
+                .unwrap();
+        }
+        let read = command_header(12, 0, READ, 512, &read10(3, 1));
+        a.send_by(LineId::FIRST, with_number(read, number + 1), &[])
+            .unwrap();
+        if let Some(task) = running {
+            assert!(a.session.next_action().is_none());
+            a.session.complete(task, Outcome::good());
+        }
+        run_all(&mut a);
+        let stored = |block: u64| block_on(world.units[0].read(block * BLOCK as u64, 512));
+        assert_eq!(stored(3).unwrap().concat(), [0; 512]);
+        let sent_again = if is_answered_late { 0 } else { 2 };
+        assert_eq!(stored(4).unwrap().concat(), [sent_again; 512]);
+        // The numbers are used up: what comes next is done.
+        a.sent();
+        a.cmd_sn = number + 4;
+        assert_eq!(a.command_on(0, 512, &read10(0, 1)).status(), 0);
+    }
+}
+
 #[test]
 fn counters_say_what_was_read_and_written() {
     let world = World::new();

@@ -1,8 +1,14 @@
 //! Copies within and between units (EXTENDED COPY), and what is told of them.
 
 use super::*;
-use crate::lun::LogicalUnit;
+use crate::lun::{LogicalUnit, LunError};
+use crate::scsi::Done;
 use crate::target::{Authentication, ChapCredentials};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use tokio::sync::Semaphore;
 
 /// A unit as a list names it: by its NAA designator.
 fn unit_descriptor(n: u8) -> [u8; 32] {
@@ -198,4 +204,209 @@ fn what_may_not_be_copied_is_not() {
     assert_eq!(b.command_on(1, 0, &[0x16, 0, 0, 0, 0, 0]).status(), 0);
     let list = lists(3, &[own, unit_descriptor(1)], &one(0, 1));
     assert_eq!(a.copy(0, &list[0], false).sense(), (0xa, 0x0d, 2));
+}
+
+const GATED_IQN: &str = "iqn.2025-01.test:gated";
+
+/// A unit whose writes wait until they are let through.
+struct Gated {
+    memory: MemoryUnit,
+    gate: Semaphore,
+    writes: AtomicUsize,
+}
+
+impl LogicalUnit for Gated {
+    fn capacity_bytes(&self) -> u64 {
+        self.memory.capacity_bytes()
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.memory.block_bytes()
+    }
+
+    fn identity(&self) -> LunIdentity {
+        self.memory.identity()
+    }
+
+    fn read(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Vec<Bytes>, LunError>> {
+        self.memory.read(offset, length)
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Bytes,
+        durable: bool,
+    ) -> BoxFuture<'_, Result<(), LunError>> {
+        Box::pin(async move {
+            self.gate.acquire().await.expect("never closed").forget();
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            self.memory.write(offset, data, durable).await
+        })
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<(), LunError>> {
+        self.memory.flush()
+    }
+
+    fn unmap(&self, offset: u64, length: u64) -> BoxFuture<'_, Result<(), LunError>> {
+        self.memory.unmap(offset, length)
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        length: u64,
+        durable: bool,
+    ) -> BoxFuture<'_, Result<(), LunError>> {
+        self.memory.write_zeroes(offset, length, durable)
+    }
+}
+
+/// A copy of three pieces to another target's unit, of which one has been written and the next is
+/// being written.
+struct Copying {
+    a: Initiator,
+    /// A session of another initiator with the target that is written.
+    b: Initiator,
+    unit: Arc<Gated>,
+    task: TaskId,
+    copy: BoxFuture<'static, Done>,
+}
+
+fn poll<T>(future: &mut BoxFuture<'static, T>) -> Poll<T> {
+    future.poll_unpin(&mut Context::from_waker(Waker::noop()))
+}
+
+impl Initiator {
+    /// PERSISTENT RESERVE OUT; the answer where there is one at once.
+    fn reserve_out(&mut self, action: u8, kind: u8, key: u64, action_key: u64) -> Vec<Sent> {
+        let mut list = [0; 24];
+        list[..8].copy_from_slice(&key.to_be_bytes());
+        list[8..16].copy_from_slice(&action_key.to_be_bytes());
+        let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+        self.write(60, &cdb, &list)
+    }
+
+    fn one_run(&mut self) -> (TaskId, BoxFuture<'static, Done>) {
+        let Some(Action::Run {
+            task,
+            unit,
+            command,
+            data,
+            stop,
+        }) = self.session.next_action()
+        else {
+            panic!("a command to run");
+        };
+        let run = self.nexus().execute(unit, command, data, stop);
+        (task, run.boxed())
+    }
+}
+
+impl Copying {
+    fn begin(world: &World) -> Self {
+        let identity = LunIdentity::new("S7".to_owned(), [7; 16]);
+        let unit = Arc::new(Gated {
+            memory: MemoryUnit::new(CAPACITY_BYTES, BLOCK as u32, identity),
+            gate: Semaphore::new(1),
+            writes: AtomicUsize::new(0),
+        });
+        let luns = [(0, unit.clone() as Arc<_>)].into();
+        let (iqn, options) = (GATED_IQN.into(), TargetOptions::default());
+        world.targets.add(Target { iqn, luns, options }).unwrap();
+        let log_in = |number| world.initiator_of(GATED_IQN, 1, number, parameters());
+        // The one that copies is registered there, and has no session any more.
+        let mut before = log_in(1);
+        assert_eq!(before.reserve_out(0, 0, 0, 10)[0].status(), 0);
+        drop(before);
+        let mut b = log_in(2);
+        assert_eq!(b.reserve_out(0, 0, 0, 11)[0].status(), 0);
+        // Write exclusive, registrants only.
+        assert_eq!(b.reserve_out(1, 5, 11, 0)[0].status(), 0);
+        let mut a = world.initiator(1, parameters());
+        let units = [unit_descriptor(0), unit_descriptor(7)];
+        let blocks = (3 * CHUNK_BYTES_MAX as usize / BLOCK) as u16;
+        let [list, _] = lists(9, &units, &[segment(0, 1, blocks, 0, 0)]);
+        let mut cdb = [0; 16];
+        cdb[0] = 0x83;
+        cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
+        a.send(command_header(50, 0, WRITE, list.len() as u32, &cdb), &list);
+        let (task, mut copy) = a.one_run();
+        assert!(poll(&mut copy).is_pending());
+        assert_eq!(unit.writes.load(Ordering::Relaxed), 1);
+        Self {
+            a,
+            b,
+            unit,
+            task,
+            copy,
+        }
+    }
+
+    /// Whoever took the right to write away hears so only when the piece under way is written, and
+    /// no other is.
+    fn ends_before<T>(mut self, mut answer: BoxFuture<'static, T>) -> (Self, T) {
+        assert!(poll(&mut answer).is_pending());
+        assert!(poll(&mut self.copy).is_pending());
+        self.unit.gate.add_permits(10);
+        let mut done = poll(&mut self.copy);
+        let Poll::Ready(answer) = poll(&mut answer) else {
+            panic!("an answer");
+        };
+        if done.is_pending() {
+            done = poll(&mut self.copy);
+        }
+        let Poll::Ready(done) = done else {
+            panic!("the copy has ended");
+        };
+        assert_eq!(self.unit.writes.load(Ordering::Relaxed), 2);
+        let sense = done.outcome.sense;
+        assert_eq!(sense, Some(Sense::COPY_TARGET_NOT_REACHABLE));
+        self.a.session.complete(self.task, done);
+        (self, answer)
+    }
+}
+
+#[test]
+fn who_was_preempted_does_not_go_on_copying() {
+    let world = World::new();
+    let mut copying = Copying::begin(&world);
+    assert!(copying.b.reserve_out(5, 5, 11, 10).is_empty());
+    let (task, preempt) = copying.b.one_run();
+    let (mut copying, done) = copying.ends_before(preempt);
+    copying.b.session.complete(task, done);
+    assert_eq!(copying.b.sent()[0].status(), 0);
+}
+
+#[test]
+fn a_reset_ends_copies_to_the_unit() {
+    let world = World::new();
+    let mut copying = Copying::begin(&world);
+    assert!(copying.b.task_management(5, 0, 0).is_empty());
+    let Some(Action::AbortElsewhere { ticket, fenced, .. }) = copying.b.session.next_action()
+    else {
+        panic!("the unit is fenced");
+    };
+    let unit = fenced[0].clone();
+    let fence = async move { unit.fence().await };
+    let (mut copying, ()) = copying.ends_before(fence.boxed());
+    copying.b.session.elsewhere_done(ticket);
+    assert_eq!(copying.b.sent()[0].header.0[2], 0);
+}
+
+#[test]
+fn a_copy_that_is_aborted_ends_after_the_piece_under_way() {
+    let world = World::new();
+    let mut copying = Copying::begin(&world);
+    assert!(copying.a.task_management(1, 0, 50).is_empty());
+    copying.unit.gate.add_permits(10);
+    let Poll::Ready(done) = poll(&mut copying.copy) else {
+        panic!("it has ended");
+    };
+    assert_eq!(copying.unit.writes.load(Ordering::Relaxed), 2);
+    copying.a.session.complete(copying.task, done);
+    let sent = copying.a.sent();
+    assert_eq!((sent.len(), sent[0].opcode()), (1, 0x22));
+    assert_eq!(sent[0].header.0[2], 0);
 }
