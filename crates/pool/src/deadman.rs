@@ -4,15 +4,16 @@
 //! Once a second:
 //!
 //! - A device that was given up and has answered everything by now is used again, and resilvered;
-//!   a spare that stands in for it goes when that is done.
+//!   a spare that stands in for it goes when that is done. That is done beside the looks: it waits
+//!   for a transaction group, which another device may keep waiting.
 //! - When a device that the pool needs keeps an operation waiting for longer than
 //!   [`vdev::DeadmanLimits::stand_still_s`], the pool is suspended: it stands still anyway, and so
-//!   property `failmode` counts, and whoever waits for the pool itself is told. It goes on by
-//!   itself
+//!   property `failmode` counts, and whoever waits for the pool itself is told. It goes on by itself
 //!   when the device answers. OpenZFS leaves such a pool as it is.
 //!
 //! Source: module/zfs/spa_misc.c (`spa_deadman`).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -37,7 +38,8 @@ impl Core {
         matches!(error, Some(ZioError::Vdev(VdevError::Stalled { .. })))
     }
 
-    async fn look_for_hung(self: &Arc<Self>) {
+    /// `returns` tells whether devices are being brought back.
+    async fn look_for_hung(self: &Arc<Self>, returns: &Arc<AtomicBool>) {
         let limits = self.tree.deadman_limits();
         let waits = self.tree.longest_wait();
         let waits_s = waits.map_or(0, |(_, seconds)| seconds);
@@ -73,7 +75,19 @@ impl Core {
                 .filter(is_back)
                 .collect()
         };
-        for guid in back {
+        if back.is_empty() || returns.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (core, returns) = (self.clone(), returns.clone());
+        self.pipeline.tasks().spawn("return", async move {
+            core.bring_back(back).await;
+            returns.store(false, Ordering::Release);
+        });
+    }
+
+    /// Uses devices again that were given up.
+    async fn bring_back(self: &Arc<Self>, devices: Vec<Guid>) {
+        for guid in devices {
             let device = guid.to_string();
             match self.look_for(guid).await {
                 Ok(true) => tracing::info!(device, "a device answers again"),
@@ -95,12 +109,13 @@ impl Core {
 }
 
 async fn look_each_second(world: World, weak: Weak<Core>) {
+    let returns = Arc::new(AtomicBool::new(false));
     loop {
         world.clock.sleep(Duration::from_secs(1)).await;
         let Some(core) = weak.upgrade() else { return };
         if core.state.lock().closed {
             return;
         }
-        core.look_for_hung().await;
+        core.look_for_hung(&returns).await;
     }
 }

@@ -25,7 +25,7 @@ use format::{
     BlockPointer, Bookmark as LogBookmark, ErrorBookmark, NvList, ObjectId, ObjectType, ObjsetId,
     Txg,
 };
-use object::{ObjectSet, SyncContext, Zap, ZapOptions, ZapValue};
+use object::{ObjectSet, SyncContext, Zap, ZapCursor, ZapOptions, ZapValue};
 use zio::Tx;
 
 use crate::bootfs::BootFs;
@@ -35,6 +35,9 @@ use crate::history::{HistoryLog, HistoryWhat};
 use crate::participant::{Participant, Pass, Turn};
 use crate::scan::Scan;
 use crate::{PoolError, directory, features};
+
+/// Entries of a dataset's log that a scrub of the log takes at once.
+const PART_ENTRIES: usize = 256;
 
 /// An entry: the live dataset (or what else the block was found in), and the block.
 pub(crate) type Entry = (ObjectId, ErrorBookmark);
@@ -129,23 +132,27 @@ async fn read_log(
     Ok(())
 }
 
+/// The block that a key of a log without heads is about, and where it was found.
+fn found_in(key: &[u8]) -> Option<Entry> {
+    let key = LogBookmark::from_log_key(key)?;
+    let block = ErrorBookmark {
+        object: key.object,
+        level: key.level,
+        block_id: key.block_id,
+        birth: Txg::ZERO,
+    };
+    Some((ObjectId::new(key.objset.get()), block))
+}
+
 /// The blocks that an entry of a log is about.
-pub(crate) async fn read_entry(
+async fn read_entry(
     mos: &Arc<ObjectSet>,
     entry: &object::ZapEntry,
     heads: bool,
     out: &mut Vec<Entry>,
 ) -> Result<(), PoolError> {
     if !heads {
-        if let Some(key) = LogBookmark::from_log_key(&entry.name) {
-            let block = ErrorBookmark {
-                object: key.object,
-                level: key.level,
-                block_id: key.block_id,
-                birth: Txg::ZERO,
-            };
-            out.push((ObjectId::new(key.objset.get()), block));
-        }
+        out.extend(found_in(&entry.name));
         return Ok(());
     }
     let Some((head, child)) = child_of(entry) else {
@@ -162,6 +169,44 @@ pub(crate) async fn read_entry(
         }
     }
     Ok(())
+}
+
+/// Some of the blocks that an entry of a log is about, from a place on, each with the place behind
+/// it; none when these were all.
+///
+/// # Errors
+/// When not every one of them can be told.
+pub(crate) async fn read_part(
+    mos: &Arc<ObjectSet>,
+    entry: &object::ZapEntry,
+    heads: bool,
+    from: ZapCursor,
+) -> Result<Vec<(Entry, ZapCursor)>, PoolError> {
+    let damaged = || {
+        PoolError::Dataset(DatasetError::Corrupt {
+            object: ObjectId::POOL_DIRECTORY,
+            what: format!(
+                "the entry {} of the log of damaged blocks",
+                entry.name_str()
+            ),
+        })
+    };
+    if from == ZapCursor::END {
+        return Ok(Vec::new());
+    }
+    if !heads {
+        let block = found_in(&entry.name).ok_or_else(damaged)?;
+        return Ok(vec![(block, ZapCursor::END)]);
+    }
+    let (head, child) = child_of(entry).ok_or_else(damaged)?;
+    let zap = Zap::hold(mos, child).await?;
+    let part = zap.entries(from, PART_ENTRIES).await?;
+    part.into_iter()
+        .map(|entry| {
+            let block = ErrorBookmark::from_log_key(&entry.name).ok_or_else(damaged)?;
+            Ok(((head, block), entry.next))
+        })
+        .collect()
 }
 
 async fn entries(

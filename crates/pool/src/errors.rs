@@ -43,6 +43,8 @@ struct Lists {
     /// Of a pool that is written: its logs.
     logs: Logs,
     scrubbing: bool,
+    /// Not all that the scrub under way found was remembered.
+    is_short: bool,
     pending: Pending,
     /// What the logs say in the form of feature `head_errlog`, which is about to be enabled.
     upgraded: Vec<(ObjectId, ErrorBookmark)>,
@@ -128,6 +130,7 @@ impl ErrorLog {
             &mut lists.pending.last
         };
         if list.len() >= DAMAGED_MAX {
+            lists.is_short = true;
             return;
         }
         let known = list.entry(bookmark).or_default();
@@ -146,14 +149,17 @@ impl ErrorLog {
 
     /// A scrub begins.
     pub(crate) fn begin_scrub(&self) {
-        self.lists.lock().scrubbing = true;
+        let mut lists = self.lists.lock();
+        lists.scrubbing = true;
+        lists.is_short = false;
     }
 
-    /// A scrub ended; when it was `whole`, what it found is all there is.
+    /// A scrub ended; when it was `whole`, what it found is all there is, unless that was too much to
+    /// be remembered.
     pub(crate) fn end_scrub(&self, whole: bool) {
         let mut lists = self.lists.lock();
         lists.scrubbing = false;
-        if !whole {
+        if !whole || std::mem::take(&mut lists.is_short) {
             return;
         }
         if lists.read_only {

@@ -4,7 +4,8 @@
 //! in every dataset that has it. What is good by now, or is repaired by that, is forgotten when it
 //! ends whole: as with a scrub of everything, the second log, of what is still lost, takes the
 //! place of the first. What cannot be looked for (its dataset's key is not loaded, or what leads to
-//! it is damaged too) stays known. One that is stopped forgets nothing.
+//! it is damaged too) stays known. One that is stopped forgets nothing, nor does one that meets an
+//! entry which cannot be read: it ends there.
 //!
 //! It works in the first pass of transaction groups, as a scan does, and for the same reason
 //! ([`crate::scan`]): what is read then is not overwritten before it has been repaired. Its place is
@@ -17,6 +18,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use dataset::{DatasetError, SyncTask};
 use device::BoxFuture;
 use format::{Bookmark, ErrorBookmark, ErrorScrubPhys, ObjectId, Txg};
@@ -68,6 +70,9 @@ pub struct ErrorScrubStatus {
 struct State {
     phys: ErrorScrubPhys,
     is_dirty: bool,
+    /// How far it is in the entry at the cursor, by its name. Not stored: after an import, that entry
+    /// is read from its beginning.
+    within: Option<(Bytes, ZapCursor)>,
     pause_s: u64,
     first_txg: Option<Txg>,
 }
@@ -153,7 +158,7 @@ impl ErrorScrub {
         let _ = ended.await;
     }
 
-    /// The pool is closed: nobody waits any more.
+    /// The pool is closed, or only read: nobody waits any more.
     pub(crate) fn closed(&self) {
         self.active.send_replace((false, false));
     }
@@ -217,6 +222,7 @@ impl ErrorScrub {
                 to_examine,
                 ..ErrorScrubPhys::default()
             };
+            state.within = None;
             state.pause_s = 0;
         });
         core.identity.mark_dirty();
@@ -284,19 +290,40 @@ impl ErrorScrub {
             let Some(entry) = zap.entries(cursor, 1).await?.into_iter().next() else {
                 return Ok(true);
             };
-            let mut blocks = Vec::new();
-            errlog::read_entry(mos, &entry, heads, &mut blocks).await?;
-            for (head, block) in &blocks {
-                let Some(read) = self.read(core, heads, *head, block).await else {
-                    // The pool was suspended: this entry comes again.
-                    return Ok(false);
-                };
-                count += read;
+            loop {
+                let from = self.place_within(&entry.name);
+                let part = errlog::read_part(mos, &entry, heads, from).await?;
+                if part.is_empty() {
+                    break;
+                }
+                for ((head, block), next) in part {
+                    let Some(read) = self.read(core, heads, head, &block).await else {
+                        // The pool was suspended: this block comes again.
+                        return Ok(false);
+                    };
+                    count += read;
+                    self.state.lock().within = Some((entry.name.clone(), next));
+                    if count >= BLOCKS_PER_TXG || is_over() {
+                        return Ok(false);
+                    }
+                }
             }
-            self.change(|state| state.phys.cursor = entry.next.cookie());
-            if count >= BLOCKS_PER_TXG || is_over() {
+            self.change(|state| {
+                state.phys.cursor = entry.next.cookie();
+                state.within = None;
+            });
+            // Entries that are empty take time as well.
+            if is_over() {
                 return Ok(false);
             }
+        }
+    }
+
+    /// Where to go on in an entry of the log.
+    fn place_within(&self, name: &Bytes) -> ZapCursor {
+        match &self.state.lock().within {
+            Some((at, place)) if at == name => *place,
+            _ => ZapCursor::START,
         }
     }
 

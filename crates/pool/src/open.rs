@@ -715,6 +715,10 @@ async fn import_on(
             return Err(error);
         }
         core.dsl.destroyer().put_off(false);
+    } else {
+        // What was under way stays as it is: whoever waited for its end would do so for ever.
+        core.tables.rebuilds.closed();
+        core.tables.error_scrub.closed();
     }
     core.tree.set_opening(false);
     core.events.loaded();

@@ -79,8 +79,9 @@ pub(super) async fn look_each_second(world: World, common: Weak<Common>) {
 }
 
 /// A device of the tree that keeps operations waiting for too long.
-struct Hung {
+struct Hung<'a> {
     leaf: Arc<Leaf>,
+    device: &'a Arc<Watched>,
     overdue: u64,
 }
 
@@ -130,6 +131,7 @@ fn look(common: &Common, now_ns: u64) {
                 }
                 hung.push(Hung {
                     leaf: leaf.clone(),
+                    device: watched,
                     overdue: waiting.overdue,
                 });
             }
@@ -138,8 +140,8 @@ fn look(common: &Common, now_ns: u64) {
         if hung.is_empty() || is_needed() {
             continue;
         }
-        for Hung { leaf, overdue } in hung {
-            leaf.give_up(overdue);
+        for hung in hung {
+            hung.leaf.give_up(hung.device, hung.overdue);
         }
     }
     for (watched, waiting) in &seen {
@@ -189,26 +191,29 @@ pub async fn open_patiently(
 }
 
 impl Leaf {
-    /// The pool goes on without its device, which does not answer: see the module's head.
-    fn give_up(&self, overdue: u64) {
+    /// The pool goes on without its device, which does not answer: see the module's head. Unless it
+    /// is out of use, or has another one, by now.
+    fn give_up(&self, device: &Arc<Watched>, overdue: u64) {
+        let is_its_own = |own: Arc<Watched>| Arc::ptr_eq(&own, device);
+        if !self.is_readable() || !self.watched().is_some_and(is_its_own) {
+            return;
+        }
         let hangs = self.hangs.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::error!(leaf = %self.guid(), hangs, "a device does not answer: given up");
         self.count_slow(overdue);
-        let device = self.watched();
+        self.given_up.store(true, Ordering::Relaxed);
         // First of all, so that what fails by it is not taken for errors of a device in use.
         match hangs < HANGS_MAX {
             true => self.set_state(VdevState::CantOpen, VdevAux::OpenFailed),
             false => self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded),
         }
         self.set_device(None);
-        if let Some(device) = device {
-            device.give_up();
-        }
+        device.give_up();
     }
 
     /// Whether it was given up because it did not answer, and may be tried again when it does.
     pub fn is_given_up(&self) -> bool {
-        self.state().0 == VdevState::CantOpen && self.hangs.load(Ordering::Relaxed) > 0
+        self.state().0 == VdevState::CantOpen && self.given_up.load(Ordering::Relaxed)
     }
 
     /// Whether a device that it had before has not answered everything yet: it may still change.

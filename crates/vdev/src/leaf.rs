@@ -172,6 +172,8 @@ pub struct Leaf {
     pub(super) before: Mutex<Vec<Arc<Watched>>>,
     /// How often its device was given up since its errors were cleared.
     pub(super) hangs: AtomicU32,
+    /// Its last device was given up, and it has had none since.
+    pub(super) given_up: AtomicBool,
     status: Mutex<Status>,
     /// That it is out of use is not to outlast the import.
     temporary: AtomicBool,
@@ -191,6 +193,8 @@ pub struct Leaf {
     has_missing: AtomicBool,
     /// The last txg of which it failed to take a write since it was opened; zero is none.
     failed_txg: AtomicU64,
+    /// How many writes it failed to take.
+    lost_writes: AtomicU64,
     kept: Mutex<Kept>,
     /// Held shared by writes and flushes under way; alone from before a device is back until its
     /// writes are made again. So none overtakes a later one, and no flush takes for durable what
@@ -213,6 +217,7 @@ impl Leaf {
             device: RwLock::new(None),
             before: Mutex::default(),
             hangs: AtomicU32::new(0),
+            given_up: AtomicBool::new(false),
             status: Mutex::new(Status {
                 state: VdevState::Closed,
                 aux: VdevAux::None,
@@ -229,6 +234,7 @@ impl Leaf {
             scan_failed: Mutex::default(),
             has_missing: AtomicBool::new(false),
             failed_txg: AtomicU64::new(0),
+            lost_writes: AtomicU64::new(0),
             kept: Mutex::default(),
             writing: tokio::sync::RwLock::new(()),
         }
@@ -297,6 +303,7 @@ impl Leaf {
     pub(super) fn set_device(&self, device: Option<Arc<Watched>>) {
         if device.is_some() {
             self.was_open.store(true, Ordering::Relaxed);
+            self.given_up.store(false, Ordering::Relaxed);
             self.failed_txg.store(0, Ordering::Relaxed);
         }
         let before = std::mem::replace(&mut *self.device.write(), device);
@@ -418,6 +425,12 @@ impl Leaf {
     pub(crate) fn note_lost_write(&self, txg: Txg) {
         self.add_missing(txg);
         self.failed_txg.fetch_max(txg.get(), Ordering::Relaxed);
+        self.lost_writes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many writes it failed to take since the pool was opened, whatever their txg.
+    pub fn lost_writes(&self) -> u64 {
+        self.lost_writes.load(Ordering::Relaxed)
     }
 
     /// The last txg of which it failed to take a write since it was opened, or its errors were

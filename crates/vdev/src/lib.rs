@@ -46,6 +46,8 @@ mod fault;
 #[cfg(test)]
 mod flushed_tests;
 mod geometry;
+#[cfg(test)]
+mod hung_tests;
 mod indirect;
 mod kind;
 mod label;

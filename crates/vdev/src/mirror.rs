@@ -74,6 +74,11 @@ impl MirrorVdev {
                 bad.push(index);
                 continue;
             }
+            // One that has the block lags. What others have in its place would be taken for right,
+            // and nobody would know that there is more to wait for.
+            if failure.slow && is_missing && !verify.can_tell() {
+                continue;
+            }
             // A device and its successor, or its spare, have whole blocks as well: which of them is
             // right their own mirror finds.
             let is_mirror = !child.children().is_empty();

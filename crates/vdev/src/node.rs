@@ -96,6 +96,11 @@ pub trait Verify: Sync {
     fn covered_bytes(&self) -> Option<usize> {
         None
     }
+
+    /// Whether it tells right from wrong: else whatever is read counts as right.
+    fn can_tell(&self) -> bool {
+        true
+    }
 }
 
 /// Takes everything: for parts of a block, which are checked as a whole.
@@ -104,6 +109,10 @@ pub(crate) struct Unverified;
 impl Verify for Unverified {
     fn verify<'a>(&'a self, _data: &'a Bytes) -> BoxFuture<'a, bool> {
         Box::pin(std::future::ready(true))
+    }
+
+    fn can_tell(&self) -> bool {
+        false
     }
 }
 
@@ -774,6 +783,10 @@ impl Verify for Prefix<'_> {
 
     fn covered_bytes(&self) -> Option<usize> {
         Some(self.psize)
+    }
+
+    fn can_tell(&self) -> bool {
+        self.verify.can_tell()
     }
 }
 

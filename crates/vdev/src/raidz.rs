@@ -537,10 +537,14 @@ impl<'a> Striped<'a> {
             let child = &self.children[column.child];
             if (too_few || child.is_missing(column.offset, context.birth))
                 && child.is_readable()
-                && let Ok(data) = child.read_part(column.offset, column.length, context).await
             {
-                row.data[index] = Some(data);
-                found = true;
+                match child.read_part(column.offset, column.length, context).await {
+                    Ok(data) => {
+                        row.data[index] = Some(data);
+                        found = true;
+                    }
+                    Err(error) => rows.slow |= error.slow,
+                }
             }
         }
         found
@@ -575,6 +579,7 @@ impl<'a> Striped<'a> {
                     let own = member
                         .read_part(column.offset, column.length, context)
                         .await;
+                    rows.slow |= own.as_ref().is_err_and(|error| error.slow);
                     read.push(std::mem::replace(&mut row.data[*index], own.ok()));
                 }
                 let solution = self.find_right(rows, verify).await;

@@ -11,7 +11,7 @@
 //! carry out at any time; so it is not opened again before it has answered everything
 //! ([`Device::outstanding`]).
 //!
-//! Discards may take a device minutes. They are not counted.
+//! Discards may take a device minutes. They wait like others, but do not age.
 //!
 //! Lock: `state`, for a few instructions.
 
@@ -30,7 +30,8 @@ use crate::report::{DeviceIo, Operation, Priority};
 /// An operation that waits for its answer.
 #[derive(Debug)]
 struct Entry {
-    operation: Operation,
+    /// `None` is a discard.
+    operation: Option<Operation>,
     offset_bytes: u64,
     size_bytes: u64,
     /// At how many looks it waited.
@@ -70,6 +71,13 @@ pub(super) struct Watched {
     lags: AtomicBool,
     on_lag: Notify,
 }
+
+/// What is asked of a device, from which byte on and for how many bytes. `None` is a discard.
+/// Everything counts that [`Device::outstanding`] may count.
+type What = (Option<Operation>, u64, u64);
+
+/// A question about the device as a whole.
+const LOOK: What = (Some(Operation::Read), 0, 0);
 
 /// Takes an operation off the list when it is answered. Dropped before that, nobody waits for it.
 struct Watching<'a> {
@@ -123,6 +131,9 @@ impl Watched {
             }
             let mut oldest: Option<&Entry> = None;
             for entry in state.entries.values_mut() {
+                if entry.operation.is_none() {
+                    continue;
+                }
                 entry.looks = entry.looks.saturating_add(1);
                 if entry.seen_ns == 0 {
                     entry.seen_ns = now_ns;
@@ -136,16 +147,18 @@ impl Watched {
             if found.looks < overdue {
                 state.is_told = false;
             } else if !std::mem::replace(&mut state.is_told, true) {
-                found.news = oldest.map(|entry| DeviceIo {
-                    operation: entry.operation,
-                    offset_bytes: entry.offset_bytes,
-                    size_bytes: entry.size_bytes,
-                    bookmark: Bookmark::default(),
-                    priority: Priority::Sync,
-                    scrub: false,
-                    retried: false,
-                    begun_ns: entry.seen_ns,
-                    took_ns: now_ns.saturating_sub(entry.seen_ns),
+                found.news = oldest.and_then(|entry| {
+                    Some(DeviceIo {
+                        operation: entry.operation?,
+                        offset_bytes: entry.offset_bytes,
+                        size_bytes: entry.size_bytes,
+                        bookmark: Bookmark::default(),
+                        priority: Priority::Sync,
+                        scrub: false,
+                        retried: false,
+                        begun_ns: entry.seen_ns,
+                        took_ns: now_ns.saturating_sub(entry.seen_ns),
+                    })
                 });
             }
         }
@@ -184,32 +197,29 @@ impl Watched {
         }
     }
 
-    fn begin(&self, what: Option<(Operation, u64, usize)>) -> Watching<'_> {
-        let number = what.map(|(operation, offset_bytes, length)| {
-            let mut state = self.state.lock();
-            let number = state.next;
-            state.next += 1;
-            let entry = Entry {
-                operation,
-                offset_bytes,
-                size_bytes: length as u64,
-                looks: 0,
-                seen_ns: 0,
-                is_left: false,
-            };
-            state.entries.insert(number, entry);
-            number
-        });
+    fn begin(&self, (operation, offset_bytes, size_bytes): What) -> Watching<'_> {
+        let mut state = self.state.lock();
+        let number = state.next;
+        state.next += 1;
+        let entry = Entry {
+            operation,
+            offset_bytes,
+            size_bytes,
+            looks: 0,
+            seen_ns: 0,
+            is_left: false,
+        };
+        state.entries.insert(number, entry);
         Watching {
             watched: self,
-            number,
+            number: Some(number),
         }
     }
 
     /// Waits for an operation, unless the device is given up.
     async fn watch<T, E>(
         &self,
-        what: Option<(Operation, u64, usize)>,
+        what: What,
         work: impl Future<Output = Result<T, E>>,
         hung: impl FnOnce(DeviceError) -> E,
     ) -> Result<T, E> {
@@ -252,11 +262,11 @@ impl Device for Watched {
     }
 
     fn keep_writers_out(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(self.watch(None, self.device.keep_writers_out(), same))
+        Box::pin(self.watch(LOOK, self.device.keep_writers_out(), same))
     }
 
     fn look_again(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(self.watch(None, self.device.look_again(), same))
+        Box::pin(self.watch(LOOK, self.device.look_again(), same))
     }
 
     fn read(
@@ -264,15 +274,15 @@ impl Device for Watched {
         offset_bytes: u64,
         length_bytes: usize,
     ) -> BoxFuture<'_, Result<Bytes, DeviceError>> {
-        let what = (Operation::Read, offset_bytes, length_bytes);
+        let what = (Some(Operation::Read), offset_bytes, length_bytes as u64);
         let work = self.device.read(offset_bytes, length_bytes);
-        Box::pin(self.watch(Some(what), work, same))
+        Box::pin(self.watch(what, work, same))
     }
 
     fn write(&self, offset_bytes: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
-        let what = (Operation::Write, offset_bytes, data.len());
+        let what = (Some(Operation::Write), offset_bytes, data.len() as u64);
         let work = self.device.write(offset_bytes, data);
-        Box::pin(self.watch(Some(what), work, same))
+        Box::pin(self.watch(what, work, same))
     }
 
     fn write_vectored(
@@ -280,10 +290,10 @@ impl Device for Watched {
         offset_bytes: u64,
         parts: Vec<Bytes>,
     ) -> BoxFuture<'_, Result<(), DeviceError>> {
-        let length = parts.iter().map(Bytes::len).sum();
-        let what = (Operation::Write, offset_bytes, length);
+        let length: usize = parts.iter().map(Bytes::len).sum();
+        let what = (Some(Operation::Write), offset_bytes, length as u64);
         let work = self.device.write_vectored(offset_bytes, parts);
-        Box::pin(self.watch(Some(what), work, same))
+        Box::pin(self.watch(what, work, same))
     }
 
     fn outstanding(&self) -> usize {
@@ -291,8 +301,8 @@ impl Device for Watched {
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
-        let what = (Operation::Flush, 0, 0);
-        Box::pin(self.watch(Some(what), self.device.flush(), same))
+        let what = (Some(Operation::Flush), 0, 0);
+        Box::pin(self.watch(what, self.device.flush(), same))
     }
 
     fn write_flushed(
@@ -300,9 +310,9 @@ impl Device for Watched {
         offset_bytes: u64,
         data: Bytes,
     ) -> BoxFuture<'_, Result<(), WriteFlushedError>> {
-        let what = (Operation::Write, offset_bytes, data.len());
+        let what = (Some(Operation::Write), offset_bytes, data.len() as u64);
         let work = self.device.write_flushed(offset_bytes, data);
-        Box::pin(self.watch(Some(what), work, WriteFlushedError::Write))
+        Box::pin(self.watch(what, work, WriteFlushedError::Write))
     }
 
     fn supports_discard(&self) -> bool {
@@ -314,8 +324,9 @@ impl Device for Watched {
         offset_bytes: u64,
         length_bytes: u64,
     ) -> BoxFuture<'_, Result<(), DeviceError>> {
+        let what = (None, offset_bytes, length_bytes);
         let work = self.device.discard(offset_bytes, length_bytes);
-        Box::pin(self.watch(None, work, same))
+        Box::pin(self.watch(what, work, same))
     }
 }
 
@@ -386,5 +397,102 @@ mod tests {
         assert_eq!((disk.peek(4096, 1)[0], watched.outstanding()), (0, 1));
         disk.release();
         assert_eq!((disk.peek(4096, 1)[0], watched.outstanding()), (2, 0));
+    }
+    /// Goal: a discard does not age, nor does it make what was answered seem to wait. Method: one
+    /// that takes a minute, while a read that nobody waited for is answered.
+    #[tokio::test(start_paused = true)]
+    async fn a_discard_under_way_makes_nothing_else_wait() {
+        let sim = SimWorld::new(2);
+        let disk = sim.add_disk("d", 1 << 20);
+        let opened = sim.world().opener.open("d", false).await.unwrap();
+        let watched = Watched::new(opened);
+        let look = || watched.look(1_000_000_000, LAG, OVERDUE);
+        disk.inject(Fault::new(SimOp::Read, FaultEffect::Stall).times(1));
+        let slow = FaultEffect::Delay(Duration::from_secs(60));
+        disk.inject(Fault::new(SimOp::Discard, slow).times(1));
+        let short = Duration::from_secs(1);
+        let read = tokio::time::timeout(short, watched.read(0, 512)).await;
+        assert!(read.is_err());
+        let discarding = {
+            let watched = watched.clone();
+            tokio::spawn(async move { watched.discard(0, 4096).await })
+        };
+        tokio::time::sleep(short).await;
+        assert_eq!(look().looks, 1);
+        disk.release();
+        for _ in 0..2 * OVERDUE {
+            assert_eq!((look().looks, watched.outstanding()), (0, 1));
+        }
+        assert!(!watched.lags());
+        // One that was left counts as well.
+        discarding.abort();
+        let _ = discarding.await;
+        assert_eq!((look().looks, look().overdue), (0, 0));
+        watched.read(0, 512).await.unwrap();
+    }
+
+    /// A device of which nobody can tell what became of it.
+    #[derive(Debug)]
+    struct Deaf;
+
+    impl Device for Deaf {
+        fn path(&self) -> &str {
+            "deaf"
+        }
+
+        fn size_bytes(&self) -> u64 {
+            1 << 20
+        }
+
+        fn sector_bytes(&self) -> u32 {
+            512
+        }
+
+        fn is_read_only(&self) -> bool {
+            false
+        }
+
+        fn keep_writers_out(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn look_again(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn read(&self, _: u64, _: usize) -> BoxFuture<'_, Result<Bytes, DeviceError>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn write(&self, _: u64, _: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn discard(&self, _: u64, _: u64) -> BoxFuture<'_, Result<(), DeviceError>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    /// Whoever looks at a device again waits for its answer like others: it counts.
+    #[tokio::test]
+    async fn a_look_at_a_device_ages_like_a_read() {
+        let watched = Watched::new(Arc::new(Deaf));
+        let looking = tokio::spawn({
+            let watched = watched.clone();
+            async move { tokio::join!(watched.look_again(), watched.keep_writers_out()) }
+        });
+        tokio::task::yield_now().await;
+        for count in 1..=OVERDUE {
+            assert_eq!(watched.look(1, LAG, OVERDUE).looks, count);
+        }
+        assert_eq!(watched.look(1, LAG, OVERDUE).overdue, 2);
+        watched.give_up();
+        let (again, out) = looking.await.unwrap();
+        assert!(matches!(again, Err(DeviceError::Hung { .. })));
+        assert!(matches!(out, Err(DeviceError::Hung { .. })));
     }
 }

@@ -21,8 +21,10 @@
 //! device gets everything that is written ([`RebuildPhys::max_txg`]). What was allocated before a
 //! turn is copied by it; what is allocated later is written to all devices, or the one that does
 //! not take it lacks that group, and keeps lacking everything. The same holds for a device that did
-//! not take a copy, or was away at any time. And where something could not be read, nobody is taken
-//! to have everything. A resilver that begins by itself is for those: it knows what it misses.
+//! not take a copy, or was away at any time. A log's block has the group in which it was allocated,
+//! which may be an earlier one: so none must have failed at all. And where something could not be
+//! read, nobody is taken to have everything. A resilver that begins by itself is for those: it
+//! knows what it misses.
 //!
 //! # What a crash leaves
 //! The stored offset, of the same group as the labels: all that this state has below it, and that
@@ -36,6 +38,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dataset::DatasetError;
 use format::{Guid, ObjectId, RebuildPhys, Txg, VdevId};
@@ -141,6 +144,8 @@ struct Run {
     skipped_bytes: u64,
     /// What scans and rebuilds had written to each device by then.
     written_before: BTreeMap<Guid, u64>,
+    /// Writes that each device had failed to take when it began; none at the import.
+    lost_before: BTreeMap<Guid, u64>,
 }
 
 #[derive(Debug, Default)]
@@ -268,7 +273,7 @@ impl Rebuilds {
         let _ = active.wait_for(|active| !*active).await;
     }
 
-    /// The pool is closed: nobody waits any more.
+    /// The pool is closed, or only read: nobody waits any more.
     pub(crate) fn closed(&self) {
         self.active.send_replace(false);
     }
@@ -308,6 +313,8 @@ impl Rebuilds {
         }
         // Devices that come back from now on are not taken to have everything.
         core.dirty_times.note_uses_of(top.leaves());
+        let lost = |vdev: Arc<Vdev>| Some((vdev.guid(), vdev.leaf()?.lost_writes()));
+        let lost_before = top.leaves().into_iter().filter_map(lost).collect();
         {
             let mut state = self.state.lock();
             let rebuild = state.all.entry(id).or_default();
@@ -322,7 +329,10 @@ impl Rebuilds {
                 },
                 ..RebuildPhys::default()
             };
-            rebuild.run = Run::default();
+            rebuild.run = Run {
+                lost_before,
+                ..Run::default()
+            };
             rebuild.is_dirty = true;
         }
         for leaf in top.leaves() {
@@ -405,6 +415,12 @@ impl Rebuilds {
             .all
             .get(&id)
             .map_or_else(RebuildPhys::default, |rebuild| rebuild.phys)
+    }
+
+    fn lost_before(&self, id: VdevId) -> BTreeMap<Guid, u64> {
+        let state = self.state.lock();
+        let run = state.all.get(&id).map(|rebuild| &rebuild.run);
+        run.map(|run| run.lost_before.clone()).unwrap_or_default()
     }
 
     /// Whether turns are over for now.
@@ -536,13 +552,15 @@ impl Rebuilds {
     ) -> bool {
         let tree = &core.tree;
         let mut is_whole = true;
+        let is_stopped = AtomicBool::new(false);
         {
             let pieces = ranges.ranges().flat_map(|range| {
                 let starts = range.clone().step_by(COPY_BYTES as usize);
                 starts.map(move |start| start..range.end.min(start + COPY_BYTES))
             });
             let begun = pieces.take_while(|_| {
-                is_whole = is_whole && !is_over();
+                let stops = is_stopped.load(Ordering::Relaxed);
+                is_whole = is_whole && !stops && !is_over();
                 is_whole
             });
             let mut copies = futures::stream::iter(begun)
@@ -559,8 +577,12 @@ impl Rebuilds {
                     Rebuilt::Unread
                 });
                 if rebuilt == Rebuilt::Halted || core.suspended().is_some() {
-                    // What comes behind it is copied again as well.
-                    return false;
+                    is_stopped.store(true, Ordering::Relaxed);
+                }
+                if is_stopped.load(Ordering::Relaxed) {
+                    // What is under way is waited for: devices may carry it out as long as nobody
+                    // has told how it ended. It is copied again, with all that comes behind it.
+                    continue;
                 }
                 self.change(id, |rebuild| {
                     let Rebuild { phys, run, .. } = rebuild;
@@ -581,7 +603,7 @@ impl Rebuilds {
                 });
             }
         }
-        is_whole
+        is_whole && !is_stopped.into_inner()
     }
 
     /// Ends a rebuild, in syncing context (`vdev_rebuild_complete_sync`,
@@ -594,6 +616,7 @@ impl Rebuilds {
             rebuild.phys.end_time_seconds = now_s;
         });
         let phys = self.phys(id);
+        let lost_before = self.lost_before(id);
         let features = core.dsl.features();
         if features.refcount(DEVICE_REBUILD).unwrap_or(0) > 0 {
             features.decrement(pass.ctx, DEVICE_REBUILD).await?;
@@ -605,7 +628,7 @@ impl Rebuilds {
             return Ok(());
         };
         if as_ == RebuildState::Complete {
-            core.settle_rebuilt(&top, &phys);
+            core.settle_rebuilt(&top, &phys, &lost_before);
         }
         let what = match as_ {
             RebuildState::Complete => "complete",
@@ -682,13 +705,20 @@ impl Core {
     }
 
     /// A rebuild is complete: devices that were there all the time and took everything lack nothing
-    /// any more, if all could be read.
-    fn settle_rebuilt(&self, top: &Arc<Vdev>, phys: &RebuildPhys) {
+    /// any more, if all could be read. `lost_before`: [`Run::lost_before`].
+    fn settle_rebuilt(
+        &self,
+        top: &Arc<Vdev>,
+        phys: &RebuildPhys,
+        lost_before: &BTreeMap<Guid, u64>,
+    ) {
         for vdev in top.leaves() {
             let Some(leaf) = vdev.leaf() else { continue };
             let has_failed = !leaf.take_scan_failed().is_empty();
             let is_there = leaf.is_writeable() && self.dirty_times.was_noted(&vdev);
-            if phys.errors != 0 || has_failed || !is_there {
+            let lost_before = lost_before.get(&vdev.guid()).copied().unwrap_or(0);
+            let has_lost = leaf.lost_writes() != lost_before;
+            if phys.errors != 0 || has_failed || has_lost || !is_there {
                 continue;
             }
             leaf.change_missing(|missing| {

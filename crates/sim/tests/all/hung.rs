@@ -10,7 +10,7 @@ use crate::common::{data, get, open, put, remove};
 use crate::spares::{Told, add_spare, is_whole, leave, scrub_finds_nothing, until};
 use crate::topology::{add_disk, find, shape, spec};
 use device::sim::{Fault, FaultEffect, SimDisk, SimOp, SimWorld};
-use pool::{OfflineSpec, Pool, VdevState};
+use pool::{OfflineSpec, Pool, ScrubCommand, VdevState};
 use sim::torture::{Layout, create, create_told, import, inspect, patiently, simulate, zdb};
 
 const DISK_MIB: u64 = 96;
@@ -375,4 +375,89 @@ fn nobody_waits_for_ever_for_a_hung_disk() {
         attached.unwrap().unwrap_err();
         pool.export(false).await.unwrap();
     });
+}
+
+/// While a disk that had hung is brought back, another one hangs that the pool needs now: who
+/// brings the first one back waits for that, and the pool is told to stand still all the same.
+#[test]
+fn another_disk_hangs_while_one_is_brought_back() {
+    simulate(async {
+        let sim = SimWorld::new(961);
+        let pool = create(&sim, Layout::Mirror(2), DISK_MIB, false)
+            .await
+            .unwrap();
+        let fs = open(&sim, &pool).await.unwrap();
+        let disks = disks(&sim, 2);
+        hang(&disks[1]);
+        put(&fs, "file", &data(1, 2_000_000)).await.unwrap();
+        within(BEARABLE, "a sync", pool.sync()).await.unwrap();
+        assert_eq!(state(&pool, "disk1"), VdevState::CantOpen);
+        // What it lacks only the other one has.
+        hang(&disks[0]);
+        disks[1].release();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(pool.suspended().is_none());
+        assert_ne!(state(&pool, "disk1"), VdevState::CantOpen, "it is tried");
+        tokio::time::sleep(Duration::from_secs(340)).await;
+        let why = pool.suspended().unwrap_or_default();
+        assert!(why.contains("does not answer"), "{why}");
+        disks[0].release();
+        until(&pool, "the disk is back", |pool| is_whole(pool, "disk1")).await;
+        assert!(pool.suspended().is_none());
+        scrub_finds_nothing(&pool).await;
+        fs.close().await.unwrap();
+        drop(fs);
+        end(&sim, pool).await;
+    });
+}
+
+/// A disk that was given up and has not answered yet is asked for by all commands that open
+/// devices: what is written meanwhile does not wait for it.
+#[test]
+fn looking_for_a_disk_that_hangs_stops_no_writes() {
+    for what in ["reopen", "clear", "scrub", "online", "online the other"] {
+        simulate(async move {
+            let sim = SimWorld::new(971);
+            let pool = create(&sim, Layout::Mirror(2), DISK_MIB, false)
+                .await
+                .unwrap();
+            let fs = open(&sim, &pool).await.unwrap();
+            let disk = sim.disk("disk1").unwrap();
+            hang(&disk);
+            put(&fs, "file", &data(1, 2_000_000)).await.unwrap();
+            within(BEARABLE, "a sync", pool.sync()).await.unwrap();
+            assert_eq!(state(&pool, "disk1"), VdevState::CantOpen);
+            let looking = {
+                let pool = pool.clone();
+                tokio::spawn(async move {
+                    match what {
+                        "reopen" => drop(pool.reopen(false).await),
+                        "clear" => drop(pool.clear(None).await),
+                        "scrub" => drop(pool.scrub(ScrubCommand::Start).await),
+                        "online" => drop(pool.online("disk1", false).await),
+                        _ => drop(pool.online("disk0", false).await),
+                    }
+                })
+            };
+            for round in 0..5 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let longest = Duration::from_secs(2);
+                let content = data(10 + round, 300_000);
+                let name = format!("file{round}");
+                let written = async {
+                    put(&fs, &name, &content).await.unwrap();
+                    pool.sync().await.unwrap();
+                };
+                within(longest, &format!("a sync during {what}"), written).await;
+            }
+            assert!(pool.suspended().is_none());
+            // It is waited for twice.
+            within(3 * BEARABLE, what, looking).await.unwrap();
+            disk.release();
+            until(&pool, "the disk is back", |pool| is_whole(pool, "disk1")).await;
+            scrub_finds_nothing(&pool).await;
+            leave(pool, fs).await;
+            inspect(&sim, "in the end", true).await.unwrap();
+        });
+    }
 }

@@ -25,6 +25,37 @@ use crate::watch::Watched;
 /// How often it is asked whether a device has answered everything.
 const ANSWER_PAUSE: Duration = Duration::from_millis(100);
 
+/// A device that was opened, or why that cannot be used.
+pub(super) type Opened = Result<Arc<Watched>, (VdevAux, VdevError)>;
+
+/// Gives a leaf its device, and says what state that makes.
+pub(super) fn take_opened(vdev: &Vdev, leaf: &Leaf, opened: Opened) -> Result<(), VdevError> {
+    let before = leaf.state().0;
+    match opened {
+        Ok(device) => {
+            leaf.set_device(Some(device));
+            match before {
+                // It was so when the pool was last in use.
+                VdevState::Degraded => {
+                    leaf.set_state(VdevState::Degraded, VdevAux::ErrorsExceeded);
+                }
+                _ => leaf.set_state(VdevState::Healthy, VdevAux::None),
+            }
+            Ok(())
+        }
+        Err((aux, error)) => {
+            tracing::warn!(leaf = %vdev.guid(), %error, "a device of the pool is not usable");
+            leaf.set_device(None);
+            match (before, aux) {
+                // Still nothing in its place (`vdev_set_state`, module/zfs/vdev.c).
+                (VdevState::Removed, VdevAux::OpenFailed) => {}
+                _ => leaf.set_state(VdevState::CantOpen, aux),
+            }
+            Err(error)
+        }
+    }
+}
+
 impl VdevTree {
     /// Opens the devices of top-level vdevs and settles how big these are.
     pub(super) async fn open_tops(&self, tops: &[Arc<Vdev>]) -> Result<(), VdevError> {
@@ -61,34 +92,11 @@ impl VdevTree {
         let Some(leaf) = vdev.leaf() else {
             return Ok(());
         };
-        let before = leaf.state().0;
-        if matches!(before, VdevState::Offline | VdevState::Faulted) {
+        if matches!(leaf.state().0, VdevState::Offline | VdevState::Faulted) {
             return Ok(());
         }
-        let result = self.open_device(vdev).await;
-        match result {
-            Ok(device) => {
-                leaf.set_device(Some(device));
-                match before {
-                    // It was so when the pool was last in use.
-                    VdevState::Degraded => {
-                        leaf.set_state(VdevState::Degraded, VdevAux::ErrorsExceeded);
-                    }
-                    _ => leaf.set_state(VdevState::Healthy, VdevAux::None),
-                }
-                Ok(())
-            }
-            Err((aux, error)) => {
-                tracing::warn!(leaf = %vdev.guid(), %error, "a device of the pool is not usable");
-                leaf.set_device(None);
-                match (before, aux) {
-                    // Still nothing in its place (`vdev_set_state`, module/zfs/vdev.c).
-                    (VdevState::Removed, VdevAux::OpenFailed) => {}
-                    _ => leaf.set_state(VdevState::CantOpen, aux),
-                }
-                Err(error)
-            }
-        }
+        let opened = self.open_device(vdev).await;
+        take_opened(vdev, leaf, opened)
     }
 
     /// Whether another process has a device that is known to be the leaf's: then it has the pool,
@@ -104,7 +112,8 @@ impl VdevTree {
         known.or_else(|| vdev.path())
     }
 
-    async fn open_device(&self, vdev: &Arc<Vdev>) -> Result<Arc<Watched>, (VdevAux, VdevError)> {
+    /// Opens the device of a leaf, which has none yet; nothing of the leaf changes.
+    pub(super) async fn open_device(&self, vdev: &Arc<Vdev>) -> Opened {
         let path = self.device_path(vdev).ok_or_else(|| {
             (
                 VdevAux::OpenFailed,

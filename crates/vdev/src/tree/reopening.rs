@@ -4,11 +4,16 @@
 //! A device that works is not closed for that, since nothing could be read meanwhile: it is looked
 //! at again, and only one that has become something else is opened anew. What it had taken and not
 //! flushed is written again then.
+//!
+//! One that is out of use is opened while its top-level vdev is written, without it: it may not
+//! have answered yet what it was given before, or not answer now. Only what comes then is done with
+//! writes stopped, so that none gets between.
 
 use std::sync::Arc;
 
 use format::Guid;
 
+use super::opening::take_opened;
 use super::{VdevTree, settle_kept};
 use crate::config::bad;
 use crate::error::VdevError;
@@ -48,13 +53,13 @@ impl VdevTree {
                 if state.is_usable() && !stood_still || state == VdevState::Offline {
                     continue;
                 }
-                // Whoever came first could flush what was lost, and it would count as written.
-                let stopped = self.patiently(&vdev, leaf.stop_writes()).await?;
                 if state.is_usable() {
+                    // Whoever came first could flush what was lost, and it would count as written.
+                    let stopped = self.patiently(&vdev, leaf.stop_writes()).await?;
                     is_rewritten(&vdev, leaf, &stopped).await;
                     continue;
                 }
-                back += usize::from(self.open_anew(&vdev, leaf, &stopped).await);
+                back += usize::from(self.open_anew(&vdev, leaf).await?);
             }
             if let Err(error) = self.settle_size(&top) {
                 tracing::error!(
@@ -84,8 +89,7 @@ impl VdevTree {
             return Ok(leaf.state().0);
         }
         settle_kept(&top);
-        let stopped = self.patiently(&vdev, leaf.stop_writes()).await?;
-        self.open_anew(&vdev, leaf, &stopped).await;
+        self.open_anew(&vdev, leaf).await?;
         self.settle_size(&top)?;
         Ok(leaf.state().0)
     }
@@ -109,8 +113,7 @@ impl VdevTree {
                 if state.is_usable() && self.is_as_before(&vdev, leaf).await {
                     continue;
                 }
-                let stopped = self.patiently(&vdev, leaf.stop_writes()).await?;
-                self.open_anew(&vdev, leaf, &stopped).await;
+                self.open_anew(&vdev, leaf).await?;
             }
             settle_kept(&top);
             if let Err(error) = self.settle_size(&top) {
@@ -158,13 +161,37 @@ impl VdevTree {
         }
     }
 
-    /// Opens the device of a leaf, which takes no writes meanwhile; whether it works.
-    async fn open_anew(&self, vdev: &Arc<Vdev>, leaf: &Arc<Leaf>, stopped: &Stopped<'_>) -> bool {
+    /// Opens the device of a leaf anew; whether it works.
+    ///
+    /// # Errors
+    /// [`VdevError::Stalled`] when the device is still at what it accepted before.
+    async fn open_anew(&self, vdev: &Arc<Vdev>, leaf: &Arc<Leaf>) -> Result<bool, VdevError> {
+        let mut stopped = self.patiently(vdev, leaf.stop_writes()).await?;
+        let is_in_use = leaf.is_readable();
         leaf.set_device(None);
-        leaf.set_temporary(false);
-        leaf.set_state(VdevState::Closed, VdevAux::None);
-        // Opening tells itself what is in the way.
-        self.open_leaf(vdev).await.is_ok() && is_rewritten(vdev, leaf, stopped).await
+        let close = || {
+            leaf.set_temporary(false);
+            leaf.set_state(VdevState::Closed, VdevAux::None);
+        };
+        let opened = if is_in_use {
+            // Whatever is to be written waits: it may have nowhere else to go.
+            close();
+            self.open_device(vdev).await
+        } else {
+            // It gets nothing in any case, and lacks what is written meanwhile.
+            drop(stopped);
+            let opened = self.open_device(vdev).await;
+            stopped = self.patiently(vdev, leaf.stop_writes()).await?;
+            if leaf.is_readable() {
+                // Somebody else was quicker.
+                return Ok(true);
+            }
+            close();
+            opened
+        };
+        // Taking it tells itself what is in the way.
+        let is_open = take_opened(vdev, leaf, opened).is_ok();
+        Ok(is_open && is_rewritten(vdev, leaf, &stopped).await)
     }
 }
 
