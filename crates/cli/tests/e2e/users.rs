@@ -212,6 +212,16 @@ fn permissions_let_users_do_what_they_say() {
     may_not("zfs snapshot tank/a@1");
     server.ok("zfs allow -l nobody snapshot tank/a");
     may("zfs snapshot tank/a@1");
+    let in_snapdir = |words: &str| {
+        let nobody = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"];
+        let words = words.replace("SNAPDIR", &format!("{mount}/a/.zfs/snapshot"));
+        let mut command = Command::new("setpriv");
+        command.args(nobody).args(words.split(' '));
+        command.output().expect("setpriv").status.success()
+    };
+    assert!(in_snapdir("mkdir SNAPDIR/made"));
+    assert!(!in_snapdir("rmdir SNAPDIR/made"));
+    server.ok("zfs destroy tank/a@made");
     may_not("zfs snapshot -r tank/a@2");
     may_not("zfs snapshot tank/a/b@1");
     may_not("zfs snapshot -o a:b=c tank/a@2");
@@ -228,6 +238,11 @@ fn permissions_let_users_do_what_they_say() {
 
     // A set, of which another one is a part, for a group.
     server.ok("zfs allow -s @more destroy,create,clone tank");
+    // Which is another one below, where that says what is in it.
+    server.ok("zfs allow -s @more create tank/o");
+    server.ok("zfs allow -g 65534 @more,mount tank/o");
+    server.ok("zfs snapshot tank/o@1");
+    may_not("zfs destroy tank/o@1");
     server.ok("zfs allow -s @all @more,compression,rename,rollback,bookmark,promote tank");
     server.ok("zfs allow -g 65534 @all,mount tank/a");
     server.ok("zfs allow -c canmount,diff tank/a");
