@@ -243,6 +243,9 @@ fn permissions_let_users_do_what_they_say() {
     server.ok("zfs allow -g 65534 @more,mount tank/o");
     server.ok("zfs snapshot tank/o@1");
     may_not("zfs destroy tank/o@1");
+    server.ok("zfs unallow -s @more tank/o");
+    may("zfs destroy tank/o@1");
+    server.ok("zfs unallow -g 65534 tank/o");
     server.ok("zfs allow -s @all @more,compression,rename,rollback,bookmark,promote tank");
     server.ok("zfs allow -g 65534 @all,mount tank/a");
     server.ok("zfs allow -c canmount,diff tank/a");
