@@ -190,9 +190,9 @@ pub struct Delegation<'a> {
 
 /// The full name of a permission; `None` where there is no such (`zfs_deleg_canonicalize_perm`).
 pub fn permission_name(typed: &str) -> Option<&str> {
-    if typed.starts_with('@') {
+    if let Some(name) = typed.strip_prefix('@') {
         let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.: ".contains(c);
-        let is_name = typed.len() <= SET_NAME_MAX_BYTES && typed[1..].chars().all(is_good);
+        let is_name = typed.len() <= SET_NAME_MAX_BYTES && name.chars().all(is_good);
         return is_name.then_some(typed);
     }
     if PERMISSIONS.contains(&typed) {
