@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{DatasetKind, JobKind, Needed};
+use crate::{DatasetKind, JobKind, Needed, ReceiveObstacle};
 
 /// Who may make a request. Ordinary users may look where OpenZFS lets them (its
 /// `zfs_secpolicy_read` and `zfs_secpolicy_none`, module/zfs/zfs_ioctl.c).
@@ -142,6 +142,17 @@ pub enum Refusal {
         doing: String,
         /// Why not.
         why: TopologyObstacle,
+    },
+    /// A stream is not received.
+    Receive {
+        /// Where it was to be received: a snapshot's full name, or what was asked for.
+        target: String,
+        /// Whether it is no difference, as far as that is known.
+        is_full: Option<bool>,
+        /// Whether the target was to be made.
+        is_new: bool,
+        /// Why not.
+        why: ReceiveObstacle,
     },
     /// The root filesystem of a pool goes only with the pool.
     RootFilesystem {

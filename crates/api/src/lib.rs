@@ -21,6 +21,7 @@ mod server;
 mod shares;
 mod smb;
 mod snapshots;
+mod streams;
 mod vdev;
 mod zevents;
 mod zfs;
@@ -56,6 +57,10 @@ pub use smb::{
 pub use snapshots::{
     DiffFile, DiffKind, DiffReport, ZfsBookmark, ZfsClone, ZfsDiff, ZfsDiffReply, ZfsHold,
     ZfsPromote, ZfsRelease, ZfsWait,
+};
+pub use streams::{
+    ReceiveNaming, ReceiveObstacle, ReceivedReport, STREAM_JOB_HEADER, STREAM_PROTOCOL, ZfsReceive,
+    ZfsReceiveAbort, ZfsReceiveReply,
 };
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,

@@ -15,25 +15,29 @@ use std::time::Duration;
 
 use api::{
     Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
-    IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ServerInfo, ServerStop,
-    ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, ZfsAllow, ZfsAllowList,
-    ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys,
-    ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsRelease, ZfsRename,
-    ZfsRewrite, ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount,
-    ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
-    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
-    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
-    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
-    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, STREAM_JOB_HEADER,
+    STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
+    SmbUserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
+    ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
+    ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite,
+    ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
+    ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
+    ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
+    ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid,
+    ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
+    ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
-use axum::extract::{ConnectInfo, Query};
+use axum::extract::{ConnectInfo, Query, Request};
+use axum::http::header::{CONNECTION, HeaderName, UPGRADE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use device::BoxFuture;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use rustix::process::geteuid;
 use serde::Serialize;
 use tokio::net::UnixListener;
@@ -46,7 +50,7 @@ use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
     DaemonError, activity, create, destroy, diff, import, keys, owners, permissions, properties,
-    reopen, rewrite, scrub, snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
+    receive, reopen, rewrite, scrub, snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -223,6 +227,12 @@ fn router(service: Arc<Service>) -> Router {
         .on_job(|service, call: ZfsRewrite, work| async move {
             rewrite::zfs_rewrite(&service, &call, &work).await
         })
+        .on_stream(|service, call: ZfsReceive, input, work| async move {
+            receive::zfs_receive(&service, call, input, &work).await
+        })
+        .on(|service, call: ZfsReceiveAbort| async move {
+            receive::zfs_receive_abort(&service, &call).await
+        })
         .on(|service, call: ZfsHolds| async move { usage::zfs_holds(&service, &call).await })
         .on(|service, call: ZfsKeys| async move { keys::zfs_keys(&service, &call).await })
         .on(|service, call: ZfsLoadKey| async move { keys::zfs_load_key(&service, call).await })
@@ -248,6 +258,9 @@ fn no_such_request() -> Failure {
     let message = "there is no such request; is the command of another version than the daemon?";
     Failure::new(FailureKind::Unsupported, message)
 }
+
+/// A connection that is a stream.
+pub(crate) type Connection = TokioIo<Upgraded>;
 
 struct Routes {
     service: Arc<Service>,
@@ -340,6 +353,63 @@ impl Routes {
                     Err(failure) => refuse(failure),
                 },
             }
+        };
+        Self {
+            router: self.router.route(C::PATH, post(answer)),
+            service: self.service,
+        }
+    }
+
+    /// Requests whose connection becomes a stream ([`api::STREAM_PROTOCOL`]). They are jobs.
+    fn on_stream<C, F, Fut>(self, handler: F) -> Self
+    where
+        C: Call,
+        F: Fn(Arc<Service>, C, Connection, Arc<Work>) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = Result<C::Reply, Failure>> + Send + 'static,
+    {
+        let kind = C::JOB.expect("a call that is a job");
+        let service = Arc::clone(&self.service);
+        let answer = move |ConnectInfo(caller): ConnectInfo<Caller>, mut request: Request| async move {
+            let switched = hyper::upgrade::on(&mut request);
+            let wants = request.headers().get(UPGRADE);
+            let is_switch = wants.is_some_and(|wants| wants == STREAM_PROTOCOL);
+            let body = request.into_body();
+            let call: C = match understand(body, caller.request_bytes_max()).await {
+                Ok(call) => call,
+                Err(failure) => return refuse(failure),
+            };
+            if let Err(failure) = caller.check(&call) {
+                return refuse(failure);
+            }
+            if !is_switch {
+                let message = format!("the request must switch to '{STREAM_PROTOCOL}'");
+                return refuse(Failure::new(FailureKind::Invalid, message));
+            }
+            let work = service.jobs.begin(kind, call.pool(), None, true);
+            let work = Arc::new(work);
+            let id = work.id();
+            tokio::spawn(async move {
+                let outcome = match switched.await {
+                    Ok(connection) => {
+                        let connection = TokioIo::new(connection);
+                        handler(service, call, connection, Arc::clone(&work)).await
+                    }
+                    Err(error) => Err(Failure::new(
+                        FailureKind::Canceled,
+                        format!("the connection broke off: {error}"),
+                    )),
+                };
+                work.answer(outcome.and_then(|reply| {
+                    serde_json::to_value(reply)
+                        .map_err(|error| Failure::new(FailureKind::Other, error.to_string()))
+                }));
+            });
+            let headers = [
+                (CONNECTION, "upgrade".to_owned()),
+                (UPGRADE, STREAM_PROTOCOL.to_owned()),
+                (HeaderName::from_static(STREAM_JOB_HEADER), id.to_string()),
+            ];
+            (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
         };
         Self {
             router: self.router.route(C::PATH, post(answer)),

@@ -41,6 +41,7 @@ mod owners;
 mod permissions;
 mod pools;
 mod properties;
+mod receive;
 mod reopen;
 mod replication;
 mod reports;

@@ -301,7 +301,7 @@ impl Datasets<'_> {
 
     /// A new filesystem counts space by user, group and project from the start, so it need not be
     /// counted anew (`dmu_objset_create_impl_dnstats`).
-    fn new_objset_flags(&self, head: &Arc<Ds>, objset: &Arc<ObjectSet>, tx: &Tx) {
+    pub(crate) fn new_objset_flags(&self, head: &Arc<Ds>, objset: &Arc<ObjectSet>, tx: &Tx) {
         if objset.kind() != ObjsetKind::Filesystem {
             return;
         }

@@ -156,6 +156,14 @@ pub enum DatasetError {
     /// The pool is being closed or suspended.
     #[error("the pool is closing or suspended; 'zpool status' says why")]
     Closed,
+    /// A stream cannot be received there.
+    #[error("'{name}': {obstacle}")]
+    Receive {
+        /// Where it was to be received.
+        name: String,
+        /// Why not.
+        obstacle: crate::ReceiveObstacle,
+    },
     /// The same thing may work in the next transaction group.
     #[error("'{name}': the same was just done in this transaction group; try again")]
     Again {

@@ -7,6 +7,7 @@
 //! | [`Datasets`] | `dsl_dataset`, `dmu_objset` | making filesystems, volumes and clones |
 //! | [`Dataset`] | `dsl_dataset`, `dmu_objset` | one open dataset |
 //! | [`Snapshots`] | `dsl_dataset` | taking, renaming, rolling back, promoting |
+//! | [`Receives`] | `dmu_recv` | making a snapshot of what a stream brings |
 //! | [`Destroyer`] | `dsl_destroy`, `dsl_scan` | destroying, and freeing in the background |
 //! | [`Properties`] | `dsl_prop` | properties of datasets: looking, setting |
 //! | [`Keys`] | `dsl_crypt` | keys of encrypted datasets: loading, unloading |
@@ -58,6 +59,7 @@ pub mod name;
 mod promote;
 pub mod props;
 pub mod range_lock;
+mod receive;
 mod remaps;
 mod rename;
 mod rollback;
@@ -70,6 +72,7 @@ mod stored;
 mod sync;
 mod task;
 mod tasks;
+mod token;
 
 pub use bookmark::{BookmarkInfo, Bookmarks};
 pub use bookmark_create::NewBookmark;
@@ -89,8 +92,10 @@ pub use holds::Holds;
 pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
 pub use logs::{LogClaim, Logs};
 pub use props::{PropertySetting, PropertySource, PropertyValue};
+pub use receive::{Finisher, ReceiveObstacle, ReceiveTarget, Receives, Receiving, ResumePoint};
 pub use snapshot::Snapshots;
 pub use stored::{Properties, check_new_properties, check_root_properties, check_root_space};
 pub use sync::Syncer;
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};
 pub use tasks::Tasks;
+pub use token::ResumeToken;

@@ -247,14 +247,13 @@ impl Properties<'_> {
             ),
             "snapshot_count" => number(self.counted(&dir, names::directory::SNAPSHOT_COUNT).await?),
             "snapshots_changed" => self.snapshots_changed(&dir).await.map(Some),
-            "mounted"
-            | "receive_resume_token"
-            | "redact_snaps"
-            | "encryptionroot"
-            | "useraccounting"
-            | "keyguid"
-            | "ivsetguid"
-            | "redacted" => Ok(Some(None)),
+            "receive_resume_token" if is_snapshot => Ok(Some(None)),
+            "receive_resume_token" => {
+                let name = self.dsl.directories().full_name(dataset).await?;
+                text(self.dsl.receives().token(&name).await?)
+            }
+            "mounted" | "redact_snaps" | "encryptionroot" | "useraccounting" | "keyguid"
+            | "ivsetguid" | "redacted" => Ok(Some(None)),
             "keystatus" => Ok(Some(None)),
             "pbkdf2iters" => number(0),
             "volsize" | "volblocksize" => Ok(Some(self.volume_property(dataset, name).await?)),

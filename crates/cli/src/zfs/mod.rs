@@ -5,6 +5,7 @@ mod diff;
 pub mod keys;
 mod list;
 mod project;
+mod receive;
 mod rewrite;
 mod snapshots;
 mod space;
@@ -100,6 +101,9 @@ enum Command {
     Project(project::Project),
     /// Write files again as they are, to other places and with the properties of now
     Rewrite(rewrite::Rewrite),
+    /// Make snapshots of streams
+    #[command(alias = "recv", disable_help_flag = true)]
+    Receive(receive::Receive),
     /// List holds on snapshots
     Holds(space::Holds),
     /// Print the version
@@ -344,6 +348,7 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Projectspace(space) => space.run(client),
         Command::Project(project) => project.run(client),
         Command::Rewrite(rewrite) => rewrite.run(client),
+        Command::Receive(receive) => receive.run(client, typed),
         Command::Holds(holds) => holds.run(client),
         Command::Clone(clone) => clone.run(client, typed),
         Command::Promote(promote) => promote.run(client, typed),

@@ -50,6 +50,7 @@ mod smb;
 mod snapdir;
 mod spares;
 mod starts;
+mod streams;
 mod suspend;
 mod topology;
 mod up;
