@@ -338,6 +338,17 @@ Permission sets:
     ] {
         assert!(history.contains(line), "{line} is not in\n{history}");
     }
+    // Whose commands they were.
+    let long = server.ok("zpool history -l tank");
+    let of = |words: &str| {
+        let line = long.lines().find(|line| line.contains(words));
+        line.unwrap_or_else(|| panic!("{words} is not in\n{long}"))
+    };
+    assert!(
+        of("zfs create tank/a/new").contains("[user 65534"),
+        "{long}"
+    );
+    assert!(of("zfs create tank/a/b").contains("[user 0"), "{long}");
     server.ok("zfs unallow -s @all tank");
     server.ok("zfs unallow -s @more tank");
     server.ok("zpool export tank");
