@@ -37,9 +37,8 @@ pub(crate) async fn new_version(
     };
     let invalid = |what: String| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
     if !(1..=NEWEST).contains(&wanted) {
-        return Err(invalid(format!(
-            "'version' must be one of '1 | 2 | 3 | 4 | 5 | current'"
-        )));
+        let what = "'version' must be one of '1 | 2 | 3 | 4 | 5 | current'";
+        return Err(invalid(what.to_owned()));
     }
     if wanted < is {
         return Err(invalid(format!(

@@ -155,6 +155,7 @@ fn a_clone_is_made_promoted_and_destroyed() {
         "promote tank/c (",
         "bookmark tank/a (",
         "name=one creation_txg=",
+        "ioctl create",
         "ioctl clone",
         "ioctl bookmark",
         "ioctl destroy_bookmarks",
