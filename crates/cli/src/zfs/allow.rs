@@ -114,7 +114,8 @@ impl Options {
         let has_who = !self.create && !everyone;
         let expected = if has_who { 3 } else { 2 };
         let has_permissions = words.len() == expected;
-        if !has_permissions && !(take && words.len() + 1 == expected) {
+        let lacks_permissions = take && words.len() + 1 == expected;
+        if !(has_permissions || lacks_permissions) {
             bail_usage!("wrong number of parameters");
         }
         let grantees = if self.set {

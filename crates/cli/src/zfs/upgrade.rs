@@ -54,10 +54,12 @@ impl Upgrade {
         };
         let is_chosen = self.all || !self.filesystems.is_empty();
         let is_more = self.recursive || version.is_some();
-        if !is_chosen && is_more
-            || self.verbose && (is_chosen || is_more)
-            || self.all && !self.filesystems.is_empty()
-        {
+        let goes_together = match (is_chosen, self.verbose) {
+            (true, true) => false,
+            (true, false) => !self.all || self.filesystems.is_empty(),
+            (false, _) => !is_more,
+        };
+        if !goes_together {
             bail_usage!("these options and words do not go together; see 'zfs upgrade --help'");
         }
         if self.verbose {
