@@ -59,5 +59,6 @@ pub use lease::Lease;
 pub use opened::Served;
 pub use permission::{Credentials, MAY_EXECUTE, MAY_READ, MAY_WRITE, permits};
 pub use slot::{Exclusion, Paused, Resident};
+pub use snapdir::SnapshotChange;
 pub use traffic::{Traffic, TrafficCounts, TrafficKind};
 pub use user::User;

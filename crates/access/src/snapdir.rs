@@ -2,12 +2,23 @@
 //! (module/os/linux/zfs/zfs_ctldir.c: `zfsctl_snapdir_mkdir`, `zfsctl_snapdir_remove`,
 //! `zfsctl_snapdir_rename`).
 
-use dataset::DatasetError;
+use dataset::{Credentials, DatasetError};
 use filesystem::FsError;
 
 use crate::control::{ControlDirectory, ControlNode};
 use crate::error::AccessError;
 use crate::slot::Exclusion;
+
+/// What somebody does to snapshots.
+#[derive(Debug, Clone, Copy)]
+pub enum SnapshotChange<'a> {
+    /// Takes one.
+    Make,
+    /// Destroys the one of this name.
+    Remove(&'a [u8]),
+    /// Gives the one of this name another.
+    Rename(&'a [u8]),
+}
 
 impl ControlDirectory {
     /// The full name of the snapshot of this name.
@@ -22,6 +33,39 @@ impl ControlDirectory {
         let full_name = format!("{head}@{name}");
         dataset::name::check_name(&full_name).map_err(|_| FsError::BadName)?;
         Ok(full_name)
+    }
+
+    /// Whether permissions let somebody change the filesystem's snapshots so (`zfs allow`;
+    /// `zfs_secpolicy_snapshot_perms` and its like, module/zfs/zfs_ioctl.c).
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn allows(
+        &self,
+        change: SnapshotChange<'_>,
+        who: &Credentials,
+    ) -> Result<bool, FsError> {
+        let dsl = self.access().dsl();
+        let head = dsl.directories().name_of(self.head()).await?;
+        let of_snapshot = |name: &[u8]| format!("{head}@{}", String::from_utf8_lossy(name));
+        let needed: Vec<(String, &str)> = match change {
+            SnapshotChange::Make => vec![(head.clone(), "snapshot")],
+            SnapshotChange::Remove(name) => ["mount", "destroy"]
+                .map(|permission| (of_snapshot(name), permission))
+                .into(),
+            SnapshotChange::Rename(name) => vec![
+                (of_snapshot(name), "rename"),
+                (of_snapshot(name), "mount"),
+                (head.clone(), "create"),
+                (head.clone(), "mount"),
+            ],
+        };
+        for (name, permission) in needed {
+            if !dsl.delegation().allows(&name, permission, who).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Takes a snapshot of the filesystem.

@@ -123,6 +123,9 @@ impl Call for ZfsCreate {
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
         let above = parent(&self.name);
         let mut needs = vec![Needed::on(above, "create"), Needed::on(above, "mount")];
+        if self.volume_size_bytes.is_some() && !self.sparse {
+            needs.push(Needed::on(&self.name, "refreservation"));
+        }
         let names = self.properties.keys();
         needs.extend(names.map(|property| Needed::to_set(&self.name, property)));
         Some(needs)

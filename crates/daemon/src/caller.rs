@@ -128,6 +128,21 @@ impl Caller {
     }
 }
 
+tokio::task_local! {
+    static ASKING: Option<u32>;
+}
+
+/// Works at a request of this caller: what it does is theirs in histories of pools.
+pub(crate) async fn work_for<T>(caller: &Caller, work: impl Future<Output = T>) -> T {
+    let uid = caller.ids.map(|(uid, _)| uid);
+    ASKING.scope(uid, work).await
+}
+
+/// The user whose request the task works at, where there is one.
+pub(crate) fn asking() -> Option<u32> {
+    ASKING.try_with(|uid| *uid).ok().flatten()
+}
+
 /// What somebody without the right to it is told.
 pub(crate) fn denied(doing: &str) -> Failure {
     Failure::new(FailureKind::Denied, format!("{doing}: permission denied"))

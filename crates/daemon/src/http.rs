@@ -44,7 +44,7 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::caller::{Caller, Door};
+use crate::caller::{Caller, Door, work_for};
 use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
@@ -297,7 +297,8 @@ impl Routes {
             };
             let place = caller.place().await;
             let work = async move {
-                let outcome = handler(service, caller, call).await;
+                let asks = caller.clone();
+                let outcome = work_for(&asks, handler(service, caller, call)).await;
                 drop(place);
                 outcome
             };
@@ -335,7 +336,8 @@ impl Routes {
             let id = work.id();
             let jobs = Arc::clone(&service.jobs);
             let mut working = tokio::spawn(async move {
-                let outcome = handler(service, call, Arc::clone(&work)).await;
+                let working = handler(service, call, Arc::clone(&work));
+                let outcome = work_for(&caller, working).await;
                 let reply = outcome.as_ref().map_err(Clone::clone).and_then(|reply| {
                     serde_json::to_value(reply)
                         .map_err(|error| Failure::new(FailureKind::Other, error.to_string()))

@@ -14,8 +14,7 @@ use crate::service::Service;
 use crate::usage::{groups_of, user_and_group_names};
 use crate::zpool::log_command;
 
-/// Whether a user has the permissions that a request needs, and it needs some. The pool's property
-/// `delegation` says whether they count (`dsl_deleg_access_impl`).
+/// Whether a user has the permissions that a request needs, and it needs some.
 pub(crate) async fn may(service: Arc<Service>, needs: Vec<Needed>, uid: u32, gid: u32) -> bool {
     if needs.is_empty() {
         return false;
@@ -41,9 +40,6 @@ pub(crate) async fn may(service: Arc<Service>, needs: Vec<Needed>, uid: u32, gid
 
 async fn has(service: &Service, need: &Needed, who: &Credentials) -> Result<bool, Failure> {
     let open = service.pools.of_dataset(&need.dataset)?;
-    if (open.pool.prop("delegation")).is_some_and(|delegation| delegation.value == "off") {
-        return Ok(false);
-    }
     let Some(permission) = dataset::permission_name(&need.permission) else {
         return Ok(false);
     };

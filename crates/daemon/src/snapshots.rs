@@ -335,6 +335,21 @@ impl HoldChange<'_> {
         }
     }
 
+    /// Closes snapshots that go with their last hold, unless somebody uses them.
+    async fn let_go(&self, open: &OpenPool, names: &[String]) {
+        let wanted = ["defer_destroy".to_owned()];
+        for name in names {
+            let found = open.pool.dsl().properties().named(name, &wanted).await;
+            let properties = crate::reports::properties(found.unwrap_or_default());
+            let is_doomed = (properties.get("defer_destroy")).is_some_and(|it| it.value == "on");
+            if is_doomed {
+                let names = std::slice::from_ref(name);
+                // One in use stays until it is not any more.
+                self.service.release_unused_snapshots(names).await.ok();
+            }
+        }
+    }
+
     /// The snapshots of one name, of which all are changed or none.
     async fn one(&self, name: &str) -> Result<Arc<OpenPool>, Failure> {
         let Some((head, snapshot)) = name.split_once('@') else {
@@ -376,10 +391,9 @@ impl HoldChange<'_> {
                 false => missing(&doing),
             });
         }
-        // A snapshot that goes with its last hold may be open through `.zfs/snapshot`.
         let outcome = match self.is_release {
             true => {
-                self.service.release_unused_snapshots(&names).await.ok();
+                self.let_go(&open, &names).await;
                 dsl.holds().release(&names, self.tag).await
             }
             false => dsl.holds().hold(&names, self.tag).await,

@@ -58,10 +58,14 @@ pub(crate) async fn new_version(
 pub(crate) async fn raise(open: &OpenPool, name: &str, version: u64) -> Result<(), Failure> {
     let doing = format!("cannot set property for '{name}'");
     let borrowed = crate::owners::borrow(open, name, &doing, "upgrade").await?;
+    let before = borrowed.get().version();
     let raised = borrowed.get().raise_version(version).await;
     let closed = borrowed.close().await;
     closed.map_err(|error| from_access(&doing, &error))?;
     raised.map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
+    let text = format!("from {before} to {version}");
+    let noted = open.pool.dsl().tasks().note(name, "upgrade", text).await;
+    noted.map_err(|error| from_dataset(&doing, &error))?;
     let again = open.access.exchange(name, std::future::ready(())).await;
     again.map_err(|error| from_access(&doing, &error))
 }

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{DslDatasetPhys, NvList, ObjectId, ObjectType, ObjsetKind, Txg, ZilHeader, names};
+use format::{
+    DslDatasetPhys, NvList, NvValue, ObjectId, ObjectType, ObjsetKind, Txg, ZilHeader, names,
+};
 use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
@@ -357,7 +359,8 @@ impl Datasets<'_> {
         properties: &[(String, String)],
         init: Arc<dyn ObjsetInit>,
     ) -> Result<(), DatasetError> {
-        let kinds = kind_of(init.kind()).kinds();
+        let kind = init.kind();
+        let kinds = kind_of(kind).kinds();
         let mut parsed = Vec::new();
         for (property, typed) in properties {
             parsed.push((
@@ -374,10 +377,18 @@ impl Datasets<'_> {
             .run(Arc::new(CreateTask {
                 dsl: self.dsl.clone(),
                 name: name.to_owned(),
-                properties: parsed,
+                properties: parsed.clone(),
                 source: Source::New(init),
             }))
-            .await
+            .await?;
+        let mut input = NvList::new();
+        let code = if kind == ObjsetKind::Volume { 3 } else { 2 };
+        input.set("type", NvValue::Int32(code));
+        if !parsed.is_empty() {
+            input.set("props", as_nvlist(&parsed));
+        }
+        self.dsl.env().hooks.fulfilled("create", input);
+        Ok(())
     }
 
     /// Creates a filesystem or volume from a snapshot.

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{ObjectId, ObjectType};
+use format::{ObjectId, ObjectType, names};
 use object::{SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
@@ -295,6 +295,7 @@ impl Delegation<'_> {
 
     /// Whether somebody has a permission on a dataset or snapshot, or would have it on one that is
     /// made of this name (`dsl_deleg_access_impl`). For a snapshot, what is for those below counts.
+    /// Nobody has any where the pool's property `delegation` is off.
     ///
     /// # Errors
     /// Of reading.
@@ -305,6 +306,9 @@ impl Delegation<'_> {
         who: &Credentials,
     ) -> Result<bool, DatasetError> {
         let _config = self.dsl.config.read().await;
+        if !self.is_on().await? {
+            return Ok(false);
+        }
         let mut is_local = !name.contains(['@', '#']);
         let mut head = name.split(['@', '#']).next().unwrap_or(name);
         let mut at = loop {
@@ -317,7 +321,8 @@ impl Delegation<'_> {
                 Err(error) => return Err(error),
             }
         };
-        let mut sets = BTreeSet::new();
+        // Sets that somebody has, and whether one level has said already what is in them.
+        let mut sets = BTreeMap::new();
         while let Some(dir) = at {
             let scope = match is_local {
                 true => Scope::Local,
@@ -336,14 +341,24 @@ impl Delegation<'_> {
         Ok(false)
     }
 
-    /// Whether one level has it. Sets that somebody was given below are looked up above too.
+    /// Whether permissions count: the pool's property `delegation`, on unless stored otherwise.
+    async fn is_on(&self) -> Result<bool, DatasetError> {
+        let Some(props) = self.dsl.directory.lookup_u64(names::pool::PROPS).await? else {
+            return Ok(true);
+        };
+        let props = Zap::hold(self.dsl.mos(), props.into()).await?;
+        Ok(props.lookup_u64("delegation").await? != Some(0))
+    }
+
+    /// Whether one level has it. Sets that somebody was given below are looked up above too, unless
+    /// a level below says what is in them.
     async fn level_allows(
         &self,
         zap: &Zap,
         scope: Scope,
         permission: &str,
         who: &Credentials,
-        sets: &mut BTreeSet<String>,
+        sets: &mut BTreeMap<String, bool>,
     ) -> Result<bool, DatasetError> {
         let groups = who.gids.iter().map(|gid| Grantee::Group(*gid));
         let grantees: Vec<Grantee> = [Grantee::User(who.uid), Grantee::Everyone]
@@ -354,35 +369,50 @@ impl Delegation<'_> {
             if self
                 .has(zap, &grantee.key(scope, false), permission)
                 .await?
+                == Some(true)
             {
                 return Ok(true);
             }
-            sets.extend(self.names_at(zap, &grantee.key(scope, true)).await?);
+            for name in self.names_at(zap, &grantee.key(scope, true)).await? {
+                sets.entry(name).or_insert(false);
+            }
         }
-        let mut pending: Vec<String> = sets.iter().cloned().collect();
+        let is_open = |(name, is_told): (&String, &bool)| (!is_told).then(|| name.clone());
+        let mut pending: Vec<String> = sets.iter().filter_map(is_open).collect();
         while let Some(name) = pending.pop() {
-            let set = Grantee::Set(name);
-            if self
+            let set = Grantee::Set(name.clone());
+            let plain = self
                 .has(zap, &set.key(Scope::Local, false), permission)
-                .await?
-            {
+                .await?;
+            if plain == Some(true) {
                 return Ok(true);
             }
-            for inner in self.names_at(zap, &set.key(Scope::Local, true)).await? {
-                if sets.insert(inner.clone()) {
-                    pending.push(inner);
+            let inner = self.names_at(zap, &set.key(Scope::Local, true)).await?;
+            if plain.is_some() || !inner.is_empty() {
+                sets.insert(name, true);
+            }
+            for name in inner {
+                if !sets.contains_key(&name) {
+                    sets.insert(name.clone(), false);
+                    pending.push(name);
                 }
             }
         }
         Ok(false)
     }
 
-    async fn has(&self, zap: &Zap, key: &str, permission: &str) -> Result<bool, DatasetError> {
+    /// Whether a key has a permission; `None` where there is no such key.
+    async fn has(
+        &self,
+        zap: &Zap,
+        key: &str,
+        permission: &str,
+    ) -> Result<Option<bool>, DatasetError> {
         let Some(object) = zap.lookup_u64(key).await? else {
-            return Ok(false);
+            return Ok(None);
         };
         let names = Zap::hold(self.dsl.mos(), object.into()).await?;
-        Ok(names.lookup(permission).await?.is_some())
+        Ok(Some(names.lookup(permission).await?.is_some()))
     }
 
     async fn names_at(&self, zap: &Zap, key: &str) -> Result<Vec<String>, DatasetError> {

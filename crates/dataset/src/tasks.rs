@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use device::BoxFuture;
 use format::Txg;
 use object::SyncContext;
 use parking_lot::Mutex;
@@ -58,6 +59,26 @@ pub struct Tasks<'a> {
 }
 
 impl Tasks<'_> {
+    /// Notes in the pool's history what was done to a dataset in open context
+    /// (`spa_history_log_internal_ds`).
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`], and where the pool is left.
+    pub async fn note(
+        &self,
+        name: &str,
+        event: &'static str,
+        text: String,
+    ) -> Result<(), DatasetError> {
+        let task = NoteTask {
+            dsl: self.dsl.clone(),
+            name: name.to_owned(),
+            event,
+            text,
+        };
+        self.run(Arc::new(task)).await
+    }
+
     /// Runs the tasks of a transaction group, in syncing context.
     pub(crate) async fn run_all(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         let queued = std::mem::take(&mut self.dsl.tasks.0.lock().queued[slot(ctx.txg)]);
@@ -220,5 +241,33 @@ impl Tasks<'_> {
         self.dsl.env().txgs.kick();
         drop(tx);
         answered.await.unwrap_or(Err(DatasetError::Closed))
+    }
+}
+
+struct NoteTask {
+    dsl: Arc<DslPool>,
+    name: String,
+    event: &'static str,
+    text: String,
+}
+
+impl SyncTask for NoteTask {
+    fn name(&self) -> &'static str {
+        "note"
+    }
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async {
+            self.dsl.directories().resolve(&self.name).await?;
+            Ok(())
+        })
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async {
+            let dataset = self.dsl.directories().resolve(&self.name).await?;
+            let (name, text) = (self.name.clone(), self.text.clone());
+            self.dsl
+                .history(ctx, self.event, name, dataset.object, text)
+                .await
+        })
     }
 }

@@ -200,6 +200,15 @@ impl Checksum {
         )
     }
 
+    /// Whether two blocks of the same checksum can be taken for the same without comparing them
+    /// (`ZCHECKSUM_FLAG_NOPWRITE`).
+    pub const fn tells_blocks_apart(self) -> bool {
+        matches!(
+            self,
+            Self::Sha256 | Self::Sha512 | Self::Skein | Self::EdonR | Self::Blake3
+        )
+    }
+
     /// Whether there can be a dedup table of it (`DDT_CHECKSUM_VALID`, module/zfs/ddt.c).
     pub const fn has_dedup_table(self) -> bool {
         self.is_dedup() || matches!(self, Self::EdonR)

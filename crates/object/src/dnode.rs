@@ -143,6 +143,8 @@ pub(crate) struct Slot {
     pub freed: RangeSet,
     /// Those of `blocks` that hold what they held before, and are to be as old as they were.
     pub moved: RangeSet,
+    /// Blocks that are written even where they hold what they held before: `zfs rewrite`.
+    pub again: RangeSet,
     pub spill: SpillChange,
 }
 

@@ -492,6 +492,7 @@ impl ObjectSet {
         slot.cloned = Arc::default();
         slot.freed = Default::default();
         slot.moved = Default::default();
+        slot.again = Default::default();
         slot.spill = Default::default();
         slot.meta = Some(Meta {
             slots,

@@ -53,9 +53,11 @@ impl Object {
                 whole.into()
             };
             let more = self.insert_block(&mut state, tx, block, data)?;
-            if physically {
-                state.slots[parity(tx.txg())].moved.add(block, block + 1);
-            }
+            let slot = &mut state.slots[parity(tx.txg())];
+            match physically {
+                true => slot.moved.add(block, block + 1),
+                false => slot.again.add(block, block + 1),
+            };
             drop(state);
             tx.dirtied_whole(more);
             written += more;

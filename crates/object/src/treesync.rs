@@ -65,6 +65,8 @@ pub(crate) struct TreeSync<'a> {
     freed: &'a RangeSet,
     /// Of `blocks`, those that hold what they held before.
     moved: &'a RangeSet,
+    /// Those that are to be written whatever they held before.
+    again: &'a RangeSet,
     used: AtomicI64,
 }
 
@@ -97,6 +99,7 @@ impl<'a> TreeSync<'a> {
             cloned: &changes.cloned,
             freed: &changes.freed,
             moved: &changes.moved,
+            again: &changes.again,
             used: AtomicI64::new(0),
         }
     }
@@ -515,6 +518,12 @@ impl<'a> TreeSync<'a> {
         let pipeline = &self.ctx.pipeline;
         let mut new = if in_place {
             pipeline.rewrite(txg, old, data, &policy).await?
+        } else if role == Role::Tree && self.may_be_stored(number, old, &policy) {
+            let new = pipeline.overwrite(txg, old, data, &policy).await?;
+            if new == *old {
+                return Ok(new);
+            }
+            new
         } else {
             pipeline.write(txg, data, &policy).await?
         };
@@ -527,6 +536,20 @@ impl<'a> TreeSync<'a> {
             self.bear(&new);
         }
         Ok(new)
+    }
+
+    /// Whether a block need not be written where the one that it replaces holds the same
+    /// (`dmu_write_policy`, module/zfs/dmu.c): of data, by a checksum that tells. What is to be
+    /// somewhere else is written.
+    fn may_be_stored(&self, number: u64, old: &BlockPointer, policy: &WritePolicy) -> bool {
+        policy.level == 0
+            && !old.is_hole()
+            && !policy.object_type.is_metadata()
+            && policy.dedup.is_none()
+            && !policy.encrypted
+            && policy.checksum.tells_blocks_apart()
+            && policy.compression != Compression::Off
+            && !self.again.contains(number)
     }
 
     /// Writes a level-0 block that holds the same as `old` to another place (`zp_rewrite`,

@@ -463,7 +463,15 @@ impl HistoryLog {
 
     /// Queues a record for the next transaction group.
     pub(crate) fn queue(&self, what: HistoryWhat) {
-        let record = self.record(what);
+        self.queue_of(what, None);
+    }
+
+    /// The same of what the user `who` asked for, or who this process runs as.
+    pub(crate) fn queue_of(&self, what: HistoryWhat, who: Option<u32>) {
+        let mut record = self.record(what);
+        if let Some(uid) = who {
+            record.who = Some(uid.into());
+        }
         self.pending.lock().push(record);
     }
 

@@ -512,16 +512,16 @@ impl Pool {
         Ok(self.core.history.read_all().await?)
     }
 
-    /// Adds a command to the history. Returns once it is queued; it is on disk with the next
-    /// transaction group.
+    /// Adds a command to the history, of the user `who` or of who this process runs as. Returns
+    /// once it is queued; it is on disk with the next transaction group.
     ///
     /// # Errors
     /// [`PoolError::ReadOnly`].
-    pub async fn log_history(&self, command: &str) -> Result<(), PoolError> {
+    pub async fn log_history(&self, command: &str, who: Option<u32>) -> Result<(), PoolError> {
         self.check_writeable()?;
         self.core
             .history
-            .queue(HistoryWhat::Command(command.to_owned()));
+            .queue_of(HistoryWhat::Command(command.to_owned()), who);
         Ok(())
     }
 

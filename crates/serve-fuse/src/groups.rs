@@ -26,6 +26,16 @@ pub(crate) fn is_of(caller: &Caller, group: u32) -> bool {
     status.is_ok_and(|status| says(&status, caller, group))
 }
 
+/// All groups of the caller, as far as they are certain: the first alone otherwise.
+pub(crate) fn all_of(caller: &Caller) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", caller.task));
+    let more = status.ok().and_then(|status| numbers(&status, "Groups:"));
+    let more = more.unwrap_or_default().into_iter();
+    std::iter::once(caller.gid)
+        .chain(more.filter(|group| is_of(caller, *group)))
+        .collect()
+}
+
 /// Whether a task's status says that it is the caller, in the same namespace, and of the group.
 fn says(status: &str, caller: &Caller, group: u32) -> bool {
     // The fourth is the one that files are used with.

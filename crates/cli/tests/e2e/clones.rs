@@ -155,6 +155,7 @@ fn a_clone_is_made_promoted_and_destroyed() {
         "promote tank/c (",
         "bookmark tank/a (",
         "name=one creation_txg=",
+        "ioctl create",
         "ioctl clone",
         "ioctl bookmark",
         "ioctl destroy_bookmarks",
@@ -428,7 +429,11 @@ fn openzfs_counts_the_same() {
         )
         .unwrap();
     }
+    bed.ok("zfs create -o checksum=sha256 -o compression=lz4 tank/n");
+    bed.fill("n/f", 5, 1 << 20);
     for round in 1..=4 {
+        // The same again, which is not written.
+        bed.fill("n/f", 5, 1 << 20);
         for name in ["a", "a/b", "o"] {
             bed.fill(&format!("{name}/f{round}"), round, 1 << 20);
             bed.fill(&format!("{name}/f"), round, 700_000 * round as usize);
@@ -443,6 +448,7 @@ fn openzfs_counts_the_same() {
         bed.ok(&format!("zfs snapshot tank/{name}@own"));
         std::fs::remove_file(bed.at(&format!("{name}/f1"))).unwrap();
     }
+    bed.fill("n/f", 5, 1 << 20);
     bed.ok("zfs clone tank/c@own tank/cc");
     bed.fill("cc/g", 11, 1 << 20);
     bed.ok("zfs promote tank/c");

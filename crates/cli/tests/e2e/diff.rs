@@ -182,6 +182,11 @@ fn filesystems_are_upgraded_and_waited_for() {
             "5\n"
         );
     }
+    let history = server.ok("zpool history -i tank");
+    assert!(
+        history.contains("upgrade tank/v1 (") && history.contains("from 4 to 5"),
+        "{history}"
+    );
     // What is removed while it is open is freed when it is closed.
     let path = format!("{top}/v4/big");
     let file = std::fs::File::create(&path).unwrap();

@@ -212,6 +212,16 @@ fn permissions_let_users_do_what_they_say() {
     may_not("zfs snapshot tank/a@1");
     server.ok("zfs allow -l nobody snapshot tank/a");
     may("zfs snapshot tank/a@1");
+    let in_snapdir = |words: &str| {
+        let nobody = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"];
+        let words = words.replace("SNAPDIR", &format!("{mount}/a/.zfs/snapshot"));
+        let mut command = Command::new("setpriv");
+        command.args(nobody).args(words.split(' '));
+        command.output().expect("setpriv").status.success()
+    };
+    assert!(in_snapdir("mkdir SNAPDIR/made"));
+    assert!(!in_snapdir("rmdir SNAPDIR/made"));
+    server.ok("zfs destroy tank/a@made");
     may_not("zfs snapshot -r tank/a@2");
     may_not("zfs snapshot tank/a/b@1");
     may_not("zfs snapshot -o a:b=c tank/a@2");
@@ -228,6 +238,14 @@ fn permissions_let_users_do_what_they_say() {
 
     // A set, of which another one is a part, for a group.
     server.ok("zfs allow -s @more destroy,create,clone tank");
+    // Which is another one below, where that says what is in it.
+    server.ok("zfs allow -s @more create tank/o");
+    server.ok("zfs allow -g 65534 @more,mount tank/o");
+    server.ok("zfs snapshot tank/o@1");
+    may_not("zfs destroy tank/o@1");
+    server.ok("zfs unallow -s @more tank/o");
+    may("zfs destroy tank/o@1");
+    server.ok("zfs unallow -g 65534 tank/o");
     server.ok("zfs allow -s @all @more,compression,rename,rollback,bookmark,promote tank");
     server.ok("zfs allow -g 65534 @all,mount tank/a");
     server.ok("zfs allow -c canmount,diff tank/a");
@@ -320,6 +338,17 @@ Permission sets:
     ] {
         assert!(history.contains(line), "{line} is not in\n{history}");
     }
+    // Whose commands they were.
+    let long = server.ok("zpool history -l tank");
+    let of = |words: &str| {
+        let line = long.lines().find(|line| line.contains(words));
+        line.unwrap_or_else(|| panic!("{words} is not in\n{long}"))
+    };
+    assert!(
+        of("zfs create tank/a/new").contains("[user 65534"),
+        "{long}"
+    );
+    assert!(of("zfs create tank/a/b").contains("[user 0"), "{long}");
     server.ok("zfs unallow -s @all tank");
     server.ok("zfs unallow -s @more tank");
     server.ok("zpool export tank");

@@ -24,7 +24,7 @@ async fn life(images: &Images, vdevs: Vec<VdevSpec>, ashift: &str) {
     free_objects(&dataset, &first[..6]).await;
     pool.sync().await.expect("sync");
     free_objects(&dataset, &second[..4]).await;
-    pool.log_history("zpool test").await.expect("history");
+    pool.log_history("zpool test", None).await.expect("history");
     drop(dataset);
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
@@ -219,7 +219,7 @@ async fn properties_and_history_last() {
     spec.properties
         .push(("feature@zstd_compress".into(), "disabled".into()));
     let pool = Pool::create(&world, spec).await.expect("create");
-    pool.log_history("zpool create tank ...")
+    pool.log_history("zpool create tank ...", None)
         .await
         .expect("history");
     pool.set_prop("listsnapshots", "on").await.expect("set");

@@ -252,7 +252,7 @@ async fn a_pool_open_read_only_changes_nothing() {
     ));
     assert!(matches!(pool.sync().await, Err(PoolError::ReadOnly { .. })));
     assert!(matches!(
-        pool.log_history("x").await,
+        pool.log_history("x", None).await,
         Err(PoolError::ReadOnly { .. })
     ));
     // As with OpenZFS, destroying it only closes it.

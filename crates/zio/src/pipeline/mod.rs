@@ -405,6 +405,20 @@ impl Pipeline {
         self.writer.relocate(txg, old, data, policy).await
     }
 
+    /// [`Writer::overwrite`].
+    ///
+    /// # Errors
+    /// As that.
+    pub async fn overwrite(
+        &self,
+        txg: Txg,
+        old: &BlockPointer,
+        data: Bytes,
+        policy: &WritePolicy,
+    ) -> Result<BlockPointer, ZioError> {
+        self.writer.overwrite(txg, old, data, policy).await
+    }
+
     /// [`Frees::free`].
     pub fn free(&self, txg: Txg, bp: &BlockPointer) {
         self.frees.free(txg, bp);

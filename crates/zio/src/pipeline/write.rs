@@ -27,6 +27,8 @@ enum Version<'a> {
     InPlaceOf(&'a BlockPointer),
     /// It holds the same data.
     Same(&'a BlockPointer),
+    /// It may turn out to hold the same data, and be written for nothing.
+    Over(&'a BlockPointer),
 }
 
 /// Writes blocks.
@@ -99,6 +101,49 @@ impl Writer {
             .await
     }
 
+    /// Writes what takes the place of `old`, which is given back where it holds the same, stored in
+    /// the same way: nothing is allocated or written then.
+    ///
+    /// Source: module/zfs/zio.c (`zio_nop_write`).
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub async fn overwrite(
+        &self,
+        txg: Txg,
+        old: &BlockPointer,
+        data: Bytes,
+        policy: &WritePolicy,
+    ) -> Result<BlockPointer, ZioError> {
+        self.write_version(txg, Version::Over(old), data, policy)
+            .await
+    }
+
+    /// Whether a block that is about to be written is stored already.
+    fn is_stored(&self, old: &BlockPointer, new: &RegularPointer, copies: u8) -> bool {
+        if old.is_hole() || old.is_embedded() || old.uses_crypt() || new.uses_crypt {
+            return false;
+        }
+        let stored_alike = old.checksum_kind() == new.checksum_kind
+            && old.compression() == new.compression
+            && !old.is_dedup()
+            && old.copies() == usize::from(copies)
+            && old.lsize_bytes() == new.lsize_bytes
+            && old.psize_bytes() == new.psize_bytes
+            && old.object_type() == new.object_type
+            && old.level() == new.level
+            && old.endian() == new.endian;
+        // Blocks of removed vdevs are better somewhere else.
+        let is_removed = |vdev| {
+            let top = self.tree.top(vdev);
+            top.is_none_or(|top| top.kind().is_indirect())
+        };
+        new.checksum_kind.tells_blocks_apart()
+            && stored_alike
+            && old.checksum() == new.checksum
+            && !old.dvas().any(|dva| is_removed(dva.vdev()))
+    }
+
     async fn write_version(
         &self,
         txg: Txg,
@@ -158,9 +203,14 @@ impl Writer {
                         return Ok(bp);
                     }
                 }
+                if let Version::Over(old) = version
+                    && self.is_stored(old, &stored.pointer(txg, lsize, &policy), policy.copies)
+                {
+                    return Ok(*old);
+                }
                 let old = match version {
                     Version::InPlaceOf(old) => Some(old),
-                    Version::New | Version::Same(_) => None,
+                    Version::New | Version::Same(_) | Version::Over(_) => None,
                 };
                 let dvas = self
                     .placement
