@@ -46,7 +46,7 @@ pub const RECORD_BYTES: usize = 312;
 /// Where the checksum of what came before is in a record.
 pub const RECORD_CHECKSUM_OFFSET: usize = 280;
 /// The first field of BEGIN (`DMU_BACKUP_MAGIC`).
-pub const STREAM_MAGIC: u64 = 0x2_F5ba_cbac;
+pub const STREAM_MAGIC: u64 = 0x2_f5ba_cbac;
 /// Longest name in BEGIN, its ending zero included.
 const NAME_BYTES: usize = 256;
 /// Longest payload of BEGIN that is taken: a packed nvlist about everything in the stream.
