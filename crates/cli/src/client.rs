@@ -111,6 +111,34 @@ impl Client {
         })
     }
 
+    /// Sends a request and writes what comes behind the answer to standard output; tells `follow`
+    /// how far it is each second. Who reads may go away: then it breaks off.
+    pub fn receive_stream<C: Call>(
+        &self,
+        call: &C,
+        mut follow: impl FnMut(&Job),
+    ) -> anyhow::Result<C::Reply> {
+        self.runtime.block_on(async {
+            let (id, mut connection) = self.switch(call).await?;
+            let mut output = std::fs::File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
+            let mut copying =
+                tokio::task::spawn_blocking(move || std::io::copy(&mut connection, &mut output));
+            let mut seconds = tokio::time::interval(Duration::from_secs(1));
+            seconds.tick().await;
+            let copied = loop {
+                tokio::select! {
+                    copied = &mut copying => break copied?,
+                    _ = seconds.tick() => follow(&self.ask_at_once(&JobGet { id }).await?),
+                }
+            };
+            let outcome = self.outcome::<C>(id).await;
+            match copied {
+                Err(error) => Err(error).context("the stream could not be written"),
+                Ok(_) => outcome,
+            }
+        })
+    }
+
     /// Has a connection become a stream, of that job.
     async fn switch<C: Call>(
         &self,

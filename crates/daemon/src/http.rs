@@ -19,12 +19,12 @@ use api::{
     STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
     SmbUserRemove, ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey,
     ZfsMount, ZfsMountList, ZfsProject, ZfsReceive, ZfsReceiveAbort, ZfsRename, ZfsRewrite,
-    ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
-    ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach,
-    ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize,
-    ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen,
-    ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim,
-    ZpoolUpgrade,
+    ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
+    ZfsUnmount, ZfsUnshare, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
+    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
+    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
+    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
+    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
@@ -48,7 +48,7 @@ use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
     DaemonError, activity, create, destroy, import, keys, owners, properties, receive, reopen,
-    rewrite, scrub, split, topology, usage, vdevs, zfs, zpool,
+    rewrite, scrub, send, split, topology, usage, vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -207,6 +207,10 @@ fn router(service: Arc<Service>) -> Router {
         .on_stream(|service, call: ZfsReceive, input, work| async move {
             receive::zfs_receive(&service, call, input, &work).await
         })
+        .on_stream(|service, call: ZfsSend, output, work| async move {
+            send::zfs_send(&service, call, output, &work).await
+        })
+        .on(|service, call: ZfsSendPlan| async move { send::zfs_send_plan(&service, &call).await })
         .on(|service, call: ZfsReceiveAbort| async move {
             receive::zfs_receive_abort(&service, &call).await
         })

@@ -29,4 +29,4 @@ pub use error::StreamError;
 pub use package::{Naming, Package, PackageDataset, received_name};
 pub use reader::{Piece, Start, StreamReader};
 pub use receive::{Progress, receive};
-pub use send::{SendOptions, send};
+pub use send::{SendOptions, send, send_package, send_package_end};

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dataset::{Dataset, DatasetError, SendFrom, SendSource, features};
 use format::stream::{
-    Begin, FLAG_CHECKSUM_DEDUP, HeaderKind, Object as ObjectRecord, Record, Spill, StreamFeatures,
-    Write, WriteEmbedded,
+    Begin, FLAG_CHECKSUM_DEDUP, HeaderKind, Object as ObjectRecord, RECORD_BYTES, Record, Spill,
+    StreamFeatures, Write, WriteEmbedded,
 };
 use format::{
     BlockPointer, Bookmark, Checksum, Compression, DnodePhys, Endian, Guid, NvEncoding, NvList,
@@ -21,15 +21,15 @@ use format::{
 };
 use futures::StreamExt;
 use object::{Traverse, Traversed, bonus_to_native, to_native, traverse};
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use zio::ReadContext;
 use zio::pipeline::{CacheUse, Pipeline};
 
-use crate::StreamError;
 use crate::collect::{Collector, Event};
 use crate::out::Out;
 use crate::receive::Progress;
+use crate::{Package, StreamError};
 
 /// Blocks that are read at the same time.
 const READS_MAX: usize = 64;
@@ -522,4 +522,54 @@ pub(crate) fn packed(list: &NvList) -> Result<Bytes, StreamError> {
     let mut packed = list.encode(NvEncoding::Xdr)?;
     packed.resize(packed.len().next_multiple_of(8), 0);
     Ok(packed.into())
+}
+
+/// Sends what comes before the streams of a package: its description, if it has one. `name` is the
+/// snapshot that was asked for.
+///
+/// # Errors
+/// Of writing to `output`.
+pub async fn send_package<W: AsyncWrite + Unpin + Send>(
+    package: Option<&Package>,
+    name: &str,
+    features: StreamFeatures,
+    output: W,
+    progress: &Progress,
+) -> Result<(), StreamError> {
+    let payload = match package {
+        Some(package) => packed(&package.encode())?,
+        None => Bytes::new(),
+    };
+    let begin = Begin {
+        header: HeaderKind::Compound,
+        features,
+        creation_time_seconds: 0,
+        objset_kind: 0,
+        flags: 0,
+        to_guid: Guid::new(0),
+        from_guid: Guid::new(0),
+        to_name: name.to_owned(),
+        payload_bytes: payload.len() as u32,
+    };
+    let mut out = Out::new(output, 0, progress);
+    out.record(&Record::Begin(Box::new(begin)), &[payload])
+        .await?;
+    out.end().await
+}
+
+/// Sends what comes after the streams of a package.
+///
+/// # Errors
+/// Of writing to `output`.
+pub async fn send_package_end<W: AsyncWrite + Unpin + Send>(
+    mut output: W,
+    progress: &Progress,
+) -> Result<(), StreamError> {
+    let end = Record::End {
+        checksum: [0; 4],
+        to_guid: 0,
+    };
+    output.write_all(&end.encode()).await?;
+    output.flush().await?;
+    progress.add(RECORD_BYTES as u64)
 }

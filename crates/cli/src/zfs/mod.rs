@@ -5,6 +5,7 @@ mod list;
 mod project;
 mod receive;
 mod rewrite;
+mod send;
 mod space;
 mod values;
 
@@ -77,6 +78,9 @@ enum Command {
     /// Make snapshots of streams
     #[command(alias = "recv", disable_help_flag = true)]
     Receive(receive::Receive),
+    /// Make streams of snapshots
+    #[command(disable_help_flag = true)]
+    Send(Box<send::Send>),
     /// List holds on snapshots
     Holds(space::Holds),
     /// Print the version
@@ -322,6 +326,7 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Project(project) => project.run(client),
         Command::Rewrite(rewrite) => rewrite.run(client),
         Command::Receive(receive) => receive.run(client, typed),
+        Command::Send(send) => send.run(client),
         Command::Holds(holds) => holds.run(client),
         Command::Version(version) => version.run("zfs"),
         Command::LoadKey(load) => load.run(client),
