@@ -17,14 +17,15 @@ use api::{
     Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
     IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, STREAM_JOB_HEADER,
     STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
-    SmbUserRemove, ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey,
-    ZfsMount, ZfsMountList, ZfsProject, ZfsReceive, ZfsReceiveAbort, ZfsRename, ZfsRewrite,
+    SmbUserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
+    ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
+    ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite,
     ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
-    ZfsUnmount, ZfsUnshare, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
-    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
-    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
-    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
-    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear,
+    ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
+    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
+    ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
+    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
@@ -34,6 +35,7 @@ use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use device::BoxFuture;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use rustix::process::geteuid;
@@ -47,8 +49,9 @@ use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
-    DaemonError, activity, create, destroy, import, keys, owners, properties, receive, reopen,
-    rewrite, scrub, send, split, topology, usage, vdevs, zfs, zpool,
+    DaemonError, activity, create, destroy, diff, import, keys, owners, permissions, properties,
+    receive, reopen, rewrite, scrub, send, snapshots, split, topology, upgrade, usage, vdevs, zfs,
+    zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -184,7 +187,9 @@ fn router(service: Arc<Service>) -> Router {
             }
             zfs::zfs_list(&service, &call).await
         })
-        .on(|service, call: ZfsCreate| async move { create::zfs_create(&service, call).await })
+        .on_behalf(|service, caller, call: ZfsCreate| async move {
+            create::zfs_create(&service, call, caller.maker()).await
+        })
         .on_job(|service, call: ZfsDestroy, work| async move {
             destroy::zfs_destroy(&service, call, &work).await
         })
@@ -193,6 +198,25 @@ fn router(service: Arc<Service>) -> Router {
             properties::zfs_inherit(&service, call).await
         })
         .on(|service, call: ZfsSnapshot| async move { zfs::zfs_snapshot(&service, call).await })
+        .on_behalf(|service, caller, call: ZfsClone| async move {
+            snapshots::zfs_clone(&service, call, caller.maker()).await
+        })
+        .on(|service, call: ZfsPromote| async move {
+            snapshots::zfs_promote(&service, call).await
+        })
+        .on(|service, call: ZfsBookmark| async move {
+            snapshots::zfs_bookmark(&service, call).await
+        })
+        .on(|service, call: ZfsHold| async move { snapshots::zfs_hold(&service, call).await })
+        .on(|service, call: ZfsRelease| async move {
+            snapshots::zfs_release(&service, call).await
+        })
+        .on(|service, call: ZfsDiff| async move { diff::zfs_diff(&service, &call).await })
+        .on(|service, call: ZfsAllow| async move { permissions::zfs_allow(&service, call).await })
+        .on(|service, call: ZfsAllowList| async move {
+            permissions::zfs_allow_list(&service, &call).await
+        })
+        .on(|service, call: ZfsWait| async move { upgrade::zfs_wait(&service, &call).await })
         .on(|service, call: ZfsRollback| async move { zfs::zfs_rollback(&service, call).await })
         .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service, call).await })
         .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service, call).await })
@@ -272,9 +296,10 @@ impl Routes {
                 Ok(call) => call,
                 Err(failure) => return refuse(failure),
             };
-            if let Err(failure) = caller.check(&call) {
-                return refuse(failure);
-            }
+            let call = match admit(&service, &caller, call).await {
+                Ok(call) => call,
+                Err(failure) => return refuse(failure),
+            };
             let place = caller.place().await;
             let work = async move {
                 let outcome = handler(service, caller, call).await;
@@ -289,8 +314,7 @@ impl Routes {
         }
     }
 
-    /// Requests that are jobs while they are worked at ([`Call::JOB`]). Only those who may change
-    /// something make them.
+    /// Requests that are jobs while they are worked at ([`Call::JOB`]).
     fn on_job<C, F, Fut>(self, handler: F) -> Self
     where
         C: Call,
@@ -306,9 +330,10 @@ impl Routes {
                 Ok(call) => call,
                 Err(failure) => return refuse(failure),
             };
-            if let Err(failure) = caller.check(&call) {
-                return refuse(failure);
-            }
+            let call = match admit(&service, &caller, call).await {
+                Ok(call) => call,
+                Err(failure) => return refuse(failure),
+            };
             let can_cancel = matches!(kind, JobKind::Destroy | JobKind::Rewrite);
             let work = service.jobs.begin(kind, call.pool(), None, can_cancel);
             let work = Arc::new(work);
@@ -479,6 +504,28 @@ fn answer_with<R: Serialize>(done: Result<Result<R, Failure>, JoinError>) -> Res
 }
 
 /// Reads a request.
+/// Refuses what a caller may not ask.
+async fn admit<C: Call>(
+    service: &Arc<Service>,
+    caller: &Caller,
+    mut call: C,
+) -> Result<C, Failure> {
+    let Err(denied) = caller.check(&call) else {
+        return Ok(call);
+    };
+    let needs = caller.ids().and_then(|(uid, _)| call.needs(uid));
+    let (Some((uid, gid)), Some(needs)) = (caller.ids(), needs) else {
+        return Err(denied);
+    };
+    let service = Arc::clone(service);
+    let may: BoxFuture<'_, bool> = Box::pin(permissions::may(service, needs, uid, gid));
+    if !may.await {
+        return Err(denied);
+    }
+    call.restrict();
+    Ok(call)
+}
+
 async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Failure> {
     let bad = |error: String| {
         let message = format!(

@@ -65,6 +65,12 @@ pub enum DatasetError {
         /// The snapshot to roll back to.
         name: String,
     },
+    /// A bookmark's source is no earlier state of the dataset that is to have the bookmark.
+    #[error("source is not an ancestor of the new bookmark's dataset; bookmark it in its own")]
+    NotAncestor {
+        /// The bookmark's full name.
+        name: String,
+    },
     /// The pool has no room for it.
     #[error("'{name}': out of space; free or add some")]
     NoSpace {

@@ -14,6 +14,7 @@
 //! | [`Keys`] | `dsl_crypt` | keys of encrypted datasets: loading, unloading |
 //! | [`Holds`] | `dsl_userhold` | user holds |
 //! | [`Bookmarks`] | `dsl_bookmark` | bookmarks |
+//! | [`Delegation`] | `dsl_deleg` | what users other than root may do |
 //! | [`Logs`] | ZIL | intent logs of all datasets: claiming, closing |
 //! | [`Damage`] | `spa_errlog` | which datasets have a damaged block |
 //! | [`Tasks`] | `dsl_synctask` | changes of the pool's own state, queued and run |
@@ -37,11 +38,13 @@
 
 mod account;
 mod bookmark;
+mod bookmark_create;
 mod create;
 mod crypto;
 mod damage;
 mod dataset;
 mod deadlist;
+mod delegation;
 mod destroy;
 mod directories;
 mod dsl;
@@ -74,10 +77,14 @@ mod tasks;
 mod token;
 
 pub use bookmark::{BookmarkInfo, Bookmarks};
+pub use bookmark_create::NewBookmark;
 pub use create::Datasets;
 pub use crypto::{KeyFormat, KeyInfo, Keys};
 pub use damage::{Damage, DamagedIn, block_of};
 pub use dataset::{Dataset, DatasetSettings};
+pub use delegation::{
+    Credentials, Delegation, Grant, GrantChange, Grantee, Grants, permission_name,
+};
 pub use destroy::Destroyer;
 pub use directories::Directories;
 pub use dsl::{CreateParams, DslEnvironment, DslPool, ObjsetInit};
