@@ -374,7 +374,8 @@ impl Routes {
     {
         let kind = C::JOB.expect("a call that is a job");
         let service = Arc::clone(&self.service);
-        let answer = move |ConnectInfo(caller): ConnectInfo<Caller>, mut request: Request| async move {
+        let answer = move |ConnectInfo(caller): ConnectInfo<Caller>, request: Request| async move {
+            let mut request = request;
             let switched = hyper::upgrade::on(&mut request);
             let wants = request.headers().get(UPGRADE);
             let is_switch = wants.is_some_and(|wants| wants == STREAM_PROTOCOL);

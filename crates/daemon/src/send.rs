@@ -1,8 +1,8 @@
 //! `zfs send`: which streams a request comes to, and writing them one after the other
 //! (`zfs_send_cb_impl`, `gather_nvlist`, `dump_filesystems`; lib/libzfs/libzfs_sendrecv.c).
 //!
-//! A snapshot is held while its stream is made. Of several, those whose turn is still to come can be
-//! destroyed; then the whole breaks off.
+//! A snapshot is held while its stream is made. Of several, those whose turn is still to come can
+//! be destroyed; then the whole breaks off.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -3,14 +3,15 @@
 //!
 //! # Where contents go
 //! A dataset that does not exist is made, empty or as a clone, and is *inconsistent* until the
-//! receive has ended: nobody opens it or takes snapshots of it. Into one that exists, contents go by
-//! way of a hidden clone below it, [`CLONE_NAME`], of the snapshot that the stream is the difference
-//! to; at the end the two swap what they have, as with a rollback, and the clone is destroyed.
+//! receive has ended: nobody opens it or takes snapshots of it. Into one that exists, contents go
+//! by way of a hidden clone below it, [`CLONE_NAME`], of the snapshot that the stream is the
+//! difference to; at the end the two swap what they have, as with a rollback, and the clone is
+//! destroyed.
 //!
 //! # Going on after a break
-//! With `zfs receive -s` the dataset says how far it came, in its ZAP, in the same transaction group
-//! that has what was received ([`names::dataset`], `RESUME_*`). Without, what a receive leaves is
-//! destroyed when it fails, or at the next import ([`Receives::destroy_interrupted`]).
+//! With `zfs receive -s` the dataset says how far it came, in its ZAP, in the same transaction
+//! group that has what was received ([`names::dataset`], `RESUME_*`). Without, what a receive
+//! leaves is destroyed when it fails, or at the next import ([`Receives::destroy_interrupted`]).
 //!
 //! # What a crash leaves
 //! The target as it was, or with the whole snapshot; and beside it the inconsistent dataset.
@@ -73,8 +74,8 @@ impl ReceiveObstacle {
     fn advice(self) -> &'static str {
         match self {
             Self::NoSource => {
-                "it has no snapshot that the stream is the difference to; send from a snapshot that \
-                 both sides have"
+                "it has no snapshot that the stream is the difference to; send from a snapshot \
+                 that both sides have"
             }
             Self::NoTarget => {
                 "the stream is incremental and the target does not exist; receive a full stream \
@@ -85,8 +86,8 @@ impl ReceiveObstacle {
             }
             Self::Exists => "it exists; use -F to overwrite it",
             Self::Interrupted => {
-                "it holds a partial receive; resume it with its receive_resume_token, or give it up \
-                 with 'zfs receive -A'"
+                "it holds a partial receive; resume it with its receive_resume_token, or give it \
+                 up with 'zfs receive -A'"
             }
             Self::NothingToResume => {
                 "it holds no partial receive of this stream; send again without a token"
@@ -293,8 +294,8 @@ impl Receives<'_> {
     /// open.
     ///
     /// # Errors
-    /// [`DatasetError::Receive`], [`DatasetError::Busy`], [`DatasetError::QuotaExceeded`], ...; then
-    /// nothing has changed, and the receive can be given up or ended again.
+    /// [`DatasetError::Receive`], [`DatasetError::Busy`], [`DatasetError::QuotaExceeded`], ...;
+    /// then nothing has changed, and the receive can be given up or ended again.
     pub async fn finish(&self, receiving: &Receiving) -> Result<(), DatasetError> {
         receiving.finisher().run(self.dsl).await
     }

@@ -47,13 +47,13 @@ impl Sends<'_> {
     /// bookmark), if there is one.
     ///
     /// # Errors
-    /// [`DatasetError::NotFound`]; [`DatasetError::WrongKind`] where it is no snapshot, or `from` is
-    /// no earlier one; [`DatasetError::KeyNotLoaded`]; [`DatasetError::Unsupported`] of a redacted
-    /// dataset.
+    /// [`DatasetError::NotFound`]; [`DatasetError::WrongKind`] where it is no snapshot, or `from`
+    /// is no earlier one; [`DatasetError::KeyNotLoaded`]; [`DatasetError::Unsupported`] of a
+    /// redacted dataset.
     pub async fn source(&self, name: &str, from: Option<&str>) -> Result<SendSource, DatasetError> {
         let from = match from {
-            Some(from) if from.contains('#') => Some(self.from_bookmark(name, from).await?),
-            Some(from) => Some(self.from_snapshot(name, from).await?),
+            Some(from) if from.contains('#') => Some(self.bookmark_before(name, from).await?),
+            Some(from) => Some(self.snapshot_before(name, from).await?),
             None => None,
         };
         let snapshot = self.dsl.open_dataset(name).await?;
@@ -72,7 +72,7 @@ impl Sends<'_> {
         Ok(SendSource { snapshot, from })
     }
 
-    async fn from_snapshot(&self, name: &str, from: &str) -> Result<SendFrom, DatasetError> {
+    async fn snapshot_before(&self, name: &str, from: &str) -> Result<SendFrom, DatasetError> {
         let _config = self.dsl.config.read().await;
         let directories = self.dsl.directories();
         let (to, earlier) = (
@@ -94,7 +94,7 @@ impl Sends<'_> {
         })
     }
 
-    async fn from_bookmark(&self, name: &str, from: &str) -> Result<SendFrom, DatasetError> {
+    async fn bookmark_before(&self, name: &str, from: &str) -> Result<SendFrom, DatasetError> {
         let (head, _) = from.split_once('#').unwrap_or((from, ""));
         let found = self.dsl.bookmarks().list(head).await?;
         let found = found.iter().find(|bookmark| bookmark.name == from);

@@ -110,8 +110,8 @@ impl Properties<'_> {
 
 impl Properties<'_> {
     /// Sets what a receive brought, in place of what an earlier one brought: values count where
-    /// nothing is set locally (`dsl_props_set` with `ZPROP_SRC_RECEIVED`). What a dataset has no use
-    /// for, or cannot have here, is left out; its names are answered.
+    /// nothing is set locally (`dsl_props_set` with `ZPROP_SRC_RECEIVED`). What a dataset has no
+    /// use for, or cannot have here, is left out; its names are answered.
     ///
     /// # Errors
     /// [`DatasetError::NotFound`], and of writing.

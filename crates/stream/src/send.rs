@@ -3,8 +3,8 @@
 //!
 //! # The pipe stays full
 //! Three things go on at the same time: the object set is traversed ([`crate::collect`]) a batch
-//! ahead; data of the batch before is read, [`READS_MAX`] blocks and [`READ_BYTES_MAX`] at once, and
-//! decompressed by CPU workers; and what has been read is checksummed and written in its order.
+//! ahead; data of the batch before is read, [`READS_MAX`] blocks and [`READ_BYTES_MAX`] at once,
+//! and decompressed by CPU workers; and what has been read is checksummed and written in its order.
 //! Whoever reads slowly so stops the traversal, and holds nothing but memory.
 
 use std::sync::Arc;

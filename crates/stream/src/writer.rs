@@ -2,8 +2,8 @@
 //! module/zfs/dmu_recv.c).
 //!
 //! Records come in the order of objects and offsets. An object that is not what it was (another
-//! file got its number) is made anew in place where that can be; else it is freed, and claimed again
-//! once that is on disk.
+//! file got its number) is made anew in place where that can be; else it is freed, and claimed
+//! again once that is on disk.
 
 use std::sync::Arc;
 

@@ -72,7 +72,8 @@ impl Send {
         let is_verbose = self.verbose > 0 || self.parsable;
         if !self.dry_run && rustix::termios::isatty(std::io::stdout()) {
             bail!(
-                "Error: Stream can not be written to a terminal.\nYou must redirect standard output."
+                "Error: Stream can not be written to a terminal.\n\
+                 You must redirect standard output."
             );
         }
         let snapshot = self.snapshot.unwrap_or_default();
@@ -85,7 +86,8 @@ impl Send {
         });
         if self.token.is_none() && !snapshot.contains('@') {
             bail!(
-                "cannot send '{snapshot}': only snapshots are sent; take one with 'zfs snapshot' first"
+                "cannot send '{snapshot}': only snapshots are sent; take one with 'zfs snapshot' \
+                 first"
             );
         }
         let send = ZfsSend {

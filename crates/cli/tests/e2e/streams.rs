@@ -1,7 +1,7 @@
-//! Goal: `zfs receive` and `zfs send` do what OpenZFS's do. Method: packages of streams that OpenZFS
-//! made (shared/golden/README.md) are received, and what is there then is compared with their
-//! manifests: datasets, GUIDs, properties that were sent, and the trees of all snapshots through
-//! mounts.
+//! Goal: `zfs receive` and `zfs send` do what OpenZFS's do. Method: packages of streams that
+//! OpenZFS made (shared/golden/README.md) are received, and what is there then is compared with
+//! their manifests: datasets, GUIDs, properties that were sent, and the trees of all snapshots
+//! through mounts.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -430,6 +430,103 @@ fn what_was_interrupted_is_sent_from_there() {
     run("diff", &["-r", &root, &at]);
     let text = server.fails(&format!("zfs send -t {}", &token[..token.len() - 2]));
     assert!(text.contains("corrupt"), "{text}");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// Goal: the real OpenZFS receives what we send, and we receive what it sends, by turns. Method: a
+/// full stream and a difference of ours go there, as they are and as they are stored, with `-R`; it
+/// changes files, and its difference comes back on top of ours. Contents are compared by hashes.
+#[test]
+fn streams_go_to_openzfs_and_back() {
+    let Some(peer) = oracles::Peer::find() else {
+        return;
+    };
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    pool(&server);
+    let root = server.text("mounted");
+    server.ok(&format!(
+        "zfs create -o mountpoint={root} -o compression=zstd tank/src"
+    ));
+    server.ok("zfs create -o recordsize=1M tank/src/big");
+    let write = |name: &str, seed: u8, length: usize| {
+        let bytes: Vec<u8> = (0..length).map(|at| (at / 900) as u8 ^ seed).collect();
+        std::fs::write(Path::new(&root).join(name), bytes).expect("a file");
+    };
+    for file in 0..100u8 {
+        write(&format!("f{file}"), file, usize::from(file) * 4000);
+    }
+    write("big/a", 1, 5 << 20);
+    std::os::unix::fs::symlink("x".repeat(900), Path::new(&root).join("link")).expect("a link");
+    server.ok("zfs snapshot -r tank/src@one");
+    for file in 0..40u8 {
+        std::fs::remove_file(Path::new(&root).join(format!("f{file}"))).expect("removed");
+        write(&format!("g{file}"), file, usize::from(file) * 9000 + 1);
+    }
+    write("f77", 5, 3);
+    server.ok("zfs snapshot -r tank/src@two");
+    let hash = |path: &str| {
+        let script = format!("cd {path} && find . -type f | sort | xargs sha256sum | sha256sum");
+        let words = run("sh", &["-c", &script]);
+        words.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let disk = server.path("peer");
+    let file = std::fs::File::create(&disk).and_then(|file| file.set_len(768 << 20));
+    file.expect("a disk");
+    let mut disks = vec![format!("{},d0", disk.display())];
+    let mut script = "set -e\nzpool create -O mountpoint=/px -O atime=off peer \
+                      /dev/disk/peer/d0\n"
+        .to_owned();
+    for (name, options) in [("plain", ""), ("stored", "-L -e -c")] {
+        for (number, from) in ["", "-i @one"].into_iter().enumerate() {
+            let to = ["one", "two"][number];
+            let words = format!("zfs send -R {options} {from} tank/src@{to}");
+            let stream = send(&server, &words, &format!("{name}{number}"));
+            let length = std::fs::metadata(&stream).expect("a stream").len();
+            let file = std::fs::File::options()
+                .write(true)
+                .open(&stream)
+                .expect("a stream");
+            file.set_len(length.next_multiple_of(1 << 20))
+                .expect("whole sectors");
+            disks.push(format!("{},{name}{number}", stream.display()));
+            script += &format!(
+                "head -c {length} /dev/disk/peer/{name}{number} | \
+                 zfs receive -F -x mountpoint peer/{name}\n"
+            );
+        }
+    }
+    let out = server.path("out");
+    let file = std::fs::File::create(&out).and_then(|file| file.set_len(64 << 20));
+    file.expect("room for a stream");
+    disks.push(format!("{},out", out.display()));
+    script += "for c in plain stored; do cd /px/$c; echo HASH $(find . -type f | sort | \
+               xargs sha256sum | sha256sum); cd /; done\n\
+               zpool scrub -w peer; zpool status peer | grep -q 'No known data errors'\n\
+               cd /px/stored; rm f9*; head -c 700000 /dev/urandom > new; cp new big/new; cd /\n\
+               zfs snapshot -r peer/stored@three\n\
+               echo HASH $(cd /px/stored; find . -type f | sort | xargs sha256sum | sha256sum)\n\
+               zfs send -R -L -c -i @two peer/stored@three > /tmp/stream\n\
+               echo LENGTH $(stat -c %s /tmp/stream)\n\
+               dd if=/tmp/stream of=/dev/disk/peer/out bs=1M conv=notrunc 2>/dev/null\n\
+               sync; zpool export peer\n";
+    let told = peer.run(&disks, &[], &script);
+    let after = |word: &str| -> Vec<String> {
+        let lines = told.lines().filter_map(|line| line.strip_prefix(word));
+        lines.map(|line| line.trim().to_owned()).collect()
+    };
+    let hashes = after("HASH ");
+    let ours = hash(&root);
+    assert_eq!(hashes[..2], [ours.clone(), ours], "{told}");
+    // Back, onto what both have.
+    let length: usize = after("LENGTH ")[0].parse().expect("a number");
+    let bytes = std::fs::read(&out).expect("a stream");
+    std::fs::write(server.path("back"), &bytes[..length]).expect("a stream");
+    receive(&server, "zfs receive -F tank/src", &server.path("back"));
+    assert_eq!(hash(&root), hashes[2]);
     server.ok("zpool export tank");
     zdb_is_clean(&server.path("disks"), "tank");
 }

@@ -1,5 +1,5 @@
-//! What a package says of datasets that are here: which were destroyed or renamed where it was sent,
-//! and which of their snapshots (`recv_incremental_replication`,
+//! What a package says of datasets that are here: which were destroyed or renamed where it was
+//! sent, and which of their snapshots (`recv_incremental_replication`,
 //! lib/libzfs/libzfs_sendrecv.c). Done with `-F` only, as what is destroyed here is not asked for.
 
 use api::{Failure, ZfsDestroy, ZfsRename};

@@ -6,8 +6,8 @@
 //! destroyed where it was sent, is done before its first stream ([`differences`]).
 //!
 //! While contents come, nobody is kept from anything: the lock on administration is held only while
-//! a receive begins and ends. A filesystem that is mounted, or a volume that is in use, goes on with
-//! what was received.
+//! a receive begins and ends. A filesystem that is mounted, or a volume that is in use, goes on
+//! with what was received.
 
 mod differences;
 

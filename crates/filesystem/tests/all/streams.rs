@@ -1,6 +1,6 @@
-//! Goal: a stream of OpenZFS's becomes what it is a stream of. Method: every stream of the golden set
-//! is received, after those that it is the difference to; trees, volumes and guids are compared with
-//! the manifest, and zdb looks at the pool.
+//! Goal: a stream of OpenZFS's becomes what it is a stream of. Method: every stream of the golden
+//! set is received, after those that it is the difference to; trees, volumes and guids are compared
+//! with the manifest, and zdb looks at the pool.
 
 use std::process::Command;
 
@@ -199,8 +199,8 @@ async fn records(bytes: &[u8]) -> Vec<Record> {
 
 /// Receives golden streams, sends what they made, receives that, and compares it with the manifest.
 ///
-/// `are_alike`: the golden streams were made with the same options, of files that are stored as those
-/// that were received are.
+/// `are_alike`: the golden streams were made with the same options, of files that are stored as
+/// those that were received are.
 async fn send_on(names: &[&str], options: SendOptions, are_alike: bool) {
     if golden().is_none() {
         return;
