@@ -422,8 +422,7 @@ impl<'a> Writer<'a> {
 
     fn check_length(&self, object: u64, offset: u64, length: u64) -> Result<usize, StreamError> {
         let is_large = length > OLD_MAX_BLOCK_BYTES;
-        if length < SECTOR_BYTES
-            || length > MAX_BLOCK_BYTES
+        if !(SECTOR_BYTES..=MAX_BLOCK_BYTES).contains(&length)
             || is_large && !self.features.contains(StreamFeatures::LARGE_BLOCKS)
             || offset.checked_add(length).is_none()
         {
