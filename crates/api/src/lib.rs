@@ -59,8 +59,9 @@ pub use snapshots::{
     ZfsPromote, ZfsRelease, ZfsWait,
 };
 pub use streams::{
-    ReceiveNaming, ReceiveObstacle, ReceivedReport, STREAM_JOB_HEADER, STREAM_PROTOCOL, ZfsReceive,
-    ZfsReceiveAbort, ZfsReceiveReply,
+    PlannedStream, ReceiveNaming, ReceiveObstacle, ReceivedReport, STREAM_JOB_HEADER,
+    STREAM_PROTOCOL, ZfsReceive, ZfsReceiveAbort, ZfsReceiveReply, ZfsSend, ZfsSendPlan,
+    ZfsSendPlanReply, ZfsSendReply,
 };
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,

@@ -8,7 +8,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, JobKind, Settings};
+use crate::permissions::head;
+use crate::{Access, Call, Empty, JobKind, Needed, Settings};
 
 /// What a connection is switched to.
 pub const STREAM_PROTOCOL: &str = "millpond-stream";
@@ -111,6 +112,103 @@ impl Call for ZfsReceiveAbort {
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot abort the receive into '{}'", call.name));
     type Reply = Empty;
+}
+
+/// `zfs send`. The stream comes over the connection; what it would be, [`ZfsSendPlan`] tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZfsSend {
+    /// `pool/fs@name`; with a token, nothing.
+    pub snapshot: String,
+    /// Full name of the snapshot or bookmark that the receiver has (`-i`, `-I`).
+    pub from: Option<String>,
+    /// All snapshots between the two, one after the other (`-I`).
+    pub all_between: bool,
+    /// All datasets below it too, with properties (`-R`).
+    pub replicate: bool,
+    /// Properties (`-p`).
+    pub properties: bool,
+    /// Properties as they were received (`-b`).
+    pub backup: bool,
+    /// Holds (`-h`).
+    pub holds: bool,
+    /// Datasets that lack the snapshot are left out (`-s`).
+    pub skip_missing: bool,
+    /// Blocks of more than 128 KiB stay whole (`-L`).
+    pub large_blocks: bool,
+    /// Embedded blocks stay so (`-e`).
+    pub embedded: bool,
+    /// Blocks stay compressed (`-c`).
+    pub compressed: bool,
+    /// Blocks stay as they are stored, encrypted ones encrypted (`-w`).
+    pub raw: bool,
+    /// Goes on where a receive was interrupted (`-t`).
+    pub token: Option<String>,
+}
+
+/// What was sent.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsSendReply {
+    /// Bytes of all streams.
+    pub bytes: u64,
+}
+
+impl Call for ZfsSend {
+    const PATH: &'static str = "/v1/zfs/send";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("cannot send '{}'", call.snapshot));
+    const JOB: Option<JobKind> = Some(JobKind::Send);
+    type Reply = ZfsSendReply;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        if self.token.is_some() {
+            return None;
+        }
+        let send = Needed::on(head(&self.snapshot), "send");
+        Some(vec![send.and_below(self.replicate)])
+    }
+
+    fn pool(&self) -> Option<String> {
+        self.snapshot.split(['/', '@']).next().map(str::to_owned)
+    }
+}
+
+/// `zfs send -n`: what would be sent.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZfsSendPlan {
+    /// What is asked for.
+    pub send: ZfsSend,
+}
+
+/// What would be sent.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsSendPlanReply {
+    /// In order.
+    pub streams: Vec<PlannedStream>,
+    /// What is left out, and why.
+    pub warnings: Vec<String>,
+}
+
+/// One stream that would be sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedStream {
+    /// The snapshot.
+    pub name: String,
+    /// What it is the difference to; a full name.
+    pub from: Option<String>,
+    /// Bytes that it may have.
+    pub size_bytes: u64,
+}
+
+impl Call for ZfsSendPlan {
+    const PATH: &'static str = "/v1/zfs/send-plan";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot send '{}'", call.send.snapshot));
+    type Reply = ZfsSendPlanReply;
+
+    fn needs(&self, uid: u32) -> Option<Vec<Needed>> {
+        self.send.needs(uid)
+    }
 }
 
 /// Why a stream is not received.

@@ -8,6 +8,7 @@
 //! server what they may not change. Only what brings a pool in (`zpool create`, `zpool import`,
 //! `zpool labelclear`) starts a server of their own.
 
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -98,7 +99,7 @@ impl Client {
     /// wants. Bytes go from descriptor to descriptor, without a copy here where the kernel can.
     pub fn send_stream<C: Call>(&self, call: &C) -> anyhow::Result<C::Reply> {
         self.runtime.block_on(async {
-            let (job, mut connection) = self.switch(call).await?;
+            let (job, _, mut connection) = self.switch(call).await?;
             let mut input = std::fs::File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
             // It may wait for input that never comes, which is nobody's business once the daemon
             // has answered.
@@ -111,11 +112,41 @@ impl Client {
         })
     }
 
-    /// Has a connection become a stream, of that job.
+    /// Sends a request and writes what comes behind the answer to standard output; tells `follow`
+    /// how far it is each second. Who reads may go away: then it breaks off.
+    pub fn receive_stream<C: Call>(
+        &self,
+        call: &C,
+        mut follow: impl FnMut(&Job),
+    ) -> anyhow::Result<C::Reply> {
+        self.runtime.block_on(async {
+            let (id, first, mut connection) = self.switch(call).await?;
+            let mut output = std::fs::File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
+            let mut copying = tokio::task::spawn_blocking(move || {
+                output.write_all(&first)?;
+                std::io::copy(&mut connection, &mut output)
+            });
+            let mut seconds = tokio::time::interval(Duration::from_secs(1));
+            seconds.tick().await;
+            let copied = loop {
+                tokio::select! {
+                    copied = &mut copying => break copied?,
+                    _ = seconds.tick() => follow(&self.ask_at_once(&JobGet { id }).await?),
+                }
+            };
+            let outcome = self.outcome::<C>(id).await;
+            match copied {
+                Err(error) => Err(error).context("the stream could not be written"),
+                Ok(_) => outcome,
+            }
+        })
+    }
+
+    /// Has a connection become a stream, of that job; with what came of it already.
     async fn switch<C: Call>(
         &self,
         call: &C,
-    ) -> anyhow::Result<(u64, std::os::unix::net::UnixStream)> {
+    ) -> anyhow::Result<(u64, Bytes, std::os::unix::net::UnixStream)> {
         let mut sender = self.reach::<C>().await?;
         let request = Request::post(C::PATH)
             .header("host", "millpond")
@@ -135,12 +166,9 @@ impl Client {
         let parts = upgraded
             .downcast::<TokioIo<UnixStream>>()
             .map_err(|_| anyhow!(NOT_UNDERSTOOD))?;
-        if !parts.read_buf.is_empty() {
-            return Err(anyhow!(NOT_UNDERSTOOD));
-        }
         let connection = parts.io.into_inner().into_std()?;
         connection.set_nonblocking(false)?;
-        Ok((job, connection))
+        Ok((job, parts.read_buf, connection))
     }
 
     /// Waits for what a job comes to.

@@ -21,6 +21,7 @@ mod refusals;
 mod rescue;
 mod server;
 mod shares;
+mod streams;
 mod user;
 mod version;
 mod zfs;
@@ -65,6 +66,8 @@ enum Command {
     Labels(labels::Labels),
     /// Save the files of a pool that will not open
     Rescue(rescue::Rescue),
+    /// Look into streams of snapshots
+    Stream(streams::Stream),
     /// The zpool command
     Zpool(zpool::Zpool),
     /// The zfs command
@@ -165,6 +168,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         end_without_reader();
     }
     match command {
+        Command::Stream(stream) => stream.run(),
         Command::Rescue(rescue) => return rescue.run(),
         Command::Up(up) => up.run(state),
         Command::Daemon(daemon) => daemon.run(state),

@@ -20,12 +20,12 @@ use api::{
     SmbUserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
     ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
     ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite,
-    ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
-    ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
-    ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
-    ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid,
-    ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
-    ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
+    ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear,
+    ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
+    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
+    ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
+    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
@@ -44,13 +44,14 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::caller::{Caller, Door, work_for};
+use crate::caller::{Caller, Door, denied, work_for};
 use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
     DaemonError, activity, create, destroy, diff, import, keys, owners, permissions, properties,
-    receive, reopen, rewrite, scrub, snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
+    receive, reopen, rewrite, scrub, send, snapshots, split, topology, upgrade, usage, vdevs, zfs,
+    zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -178,7 +179,14 @@ fn router(service: Arc<Service>) -> Router {
         .on_behalf(|service, caller, call: JobGet| async move {
             scrub::job_get(&service, &call, &caller)
         })
-        .on(|service, call: JobResult| async move { scrub::job_result(&service, &call) })
+        .on_behalf(|service, caller, call: JobResult| async move {
+            let ids = caller.ids();
+            let is_own = ids.is_some_and(|(uid, _)| service.jobs.is_of(call.id, uid));
+            if !caller.may_change() && !is_own {
+                return Err(denied(&format!("cannot get the result of job {}", call.id)));
+            }
+            scrub::job_result(&service, &call)
+        })
         .on(|service, call: JobCancel| async move { scrub::job_cancel(&service, &call).await })
         .on_behalf(|service, caller, mut call: ZfsList| async move {
             if let Some(properties) = &mut call.properties {
@@ -230,6 +238,10 @@ fn router(service: Arc<Service>) -> Router {
         .on_stream(|service, call: ZfsReceive, input, work| async move {
             receive::zfs_receive(&service, call, input, &work).await
         })
+        .on_stream(|service, call: ZfsSend, output, work| async move {
+            send::zfs_send(&service, call, output, &work).await
+        })
+        .on(|service, call: ZfsSendPlan| async move { send::zfs_send_plan(&service, &call).await })
         .on(|service, call: ZfsReceiveAbort| async move {
             receive::zfs_receive_abort(&service, &call).await
         })
@@ -334,6 +346,7 @@ impl Routes {
             let work = service.jobs.begin(kind, call.pool(), None, can_cancel);
             let work = Arc::new(work);
             let id = work.id();
+            work.asked_by(caller.ids().map(|(uid, _)| uid));
             let jobs = Arc::clone(&service.jobs);
             let mut working = tokio::spawn(async move {
                 let working = handler(service, call, Arc::clone(&work));
@@ -381,21 +394,26 @@ impl Routes {
                 Ok(call) => call,
                 Err(failure) => return refuse(failure),
             };
-            if let Err(failure) = caller.check(&call) {
-                return refuse(failure);
-            }
+            let call = match admit(&service, &caller, call).await {
+                Ok(call) => call,
+                Err(failure) => return refuse(failure),
+            };
             if !is_switch {
                 let message = format!("the request must switch to '{STREAM_PROTOCOL}'");
                 return refuse(Failure::new(FailureKind::Invalid, message));
             }
+            let place = caller.place().await;
             let work = service.jobs.begin(kind, call.pool(), None, true);
             let work = Arc::new(work);
             let id = work.id();
+            work.asked_by(caller.ids().map(|(uid, _)| uid));
             tokio::spawn(async move {
+                let _place = place;
                 let outcome = match switched.await {
                     Ok(connection) => {
                         let connection = TokioIo::new(connection);
-                        handler(service, call, connection, Arc::clone(&work)).await
+                        let working = handler(service, call, connection, Arc::clone(&work));
+                        work_for(&caller, working).await
                     }
                     Err(error) => Err(Failure::new(
                         FailureKind::Canceled,
@@ -501,7 +519,6 @@ fn answer_with<R: Serialize>(done: Result<Result<R, Failure>, JoinError>) -> Res
     }
 }
 
-/// Reads a request.
 /// Refuses what a caller may not ask.
 async fn admit<C: Call>(
     service: &Arc<Service>,
@@ -524,6 +541,7 @@ async fn admit<C: Call>(
     Ok(call)
 }
 
+/// Reads a request.
 async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Failure> {
     let bad = |error: String| {
         let message = format!(

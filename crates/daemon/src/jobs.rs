@@ -33,6 +33,8 @@ struct Entry {
     is_canceled: Arc<AtomicBool>,
     told: Instant,
     outcome: Option<Outcome>,
+    /// Who asked for it, of ordinary users.
+    uid: Option<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +105,7 @@ impl Jobs {
             is_canceled: Arc::clone(&is_canceled),
             told: Instant::now(),
             outcome: None,
+            uid: None,
         };
         table.jobs.insert(id, entry);
         Work {
@@ -145,6 +148,12 @@ impl Jobs {
             let message = format!("job {id} was no request: it has no result but its state");
             Err(Failure::new(FailureKind::NotFound, message))
         })
+    }
+
+    /// Whether an ordinary user asked for it, who may know its result then.
+    pub(crate) fn is_of(&self, id: u64, uid: u32) -> bool {
+        let table = self.table.lock();
+        table.jobs.get(&id).and_then(|entry| entry.uid) == Some(uid)
     }
 
     /// Asks a job to stop.
@@ -223,6 +232,13 @@ impl Table {
 }
 
 impl Work {
+    /// Notes which ordinary user asked for it.
+    pub(crate) fn asked_by(&self, uid: Option<u32>) {
+        if let Some(entry) = self.jobs.table.lock().jobs.get_mut(&self.id) {
+            entry.uid = uid;
+        }
+    }
+
     /// Its number.
     pub(crate) fn id(&self) -> u64 {
         self.id

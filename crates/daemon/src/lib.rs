@@ -49,6 +49,7 @@ mod reservations;
 mod rewrite;
 mod scrub;
 mod secrets;
+mod send;
 mod service;
 mod shares;
 mod smb;

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Weak};
 
-use format::{Guid, ObjectId, ObjsetKind, Txg};
+use format::{DslDatasetPhys, Guid, ObjectId, ObjsetKind, Txg};
 use object::{ObjectSet, ObjsetOptions};
 use tokio::sync::watch;
 use zil::{LogOwner, LogSettings, SyncMode, Zil};
@@ -409,6 +409,21 @@ impl Dataset {
     /// Its intent log; `None` for snapshots and pools open read-only.
     pub fn log(&self) -> Option<&Arc<Zil>> {
         self.open.log.as_ref()
+    }
+
+    /// Whether its blocks need a feature.
+    pub fn uses_feature(&self, guid: &str) -> bool {
+        self.ds().state().features.contains_key(guid)
+    }
+
+    /// When it was made, in seconds since 1970.
+    pub fn creation_seconds(&self) -> u64 {
+        self.ds().state().phys.creation_time_seconds
+    }
+
+    /// Whether names in it are not sensitive to case, as the dataset says.
+    pub fn is_case_insensitive(&self) -> bool {
+        self.ds().state().phys.flags & DslDatasetPhys::FLAG_CASE_INSENSITIVE != 0
     }
 
     /// Whether a feature of the pool is enabled.

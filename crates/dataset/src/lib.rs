@@ -8,6 +8,7 @@
 //! | [`Dataset`] | `dsl_dataset`, `dmu_objset` | one open dataset |
 //! | [`Snapshots`] | `dsl_dataset` | taking, renaming, rolling back, promoting |
 //! | [`Receives`] | `dmu_recv` | making a snapshot of what a stream brings |
+//! | [`Sends`] | `dmu_send` | snapshots that are to be sent |
 //! | [`Destroyer`] | `dsl_destroy`, `dsl_scan` | destroying, and freeing in the background |
 //! | [`Properties`] | `dsl_prop` | properties of datasets: looking, setting |
 //! | [`Keys`] | `dsl_crypt` | keys of encrypted datasets: loading, unloading |
@@ -63,6 +64,7 @@ mod receive;
 mod remaps;
 mod rename;
 mod rollback;
+mod sending;
 mod set;
 mod settings;
 mod snapshot;
@@ -93,6 +95,7 @@ pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyCha
 pub use logs::{LogClaim, Logs};
 pub use props::{PropertySetting, PropertySource, PropertyValue};
 pub use receive::{Finisher, ReceiveObstacle, ReceiveTarget, Receives, Receiving, ResumePoint};
+pub use sending::{SendFrom, SendSource, Sends};
 pub use snapshot::Snapshots;
 pub use stored::{Properties, check_new_properties, check_root_properties, check_root_space};
 pub use sync::Syncer;

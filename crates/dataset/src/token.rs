@@ -135,10 +135,10 @@ mod tests {
     use super::*;
 
     /// What OpenZFS 2.3.2 gave out (shared/golden/streams/partial.json), and what it says of it.
-    const GIVEN: &str = "1-92c8d2ab8-c0-789c636064000310a500c4ec50360710e72765a52697303030419460caa\
-                         7a515a796806498e0f26c48f2499525a9c540ba808705abfe92fcf4d2cc140686c042dd4f0b\
-                         59766d354092e704cbe725e6a602f5e72466e6e917a526eb1b1a59783b14a7e6a530c000009\
-                         e36182d";
+    const GIVEN: &str = "1-92c8d2ab8-c0-789c636064000310a500c4ec50360710e72765a5269730303041946\
+                         0caa7a515a796806498e0f26c48f2499525a9c540ba808705abfe92fcf4d2cc140686c\
+                         042dd4f0b59766d354092e704cbe725e6a602f5e72466e6e917a526eb1b1a59783b14a\
+                         7e6a530c000009e36182d";
 
     #[test]
     fn tokens_are_those_of_openzfs() {

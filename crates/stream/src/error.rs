@@ -34,6 +34,12 @@ pub enum StreamError {
     /// It does not go on where the receive was interrupted.
     #[error("the stream does not resume the interrupted receive; make it with the token of now")]
     WrongPlace,
+    /// What was to be sent is damaged.
+    #[error("{what}; scrub the pool, and send what is whole")]
+    Damaged {
+        /// What is wrong.
+        what: String,
+    },
     /// Somebody asked to stop.
     #[error("interrupted; begin again")]
     Interrupted,

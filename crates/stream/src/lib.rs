@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | [`StreamReader`] | `receive_read_record` | records and their payloads, with their checksums verified |
 //! | [`receive`] | `dmu_recv_stream` | writing what records say into a dataset |
+//! | [`send`] | `dmu_send_impl` | a snapshot, or what differs between two, as records |
 //! | [`Package`] | `send_iterate_fs` | what comes before several streams |
 //!
 //! Layouts are `format::stream`; which dataset contents go to, and how they become a snapshot, is
@@ -15,13 +16,17 @@
 
 #![forbid(unsafe_code)]
 
+mod collect;
 mod error;
+mod out;
 mod package;
 mod reader;
 mod receive;
+mod send;
 mod writer;
 
 pub use error::StreamError;
 pub use package::{Naming, Package, PackageDataset, received_name};
 pub use reader::{Piece, Start, StreamReader};
 pub use receive::{Progress, receive};
+pub use send::{SendOptions, send, send_package, send_package_end};

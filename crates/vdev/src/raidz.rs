@@ -535,9 +535,7 @@ impl<'a> Striped<'a> {
             }
             let column = row.map.columns[index];
             let child = &self.children[column.child];
-            if (too_few || child.is_missing(column.offset, context.birth))
-                && child.is_readable()
-            {
+            if (too_few || child.is_missing(column.offset, context.birth)) && child.is_readable() {
                 match child.read_part(column.offset, column.length, context).await {
                     Ok(data) => {
                         row.data[index] = Some(data);

@@ -7,6 +7,7 @@ mod list;
 mod project;
 mod receive;
 mod rewrite;
+mod send;
 mod snapshots;
 mod space;
 mod upgrade;
@@ -104,6 +105,9 @@ enum Command {
     /// Make snapshots of streams
     #[command(alias = "recv", disable_help_flag = true)]
     Receive(receive::Receive),
+    /// Make streams of snapshots
+    #[command(disable_help_flag = true)]
+    Send(Box<send::Send>),
     /// List holds on snapshots
     Holds(space::Holds),
     /// Print the version
@@ -349,6 +353,7 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Project(project) => project.run(client),
         Command::Rewrite(rewrite) => rewrite.run(client),
         Command::Receive(receive) => receive.run(client, typed),
+        Command::Send(send) => send.run(client),
         Command::Holds(holds) => holds.run(client),
         Command::Clone(clone) => clone.run(client, typed),
         Command::Promote(promote) => promote.run(client, typed),

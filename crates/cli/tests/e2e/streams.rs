@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::{MILLPOND, Server, can_mount, run, text_of, zdb_is_clean};
+use crate::harness::{MILLPOND, Server, can_mount, finds, need, run, text_of, zdb_is_clean};
 use crate::walk::compare_received;
 
 /// A stream of the golden set, unpacked; nothing where there is none.
@@ -302,6 +302,284 @@ fn a_filesystem_goes_with_the_rest_of_a_receive() {
     assert_eq!(listed, "tank@all\ntank/target@all\n");
     server.ok("zfs destroy -r tank/target");
     assert_eq!(server.ok("zfs list -Ho name"), "tank\ntank/new\n");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// Sends into a file.
+fn send(server: &Server, words: &str, name: &str) -> PathBuf {
+    let file = server.path(name);
+    let output = Command::new(MILLPOND)
+        .args(words.split_whitespace())
+        .env("MILLPOND_STATE", server.state())
+        .stdin(Stdio::null())
+        .stdout(Stdio::from(std::fs::File::create(&file).expect("a file")))
+        .stderr(Stdio::piped())
+        .output()
+        .expect("millpond runs");
+    assert!(
+        output.status.success(),
+        "{words}:\n{}\n{}",
+        text_of(&output),
+        server.log()
+    );
+    file
+}
+
+/// Streams that we send are whole in the eyes of OpenZFS's `zstream` and of our own command.
+fn accepted(server: &Server, stream: &Path) -> String {
+    let path = stream.to_string_lossy();
+    if need("zstream", finds("zstream")) {
+        let theirs = run("zstream", &["dump", &path]);
+        assert!(theirs.contains("SUMMARY"), "{theirs}");
+        assert!(!theirs.contains("incorrect"), "{theirs}");
+    }
+    server.ok(&format!("stream dump {path}"))
+}
+
+#[test]
+fn trees_are_sent_with_their_clones_and_what_changed_in_them() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    pool(&server);
+    let root = server.text("mounted");
+    server.ok(&format!(
+        "zfs create -o mountpoint={root} -o compression=zstd tank/src"
+    ));
+    server.ok("zfs create -o recordsize=1M -o user:note=here tank/src/big");
+    server.ok("zfs create -V 16M tank/src/volume");
+    let write = |name: &str, seed: u8, length: usize| {
+        let bytes: Vec<u8> = (0..length).map(|at| (at / 700) as u8 ^ seed).collect();
+        std::fs::write(Path::new(&root).join(name), bytes).expect("a file");
+    };
+    for file in 0..200u8 {
+        write(&format!("f{file}"), file, usize::from(file) * 3000);
+    }
+    write("big/a", 1, 5 << 20);
+    server.ok("zfs snapshot -r tank/src@one");
+    write("f7", 99, 500_000);
+    std::fs::remove_file(Path::new(&root).join("f100")).expect("removed");
+    for file in 0..60u8 {
+        std::fs::remove_file(Path::new(&root).join(format!("f{file}"))).expect("removed");
+        write(&format!("g{file}"), file, usize::from(file) * 9000 + 1);
+    }
+    write("big/b", 2, 3 << 20);
+    server.ok("zfs snapshot -r tank/src@two");
+    server.ok("zfs set quota=400M tank/src/big");
+    write("big/a", 3, 2 << 20);
+    server.ok("zfs snapshot -r tank/src@three");
+    let plan = server.ok("zfs send -R -n -v tank/src@two");
+    assert!(
+        plan.starts_with("full send of tank/src@one estimated size is "),
+        "{plan}"
+    );
+    assert!(
+        plan.contains("send from @one to tank/src/big@two estimated size is "),
+        "{plan}"
+    );
+    assert!(plan.contains("total estimated size is "), "{plan}");
+    let plan = server.ok("zfs send -n -P -i @one tank/src@two");
+    assert!(
+        plan.starts_with("incremental\ttank/src@one\ttank/src@two\t"),
+        "{plan}"
+    );
+    let same = |copy: &str| {
+        for snapshot in ["one", "two", "three"] {
+            for below in ["", "/big"] {
+                let at = |name: &str| {
+                    let mountpoint = value(&server, name, "mountpoint");
+                    format!("{mountpoint}/.zfs/snapshot/{snapshot}")
+                };
+                let (ours, theirs) = (
+                    at(&format!("tank/src{below}")),
+                    at(&format!("{copy}{below}")),
+                );
+                run("diff", &["-r", &ours, &theirs]);
+            }
+            let guid = |name: &str| value(&server, &format!("{name}@{snapshot}"), "guid");
+            assert_eq!(guid("tank/src/volume"), guid(&format!("{copy}/volume")));
+        }
+        assert_eq!(value(&server, &format!("{copy}/big"), "user:note"), "here");
+        assert_eq!(
+            value(&server, &format!("{copy}/big"), "quota"),
+            (400u64 << 20).to_string()
+        );
+        assert_eq!(value(&server, copy, "compression"), "zstd");
+    };
+    for (name, options) in [("plain", ""), ("stored", "-L -e -c")] {
+        let full = send(
+            &server,
+            &format!("zfs send -R {options} tank/src@two"),
+            "full",
+        );
+        accepted(&server, &full);
+        let copy = format!("tank/{name}");
+        let at = server.text(name);
+        receive(
+            &server,
+            &format!("zfs receive -o mountpoint={at} {copy}"),
+            &full,
+        );
+        let words = format!("zfs send -R {options} -i @two tank/src@three");
+        let difference = send(&server, &words, "difference");
+        let dumped = accepted(&server, &difference);
+        assert!(dumped.contains("toname = tank/src/big@three"), "{dumped}");
+        receive(&server, &format!("zfs receive -F {copy}"), &difference);
+        same(&copy);
+    }
+    // From a bookmark's place, and all snapshots between two.
+    let first = send(&server, "zfs send tank/src/big@one", "first");
+    receive(&server, "zfs receive -u tank/one", &first);
+    let rest = send(&server, "zfs send -I @one tank/src/big@three", "rest");
+    receive(&server, "zfs receive -u tank/one", &rest);
+    let listed = server.ok("zfs list -Hrt snapshot -o name tank/one");
+    assert_eq!(listed, "tank/one@one\ntank/one@two\ntank/one@three\n");
+    let text = server.fails("zfs send -i @three tank/src/big@one");
+    assert!(text.contains("not an earlier snapshot"), "{text}");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
+#[test]
+fn what_was_interrupted_is_sent_from_there() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    pool(&server);
+    let root = server.text("mounted");
+    server.ok(&format!("zfs create -o mountpoint={root} tank/src"));
+    for file in 0..40u32 {
+        let bytes: Vec<u8> = (0..300_000u32)
+            .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8 ^ file as u8)
+            .collect();
+        std::fs::write(format!("{root}/f{file}"), bytes).expect("a file");
+    }
+    server.ok("zfs snapshot tank/src@a");
+    let whole = send(&server, "zfs send -c tank/src@a", "whole");
+    let bytes = std::fs::read(&whole).expect("a stream");
+    let cut = server.path("cut");
+    std::fs::write(&cut, &bytes[..bytes.len() / 2]).expect("half of it");
+    refused(&server, "zfs receive -s -u tank/copy", &cut);
+    let token = value(&server, "tank/copy", "receive_resume_token");
+    let told = server.ok(&format!("stream token {token}"));
+    assert!(told.contains("toname = tank/src@a"), "{told}");
+    assert!(told.contains("compressok = 1"), "{told}");
+    let rest = send(&server, &format!("zfs send -t {token}"), "rest");
+    let length = |path: &Path| std::fs::metadata(path).expect("a stream").len();
+    assert!(
+        length(&rest) < length(&whole) * 2 / 3,
+        "it begins in the middle"
+    );
+    accepted(&server, &rest);
+    let at = server.text("copy");
+    receive(
+        &server,
+        &format!("zfs receive -s -o mountpoint={at} tank/copy"),
+        &rest,
+    );
+    run("diff", &["-r", &root, &at]);
+    let text = server.fails(&format!("zfs send -t {}", &token[..token.len() - 2]));
+    assert!(text.contains("corrupt"), "{text}");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// Goal: the real OpenZFS receives what we send, and we receive what it sends, by turns. Method: a
+/// full stream and a difference of ours go there, as they are and as they are stored, with `-R`; it
+/// changes files, and its difference comes back on top of ours. Contents are compared by hashes.
+#[test]
+fn streams_go_to_openzfs_and_back() {
+    let Some(peer) = oracles::Peer::find() else {
+        return;
+    };
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    pool(&server);
+    let root = server.text("mounted");
+    server.ok(&format!(
+        "zfs create -o mountpoint={root} -o compression=zstd tank/src"
+    ));
+    server.ok("zfs create -o recordsize=1M tank/src/big");
+    let write = |name: &str, seed: u8, length: usize| {
+        let bytes: Vec<u8> = (0..length).map(|at| (at / 900) as u8 ^ seed).collect();
+        std::fs::write(Path::new(&root).join(name), bytes).expect("a file");
+    };
+    for file in 0..100u8 {
+        write(&format!("f{file}"), file, usize::from(file) * 4000);
+    }
+    write("big/a", 1, 5 << 20);
+    std::os::unix::fs::symlink("x".repeat(900), Path::new(&root).join("link")).expect("a link");
+    server.ok("zfs snapshot -r tank/src@one");
+    for file in 0..40u8 {
+        std::fs::remove_file(Path::new(&root).join(format!("f{file}"))).expect("removed");
+        write(&format!("g{file}"), file, usize::from(file) * 9000 + 1);
+    }
+    write("f77", 5, 3);
+    server.ok("zfs snapshot -r tank/src@two");
+    let hash = |path: &str| {
+        let script = format!("cd {path} && find . -type f | sort | xargs sha256sum | sha256sum");
+        let words = run("sh", &["-c", &script]);
+        words.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let disk = server.path("peer");
+    let file = std::fs::File::create(&disk).and_then(|file| file.set_len(768 << 20));
+    file.expect("a disk");
+    let mut disks = vec![format!("{},d0", disk.display())];
+    let mut script = "set -e\nzpool create -O mountpoint=/px -O atime=off peer \
+                      /dev/disk/peer/d0\n"
+        .to_owned();
+    for (name, options) in [("plain", ""), ("stored", "-L -e -c")] {
+        for (number, from) in ["", "-i @one"].into_iter().enumerate() {
+            let to = ["one", "two"][number];
+            let words = format!("zfs send -R {options} {from} tank/src@{to}");
+            let stream = send(&server, &words, &format!("{name}{number}"));
+            let length = std::fs::metadata(&stream).expect("a stream").len();
+            let file = std::fs::File::options()
+                .write(true)
+                .open(&stream)
+                .expect("a stream");
+            file.set_len(length.next_multiple_of(1 << 20))
+                .expect("whole sectors");
+            disks.push(format!("{},{name}{number}", stream.display()));
+            script += &format!(
+                "head -c {length} /dev/disk/peer/{name}{number} | \
+                 zfs receive -F -x mountpoint peer/{name}\n"
+            );
+        }
+    }
+    let out = server.path("out");
+    let file = std::fs::File::create(&out).and_then(|file| file.set_len(64 << 20));
+    file.expect("room for a stream");
+    disks.push(format!("{},out", out.display()));
+    script += "for c in plain stored; do cd /px/$c; echo HASH $(find . -type f | sort | \
+               xargs sha256sum | sha256sum); cd /; done\n\
+               zpool scrub -w peer; zpool status peer | grep -q 'No known data errors'\n\
+               cd /px/stored; rm f9*; head -c 700000 /dev/urandom > new; cp new big/new; cd /\n\
+               zfs snapshot -r peer/stored@three\n\
+               echo HASH $(cd /px/stored; find . -type f | sort | xargs sha256sum | sha256sum)\n\
+               zfs send -R -L -c -i @two peer/stored@three > /tmp/stream\n\
+               echo LENGTH $(stat -c %s /tmp/stream)\n\
+               dd if=/tmp/stream of=/dev/disk/peer/out bs=1M conv=notrunc 2>/dev/null\n\
+               sync; zpool export peer\n";
+    let told = peer.run(&disks, &[], &script);
+    let after = |word: &str| -> Vec<String> {
+        let lines = told.lines().filter_map(|line| line.strip_prefix(word));
+        lines.map(|line| line.trim().to_owned()).collect()
+    };
+    let hashes = after("HASH ");
+    let ours = hash(&root);
+    assert_eq!(hashes[..2], [ours.clone(), ours], "{told}");
+    // Back, onto what both have.
+    let length: usize = after("LENGTH ")[0].parse().expect("a number");
+    let bytes = std::fs::read(&out).expect("a stream");
+    std::fs::write(server.path("back"), &bytes[..length]).expect("a stream");
+    receive(&server, "zfs receive -F tank/src", &server.path("back"));
+    assert_eq!(hash(&root), hashes[2]);
     server.ok("zpool export tank");
     zdb_is_clean(&server.path("disks"), "tank");
 }

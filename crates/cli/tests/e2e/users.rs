@@ -251,6 +251,12 @@ fn permissions_let_users_do_what_they_say() {
     server.ok("zfs allow -c canmount,diff tank/a");
     may("zfs set compress=zstd tank/a/b");
     may("zfs bookmark tank/a/b@1 tank/a/b#1");
+    may_not("zfs send tank/a/b@1");
+    server.ok("zfs allow nobody send tank/a");
+    may("zfs send -R tank/a@1");
+    may("zfs send -n -v tank/a/b@1");
+    may_not("zfs send -R tank@1");
+    server.ok("zfs unallow nobody send tank/a");
     may("zfs rollback tank/a/b@1");
     may("zfs destroy tank/a/b#1");
     may("zfs create tank/a/new");

@@ -134,6 +134,12 @@ struct Place {
 }
 
 impl Place {
+    /// Whether the dataset becomes usable with this stream.
+    fn is_new(&self) -> bool {
+        let mut existing = self.existing.iter();
+        existing.all(|existing| existing.is_inconsistent)
+    }
+
     fn full_name(&self) -> String {
         format!("{}@{}", self.head, self.snapshot)
     }
@@ -481,7 +487,7 @@ impl Run<'_> {
     /// After the contents: properties, holds, mounts and volumes.
     async fn settle(&mut self, begin: &Begin, place: &Place, are_set: bool) -> Result<(), Failure> {
         let (service, open) = (self.service, Arc::clone(&self.open));
-        let is_new = place.existing.is_none();
+        let is_new = place.is_new();
         let _admin = open.admin.lock().await;
         let names = vec![match is_new {
             true => place.head.clone(),
@@ -618,7 +624,7 @@ impl Run<'_> {
     fn of_dataset(&self, place: &Place, begin: &Begin, error: &DatasetError) -> Failure {
         use dataset::ReceiveObstacle as Why;
         let is_full = Some(begin.from_guid.get() == 0);
-        let is_new = place.existing.is_none();
+        let is_new = place.is_new();
         let at = |target: &str, why| self.refused_at(target, is_full, is_new, why);
         match error {
             DatasetError::Receive { obstacle, .. } => match obstacle {

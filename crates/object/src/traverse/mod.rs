@@ -61,7 +61,7 @@ pub enum Leads {
 /// A block that is met.
 #[derive(Debug, Clone, Copy)]
 pub struct Met<'a> {
-    /// Its pointer: no hole, not redacted.
+    /// Its pointer: no hole, not redacted, but for [`Visitor::hole`].
     pub pointer: &'a BlockPointer,
     /// Where it is.
     pub bookmark: Bookmark,
@@ -77,6 +77,18 @@ pub trait Visitor: Send + Sync + 'static {
     fn ends_before(&self, _bookmark: &Bookmark) -> bool {
         false
     }
+
+    /// Whether to be told of holes and of redacted blocks, as of any other block: [`Self::hole`].
+    /// Those that never were anything else count as changed.
+    fn wants_holes(&self) -> bool {
+        false
+    }
+
+    /// A hole or a redacted block is met.
+    fn hole(&self, _met: &Met<'_>) {}
+
+    /// A slot of a block of dnodes holds no object.
+    fn free_slot(&self, _object: ObjectId) {}
 
     /// A block is met. Whether to enter it, if it leads to others.
     fn meet(&self, met: &Met<'_>) -> bool;
@@ -176,6 +188,11 @@ pub async fn traverse<V: Visitor>(what: &Traverse, tasks: &Tasks, visitor: &Arc<
     traversed
 }
 
+/// Whether nothing is stored where a pointer leads.
+fn is_empty(pointer: &BlockPointer) -> bool {
+    pointer.is_hole() || pointer.is_redacted()
+}
+
 /// Whether a place is the start of an object set.
 fn is_start(at: &Bookmark) -> bool {
     at.object.is_zero() && at.level == 0 && at.block_id == 0
@@ -233,6 +250,10 @@ impl<V: Visitor> Traversal<V> {
             leads: item.leads,
             is_again: self.from.is_some() && !is_accounting(item.bookmark.object),
         };
+        if is_empty(&item.pointer) {
+            self.visitor.hole(&met);
+            return;
+        }
         if !self.visitor.meet(&met) || item.leads == Leads::Nowhere {
             return;
         }
@@ -276,7 +297,7 @@ impl<V: Visitor> Traversal<V> {
                         item.leads != Leads::Root && is_before(item.shape, &item.bookmark, from)
                     })
                 };
-                if item.leads == Leads::Nowhere || is_skipped() {
+                if item.leads == Leads::Nowhere || is_empty(&item.pointer) || is_skipped() {
                     continue;
                 }
                 let (send, receive) = oneshot::channel();
@@ -361,10 +382,13 @@ impl<V: Visitor> Traversal<V> {
     }
 
     fn add_dnode(&self, dnode: &DnodePhys, object: ObjectId, endian: Endian, out: &mut Vec<Item>) {
+        let is_meta = object.is_zero();
         if dnode.is_free() {
+            if !is_meta {
+                self.visitor.free_slot(object);
+            }
             return;
         }
-        let is_meta = object.is_zero();
         if !is_meta {
             self.visitor.dnode(object, dnode, endian);
         }
@@ -396,7 +420,21 @@ impl<V: Visitor> Traversal<V> {
         shape: Shape,
         out: &mut Vec<Item>,
     ) {
-        if pointer.is_hole() || pointer.is_redacted() || pointer.birth() <= self.after {
+        if is_empty(&pointer) {
+            // A hole that was never anything else has no birth.
+            let is_old = !pointer.birth().is_zero() && pointer.birth() <= self.after;
+            if self.visitor.wants_holes() && !is_old {
+                out.push(Item {
+                    pointer,
+                    bookmark,
+                    leads,
+                    shape,
+                    read: None,
+                });
+            }
+            return;
+        }
+        if pointer.birth() <= self.after {
             return;
         }
         let is_leaf = bookmark.level == 0 && leads == Leads::Indirect;

@@ -1,0 +1,219 @@
+//! `zfs send` (zfs-send(8), `zfs_do_send` in cmd/zfs/zfs_main.c).
+
+use std::io::Write;
+
+use anyhow::bail;
+use api::{Job, ZfsSend, ZfsSendPlan, ZfsSendPlanReply};
+use clap::Args;
+
+use crate::client::Client;
+use crate::numbers;
+
+/// Make streams of snapshots.
+#[derive(Debug, Args)]
+pub struct Send {
+    /// Blocks of more than 128 KiB stay whole
+    #[arg(short = 'L', long = "large-block")]
+    large_blocks: bool,
+    /// Blocks that are in their pointers stay there
+    #[arg(short, long = "embed")]
+    embedded: bool,
+    /// Blocks stay compressed
+    #[arg(short, long = "compressed")]
+    compressed: bool,
+    /// Blocks stay as they are stored
+    #[arg(short = 'w', long = "raw")]
+    raw: bool,
+    /// Properties as they were received
+    #[arg(short, long)]
+    backup: bool,
+    /// Holds, too
+    #[arg(short = 'h', long)]
+    holds: bool,
+    /// Datasets below it, too, with properties
+    #[arg(short = 'R', long)]
+    replicate: bool,
+    /// Leave out datasets that lack the snapshot
+    #[arg(short, long, requires = "replicate")]
+    skip_missing: bool,
+    /// Properties, too
+    #[arg(short, long = "props")]
+    properties: bool,
+    /// Only say what would be sent
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Say what is sent, and how far it is each second
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// The same, parseable
+    #[arg(short = 'P', long)]
+    parsable: bool,
+    /// Show how far it is as the name of the process
+    #[arg(short = 'V', long)]
+    proctitle: bool,
+    /// The difference to this snapshot or bookmark
+    #[arg(short, value_name = "SNAPSHOT", conflicts_with = "all_from")]
+    incremental: Option<String>,
+    /// All snapshots since this one
+    #[arg(short = 'I', value_name = "SNAPSHOT")]
+    all_from: Option<String>,
+    /// Go on where a receive was interrupted
+    #[arg(short, value_name = "TOKEN", conflicts_with_all = ["replicate", "properties", "backup",
+          "holds", "incremental", "all_from", "snapshot"])]
+    token: Option<String>,
+    /// FILESYSTEM@SNAPSHOT or VOLUME@SNAPSHOT
+    #[arg(required_unless_present = "token")]
+    snapshot: Option<String>,
+}
+
+impl Send {
+    /// Asks the daemon for the stream, and writes it to standard output.
+    pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        let is_verbose = self.verbose > 0 || self.parsable;
+        if !self.dry_run && rustix::termios::isatty(std::io::stdout()) {
+            bail!(
+                "Error: Stream can not be written to a terminal.\n\
+                 You must redirect standard output."
+            );
+        }
+        let snapshot = self.snapshot.unwrap_or_default();
+        let head = snapshot.split('@').next().unwrap_or_default();
+        let from = self.incremental.as_ref().or(self.all_from.as_ref());
+        let from = from.map(|from| match from.starts_with(['@', '#']) {
+            true => format!("{head}{from}"),
+            false if from.contains(['@', '#']) => from.clone(),
+            false => format!("{head}@{from}"),
+        });
+        if self.token.is_none() && !snapshot.contains('@') {
+            bail!(
+                "cannot send '{snapshot}': only snapshots are sent; take one with 'zfs snapshot' \
+                 first"
+            );
+        }
+        let send = ZfsSend {
+            snapshot,
+            from,
+            all_between: self.all_from.is_some(),
+            replicate: self.replicate,
+            properties: self.properties,
+            backup: self.backup,
+            holds: self.holds,
+            skip_missing: self.skip_missing,
+            large_blocks: self.large_blocks,
+            embedded: self.embedded,
+            compressed: self.compressed,
+            raw: self.raw,
+            token: self.token,
+        };
+        let mut first = String::new();
+        if is_verbose && let Some(token) = &send.token {
+            first = token_words(token);
+        }
+        if self.dry_run || is_verbose || self.skip_missing {
+            let plan = client.call(&ZfsSendPlan { send: send.clone() })?;
+            for warning in &plan.warnings {
+                eprintln!("WARNING: {warning}");
+            }
+            if is_verbose {
+                let text = first + &planned(&plan, self.parsable);
+                match self.dry_run {
+                    true => print!("{text}"),
+                    false => eprint!("{text}"),
+                }
+            }
+            if self.dry_run {
+                return Ok(());
+            }
+        }
+        let name = send.snapshot.clone();
+        let (is_told, is_parsable, is_title) = (self.verbose > 0, self.parsable, self.proctitle);
+        if is_told && !is_parsable {
+            eprintln!("TIME       {:>5}   SNAPSHOT {name}", "SENT");
+        }
+        client.receive_stream(&send, |job| {
+            let text = progress(job, &name, is_parsable);
+            if is_told {
+                let _ = writeln!(std::io::stderr(), "{text}");
+            }
+            if is_title {
+                title(job);
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// What a token says (`zfs_send_resume_impl_cb_impl`, lib/libzfs/libzfs_sendrecv.c).
+fn token_words(token: &str) -> String {
+    let Some(token) = dataset::ResumeToken::decode(token) else {
+        return String::new();
+    };
+    format!(
+        "resume token contents:\n{}",
+        crate::streams::token_lines(&token)
+    )
+}
+
+/// What would be sent (`send_print_verbose`, lib/libzfs/libzfs_sendrecv.c).
+fn planned(plan: &ZfsSendPlanReply, is_parsable: bool) -> String {
+    let mut text = String::new();
+    let mut total = 0;
+    for stream in &plan.streams {
+        total += stream.size_bytes;
+        let size = numbers::nice_bytes(stream.size_bytes);
+        let line = match (&stream.from, is_parsable) {
+            (Some(from), true) => {
+                format!(
+                    "incremental\t{from}\t{}\t{}\n",
+                    stream.name, stream.size_bytes
+                )
+            }
+            (None, true) => format!("full\t{}\t{}\n", stream.name, stream.size_bytes),
+            (Some(from), false) => {
+                // A snapshot of the same dataset is shown without it.
+                let head = stream.name.split('@').next().unwrap_or_default();
+                let from = from.strip_prefix(head).filter(|from| from.starts_with('@'));
+                let full = stream.from.as_deref().unwrap_or_default();
+                let from = from.unwrap_or(full);
+                format!(
+                    "send from {from} to {} estimated size is {size}\n",
+                    stream.name
+                )
+            }
+            (None, false) => format!("full send of {} estimated size is {size}\n", stream.name),
+        };
+        text.push_str(&line);
+    }
+    match is_parsable {
+        true => text.push_str(&format!("size\t{total}\n")),
+        false => {
+            let total = numbers::nice_bytes(total);
+            text.push_str(&format!("total estimated size is {total}\n"));
+        }
+    }
+    text
+}
+
+fn sent_bytes(job: &Job) -> u64 {
+    job.progress.map_or(0, |progress| progress.done)
+}
+
+/// How far a stream is.
+fn progress(job: &Job, name: &str, is_parsable: bool) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let clock = numbers::clock(now.map_or(0, |now| now.as_secs()));
+    let sent = sent_bytes(job);
+    match is_parsable {
+        true => format!("{clock}\t{sent}\t{name}"),
+        false => format!("{clock}   {:>5}   {name}", numbers::nice_bytes(sent)),
+    }
+}
+
+/// Shows how far it is as the name of the process.
+fn title(job: &Job) {
+    let text = format!("send {}", numbers::nice_bytes(sent_bytes(job)));
+    if let Ok(text) = std::ffi::CString::new(text) {
+        // Nothing depends on it.
+        let _ = rustix::thread::set_name(&text);
+    }
+}

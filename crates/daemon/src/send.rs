@@ -1,0 +1,567 @@
+//! `zfs send`: which streams a request comes to, and writing them one after the other
+//! (`zfs_send_cb_impl`, `gather_nvlist`, `dump_filesystems`; lib/libzfs/libzfs_sendrecv.c).
+//!
+//! A snapshot is held while its stream is made. Of several, those whose turn is still to come can
+//! be destroyed; then the whole breaks off.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::{
+    Failure, FailureKind, PlannedStream, Progress, Unit, ZfsSend, ZfsSendPlan, ZfsSendPlanReply,
+    ZfsSendReply,
+};
+use dataset::{
+    DatasetError, DatasetInfo, DatasetKind, ListOptions, PropertySource, PropertyValue, ResumeToken,
+};
+use format::NvValue;
+use format::stream::StreamFeatures;
+use stream::{Package, PackageDataset, SendOptions, StreamError};
+use tokio::io::AsyncWriteExt;
+
+use crate::error::from_dataset;
+use crate::http::Connection;
+use crate::jobs::Work;
+use crate::pools::OpenPool;
+use crate::service::Service;
+
+/// Size of a record in a stream, and of a block pointer on disk, for estimates.
+const RECORD_BYTES: u64 = 312;
+const POINTER_BYTES: u64 = 128;
+
+/// What a request comes to.
+struct Plan {
+    open: Arc<OpenPool>,
+    /// Snapshots, each with what it is the difference to.
+    streams: Vec<(String, Option<String>)>,
+    /// What is said before several streams.
+    package: Option<Package>,
+    is_package: bool,
+    options: SendOptions,
+    warnings: Vec<String>,
+}
+
+/// `zfs send -n`, and what `-v` tells.
+pub(crate) async fn zfs_send_plan(
+    service: &Service,
+    call: &ZfsSendPlan,
+) -> Result<ZfsSendPlanReply, Failure> {
+    let plan = plan(service, &call.send).await?;
+    let mut streams = Vec::new();
+    for (name, from) in &plan.streams {
+        let size_bytes = estimate(&plan, name, from.as_deref()).await?;
+        streams.push(PlannedStream {
+            name: name.clone(),
+            from: from.clone(),
+            size_bytes,
+        });
+    }
+    Ok(ZfsSendPlanReply {
+        streams,
+        warnings: plan.warnings,
+    })
+}
+
+/// `zfs send`.
+pub(crate) async fn zfs_send(
+    service: &Service,
+    call: ZfsSend,
+    mut output: Connection,
+    work: &Arc<Work>,
+) -> Result<ZfsSendReply, Failure> {
+    let plan = plan(service, &call).await?;
+    let mut total = 0;
+    for (name, from) in &plan.streams {
+        total += estimate(&plan, name, from.as_deref()).await?;
+    }
+    let reporter = Arc::clone(work);
+    let progress = stream::Progress::new(move |bytes| {
+        reporter.progress(Progress {
+            done: bytes,
+            total: total.max(bytes),
+            unit: Unit::Bytes,
+        });
+        reporter.is_canceled()
+    });
+    let sent = write(&plan, &call, &mut output, &progress).await;
+    // Whoever reads sees the end either way.
+    let closed = output.shutdown().await;
+    sent?;
+    closed.map_err(|error| of_stream(&call.snapshot, &StreamError::Io(error)))?;
+    Ok(ZfsSendReply {
+        bytes: progress.bytes(),
+    })
+}
+
+async fn write(
+    plan: &Plan,
+    call: &ZfsSend,
+    output: &mut Connection,
+    progress: &stream::Progress,
+) -> Result<(), Failure> {
+    let dsl = plan.open.pool.dsl();
+    if plan.is_package {
+        let mut features = StreamFeatures::SA_SPILL;
+        if call.holds {
+            features = features.with(StreamFeatures::HOLDS);
+        }
+        stream::send_package(
+            plan.package.as_ref(),
+            &call.snapshot,
+            features,
+            &mut *output,
+            progress,
+        )
+        .await
+        .map_err(|error| of_stream(&call.snapshot, &error))?;
+    }
+    for (name, from) in &plan.streams {
+        let source = dsl.sends().source(name, from.as_deref()).await;
+        let source = source.map_err(|error| of_dataset(name, &error))?;
+        stream::send(&source, &plan.options, &mut *output, progress)
+            .await
+            .map_err(|error| of_stream(name, &error))?;
+    }
+    if plan.is_package {
+        stream::send_package_end(&mut *output, progress)
+            .await
+            .map_err(|error| of_stream(&call.snapshot, &error))?;
+    }
+    Ok(())
+}
+
+fn of_dataset(name: &str, error: &DatasetError) -> Failure {
+    from_dataset(&format!("cannot send '{name}'"), error)
+}
+
+fn of_stream(name: &str, error: &StreamError) -> Failure {
+    let kind = match error {
+        StreamError::Dataset(error) => return of_dataset(name, error),
+        StreamError::Interrupted => FailureKind::Canceled,
+        StreamError::Unsupported { .. } => FailureKind::Unsupported,
+        _ => FailureKind::Io,
+    };
+    Failure::new(kind, format!("cannot send '{name}': {error}"))
+}
+
+fn invalid(name: &str, why: &str) -> Failure {
+    Failure::new(FailureKind::Invalid, format!("cannot send '{name}': {why}"))
+}
+
+/// The short name of a snapshot.
+fn short(name: &str) -> &str {
+    name.split_once('@').map_or(name, |(_, short)| short)
+}
+
+async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
+    if let Some(token) = &call.token {
+        return plan_of_token(service, call, token).await;
+    }
+    let name = &call.snapshot;
+    let open = service.pools.of_dataset(name)?;
+    let Some((head, to)) = name.split_once('@') else {
+        return Err(invalid(
+            name,
+            "it is not a snapshot; give FILESYSTEM@SNAPSHOT",
+        ));
+    };
+    let mut plan = Plan {
+        options: SendOptions {
+            large_blocks: call.large_blocks || call.raw,
+            embedded: call.embedded || call.raw,
+            compressed: call.compressed || call.raw,
+            resume_at: None,
+        },
+        is_package: call.replicate
+            || call.all_between
+            || call.properties
+            || call.holds
+            || call.backup,
+        open,
+        streams: Vec::new(),
+        package: None,
+        warnings: Vec::new(),
+    };
+    let directories = plan.open.pool.dsl().directories();
+    // What does not exist is told before anything is sent.
+    for wanted in [Some(name), call.from.as_ref()].into_iter().flatten() {
+        if !wanted.contains('#') {
+            let found = directories.lookup(wanted).await;
+            found.map_err(|error| of_dataset(wanted, &error))?;
+        }
+    }
+    let is_bookmark = call.from.as_ref().is_some_and(|from| from.contains('#'));
+    if plan.is_package && is_bookmark {
+        return Err(invalid(
+            name,
+            "bookmarks go with neither -R, -I, -p, -b nor -h",
+        ));
+    }
+    let heads = match call.replicate {
+        true => tree(&plan.open, head).await?,
+        false => vec![head.to_owned()],
+    };
+    let from = call.from.as_deref().map(short);
+    let mut package = Package {
+        from: from.map(str::to_owned),
+        to: Some(to.to_owned()),
+        is_not_recursive: !call.replicate,
+        datasets: Vec::new(),
+    };
+    let mut left_out: Vec<String> = Vec::new();
+    // GUID of the snapshot of each dataset that a receiver has before its children come.
+    let mut parents: BTreeMap<String, u64> = BTreeMap::new();
+    for one in heads {
+        if left_out
+            .iter()
+            .any(|above| one.starts_with(&format!("{above}/")))
+        {
+            continue;
+        }
+        let snapshots = snapshots_of(&plan.open, &one).await?;
+        let Some(last) = snapshots.iter().position(|info| short(&info.name) == to) else {
+            let missing = format!("snapshot {one}@{to} does not exist");
+            if !call.skip_missing {
+                return Err(invalid(name, &missing));
+            }
+            plan.warnings.push(format!(
+                "skipping dataset {one} and its children: {missing}"
+            ));
+            left_out.push(one);
+            continue;
+        };
+        let is_top = one == head;
+        let snapshots = &snapshots[..=last];
+        let streams = streams_of(&plan.open, call, &one, snapshots, from, is_top).await?;
+        plan.streams.extend(streams);
+        if call.replicate || call.properties || call.holds || call.backup {
+            let described = describe(&plan.open, call, &one, snapshots, from, &parents).await?;
+            let known = from.and_then(|from| {
+                let mut all = described.snapshots.iter();
+                all.find(|(short, _)| short == from).map(|(_, guid)| *guid)
+            });
+            let newest = described.snapshots.iter().find(|(short, _)| short == to);
+            let guid = known.or(newest.map(|(_, guid)| *guid));
+            parents.insert(one, guid.unwrap_or(0));
+            package.datasets.push(described);
+        }
+    }
+    in_order(&mut plan.streams);
+    if !package.datasets.is_empty() {
+        plan.package = Some(package);
+    }
+    if call.raw {
+        refuse_raw(&plan).await?;
+    }
+    Ok(plan)
+}
+
+/// Raw streams of what is encrypted are not made here.
+async fn refuse_raw(plan: &Plan) -> Result<(), Failure> {
+    for (name, _) in &plan.streams {
+        let keys = plan.open.pool.dsl().keys();
+        let (head, _) = dataset::name::split_snapshot(name);
+        let info = keys.info(head).await;
+        if info.map_err(|error| of_dataset(name, &error))?.is_some() {
+            let why = "raw streams of encrypted datasets are not made here; load its key and send \
+                       it without -w, or use OpenZFS";
+            let message = format!("cannot send '{name}': {why}");
+            return Err(Failure::new(FailureKind::Unsupported, message));
+        }
+    }
+    Ok(())
+}
+
+/// A dataset and all below it, parents first.
+async fn tree(open: &OpenPool, head: &str) -> Result<Vec<String>, Failure> {
+    let directories = open.pool.dsl().directories();
+    let listed = directories.list(head, &ListOptions::default()).await;
+    let listed = listed.map_err(|error| of_dataset(head, &error))?;
+    Ok(listed.into_iter().map(|info| info.name).collect())
+}
+
+/// Snapshots of a dataset, oldest first.
+async fn snapshots_of(open: &OpenPool, head: &str) -> Result<Vec<DatasetInfo>, Failure> {
+    let only = ListOptions {
+        filesystems: false,
+        volumes: false,
+        snapshots: true,
+        depth: Some(1),
+    };
+    let listed = open.pool.dsl().directories().list(head, &only).await;
+    let listed = listed.map_err(|error| of_dataset(head, &error))?;
+    let is_own = |info: &DatasetInfo| {
+        let rest = info.name.strip_prefix(head);
+        info.kind == DatasetKind::Snapshot && rest.is_some_and(|rest| rest.starts_with('@'))
+    };
+    Ok(listed.into_iter().filter(is_own).collect())
+}
+
+/// The streams of one dataset; `snapshots` end with the one that is sent.
+async fn streams_of(
+    open: &OpenPool,
+    call: &ZfsSend,
+    head: &str,
+    snapshots: &[DatasetInfo],
+    from: Option<&str>,
+    is_top: bool,
+) -> Result<Vec<(String, Option<String>)>, Failure> {
+    let Some(last) = snapshots.last() else {
+        return Ok(Vec::new());
+    };
+    let start = from.and_then(|from| {
+        let mut all = snapshots.iter();
+        all.position(|info| short(&info.name) == from)
+    });
+    let given = call.from.clone().filter(|_| is_top);
+    // Where a dataset below has not the snapshot that the others begin with, all of it is sent.
+    let is_whole = call.replicate && start.is_none();
+    let mut before = match (start, &given) {
+        (Some(start), _) => Some(snapshots[start].name.clone()),
+        (None, Some(given)) => Some(given.clone()),
+        (None, None) => None,
+    };
+    if is_whole {
+        let info = open.pool.dsl().directories().lookup(head).await;
+        before = info.map_err(|error| of_dataset(head, &error))?.origin;
+    }
+    let sends_all = call.all_between || call.replicate && (call.from.is_none() || is_whole);
+    if !sends_all {
+        return Ok(vec![(last.name.clone(), before)]);
+    }
+    let first = start.map_or(0, |start| start + 1);
+    let mut out = Vec::new();
+    for info in &snapshots[first..] {
+        out.push((info.name.clone(), before.replace(info.name.clone())));
+    }
+    Ok(out)
+}
+
+/// Puts streams of clones behind those of their origins.
+fn in_order(streams: &mut Vec<(String, Option<String>)>) {
+    let mut rest = std::mem::take(streams);
+    while !rest.is_empty() {
+        let waits: Vec<bool> = (0..rest.len())
+            .map(|at| {
+                let from = rest[at].1.as_deref();
+                from.is_some_and(|from| rest[at + 1..].iter().any(|(name, _)| name == from))
+            })
+            .collect();
+        if waits.iter().all(|waits| *waits) {
+            streams.append(&mut rest);
+            return;
+        }
+        let mut held: Vec<String> = Vec::new();
+        let mut later = Vec::new();
+        for (one, waits) in rest.into_iter().zip(waits) {
+            let (head, _) = dataset::name::split_snapshot(&one.0);
+            // What follows a stream that waits, waits as well.
+            match waits || held.iter().any(|held| held == head) {
+                true => {
+                    held.push(head.to_owned());
+                    later.push(one);
+                }
+                false => streams.push(one),
+            }
+        }
+        rest = later;
+    }
+}
+
+/// What a package says of a dataset.
+async fn describe(
+    open: &OpenPool,
+    call: &ZfsSend,
+    head: &str,
+    snapshots: &[DatasetInfo],
+    from: Option<&str>,
+    parents: &BTreeMap<String, u64>,
+) -> Result<PackageDataset, Failure> {
+    let dsl = open.pool.dsl();
+    let failed = |error: DatasetError| of_dataset(head, &error);
+    let info = dsl.directories().lookup(head).await.map_err(failed)?;
+    let key = dsl.keys().info(head).await.map_err(failed)?;
+    if key.is_some() {
+        let why = "encrypted dataset may not be sent with properties without the raw flag";
+        return Err(invalid(head, why));
+    }
+    let origin = match &info.origin {
+        Some(origin) => Some(dsl.directories().lookup(origin).await.map_err(failed)?),
+        None => None,
+    };
+    let parent = head
+        .rsplit_once('/')
+        .and_then(|(parent, _)| parents.get(parent));
+    let mut out = PackageDataset {
+        guid: info.guid.get(),
+        name: head.to_owned(),
+        origin: origin.map(|origin| origin.guid.get()),
+        parent_from: parent.copied().unwrap_or(0),
+        ..PackageDataset::default()
+    };
+    if call.replicate || call.properties || call.backup {
+        out.properties = own_properties(open, head, call.backup).await?;
+    }
+    let last = snapshots.last().map(|info| info.name.clone());
+    let mut has_begun = from.is_none();
+    for snapshot in snapshots {
+        let name = short(&snapshot.name).to_owned();
+        let is_last = Some(&snapshot.name) == last.as_ref();
+        let is_listed = call.replicate || call.all_between || is_last;
+        if is_listed {
+            out.snapshots.push((name.clone(), snapshot.guid.get()));
+        }
+        if is_listed && (has_begun || call.replicate || is_last) {
+            let properties = own_properties(open, &snapshot.name, call.backup).await?;
+            out.snapshot_properties.push((name.clone(), properties));
+            let held = dsl.holds().list(&snapshot.name).await.map_err(failed)?;
+            if call.holds && !held.is_empty() {
+                let tags = held.into_iter().map(|(tag, _)| tag).collect();
+                out.holds.push((name.clone(), tags));
+            }
+        }
+        has_begun |= from == Some(name.as_str());
+    }
+    Ok(out)
+}
+
+/// Properties that are a dataset's own (`send_iterate_prop`).
+async fn own_properties(
+    open: &OpenPool,
+    name: &str,
+    only_received: bool,
+) -> Result<Vec<(String, NvValue)>, Failure> {
+    let all = open.pool.dsl().properties().all(name).await;
+    let all = all.map_err(|error| of_dataset(name, &error))?;
+    let mut out = Vec::new();
+    for setting in all {
+        let is_own = match setting.source {
+            PropertySource::Local => !only_received,
+            PropertySource::Received => true,
+            _ => false,
+        };
+        let can_be_set = match dataset::props::find(&setting.name) {
+            Some(property) => !property.is_read_only() && setting.name != "volsize",
+            None => true,
+        };
+        if is_own && can_be_set {
+            let value = match setting.value {
+                PropertyValue::Number(number) => NvValue::UInt64(number),
+                PropertyValue::Text(text) => NvValue::String(text),
+            };
+            out.push((setting.name, value));
+        }
+    }
+    Ok(out)
+}
+
+/// What goes on where a receive was interrupted (`zfs_send_resume`).
+async fn plan_of_token(service: &Service, call: &ZfsSend, token: &str) -> Result<Plan, Failure> {
+    let Some(token) = ResumeToken::decode(token) else {
+        let why = "the resume token is corrupt; copy it whole from the other side";
+        return Err(Failure::new(
+            FailureKind::Invalid,
+            format!("cannot resume send: {why}"),
+        ));
+    };
+    let name = &token.to_name;
+    let open = service.pools.of_dataset(name)?;
+    let gone = |what: &str| {
+        let message =
+            format!("cannot resume send: {what} used in the initial send no longer exists");
+        Failure::new(FailureKind::NotFound, message)
+    };
+    let directories = open.pool.dsl().directories();
+    let found = directories.lookup(name).await.ok();
+    if found.is_none_or(|found| found.guid != token.to_guid) {
+        return Err(gone(&format!("'{name}'")));
+    }
+    if token.raw || token.redacted_with.is_some() {
+        let message = "cannot resume send: raw and redacted streams are not made here; use OpenZFS";
+        return Err(Failure::new(FailureKind::Unsupported, message));
+    }
+    let from = match token.from_guid {
+        None => None,
+        Some(guid) => {
+            let (head, _) = dataset::name::split_snapshot(name);
+            let found = with_guid(&open, head, guid.get()).await?;
+            Some(found.ok_or_else(|| gone(&format!("incremental source {:#x}", guid.get())))?)
+        }
+    };
+    Ok(Plan {
+        streams: vec![(name.clone(), from)],
+        package: None,
+        is_package: false,
+        options: SendOptions {
+            large_blocks: token.large_blocks || call.large_blocks,
+            embedded: token.embedded || call.embedded,
+            compressed: token.compressed || call.compressed,
+            resume_at: Some((token.object, token.offset_bytes)),
+        },
+        warnings: Vec::new(),
+        open,
+    })
+}
+
+/// The snapshot or bookmark of a dataset, or its origin, that has a GUID.
+async fn with_guid(open: &OpenPool, head: &str, guid: u64) -> Result<Option<String>, Failure> {
+    let snapshots = snapshots_of(open, head).await?;
+    if let Some(found) = snapshots.iter().find(|info| info.guid.get() == guid) {
+        return Ok(Some(found.name.clone()));
+    }
+    let dsl = open.pool.dsl();
+    let bookmarks = dsl.bookmarks().list(head).await;
+    let bookmarks = bookmarks.map_err(|error| of_dataset(head, &error))?;
+    if let Some(found) = bookmarks.iter().find(|found| found.phys.guid.get() == guid) {
+        return Ok(Some(found.name.clone()));
+    }
+    let info = dsl.directories().lookup(head).await;
+    let info = info.map_err(|error| of_dataset(head, &error))?;
+    let Some(origin) = info.origin else {
+        return Ok(None);
+    };
+    let found = dsl.directories().lookup(&origin).await;
+    let found = found.map_err(|error| of_dataset(head, &error))?;
+    Ok((found.guid.get() == guid).then_some(origin))
+}
+
+/// About how long a stream is (`dmu_send_estimate_fast`, module/zfs/dmu_send.c): data as it is
+/// stored or as it is, less the indirect blocks, and a record for each block.
+async fn estimate(plan: &Plan, name: &str, from: Option<&str>) -> Result<u64, Failure> {
+    let properties = plan.open.pool.dsl().properties();
+    let number = async |property: &str| {
+        let setting = properties.get(name, property).await;
+        let setting = setting.map_err(|error| of_dataset(name, &error))?;
+        Ok::<_, Failure>(setting.value.number().unwrap_or(0))
+    };
+    let (stored, logical) = (
+        number("referenced").await?,
+        number("logicalreferenced").await?,
+    );
+    let (stored, logical) = match from {
+        Some(from) if from.contains('@') => {
+            let written = number(&format!("written@{from}")).await.unwrap_or(stored);
+            let share = u128::from(written) * u128::from(logical) / u128::from(stored.max(1));
+            (written, share as u64)
+        }
+        // What a bookmark does not tell, is all.
+        _ => (stored, logical),
+    };
+    let (head, _) = dataset::name::split_snapshot(name);
+    let record = async |property: &str| {
+        let setting = properties.get(head, property).await.ok()?;
+        setting.value.number().filter(|bytes| *bytes > 0)
+    };
+    let block_bytes = match record("recordsize").await {
+        Some(bytes) => bytes,
+        None => record("volblocksize").await.unwrap_or(128 << 10),
+    };
+    let records = logical / block_bytes;
+    let data = match plan.options.compressed {
+        true => stored,
+        false => logical,
+    };
+    Ok(data
+        .saturating_sub(records * POINTER_BYTES)
+        .saturating_add(records * RECORD_BYTES))
+}

@@ -1,0 +1,125 @@
+//! What a stream that is to be sent is made of: a snapshot, and what the receiver has already
+//! (`dmu_send`, module/zfs/dmu_send.c). Making the stream is crate `stream`'s business.
+
+use std::sync::Arc;
+
+use format::{Guid, Txg};
+
+use crate::dsl::DslPool;
+use crate::features::guid;
+use crate::name::split_snapshot;
+use crate::{Dataset, DatasetError};
+
+/// Where a difference begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SendFrom {
+    /// The snapshot, or the one that a bookmark was made of.
+    pub guid: Guid,
+    /// When it was taken.
+    pub txg: Txg,
+    /// It is of another dataset, which what is sent is a clone of.
+    pub is_origin: bool,
+}
+
+/// A snapshot that is to be sent.
+pub struct SendSource {
+    /// The snapshot.
+    pub snapshot: Dataset,
+    /// What the receiver has.
+    pub from: Option<SendFrom>,
+}
+
+/// Sending: [`DslPool::sends`].
+#[derive(Clone, Copy)]
+pub struct Sends<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl DslPool {
+    /// Sending streams.
+    pub fn sends(self: &Arc<Self>) -> Sends<'_> {
+        Sends { dsl: self }
+    }
+}
+
+impl Sends<'_> {
+    /// Opens a snapshot to be sent, as the difference to `from` (a full name of a snapshot or
+    /// bookmark), if there is one.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`]; [`DatasetError::WrongKind`] where it is no snapshot, or `from`
+    /// is no earlier one; [`DatasetError::KeyNotLoaded`]; [`DatasetError::Unsupported`] of a
+    /// redacted dataset.
+    pub async fn source(&self, name: &str, from: Option<&str>) -> Result<SendSource, DatasetError> {
+        let from = match from {
+            Some(from) if from.contains('#') => Some(self.bookmark_before(name, from).await?),
+            Some(from) => Some(self.snapshot_before(name, from).await?),
+            None => None,
+        };
+        let snapshot = self.dsl.open_dataset(name).await?;
+        if !snapshot.is_snapshot() {
+            return Err(DatasetError::WrongKind {
+                name: name.to_owned(),
+                reason: "it is not a snapshot".into(),
+            });
+        }
+        if snapshot.uses_feature(guid::REDACTED_DATASETS) {
+            return Err(DatasetError::Unsupported {
+                name: name.to_owned(),
+                what: "sending a redacted dataset".into(),
+            });
+        }
+        Ok(SendSource { snapshot, from })
+    }
+
+    async fn snapshot_before(&self, name: &str, from: &str) -> Result<SendFrom, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let directories = self.dsl.directories();
+        let (to, earlier) = (
+            directories.resolve(name).await?,
+            directories.resolve(from).await?,
+        );
+        let mut at = to.phys().previous_snapshot;
+        while at != earlier.object {
+            if at.is_zero() {
+                return Err(not_earlier(from, name));
+            }
+            at = directories.dataset(at).await?.phys().previous_snapshot;
+        }
+        let phys = earlier.phys();
+        Ok(SendFrom {
+            guid: phys.guid,
+            txg: phys.creation_txg,
+            is_origin: !Arc::ptr_eq(&to.dir(), &earlier.dir()),
+        })
+    }
+
+    async fn bookmark_before(&self, name: &str, from: &str) -> Result<SendFrom, DatasetError> {
+        let (head, _) = from.split_once('#').unwrap_or((from, ""));
+        let found = self.dsl.bookmarks().list(head).await?;
+        let found = found.iter().find(|bookmark| bookmark.name == from);
+        let Some(phys) = found.map(|bookmark| &bookmark.phys) else {
+            return Err(DatasetError::not_found(from));
+        };
+        let to = self.dsl.directories().lookup(name).await?;
+        let (of, _) = split_snapshot(name);
+        let origin = self.dsl.directories().lookup(of).await?.origin;
+        let of_origin = origin.as_deref().map(|origin| split_snapshot(origin).0);
+        let is_ours = head == of || of_origin == Some(head);
+        if !is_ours || phys.creation_txg >= to.createtxg {
+            return Err(not_earlier(from, name));
+        }
+        Ok(SendFrom {
+            guid: phys.guid,
+            txg: phys.creation_txg,
+            is_origin: head != of,
+        })
+    }
+}
+
+fn not_earlier(from: &str, to: &str) -> DatasetError {
+    DatasetError::WrongKind {
+        name: from.to_owned(),
+        reason: format!("it is not an earlier snapshot of what '{to}' is one of"),
+    }
+}

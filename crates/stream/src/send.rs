@@ -1,0 +1,575 @@
+//! Sending: a snapshot, or what differs between two, as records (`dmu_send_impl`,
+//! module/zfs/dmu_send.c).
+//!
+//! # The pipe stays full
+//! Three things go on at the same time: the object set is traversed ([`crate::collect`]) a batch
+//! ahead; data of the batch before is read, [`READS_MAX`] blocks and [`READ_BYTES_MAX`] at once,
+//! and decompressed by CPU workers; and what has been read is checksummed and written in its order.
+//! Whoever reads slowly so stops the traversal, and holds nothing but memory.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dataset::{Dataset, DatasetError, SendFrom, SendSource, features};
+use format::stream::{
+    Begin, FLAG_CHECKSUM_DEDUP, HeaderKind, Object as ObjectRecord, RECORD_BYTES, Record, Spill,
+    StreamFeatures, Write, WriteEmbedded,
+};
+use format::{
+    BlockPointer, Bookmark, Checksum, Compression, DnodePhys, Endian, Guid, NvEncoding, NvList,
+    OLD_MAX_BLOCK_BYTES, ObjectId, ObjsetId, ObjsetKind, Pointer, Txg,
+};
+use futures::StreamExt;
+use object::{Traverse, Traversed, bonus_to_native, to_native, traverse};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use zio::ReadContext;
+use zio::pipeline::{CacheUse, Pipeline};
+
+use crate::collect::{Collector, Event};
+use crate::out::Out;
+use crate::receive::Progress;
+use crate::{Package, StreamError};
+
+/// Blocks that are read at the same time.
+const READS_MAX: usize = 64;
+/// The same, in bytes. More than the biggest block.
+const READ_BYTES_MAX: usize = 64 << 20;
+
+/// How a stream is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SendOptions {
+    /// Blocks of more than 128 KiB stay whole (`-L`).
+    pub large_blocks: bool,
+    /// Blocks that are in their pointers stay there (`-e`).
+    pub embedded: bool,
+    /// Blocks stay compressed as they are stored (`-c`).
+    pub compressed: bool,
+    /// Goes on at this object and offset.
+    pub resume_at: Option<(u64, u64)>,
+}
+
+/// A block that was read, in order.
+enum Loaded {
+    Event(Event),
+    /// Data as it is, or compressed as it was stored.
+    Data {
+        event: Event,
+        payload: Bytes,
+        is_stored: bool,
+        _room: OwnedSemaphorePermit,
+    },
+}
+
+struct Sender {
+    dataset: Dataset,
+    pipeline: Arc<Pipeline>,
+    features: StreamFeatures,
+    to_guid: u64,
+    from_txg: Txg,
+    room: Arc<Semaphore>,
+}
+
+/// Features of a stream of a snapshot (`setup_featureflags`).
+async fn features_of(
+    dataset: &Dataset,
+    options: &SendOptions,
+) -> Result<StreamFeatures, StreamError> {
+    let mut out = StreamFeatures::default();
+    let uses = |guid| dataset.uses_feature(guid);
+    if dataset.objset_kind() == ObjsetKind::Filesystem {
+        let version = dataset.property("version").await?;
+        if version.value.number().unwrap_or(0) >= 5 {
+            out = out.with(StreamFeatures::SA_SPILL);
+        }
+    }
+    if options.large_blocks && uses(features::guid::LARGE_BLOCKS) {
+        out = out.with(StreamFeatures::LARGE_BLOCKS);
+    }
+    let is_active = |guid| dataset.dsl().features().is_active(guid);
+    let is_encrypted = uses(features::guid::ENCRYPTION);
+    if options.embedded && !is_encrypted && is_active(features::guid::EMBEDDED_DATA) {
+        out = out.with(StreamFeatures::EMBED_DATA);
+    }
+    if options.compressed {
+        out = out.with(StreamFeatures::COMPRESSED);
+    }
+    let as_stored = StreamFeatures::EMBED_DATA.0 | StreamFeatures::COMPRESSED.0;
+    if out.0 & as_stored != 0 && is_active(features::guid::LZ4_COMPRESS) {
+        out = out.with(StreamFeatures::LZ4);
+    }
+    if options.compressed && uses(features::guid::ZSTD_COMPRESS) {
+        out = out.with(StreamFeatures::ZSTD);
+    }
+    if options.resume_at.is_some() {
+        out = out.with(StreamFeatures::RESUMING);
+    }
+    if uses(features::guid::LARGE_DNODE) {
+        out = out.with(StreamFeatures::LARGE_DNODE);
+    }
+    if uses(features::guid::LONGNAME) {
+        out = out.with(StreamFeatures::LONG_NAME);
+    }
+    if uses(features::guid::LARGE_MICROZAP) {
+        if !out.contains(StreamFeatures::LARGE_BLOCKS) {
+            return Err(DatasetError::Unsupported {
+                name: dataset.name(),
+                what: "sending it without -L".into(),
+            }
+            .into());
+        }
+        out = out.with(StreamFeatures::LARGE_MICROZAP);
+    }
+    Ok(out)
+}
+
+/// Sends a snapshot. The output is not closed.
+///
+/// # Errors
+/// Of reading, and of writing to `output`. What was written then is a stream that is cut short.
+pub async fn send<W: AsyncWrite + Unpin + Send>(
+    source: &SendSource,
+    options: &SendOptions,
+    output: W,
+    progress: &Progress,
+) -> Result<(), StreamError> {
+    let dataset = source.snapshot.clone();
+    let features = features_of(&dataset, options).await?;
+    let from = source.from;
+    let sender = Sender {
+        pipeline: dataset.objset().pipeline().clone(),
+        features,
+        to_guid: dataset.guid().get(),
+        from_txg: from.map_or(Txg::ZERO, |from| from.txg),
+        room: Arc::new(Semaphore::new(READ_BYTES_MAX)),
+        dataset,
+    };
+    let mut out = Out::new(output, sender.to_guid, progress);
+    sender.begin(&mut out, from, options).await?;
+    sender.contents(&mut out, options).await?;
+    out.end().await
+}
+
+impl Sender {
+    async fn begin<W: AsyncWrite + Unpin + Send>(
+        &self,
+        out: &mut Out<'_, W>,
+        from: Option<SendFrom>,
+        options: &SendOptions,
+    ) -> Result<(), StreamError> {
+        let mut flags = Begin::FLAG_FREE_RECORDS | Begin::FLAG_SPILL_BLOCK;
+        if from.is_some_and(|from| from.is_origin) {
+            flags |= Begin::FLAG_CLONE;
+        }
+        if self.dataset.is_case_insensitive() {
+            flags |= Begin::FLAG_CASE_INSENSITIVE;
+        }
+        let mut list = NvList::new();
+        if let Some((object, offset)) = options.resume_at {
+            list.set("resume_object", object);
+            list.set("resume_offset", offset);
+        }
+        let payload = packed(&list)?;
+        let begin = Begin {
+            header: HeaderKind::Snapshot,
+            features: self.features,
+            creation_time_seconds: self.dataset.creation_seconds(),
+            objset_kind: self.dataset.objset_kind().code() as u32,
+            flags,
+            to_guid: Guid::new(self.to_guid),
+            from_guid: from.map_or(Guid::new(0), |from| from.guid),
+            to_name: self.dataset.name(),
+            payload_bytes: payload.len() as u32,
+        };
+        out.record(&Record::Begin(Box::new(begin)), &[payload])
+            .await
+    }
+
+    async fn contents<W: AsyncWrite + Unpin + Send>(
+        &self,
+        out: &mut Out<'_, W>,
+        options: &SendOptions,
+    ) -> Result<(), StreamError> {
+        let objset = ObjsetId::new(self.dataset.object().get());
+        let collector = Collector::new(
+            self.pipeline.clone(),
+            self.from_txg,
+            options.resume_at.map(|at| at.0),
+        );
+        let mut what = Traverse {
+            root: self.dataset.objset().root(),
+            objset,
+            after: self.from_txg,
+            from: None,
+        };
+        if let Some((object, offset)) = options.resume_at {
+            let held = self.dataset.objset().hold(object.into()).await?;
+            let block = offset / u64::from(held.info().data_block_bytes);
+            what.from = Some(Bookmark::new(objset, ObjectId::new(object), 0, block));
+        }
+        let mut next = self.batch(&collector, &mut what).await?;
+        while let Some(batch) = next {
+            let is_last = batch.is_last;
+            let following = async {
+                match is_last {
+                    true => Ok(None),
+                    false => self.batch(&collector, &mut what).await,
+                }
+            };
+            let (following, written) = tokio::join!(following, self.write(out, batch.events));
+            written?;
+            next = following?;
+        }
+        Ok(())
+    }
+
+    /// Traverses a part of the object set.
+    async fn batch(
+        &self,
+        collector: &Arc<Collector>,
+        what: &mut Traverse,
+    ) -> Result<Option<Batch>, StreamError> {
+        let traversed = traverse(what, self.pipeline.tasks(), collector).await;
+        let is_last = match traversed {
+            Traversed::Whole => true,
+            Traversed::Until(at) => {
+                what.from = Some(at);
+                false
+            }
+        };
+        let events = collector.take(is_last)?;
+        Ok(Some(Batch { events, is_last }))
+    }
+
+    async fn write<W: AsyncWrite + Unpin + Send>(
+        &self,
+        out: &mut Out<'_, W>,
+        events: Vec<Event>,
+    ) -> Result<(), StreamError> {
+        let mut loaded = futures::stream::iter(events)
+            .map(|event| self.load(event))
+            .buffered(READS_MAX);
+        while let Some(next) = loaded.next().await {
+            self.put(out, next?).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether an embedded block is sent as one (`send_do_embed`).
+    fn sends_embedded(&self, pointer: &BlockPointer) -> bool {
+        let kind = pointer.compression();
+        let is_new = matches!(kind, Compression::Lz4 | Compression::Zstd);
+        pointer.is_embedded()
+            && self.features.contains(StreamFeatures::EMBED_DATA)
+            && (!is_new || self.features.contains(StreamFeatures::LZ4))
+            && (kind != Compression::Zstd || self.features.contains(StreamFeatures::ZSTD))
+    }
+
+    /// Whether a block is sent as it is stored.
+    fn sends_stored(&self, pointer: &BlockPointer) -> bool {
+        let is_split = pointer.lsize_bytes() > OLD_MAX_BLOCK_BYTES
+            && !self.features.contains(StreamFeatures::LARGE_BLOCKS);
+        self.features.contains(StreamFeatures::COMPRESSED)
+            && !is_split
+            && !pointer.is_embedded()
+            && !pointer.uses_crypt()
+            && pointer.compression() != Compression::Off
+            && pointer.endian() == Endian::Little
+            && !pointer.object_type().is_metadata()
+    }
+
+    async fn load(&self, event: Event) -> Result<Loaded, StreamError> {
+        let (object, block, pointer, kind) = match &event {
+            Event::Data {
+                object,
+                block,
+                pointer,
+                ..
+            } if !self.sends_embedded(pointer) => {
+                (*object, *block, *pointer, pointer.object_type())
+            }
+            Event::Spill {
+                object,
+                pointer,
+                bonus_type,
+                ..
+            } => (*object, Bookmark::SPILL_BLOCK_ID, *pointer, *bonus_type),
+            _ => return Ok(Loaded::Event(event)),
+        };
+        let bytes = pointer.lsize_bytes().min(READ_BYTES_MAX as u64) as u32;
+        let room = self.room.clone().acquire_many_owned(bytes).await;
+        let room = room.map_err(|_| StreamError::Interrupted)?;
+        let objset = ObjsetId::new(self.dataset.object().get());
+        let context = ReadContext {
+            cache: CacheUse::NoFill,
+            ..ReadContext::new(Bookmark::new(objset, ObjectId::new(object), 0, block))
+        };
+        let is_stored = block != Bookmark::SPILL_BLOCK_ID && self.sends_stored(&pointer);
+        let payload = match is_stored {
+            true => self.pipeline.reader().read_raw(&pointer, &context).await?,
+            false => {
+                let data = self.pipeline.read(&pointer, &context).await?;
+                to_native(kind, data, pointer.endian())?
+            }
+        };
+        Ok(Loaded::Data {
+            event,
+            payload,
+            is_stored,
+            _room: room,
+        })
+    }
+
+    async fn put<W: AsyncWrite + Unpin + Send>(
+        &self,
+        out: &mut Out<'_, W>,
+        loaded: Loaded,
+    ) -> Result<(), StreamError> {
+        match loaded {
+            Loaded::Event(Event::Object {
+                object,
+                dnode,
+                endian,
+            }) => self.object(out, object, &dnode, endian).await,
+            Loaded::Event(Event::FreeObjects { first, count }) => {
+                out.free_objects(first, count).await
+            }
+            Loaded::Event(Event::Hole {
+                object,
+                offset_bytes,
+                length_bytes,
+            }) => out.free(object, offset_bytes, length_bytes).await,
+            Loaded::Event(Event::Data {
+                object,
+                block,
+                pointer,
+                block_bytes,
+                ..
+            }) => {
+                let offset = block.saturating_mul(block_bytes);
+                self.embedded(out, object, offset, block_bytes, &pointer)
+                    .await
+            }
+            Loaded::Data {
+                event:
+                    Event::Data {
+                        object,
+                        block,
+                        pointer,
+                        block_bytes,
+                        object_type,
+                    },
+                payload,
+                is_stored,
+                ..
+            } => {
+                let write = Write {
+                    object,
+                    object_type: object_type.code().into(),
+                    offset_bytes: block.saturating_mul(block_bytes),
+                    logical_bytes: block_bytes,
+                    to_guid: self.to_guid,
+                    ..Write::default()
+                };
+                self.data(out, write, &pointer, payload, is_stored).await
+            }
+            Loaded::Data {
+                event: Event::Spill { object, is_old, .. },
+                payload,
+                ..
+            } => {
+                let spill = Spill {
+                    object,
+                    length_bytes: payload.len() as u64,
+                    to_guid: self.to_guid,
+                    flags: if is_old { Spill::FLAG_UNMODIFIED } else { 0 },
+                    ..Spill::default()
+                };
+                out.record(&Record::Spill(Box::new(spill)), &[payload])
+                    .await
+            }
+            // Spill blocks are always read, and nothing else is.
+            Loaded::Event(Event::Spill { .. }) | Loaded::Data { .. } => Ok(()),
+        }
+    }
+
+    async fn object<W: AsyncWrite + Unpin + Send>(
+        &self,
+        out: &mut Out<'_, W>,
+        object: u64,
+        dnode: &DnodePhys,
+        endian: Endian,
+    ) -> Result<(), StreamError> {
+        let mut block_bytes = dnode.data_block_bytes;
+        if !self.features.contains(StreamFeatures::LARGE_BLOCKS) {
+            block_bytes = block_bytes.min(OLD_MAX_BLOCK_BYTES as u32);
+        }
+        let mut bonus = dnode.bonus.clone();
+        let bonus_bytes = bonus.len() as u32;
+        bonus_to_native(dnode.bonus_type, &mut bonus, endian);
+        bonus.resize(bonus.len().next_multiple_of(8), 0);
+        let record = ObjectRecord {
+            object,
+            object_type: dnode.object_type.code().into(),
+            bonus_type: dnode.bonus_type.code().into(),
+            block_bytes,
+            bonus_bytes,
+            checksum: dnode.checksum.code(),
+            compression: dnode.compression.code(),
+            slots: dnode.extra_slots + 1,
+            flags: match dnode.spill {
+                Some(_) => ObjectRecord::FLAG_SPILL,
+                None => 0,
+            },
+            to_guid: self.to_guid,
+            ..ObjectRecord::default()
+        };
+        out.record(&Record::Object(record), &[bonus.into()]).await?;
+        let end = dnode
+            .max_block_id
+            .saturating_add(1)
+            .saturating_mul(dnode.data_block_bytes.into());
+        out.free(object, end, u64::MAX).await
+    }
+
+    async fn embedded<W: AsyncWrite + Unpin + Send>(
+        &self,
+        out: &mut Out<'_, W>,
+        object: u64,
+        offset_bytes: u64,
+        length_bytes: u64,
+        pointer: &BlockPointer,
+    ) -> Result<(), StreamError> {
+        let Pointer::Embedded(embedded) = pointer.decoded() else {
+            return Err(StreamError::bad("a block without its data"));
+        };
+        let record = WriteEmbedded {
+            object,
+            offset_bytes,
+            length_bytes,
+            to_guid: self.to_guid,
+            compression: embedded.compression.code(),
+            kind: embedded.kind.code(),
+            logical_bytes: embedded.lsize_bytes as u32,
+            physical_bytes: embedded.psize_bytes as u32,
+        };
+        let mut payload = embedded.payload().to_vec();
+        payload.resize(payload.len().next_multiple_of(8), 0);
+        out.record(&Record::WriteEmbedded(record), &[payload.into()])
+            .await
+    }
+
+    /// WRITE (`dmu_dump_write`); of big blocks several, where the stream must not have them.
+    async fn data<W: AsyncWrite + Unpin + Send>(
+        &self,
+        out: &mut Out<'_, W>,
+        mut write: Write,
+        pointer: &BlockPointer,
+        payload: Bytes,
+        is_stored: bool,
+    ) -> Result<(), StreamError> {
+        let has_large = self.features.contains(StreamFeatures::LARGE_BLOCKS);
+        if write.logical_bytes > OLD_MAX_BLOCK_BYTES && !has_large {
+            write.checksum = Checksum::Off.code();
+            let start = write.offset_bytes;
+            let mut at = 0;
+            while at < payload.len() {
+                let length = (payload.len() - at).min(OLD_MAX_BLOCK_BYTES as usize);
+                write.offset_bytes = start + at as u64;
+                write.logical_bytes = length as u64;
+                let piece = payload.slice(at..at + length);
+                out.record(&Record::Write(Box::new(write.clone())), &[piece])
+                    .await?;
+                at += length;
+            }
+            return Ok(());
+        }
+        if is_stored {
+            write.compression = pointer.compression().code();
+            write.compressed_bytes = payload.len() as u64;
+        }
+        if pointer.is_embedded() || pointer.uses_crypt() {
+            write.checksum = Checksum::Off.code();
+        } else {
+            let kind = pointer.checksum_kind();
+            write.checksum = kind.code();
+            if kind.is_dedup() {
+                write.flags |= FLAG_CHECKSUM_DEDUP;
+            }
+            let sectors = |bytes: u64| (bytes >> 9).saturating_sub(1) & 0xffff;
+            let compression = u64::from(pointer.compression().code());
+            write.key[..4].copy_from_slice(&pointer.checksum());
+            write.key[4] = sectors(pointer.lsize_bytes())
+                | sectors(pointer.psize_bytes()) << 16
+                | compression << 32;
+        }
+        out.record(&Record::Write(Box::new(write)), &[payload])
+            .await
+    }
+}
+
+struct Batch {
+    events: Vec<Event>,
+    is_last: bool,
+}
+
+/// A list as the payload of BEGIN: nothing for an empty one, else whole words
+/// (`pad_packed_nvlist`).
+pub(crate) fn packed(list: &NvList) -> Result<Bytes, StreamError> {
+    if list.is_empty() {
+        return Ok(Bytes::new());
+    }
+    let mut packed = list.encode(NvEncoding::Xdr)?;
+    packed.resize(packed.len().next_multiple_of(8), 0);
+    Ok(packed.into())
+}
+
+/// Sends what comes before the streams of a package: its description, if it has one. `name` is the
+/// snapshot that was asked for.
+///
+/// # Errors
+/// Of writing to `output`.
+pub async fn send_package<W: AsyncWrite + Unpin + Send>(
+    package: Option<&Package>,
+    name: &str,
+    features: StreamFeatures,
+    output: W,
+    progress: &Progress,
+) -> Result<(), StreamError> {
+    let payload = match package {
+        Some(package) => packed(&package.encode())?,
+        None => Bytes::new(),
+    };
+    let begin = Begin {
+        header: HeaderKind::Compound,
+        features,
+        creation_time_seconds: 0,
+        objset_kind: 0,
+        flags: 0,
+        to_guid: Guid::new(0),
+        from_guid: Guid::new(0),
+        to_name: name.to_owned(),
+        payload_bytes: payload.len() as u32,
+    };
+    let mut out = Out::new(output, 0, progress);
+    out.record(&Record::Begin(Box::new(begin)), &[payload])
+        .await?;
+    out.end().await
+}
+
+/// Sends what comes after the streams of a package.
+///
+/// # Errors
+/// Of writing to `output`.
+pub async fn send_package_end<W: AsyncWrite + Unpin + Send>(
+    mut output: W,
+    progress: &Progress,
+) -> Result<(), StreamError> {
+    let end = Record::End {
+        checksum: [0; 4],
+        to_guid: 0,
+    };
+    output.write_all(&end.encode()).await?;
+    output.flush().await?;
+    progress.add(RECORD_BYTES as u64)
+}
