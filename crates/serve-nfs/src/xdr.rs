@@ -140,6 +140,14 @@ impl Writer {
         }
     }
 
+    /// A message that was made before.
+    pub fn of(message: Bytes) -> Self {
+        let mut writer = Self::default();
+        writer.done_bytes = message.len();
+        writer.done.push(message);
+        writer
+    }
+
     /// Bytes written.
     pub fn len(&self) -> usize {
         self.done_bytes + self.open.len()

@@ -20,7 +20,7 @@ fn may_list(server: &Server, path: &str) -> bool {
 
 /// The line of `millpond shares` of all clients of a dataset: operations, reads, bytes, how long
 /// one took, writes, bytes, how long one took, failures.
-fn traffic(server: &Server, dataset: &str) -> Vec<u64> {
+pub fn traffic(server: &Server, dataset: &str) -> Vec<u64> {
     let listed = server.ok("shares -Hp");
     let mut lines = listed
         .lines()
@@ -193,7 +193,7 @@ fn on_the_network_a_share_names_who_may() {
 /// In the guest: what Linux's lock manager wants of its own machine, a portmapper that takes
 /// everything and a status monitor that says yes to everything; and a program that locks a part of
 /// a file, runs a command and ends.
-const GUEST_PROGRAMS: &str = r#"
+pub const GUEST_PROGRAMS: &str = r#"
 cat > /tmp/monitor <<'PERL'
 my $here = pack('S n C4 x8', 2, 111, 127, 0, 0, 1);
 sub answer {
@@ -235,7 +235,7 @@ chmod +x /peer/perl
 "#;
 
 /// Copies perl, which every Debian has, into a directory for the guest, with what it loads.
-fn copy_perl(into: &Path) {
+pub fn copy_perl(into: &Path) {
     std::fs::create_dir_all(into).expect("a directory");
     std::fs::copy("/usr/bin/perl", into.join("perl")).expect("perl");
     for line in run("ldd", &["/usr/bin/perl"]).lines() {
