@@ -98,11 +98,11 @@ ls -a /m | grep -qx .zfs
 # The share within is there by itself; what is on the way to shares cannot be changed.
 touch below/inside; [ "$(stat -c %d below)" != "$(stat -c %d .)" ]
 cd /
-umount /m/below 2>/dev/null || true
-umount /m
+gone() {{ for at in $(grep -o ' /m[^ ]* ' /proc/mounts | sort -r); do umount $at; done; }}
+gone
 mount -t nfs -o vers=4.1,$opts 10.0.2.2:/ /m
 [ -e /m{at}/fs/below/inside ]; mkdir /m/no 2>/dev/null && exit 1
-umount -R /m
+gone
 # Mounts of both versions.
 mount -t nfs -o vers=4.1,nosharecache,$opts 10.0.2.2:{at}/fs /m
 mount -t nfs -o $v3 10.0.2.2:{at}/fs /n
