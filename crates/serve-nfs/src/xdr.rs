@@ -142,10 +142,11 @@ impl Writer {
 
     /// A message that was made before.
     pub fn of(message: Bytes) -> Self {
-        let mut writer = Self::default();
-        writer.done_bytes = message.len();
-        writer.done.push(message);
-        writer
+        Self {
+            done_bytes: message.len(),
+            done: vec![message],
+            open: BytesMut::new(),
+        }
     }
 
     /// Bytes written.

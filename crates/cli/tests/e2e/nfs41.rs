@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::harness::{Peer, Server, can_mount, finds, need, run, zdb_is_clean};
 use crate::nfs::{GUEST_PROGRAMS, copy_perl, traffic};
+use crate::posix::tools;
 
 /// A server with a pool whose filesystem is shared with the guest; where the pool is mounted.
 fn shared() -> (Server, String) {
@@ -57,7 +58,10 @@ find /m -mindepth 1 -maxdepth 1 ! -name .zfs ! -name below -exec rm -rf {{}} +
 sums() {{ (cd $1 && find . -type f -print0 | sort -z | xargs -0 sha256sum); }}
 # A tree, there and back, while the server is killed, and a file that is locked all the time.
 echo held > /m/held
-lock /m/held w try 0 10 'touch /tmp/held; while [ ! -e /tmp/copied ]; do sleep 0.2; done; echo more >> /m/held' &
+cat > /tmp/hold <<'SH'
+touch /tmp/held; while [ ! -e /tmp/copied ]; do sleep 0.2; done; echo more >> /m/held
+SH
+lock /m/held w try 0 10 'sh /tmp/hold' &
 holder=$!
 while [ ! -e /tmp/held ]; do sleep 0.1; done
 mkdir /m/copy
@@ -151,6 +155,110 @@ kill $monitor
         let found = run("sha256sum", &[&path]);
         assert!(found.starts_with(sum), "{path}");
     }
+    server.stop();
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// Programs and what they load, for the guest, which starts them with `/peer/ld.so`.
+fn copy_programs(into: &Path, programs: &[&Path]) {
+    std::fs::create_dir_all(into).expect("a directory");
+    for program in programs {
+        let name = program.file_name().expect("a name");
+        std::fs::copy(program, into.join(name)).expect("a program");
+        for line in run("ldd", &[&program.to_string_lossy()]).lines() {
+            let path = line.split_whitespace().find(|word| word.starts_with('/'));
+            if let Some(path) = path.map(Path::new) {
+                let name = path.file_name().expect("a name").to_string_lossy();
+                let name = match name.starts_with("ld-linux") {
+                    true => "ld.so".into(),
+                    false => name,
+                };
+                std::fs::copy(path, into.join(&*name)).expect("a library");
+            }
+        }
+    }
+    for list in ["passwd", "group"] {
+        std::fs::copy(Path::new("/etc").join(list), into.join(list)).expect("users");
+    }
+}
+
+/// Goal: what pjdfstest and fsx look for is right in a mount of version 4.2, but for two that no
+/// mount by NFS of a filesystem like this passes: a file that is open and removed keeps a name
+/// (`unlink::open_file_not_freed`), and what a new file takes on disk is known only later
+/// (`rename::preserve_metadata::regular`).
+#[test]
+fn pjdfstest_and_fsx_are_content_with_a_mount_of_version_4() {
+    let (pjdfstest, fsx) = (tools().join("pjdfstest"), tools().join("fsx"));
+    let are_there = pjdfstest.exists() && fsx.exists();
+    if !can_mount() || !need("pjdfstest and fsx (scripts/install test)", are_there) {
+        return;
+    }
+    let Some(peer) = Peer::find() else { return };
+    let mut server = Server::start();
+    let disks = server.disks(1, 1 << 30);
+    let at = server.text("tank");
+    server.ok(&format!("zpool create -m {at} tank {}", disks[0]));
+    server.ok("zfs set sharenfs=rw=127.0.0.1,insecure,no_root_squash tank");
+    let input = server.path("in");
+    copy_programs(&input, &[&pjdfstest, &fsx]);
+    let port = server.nfs_port;
+    let script = format!(
+        r#"set -e
+chmod 755 /
+chmod +x /peer/*
+grep -E '^(nobody|daemon|bin):' /peer/passwd >> /etc/passwd
+grep -E '^(nogroup|daemon|bin):' /peer/group >> /etc/group
+program() {{ name=$1; shift; /peer/ld.so --library-path /peer /peer/$name "$@"; }}
+mkdir -p /m
+mount -t nfs -o vers=4.2,proto=tcp,port={port} 10.0.2.2:{at} /m
+# A machine that stopped dead begins anew.
+rm -rf /m/*
+cat > /tmp/fsx.toml <<'T'
+flen = 262144
+[opsize]
+min = 1
+max = 65536
+[weights]
+close_open = 1
+invalidate = 0.3
+mapread = 10
+mapwrite = 10
+read = 10
+write = 10
+truncate = 5
+fsync = 0.2
+fdatasync = 0.2
+posix_fallocate = 2
+punch_hole = 5
+sendfile = 3
+posix_fadvise = 1
+copy_file_range = 5
+T
+program fsx -f /tmp/fsx.toml -N 600 -S 7 -P /tmp -q -q /m/file > /tmp/fsx 2>&1 \
+  || {{ tail -n 40 /tmp/fsx; exit 1; }}
+cat > /tmp/pjd.toml <<'T'
+[features]
+posix_fallocate = {{}}
+rename_ctime = {{}}
+utime_now = {{}}
+utimensat = {{}}
+[settings]
+naptime = 0.01
+allow_remount = false
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"], ["bin", "bin"]]
+T
+mkdir /m/pjd; chmod 777 /m/pjd
+program pjdfstest -c /tmp/pjd.toml -p /m/pjd > /tmp/pjd 2>&1 || true
+sed 's/\x1b\[[0-9;]*m//g' /tmp/pjd | grep -aE '^[a-z_]+::.* (ok|FAILED|skipped)$' > /tmp/outcomes
+[ "$(grep -c ' ok$' /tmp/outcomes)" -gt 350 ] || {{ tail /tmp/pjd; exit 1; }}
+known='^(unlink::open_file_not_freed|rename::preserve_metadata::regular) '
+if grep ' FAILED$' /tmp/outcomes | grep -vE "$known"; then exit 1; fi
+umount /m
+"#
+    );
+    let input = input.to_string_lossy();
+    peer.run(&[], &["-n", "-i", &input], &script);
     server.stop();
     zdb_is_clean(&server.path("disks"), "tank");
 }

@@ -274,10 +274,12 @@ impl State {
         if client.is_complete {
             return Err(Status::COMPLETE_ALREADY);
         }
-        self.records.add(&client.owner).map_err(|error| {
-            tracing::warn!(%error, "an NFS client's record cannot be written");
-            Status::SERVERFAULT
-        })?;
+        if let Err(error) = self.records.add(&client.owner) {
+            tracing::warn!(
+                %error,
+                "an NFS client cannot be remembered: after a restart it loses its locks"
+            );
+        }
         client.is_complete = true;
         self.grace.waiting.remove(&client.owner);
         Ok(())
