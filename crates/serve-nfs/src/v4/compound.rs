@@ -208,10 +208,14 @@ impl Running<'_> {
                 Ok(()) => self.one(operation).await,
                 Err(status) => Err(status.into()),
             };
-            let (status, told) = match done {
+            let (mut status, mut told) = match done {
                 Ok(told) => (Status::OK, told),
                 Err(Failed { status, told }) => (status, told),
             };
+            // Only of what changes nothing: there was room for the rest.
+            if told.len() > self.room_bytes as usize {
+                (status, told) = (Status::REP_TOO_BIG, Writer::new());
+            }
             results.u32(number);
             results.u32(status.0);
             results.append(told);
@@ -243,7 +247,7 @@ impl Running<'_> {
         let needed = match operation {
             Operation::Read { .. } | Operation::ReadDirectory { .. } | Operation::ReadLink => 256,
             Operation::Refused { .. } => 0,
-            // What is likely: the rest is for owners with long names.
+            // What is likely: the rest is for attributes, owners with long names, and lists.
             _ => operation.answer_bytes().min(256),
         };
         match needed <= self.room_bytes {

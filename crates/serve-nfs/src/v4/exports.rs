@@ -189,13 +189,16 @@ impl Running<'_> {
         directory: &File,
         name: &[u8],
     ) -> Result<Option<Arc<Share>>, Status> {
-        let Ok(name) = std::str::from_utf8(name) else {
-            return Ok(None);
-        };
-        // Most often there is none of that name, anywhere.
-        if !self.shares.has_below(&entered.share.names().path, name) {
-            return Ok(None);
+        let is_any = self.may_have_junction(entered, name);
+        match std::str::from_utf8(name) {
+            Ok(name) if is_any => Ok(self.junctions(entered, directory).await?.remove(name)),
+            _ => Ok(None),
         }
-        Ok(self.junctions(entered, directory).await?.remove(name))
+    }
+
+    /// Whether a share of this name is anywhere within another one; most often there is none.
+    pub(super) fn may_have_junction(&self, entered: &Entered, name: &[u8]) -> bool {
+        let path = entered.share.names().path;
+        std::str::from_utf8(name).is_ok_and(|name| self.shares.has_below(&path, name))
     }
 }

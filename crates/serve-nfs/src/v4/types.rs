@@ -59,6 +59,7 @@ impl Status {
     pub(crate) const BADNAME: Self = Self(10041);
     pub(crate) const LOCK_NOTSUPP: Self = Self(10043);
     pub(crate) const OP_ILLEGAL: Self = Self(10044);
+    pub(crate) const FILE_OPEN: Self = Self(10046);
     pub(crate) const BADSESSION: Self = Self(10052);
     pub(crate) const BADSLOT: Self = Self(10053);
     pub(crate) const COMPLETE_ALREADY: Self = Self(10054);

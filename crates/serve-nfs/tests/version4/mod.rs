@@ -20,6 +20,7 @@ const OLD_STATEID: u32 = 10024;
 const BAD_STATEID: u32 = 10025;
 const NO_GRACE: u32 = 10033;
 const OPENMODE: u32 = 10038;
+const FILE_OPEN: u32 = 10046;
 const BADSESSION: u32 = 10052;
 const SEQ_MISORDERED: u32 = 10063;
 const RETRY_UNCACHED_REP: u32 = 10068;
@@ -607,6 +608,9 @@ async fn shares_are_found_by_their_paths_also_within_others() {
         ROFS
     );
     assert_eq!(session.walk(&["srv", "none"]).await, Err(NOENT));
+    // Where a share begins, the directory below it stays.
+    let remove = Ops::new().put(&tank).name(REMOVE, b"near");
+    assert_eq!(session.run(remove).await.0, FILE_OPEN);
     // What is shared within a share that lets nobody in is reached all the same.
     rig.share("tank", "/tank", "rw=10.9.9.9,insecure", 0).await;
     assert_eq!(session.walk(&["tank", "near"]).await.as_ref(), Ok(&near));
