@@ -18,6 +18,8 @@ fn shared() -> (Server, String) {
     ));
     server.ok("zfs set sharenfs=rw=127.0.0.1,insecure,no_root_squash tank");
     server.ok("zfs create -o snapdir=visible tank/fs");
+    std::fs::write(Path::new(&at).join("fs/earlier"), "before").expect("a file");
+    server.ok("zfs snapshot tank/fs@taken");
     server.ok("zfs create tank/fs/below");
     (server, at)
 }
@@ -99,6 +101,9 @@ fio --name=verify --filename=/m/big --size=24m --bs=64k --rw=randwrite --verify=
 rm big; mkdir many; for n in $(seq 300); do : > many/file$n; done; [ "$(ls many | wc -l)" = 300 ]
 rm -r many; [ ! -e many ]
 ls -a /m | grep -qx .zfs
+# Snapshots, and blocks that two files share.
+[ "$(ls .zfs/snapshot)" = taken ]; [ "$(cat .zfs/snapshot/taken/earlier)" = before ]
+touch .zfs/snapshot/taken/no 2>/dev/null && exit 1
 # The share within is there by itself; what is on the way to shares cannot be changed.
 touch below/inside; [ "$(stat -c %d below)" != "$(stat -c %d .)" ]
 cd /

@@ -450,7 +450,8 @@ impl Compound {
         let mut operations = Vec::new();
         for _ in 0..count {
             let number = reader.u32()?;
-            let operation = if count > OPERATIONS_MAX {
+            let is_known = (op::FIRST..=op::LAST_OF_2).contains(&number);
+            let operation = if count > OPERATIONS_MAX && is_known {
                 let status = Status::TOO_MANY_OPS;
                 Operation::Refused { number, status }
             } else {

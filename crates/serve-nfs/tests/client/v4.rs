@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 
 use super::{Client, NFS, Who, Words};
 
-pub const ACCESS: u32 = 3;
 pub const CLOSE: u32 = 4;
 pub const COMMIT: u32 = 5;
 pub const CREATE: u32 = 6;
