@@ -269,6 +269,9 @@ impl Session {
         if reply.result(SEQUENCE) == 0 {
             let _session: [u8; 16] = reply.take_raw();
             let _words = [(); 5].map(|()| reply.take32());
+        } else {
+            // The number is not used up.
+            self.sequence -= 1;
         }
         (status, reply)
     }
