@@ -368,6 +368,9 @@ impl Running<'_> {
             } => self.unlock(&state, (offset, length)),
             Operation::FreeState { state } => self.free_state(&state),
             Operation::TestStates { states } => self.test_states(&states),
+            Operation::ReclaimComplete { is_of_one } => {
+                Box::pin(self.reclaim_complete(is_of_one)).await
+            }
             of_session => self.of_session(of_session),
         }
     }

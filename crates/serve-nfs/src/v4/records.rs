@@ -14,8 +14,10 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 /// The file with the server's name.
 const SERVER_NAME: &str = "server";
@@ -31,12 +33,23 @@ const OWNER_BYTES_MAX: u64 = 1024;
 #[derive(Debug)]
 pub(crate) struct Records {
     directory: Option<PathBuf>,
+    /// One is written at a time.
+    writing: Mutex<()>,
+}
+
+impl Records {
+    fn of(directory: Option<PathBuf>) -> Arc<Self> {
+        Arc::new(Self {
+            directory,
+            writing: Mutex::default(),
+        })
+    }
 }
 
 /// What was found of an earlier run.
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) records: Records,
+    pub(crate) records: Arc<Records>,
     /// Names of clients that may reclaim.
     pub(crate) owners: HashSet<Bytes>,
     /// The server's name.
@@ -73,7 +86,7 @@ impl Records {
     /// the server where it has no name yet.
     pub(crate) fn load(directory: Option<PathBuf>, random: u64) -> Found {
         let nothing = |directory| Found {
-            records: Records { directory },
+            records: Records::of(directory),
             owners: HashSet::new(),
             server: hex(random),
         };
@@ -82,9 +95,7 @@ impl Records {
         };
         match Self::read(&directory, random) {
             Ok((owners, server)) => Found {
-                records: Records {
-                    directory: Some(directory),
-                },
+                records: Records::of(Some(directory)),
                 owners,
                 server,
             },
@@ -129,6 +140,7 @@ impl Records {
 
     /// Remembers a client.
     pub(crate) fn add(&self, owner: &[u8]) -> io::Result<()> {
+        let _alone = self.writing.lock();
         match &self.directory {
             Some(directory) => store(directory, &file_name(owner), owner),
             None => Ok(()),
@@ -140,6 +152,7 @@ impl Records {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
+        let _alone = self.writing.lock();
         match fs::remove_file(directory.join(file_name(owner))) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),

@@ -114,16 +114,33 @@ impl Running<'_> {
                 state.destroy_client(client)?;
                 Ok(Writer::new())
             }
-            Operation::ReclaimComplete { is_of_one } => {
-                // Of one filesystem that moved here from another server: none does.
-                if !is_of_one {
-                    state.sweep(now);
-                    state.reclaim_complete(self.client()?)?;
-                }
-                Ok(Writer::new())
-            }
             _ => Err(Status::NOTSUPP.into()),
         }
+    }
+
+    /// RECLAIM_COMPLETE, of all filesystems or (`is_of_one`) of one that moved here from another
+    /// server: none does.
+    pub(super) async fn reclaim_complete(&mut self, is_of_one: bool) -> Done {
+        let client = self.client()?;
+        if is_of_one {
+            return Ok(Writer::new());
+        }
+        let begun = self
+            .nfs
+            .state
+            .lock()
+            .reclaim_complete(client, Instant::now());
+        let (records, owner) = begun?;
+        let name = owner.clone();
+        let stored = tokio::task::spawn_blocking(move || records.add(&name)).await;
+        if let Err(error) = stored.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            tracing::warn!(
+                %error,
+                "an NFS client cannot be remembered: after a restart it loses its locks"
+            );
+        }
+        self.nfs.state.lock().reclaim_completed(client, &owner)?;
+        Ok(Writer::new())
     }
 
     pub(super) fn free_state(&mut self, state: &StateId) -> Done {

@@ -10,6 +10,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -144,7 +145,7 @@ pub(crate) struct State {
     clients: HashMap<u64, Client>,
     sessions: HashMap<SessionId, Session>,
     pub(crate) opens: Opens,
-    records: Records,
+    records: Arc<Records>,
     grace: Grace,
     /// Tells this run from others.
     boot: u32,
@@ -269,19 +270,30 @@ impl State {
         }
     }
 
-    pub(crate) fn reclaim_complete(&mut self, id: u64) -> Result<(), Status> {
-        let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
-        if client.is_complete {
-            return Err(Status::COMPLETE_ALREADY);
+    /// RECLAIM_COMPLETE begins: the client's name is to be stored in these records, before
+    /// [`Self::reclaim_completed`].
+    pub(crate) fn reclaim_complete(
+        &mut self,
+        id: u64,
+        now: Instant,
+    ) -> Result<(Arc<Records>, Bytes), Status> {
+        self.sweep(now);
+        let client = self.clients.get(&id).ok_or(Status::STALE_CLIENTID)?;
+        match client.is_complete {
+            true => Err(Status::COMPLETE_ALREADY),
+            false => Ok((Arc::clone(&self.records), client.owner.clone())),
         }
-        if let Err(error) = self.records.add(&client.owner) {
-            tracing::warn!(
-                %error,
-                "an NFS client cannot be remembered: after a restart it loses its locks"
-            );
-        }
+    }
+
+    /// A client has reclaimed all that it wants, and its record is stored.
+    pub(crate) fn reclaim_completed(&mut self, id: u64, owner: &Bytes) -> Result<(), Status> {
+        let Some(client) = self.clients.get_mut(&id) else {
+            // It went in between. Another one of its name has a record of its own soon.
+            self.forget_record(owner);
+            return Err(Status::STALE_CLIENTID);
+        };
         client.is_complete = true;
-        self.grace.waiting.remove(&client.owner);
+        self.grace.waiting.remove(owner);
         Ok(())
     }
 

@@ -47,6 +47,12 @@ fn session(state: &mut State, owner: &'static [u8], now: Instant) -> (u64, Sessi
     (id, created.session)
 }
 
+fn complete(state: &mut State, id: u64, now: Instant) {
+    let (records, owner) = state.reclaim_complete(id, now).unwrap();
+    records.add(&owner).unwrap();
+    state.reclaim_completed(id, &owner).unwrap();
+}
+
 #[test]
 fn who_is_silent_loses_what_it_has_and_its_record_first() {
     let directory = tempfile::tempdir().unwrap();
@@ -55,9 +61,10 @@ fn who_is_silent_loses_what_it_has_and_its_record_first() {
     let start = Instant::now();
     let (one, _) = session(&mut state, b"one", start);
     let (two, session_of_two) = session(&mut state, b"two", start);
-    state.reclaim_complete(one).unwrap();
-    state.reclaim_complete(two).unwrap();
-    assert_eq!(state.reclaim_complete(two), Err(Status::COMPLETE_ALREADY));
+    complete(&mut state, one, start);
+    complete(&mut state, two, start);
+    let again = state.reclaim_complete(two, start).map(drop);
+    assert_eq!(again, Err(Status::COMPLETE_ALREADY));
     let owner = Bytes::from_static(b"o");
     let open = state.opens.open(one, &owner, file(), READ | WRITE, WRITE);
     let wanted = Wanted {
@@ -110,14 +117,14 @@ fn the_grace_ends_in_time_whoever_is_missing() {
     assert!(!before.is_grace(start));
     for owner in [&b"one"[..], b"two"] {
         let (id, _) = session(&mut before, owner, start);
-        before.reclaim_complete(id).unwrap();
+        complete(&mut before, id, start);
     }
     let mut state = state(&table, Some(directory.path()));
     assert!(state.is_grace(start));
     let (one, _) = session(&mut state, b"one", start);
     assert_eq!(state.may_claim(one, false, start), Err(Status::GRACE));
     assert_eq!(state.may_claim(one, true, start), Ok(()));
-    state.reclaim_complete(one).unwrap();
+    complete(&mut state, one, start);
     assert_eq!(state.may_claim(one, true, start), Err(Status::NO_GRACE));
     assert_eq!(state.may_claim(one, false, start), Err(Status::GRACE));
     let (two, _) = session(&mut state, b"two", start + GRACE - SWEEP);
