@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::harness::{Peer, Server, can_mount, finds, need, run, zdb_is_clean};
-use crate::nfs::{GUEST_PROGRAMS, copy_perl, traffic};
+use crate::nfs::{GUEST_PROGRAMS, copy_perl, portmapper, traffic};
 use crate::posix::tools;
 
 /// A server with a pool whose filesystem is shared with the guest; where the pool is mounted.
@@ -34,10 +34,9 @@ fn linux_uses_version_4_through_a_kill_and_locks_files() {
         return;
     }
     let Some(peer) = Peer::find() else { return };
-    let is_free = std::net::TcpListener::bind("127.0.0.1:111").is_ok();
-    if !need("port 111 of loopback (no rpcbind)", is_free) {
+    let Some(_portmapper) = portmapper() else {
         return;
-    }
+    };
     let (mut server, at) = shared();
     let (input, out) = (server.path("in"), server.path("out"));
     copy_perl(&input);

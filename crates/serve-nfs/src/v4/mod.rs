@@ -19,8 +19,8 @@
 //! Each operation enters the share that its handle is of, as a request of version 3 does: what
 //! a share's policy says holds for each of them. What is done to files is done by the same code.
 //!
-//! A request has a slot of its session, and its answer is kept there where the client wants that: if
-//! it asks again, because its connection broke, it is answered the same. A restart forgets
+//! A request has a slot of its session, and its answer is kept there where the client wants that:
+//! when it asks again, because its connection broke, it is answered the same. A restart forgets
 //! sessions. Clients notice, and take back what they had open and locked during the grace.
 
 mod attributes;

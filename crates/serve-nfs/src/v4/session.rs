@@ -37,6 +37,7 @@ impl Running<'_> {
                 Credential::None => None,
                 Credential::Sys { uid, .. } => Some(*uid),
             },
+            has_root_port: self.peer.port() < 1024,
         }
     }
 

@@ -65,6 +65,9 @@ pub(crate) struct Principal {
     pub(crate) address: IpAddr,
     /// User id, where one is named.
     pub(crate) uid: Option<u32>,
+    /// It comes from a port that only root of its host can use: other users of that are not taken
+    /// for it.
+    pub(crate) has_root_port: bool,
 }
 
 /// A client.

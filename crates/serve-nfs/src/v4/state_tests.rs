@@ -18,6 +18,7 @@ fn principal(last: u8) -> Principal {
     Principal {
         address: IpAddr::from([10, 0, 0, last]),
         uid: Some(0),
+        has_root_port: true,
     }
 }
 
@@ -183,4 +184,12 @@ fn clients_sessions_and_states_are_bounded() {
         }
     }
     state.destroy_client(id).unwrap_err();
+    // Another user of its host is not taken for it.
+    let user = Principal {
+        has_root_port: false,
+        ..principal(1)
+    };
+    let owner = Bytes::from_static(b"more");
+    let refused = state.exchange_id(&owner, [2; 8], 0, user, now);
+    assert_eq!(refused, Err(Status::CLID_INUSE));
 }
