@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -50,14 +51,17 @@ pub(crate) struct Nfs {
 }
 
 impl Nfs {
+    /// Clients are remembered in `directory`; `random` is of 64 random bits.
     pub(crate) fn new(
         address: SocketAddr,
         is_portmapper: bool,
         is_insecure: bool,
         memory_bytes: u64,
+        directory: PathBuf,
+        random: u64,
     ) -> Self {
         Self {
-            service: serve_nfs::Service::new(Arc::default()),
+            service: serve_nfs::Service::new(Arc::default(), Some(directory), random),
             address: Mutex::new(address),
             is_portmapper,
             is_insecure,

@@ -94,11 +94,14 @@ impl Service {
             options.iscsi_insecure,
             iscsi_limits(options, cache_bytes),
         );
+        let world = World::system(threads);
         let nfs = Nfs::new(
             options.nfs_address,
             options.nfs_portmapper,
             options.nfs_insecure,
             (cache_bytes / 8).clamp(NFS_BYTES_MIN, NFS_BYTES_MAX),
+            state.directory().join("nfs"),
+            world.random.next_u64(),
         );
         let state = Arc::new(state);
         let events = Arc::new(Events::default());
@@ -106,7 +109,7 @@ impl Service {
         Ok(Arc::new(Self {
             jobs: Jobs::new(Arc::clone(&events)),
             events,
-            world: World::system(threads),
+            world,
             smb: Smb::new(state.directory(), &host.hostname, options.smb),
             withheld: Withheld::default(),
             host,

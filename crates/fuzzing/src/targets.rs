@@ -51,6 +51,7 @@ pub const TARGETS: &[Target] = &[
     target("stream", stream),
     target("nfs_records", nfs_records),
     target("nfs_arguments", nfs_arguments),
+    target("nfs_compound", nfs_compound),
     target("sharenfs", sharenfs),
 ];
 
@@ -378,6 +379,10 @@ fn nfs_records(data: &[u8]) {
 
 fn nfs_arguments(data: &[u8]) {
     serve_nfs::decode_arguments_for_fuzzing(data);
+}
+
+fn nfs_compound(data: &[u8]) {
+    serve_nfs::decode_compound_for_fuzzing(data);
 }
 
 fn sharenfs(data: &[u8]) {

@@ -3,7 +3,7 @@
 //! ```text
 //!   0  version: u8 = 1   kind: u8   zeros: 2
 //!   4  dataset: u64      guid of the filesystem that is shared
-//!  12  object: u64       object number, or which directory of `.zfs`
+//!  12  object: u64       object number, or which directory of `.zfs`, or above the shares (kind 3)
 //!  20  generation: u64   the file's; zero for directories of `.zfs`
 //!  28  snapshot: u64     guid of the snapshot that the file is in (kind 2 only)
 //! ```
@@ -22,6 +22,7 @@ const VERSION: u8 = 1;
 const KIND_FILE: u8 = 0;
 const KIND_CONTROL: u8 = 1;
 const KIND_SNAPSHOT: u8 = 2;
+const KIND_EXPORT: u8 = 3;
 
 /// What a handle leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,6 +48,11 @@ pub enum Place {
         /// Its generation.
         generation: u64,
     },
+    /// A directory above the shares, of no filesystem: only version 4 has them.
+    Export {
+        /// Its number, which its path gives.
+        node: u64,
+    },
 }
 
 /// A file handle.
@@ -64,6 +70,7 @@ impl Handle {
         let (kind, ino, generation) = match self.place {
             Place::File { ino, generation } => (KIND_FILE, ino, generation),
             Place::Control { node } => (KIND_CONTROL, node, 0),
+            Place::Export { node } => (KIND_EXPORT, node, 0),
             Place::Snapshot {
                 ino, generation, ..
             } => (KIND_SNAPSHOT, ino, generation),
@@ -96,6 +103,7 @@ impl Handle {
         let place = match kind {
             KIND_FILE => Place::File { ino, generation },
             KIND_CONTROL if ino <= 2 && generation == 0 => Place::Control { node: ino },
+            KIND_EXPORT if dataset == 0 && generation == 0 => Place::Export { node: ino },
             KIND_SNAPSHOT => Place::Snapshot {
                 snapshot: word()?,
                 ino,

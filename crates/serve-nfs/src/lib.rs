@@ -1,4 +1,5 @@
-//! NFS version 3 (RFC 1813) with the MOUNT protocol and the network lock manager, on one TCP port.
+//! NFS version 3 (RFC 1813) with the MOUNT protocol and the network lock manager, and version 4.1
+//! and 4.2 (RFC 8881, RFC 7862), on one TCP port.
 //!
 //! From the bottom up:
 //!
@@ -11,7 +12,7 @@
 //! | `traffic` | counts per share and client |
 //! | `share` | filesystems that are shared, and requests that use them |
 //! | `object` | from handles to files, and permissions: for all versions |
-//! | `v3`, `mount`, `nlm`, `portmap` | programs: arguments (pure), and carrying them out |
+//! | `v3`, `v4`, `mount`, `nlm`, `portmap` | programs: arguments (pure), and carrying them out |
 //! | `answers` | answers for clients that ask twice |
 //! | `service` | all programs: from a call to its answer |
 //! | [`Server`] | sockets, and memory for what is under way |
@@ -42,6 +43,7 @@ mod service;
 mod share;
 mod traffic;
 mod v3;
+mod v4;
 mod xdr;
 
 pub use error::ServerError;
@@ -97,6 +99,20 @@ pub fn decode_arguments_for_fuzzing(data: &[u8]) {
                 arguments: xdr::Reader::new(arguments.clone()),
             };
             let _ = service::Work::decode(&call).map(|work| work.answer_bytes());
+        }
+    }
+}
+
+/// Decodes bytes as arguments of COMPOUND: for fuzzers.
+#[doc(hidden)]
+pub fn decode_compound_for_fuzzing(data: &[u8]) {
+    let mut reader = xdr::Reader::new(bytes::Bytes::copy_from_slice(data));
+    if let Ok(Some(request)) = v4::request::Request::decode(1, &mut reader) {
+        assert!(request.answer_bytes() < 2 << 20);
+        if let v4::request::Request::Compound(compound) = request {
+            let operations = compound.operations;
+            assert!(operations.len() <= v4::request::OPERATIONS_MAX);
+            assert!(operations.iter().all(|operation| operation.number() > 0));
         }
     }
 }

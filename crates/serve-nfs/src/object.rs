@@ -171,6 +171,7 @@ impl Entered {
                     .map(Object::Control)
                     .ok_or(Error::BadHandle);
             }
+            Place::Export { .. } => return Err(Error::BadHandle),
         };
         let filesystem = match snapshot {
             None => Arc::clone(&self.filesystem),
@@ -212,7 +213,7 @@ impl Entered {
         }
     }
 
-    fn check_writable(&self, file: &File) -> Result<()> {
+    pub(crate) fn check_writable(&self, file: &File) -> Result<()> {
         if self.is_read_only || file.snapshot.is_some() || file.filesystem.is_read_only() {
             return Err(Error::ReadOnly);
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::rpc::Outcome;
 use crate::xdr::{Reader, Result, Writer};
-use crate::{mount, nlm, v3};
+use crate::{mount, nlm, v3, v4};
 
 /// The program's number.
 pub(crate) const PROGRAM: u32 = 100_000;
@@ -20,8 +20,9 @@ const IPPROTO_TCP: u32 = 6;
 const TEXT_BYTES_MAX: u32 = 256;
 
 /// Programs and versions that there are.
-const PROGRAMS: [(u32, u32); 4] = [
+const PROGRAMS: [(u32, u32); 5] = [
     (v3::PROGRAM, v3::VERSION),
+    (v3::PROGRAM, v4::VERSION),
     (mount::PROGRAM, mount::VERSION),
     (nlm::PROGRAM, nlm::VERSION),
     (nlm::STATUS_PROGRAM, nlm::STATUS_VERSION),

@@ -1,21 +1,24 @@
 //! All programs of the server: from a call to its answer.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use device::BoxFuture;
 
 use crate::answers::{Answers, Key, Met};
+use crate::nlm::table::Table;
 use crate::nlm::{self, Locks};
 use crate::rpc::{AuthError, Call, Credential, Outcome};
 use crate::share::Shares;
-use crate::{mount, portmap, v3};
+use crate::{mount, portmap, v3, v4};
 
 /// A call, understood.
 #[derive(Debug)]
 pub(crate) enum Work {
     V3(v3::request::Request),
+    V4(v4::request::Request),
     Mount(mount::Request),
     Lock(nlm::Request),
     Status(nlm::StatusRequest),
@@ -26,15 +29,20 @@ pub(crate) enum Work {
 pub struct Service {
     shares: Arc<Shares>,
     locks: Locks,
+    nfs4: v4::Nfs4,
     answers: Arc<Answers>,
 }
 
 impl Service {
-    /// Serves `shares`.
-    pub fn new(shares: Arc<Shares>) -> Arc<Self> {
+    /// Serves `shares`. Clients of version 4 are remembered in `directory`, so that they get back
+    /// after a restart what they had open and locked; without one they do not. `random` is of 64
+    /// random bits, others in each run.
+    pub fn new(shares: Arc<Shares>, directory: Option<PathBuf>, random: u64) -> Arc<Self> {
+        let table = Arc::new(Table::default());
         Arc::new(Self {
             shares,
-            locks: Locks::default(),
+            locks: Locks::new(Arc::clone(&table)),
+            nfs4: v4::Nfs4::new(table, directory, random),
             answers: Arc::default(),
         })
     }
@@ -58,8 +66,11 @@ impl Work {
             false => Err(Outcome::NoVersion { lowest, highest }),
         };
         let work = match call.program {
+            v3::PROGRAM if version == v4::VERSION => {
+                v4::request::Request::decode(procedure, reader)?.map(Self::V4)
+            }
             v3::PROGRAM => {
-                versions(v3::VERSION, v3::VERSION)?;
+                versions(v3::VERSION, v4::VERSION)?;
                 v3::request::Request::decode(procedure, reader)?.map(Self::V3)
             }
             mount::PROGRAM => {
@@ -85,7 +96,8 @@ impl Work {
         let needs_user = match &work {
             Self::V3(request) => request.handle().is_ok(),
             Self::Lock(request) => request.is_about_a_file(),
-            Self::Mount(_) | Self::Map(_) | Self::Status(_) => false,
+            // Operations of version 4 say so each for itself.
+            Self::V4(_) | Self::Mount(_) | Self::Map(_) | Self::Status(_) => false,
         };
         if needs_user && call.credential == Credential::None {
             return Err(Outcome::Refused(AuthError::TooWeak));
@@ -102,6 +114,7 @@ impl Work {
     pub(crate) fn answer_bytes(&self) -> u32 {
         match self {
             Self::V3(request) => request.answer_bytes(),
+            Self::V4(request) => request.answer_bytes(),
             Self::Mount(request) => request.answer_bytes(),
             Self::Lock(_) | Self::Status(_) | Self::Map(_) => 1024,
         }
@@ -149,8 +162,15 @@ impl Service {
         // Boxed: they are deep, and each is much bigger than most requests need.
         let working: BoxFuture<'_, Outcome> = match work {
             Work::V3(request) => Box::pin(v3::execute(shares, peer, credential, request)),
+            Work::V4(request) => Box::pin(self.nfs4.execute(shares, peer, credential, request)),
             Work::Mount(request) => Box::pin(mount::execute(shares, peer, credential, request)),
-            Work::Lock(request) => Box::pin(self.locks.execute(shares, peer, credential, request)),
+            Work::Lock(request) => {
+                let is_grace = self.nfs4.is_grace();
+                Box::pin(
+                    self.locks
+                        .execute(shares, peer, credential, request, is_grace),
+                )
+            }
             Work::Status(request) => Box::pin(std::future::ready(
                 self.locks.execute_status(peer, &request),
             )),

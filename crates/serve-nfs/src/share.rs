@@ -461,6 +461,19 @@ impl Shares {
         all
     }
 
+    /// Whether a share's path is below another one's and ends in `name`.
+    pub(crate) fn has_below(&self, path: &str, name: &str) -> bool {
+        let path = path.trim_end_matches('/');
+        let by_guid = self.by_guid.read();
+        by_guid.values().any(|share| {
+            let names = share.names.read();
+            let below = names.path.trim_end_matches('/').strip_prefix(path);
+            below.is_some_and(|below| {
+                below.starts_with('/') && below.rsplit('/').next() == Some(name)
+            })
+        })
+    }
+
     /// Lets a request of a client use a share.
     pub(crate) async fn enter(
         &self,

@@ -140,6 +140,15 @@ impl Writer {
         }
     }
 
+    /// A message that was made before.
+    pub fn of(message: Bytes) -> Self {
+        Self {
+            done_bytes: message.len(),
+            done: vec![message],
+            open: BytesMut::new(),
+        }
+    }
+
     /// Bytes written.
     pub fn len(&self) -> usize {
         self.done_bytes + self.open.len()

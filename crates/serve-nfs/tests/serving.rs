@@ -4,6 +4,7 @@
 //! (`client`); images copied while in use for what a crash leaves.
 
 mod client;
+mod version4;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -93,9 +94,11 @@ impl Rig {
         let shares = Arc::new(Shares::default());
         let verifier = world.random.next_u64();
         let address = "127.0.0.1:0".parse().expect("an address");
+        let records = Some(dir.path().join("nfs"));
+        let service = Service::new(Arc::clone(&shares), records, world.random.next_u64());
         let rig = Self {
             access,
-            server: Server::bind(address, Service::new(Arc::clone(&shares)), 64 << 20)
+            server: Server::bind(address, service, 64 << 20)
                 .await
                 .expect("a server"),
             shares,
@@ -121,6 +124,12 @@ impl Rig {
     async fn crashed(&self) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::copy(self.dir.path().join("d0.img"), dir.path().join("d0.img")).expect("copy");
+        let records = dir.path().join("nfs");
+        std::fs::create_dir(&records).expect("a directory");
+        for record in std::fs::read_dir(self.dir.path().join("nfs")).expect("records") {
+            let record = record.expect("a record");
+            std::fs::copy(record.path(), records.join(record.file_name())).expect("copy");
+        }
         let world = World::system(2);
         let pool = import(&world, dir.path()).await;
         Self::of(dir, world, pool, OPEN).await

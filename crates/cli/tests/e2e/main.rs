@@ -35,6 +35,7 @@ mod million;
 mod mounts;
 mod multihost;
 mod nfs;
+mod nfs41;
 mod nopwrite;
 mod posix;
 mod properties;

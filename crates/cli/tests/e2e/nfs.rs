@@ -1,5 +1,6 @@
 //! Filesystems by NFS: libnfs, and Linux's own client in the peer machine, use them for real.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
@@ -20,7 +21,7 @@ fn may_list(server: &Server, path: &str) -> bool {
 
 /// The line of `millpond shares` of all clients of a dataset: operations, reads, bytes, how long
 /// one took, writes, bytes, how long one took, failures.
-fn traffic(server: &Server, dataset: &str) -> Vec<u64> {
+pub fn traffic(server: &Server, dataset: &str) -> Vec<u64> {
     let listed = server.ok("shares -Hp");
     let mut lines = listed
         .lines()
@@ -190,10 +191,20 @@ fn on_the_network_a_share_names_who_may() {
     server.stop();
 }
 
+/// The portmapper's port, for one test at a time, while this is held; `None` if another program has
+/// it.
+pub fn portmapper() -> Option<File> {
+    let path = std::env::temp_dir().join("millpond-test-portmapper.lock");
+    let file = File::create(path).expect("a file");
+    file.lock().expect("a lock");
+    let is_free = std::net::TcpListener::bind("127.0.0.1:111").is_ok();
+    need("port 111 of loopback (no rpcbind)", is_free).then_some(file)
+}
+
 /// In the guest: what Linux's lock manager wants of its own machine, a portmapper that takes
 /// everything and a status monitor that says yes to everything; and a program that locks a part of
 /// a file, runs a command and ends.
-const GUEST_PROGRAMS: &str = r#"
+pub const GUEST_PROGRAMS: &str = r#"
 cat > /tmp/monitor <<'PERL'
 my $here = pack('S n C4 x8', 2, 111, 127, 0, 0, 1);
 sub answer {
@@ -235,7 +246,7 @@ chmod +x /peer/perl
 "#;
 
 /// Copies perl, which every Debian has, into a directory for the guest, with what it loads.
-fn copy_perl(into: &Path) {
+pub fn copy_perl(into: &Path) {
     std::fs::create_dir_all(into).expect("a directory");
     std::fs::copy("/usr/bin/perl", into.join("perl")).expect("perl");
     for line in run("ldd", &["/usr/bin/perl"]).lines() {
@@ -258,10 +269,9 @@ fn linux_uses_a_share_through_a_restart_and_locks_files() {
         return;
     }
     let Some(peer) = Peer::find() else { return };
-    let is_free = std::net::TcpListener::bind("127.0.0.1:111").is_ok();
-    if !need("port 111 of loopback (no rpcbind)", is_free) {
+    let Some(_portmapper) = portmapper() else {
         return;
-    }
+    };
     let mut server = Server::prepare();
     server.launch(&["daemon", "--portmapper"]);
     let disks = server.disks(2, 1 << 30);

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::harness::{MILLPOND, can_mount, finds, is_long, need, text_of};
 
 /// Where `scripts/install` puts what it builds.
-fn tools() -> PathBuf {
+pub fn tools() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
     std::env::var_os("XDG_CACHE_HOME")
         .map_or_else(home, PathBuf::from)

@@ -103,6 +103,36 @@ pub fn network(seeds: &mut Seeds) {
             &[&[procedure as u8], &body[..]].concat(),
         );
     }
+    // SEQUENCE, PUTROOTFH, LOOKUP, OPEN of a file that is made, WRITE, GETATTR.
+    let state = [1, 0, 0, 0];
+    let compound = [
+        words(&[0, 1, 6, 53, 1, 2, 3, 4, 1, 0, 0, 1, 24, 15]),
+        name,
+        words(&[
+            18,
+            0,
+            3,
+            0,
+            0,
+            0,
+            1,
+            7 << 24,
+            1,
+            0,
+            2,
+            0,
+            2,
+            4,
+            0o644,
+            0,
+            1,
+            0x6100_0000,
+        ]),
+        words(&[38]),
+        words(&state),
+        words(&[0, 0, 2, 4, 0x6162_6364, 9, 2, 0x0010_011a, 0x00b0_a23a]),
+    ];
+    keep_whole(seeds, "nfs_compound", &compound.concat());
     for policy in [
         "on",
         "rw=@10.0.0.0/8:[2001:db8::]/32:host,ro=192.168.0.1",

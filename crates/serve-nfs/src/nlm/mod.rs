@@ -7,10 +7,13 @@
 //! called back, so a client needs no port that can be reached. Whoever gives up while it waits, or
 //! loses its connection, is not granted anything later.
 //!
+//! Clients of version 4 have their locks in the same table. After a restart, while they take theirs
+//! back, nobody gets new ones.
+//!
 //! A restart forgets all locks. Clients are not told, as no status monitor of ours calls theirs;
 //! what they lock again of their own accord (`reclaim`) they get unless it is taken.
 
-mod table;
+pub(crate) mod table;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -51,6 +54,7 @@ enum Status {
     Denied = 1,
     NoLocks = 2,
     Blocked = 3,
+    DeniedGracePeriod = 4,
     ReadOnly = 6,
     Stale = 7,
     TooBig = 8,
@@ -81,6 +85,8 @@ pub(crate) enum Request {
         wanted: Wanted,
         is_exclusive: bool,
         waits: bool,
+        /// The client had it before the server began anew.
+        is_reclaimed: bool,
     },
     Cancel {
         wanted: Wanted,
@@ -127,6 +133,7 @@ impl Wanted {
             // A copy, so that the request is not held by it.
             machine: Bytes::copy_from_slice(&self.machine),
             process: self.process,
+            of_version_4: None,
         };
         Some(Lock {
             owner: Arc::new(owner),
@@ -156,11 +163,12 @@ impl Request {
                 let cookie = cookie(reader)?;
                 let (waits, is_exclusive) = (reader.bool()?, reader.bool()?);
                 let wanted = Wanted::read(cookie, reader)?;
-                let (_reclaim, _state) = (reader.bool()?, reader.u32()?);
+                let (is_reclaimed, _state) = (reader.bool()?, reader.u32()?);
                 Self::Lock {
                     wanted,
                     is_exclusive,
                     waits: waits && procedure == 2,
+                    is_reclaimed,
                 }
             }
             3 => {
@@ -212,9 +220,9 @@ impl StatusRequest {
 }
 
 /// What clients have locked.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Locks {
-    table: Table,
+    table: Arc<Table>,
 }
 
 /// `nlm4_res`.
@@ -276,16 +284,28 @@ async fn enter(
 }
 
 impl Locks {
-    /// Carries a request out.
+    /// Locks in this table.
+    pub(crate) fn new(table: Arc<Table>) -> Self {
+        Self { table }
+    }
+
+    /// Carries a request out. `is_grace`: only what was had before a restart is locked.
     pub(crate) async fn execute(
         &self,
         shares: &Shares,
         peer: SocketAddr,
         credential: &Credential,
         request: Request,
+        is_grace: bool,
     ) -> Outcome {
         match request {
             Request::Null => Outcome::Success(Writer::new()),
+            // Clients of version 4 still take back what they had.
+            Request::Lock {
+                wanted,
+                is_reclaimed: false,
+                ..
+            } if is_grace => result(&wanted.cookie, Status::DeniedGracePeriod),
             Request::Test {
                 wanted,
                 is_exclusive,
@@ -304,6 +324,7 @@ impl Locks {
                 wanted,
                 is_exclusive,
                 waits,
+                ..
             } => {
                 let lock = wanted.lock(peer.ip(), is_exclusive);
                 // From here on it can be given up.

@@ -28,6 +28,8 @@ pub(crate) struct Owner {
     pub(crate) machine: Bytes,
     /// Which of its processes it is.
     pub(crate) process: u32,
+    /// Of a client of version 4: its id; `machine` is its name for who locks.
+    pub(crate) of_version_4: Option<u64>,
 }
 
 /// Bytes of a file, from the first to the last.
@@ -38,6 +40,12 @@ pub(crate) struct Range {
 }
 
 impl Range {
+    /// All that a file may have.
+    pub(crate) const ALL: Self = Self {
+        first: 0,
+        last: u64::MAX,
+    };
+
     /// `None` where it would end beyond what can be; no length means to the end of the file.
     pub(crate) fn new(offset: u64, length: u64) -> Option<Self> {
         let last = match length {
@@ -258,11 +266,20 @@ impl Table {
         self.released.notify_waiters();
     }
 
-    /// Gives back all that a client has that calls itself so, and ends its waits; with no name,
-    /// whatever it is called.
+    /// Whether an owner has locks of a file.
+    pub(crate) fn has_any(&self, file: &Handle, owner: &Owner) -> bool {
+        let state = self.state.lock();
+        let held = state.by_file.get(file).into_iter().flatten();
+        held.into_iter().any(|lock| *lock.owner == *owner)
+    }
+
+    /// Gives back all that a client of version 3 has that calls itself so, and ends its waits; with
+    /// no name, whatever it is called.
     pub(crate) fn free(&self, client: IpAddr, machine: &[u8]) {
         let is_of = |owner: &Owner| {
-            owner.client == client && (machine.is_empty() || owner.machine == machine)
+            owner.of_version_4.is_none()
+                && owner.client == client
+                && (machine.is_empty() || owner.machine == machine)
         };
         let mut state = self.state.lock();
         state.waiting.retain(|_, waiting| !is_of(&waiting.owner));
@@ -275,6 +292,7 @@ impl Table {
         });
         state.count -= freed;
         if let Entry::Occupied(mut of_client) = state.by_client.entry(client) {
+            // What its clients of version 4 have stays.
             *of_client.get_mut() -= freed;
             if *of_client.get() == 0 {
                 of_client.remove();
@@ -333,6 +351,7 @@ mod tests {
             client: "10.0.0.1".parse().unwrap(),
             machine: Bytes::from_static(b"m"),
             process,
+            of_version_4: None,
         };
         Lock {
             owner: Arc::new(owner),

@@ -27,7 +27,7 @@ use crate::service::{Service, Work};
 use crate::v3::request::TRANSFER_BYTES_MAX;
 
 /// Longest record: the biggest write, and what belongs to it.
-pub(super) const RECORD_BYTES_MAX: usize = TRANSFER_BYTES_MAX as usize + 4096;
+pub(super) const RECORD_BYTES_MAX: usize = TRANSFER_BYTES_MAX as usize + (16 << 10);
 /// Fragments of a record; one is usual.
 const FRAGMENTS_MAX: usize = 64;
 /// What a request costs besides its bytes: its task.

@@ -18,7 +18,7 @@ const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
 /// What is made by name, but for regular files.
-pub(super) enum Made {
+pub(crate) enum Made {
     Directory,
     Symlink {
         target: Bytes,
@@ -30,15 +30,15 @@ pub(super) enum Made {
 }
 
 /// A directory whose entries are being changed.
-struct Changing<'a> {
+pub(crate) struct Changing<'a> {
     entered: &'a Entered,
-    directory: File,
-    before: Attributes,
+    pub(crate) directory: File,
+    pub(crate) before: Attributes,
     _turn: Option<MutexGuard<'a, ()>>,
 }
 
 impl<'a> Changing<'a> {
-    async fn begin(entered: &'a Entered, place: Place) -> Result<Self, Error> {
+    pub(crate) async fn begin(entered: &'a Entered, place: Place) -> Result<Self, Error> {
         let directory = entered.file_to_change(place).await?;
         let turn = entered.turn(directory.ino()).await;
         Self::within(entered, directory, Some(turn)).await
@@ -59,7 +59,7 @@ impl<'a> Changing<'a> {
     }
 
     /// What has become of the directory. Whoever waits for it has its turn.
-    async fn end(self) -> (Change, File) {
+    pub(crate) async fn end(self) -> (Change, File) {
         let after = self.directory.now().await.ok();
         let change = Change {
             before: Some(self.before),
@@ -71,18 +71,18 @@ impl<'a> Changing<'a> {
 
 /// Puts a change of names on stable storage, and what was done to the file `ino` with it: changes
 /// of attributes go there with their file alone.
-async fn settle(directory: &File, ino: u64) -> Result<(), Error> {
+pub(crate) async fn settle(directory: &File, ino: u64) -> Result<(), Error> {
     Ok(directory.filesystem.sync_file(ino).await?)
 }
 
 /// The same where it was made.
-async fn settle_done(outcome: Result<(), Error>, directory: &File) -> Result<(), Error> {
+pub(crate) async fn settle_done(outcome: Result<(), Error>, directory: &File) -> Result<(), Error> {
     outcome?;
     settle(directory, directory.ino()).await
 }
 
 /// The same of a file that was made.
-async fn settle_made(
+pub(crate) async fn settle_made(
     outcome: Result<Attributes, Error>,
     directory: &File,
 ) -> Result<Attributes, Error> {
@@ -193,7 +193,7 @@ pub(super) async fn commit(entered: &Entered, place: Place) -> Result<Writer, Er
 
 /// Times that keep the verifier of an exclusive CREATE, without the highest bits, as 32 bits of
 /// seconds would be negative for others (`nfsd3_create_file`, fs/nfsd/nfs3proc.c).
-fn exclusive_times(verifier: [u8; 8]) -> (Time, Time) {
+pub(crate) fn exclusive_times(verifier: [u8; 8]) -> (Time, Time) {
     let [a, b, c, d, e, f, g, h] = verifier;
     let time = |bytes| Time {
         seconds: i64::from(u32::from_be_bytes(bytes) & 0x7fff_ffff),
@@ -257,7 +257,7 @@ pub(super) async fn create(
     ))
 }
 
-async fn create_in(
+pub(crate) async fn create_in(
     entered: &Entered,
     directory: &File,
     name: &[u8],
@@ -266,13 +266,12 @@ async fn create_in(
     let filesystem = &directory.filesystem;
     let set = match &how {
         CreateHow::Unchecked(set) | CreateHow::Guarded(set) => *set,
-        CreateHow::Exclusive(verifier) => {
+        CreateHow::Exclusive(verifier, set) => {
             let (atime, mtime) = exclusive_times(*verifier);
             SetAttributes {
-                mode: Some(FILE_MODE),
                 atime: Some(SetTime::At(atime)),
                 mtime: Some(SetTime::At(mtime)),
-                ..SetAttributes::default()
+                ..*set
             }
         }
     };
@@ -306,7 +305,7 @@ async fn create_in(
     match how {
         CreateHow::Guarded(_) => Err(exists()),
         // Asked for a second time, by a client that missed the first answer.
-        CreateHow::Exclusive(verifier) => {
+        CreateHow::Exclusive(verifier, _) => {
             let times = (there.atime, there.mtime);
             let is_same = there.kind == FileKind::Regular
                 && there.size_bytes == 0
@@ -347,7 +346,7 @@ pub(super) async fn make(
     ))
 }
 
-async fn make_in(
+pub(crate) async fn make_in(
     entered: &Entered,
     directory: &File,
     name: &[u8],
@@ -381,6 +380,26 @@ async fn make_in(
     set_made(entered, directory, made, set).await
 }
 
+/// Removes an entry: of a directory, of anything else, or (`None`) of whatever it is.
+pub(crate) async fn remove_in(
+    entered: &Entered,
+    directory: &File,
+    name: &[u8],
+    is_directory: Option<bool>,
+) -> Result<(), Error> {
+    entered.check_remove(directory, name).await?;
+    let (filesystem, parent) = (&directory.filesystem, directory.ino());
+    let is_directory = match is_directory {
+        Some(is_directory) => is_directory,
+        None => filesystem.lookup(parent, name).await?.kind == FileKind::Directory,
+    };
+    match is_directory {
+        true => filesystem.remove_directory(parent, name).await?,
+        false => filesystem.unlink(parent, name).await?,
+    }
+    Ok(())
+}
+
 pub(super) async fn remove(
     entered: &Entered,
     place: Place,
@@ -388,17 +407,7 @@ pub(super) async fn remove(
     is_directory: bool,
 ) -> Result<Writer, Error> {
     let changing = Changing::begin(entered, place).await?;
-    let outcome = async {
-        let directory = &changing.directory;
-        entered.check_remove(directory, name).await?;
-        let (filesystem, parent) = (&directory.filesystem, directory.ino());
-        match is_directory {
-            true => filesystem.remove_directory(parent, name).await?,
-            false => filesystem.unlink(parent, name).await?,
-        }
-        Ok(())
-    };
-    let outcome = outcome.await;
+    let outcome = remove_in(entered, &changing.directory, name, Some(is_directory)).await;
     let (change, directory) = changing.end().await;
     let outcome = settle_done(outcome, &directory).await;
     Ok(changed(
@@ -407,11 +416,12 @@ pub(super) async fn remove(
     ))
 }
 
-pub(super) async fn rename(
+/// Renames; how that ended, and what has become of both directories.
+pub(crate) async fn rename_in(
     entered: &Entered,
     from: (Place, &[u8]),
     to: (Place, &[u8]),
-) -> Result<Writer, Error> {
+) -> Result<(Result<(), Error>, Change, Change), Error> {
     let source = entered.file_to_change(from.0).await?;
     let target = entered.file_to_change(to.0).await?;
     let [first, second] = entered.turns(source.ino(), target.ino()).await;
@@ -436,11 +446,21 @@ pub(super) async fn rename(
     let outcome = outcome.await;
     let (change, directory) = source.end().await;
     let (change_of_target, _) = target.end().await;
+    let outcome = settle_done(outcome, &directory).await;
+    Ok((outcome, change, change_of_target))
+}
+
+pub(super) async fn rename(
+    entered: &Entered,
+    from: (Place, &[u8]),
+    to: (Place, &[u8]),
+) -> Result<Writer, Error> {
+    let (outcome, change, change_of_target) = rename_in(entered, from, to).await?;
     let tell = |answer: &mut Writer| {
         change.write(answer);
         change_of_target.write(answer);
     };
-    match settle_done(outcome, &directory).await {
+    match outcome {
         Ok(()) => {
             let mut answer = succeeded();
             tell(&mut answer);
@@ -450,13 +470,13 @@ pub(super) async fn rename(
     }
 }
 
-pub(super) async fn link(
+/// Links a file; how that ended, and what has become of the directory.
+pub(crate) async fn link_in(
     entered: &Entered,
-    file: Place,
+    file: &File,
     place: Place,
     name: &[u8],
-) -> Result<Writer, Error> {
-    let file = entered.file_to_change(file).await?;
+) -> Result<(Result<(), Error>, Change), Error> {
     let changing = Changing::begin(entered, place).await?;
     let outcome = async {
         let directory = &changing.directory;
@@ -470,6 +490,17 @@ pub(super) async fn link(
     let outcome = outcome.await;
     let (change, directory) = changing.end().await;
     let outcome = settle_done(outcome, &directory).await;
+    Ok((outcome, change))
+}
+
+pub(super) async fn link(
+    entered: &Entered,
+    file: Place,
+    place: Place,
+    name: &[u8],
+) -> Result<Writer, Error> {
+    let file = entered.file_to_change(file).await?;
+    let (outcome, change) = link_in(entered, &file, place, name).await?;
     let of_file = file.now().await.ok().map(|now| entered.told(None, now));
     let tell = |answer: &mut Writer| {
         write_after(answer, of_file.as_ref());

@@ -15,15 +15,15 @@ use crate::share::{Entered, snapshot_name};
 use crate::xdr::Writer;
 
 /// The cookie after `.zfs`, which is listed last. The filesystem has one beyond that for its end.
-const AFTER_ZFS: u64 = i64::MAX as u64 - 1;
+pub(crate) const AFTER_ZFS: u64 = i64::MAX as u64 - 1;
 /// Highest cookie of the filesystem.
-const COOKIE_MAX: u64 = i64::MAX as u64;
+pub(crate) const COOKIE_MAX: u64 = i64::MAX as u64;
 /// Cookies after `.` and `..` in directories of `.zfs`.
-const AFTER_SELF: u64 = 1;
-const AFTER_PARENT: u64 = 2;
+pub(crate) const AFTER_SELF: u64 = 1;
+pub(crate) const AFTER_PARENT: u64 = 2;
 /// Numbers that snapshots show in lists are this less their object (`ZFSCTL_INO_SNAPDIRS`,
 /// include/os/linux/zfs/sys/zfs_ctldir.h).
-const SNAPSHOTS_NUMBER: u64 = (1 << 48) - 4;
+pub(crate) const SNAPSHOTS_NUMBER: u64 = (1 << 48) - 4;
 
 /// How much may be answered.
 #[derive(Debug, Clone, Copy)]
@@ -193,6 +193,24 @@ async fn list_control(
     cookie: u64,
     mut list: List,
 ) -> Result<Writer, Error> {
+    let entries = control_entries(entered, node).await?;
+    for (number, name, next) in entries {
+        if next <= cookie {
+            continue;
+        }
+        // Handles of snapshots are asked for by name, which opens them.
+        if !list.add(number, name.as_bytes(), next, None) {
+            return list.end(false);
+        }
+    }
+    list.end(true)
+}
+
+/// Entries of a directory of `.zfs`, with their numbers, and cookies after each.
+pub(crate) async fn control_entries(
+    entered: &Entered,
+    node: ControlNode,
+) -> Result<Vec<(u64, String, u64)>, Error> {
     let above = match node {
         ControlNode::Zfs => entered.filesystem.root(),
         ControlNode::Snapshots | ControlNode::Shares | ControlNode::Shadow => {
@@ -225,14 +243,5 @@ async fn list_control(
             }
         }
     }
-    for (number, name, next) in entries {
-        if next <= cookie {
-            continue;
-        }
-        // Handles of snapshots are asked for by name, which opens them.
-        if !list.add(number, name.as_bytes(), next, None) {
-            return list.end(false);
-        }
-    }
-    list.end(true)
+    Ok(entries)
 }

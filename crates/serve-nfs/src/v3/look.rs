@@ -14,15 +14,15 @@ use crate::share::Entered;
 use crate::xdr::Writer;
 
 /// Bits of ACCESS (section 3.3.4).
-const READ: u32 = 0x01;
-const LOOKUP: u32 = 0x02;
-const MODIFY: u32 = 0x04;
-const EXTEND: u32 = 0x08;
-const DELETE: u32 = 0x10;
-const EXECUTE: u32 = 0x20;
+pub(crate) const READ: u32 = 0x01;
+pub(crate) const LOOKUP: u32 = 0x02;
+pub(crate) const MODIFY: u32 = 0x04;
+pub(crate) const EXTEND: u32 = 0x08;
+pub(crate) const DELETE: u32 = 0x10;
+pub(crate) const EXECUTE: u32 = 0x20;
 
 /// Most links to a file that are told (`ZFS_LINK_MAX` is more).
-const LINKS_MAX: u32 = i32::MAX as u32;
+pub(crate) const LINKS_MAX: u32 = i32::MAX as u32;
 
 pub(super) async fn attributes(entered: &Entered, place: Place) -> Result<Writer, Error> {
     let object = entered.resolve(place).await?;
@@ -62,7 +62,7 @@ pub(super) async fn access(entered: &Entered, place: Place, wanted: u32) -> Resu
     Ok(answer)
 }
 
-async fn granted(entered: &Entered, file: &File) -> Result<u32, Error> {
+pub(crate) async fn granted(entered: &Entered, file: &File) -> Result<u32, Error> {
     let attributes = &file.attributes;
     let is_directory = attributes.kind == FileKind::Directory;
     let takes_changes =
@@ -139,7 +139,7 @@ pub(crate) fn unpinned(mut pieces: Vec<Bytes>, block_bytes: u32) -> Vec<Bytes> {
 }
 
 /// The filesystem that an object is of, and its number there.
-fn filesystem_of(
+pub(crate) fn filesystem_of(
     entered: &Entered,
     object: &Object,
 ) -> (std::sync::Arc<filesystem::Filesystem>, u64) {

@@ -14,9 +14,9 @@
 //! What a directory was before a change is told only where nobody else who comes by NFS changed it
 //! meanwhile. For content nothing is told: writes of one file go on side by side.
 
-mod change;
-mod listing;
-mod look;
+pub(crate) mod change;
+pub(crate) mod listing;
+pub(crate) mod look;
 pub(crate) mod request;
 pub(crate) mod types;
 

@@ -24,7 +24,8 @@ pub(crate) struct Entry {
 pub(crate) enum CreateHow {
     Unchecked(SetAttributes),
     Guarded(SetAttributes),
-    Exclusive([u8; 8]),
+    /// With the attributes that it gets; times keep the verifier.
+    Exclusive([u8; 8], SetAttributes),
 }
 
 /// `stable_how`.
@@ -141,7 +142,7 @@ impl CreateHow {
         Ok(match reader.u32()? {
             0 => Self::Unchecked(read_set(reader)?),
             1 => Self::Guarded(read_set(reader)?),
-            2 => Self::Exclusive(reader.fixed()?),
+            2 => Self::Exclusive(reader.fixed()?, SetAttributes::default()),
             number => {
                 return Err(XdrError::BadValue {
                     what: "createmode3",

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+pub mod v4;
+
 pub const MOUNT: u32 = 100_005;
 pub const NFS: u32 = 100_003;
 pub const NLM: u32 = 100_021;

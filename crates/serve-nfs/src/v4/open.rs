@@ -1,0 +1,427 @@
+//! OPEN and CLOSE, locks (RFC 8881 sections 9, 18.2, 18.10 to 18.12, 18.16, 18.18).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use filesystem::{Attributes, FileKind, SetAttributes};
+
+use super::attributes::{Set, TIME_ACCESS, TIME_MODIFY};
+use super::compound::{Done, Failed, Running, check_name};
+use super::look::{check_content, check_regular};
+use super::opens::{NotLocked, Opens, READ, WRITE, Wanted};
+use super::request::{Claim, Locker, Making, Open};
+use super::types::{Bits, StateId, Status, write_change};
+use crate::handle::Place;
+use crate::nlm::table::{Lock, Range};
+use crate::object::{File, Object};
+use crate::share::Entered;
+use crate::v3::change::{Changing, create_in, settle_made};
+use crate::v3::request::CreateHow;
+use crate::v3::types::Change;
+use crate::xdr::Writer;
+
+/// `OPEN4_RESULT_LOCKTYPE_POSIX`.
+const RESULT_POSIX_LOCKS: u32 = 4;
+/// `OPEN_DELEGATE_NONE`.
+const NO_DELEGATION: u32 = 0;
+/// What a client may say about delegations, besides how it opens.
+const WANTS: u32 = 0x3_ff00;
+/// Types of locks that are told: `READ_LT`, `WRITE_LT`.
+const READ_LOCK: u32 = 1;
+const WRITE_LOCK: u32 = 2;
+
+/// What was opened.
+struct Opened {
+    file: File,
+    change: Change,
+    /// Attributes that were set.
+    set: Bits,
+    /// It was made by this, so that its mode keeps its maker from nothing.
+    is_made: bool,
+}
+
+/// A range as clients give it: all ones mean to the end.
+fn range_of((offset, length): (u64, u64)) -> Result<Range, Status> {
+    match length {
+        0 => Err(Status::INVAL),
+        u64::MAX => Range::new(offset, 0).ok_or(Status::INVAL),
+        length => Range::new(offset, length).ok_or(Status::INVAL),
+    }
+}
+
+/// `LOCK4denied`.
+fn denied(held: &Lock) -> Failed {
+    let mut told = Writer::new();
+    let (offset, length) = held.range.offset_and_length();
+    told.u64(offset);
+    told.u64(if length == 0 { u64::MAX } else { length });
+    told.u32(if held.is_exclusive {
+        WRITE_LOCK
+    } else {
+        READ_LOCK
+    });
+    told.u64(held.owner.of_version_4.unwrap_or(0));
+    told.opaque(&held.owner.machine);
+    Failed {
+        status: Status::DENIED,
+        told,
+    }
+}
+
+impl From<NotLocked> for Failed {
+    fn from(not_locked: NotLocked) -> Self {
+        match not_locked {
+            NotLocked::Held(held) => denied(&held),
+            NotLocked::Failed(status) => status.into(),
+        }
+    }
+}
+
+impl Running<'_> {
+    pub(super) async fn open(&mut self, open: Open) -> Done {
+        let client = self.client()?;
+        let (access, deny) = (open.access & !WANTS, open.deny);
+        if !(READ..=READ | WRITE).contains(&access) || deny > READ | WRITE {
+            return Err(Status::INVAL.into());
+        }
+        let reclaims = matches!(open.claim, Claim::Previous);
+        let may = self
+            .nfs
+            .state
+            .lock()
+            .may_claim(client, reclaims, Instant::now());
+        may?;
+        let entered = match self.enter().await {
+            // Nothing but directories is there.
+            Err(Status::ROFS) if matches!(open.making, Making::No) => {
+                return Err(Status::ISDIR.into());
+            }
+            entered => entered?,
+        };
+        let opened = match &open.claim {
+            Claim::Name(name) => {
+                check_name(name)?;
+                self.open_by_name(&entered, name, access, open.making)
+                    .await?
+            }
+            Claim::Previous | Claim::Handle => {
+                if !matches!(open.making, Making::No) {
+                    return Err(Status::INVAL.into());
+                }
+                let file = entered.file(self.handle()?.place).await?;
+                Opened {
+                    file,
+                    change: Change::default(),
+                    set: Bits::default(),
+                    is_made: true,
+                }
+            }
+            Claim::Delegated => return Err(Status::NOTSUPP.into()),
+        };
+        let file = &opened.file;
+        check_regular(file)?;
+        check_access(&entered, file, access, !opened.is_made).await?;
+        let handle = entered.handle_of(file.snapshot, &file.attributes);
+        let state = {
+            let mut state = self.nfs.state.lock();
+            // The grace may have begun, or its end, in between.
+            state.may_claim(client, reclaims, Instant::now())?;
+            let opens = &mut state.opens;
+            opens.open(client, &open.owner, handle, access, deny)
+        };
+        let state = state.map_err(|status| match (status, reclaims) {
+            (Status::SHARE_DENIED, true) => Status::RECLAIM_CONFLICT,
+            _ => status,
+        })?;
+        self.current = Some(handle);
+        self.current_state = Some(state);
+        let mut told = Writer::new();
+        state.write(&mut told);
+        write_change(&mut told, &opened.change);
+        told.u32(RESULT_POSIX_LOCKS);
+        opened.set.write(&mut told);
+        told.u32(NO_DELEGATION);
+        Ok(told)
+    }
+
+    async fn open_by_name(
+        &mut self,
+        entered: &Arc<Entered>,
+        name: &[u8],
+        access: u32,
+        making: Making,
+    ) -> Result<Opened, Failed> {
+        let place = self.handle()?.place;
+        let how = match making {
+            Making::No => return self.open_existing(entered, place, name).await,
+            Making::Unchecked(set) => {
+                let set = set?;
+                (CreateHow::Unchecked(set.set), set.which)
+            }
+            Making::Guarded(set) => {
+                let set = set?;
+                (CreateHow::Guarded(set.set), set.which)
+            }
+            Making::Exclusive(verifier) => {
+                let set = Set::default();
+                (CreateHow::Exclusive(verifier, set.set), exclusive(set))
+            }
+            Making::ExclusiveWith(verifier, set) => {
+                let set = set?;
+                if !set.is_for_exclusive() {
+                    return Err(Status::INVAL.into());
+                }
+                (CreateHow::Exclusive(verifier, set.set), exclusive(set))
+            }
+        };
+        match self.open_made(entered, place, name, access, how).await {
+            // What is there can be opened where nothing can be made.
+            Err(Failed {
+                status: Status::ROFS,
+                told,
+            }) => match self.open_existing(entered, place, name).await {
+                Ok(_) if !matches!(making, Making::Unchecked(_)) => Err(Status::EXIST.into()),
+                Ok(opened) => Ok(opened),
+                Err(_) => Err(Failed {
+                    status: Status::ROFS,
+                    told,
+                }),
+            },
+            opened => opened,
+        }
+    }
+
+    async fn open_existing(
+        &self,
+        entered: &Arc<Entered>,
+        place: Place,
+        name: &[u8],
+    ) -> Result<Opened, Failed> {
+        let directory = entered.resolve(place).await?;
+        if let Object::File(file) = &directory {
+            match file.attributes.kind {
+                FileKind::Directory => {}
+                FileKind::Symlink => return Err(Status::SYMLINK.into()),
+                _ => return Err(Status::NOTDIR.into()),
+            }
+        }
+        let Object::File(file) = entered.lookup(&directory, name).await? else {
+            return Err(Status::ISDIR.into());
+        };
+        // Nothing changes.
+        let now = entered.tell(&directory).await?;
+        Ok(Opened {
+            file,
+            change: Change {
+                before: Some(now.attributes),
+                after: Some(now),
+            },
+            set: Bits::default(),
+            is_made: false,
+        })
+    }
+
+    async fn open_made(
+        &self,
+        entered: &Arc<Entered>,
+        place: Place,
+        name: &[u8],
+        access: u32,
+        (how, which): (CreateHow, Bits),
+    ) -> Result<Opened, Failed> {
+        let changing = Changing::begin(entered, place).await?;
+        let directory = &changing.directory;
+        if directory.attributes.kind != FileKind::Directory {
+            return Err(Status::NOTDIR.into());
+        }
+        let truncates = match &how {
+            CreateHow::Unchecked(SetAttributes { size_bytes, .. }) => size_bytes.is_some(),
+            _ => false,
+        };
+        // Others who come by NFS make nothing meanwhile.
+        let before = directory.filesystem.lookup(directory.ino(), name).await;
+        let outcome = match &before {
+            Ok(found) if matches!(how, CreateHow::Unchecked(_)) => {
+                // It is cut off only for whoever may open it.
+                let place = entered.handle_of(None, found).place;
+                let checked = async {
+                    let file = entered.file(place).await?;
+                    check_access(entered, &file, access, true).await?;
+                    match truncates {
+                        true => check_content(&file),
+                        false => Ok(()),
+                    }
+                };
+                // Who may not search the directory hears of that first.
+                entered
+                    .check(&directory.attributes, directory, access::MAY_EXECUTE)
+                    .await?;
+                if found.kind == FileKind::Regular {
+                    checked.await?;
+                }
+                create_in(entered, directory, name, how).await
+            }
+            _ => create_in(entered, directory, name, how).await,
+        };
+        let is_made = before.is_err();
+        let (change, directory) = changing.end().await;
+        let made: Attributes = match is_made || truncates {
+            true => settle_made(outcome, &directory).await?,
+            false => outcome?,
+        };
+        let file = entered.file(entered.handle_of(None, &made).place).await?;
+        const SIZE: u32 = 4;
+        let set = match (is_made, truncates) {
+            (true, _) => which,
+            (false, true) => which.and(Bits::of(&[SIZE])),
+            (false, false) => Bits::default(),
+        };
+        Ok(Opened {
+            file,
+            change,
+            set,
+            is_made,
+        })
+    }
+
+    pub(super) fn open_downgrade(&mut self, state: &StateId, access: u32, deny: u32) -> Done {
+        let (client, handle) = (self.client()?, self.handle()?);
+        let state = self.state_of(state)?;
+        let (access, deny) = (access & !WANTS, deny & (READ | WRITE));
+        let mut held = self.nfs.state.lock();
+        let state = held
+            .opens
+            .downgrade(client, &state, &handle, access, deny)?;
+        drop(held);
+        self.told_state(state)
+    }
+
+    pub(super) fn close(&mut self, state: &StateId) -> Done {
+        let (client, handle) = (self.client()?, self.handle()?);
+        let state = self.state_of(state)?;
+        self.nfs.state.lock().opens.close(client, &state, &handle)?;
+        self.told_state(StateId::INVALID)
+    }
+
+    fn told_state(&mut self, state: StateId) -> Done {
+        self.current_state = Some(state);
+        let mut told = Writer::new();
+        state.write(&mut told);
+        Ok(told)
+    }
+
+    pub(super) async fn lock(
+        &mut self,
+        is_exclusive: bool,
+        is_reclaimed: bool,
+        range: (u64, u64),
+        locker: Locker,
+    ) -> Done {
+        let (client, handle) = (self.client()?, self.handle()?);
+        let wanted = Wanted {
+            range: range_of(range)?,
+            is_exclusive,
+        };
+        let entered = self.enter().await?;
+        let file = entered.file(handle.place).await?;
+        check_content(&file)?;
+        let locker = match locker {
+            Locker::New { open, owner } => Locker::New {
+                open: self.state_of(&open)?,
+                owner,
+            },
+            Locker::Known { lock } => Locker::Known {
+                lock: self.state_of(&lock)?,
+            },
+        };
+        let mut held = self.nfs.state.lock();
+        held.may_claim(client, is_reclaimed, Instant::now())?;
+        let address = held.address_of(client)?;
+        let opens = &mut held.opens;
+        let state = match locker {
+            Locker::New { open, owner } => {
+                let owner = Opens::lock_owner(client, address, &owner);
+                opens.lock_new(client, &open, &handle, owner, wanted)
+            }
+            Locker::Known { lock } => opens.lock_known(client, &lock, &handle, wanted),
+        };
+        drop(held);
+        let state = state.map_err(|error| match error {
+            NotLocked::Held(_) if is_reclaimed => Status::RECLAIM_CONFLICT.into(),
+            error => Failed::from(error),
+        })?;
+        self.told_state(state)
+    }
+
+    pub(super) async fn test_lock(
+        &mut self,
+        is_exclusive: bool,
+        range: (u64, u64),
+        owner: &Bytes,
+    ) -> Done {
+        let (client, handle) = (self.client()?, self.handle()?);
+        let wanted = Wanted {
+            range: range_of(range)?,
+            is_exclusive,
+        };
+        let entered = self.enter().await?;
+        let file = entered.file(handle.place).await?;
+        check_content(&file)?;
+        let mut held = self.nfs.state.lock();
+        if held.is_grace(Instant::now()) {
+            return Err(Status::GRACE.into());
+        }
+        let owner = Opens::lock_owner(client, held.address_of(client)?, owner);
+        match held.opens.test_lock(&handle, &owner, wanted) {
+            Some(lock) => Err(denied(&lock)),
+            None => Ok(Writer::new()),
+        }
+    }
+
+    pub(super) fn unlock(&mut self, state: &StateId, range: (u64, u64)) -> Done {
+        let (client, handle) = (self.client()?, self.handle()?);
+        let state = self.state_of(state)?;
+        let range = range_of(range)?;
+        let mut held = self.nfs.state.lock();
+        let state = held.opens.unlock(client, &state, &handle, range)?;
+        drop(held);
+        self.told_state(state)
+    }
+}
+
+/// What is told to be set of a file that is made exclusively: times have the verifier, so that the
+/// client sets them anew.
+fn exclusive(set: Set) -> Bits {
+    Bits(set.which.0 | Bits::of(&[TIME_ACCESS, TIME_MODIFY]).0)
+}
+
+/// Whether the caller may open a file so. Its owner may in any case, unless that is `strict`:
+/// clients look first, and open again after a restart what they have open.
+async fn check_access(
+    entered: &Entered,
+    file: &File,
+    access: u32,
+    strict: bool,
+) -> Result<(), Status> {
+    if access & READ != 0 {
+        match strict {
+            true if !Running::may_open_to_read(entered, file).await? => {
+                return Err(Status::ACCESS);
+            }
+            true => {}
+            false => entered.check_read(file).await?,
+        }
+    }
+    if access & WRITE != 0 {
+        match strict {
+            true => {
+                let attributes = &file.attributes;
+                entered.check(attributes, file, access::MAY_WRITE).await?;
+            }
+            false => entered.check_write(file).await?,
+        }
+        entered.check_writable(file)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,576 @@
+//! What clients have: ids, sessions with their slots, leases; and the grace after a restart
+//! (RFC 8881 sections 2.4, 2.10, 8.3, 8.4). Knows nothing of files; what they have open is in
+//! `opens`, under the same lock.
+//!
+//! A client that is silent for longer than its lease loses all, at the next request of anybody: its
+//! record on stable storage first, so that it does not reclaim after a restart what others have
+//! got meanwhile.
+//!
+//! All is bounded: clients of one address and in all, sessions, slots, answers kept.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::attributes::LEASE_SECONDS;
+use super::opens::Opens;
+use super::records::{Found, Records};
+use super::request::{ANSWER_BYTES_MAX, Channel, OPERATIONS_MAX};
+use super::types::Status;
+use crate::v3::request::TRANSFER_BYTES_MAX;
+
+/// Clients in all.
+const CLIENTS_MAX: usize = 1024;
+/// Clients of one address.
+const OF_ADDRESS_MAX: usize = 64;
+/// Sessions of one client.
+const SESSIONS_MAX: usize = 16;
+/// Sessions in all.
+const ALL_SESSIONS_MAX: usize = 1024;
+/// Requests of one session at the same time.
+const SLOTS_MAX: u32 = 64;
+/// Longest answer that is kept, in bytes.
+pub(crate) const KEPT_BYTES_MAX: u32 = 4096;
+/// Longest request.
+pub(crate) const REQUEST_BYTES_MAX: u32 = TRANSFER_BYTES_MAX + (8 << 10);
+/// Least that a session must take, in bytes: what answers of some operations need.
+const CHANNEL_BYTES_MIN: u32 = 1024;
+/// The lease as clients know it, and some time for what is on its way.
+pub(crate) const LEASE: Duration = Duration::from_secs(LEASE_SECONDS as u64 * 3 / 2);
+/// How long clients may reclaim after a restart: they notice it when they renew their lease.
+pub(crate) const GRACE: Duration = Duration::from_secs(LEASE_SECONDS as u64 * 3 / 2);
+/// How often leases are looked at.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Who has confirmed nothing for so long is forgotten when there are too many.
+const UNCONFIRMED: Duration = Duration::from_secs(10);
+
+/// `EXCHGID4_FLAG_UPD_CONFIRMED_REC_A`.
+const FLAG_UPDATE: u32 = 0x4000_0000;
+/// `EXCHGID4_FLAG_CONFIRMED_R`.
+pub(crate) const FLAG_CONFIRMED: u32 = 0x8000_0000;
+/// `EXCHGID4_FLAG_USE_NON_PNFS`.
+pub(crate) const FLAG_NO_PNFS: u32 = 0x0001_0000;
+/// Flags that a client may give.
+const FLAGS_TAKEN: u32 = 0x4000_0000 | 0x0007_0000 | 0x0000_0103;
+
+/// Identity of a session.
+pub(crate) type SessionId = [u8; 16];
+
+/// Who a client is for the server: only the same one may say that it began anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Principal {
+    pub(crate) address: IpAddr,
+    /// User id, where one is named.
+    pub(crate) uid: Option<u32>,
+    /// It comes from a port that only root of its host can use: other users of that are not taken
+    /// for it.
+    pub(crate) has_root_port: bool,
+}
+
+/// A client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) owner: Bytes,
+    verifier: [u8; 8],
+    pub(crate) principal: Principal,
+    is_confirmed: bool,
+    /// Of the last CREATE_SESSION, and what it was answered.
+    sequence: u32,
+    created: Option<Result<Created, Status>>,
+    sessions: Vec<SessionId>,
+    renewed: Instant,
+    /// It has reclaimed all that it wants.
+    pub(crate) is_complete: bool,
+}
+
+/// What CREATE_SESSION gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Created {
+    pub(crate) session: SessionId,
+    pub(crate) sequence: u32,
+    pub(crate) fore: Channel,
+    pub(crate) back: Channel,
+}
+
+/// The last request in a slot.
+#[derive(Debug, Clone, Default)]
+struct Slot {
+    sequence: u32,
+    is_under_way: bool,
+    answer: Option<Bytes>,
+}
+
+/// A session.
+#[derive(Debug)]
+struct Session {
+    client: u64,
+    fore: Channel,
+    slots: Vec<Slot>,
+}
+
+/// How a request is met that begins with SEQUENCE.
+#[derive(Debug, Clone)]
+pub(crate) enum Met {
+    /// It is new.
+    New(Entry),
+    /// It was answered so.
+    Answered(Bytes),
+}
+
+/// A request that has a slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) session: SessionId,
+    pub(crate) client: u64,
+    pub(crate) slot: u32,
+    pub(crate) sequence: u32,
+    /// Slots less one.
+    pub(crate) highest: u32,
+    /// Longest answer, in bytes.
+    pub(crate) answer_bytes: u32,
+}
+
+/// What clients may reclaim after a restart.
+#[derive(Debug)]
+struct Grace {
+    /// Who may, and has not said that it is done.
+    waiting: HashSet<Bytes>,
+    /// From the first request on.
+    ends: Option<Instant>,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct State {
+    clients: HashMap<u64, Client>,
+    sessions: HashMap<SessionId, Session>,
+    pub(crate) opens: Opens,
+    records: Arc<Records>,
+    grace: Grace,
+    /// Tells this run from others.
+    boot: u32,
+    next: u32,
+    random: u64,
+    swept: Instant,
+}
+
+impl State {
+    pub(crate) fn new(found: Found, opens: Opens, random: u64) -> Self {
+        Self {
+            clients: HashMap::new(),
+            sessions: HashMap::new(),
+            opens,
+            records: found.records,
+            grace: Grace {
+                waiting: found.owners,
+                ends: None,
+            },
+            boot: (random >> 32) as u32,
+            next: 0,
+            random,
+            swept: Instant::now(),
+        }
+    }
+
+    /// A number that nobody guesses who was not told it (splitmix64, from a random start).
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// Takes from those whose lease is over what they have, and ends the grace when it is time.
+    pub(crate) fn sweep(&mut self, now: Instant) {
+        if !self.grace.waiting.is_empty() {
+            let ends = *self.grace.ends.get_or_insert(now + GRACE);
+            if now >= ends {
+                let missing: Vec<Bytes> = self.grace.waiting.drain().collect();
+                for owner in missing {
+                    self.forget_record(&owner);
+                }
+                tracing::info!("NFS clients that have not come back lose what they had");
+            }
+        }
+        if now.duration_since(self.swept) < SWEEP {
+            return;
+        }
+        self.swept = now;
+        let over: Vec<u64> = self
+            .clients
+            .iter()
+            .filter(|(id, client)| {
+                now.duration_since(client.renewed) > LEASE && !self.is_busy(**id)
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in over {
+            tracing::info!(client = id, "the lease of an NFS client is over");
+            self.remove_client(id);
+        }
+    }
+
+    /// Whether requests of a client are under way.
+    fn is_busy(&self, client: u64) -> bool {
+        let of_client = self.clients.get(&client).into_iter();
+        let mut sessions = of_client.flat_map(|client| &client.sessions);
+        sessions.any(|session| {
+            self.sessions
+                .get(session)
+                .is_some_and(|session| session.slots.iter().any(|slot| slot.is_under_way))
+        })
+    }
+
+    fn forget_record(&self, owner: &[u8]) {
+        if let Err(error) = self.records.remove(owner) {
+            tracing::warn!(%error, "an NFS client's record cannot be removed");
+        }
+    }
+
+    /// Takes all from a client.
+    fn remove_client(&mut self, id: u64) {
+        let Some(client) = self.clients.remove(&id) else {
+            return;
+        };
+        for session in &client.sessions {
+            self.sessions.remove(session);
+        }
+        let has_another = self
+            .clients
+            .values()
+            .any(|other| other.is_confirmed && other.owner == client.owner);
+        let may_reclaim = self.grace.waiting.contains(&client.owner);
+        if client.is_confirmed && !has_another && !may_reclaim {
+            self.forget_record(&client.owner);
+        }
+        self.opens.remove_client(id);
+    }
+
+    /// Whether what clients had before a restart is still kept for them.
+    pub(crate) fn is_grace(&mut self, now: Instant) -> bool {
+        self.sweep(now);
+        !self.grace.waiting.is_empty()
+    }
+
+    /// Whether a client may open and lock anew, or (`reclaims`) what it had.
+    pub(crate) fn may_claim(
+        &mut self,
+        client: u64,
+        reclaims: bool,
+        now: Instant,
+    ) -> Result<(), Status> {
+        let is_grace = self.is_grace(now);
+        let client = self.clients.get(&client).ok_or(Status::STALE_CLIENTID)?;
+        match reclaims {
+            true if client.is_complete => Err(Status::NO_GRACE),
+            true if !self.grace.waiting.contains(&client.owner) => Err(Status::NO_GRACE),
+            false if is_grace || !client.is_complete => Err(Status::GRACE),
+            _ => Ok(()),
+        }
+    }
+
+    /// RECLAIM_COMPLETE begins: the client's name is to be stored in these records, before
+    /// [`Self::reclaim_completed`].
+    pub(crate) fn reclaim_complete(
+        &mut self,
+        id: u64,
+        now: Instant,
+    ) -> Result<(Arc<Records>, Bytes), Status> {
+        self.sweep(now);
+        let client = self.clients.get(&id).ok_or(Status::STALE_CLIENTID)?;
+        match client.is_complete {
+            true => Err(Status::COMPLETE_ALREADY),
+            false => Ok((Arc::clone(&self.records), client.owner.clone())),
+        }
+    }
+
+    /// A client has reclaimed all that it wants, and its record is stored.
+    pub(crate) fn reclaim_completed(&mut self, id: u64, owner: &Bytes) -> Result<(), Status> {
+        let Some(client) = self.clients.get_mut(&id) else {
+            // It went in between. Another one of its name has a record of its own soon.
+            self.forget_record(owner);
+            return Err(Status::STALE_CLIENTID);
+        };
+        client.is_complete = true;
+        self.grace.waiting.remove(owner);
+        Ok(())
+    }
+
+    /// The address that a client came from first, which its locks are counted under.
+    pub(crate) fn address_of(&self, client: u64) -> Result<IpAddr, Status> {
+        let client = self.clients.get(&client).ok_or(Status::STALE_CLIENTID)?;
+        Ok(client.principal.address)
+    }
+
+    fn of_owner(&self, owner: &[u8], is_confirmed: bool) -> Option<u64> {
+        let mut clients = self.clients.iter();
+        clients.find_map(|(id, client)| {
+            (client.owner == owner && client.is_confirmed == is_confirmed).then_some(*id)
+        })
+    }
+
+    /// EXCHANGE_ID (section 18.35.4): id, the number that CREATE_SESSION is to give, flags.
+    pub(crate) fn exchange_id(
+        &mut self,
+        owner: &Bytes,
+        verifier: [u8; 8],
+        flags: u32,
+        principal: Principal,
+        now: Instant,
+    ) -> Result<(u64, u32, u32), Status> {
+        self.sweep(now);
+        if flags & !FLAGS_TAKEN != 0 {
+            return Err(Status::INVAL);
+        }
+        let updates = flags & FLAG_UPDATE != 0;
+        let confirmed = self.of_owner(owner, true);
+        if let Some(id) = confirmed
+            && let Some(client) = self.clients.get_mut(&id)
+        {
+            let is_same = client.verifier == verifier;
+            let is_principal = client.principal == principal;
+            let next = client.sequence.wrapping_add(1);
+            match (updates, is_same, is_principal) {
+                (true, false, _) => return Err(Status::NOT_SAME),
+                (true, true, false) => return Err(Status::PERM),
+                (_, true, true) => {
+                    client.renewed = now;
+                    return Ok((id, next, FLAG_CONFIRMED | FLAG_NO_PNFS));
+                }
+                (false, _, false) => {
+                    // Its lease is not over, or it would not be here.
+                    if self.opens.has_client(id) || !client.sessions.is_empty() {
+                        return Err(Status::CLID_INUSE);
+                    }
+                    self.remove_client(id);
+                }
+                // It began anew. What it had goes when it confirms that.
+                (false, false, true) => {}
+            }
+        } else if updates {
+            return Err(Status::NOENT);
+        }
+        if let Some(id) = self.of_owner(owner, false) {
+            self.remove_client(id);
+        }
+        self.make_room(principal.address, now)?;
+        self.next = self.next.wrapping_add(1);
+        let id = u64::from(self.boot) << 32 | u64::from(self.next);
+        let client = Client {
+            // A copy, so that the request is not held by it.
+            owner: Bytes::copy_from_slice(owner),
+            verifier,
+            principal,
+            is_confirmed: false,
+            sequence: 0,
+            created: None,
+            sessions: Vec::new(),
+            renewed: now,
+            is_complete: false,
+        };
+        self.clients.insert(id, client);
+        Ok((id, 1, FLAG_NO_PNFS))
+    }
+
+    fn make_room(&mut self, address: IpAddr, now: Instant) -> Result<(), Status> {
+        let of_address = |client: &Client| client.principal.address == address;
+        let is_full = |state: &Self| {
+            let count = state.clients.values().filter(|client| of_address(client));
+            state.clients.len() >= CLIENTS_MAX || count.count() >= OF_ADDRESS_MAX
+        };
+        if is_full(self) {
+            self.clients.retain(|_, client| {
+                client.is_confirmed || now.duration_since(client.renewed) < UNCONFIRMED
+            });
+        }
+        match is_full(self) {
+            true => Err(Status::DELAY),
+            false => Ok(()),
+        }
+    }
+
+    /// CREATE_SESSION (section 18.36.4).
+    pub(crate) fn create_session(
+        &mut self,
+        id: u64,
+        sequence: u32,
+        channels: (Channel, Channel),
+        principal: Principal,
+        now: Instant,
+    ) -> Result<Created, Status> {
+        self.sweep(now);
+        let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
+        if sequence == client.sequence
+            && let Some(created) = client.created
+        {
+            return created;
+        }
+        if sequence != client.sequence.wrapping_add(1) {
+            return Err(Status::SEQ_MISORDERED);
+        }
+        if client.principal != principal {
+            return Err(Status::CLID_INUSE);
+        }
+        let created = self.new_session(id, sequence, channels, now);
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.sequence = sequence;
+            client.created = Some(created);
+        }
+        created
+    }
+
+    fn new_session(
+        &mut self,
+        id: u64,
+        sequence: u32,
+        (fore, back): (Channel, Channel),
+        now: Instant,
+    ) -> Result<Created, Status> {
+        let granted = Channel {
+            padding_bytes: 0,
+            request_bytes: fore.request_bytes.min(REQUEST_BYTES_MAX),
+            answer_bytes: fore.answer_bytes.min(ANSWER_BYTES_MAX),
+            kept_bytes: fore.kept_bytes.min(KEPT_BYTES_MAX),
+            operations: fore.operations.min(OPERATIONS_MAX as u32),
+            requests: fore.requests.min(SLOTS_MAX),
+        };
+        let is_small =
+            granted.request_bytes < CHANNEL_BYTES_MIN || granted.answer_bytes < CHANNEL_BYTES_MIN;
+        if is_small {
+            return Err(Status::TOOSMALL);
+        }
+        if granted.operations == 0 || granted.requests == 0 {
+            return Err(Status::INVAL);
+        }
+        let client = self.clients.get(&id).ok_or(Status::STALE_CLIENTID)?;
+        if client.sessions.len() >= SESSIONS_MAX || self.sessions.len() >= ALL_SESSIONS_MAX {
+            return Err(Status::DELAY);
+        }
+        let owner = client.owner.clone();
+        if !client.is_confirmed
+            && let Some(before) = self.of_owner(&owner, true)
+        {
+            // The client's machine began anew: what it had is nobody's.
+            self.remove_client(before);
+        }
+        let mut session = [0; 16];
+        session[..8].copy_from_slice(&id.to_be_bytes());
+        session[8..].copy_from_slice(&self.random().to_be_bytes());
+        let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
+        client.is_confirmed = true;
+        client.renewed = now;
+        client.sessions.push(session);
+        let slots = vec![Slot::default(); granted.requests as usize];
+        self.sessions.insert(
+            session,
+            Session {
+                client: id,
+                fore: granted,
+                slots,
+            },
+        );
+        Ok(Created {
+            session,
+            sequence,
+            fore: granted,
+            // Nobody is called back.
+            back,
+        })
+    }
+
+    /// DESTROY_SESSION.
+    pub(crate) fn destroy_session(&mut self, session: &SessionId) -> Result<(), Status> {
+        let found = self.sessions.get(session).ok_or(Status::BADSESSION)?;
+        let client = found.client;
+        self.sessions.remove(session);
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.sessions.retain(|other| other != session);
+        }
+        Ok(())
+    }
+
+    /// DESTROY_CLIENTID.
+    pub(crate) fn destroy_client(&mut self, id: u64) -> Result<(), Status> {
+        let client = self.clients.get(&id).ok_or(Status::STALE_CLIENTID)?;
+        if !client.sessions.is_empty() || self.opens.has_client(id) {
+            return Err(Status::CLIENTID_BUSY);
+        }
+        self.remove_client(id);
+        Ok(())
+    }
+
+    pub(crate) fn has_session(&self, session: &SessionId) -> bool {
+        self.sessions.contains_key(session)
+    }
+
+    /// SEQUENCE (section 18.46.3), which renews the lease.
+    pub(crate) fn meet(
+        &mut self,
+        id: &SessionId,
+        sequence: u32,
+        slot: u32,
+        (operations, bytes): (usize, usize),
+        now: Instant,
+    ) -> Result<Met, Status> {
+        self.sweep(now);
+        let session = self.sessions.get_mut(id).ok_or(Status::BADSESSION)?;
+        let client = self.clients.get_mut(&session.client);
+        client.ok_or(Status::BADSESSION)?.renewed = now;
+        let highest = session.fore.requests - 1;
+        let place = session.slots.get_mut(slot as usize);
+        let place = place.ok_or(Status::BADSLOT)?;
+        if sequence == place.sequence {
+            return match (place.is_under_way, &place.answer) {
+                (true, _) => Err(Status::DELAY),
+                (false, Some(answer)) => Ok(Met::Answered(answer.clone())),
+                // Of a slot that nobody used yet, too.
+                (false, None) if sequence == 0 => Err(Status::SEQ_MISORDERED),
+                (false, None) => Err(Status::RETRY_UNCACHED_REP),
+            };
+        }
+        if sequence != place.sequence.wrapping_add(1) || place.is_under_way {
+            return Err(Status::SEQ_MISORDERED);
+        }
+        if operations > session.fore.operations as usize {
+            return Err(Status::TOO_MANY_OPS);
+        }
+        if bytes > session.fore.request_bytes as usize {
+            return Err(Status::REQ_TOO_BIG);
+        }
+        *place = Slot {
+            sequence,
+            is_under_way: true,
+            answer: None,
+        };
+        Ok(Met::New(Entry {
+            session: *id,
+            client: session.client,
+            slot,
+            sequence,
+            highest,
+            answer_bytes: session.fore.answer_bytes,
+        }))
+    }
+
+    /// A request is done; its answer is kept, if there is one to keep.
+    pub(crate) fn done(&mut self, entry: &Entry, answer: Option<Bytes>, now: Instant) {
+        if let Some(session) = self.sessions.get_mut(&entry.session)
+            && let Some(slot) = session.slots.get_mut(entry.slot as usize)
+            && slot.sequence == entry.sequence
+        {
+            slot.is_under_way = false;
+            slot.answer = answer;
+        }
+        if let Some(client) = self.clients.get_mut(&entry.client) {
+            client.renewed = now;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;
