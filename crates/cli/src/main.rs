@@ -12,9 +12,11 @@ macro_rules! bail_usage {
 
 mod client;
 mod columns;
+mod completions;
 mod iscsi;
 mod json;
 mod labels;
+mod man;
 mod numbers;
 mod prompt;
 mod refusals;
@@ -65,6 +67,11 @@ enum Command {
     Labels(labels::Labels),
     /// Save the files of a pool that will not open
     Rescue(rescue::Rescue),
+    /// Print what a shell needs to complete words of millpond, zpool and zfs
+    Completions(completions::Completions),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Man(man::Man),
     /// The zpool command
     Zpool(zpool::Zpool),
     /// The zfs command
@@ -93,6 +100,11 @@ fn main() -> ExitCode {
         .first()
         .and_then(|word| Path::new(word).file_name())
         .map(|name| name.to_string_lossy().into_owned());
+    match completions::answer(called_as.as_deref()) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => error.exit(),
+    }
     let typed = typed_command(&words);
     let command = match called_as.as_deref() {
         Some("zpool") => Command::Zpool(parse(words)),
@@ -174,6 +186,8 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Shares(shares) => shares.run(&Client::new(state, of_root)?),
         Command::User(user) => user.run(&Client::new(state, of_root)?),
         Command::Labels(labels) => labels.run(),
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
         Command::Zpool(command) => zpool::run(command, &Client::new(state, of_root)?, typed),
         Command::Zfs(command) => zfs::run(command, &Client::new(state, of_root)?, typed),
     }?;

@@ -9,7 +9,7 @@
 //! `pools.json` (what to import at the next start), `iscsi-secrets.json` (for CHAP), `smb/` (all
 //! that Samba keeps, with its users), `zvol/`
 //! (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All of it is
-//! its user's alone. Where that is root, others pass through to the socket, to `zvol/` and to
+//! its user's alone. A service manager may have made the socket ([`supervisor`]). Where that is root, others pass through to the socket, to `zvol/` and to
 //! `mnt/`, which have modes of their own.
 //!
 //! A crash leaves the pools as a power cut would: each is at its last synced transaction group,
@@ -52,6 +52,7 @@ mod smb;
 mod spares;
 mod split;
 mod state;
+mod supervisor;
 mod topology;
 mod usage;
 mod vdevs;
@@ -60,6 +61,7 @@ mod zfs;
 mod zpool;
 
 use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,6 +131,10 @@ pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), Da
         };
         std::fs::create_dir_all(above).map_err(failed)?;
     }
+    let given = supervisor::given_socket().map_err(|source| DaemonError::Socket {
+        path: options.state.join("millpond.sock"),
+        source,
+    })?;
     keep_files_private();
     avoid_huge_pages();
     raise_descriptor_limit();
@@ -137,7 +143,7 @@ pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), Da
         .thread_name("millpond")
         .build()
         .map_err(|source| DaemonError::Runtime { source })?;
-    let served = runtime.block_on(serve(options, default_pool));
+    let served = runtime.block_on(serve(options, default_pool, given));
     // What hangs in the kernel must not keep the process.
     runtime.shutdown_timeout(LAST_TASKS);
     served
@@ -183,7 +189,12 @@ fn raise_descriptor_limit() {
     }
 }
 
-async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {
+async fn serve(
+    options: Options,
+    default_pool: Option<DefaultPool>,
+    given: Option<UnixListener>,
+) -> Result<(), DaemonError> {
+    supervisor::begins();
     let state = state::State::open(&options.state)?;
     let service = Service::new(&options, state).await?;
     tokio::spawn(give_back_memory());
@@ -200,14 +211,17 @@ async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<()
         service.smb.settle().await;
     }
     let (listening, secret) = match brought_up {
-        Ok(secret) => (http::listen(Arc::clone(&service)).await, secret),
+        Ok(secret) => (http::listen(Arc::clone(&service), given).await, secret),
         Err(error) => (Err(error), None),
     };
-    if listening.is_ok() {
+    if let Ok(listening) = &listening {
+        supervisor::is_ready();
+        tokio::spawn(supervisor::feed_watchdog(listening.path().to_owned()));
         if default_pool.is_some() {
             default_pool::announce(&service, secret.as_ref());
         }
         wait_for_stop(&service).await;
+        supervisor::leaves();
         if default_pool.is_some() {
             eprintln!(
                 "stopping: exporting pools (once more Ctrl-C leaves at once; nothing that was \

@@ -33,6 +33,7 @@ mod million;
 mod mounts;
 mod multihost;
 mod nfs;
+mod packages;
 mod posix;
 mod properties;
 mod races;
