@@ -72,9 +72,9 @@ enum Command {
     /// Write the manual pages into a directory
     #[command(hide = true)]
     Man(man::Man),
-    /// The zpool command
+    /// The zpool command: configure storage pools
     Zpool(zpool::Zpool),
-    /// The zfs command
+    /// The zfs command: configure filesystems, volumes and snapshots
     Zfs(zfs::Zfs),
 }
 
