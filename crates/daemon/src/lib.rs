@@ -5,9 +5,9 @@
 //! carried out by functions of the modules named after the command lines ([`zpool`], [`zfs`]). What
 //! takes long is a job ([`jobs`]), and what happens is told as events ([`events`]).
 //!
-//! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API, which a
-//! service manager may have made: [`supervisor`]), `pools.json` (what to import at the next start),
-//! `iscsi-secrets.json` (for CHAP), `smb/` (all that Samba keeps, with its users), `zvol/`
+//! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
+//! service manager may have made it: [`supervisor`]), `pools.json` (what to import at the next
+//! start), `iscsi-secrets.json` (for CHAP), `smb/` (all that Samba keeps, with its users), `zvol/`
 //! (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All of it is
 //! its user's alone. Where that is root, others pass through to the socket, to `zvol/` and to
 //! `mnt/`, which have modes of their own.

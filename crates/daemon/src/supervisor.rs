@@ -130,7 +130,8 @@ mod tests {
                 let (mut stream, _) = listener.accept().await.expect("a connection");
                 if let Some(answer) = answer {
                     let mut request = [0; 1024];
-                    stream.read(&mut request).await.expect("a request");
+                    let length = stream.read(&mut request).await.expect("a request");
+                    assert!(request[..length].starts_with(b"POST /v1/server/info HTTP/1.1"));
                     stream.write_all(answer).await.expect("an answer");
                 } else {
                     open.push(stream);
