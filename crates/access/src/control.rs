@@ -220,6 +220,15 @@ impl Access {
 }
 
 impl ControlDirectory {
+    pub(crate) fn access(&self) -> &Arc<Access> {
+        &self.access
+    }
+
+    /// The filesystem's dataset.
+    pub(crate) fn head(&self) -> ObjectId {
+        self.head
+    }
+
     /// What is to be seen of it.
     pub fn snapdir(&self) -> Snapdir {
         Snapdir::of(self.snapdir.load(Ordering::Relaxed).into())

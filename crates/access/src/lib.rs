@@ -46,6 +46,7 @@ mod opened;
 mod permission;
 mod shadow;
 mod slot;
+mod snapdir;
 mod traffic;
 mod user;
 

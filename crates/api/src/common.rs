@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{DatasetKind, JobKind};
+use crate::{DatasetKind, JobKind, Needed, ReceiveObstacle};
 
 /// Who may make a request. Ordinary users may look where OpenZFS lets them (its
 /// `zfs_secpolicy_read` and `zfs_secpolicy_none`, module/zfs/zfs_ioctl.c).
@@ -12,8 +12,8 @@ use crate::{DatasetKind, JobKind};
 pub enum Access<C> {
     /// Every local user.
     Read,
-    /// Root and who runs the server. Others are told what cannot be done: `cannot destroy
-    /// 'tank/a'`.
+    /// Root and who runs the server, and whom permissions let ([`Call::needs`]). Others are told
+    /// what cannot be done: `cannot destroy 'tank/a'`.
     Change(fn(&C) -> String),
 }
 
@@ -29,6 +29,15 @@ pub trait Call: Serialize + DeserializeOwned + Send + 'static {
     const BRINGS_POOLS: bool = false;
     /// What the daemon answers when it worked.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
+
+    /// The permissions that let an ordinary user, whose number is `uid`, make a request that is
+    /// [`Access::Change`]; none where nothing does.
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        None
+    }
+
+    /// Takes out of it what permissions give nobody: mounting, and putting out who uses something.
+    fn restrict(&mut self) {}
 
     /// The pool that it is about, where it is a job.
     fn pool(&self) -> Option<String> {
@@ -133,6 +142,17 @@ pub enum Refusal {
         doing: String,
         /// Why not.
         why: TopologyObstacle,
+    },
+    /// A stream is not received.
+    Receive {
+        /// Where it was to be received: a snapshot's full name, or what was asked for.
+        target: String,
+        /// Whether it is no difference, as far as that is known.
+        is_full: Option<bool>,
+        /// Whether the target was to be made.
+        is_new: bool,
+        /// Why not.
+        why: ReceiveObstacle,
     },
     /// The root filesystem of a pool goes only with the pool.
     RootFilesystem {

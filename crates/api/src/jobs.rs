@@ -63,6 +63,10 @@ pub enum JobKind {
     Export,
     /// Destroys datasets. Canceling it leaves those that are not destroyed yet.
     Destroy,
+    /// Receives streams. Canceling it leaves what was received whole.
+    Receive,
+    /// Sends streams. Canceling it cuts the stream off.
+    Send,
     /// Writes files again. Canceling it leaves the rest of them as they are.
     Rewrite,
 }

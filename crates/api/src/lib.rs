@@ -16,9 +16,12 @@ mod events;
 mod guid;
 mod iscsi;
 mod jobs;
+mod permissions;
 mod server;
 mod shares;
 mod smb;
+mod snapshots;
+mod streams;
 mod vdev;
 mod zevents;
 mod zfs;
@@ -41,12 +44,23 @@ pub use iscsi::{
 pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
 };
+pub use permissions::{
+    GrantReport, Grantee, GrantsReport, Needed, ZfsAllow, ZfsAllowList, ZfsAllowListReply,
+};
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use shares::{
     ShareClient, ShareList, ShareListReply, ShareReport, ShareTraffic, ZfsShare, ZfsUnshare,
 };
 pub use smb::{
     SmbUserAdd, SmbUserList, SmbUserListReply, SmbUserPassword, SmbUserRemove, SmbUserReport,
+};
+pub use snapshots::{
+    DiffFile, DiffKind, DiffReport, ZfsBookmark, ZfsClone, ZfsDiff, ZfsDiffReply, ZfsHold,
+    ZfsPromote, ZfsRelease, ZfsWait,
+};
+pub use streams::{
+    ReceiveNaming, ReceiveObstacle, ReceivedReport, STREAM_JOB_HEADER, STREAM_PROTOCOL, ZfsReceive,
+    ZfsReceiveAbort, ZfsReceiveReply,
 };
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,

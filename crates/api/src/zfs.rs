@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
-use crate::{Access, Call, Empty, Failure, JobKind, PropertyMap, Settings};
+use crate::permissions::{head, parent};
+use crate::{Access, Call, Empty, Failure, JobKind, Needed, PropertyMap, Settings};
 
 /// What a dataset is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -118,6 +119,19 @@ impl Call for ZfsCreate {
     const PATH: &'static str = "/v1/zfs/create";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot create '{}'", call.name));
     type Reply = ZfsCreateReply;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let above = parent(&self.name);
+        let mut needs = vec![Needed::on(above, "create"), Needed::on(above, "mount")];
+        let names = self.properties.keys();
+        needs.extend(names.map(|property| Needed::to_set(&self.name, property)));
+        Some(needs)
+    }
+
+    fn restrict(&mut self) {
+        self.parents = false;
+        self.no_mount = true;
+    }
 }
 
 /// `zfs destroy`.
@@ -160,6 +174,23 @@ impl Call for ZfsDestroy {
         let pool = self.target.split(['/', '@', '#']).next();
         pool.map(str::to_owned)
     }
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        if self.target.contains('#') {
+            return Some(vec![Needed::on(head(&self.target), "destroy")]);
+        }
+        // Clones elsewhere would have to be looked at each.
+        if self.dependents {
+            return None;
+        }
+        let needs = ["mount", "destroy"]
+            .map(|permission| Needed::on(&self.target, permission).and_below(self.recursive));
+        Some(needs.into())
+    }
+
+    fn restrict(&mut self) {
+        self.force = false;
+    }
 }
 
 /// `zfs set`.
@@ -188,6 +219,19 @@ impl Call for ZfsSet {
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot set property for {}", quoted(&call.names)));
     type Reply = ZfsChanged;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let names = self.names.iter();
+        let needs = names.flat_map(|name| {
+            let properties = self.properties.keys();
+            properties.map(move |property| Needed::to_set(name, property))
+        });
+        Some(needs.collect())
+    }
+
+    fn restrict(&mut self) {
+        self.no_mount = true;
+    }
 }
 
 /// `zfs inherit`.
@@ -217,6 +261,18 @@ impl Call for ZfsInherit {
         )
     });
     type Reply = ZfsChanged;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        // What is mounted would have to follow.
+        if matches!(self.property.as_str(), "mountpoint" | "canmount") {
+            return None;
+        }
+        let needs = self
+            .names
+            .iter()
+            .map(|name| Needed::to_set(name, &self.property).and_below(self.recursive));
+        Some(needs.collect())
+    }
 }
 
 /// `zfs snapshot`: all of the named snapshots of one pool at the same moment.
@@ -238,6 +294,18 @@ impl Call for ZfsSnapshot {
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot create snapshot {}", quoted(&call.names)));
     type Reply = Empty;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let mut needs = Vec::new();
+        for name in &self.names {
+            let of = head(name);
+            needs.push(Needed::on(of, "snapshot").and_below(self.recursive));
+            if !self.properties.is_empty() {
+                needs.push(Needed::on(of, "userprop").and_below(self.recursive));
+            }
+        }
+        Some(needs)
+    }
 }
 
 /// `zfs rollback`.
@@ -261,6 +329,23 @@ impl Call for ZfsRollback {
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot rollback to '{}'", call.snapshot));
     type Reply = Empty;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let of = head(&self.snapshot);
+        let mut needs = vec![Needed::on(of, "rollback")];
+        if self.destroy_clones {
+            return None;
+        }
+        if self.destroy_newer {
+            let newer = format!("{of}@");
+            needs.extend(["mount", "destroy"].map(|permission| Needed::on(&newer, permission)));
+        }
+        Some(needs)
+    }
+
+    fn restrict(&mut self) {
+        self.force = false;
+    }
 }
 
 /// `zfs rename`.
@@ -287,6 +372,25 @@ impl Call for ZfsRename {
     const PATH: &'static str = "/v1/zfs/rename";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot rename '{}'", call.from));
     type Reply = Empty;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let above = match self.from.contains('@') {
+            true => head(&self.from),
+            false => parent(&self.to),
+        };
+        Some(vec![
+            Needed::on(&self.from, "rename").and_below(self.recursive),
+            Needed::on(&self.from, "mount").and_below(self.recursive),
+            Needed::on(above, "create"),
+            Needed::on(above, "mount"),
+        ])
+    }
+
+    fn restrict(&mut self) {
+        self.parents = false;
+        self.no_mount = true;
+        self.force = false;
+    }
 }
 
 /// `zfs mount FILESYSTEM` and `zfs mount -a`.
@@ -418,6 +522,25 @@ impl Call for ZfsSpace {
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot get used/quota for '{}'", call.name));
     type Reply = ZfsSpaceReply;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let needs = self.owners.iter().flat_map(|owner| match owner {
+            SpaceOwner::User => ["userused", "userquota", "userobjused", "userobjquota"],
+            SpaceOwner::Group => ["groupused", "groupquota", "groupobjused", "groupobjquota"],
+            SpaceOwner::Project => [
+                "projectused",
+                "projectquota",
+                "projectobjused",
+                "projectobjquota",
+            ],
+        });
+        // What is counted is told together.
+        Some(
+            needs
+                .map(|permission| Needed::on(&self.name, permission))
+                .collect(),
+        )
+    }
 }
 
 /// `zfs project`.

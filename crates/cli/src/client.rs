@@ -9,6 +9,7 @@
 //! server what they may not change. Only what brings a pool in (`zpool create`, `zpool import`,
 //! `zpool labelclear`) starts a server of their own.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use api::{
     Call, EVENTS_PATH, Event, EventKind, Failure, FailureKind, Job, JobCancel, JobGet, JobKind,
-    JobList, JobResult, JobState,
+    JobList, JobResult, JobState, STREAM_JOB_HEADER, STREAM_PROTOCOL,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -99,6 +100,65 @@ impl Client {
             let reply = self.ask_at_once(&JobResult { id: job.id }).await?;
             serde_json::from_value(reply).context(NOT_UNDERSTOOD)
         })
+    }
+
+    /// Sends a request and standard input behind it, until that ends or the daemon has what it
+    /// wants. Bytes go from descriptor to descriptor, without a copy here where the kernel can.
+    pub fn send_stream<C: Call>(&self, call: &C) -> anyhow::Result<C::Reply> {
+        self.runtime.block_on(async {
+            let (job, mut connection) = self.switch(call).await?;
+            let mut input = std::fs::File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+            // It may wait for input that never comes, which is nobody's business once the daemon
+            // has answered.
+            std::thread::spawn(move || {
+                // The daemon says why it does not want more.
+                let _ = std::io::copy(&mut input, &mut connection);
+                let _ = connection.shutdown(std::net::Shutdown::Write);
+            });
+            self.outcome::<C>(job).await
+        })
+    }
+
+    /// Has a connection become a stream, of that job.
+    async fn switch<C: Call>(
+        &self,
+        call: &C,
+    ) -> anyhow::Result<(u64, std::os::unix::net::UnixStream)> {
+        let mut sender = self.reach::<C>().await?;
+        let request = Request::post(C::PATH)
+            .header("host", "millpond")
+            .header("content-type", "application/json")
+            .header("connection", "upgrade")
+            .header("upgrade", STREAM_PROTOCOL)
+            .body(Full::new(Bytes::from(serde_json::to_vec(call)?)))?;
+        let response = sender.send_request(request).await.context(GONE)?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let body = response.into_body().collect().await?.to_bytes();
+            return Err(failure(&body));
+        }
+        let job = response.headers().get(STREAM_JOB_HEADER);
+        let job = job.and_then(|job| job.to_str().ok()?.parse().ok());
+        let job: u64 = job.context(NOT_UNDERSTOOD)?;
+        let upgraded = hyper::upgrade::on(response).await.context(GONE)?;
+        let parts = upgraded
+            .downcast::<TokioIo<UnixStream>>()
+            .map_err(|_| anyhow!(NOT_UNDERSTOOD))?;
+        if !parts.read_buf.is_empty() {
+            return Err(anyhow!(NOT_UNDERSTOOD));
+        }
+        let connection = parts.io.into_inner().into_std()?;
+        connection.set_nonblocking(false)?;
+        Ok((job, connection))
+    }
+
+    /// Waits for what a job comes to.
+    async fn outcome<C: Call>(&self, id: u64) -> anyhow::Result<C::Reply> {
+        let job = self.ask_at_once(&JobGet { id }).await?;
+        if !job.state.is_ended() {
+            self.follow(&job, |job| job.state.is_ended()).await?;
+        }
+        let reply = self.ask_at_once(&JobResult { id }).await?;
+        serde_json::from_value(reply).context(NOT_UNDERSTOOD)
     }
 
     /// Follows a pool's jobs of these kinds until none is running that was begun before this was
@@ -439,7 +499,7 @@ type Sender = hyper::client::conn::http1::SendRequest<Full<Bytes>>;
 async fn greet(stream: UnixStream) -> anyhow::Result<Sender> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
+    tokio::spawn(connection.with_upgrades());
     let request = Request::get("/")
         .header("host", "millpond")
         .body(Full::new(Bytes::new()))?;
@@ -488,14 +548,19 @@ async fn exchange<C: Call>(mut sender: Sender, call: &C) -> anyhow::Result<Answe
         }
         _ => {}
     }
-    let mut failure = serde_json::from_slice::<Failure>(&body).unwrap_or_else(|_| {
+    Err(failure(&body))
+}
+
+/// What a daemon says that refuses.
+fn failure(body: &[u8]) -> anyhow::Error {
+    let mut failure = serde_json::from_slice::<Failure>(body).unwrap_or_else(|_| {
         Failure::new(
             FailureKind::Other,
-            String::from_utf8_lossy(&body).trim().to_owned(),
+            String::from_utf8_lossy(body).trim().to_owned(),
         )
     });
     failure.message = refusals::words(&failure);
-    Err(failure.into())
+    failure.into()
 }
 
 /// The stream of server-sent events.

@@ -4,7 +4,8 @@
 //! cmd/zfs/zfs_main.c).
 
 use api::{
-    Dependence, DeviceUse, Failure, ImportObstacle, ImportRefusal, Refusal, TopologyObstacle,
+    Dependence, DeviceUse, Failure, ImportObstacle, ImportRefusal, ReceiveObstacle, Refusal,
+    TopologyObstacle,
 };
 
 use crate::numbers;
@@ -56,6 +57,12 @@ pub fn words(failure: &Failure) -> String {
                 names.join("\n")
             )
         }
+        Refusal::Receive {
+            target,
+            is_full,
+            is_new,
+            why,
+        } => receive(target, *is_full, *is_new, *why),
         Refusal::Topology { doing, why } => format!("{doing}: {}", topology(*why)),
         Refusal::RootFilesystem { pool } => format!(
             "cannot destroy '{pool}': operation does not apply to pools\n\
@@ -63,6 +70,48 @@ pub fn words(failure: &Failure) -> String {
              use 'zpool destroy {pool}' to destroy the pool itself"
         ),
     }
+}
+
+/// Why a stream is not received (`zfs_receive_one`, lib/libzfs/libzfs_sendrecv.c).
+fn receive(target: &str, is_full: Option<bool>, is_new: bool, why: ReceiveObstacle) -> String {
+    let what = match (is_full, is_new) {
+        (Some(false), _) => "cannot receive incremental stream",
+        (Some(true), true) => "cannot receive new filesystem stream",
+        _ => "cannot receive",
+    };
+    let words = match why {
+        ReceiveObstacle::NoSource => {
+            format!("most recent snapshot of {target} does not\nmatch incremental source")
+        }
+        ReceiveObstacle::NoTarget => format!("destination '{target}' does not exist"),
+        ReceiveObstacle::Modified => {
+            format!("destination {target} has been modified\nsince most recent snapshot")
+        }
+        ReceiveObstacle::Exists => {
+            format!("destination '{target}' exists\nmust specify -F to overwrite it")
+        }
+        ReceiveObstacle::HasSnapshots => {
+            format!("destination has snapshots (eg. {target})\nmust destroy them to overwrite it")
+        }
+        ReceiveObstacle::SnapshotExists => format!("destination snapshot '{target}' exists"),
+        ReceiveObstacle::Interrupted => format!(
+            "destination {target} contains partially-complete state from \"zfs receive -s\"."
+        ),
+        ReceiveObstacle::NothingToResume => {
+            format!("'{target}' does not have any resumable receive state to continue")
+        }
+        ReceiveObstacle::UnderWay => format!("destination '{target}' is busy"),
+        ReceiveObstacle::SnapshotNotAllowed => {
+            "argument - snapshot not allowed here; give a filesystem or volume".to_owned()
+        }
+        ReceiveObstacle::NoOrigin => {
+            format!("local origin for clone {target} does not exist")
+        }
+        ReceiveObstacle::CutShort => "incomplete stream".to_owned(),
+        ReceiveObstacle::Checksum => "invalid stream (checksum mismatch)".to_owned(),
+        ReceiveObstacle::NoStream => "invalid stream (bad magic number)".to_owned(),
+    };
+    format!("{what}: {words}")
 }
 
 /// Why a vdev is not changed (`zpool_vdev_attach`, `zpool_vdev_detach`, `zpool_vdev_offline`,

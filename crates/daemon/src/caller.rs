@@ -2,7 +2,8 @@
 //! take.
 //!
 //! The kernel says who (`SO_PEERCRED`). The server's own user and root may do everything; every
-//! other local user may look (what a request is: [`api::Call::ACCESS`]), as with OpenZFS. Those
+//! other local user may look (what a request is: [`api::Call::ACCESS`]), as with OpenZFS, and make
+//! the requests that permissions let them ([`crate::permissions`]). Those
 //! others are many, and none of them shall keep the rest from the server: each has so many
 //! connections and so many requests at work, and all of them together have so many connections.
 //! Root's are not counted.
@@ -18,6 +19,8 @@ use parking_lot::Mutex;
 use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::create::Maker;
 
 /// Connections of all users without rights together.
 const CONNECTIONS_MAX: usize = 512;
@@ -62,7 +65,21 @@ impl Caller {
         self.counted.is_none()
     }
 
-    /// Refuses what this caller may not ask.
+    /// Number of the user and of the group, where they are known.
+    pub(crate) fn ids(&self) -> Option<(u32, u32)> {
+        self.ids
+    }
+
+    /// Whose the datasets are that this caller makes.
+    pub(crate) fn maker(&self) -> Maker {
+        let ids = match self.may_change() {
+            true => None,
+            false => self.ids,
+        };
+        Maker { ids }
+    }
+
+    /// Refuses what this caller may not ask, but by permissions ([`crate::permissions`]).
     ///
     /// # Errors
     /// [`FailureKind::Denied`], in the words of OpenZFS.

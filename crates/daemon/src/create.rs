@@ -26,6 +26,32 @@ pub(crate) fn new_filesystem() -> ZplInit {
     ZplInit::owned_by(uid.as_raw(), gid.as_raw())
 }
 
+/// Who makes a dataset.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Maker {
+    /// User and group; none where they do everything.
+    pub(crate) ids: Option<(u32, u32)>,
+}
+
+impl Maker {
+    /// What fills a new filesystem: it belongs to its maker (`zfs_create_fs`).
+    fn filesystem(self) -> ZplInit {
+        match self.ids {
+            Some((uid, gid)) => ZplInit::owned_by(uid, gid),
+            None => new_filesystem(),
+        }
+    }
+
+    /// Gives the maker what makers are given there.
+    pub(crate) async fn note(self, open: &OpenPool, name: &str) -> Result<(), Failure> {
+        let (uid, _) = self.ids.unwrap_or((0, 0));
+        let dsl = open.pool.dsl();
+        let noted = dsl.delegation().note_maker(name, uid.into()).await;
+        let doing = format!("cannot set permissions on '{name}'");
+        noted.map_err(|error| from_dataset(&doing, &error))
+    }
+}
+
 /// Space that a volume of this size may come to need, metadata included
 /// (`zvol_volsize_to_reservation` and `volsize_from_vdevs`, lib/libzfs/libzfs_dataset.c): on RAID-Z
 /// a block may take more than its share of what a block of 128 KiB takes.
@@ -65,10 +91,27 @@ pub(crate) fn volume_reservation(
     data.saturating_mul(copies).saturating_add(metadata)
 }
 
+/// Checks how a new dataset is to be shared.
+pub(crate) fn check_shares(service: &Service, typed: &[(String, String)]) -> Result<(), Failure> {
+    for (name, value) in typed {
+        if name == ISCSI_PROPERTY {
+            service.check_share(value)?;
+        }
+        if name == NFS_PROPERTY {
+            service.check_nfs_share(value)?;
+        }
+        if name == SMB_PROPERTY {
+            crate::smb::check_property(value)?;
+        }
+    }
+    Ok(())
+}
+
 /// `zfs create`.
 pub(crate) async fn zfs_create(
     service: &Service,
     mut call: ZfsCreate,
+    maker: Maker,
 ) -> Result<ZfsCreateReply, Failure> {
     let typed = by_full_names(typed(&call.properties));
     call.properties = typed.iter().cloned().collect();
@@ -80,17 +123,7 @@ pub(crate) async fn zfs_create(
     };
     let failed = |error: DatasetError| from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
-    for (name, value) in &typed {
-        if name == ISCSI_PROPERTY {
-            service.check_share(value)?;
-        }
-        if name == NFS_PROPERTY {
-            service.check_nfs_share(value)?;
-        }
-        if name == SMB_PROPERTY {
-            crate::smb::check_property(value)?;
-        }
-    }
+    check_shares(service, &typed)?;
     if !call.parents
         && let (Some(parent), _) = dataset::name::split_parent(&call.name)
         && matches!(
@@ -159,10 +192,11 @@ pub(crate) async fn zfs_create(
             .map_err(failed)?;
     } else {
         dsl.datasets()
-            .create(&call.name, &planned, Arc::new(new_filesystem()))
+            .create(&call.name, &planned, Arc::new(maker.filesystem()))
             .await
             .map_err(failed)?;
     }
+    maker.note(&open, &call.name).await?;
     crate::zpool::log_command(&open.pool, &call.command).await;
     service.events.tell(EventKind::DatasetsCreated {
         names: vec![call.name.clone()],

@@ -262,7 +262,10 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
         properties: Settings::from([(ISCSI_PROPERTY.into(), guarded)]),
         ..ZfsCreate::default()
     };
-    crate::create::zfs_create(service, call).await.map(|_| ())
+    let maker = crate::create::Maker { ids: None };
+    crate::create::zfs_create(service, call, maker)
+        .await
+        .map(|_| ())
 }
 
 async fn import(service: &Service, disks: &Path) -> Result<(), Failure> {

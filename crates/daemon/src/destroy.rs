@@ -1,6 +1,6 @@
 //! `zfs destroy`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use access::Exclusive;
 use api::{
@@ -125,16 +125,12 @@ async fn destroy_snapshots(
     if !call.defer {
         add_clones(open, call, &mut doomed).await?;
     }
-    let clones: Vec<&DatasetInfo> = doomed
-        .iter()
-        .rev()
-        .filter(|info| !names.contains(&info.name))
-        .collect();
+    let mut clone_names = in_order(&doomed);
+    clone_names.retain(|name| !names.contains(name));
     let reclaimed = freed_by(open, &listed, &names).await.map_err(failed)?;
     if !call.dry_run {
         // All of them or none: nothing has happened yet.
         service.release_unused_snapshots(&names).await?;
-        let clone_names: Vec<String> = clones.iter().map(|info| info.name.clone()).collect();
         put_away_and_destroy(service, open, &clone_names, mode(call.force), work).await?;
         service.release_snapshots(&names).await;
         // Those that are in use go later, where that was asked for.
@@ -152,7 +148,7 @@ async fn destroy_snapshots(
             names: names.clone(),
         });
     }
-    let mut all: Vec<String> = clones.iter().map(|info| info.name.clone()).collect();
+    let mut all = clone_names;
     all.extend(names);
     Ok(ZfsDestroyReply {
         names: all,
@@ -233,8 +229,7 @@ async fn destroy_datasets(
         );
     }
     add_clones(open, call, &mut doomed).await?;
-    // Children before parents, snapshots before what they are of, clones before their origins.
-    let mut names: Vec<String> = doomed.iter().rev().map(|info| info.name.clone()).collect();
+    let mut names = in_order(&doomed);
     if !call.target.contains('/') {
         names.retain(|name| name != &call.target);
     }
@@ -387,6 +382,41 @@ pub(crate) async fn add_clones(
     Ok(())
 }
 
+/// The order in which datasets can be destroyed: children before parents, snapshots before what
+/// they are of, clones before their origins (`zfs_iter_dependents`, lib/libzfs/libzfs_iter.c).
+pub(crate) fn in_order(doomed: &[DatasetInfo]) -> Vec<String> {
+    let named = (doomed.iter()).map(|info| (info.name.as_str(), info.origin.as_deref()));
+    order_of(&named.collect::<Vec<_>>())
+}
+
+/// [`in_order`] of datasets by name, with what each is a clone of.
+fn order_of(doomed: &[(&str, Option<&str>)]) -> Vec<String> {
+    let mut before: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for &(name, origin) in doomed.iter().rev() {
+        if let Some((above, _)) = name.rsplit_once(['/', '@']) {
+            before.entry(above).or_default().push(name);
+        }
+        if let Some(origin) = origin {
+            before.entry(origin).or_default().push(name);
+        }
+    }
+    let there: BTreeSet<&str> = doomed.iter().map(|(name, _)| *name).collect();
+    let mut begun = BTreeSet::new();
+    let mut order = Vec::with_capacity(doomed.len());
+    // Depth first, with a stack of our own: chains of clones may be long.
+    let mut stack: Vec<(&str, bool)> = doomed.iter().map(|(name, _)| (*name, false)).collect();
+    while let Some((name, is_free)) = stack.pop() {
+        if is_free {
+            order.push(name.to_owned());
+        } else if there.contains(name) && begun.insert(name) {
+            stack.push((name, true));
+            let first = before.get(name).into_iter().flatten().rev();
+            stack.extend(first.map(|name| (*name, false)));
+        }
+    }
+    order
+}
+
 /// What is destroyed in one go: snapshots that follow each other, or one dataset.
 fn runs(names: &[String]) -> Vec<&[String]> {
     let are_snapshots = |one: &String, next: &String| one.contains('@') && next.contains('@');
@@ -425,5 +455,39 @@ fn snapshot_range<'a>(of_head: &[&'a DatasetInfo], word: &str) -> Vec<&'a str> {
             .map(|info| info.name.as_str())
             .collect(),
         _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: nothing is destroyed before what depends on it, whatever is a clone of what.
+    #[test]
+    fn what_depends_goes_first() {
+        let doomed = [
+            ("t/a", None),
+            ("t/a@s", None),
+            ("t/a/b", None),
+            ("t/a/b@s", None),
+            ("t/a/of_a", Some("t/a@s")),
+            ("t/a/of_b", Some("t/a/b@s")),
+            ("t/a/of_b@x", None),
+            ("t/a/b/of_a", Some("t/a@s")),
+            ("t/z", Some("t/a/of_b@x")),
+        ];
+        let order = order_of(&doomed);
+        let at = |name: &str| order.iter().position(|other| other == name).unwrap();
+        assert_eq!(order.len(), doomed.len());
+        for (name, origin) in doomed {
+            if let Some(origin) = origin {
+                assert!(at(name) < at(origin), "{order:?}");
+            }
+            if let Some((above, _)) = name.rsplit_once(['/', '@'])
+                && above != "t"
+            {
+                assert!(at(name) < at(above), "{order:?}");
+            }
+        }
     }
 }

@@ -147,7 +147,8 @@ pub(crate) fn from_dataset(doing: &str, error: &DatasetError) -> Failure {
         | DatasetError::HasSnapshots { .. }
         | DatasetError::HasClones { .. }
         | DatasetError::Held { .. }
-        | DatasetError::NewerSnapshots { .. } => FailureKind::Busy,
+        | DatasetError::NewerSnapshots { .. }
+        | DatasetError::Receive { .. } => FailureKind::Busy,
         DatasetError::WrongKey { .. } => FailureKind::WrongKey,
         DatasetError::KeyLoaded { .. } => FailureKind::Exists,
         DatasetError::NoSpace { .. } | DatasetError::QuotaExceeded { .. } => FailureKind::NoSpace,

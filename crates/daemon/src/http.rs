@@ -15,23 +15,29 @@ use std::time::Duration;
 
 use api::{
     Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
-    IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ServerInfo, ServerStop,
-    ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, ZfsCreate, ZfsDestroy,
-    ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject,
-    ZfsRename, ZfsRewrite, ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
-    ZfsUnmount, ZfsUnshare, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
-    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
-    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
-    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
-    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, STREAM_JOB_HEADER,
+    STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
+    SmbUserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
+    ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
+    ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite,
+    ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
+    ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
+    ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
+    ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid,
+    ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
+    ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
-use axum::extract::{ConnectInfo, Query};
+use axum::extract::{ConnectInfo, Query, Request};
+use axum::http::header::{CONNECTION, HeaderName, UPGRADE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use device::BoxFuture;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use rustix::process::geteuid;
 use serde::Serialize;
 use tokio::net::UnixListener;
@@ -43,8 +49,8 @@ use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
-    DaemonError, activity, create, destroy, import, keys, owners, properties, reopen, rewrite,
-    scrub, split, topology, usage, vdevs, zfs, zpool,
+    DaemonError, activity, create, destroy, diff, import, keys, owners, permissions, properties,
+    receive, reopen, rewrite, scrub, snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -222,7 +228,9 @@ fn router(service: Arc<Service>) -> Router {
             }
             zfs::zfs_list(&service, &call).await
         })
-        .on(|service, call: ZfsCreate| async move { create::zfs_create(&service, call).await })
+        .on_behalf(|service, caller, call: ZfsCreate| async move {
+            create::zfs_create(&service, call, caller.maker()).await
+        })
         .on_job(|service, call: ZfsDestroy, work| async move {
             destroy::zfs_destroy(&service, call, &work).await
         })
@@ -231,6 +239,25 @@ fn router(service: Arc<Service>) -> Router {
             properties::zfs_inherit(&service, call).await
         })
         .on(|service, call: ZfsSnapshot| async move { zfs::zfs_snapshot(&service, call).await })
+        .on_behalf(|service, caller, call: ZfsClone| async move {
+            snapshots::zfs_clone(&service, call, caller.maker()).await
+        })
+        .on(|service, call: ZfsPromote| async move {
+            snapshots::zfs_promote(&service, call).await
+        })
+        .on(|service, call: ZfsBookmark| async move {
+            snapshots::zfs_bookmark(&service, call).await
+        })
+        .on(|service, call: ZfsHold| async move { snapshots::zfs_hold(&service, call).await })
+        .on(|service, call: ZfsRelease| async move {
+            snapshots::zfs_release(&service, call).await
+        })
+        .on(|service, call: ZfsDiff| async move { diff::zfs_diff(&service, &call).await })
+        .on(|service, call: ZfsAllow| async move { permissions::zfs_allow(&service, call).await })
+        .on(|service, call: ZfsAllowList| async move {
+            permissions::zfs_allow_list(&service, &call).await
+        })
+        .on(|service, call: ZfsWait| async move { upgrade::zfs_wait(&service, &call).await })
         .on(|service, call: ZfsRollback| async move { zfs::zfs_rollback(&service, call).await })
         .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service, call).await })
         .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service, call).await })
@@ -241,6 +268,12 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsProject| async move { owners::zfs_project(&service, call).await })
         .on_job(|service, call: ZfsRewrite, work| async move {
             rewrite::zfs_rewrite(&service, &call, &work).await
+        })
+        .on_stream(|service, call: ZfsReceive, input, work| async move {
+            receive::zfs_receive(&service, call, input, &work).await
+        })
+        .on(|service, call: ZfsReceiveAbort| async move {
+            receive::zfs_receive_abort(&service, &call).await
         })
         .on(|service, call: ZfsHolds| async move { usage::zfs_holds(&service, &call).await })
         .on(|service, call: ZfsKeys| async move { keys::zfs_keys(&service, &call).await })
@@ -267,6 +300,9 @@ fn no_such_request() -> Failure {
     let message = "there is no such request; is the command of another version than the daemon?";
     Failure::new(FailureKind::Unsupported, message)
 }
+
+/// A connection that is a stream.
+pub(crate) type Connection = TokioIo<Upgraded>;
 
 struct Routes {
     service: Arc<Service>,
@@ -297,9 +333,10 @@ impl Routes {
                 Ok(call) => call,
                 Err(failure) => return refuse(failure),
             };
-            if let Err(failure) = caller.check(&call) {
-                return refuse(failure);
-            }
+            let call = match admit(&service, &caller, call).await {
+                Ok(call) => call,
+                Err(failure) => return refuse(failure),
+            };
             let place = caller.place().await;
             let work = async move {
                 let outcome = handler(service, caller, call).await;
@@ -314,8 +351,7 @@ impl Routes {
         }
     }
 
-    /// Requests that are jobs while they are worked at ([`Call::JOB`]). Only those who may change
-    /// something make them.
+    /// Requests that are jobs while they are worked at ([`Call::JOB`]).
     fn on_job<C, F, Fut>(self, handler: F) -> Self
     where
         C: Call,
@@ -331,9 +367,10 @@ impl Routes {
                 Ok(call) => call,
                 Err(failure) => return refuse(failure),
             };
-            if let Err(failure) = caller.check(&call) {
-                return refuse(failure);
-            }
+            let call = match admit(&service, &caller, call).await {
+                Ok(call) => call,
+                Err(failure) => return refuse(failure),
+            };
             let can_cancel = matches!(kind, JobKind::Destroy | JobKind::Rewrite);
             let work = service.jobs.begin(kind, call.pool(), None, can_cancel);
             let work = Arc::new(work);
@@ -358,6 +395,64 @@ impl Routes {
                     Err(failure) => refuse(failure),
                 },
             }
+        };
+        Self {
+            router: self.router.route(C::PATH, post(answer)),
+            service: self.service,
+        }
+    }
+
+    /// Requests whose connection becomes a stream ([`api::STREAM_PROTOCOL`]). They are jobs.
+    fn on_stream<C, F, Fut>(self, handler: F) -> Self
+    where
+        C: Call,
+        F: Fn(Arc<Service>, C, Connection, Arc<Work>) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = Result<C::Reply, Failure>> + Send + 'static,
+    {
+        let kind = C::JOB.expect("a call that is a job");
+        let service = Arc::clone(&self.service);
+        let answer = move |info: ConnectInfo<Caller>, mut request: Request| async move {
+            let ConnectInfo(caller) = info;
+            let switched = hyper::upgrade::on(&mut request);
+            let wants = request.headers().get(UPGRADE);
+            let is_switch = wants.is_some_and(|wants| wants == STREAM_PROTOCOL);
+            let body = request.into_body();
+            let call: C = match understand(body, caller.request_bytes_max()).await {
+                Ok(call) => call,
+                Err(failure) => return refuse(failure),
+            };
+            if let Err(failure) = caller.check(&call) {
+                return refuse(failure);
+            }
+            if !is_switch {
+                let message = format!("the request must switch to '{STREAM_PROTOCOL}'");
+                return refuse(Failure::new(FailureKind::Invalid, message));
+            }
+            let work = service.jobs.begin(kind, call.pool(), None, true);
+            let work = Arc::new(work);
+            let id = work.id();
+            tokio::spawn(async move {
+                let outcome = match switched.await {
+                    Ok(connection) => {
+                        let connection = TokioIo::new(connection);
+                        handler(service, call, connection, Arc::clone(&work)).await
+                    }
+                    Err(error) => Err(Failure::new(
+                        FailureKind::Canceled,
+                        format!("the connection broke off: {error}"),
+                    )),
+                };
+                work.answer(outcome.and_then(|reply| {
+                    serde_json::to_value(reply)
+                        .map_err(|error| Failure::new(FailureKind::Other, error.to_string()))
+                }));
+            });
+            let headers = [
+                (CONNECTION, "upgrade".to_owned()),
+                (UPGRADE, STREAM_PROTOCOL.to_owned()),
+                (HeaderName::from_static(STREAM_JOB_HEADER), id.to_string()),
+            ];
+            (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
         };
         Self {
             router: self.router.route(C::PATH, post(answer)),
@@ -447,6 +542,28 @@ fn answer_with<R: Serialize>(done: Result<Result<R, Failure>, JoinError>) -> Res
 }
 
 /// Reads a request.
+/// Refuses what a caller may not ask.
+async fn admit<C: Call>(
+    service: &Arc<Service>,
+    caller: &Caller,
+    mut call: C,
+) -> Result<C, Failure> {
+    let Err(denied) = caller.check(&call) else {
+        return Ok(call);
+    };
+    let needs = caller.ids().and_then(|(uid, _)| call.needs(uid));
+    let (Some((uid, gid)), Some(needs)) = (caller.ids(), needs) else {
+        return Err(denied);
+    };
+    let service = Arc::clone(service);
+    let may: BoxFuture<'_, bool> = Box::pin(permissions::may(service, needs, uid, gid));
+    if !may.await {
+        return Err(denied);
+    }
+    call.restrict();
+    Ok(call)
+}
+
 async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Failure> {
     let bad = |error: String| {
         let message = format!(

@@ -321,7 +321,7 @@ impl Service {
         let (mut wanted, mut failures) = (Vec::new(), Vec::new());
         for info in listed {
             // What has no key loaded is left alone, as `zfs mount -a` does.
-            if crate::keys::is_locked(open, &info.name).await {
+            if info.is_inconsistent || crate::keys::is_locked(open, &info.name).await {
                 continue;
             }
             match self.place(open, &info.name).await {

@@ -40,6 +40,8 @@ struct VolumeChange {
 struct Plan {
     /// What is stored as properties.
     settings: Vec<(String, PropertyChange)>,
+    /// The version that a filesystem gets.
+    new_version: Option<u64>,
     /// The size that a volume gets then.
     new_size_bytes: Option<u64>,
     /// What a volume that is smaller then reserves.
@@ -109,31 +111,6 @@ async fn plan_volume_change(
         }
     }
     Ok(change)
-}
-
-/// A filesystem's version can be set to what it is, and to nothing else.
-async fn check_version(open: &OpenPool, name: &str, typed: &str) -> Result<(), Failure> {
-    let doing = format!("cannot set property for '{name}'");
-    let setting = open.pool.dsl().properties().get(name, "version").await;
-    let is = setting
-        .map_err(|error| from_dataset(&doing, &error))?
-        .value
-        .number()
-        .unwrap_or(0);
-    let wanted = match typed {
-        "current" => 5,
-        other => other.parse().unwrap_or(0),
-    };
-    if wanted == is {
-        return Ok(());
-    }
-    Err(Failure::new(
-        FailureKind::Unsupported,
-        format!(
-            "{doing}: 'version={typed}' has no effect here: filesystems keep the version that \
-             they were made with ({is}); copy the files into a new one"
-        ),
-    ))
 }
 
 /// A filesystem of the newest version counts all that its pool can count
@@ -304,7 +281,7 @@ async fn plan_changes(
                 wants_auto = true;
             }
             ("version", PropertyChange::Set(text)) => {
-                check_version(open, name, text).await?;
+                plan.new_version = crate::upgrade::new_version(open, name, text, &doing).await?;
             }
             _ => plan.settings.push((property.clone(), change.clone())),
         }
@@ -345,6 +322,9 @@ async fn carry_out(
     if !plan.settings.is_empty() {
         let set = dsl.properties().set(name, &plan.settings).await;
         set.map_err(failed)?;
+    }
+    if let Some(version) = plan.new_version {
+        crate::upgrade::raise(open, name, version).await?;
     }
     if let Some(size_bytes) = plan.new_size_bytes {
         let volume = service.volumes.get(name).ok_or_else(|| {

@@ -159,6 +159,7 @@ impl Service {
         self.events.tell_of(&open.pool, EventKind::PoolImported);
         tokio::spawn(background::watch(Arc::clone(&open)));
         tokio::spawn(crate::spares::watch(Arc::clone(&open)));
+        tokio::spawn(crate::receive::destroy_interrupted(Arc::clone(&open)));
         let _admin = open.admin.lock().await;
         let mut warnings = Vec::new();
         if mount {

@@ -30,6 +30,30 @@ fn names_in(path: &str) -> BTreeMap<u64, String> {
     names
 }
 
+/// Names of this host's users and of its groups.
+pub(crate) fn user_and_group_names() -> (BTreeMap<u64, String>, BTreeMap<u64, String>) {
+    (names_in("/etc/passwd"), names_in("/etc/group"))
+}
+
+/// Groups that a user is a member of by `/etc/group`, whose fourth field has the members.
+pub(crate) fn groups_of(uid: u32) -> Vec<u64> {
+    let Some(name) = names_in("/etc/passwd").remove(&u64::from(uid)) else {
+        return Vec::new();
+    };
+    let text = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    groups_with(&text, &name)
+}
+
+fn groups_with(text: &str, name: &str) -> Vec<u64> {
+    let group = |line: &str| {
+        let mut fields = line.split(':').skip(2);
+        let (id, members) = (fields.next()?, fields.next()?);
+        let is_member = members.split(',').any(|member| member == name);
+        is_member.then(|| id.parse().ok()).flatten()
+    };
+    text.lines().filter_map(group).collect()
+}
+
 /// The number of a user, group or project that is given by number or name (projects have none).
 pub(crate) fn id_of(owner: SpaceOwner, whose: &str) -> Option<u64> {
     if let Ok(id) = whose.parse::<u32>() {
@@ -117,7 +141,7 @@ pub(crate) async fn owned(
             .find(|(found, _)| *found == property)
             .map(|(_, quota)| quota);
     }
-    let (prefix, whose) = property.split_once('@')?;
+    let (prefix, whose) = property.split_once(['@', '#'])?;
     if prefix == "written" {
         let setting = open
             .pool
@@ -282,6 +306,13 @@ fn bookmark_report(bookmark: BookmarkInfo) -> DatasetReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_are_in_the_fourth_field() {
+        let text = "a:x:1:u,v\nb:x:2:\nbroken\nc:x:3:v\nd:x:x:v\n";
+        assert_eq!(groups_with(text, "v"), [1, 3]);
+        assert!(groups_with(text, "w").is_empty());
+    }
 
     #[test]
     fn names_come_from_the_third_field() {

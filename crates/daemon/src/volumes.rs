@@ -242,7 +242,7 @@ impl Service {
             Ok(listed) => {
                 let mut failures = Vec::new();
                 for info in listed {
-                    if crate::keys::is_locked(open, &info.name).await {
+                    if info.is_inconsistent || crate::keys::is_locked(open, &info.name).await {
                         continue;
                     }
                     if let Err(failure) = self.open_volume(open, &info.name).await {

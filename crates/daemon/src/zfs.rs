@@ -350,14 +350,12 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
             ..ZfsDestroy::default()
         };
         crate::destroy::add_clones(&open, &destroy, &mut doomed).await?;
-        for info in doomed
-            .iter()
-            .rev()
-            .filter(|info| !newer.contains(&info.name))
-        {
-            service.close_volume(&info.name, mode(call.force)).await?;
-            service.unmount(&info.name, mode(call.force)).await?;
-            dsl.destroyer().destroy(&info.name).await.map_err(failed)?;
+        let mut clones = crate::destroy::in_order(&doomed);
+        clones.retain(|name| !newer.contains(name));
+        for name in &clones {
+            service.close_volume(name, mode(call.force)).await?;
+            service.unmount(name, mode(call.force)).await?;
+            dsl.destroyer().destroy(name).await.map_err(failed)?;
         }
     }
     // A filesystem is unmounted, then put back where it was, with what is mounted inside; who uses

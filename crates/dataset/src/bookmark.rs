@@ -53,14 +53,23 @@ impl Bookmarks<'_> {
 #[derive(Debug, Clone)]
 pub(crate) struct BookmarkEntry {
     pub name: String,
-    phys: SnapshotBookmark,
+    pub phys: SnapshotBookmark,
     /// Whether more is stored than the first release of bookmarks had: what feature `bookmark_v2`
     /// counts.
-    is_long: bool,
+    pub is_long: bool,
     is_dirty: bool,
 }
 
 impl BookmarkEntry {
+    pub(crate) fn new(name: &str, phys: SnapshotBookmark, is_long: bool) -> Self {
+        BookmarkEntry {
+            name: name.to_owned(),
+            phys,
+            is_long,
+            is_dirty: false,
+        }
+    }
+
     pub(crate) fn creation_txg(&self) -> Txg {
         self.phys.creation_txg
     }
@@ -113,6 +122,30 @@ impl SnapshotBookmarks {
             entries.sort_by_key(|entry| entry.phys.creation_txg);
         }
         Ok(SnapshotBookmarks { zap, entries })
+    }
+
+    /// The ZAP; zero without any.
+    pub(crate) fn zap(&self) -> ObjectId {
+        self.zap
+    }
+
+    /// The one of this name.
+    pub(crate) fn find(&self, name: &str) -> Option<BookmarkEntry> {
+        self.entries.iter().find(|one| one.name == name).cloned()
+    }
+
+    /// Adds one, which is in the ZAP `zap` already.
+    pub(crate) fn insert(&mut self, zap: ObjectId, entry: BookmarkEntry) {
+        self.zap = zap;
+        let txg = entry.creation_txg();
+        let at = (self.entries).partition_point(|other| other.creation_txg() <= txg);
+        self.entries.insert(at, entry);
+    }
+
+    /// Takes those of `until` and earlier out; the ZAP still has them.
+    pub(crate) fn take_until(&mut self, until: Txg) -> Vec<BookmarkEntry> {
+        let at = (self.entries).partition_point(|entry| entry.creation_txg() <= until);
+        self.entries.drain(..at).collect()
     }
 
     pub(crate) fn entries(&self) -> &[BookmarkEntry] {
@@ -253,7 +286,10 @@ impl Bookmarks<'_> {
         if !any {
             return Ok(());
         }
-        let freed = self.dsl.deadlists().of(head).await?.space().await?;
+        let next = origin.phys().next_snapshot;
+        let next = self.dsl.directories().dataset(next).await?;
+        let freed = self.dsl.deadlists().of(&next).await?.space().await?;
+        self.dsl.deadlists().unload(&next).await;
         for entry in &mut head.state().bookmarks.entries {
             if entry.counts_freed() && entry.creation_txg() == origin_txg {
                 entry.phys.referenced_freed_before_next_bytes = 0;
@@ -286,7 +322,9 @@ impl Bookmarks<'_> {
         self.dsl
             .tasks()
             .run(Arc::new(DestroyBookmarksTask { dsl, bookmarks }))
-            .await
+            .await?;
+        self.dsl.fulfilled_each("destroy_bookmarks", names);
+        Ok(())
     }
 
     /// Destroys one, in syncing context (`dsl_bookmark_destroy_sync_impl`).
@@ -296,7 +334,7 @@ impl Bookmarks<'_> {
         head: &Arc<Ds>,
         name: &str,
     ) -> Result<(), DatasetError> {
-        let (zap, gone, shares_key, is_last) = {
+        let (zap, gone, shares_key) = {
             let mut state = head.state();
             let bookmarks = &mut state.bookmarks;
             let Some(at) = bookmarks.entries.iter().position(|one| one.name == name) else {
@@ -307,12 +345,7 @@ impl Bookmarks<'_> {
                 .entries
                 .iter()
                 .any(|other| other.counts_freed() && other.creation_txg() == gone.creation_txg());
-            (
-                bookmarks.zap,
-                gone,
-                shares_key,
-                bookmarks.entries.is_empty(),
-            )
+            (bookmarks.zap, gone, shares_key)
         };
         let key = gone.creation_txg();
         let has_key = gone.counts_freed() && key < head.phys().previous_snapshot_txg;
@@ -331,18 +364,29 @@ impl Bookmarks<'_> {
             .await?
             .remove(&tx, name)
             .await?;
-        if is_last {
-            Zap::hold(self.dsl.mos(), head.object)
-                .await?
-                .remove(&tx, names::dataset::BOOKMARK_NAMES)
-                .await?;
-            self.free_all(ctx, head).await?;
-        }
+        self.forget_empty(ctx, head).await?;
         let full_name = self.dsl.directories().full_name(head).await?;
         let text = format!("name={name}");
         self.dsl
             .history(ctx, "remove bookmark", full_name, head.object, text)
             .await
+    }
+
+    /// Frees the ZAP of a head that has no bookmark left.
+    pub(crate) async fn forget_empty(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+    ) -> Result<(), DatasetError> {
+        let is_last = head.state().bookmarks.entries.is_empty();
+        if !is_last {
+            return Ok(());
+        }
+        Zap::hold(self.dsl.mos(), head.object)
+            .await?
+            .remove(&Tx::syncing(ctx.txg), names::dataset::BOOKMARK_NAMES)
+            .await?;
+        self.free_all(ctx, head).await
     }
 
     /// Frees all bookmarks of a head, which is being destroyed or has none left.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{DslDatasetPhys, ObjectId, ObjectType, ObjsetKind, Txg, ZilHeader, names};
+use format::{DslDatasetPhys, NvList, ObjectId, ObjectType, ObjsetKind, Txg, ZilHeader, names};
 use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
@@ -18,7 +18,7 @@ use crate::task::{SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
 /// Names of snapshots are upper-cased for comparison where asked (`U8_TEXTPREP_TOUPPER`).
-const SNAPSHOT_NAME_NORMALIZATION: u64 = 2;
+pub(crate) const SNAPSHOT_NAME_NORMALIZATION: u64 = 2;
 
 /// What a new filesystem has as its parent has it, and keeps in itself from then on
 /// (`zfs_fill_zplprops_impl`, module/zfs/zfs_ioctl.c).
@@ -301,7 +301,7 @@ impl Datasets<'_> {
 
     /// A new filesystem counts space by user, group and project from the start, so it need not be
     /// counted anew (`dmu_objset_create_impl_dnstats`).
-    fn new_objset_flags(&self, head: &Arc<Ds>, objset: &Arc<ObjectSet>, tx: &Tx) {
+    pub(crate) fn new_objset_flags(&self, head: &Arc<Ds>, objset: &Arc<ObjectSet>, tx: &Tx) {
         if objset.kind() != ObjsetKind::Filesystem {
             return;
         }
@@ -416,11 +416,30 @@ impl Datasets<'_> {
             .run(Arc::new(CreateTask {
                 dsl: self.dsl.clone(),
                 name: name.to_owned(),
-                properties: parsed,
+                properties: parsed.clone(),
                 source: Source::Snapshot(origin.to_owned()),
             }))
-            .await
+            .await?;
+        let mut input = NvList::new();
+        input.set("origin", origin);
+        if !parsed.is_empty() {
+            input.set("props", as_nvlist(&parsed));
+        }
+        self.dsl.env().hooks.fulfilled("clone", input);
+        Ok(())
     }
+}
+
+/// Properties as requests of OpenZFS have them.
+fn as_nvlist(properties: &[(String, PropertyValue)]) -> NvList {
+    let mut list = NvList::new();
+    for (name, value) in properties {
+        match value {
+            PropertyValue::Number(number) => list.set(name, *number),
+            PropertyValue::Text(text) => list.set(name, text.as_str()),
+        };
+    }
+    list
 }
 
 /// The number that a property is set to; the last word counts.

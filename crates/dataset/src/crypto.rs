@@ -535,6 +535,16 @@ impl Keys<'_> {
         Ok(())
     }
 
+    /// Whether a new dataset below `parent` is encrypted.
+    pub(crate) async fn is_new_encrypted(
+        &self,
+        parent: &Arc<Dir>,
+        properties: &[(String, PropertyValue)],
+    ) -> Result<bool, DatasetError> {
+        let encryption = self.new_encryption(parent, properties).await?;
+        Ok(matches!(encryption, NewEncryption::Inherited(_)))
+    }
+
     /// Gives a new, empty dataset a key of its own, wrapped with its parent's root's
     /// (`dsl_dataset_create_crypt_sync`). Before anything is written into it.
     pub(crate) async fn encrypt_new(

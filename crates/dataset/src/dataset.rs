@@ -12,8 +12,9 @@ use zil::{LogOwner, LogSettings, SyncMode, Zil};
 use zio::Tx;
 
 use crate::create::{Datasets, kind_of};
-use crate::dsl::DslPool;
+use crate::dsl::{DslPool, slot};
 use crate::features::guid;
+use crate::receive::{ReceiveObstacle, ResumePoint, is_inconsistent};
 use crate::space::{Cost, Room};
 use crate::state::Ds;
 use crate::{DatasetError, DatasetKind, DirtyEstimate, PropertySetting};
@@ -240,10 +241,20 @@ impl DslPool {
     /// Opens a dataset or snapshot. The handle is a hold.
     ///
     /// # Errors
-    /// [`DatasetError::NotFound`], [`DatasetError::KeyNotLoaded`], and of reading.
+    /// [`DatasetError::NotFound`], [`DatasetError::KeyNotLoaded`], [`DatasetError::Receive`] of one
+    /// that is being received, and of reading.
     pub async fn open_dataset(self: &Arc<Self>, name: &str) -> Result<Dataset, DatasetError> {
         let _config = self.config.read().await;
         let dataset = self.directories().resolve(name).await?;
+        if is_inconsistent(&dataset) {
+            return Err(DatasetError::Receive {
+                name: name.to_owned(),
+                obstacle: match dataset.hold_count() {
+                    0 => ReceiveObstacle::Interrupted,
+                    _ => ReceiveObstacle::UnderWay,
+                },
+            });
+        }
         // The hold comes first: a sync task checks it under the lock that we have.
         dataset.hold();
         let handle = Hold {
@@ -259,6 +270,25 @@ impl DslPool {
                 self.datasets().attach(&dataset, objset).await?
             }
         };
+        Ok(Dataset { hold: handle, open })
+    }
+
+    /// Opens a dataset that is received into; it has no log meanwhile.
+    pub(crate) async fn open_receiving(
+        self: &Arc<Self>,
+        object: ObjectId,
+    ) -> Result<Dataset, DatasetError> {
+        let _config = self.config.read().await;
+        let dataset = self.directories().dataset(object).await?;
+        dataset.hold();
+        let handle = Hold {
+            dsl: self.clone(),
+            dataset: dataset.clone(),
+        };
+        let _opening = dataset.opening.lock().await;
+        // The first one who opens it; another receive was refused.
+        let objset = self.datasets().open_objset(&dataset).await?;
+        let open = self.datasets().attach_without_log(&dataset, objset).await?;
         Ok(Dataset { hold: handle, open })
     }
 }
@@ -465,6 +495,17 @@ impl Dataset {
                 }
             }
         }
+    }
+
+    /// Notes how far a receive into it came, with what the group of `tx` has.
+    pub(crate) fn note_received(&self, tx: &Tx, point: ResumePoint) {
+        self.ds().state().received[slot(tx.txg())] = Some(point);
+        // Even where the object set is not dirty otherwise.
+        self.hold
+            .dsl
+            .syncer()
+            .dirty_datasets()
+            .add(tx.txg(), self.ds().clone());
     }
 
     /// Most bytes on disk that changes of txgs which are not on disk yet may come to, as counted

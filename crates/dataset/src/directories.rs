@@ -621,6 +621,7 @@ impl<'a> Directories<'a> {
             user_holds,
             bookmarks,
             dead: Vec::new(),
+            received: [None; 2],
             kind: None,
             is_dirty: false,
             is_gone: false,

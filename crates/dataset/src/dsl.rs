@@ -25,6 +25,7 @@ use crate::create::Datasets;
 use crate::crypto::{KeyStore, Keys};
 use crate::damage::Damage;
 use crate::deadlist::{DeadlistState, Deadlists};
+use crate::delegation::Delegation;
 use crate::destroy::{DestroyState, Destroyer};
 use crate::directories::{Directories, Registry};
 use crate::features::{Features, guid};
@@ -149,6 +150,10 @@ impl DslPool {
     /// Bookmarks.
     pub fn bookmarks(self: &Arc<Self>) -> Bookmarks<'_> {
         Bookmarks { dsl: self }
+    }
+    /// What users other than root may do.
+    pub fn delegation(self: &Arc<Self>) -> Delegation<'_> {
+        Delegation { dsl: self }
     }
     /// Destroying, and freeing in the background.
     pub fn destroyer(self: &Arc<Self>) -> Destroyer<'_> {
@@ -400,12 +405,22 @@ impl DslPool {
     /// Notes in the pool's history that something was asked for and done, with the names that it
     /// was about.
     pub(crate) fn fulfilled(&self, request: &'static str, list: &str, names: &[String]) {
-        let mut about = NvList::new();
-        for name in names {
-            about.push(name.as_str(), NvValue::Boolean);
-        }
         let mut input = NvList::new();
-        input.set(list, about);
+        input.set(list, all_true(names));
         self.env.hooks.fulfilled(request, input);
     }
+
+    /// The same where the names are all that was asked with.
+    pub(crate) fn fulfilled_each(&self, request: &'static str, names: &[String]) {
+        self.env.hooks.fulfilled(request, all_true(names));
+    }
+}
+
+/// A list of names.
+pub(crate) fn all_true(names: &[String]) -> NvList {
+    let mut list = NvList::new();
+    for name in names {
+        list.push(name.as_str(), NvValue::Boolean);
+    }
+    list
 }

@@ -65,6 +65,12 @@ pub enum DatasetError {
         /// The snapshot to roll back to.
         name: String,
     },
+    /// A bookmark's source is no earlier state of the dataset that is to have the bookmark.
+    #[error("source is not an ancestor of the new bookmark's dataset; bookmark it in its own")]
+    NotAncestor {
+        /// The bookmark's full name.
+        name: String,
+    },
     /// The pool has no room for it.
     #[error("'{name}': out of space; free or add some")]
     NoSpace {
@@ -150,6 +156,14 @@ pub enum DatasetError {
     /// The pool is being closed or suspended.
     #[error("the pool is closing or suspended; 'zpool status' says why")]
     Closed,
+    /// A stream cannot be received there.
+    #[error("'{name}': {obstacle}")]
+    Receive {
+        /// Where it was to be received.
+        name: String,
+        /// Why not.
+        obstacle: crate::ReceiveObstacle,
+    },
     /// The same thing may work in the next transaction group.
     #[error("'{name}': the same was just done in this transaction group; try again")]
     Again {

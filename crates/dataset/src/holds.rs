@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::BoxFuture;
-use format::{DslDatasetPhys, ObjectId, ObjectType, names};
+use format::{DslDatasetPhys, NvList, ObjectId, ObjectType, names};
 use object::{ObjectError, SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
 use crate::DatasetError;
-use crate::dsl::DslPool;
+use crate::dsl::{DslPool, all_true};
 use crate::state::Ds;
 use crate::task::{SpaceCheck, SyncTask};
 
@@ -63,6 +63,32 @@ impl Holds<'_> {
                 names: names.to_vec(),
                 tag: tag.to_owned(),
                 release: false,
+                is_temporary: false,
+            }))
+            .await?;
+        let mut held = NvList::new();
+        for name in names {
+            held.set(name, tag);
+        }
+        let mut input = NvList::new();
+        input.set("holds", held);
+        self.dsl.env().hooks.fulfilled("hold", input);
+        Ok(())
+    }
+
+    /// Puts a hold on a snapshot that ends with the import, if it is not released before.
+    ///
+    /// # Errors
+    /// As [`Self::hold`].
+    pub async fn hold_for_now(&self, name: &str, tag: &str) -> Result<(), DatasetError> {
+        self.dsl
+            .tasks()
+            .run(Arc::new(HoldTask {
+                dsl: self.dsl.clone(),
+                names: vec![name.to_owned()],
+                tag: tag.to_owned(),
+                release: false,
+                is_temporary: true,
             }))
             .await
     }
@@ -80,8 +106,15 @@ impl Holds<'_> {
                 names: names.to_vec(),
                 tag: tag.to_owned(),
                 release: true,
+                is_temporary: false,
             }))
-            .await
+            .await?;
+        let mut input = NvList::new();
+        for name in names {
+            input.set(name, all_true(&[tag.to_owned()]));
+        }
+        self.dsl.env().hooks.fulfilled("release", input);
+        Ok(())
     }
 
     /// Tags of the holds on a snapshot, with the seconds since the epoch at which they were set.
@@ -128,6 +161,7 @@ impl Holds<'_> {
         ctx: &SyncContext,
         snapshot: &Arc<Ds>,
         tag: &str,
+        is_temporary: bool,
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         let mut zap = snapshot.phys().user_references;
@@ -141,13 +175,20 @@ impl Holds<'_> {
             .await?
             .add_u64(&tx, tag, self.dsl.now_seconds())
             .await?;
+        if is_temporary {
+            let name = format!("{:x}-{tag}", snapshot.object.get());
+            self.temporary(ctx)
+                .await?
+                .add_u64(&tx, name, self.dsl.now_seconds())
+                .await?;
+        }
         let count = {
             let mut state = snapshot.state();
             state.user_holds += 1;
             state.user_holds
         };
         let name = self.dsl.directories().full_name(snapshot).await?;
-        let text = format!("tag={tag} temp=0 refs={count}");
+        let text = format!("tag={tag} temp={} refs={count}", u8::from(is_temporary));
         self.dsl
             .history(ctx, "hold", name, snapshot.object, text)
             .await
@@ -164,6 +205,10 @@ impl Holds<'_> {
             .await?
             .remove(&tx, tag)
             .await?;
+        if let Some(zap) = self.existing_temporary().await? {
+            let name = format!("{:x}-{tag}", snapshot.object.get());
+            forget(&zap, &tx, name.as_bytes()).await?;
+        }
         let count = {
             let mut state = snapshot.state();
             state.user_holds = state.user_holds.saturating_sub(1);
@@ -221,9 +266,40 @@ impl Holds<'_> {
                     }
                 }
             }
-            zap.remove(&tx, &entry.name).await?;
+            forget(&zap, &tx, &entry.name).await?;
         }
         Ok(())
+    }
+
+    async fn existing_temporary(&self) -> Result<Option<Zap>, DatasetError> {
+        let directory = &self.dsl.directory;
+        match directory.lookup_u64(names::pool::TMP_USERREFS).await? {
+            Some(object) => Ok(Some(Zap::hold(self.dsl.mos(), object.into()).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The list of holds that end with the import (`dsl_pool_user_hold_create_obj`).
+    async fn temporary(&self, ctx: &SyncContext) -> Result<Zap, DatasetError> {
+        if let Some(zap) = self.existing_temporary().await? {
+            return Ok(zap);
+        }
+        let tx = Tx::syncing(ctx.txg);
+        let zap = Zap::create(self.dsl.mos(), &tx, ZapOptions::new(ObjectType::USERREFS)).await?;
+        let name = names::pool::TMP_USERREFS;
+        self.dsl
+            .directory
+            .add_u64(&tx, name, zap.id().get())
+            .await?;
+        Ok(zap)
+    }
+}
+
+/// Removes an entry that need not be there.
+async fn forget(zap: &Zap, tx: &Tx, name: &[u8]) -> Result<(), DatasetError> {
+    match zap.remove(tx, name).await {
+        Err(error) if !error.is_not_found() => Err(error.into()),
+        _ => Ok(()),
     }
 }
 
@@ -232,6 +308,7 @@ struct HoldTask {
     names: Vec<String>,
     tag: String,
     release: bool,
+    is_temporary: bool,
 }
 
 impl HoldTask {
@@ -260,7 +337,10 @@ impl HoldTask {
                     .release_now(ctx, &snapshot, &self.tag)
                     .await?;
             } else {
-                self.dsl.holds().hold_now(ctx, &snapshot, &self.tag).await?;
+                self.dsl
+                    .holds()
+                    .hold_now(ctx, &snapshot, &self.tag, self.is_temporary)
+                    .await?;
             }
         }
         Ok(())

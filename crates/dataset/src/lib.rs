@@ -7,11 +7,13 @@
 //! | [`Datasets`] | `dsl_dataset`, `dmu_objset` | making filesystems, volumes and clones |
 //! | [`Dataset`] | `dsl_dataset`, `dmu_objset` | one open dataset |
 //! | [`Snapshots`] | `dsl_dataset` | taking, renaming, rolling back, promoting |
+//! | [`Receives`] | `dmu_recv` | making a snapshot of what a stream brings |
 //! | [`Destroyer`] | `dsl_destroy`, `dsl_scan` | destroying, and freeing in the background |
 //! | [`Properties`] | `dsl_prop` | properties of datasets: looking, setting |
 //! | [`Keys`] | `dsl_crypt` | keys of encrypted datasets: loading, unloading |
 //! | [`Holds`] | `dsl_userhold` | user holds |
 //! | [`Bookmarks`] | `dsl_bookmark` | bookmarks |
+//! | [`Delegation`] | `dsl_deleg` | what users other than root may do |
 //! | [`Logs`] | ZIL | intent logs of all datasets: claiming, closing |
 //! | [`Damage`] | `spa_errlog` | which datasets have a damaged block |
 //! | [`Tasks`] | `dsl_synctask` | changes of the pool's own state, queued and run |
@@ -35,11 +37,13 @@
 
 mod account;
 mod bookmark;
+mod bookmark_create;
 mod create;
 mod crypto;
 mod damage;
 mod dataset;
 mod deadlist;
+mod delegation;
 mod destroy;
 mod directories;
 mod dsl;
@@ -55,6 +59,7 @@ pub mod name;
 mod promote;
 pub mod props;
 pub mod range_lock;
+mod receive;
 mod remaps;
 mod rename;
 mod rollback;
@@ -67,12 +72,17 @@ mod stored;
 mod sync;
 mod task;
 mod tasks;
+mod token;
 
 pub use bookmark::{BookmarkInfo, Bookmarks};
+pub use bookmark_create::NewBookmark;
 pub use create::Datasets;
 pub use crypto::{KeyFormat, KeyInfo, Keys};
 pub use damage::{Damage, DamagedIn, block_of};
 pub use dataset::{Dataset, DatasetSettings};
+pub use delegation::{
+    Credentials, Delegation, Grant, GrantChange, Grantee, Grants, permission_name,
+};
 pub use destroy::Destroyer;
 pub use directories::Directories;
 pub use dsl::{CreateParams, DslEnvironment, DslPool, ObjsetInit};
@@ -82,8 +92,10 @@ pub use holds::Holds;
 pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
 pub use logs::{LogClaim, Logs};
 pub use props::{PropertySetting, PropertySource, PropertyValue};
+pub use receive::{Finisher, ReceiveObstacle, ReceiveTarget, Receives, Receiving, ResumePoint};
 pub use snapshot::Snapshots;
 pub use stored::{Properties, check_new_properties, check_root_properties, check_root_space};
 pub use sync::Syncer;
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};
 pub use tasks::Tasks;
+pub use token::ResumeToken;

@@ -117,7 +117,9 @@ impl Properties<'_> {
                 source,
             })
         };
-        if let Some(since) = name.strip_prefix("written@") {
+        if let Some(since) = name.strip_prefix("written")
+            && since.starts_with(['@', '#'])
+        {
             let bytes = self.written_since(dataset, since).await?;
             return Ok(setting(
                 name,
@@ -245,14 +247,13 @@ impl Properties<'_> {
             ),
             "snapshot_count" => number(self.counted(&dir, names::directory::SNAPSHOT_COUNT).await?),
             "snapshots_changed" => self.snapshots_changed(&dir).await.map(Some),
-            "mounted"
-            | "receive_resume_token"
-            | "redact_snaps"
-            | "encryptionroot"
-            | "useraccounting"
-            | "keyguid"
-            | "ivsetguid"
-            | "redacted" => Ok(Some(None)),
+            "receive_resume_token" if is_snapshot => Ok(Some(None)),
+            "receive_resume_token" => {
+                let name = self.dsl.directories().full_name(dataset).await?;
+                text(self.dsl.receives().token(&name).await?)
+            }
+            "mounted" | "redact_snaps" | "encryptionroot" | "useraccounting" | "keyguid"
+            | "ivsetguid" | "redacted" => Ok(Some(None)),
             "keystatus" => Ok(Some(None)),
             "pbkdf2iters" => number(0),
             "volsize" | "volblocksize" => Ok(Some(self.volume_property(dataset, name).await?)),
@@ -339,16 +340,54 @@ impl Properties<'_> {
         Ok(total.max(0) as u64)
     }
 
-    async fn written_since(&self, dataset: &Arc<Ds>, since: &str) -> Result<u64, DatasetError> {
-        let older = if since.contains('@') {
-            self.dsl.directories().resolve(since).await?
-        } else {
-            let head = dataset.dir().full_name(&self.dsl.pool_name());
-            self.dsl
-                .directories()
-                .resolve(&format!("{head}@{since}"))
+    /// The same since the snapshot that a bookmark was made of
+    /// (`dsl_dataset_space_written_bookmark`).
+    async fn written_since_bookmark(
+        &self,
+        name: &str,
+        dataset: &Arc<Ds>,
+    ) -> Result<u64, DatasetError> {
+        let bookmarks = self.dsl.bookmarks();
+        let (of, entry) = bookmarks.entry(name).await?;
+        let txg = entry.creation_txg();
+        let newer = dataset.phys();
+        let is_earlier = !newer.is_snapshot() || txg < newer.creation_txg;
+        if !is_earlier || !bookmarks.is_before(&dataset.dir(), &of.dir(), txg).await? {
+            return Err(DatasetError::NotAncestor {
+                name: name.to_owned(),
+            });
+        }
+        if !entry.counts_freed() {
+            return Err(DatasetError::Unsupported {
+                name: name.to_owned(),
+                what: "what was written since a bookmark without feature bookmark_written".into(),
+            });
+        }
+        let mut total = newer.referenced_bytes as i64 - entry.phys.referenced_bytes as i64
+            + entry.phys.referenced_freed_before_next_bytes as i64;
+        let mut phys = newer;
+        while phys.previous_snapshot_txg > txg {
+            total += crate::deadlist::Deadlist::open(self.dsl.mos(), phys.deadlist)
                 .await?
+                .space_range(self.dsl, format::Txg::ZERO, txg)
+                .await?
+                .used;
+            let previous = phys.previous_snapshot;
+            phys = self.dsl.directories().dataset(previous).await?.phys();
+        }
+        Ok(total.max(0) as u64)
+    }
+
+    /// What was written since `@SNAPSHOT` or `#BOOKMARK`; a full name may stand behind either.
+    async fn written_since(&self, dataset: &Arc<Ds>, since: &str) -> Result<u64, DatasetError> {
+        let full_name = match since[1..].contains(['@', '#']) {
+            true => since[1..].to_owned(),
+            false => format!("{}{since}", dataset.dir().full_name(&self.dsl.pool_name())),
         };
+        if full_name.contains('#') {
+            return self.written_since_bookmark(&full_name, dataset).await;
+        }
+        let older = self.dsl.directories().resolve(&full_name).await?;
         self.written_between(&older, dataset).await
     }
 

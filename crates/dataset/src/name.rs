@@ -38,6 +38,32 @@ pub fn check_name(name: &str) -> Result<(), DatasetError> {
     }
 }
 
+/// Checks a full name of a bookmark, `POOL/DATASET#NAME` (`bookmark_namecheck`).
+///
+/// # Errors
+///
+/// [`DatasetError::InvalidName`].
+pub fn check_bookmark_name(name: &str) -> Result<(), DatasetError> {
+    let as_snapshot = match name.split_once('#') {
+        Some((head, short)) if !head.contains('@') && !short.contains('#') => {
+            format!("{head}@{short}")
+        }
+        _ => {
+            return Err(DatasetError::InvalidName {
+                name: name.to_owned(),
+                reason: "a bookmark's name has one '#' delimiter".into(),
+            });
+        }
+    };
+    match name_fault(&as_snapshot) {
+        None => Ok(()),
+        Some(reason) => Err(DatasetError::InvalidName {
+            name: name.to_owned(),
+            reason,
+        }),
+    }
+}
+
 fn name_fault(name: &str) -> Option<String> {
     if name.len() >= NAME_MAX_BYTES {
         return Some("name is too long".into());

@@ -9,6 +9,7 @@ use object::{SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
 use crate::DatasetError;
+use crate::bookmark::Bookmarks;
 use crate::dsl::DslPool;
 use crate::snapshot::Snapshots;
 use crate::state::{Ds, Space};
@@ -151,21 +152,6 @@ impl Snapshots<'_> {
         let (dir, odd) = (clone.dir(), origin.dir());
         let oldest_of_clone = parts.of_clone.last().unwrap_or(clone).clone();
         let old_next = origin.phys().next_snapshot;
-        let moved_bookmarks = {
-            let origin_txg = origin.phys().creation_txg;
-            origin_head
-                .state()
-                .bookmarks
-                .entries()
-                .iter()
-                .any(|entry| entry.creation_txg() <= origin_txg)
-        };
-        if moved_bookmarks {
-            return Err(DatasetError::corrupt(
-                clone.object,
-                "bookmarks came up between check and promotion",
-            ));
-        }
 
         origin.change(|state| state.phys.next_snapshot = oldest_of_clone.object);
         let next_clones = origin.phys().next_clones;
@@ -211,6 +197,16 @@ impl Snapshots<'_> {
         }
         let dir_clones = dir.state().phys.clones;
         self.move_clone(ctx, ObjectId::ZERO, Some(dir_clones), origin_head.object)
+            .await?;
+
+        let until = origin.phys().creation_txg;
+        self.dsl
+            .bookmarks()
+            .give(ctx, origin_head, clone, until)
+            .await?;
+        self.dsl
+            .bookmarks()
+            .next_changed(ctx, clone, origin)
             .await?;
 
         for snapshot in &parts.shared {
@@ -279,10 +275,6 @@ impl Snapshots<'_> {
             },
         );
         origin.change(|state| state.phys.unique_bytes = amounts.origin_unique);
-        self.dsl
-            .bookmarks()
-            .next_changed(ctx, clone, origin)
-            .await?;
         self.dsl.deadlists().remove_livelist(ctx, &dir).await?;
         self.dsl.deadlists().remove_livelist(ctx, &odd).await?;
         self.dsl
@@ -363,19 +355,14 @@ impl PromoteTask {
                 return Err(DatasetError::Exists { name: full_name });
             }
         }
-        let origin_txg = parts.origin.phys().creation_txg;
-        if parts
-            .origin_head
-            .state()
-            .bookmarks
-            .entries()
-            .iter()
-            .any(|entry| entry.creation_txg() <= origin_txg)
-        {
-            return Err(DatasetError::Unsupported {
-                name: self.name.clone(),
-                what: "promoting while the origin has bookmarks".into(),
-            });
+        // Bookmarks of what the clone gets move along, and their names must be free too.
+        let until = parts.origin.phys().creation_txg;
+        for bookmark in Bookmarks::names_until(&parts.origin_head, until) {
+            let full_name = format!("{}#{bookmark}", self.name);
+            crate::name::check_bookmark_name(&full_name)?;
+            if parts.clone.state().bookmarks.find(&bookmark).is_some() {
+                return Err(DatasetError::Exists { name: full_name });
+            }
         }
         dsl.keys()
             .check_promote_encrypted(&parts.clone.dir(), &parts.origin.dir())

@@ -20,7 +20,7 @@ const CLONE_NAME: &str = "%rollback";
 
 impl Snapshots<'_> {
     /// Swaps what a head and a clone of its previous snapshot refer to.
-    async fn swap_clone(
+    pub(crate) async fn swap_clone(
         &self,
         ctx: &SyncContext,
         clone: &Arc<Ds>,

@@ -10,7 +10,7 @@ use crate::create::kind_of;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::info::PropertyChange;
-use crate::props::Kinds;
+use crate::props::{Kinds, ValueKind, find};
 use crate::settings::dedup_of;
 use crate::stored::{Properties, check_settable, check_together, parse_setting};
 use crate::task::{SpaceCheck, SyncTask};
@@ -104,6 +104,94 @@ impl Properties<'_> {
         }
         check_feature(dataset, property, number, |needs| {
             self.dsl.features().is_enabled(needs)
+        })
+    }
+}
+
+impl Properties<'_> {
+    /// Sets what a receive brought, in place of what an earlier one brought: values count where
+    /// nothing is set locally (`dsl_props_set` with `ZPROP_SRC_RECEIVED`). What a dataset has no
+    /// use
+    /// for, or cannot have here, is left out; its names are answered.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`], and of writing.
+    pub async fn receive(
+        &self,
+        name: &str,
+        values: &[(String, PropertyValue)],
+    ) -> Result<Vec<String>, DatasetError> {
+        let kinds = {
+            let _config = self.dsl.config.read().await;
+            let dataset = self.dsl.directories().resolve(name).await?;
+            match dataset.is_snapshot() {
+                true => Kinds::SNAPSHOT,
+                false => kind_of(self.dsl.directories().objset_kind(&dataset).await?).kinds(),
+            }
+        };
+        let (mut taken, mut left_out) = (Vec::new(), Vec::new());
+        for (property, value) in values {
+            let is_known = match find(property) {
+                None => crate::props::is_user_property(property),
+                Some(native) => {
+                    let is_of_type = matches!(
+                        (native.kind, value),
+                        (ValueKind::Text, PropertyValue::Text(_))
+                            | (
+                                ValueKind::Number | ValueKind::Index(_),
+                                PropertyValue::Number(_)
+                            )
+                    );
+                    let needs = value.number().unwrap_or(0);
+                    kinds != Kinds::SNAPSHOT
+                        && is_of_type
+                        && check_settable(property, kinds, false).is_ok()
+                        && !matches!(
+                            property.as_str(),
+                            "version" | "volsize" | "keylocation" | "keyformat" | "encryption"
+                        )
+                        && self.check_feature_of(name, property, needs).is_ok()
+                }
+            };
+            match is_known {
+                true => taken.push((property.clone(), value.clone())),
+                false => left_out.push(property.clone()),
+            }
+        }
+        let task = ReceivedTask {
+            dsl: self.dsl.clone(),
+            name: name.to_owned(),
+            values: taken,
+        };
+        self.dsl.tasks().run(Arc::new(task)).await?;
+        Ok(left_out)
+    }
+}
+
+struct ReceivedTask {
+    dsl: Arc<DslPool>,
+    name: String,
+    values: Vec<(String, PropertyValue)>,
+}
+
+impl SyncTask for ReceivedTask {
+    fn name(&self) -> &'static str {
+        "set received properties"
+    }
+    fn space_check(&self) -> SpaceCheck {
+        SpaceCheck::Reserved
+    }
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async { self.dsl.directories().resolve(&self.name).await.map(|_| ()) })
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async {
+            let dataset = self.dsl.directories().resolve(&self.name).await?;
+            self.dsl
+                .properties()
+                .store_received(ctx, &dataset, &self.values)
+                .await?;
+            self.dsl.properties().refresh_open(&dataset.dir()).await
         })
     }
 }

@@ -18,6 +18,7 @@ use zio::Pipeline;
 use crate::bookmark::SnapshotBookmarks;
 use crate::dataset::OpenState;
 use crate::deadlist::Deadlist;
+use crate::receive::ResumePoint;
 
 /// Space in bytes: allocated (deflated), compressed and uncompressed. May be a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -346,6 +347,8 @@ pub(crate) struct DsState {
     pub bookmarks: SnapshotBookmarks,
     /// Blocks that died in this pass and go to the deadlist.
     pub dead: Vec<BlockPointer>,
+    /// How far a receive into it came, by parity of the txg that has what was received.
+    pub received: [Option<ResumePoint>; 2],
     /// What its object set holds, once known.
     pub kind: Option<ObjsetKind>,
     pub is_dirty: bool,

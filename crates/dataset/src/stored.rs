@@ -349,6 +349,52 @@ impl Properties<'_> {
             .await
     }
 
+    /// Stores what a receive brought in place of what an earlier one brought, in syncing context.
+    /// Snapshots keep theirs as if they were set.
+    pub(crate) async fn store_received(
+        &self,
+        ctx: &SyncContext,
+        dataset: &Arc<Ds>,
+        values: &[(String, PropertyValue)],
+    ) -> Result<(), DatasetError> {
+        if dataset.is_snapshot() {
+            for (name, value) in values {
+                self.change_property(ctx, dataset, name, Some(value))
+                    .await?;
+            }
+            return Ok(());
+        }
+        let tx = Tx::syncing(ctx.txg);
+        let dir = dataset.dir();
+        let zap = dir.state().phys.properties;
+        let zap = Zap::hold(self.dsl.mos(), zap).await?;
+        let mut changed: Vec<String> = Vec::new();
+        for entry in zap.all().await? {
+            let stored = String::from_utf8_lossy(&entry.name).into_owned();
+            if let Some(name) = stored.strip_suffix(RECEIVED)
+                && !values.iter().any(|(kept, _)| kept == name)
+            {
+                remove_if_there(&zap, &tx, &stored).await?;
+                changed.push(name.to_owned());
+            }
+        }
+        zap.update_u64(&tx, "$hasrecvd", 0).await?;
+        for (name, value) in values {
+            zap.update(&tx, format!("{name}{RECEIVED}"), to_zap(value))
+                .await?;
+            changed.push(name.clone());
+        }
+        for name in changed {
+            if zap.lookup(&name).await?.is_some() {
+                continue;
+            }
+            let number = self.own_number(&dir, &name).await?;
+            self.property_took_effect(ctx, dataset, &dir, &name, number, number != 0)
+                .await?;
+        }
+        Ok(())
+    }
+
     async fn property_took_effect(
         &self,
         ctx: &SyncContext,

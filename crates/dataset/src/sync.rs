@@ -205,6 +205,7 @@ impl<'a> Syncer<'a> {
                 .insert(self.dsl, ctx, &dead)
                 .await?;
         }
+        self.dsl.receives().save(ctx, head).await?;
         self.dsl.bookmarks().save(ctx, head).await?;
         self.dsl
             .deadlists()

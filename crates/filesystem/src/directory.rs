@@ -32,6 +32,23 @@ impl Filesystem {
         cookie: u64,
         count_max: usize,
     ) -> Result<Vec<DirEntry>> {
+        let found = self.peek_directory(ino, cookie, count_max).await?;
+        let _entered = self.enter().await?;
+        let node = self.node(ino).await?;
+        self.accessed(&node);
+        Ok(found)
+    }
+
+    /// [`Self::read_directory`] for the server itself, which does not count as an access.
+    ///
+    /// # Errors
+    /// As [`Self::read_directory`].
+    pub async fn peek_directory(
+        &self,
+        ino: u64,
+        cookie: u64,
+        count_max: usize,
+    ) -> Result<Vec<DirEntry>> {
         let _entered = self.enter().await?;
         let node = self.node(ino).await?;
         let zap = node.entries()?;
@@ -68,7 +85,6 @@ impl Filesystem {
                 next_cookie: to_cookie(entry.next),
             });
         }
-        self.accessed(&node);
         Ok(found)
     }
 

@@ -26,6 +26,12 @@ pub enum FsError {
         /// The directory.
         ino: u64,
     },
+    /// Something is in use.
+    #[error("{ino} is in use; end what uses it, then try again")]
+    Busy {
+        /// The object.
+        ino: u64,
+    },
     /// A directory is needed.
     #[error("object {ino} is not a directory; use a path whose middle parts are directories")]
     NotDirectory {
@@ -168,6 +174,7 @@ pub mod errno {
     pub const ENOENT: i32 = 2;
     pub const EIO: i32 = 5;
     pub const ENXIO: i32 = 6;
+    pub const EBUSY: i32 = 16;
     pub const EEXIST: i32 = 17;
     pub const EXDEV: i32 = 18;
     pub const ENOTDIR: i32 = 20;
@@ -254,6 +261,7 @@ impl FsError {
             Self::NotFound { .. } => ENOENT,
             Self::Stale { .. } => ESTALE,
             Self::Exists { .. } => EEXIST,
+            Self::Busy { .. } => EBUSY,
             Self::NotDirectory { .. } => ENOTDIR,
             Self::IsDirectory { .. } => EISDIR,
             Self::NotEmpty { .. } => ENOTEMPTY,

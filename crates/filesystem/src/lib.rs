@@ -49,6 +49,7 @@ mod salvage;
 mod share;
 mod types;
 mod unlinked;
+mod upgrade;
 mod xattr;
 mod znode;
 

@@ -31,6 +31,7 @@ mod nvlist;
 mod objset;
 mod sa;
 mod spacemap;
+pub mod stream;
 mod uberblock;
 mod vdev;
 mod words;

@@ -48,6 +48,7 @@ pub const TARGETS: &[Target] = &[
     target("gzip", gzip),
     target("zstd", zstd),
     target("iscsi", iscsi),
+    target("stream", stream),
     target("nfs_records", nfs_records),
     target("nfs_arguments", nfs_arguments),
     target("sharenfs", sharenfs),
@@ -61,6 +62,23 @@ fn nvlist(data: &[u8]) {
     if let Ok((list, length)) = NvList::decode_prefix(data) {
         assert!(length <= data.len());
         let _ = list.to_string();
+    }
+}
+
+fn stream(data: &[u8]) {
+    use format::stream::{RECORD_BYTES, Record, stream_endian};
+    for record in data.as_chunks::<RECORD_BYTES>().0 {
+        let _ = stream_endian(record);
+        for endian in ENDIANS {
+            let Ok(decoded) = Record::decode(record, endian) else {
+                continue;
+            };
+            let payload = decoded.payload_bytes();
+            if payload.is_ok() {
+                let again = Record::decode(&decoded.encode_as(endian), endian);
+                assert_eq!(again.as_ref(), Ok(&decoded));
+            }
+        }
     }
 }
 

@@ -28,8 +28,18 @@ pub(crate) fn swap_words(object_type: ObjectType, bytes: &mut [u8]) {
     }
 }
 
+/// A bonus of this type, as a machine of byte order `endian` has it, in our byte order.
+pub fn bonus_to_native(bonus_type: ObjectType, bytes: &mut [u8], endian: Endian) {
+    if endian == Endian::Big {
+        swap_words(bonus_type, bytes);
+    }
+}
+
 /// A level-0 block of an object of this type in our byte order.
-pub(crate) fn to_native(
+///
+/// # Errors
+/// [`FormatError`] of a ZAP or dnodes that are damaged.
+pub fn to_native(
     object_type: ObjectType,
     data: Bytes,
     endian: Endian,

@@ -52,6 +52,8 @@ pub struct ObjectInfo {
     pub levels: u8,
     /// 512-byte slots of its dnode.
     pub slots: u8,
+    /// Block pointers in its dnode.
+    pub pointers: u8,
     /// Number of its last data block.
     pub max_block_id: u64,
     /// Space used as of the last sync, in bytes, indirect blocks included.
@@ -152,6 +154,7 @@ impl Object {
             indirect_block_shift: meta.indirect_shift,
             levels: state.tree.levels.max(meta.levels_needed()),
             slots: meta.slots,
+            pointers: meta.pointers,
             max_block_id: meta.max_block,
             used_bytes: state.used_bytes,
             has_spill: meta.has_spill,
@@ -170,7 +173,11 @@ impl Object {
     }
 
     /// Changes the meta in `tx`.
-    fn change_meta<T>(&self, tx: &Tx, change: impl FnOnce(&mut Meta) -> Result<T>) -> Result<T> {
+    pub(crate) fn change_meta<T>(
+        &self,
+        tx: &Tx,
+        change: impl FnOnce(&mut Meta) -> Result<T>,
+    ) -> Result<T> {
         self.set.note_dirty(tx.txg());
         let mut state = self.dnode.lock();
         let mut meta = state.meta_at(tx.txg()).clone();
@@ -221,7 +228,7 @@ impl Object {
         })
     }
 
-    fn put_bonus(&self, meta: &mut Meta, bonus: Bytes) -> Result<()> {
+    pub(crate) fn put_bonus(&self, meta: &mut Meta, bonus: Bytes) -> Result<()> {
         let room = meta.bonus_room(meta.has_spill);
         if meta.has_spill && !meta.has_spill_room() {
             return Err(ObjectError::TooBig {

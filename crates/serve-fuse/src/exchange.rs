@@ -113,7 +113,7 @@ impl Exchange {
         let kept = self.on_the_way(&live).await;
         for directory in directories {
             let mut cookie = 0;
-            while let Ok(entries) = live.read_directory(directory, cookie, ENTRIES).await {
+            while let Ok(entries) = live.peek_directory(directory, cookie, ENTRIES).await {
                 let Some(last) = entries.last() else { break };
                 cookie = last.next_cookie;
                 for entry in entries {

@@ -31,6 +31,7 @@ use crate::convert::{self, caller, errno};
 use crate::listing::{control_attributes, list, list_plus, no_attributes};
 use crate::nodes::{self, File, Nodes, Target};
 use crate::seek::seek;
+use crate::snapdir::is_snapdir;
 use crate::task::{Runner, run, run_sized};
 
 const ENTRY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -113,7 +114,12 @@ impl Handler {
     }
 
     /// Answers with an entry of a control directory.
-    async fn reply_control(nodes: &Nodes, of: ControlNode, name: &OsStr, reply: ReplyEntry) {
+    pub(crate) async fn reply_control(
+        nodes: &Nodes,
+        of: ControlNode,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
         match nodes.control().lookup(of, name.as_bytes()).await {
             Ok(ControlEntry::Node(found)) => {
                 let told = nodes.control().attributes(found).await;
@@ -381,6 +387,9 @@ impl fuser::Filesystem for Handler {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        if is_snapdir(parent) {
+            return self.make_snapshot(request, name, reply);
+        }
         let (caller, name) = (caller(request, umask), name.to_owned());
         on_file!(
             self,
@@ -404,7 +413,10 @@ impl fuser::Filesystem for Handler {
         );
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if is_snapdir(parent) {
+            return self.remove_snapshot(request, name, reply);
+        }
         let name = name.to_owned();
         on_file!(
             self,
@@ -439,7 +451,7 @@ impl fuser::Filesystem for Handler {
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -447,6 +459,10 @@ impl fuser::Filesystem for Handler {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        if is_snapdir(parent) {
+            let to = (new_parent, new_name);
+            return self.rename_snapshot(request, name, to, flags, reply);
+        }
         let mode = match flags {
             flags if flags.is_empty() => RenameMode::Replace,
             RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,

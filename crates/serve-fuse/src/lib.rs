@@ -41,6 +41,7 @@ mod mountinfo;
 mod nodes;
 mod readers;
 mod seek;
+mod snapdir;
 mod task;
 mod zvol;
 

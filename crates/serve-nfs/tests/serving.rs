@@ -625,6 +625,9 @@ async fn snapshots_are_seen_as_they_were_taken() {
     assert_eq!(client.write(&ROOT, &old, 0, b"x", 0).await.0, ROFS);
     assert_eq!(client.create(&ROOT, &one, b"x", 1).await, Err(ROFS));
     assert_eq!(client.create(&ROOT, &snapshots, b"x", 1).await, Err(ROFS));
+    // What is there for Samba is not for clients.
+    let shadow = client.lookup(&ROOT, &zfs, b"shadow").await;
+    assert_eq!(shadow.map(drop), Err(NOENT));
     assert_eq!(client.create(&ROOT, &root, b".zfs", 1).await, Err(EXIST));
     assert_eq!(client.remove(&ROOT, &root, b".zfs", 13).await, PERM);
     let (above, _) = client.lookup(&ROOT, &one, b"..").await.expect("found");

@@ -1,10 +1,15 @@
 //! The `zfs` command line (zfs(8)).
 
+mod allow;
+mod diff;
 pub mod keys;
 mod list;
 mod project;
+mod receive;
 mod rewrite;
+mod snapshots;
 mod space;
+mod upgrade;
 mod values;
 
 use anyhow::bail;
@@ -61,6 +66,29 @@ enum Command {
     Snapshot(Snapshot),
     /// Return a filesystem or volume to a snapshot
     Rollback(Rollback),
+    /// Make a clone of a snapshot
+    Clone(snapshots::Clone),
+    /// Make a clone the origin of what it was cloned from
+    Promote(snapshots::Promote),
+    /// Make a bookmark of a snapshot or a bookmark
+    Bookmark(snapshots::Bookmark),
+    /// Keep snapshots from being destroyed
+    Hold(snapshots::Holding),
+    /// Take holds off snapshots
+    Release(snapshots::Holding),
+    /// Give permissions on a dataset, or tell which there are
+    Allow(allow::Allow),
+    /// Take permissions on a dataset away
+    Unallow(allow::Unallow),
+    /// Tell what changed between snapshots, or since one
+    #[command(disable_help_flag = true)]
+    Diff(diff::Diff),
+    /// Raise the versions of filesystems, or list those of older ones
+    Upgrade(upgrade::Upgrade),
+    /// Wait until a filesystem has freed what was removed from it
+    Wait(upgrade::Wait),
+    /// Not supported: there are no scripts here
+    Program(upgrade::Program),
     /// Rename a dataset or snapshot
     Rename(Rename),
     /// Tell what users use of a filesystem
@@ -73,6 +101,9 @@ enum Command {
     Project(project::Project),
     /// Write files again as they are, to other places and with the properties of now
     Rewrite(rewrite::Rewrite),
+    /// Make snapshots of streams
+    #[command(alias = "recv", disable_help_flag = true)]
+    Receive(receive::Receive),
     /// List holds on snapshots
     Holds(space::Holds),
     /// Print the version
@@ -317,7 +348,19 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Projectspace(space) => space.run(client),
         Command::Project(project) => project.run(client),
         Command::Rewrite(rewrite) => rewrite.run(client),
+        Command::Receive(receive) => receive.run(client, typed),
         Command::Holds(holds) => holds.run(client),
+        Command::Clone(clone) => clone.run(client, typed),
+        Command::Promote(promote) => promote.run(client, typed),
+        Command::Bookmark(bookmark) => bookmark.run(client, typed),
+        Command::Hold(holding) => holding.hold(client, typed),
+        Command::Release(holding) => holding.release(client, typed),
+        Command::Allow(allow) => allow.run(client, typed),
+        Command::Unallow(unallow) => unallow.run(client, typed),
+        Command::Diff(diff) => diff.run(client),
+        Command::Upgrade(upgrade) => upgrade.run(client, typed),
+        Command::Wait(wait) => wait.run(client),
+        Command::Program(program) => program.run(),
         Command::Version(version) => version.run("zfs"),
         Command::LoadKey(load) => load.run(client),
         Command::UnloadKey(unload) => unload.run(client),

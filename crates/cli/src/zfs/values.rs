@@ -50,7 +50,7 @@ fn kind(property: &str) -> Kind {
         name if is_default_quota(name) => Kind::Size,
         name if name.contains("objused@") => Kind::Count,
         name if name.contains("objquota@") => Kind::CountOrNone,
-        name if name.contains("used@") || name.starts_with("written@") => Kind::Size,
+        name if name.contains("used@") || is_written_since(name) => Kind::Size,
         name if name.contains("quota@") => Kind::SizeOrNone,
         _ => Kind::Text,
     }
@@ -64,6 +64,12 @@ pub fn is_default_quota(property: &str) -> bool {
     matches!(kind, Some("user" | "group" | "project"))
 }
 
+/// Whether it is `written@SNAPSHOT` or `written#BOOKMARK`.
+fn is_written_since(property: &str) -> bool {
+    let rest = property.strip_prefix("written");
+    rest.is_some_and(|rest| rest.starts_with(['@', '#']))
+}
+
 /// Whether the column stands at the right in `zfs list`.
 pub fn is_number(property: &str) -> bool {
     match dataset::props::find(property) {
@@ -75,8 +81,7 @@ pub fn is_number(property: &str) -> bool {
 /// Whether there is a property of this name: native, of users, or of what an owner uses and may
 /// use.
 pub fn is_known(property: &str) -> bool {
-    const OWNERS: [&str; 13] = [
-        "written@",
+    const OWNERS: [&str; 12] = [
         "userused@",
         "userquota@",
         "userobjused@",
@@ -93,6 +98,7 @@ pub fn is_known(property: &str) -> bool {
     property == "name"
         || property.contains(':')
         || is_default_quota(property)
+        || is_written_since(property)
         || OWNERS.iter().any(|prefix| property.starts_with(prefix))
         || dataset::props::find(property).is_some()
 }

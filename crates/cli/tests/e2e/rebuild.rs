@@ -2,7 +2,8 @@
 
 use crate::harness::{Server, can_mount, run, zdb_is_clean};
 
-/// Goal: `zpool attach -s` and `replace -s` do what OpenZFS's do, and are refused and told of in its
+/// Goal: `zpool attach -s` and `replace -s` do what OpenZFS's do, and are refused and told of in
+/// its
 /// words.
 #[test]
 fn devices_are_rebuilt_sequentially() {

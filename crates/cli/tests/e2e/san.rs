@@ -97,7 +97,8 @@ fn reservations_outlive_the_server_and_move_with_the_pool() {
     zdb_is_clean(&server.path("disks"), "tank");
 }
 
-/// What is stored in a volume's first 4 MiB: random enough that blocks are not compressed into their
+/// What is stored in a volume's first 4 MiB: random enough that blocks are not compressed into
+/// their
 /// pointers.
 fn pattern() -> Vec<u8> {
     let mut word = 0x9e37_79b9u32;
@@ -148,8 +149,10 @@ fn copy(server: &Server, initiator: &mut Initiator, to: &str, count: u16, lba: u
     initiator.does(&cdb, 0, &list);
 }
 
-/// Goal: what was cloned between volumes, and is in the intent log only, is there when OpenZFS imports
-/// the pool of a server that was killed; it finds nothing to complain of, and neither do we after it.
+/// Goal: what was cloned between volumes, and is in the intent log only, is there when OpenZFS
+/// imports
+/// the pool of a server that was killed; it finds nothing to complain of, and neither do we after
+/// it.
 #[test]
 fn openzfs_takes_clones_between_volumes_from_the_log() {
     if !can_mount() {
@@ -385,7 +388,8 @@ impl Cable {
     }
 }
 
-/// Goal: Linux sees one disk by two portals, takes another one at every request, and goes on where one
+/// Goal: Linux sees one disk by two portals, takes another one at every request, and goes on where
+/// one
 /// is cut in the middle of writing.
 /// Method: dm-multipath with round-robin, set up by hand: the peer has no path checkers.
 #[test]

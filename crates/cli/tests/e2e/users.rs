@@ -183,6 +183,149 @@ fn every_user_looks_and_none_but_root_changes() {
     );
 }
 
+/// Goal: permissions let a user do what they say, where they say, and nothing else; they are told
+/// as OpenZFS tells them, and stored as it stores them. Method: each kind of grantee and scope, and
+/// the requests that need them, as user nobody; zdb.
+#[test]
+fn permissions_let_users_do_what_they_say() {
+    if !can_be_others() {
+        return;
+    }
+    let server = Server::start();
+    let program = program(&server);
+    let disks = server.disks(1, 256 << 20);
+    let mount = server.text("mnt");
+    server.ok(&format!("zpool create -m {mount} tank {}", disks[0]));
+    for name in ["a", "a/b", "o"] {
+        server.ok(&format!("zfs create tank/{name}"));
+    }
+    let may = |words: &str| {
+        let output = as_nobody(&server, &program, words);
+        assert!(output.status.success(), "{words}: {}", text_of(&output));
+    };
+    let may_not = |words: &str| {
+        let output = as_nobody(&server, &program, words);
+        let text = text_of(&output);
+        let denied = text.contains("permission denied");
+        assert!(!output.status.success() && denied, "{words}: {text}");
+    };
+    may_not("zfs snapshot tank/a@1");
+    server.ok("zfs allow -l nobody snapshot tank/a");
+    may("zfs snapshot tank/a@1");
+    may_not("zfs snapshot -r tank/a@2");
+    may_not("zfs snapshot tank/a/b@1");
+    may_not("zfs snapshot -o a:b=c tank/a@2");
+    server.ok("zfs allow -d everyone snapshot,userprop,hold,release,mount tank/a");
+    may("zfs snapshot tank/a/b@1");
+    may("zfs set a:b=c tank/a/b");
+    may_not("zfs set a:b=c tank/a");
+    may_not("zfs set compression=off tank/a/b");
+    may_not("zfs set millpond:iscsi=on tank/a/b");
+    may("zfs hold keep tank/a/b@1");
+    may_not("zfs hold keep tank/a@1");
+    may("zfs release keep tank/a/b@1");
+    may_not("zfs destroy tank/a/b@1");
+
+    // A set, of which another one is a part, for a group.
+    server.ok("zfs allow -s @more destroy,create,clone tank");
+    server.ok("zfs allow -s @all @more,compression,rename,rollback,bookmark,promote tank");
+    server.ok("zfs allow -g 65534 @all,mount tank/a");
+    server.ok("zfs allow -c canmount,diff tank/a");
+    may("zfs set compress=zstd tank/a/b");
+    may("zfs bookmark tank/a/b@1 tank/a/b#1");
+    may("zfs rollback tank/a/b@1");
+    may("zfs destroy tank/a/b#1");
+    may("zfs create tank/a/new");
+    may("zfs set canmount=noauto tank/a/new");
+    may_not("zfs set canmount=noauto tank/a/b");
+    // What a user makes is theirs, and not mounted: where, root says.
+    let shown = server.ok("zfs get -H -o value mounted tank/a/new");
+    assert_eq!(shown, "no\n");
+    server.ok("zfs mount tank/a/new");
+    let owner = std::fs::metadata(format!("{mount}/a/new")).expect("its root");
+    assert_eq!((owner.uid(), owner.gid()), (65534, 65534));
+    may("zfs clone tank/a/b@1 tank/a/clone");
+    may_not("zfs clone tank/a/b@1 tank/o/clone");
+    may("zfs promote tank/a/clone");
+    may("zfs rename tank/a/clone tank/a/other");
+    may_not("zfs rename tank/a/other tank/o/other");
+    may_not("zfs destroy -R tank/a/b");
+    may_not("zfs mount tank/a/b");
+    may("zfs destroy tank/a/b");
+    may("zfs destroy -r tank/a/other");
+
+    // Giving what one has, but not the right to give.
+    may_not("zfs allow nobody destroy tank/a");
+    server.ok("zfs allow nobody allow tank/a");
+    may("zfs allow nobody destroy tank/a");
+    may_not("zfs allow nobody allow tank/a");
+    may_not("zfs allow nobody send tank/a");
+    may_not("zfs unallow everyone tank/a");
+    let told = text_of(&as_nobody(&server, &program, "zfs allow tank/a"));
+    let expected = "\
+---- Permissions on tank/a -------------------------------------------
+Create time permissions:
+\tcanmount,diff
+Local permissions:
+\tuser nobody snapshot
+Descendent permissions:
+\teveryone hold,mount,release,snapshot,userprop
+Local+Descendent permissions:
+\tuser nobody allow,destroy
+\tgroup nogroup @all,mount
+---- Permissions on tank ---------------------------------------------
+Permission sets:
+\t@all @more,bookmark,compression,promote,rename,rollback
+\t@more clone,create,destroy
+";
+    assert_eq!(told, expected);
+    may("zfs unallow nobody destroy tank/a");
+    server.ok("zfs unallow -r everyone tank/a");
+    may_not("zfs set a:b=c tank/a/new");
+    server.ok("zpool set delegation=off tank");
+    may_not("zfs snapshot tank/a@3");
+    server.ok("zpool set delegation=on tank");
+    may("zfs snapshot tank/a@3");
+    for (words, said) in [
+        (
+            "zfs allow nobody nothing tank/a",
+            "invalid permission 'nothing'",
+        ),
+        ("zfs allow nobody used tank/a", "invalid permission 'used'"),
+        ("zfs allow noone create tank/a", "invalid user/group noone"),
+        (
+            "zfs allow -s no create tank/a",
+            "invalid set name: missing '@' prefix",
+        ),
+        (
+            "zfs allow -ug nobody create tank/a",
+            "-u, -g, and -e are mutually exclusive",
+        ),
+        (
+            "zfs allow nobody create tank/none",
+            "cannot open 'tank/none'",
+        ),
+    ] {
+        let text = server.fails(words);
+        assert!(text.contains(said), "{words}: {text}");
+    }
+    let history = server.ok("zpool history -i tank");
+    for line in [
+        "permission update tank/a (",
+        "ul$65534 snapshot",
+        "S-$@all @more",
+        "permission who remove tank/a",
+        "permission remove tank/a",
+        "zfs allow -c canmount,diff tank/a",
+    ] {
+        assert!(history.contains(line), "{line} is not in\n{history}");
+    }
+    server.ok("zfs unallow -s @all tank");
+    server.ok("zfs unallow -s @more tank");
+    server.ok("zpool export tank");
+    crate::harness::zdb_finds_no_leaks(&server.path("disks"), "tank");
+}
+
 /// Goal: what is in the state directory is its user's, and what is meant for all is not.
 #[test]
 fn files_are_their_owners_and_mounts_are_for_all() {

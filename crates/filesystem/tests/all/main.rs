@@ -20,5 +20,6 @@ mod rewriting;
 mod rewritten;
 mod sharing;
 mod sparse;
+mod streams;
 mod unlinked;
 mod unreadable;

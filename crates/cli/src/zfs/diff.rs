@@ -1,0 +1,171 @@
+//! `zfs diff` (`zfs_do_diff`, cmd/zfs/zfs_main.c; lib/libzfs/libzfs_diff.c).
+
+use std::io::Write;
+
+use api::{DiffFile, DiffKind, DiffReport, ZfsDiff};
+use clap::Args;
+
+use crate::client::Client;
+
+/// Tell what changed between snapshots, or since one.
+#[derive(Debug, Args)]
+pub struct Diff {
+    /// Tell what each file is: B C / | F = @
+    #[arg(short = 'F')]
+    classify: bool,
+    /// Tabs between fields, no arrows
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Tell when each file changed
+    #[arg(short = 't')]
+    timestamps: bool,
+    /// Paths as they are, without octal digits for unusual characters
+    #[arg(short = 'h')]
+    raw: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// FILESYSTEM@SNAPSHOT, or @SNAPSHOT
+    from: String,
+    /// FILESYSTEM@SNAPSHOT, @SNAPSHOT or FILESYSTEM; without it, what is there now
+    to: Option<String>,
+}
+
+impl Diff {
+    /// Asks the daemon and prints.
+    pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        let (from, to) = names(&self.from, self.to.as_deref())?;
+        let reply = client.call(&ZfsDiff { from, to })?;
+        let mut out = Vec::new();
+        for change in &reply.changes {
+            self.line(change, &mut out);
+        }
+        // Whoever reads may have gone.
+        if let Err(error) = std::io::stdout().write_all(&out)
+            && error.kind() != std::io::ErrorKind::BrokenPipe
+        {
+            return Err(error.into());
+        }
+        for failure in &reply.failures {
+            eprintln!("{failure}");
+        }
+        Ok(())
+    }
+
+    fn line(&self, change: &DiffReport, out: &mut Vec<u8>) {
+        if self.timestamps {
+            let (seconds, nanoseconds) = change.changed;
+            out.extend_from_slice(format!("{seconds:>10}.{nanoseconds:09}\t").as_bytes());
+        }
+        let letter = match change.change {
+            DiffKind::Added => "+",
+            DiffKind::Removed => "-",
+            DiffKind::Modified => "M",
+            DiffKind::Renamed => "R",
+        };
+        out.extend_from_slice(letter.as_bytes());
+        out.push(b'\t');
+        if self.classify {
+            out.push(match change.file {
+                DiffFile::BlockDevice => b'B',
+                DiffFile::CharDevice => b'C',
+                DiffFile::Directory => b'/',
+                DiffFile::Fifo => b'|',
+                DiffFile::Regular => b'F',
+                DiffFile::Socket => b'=',
+                DiffFile::Symlink => b'@',
+            });
+            out.push(b'\t');
+        }
+        self.path(&change.path, out);
+        if let Some(new_path) = &change.new_path {
+            let between: &[u8] = if self.scripted { b"\t" } else { b" -> " };
+            out.extend_from_slice(between);
+            self.path(new_path, out);
+        }
+        if let Some(links) = change.links {
+            out.extend_from_slice(format!("\t({links:+})").as_bytes());
+        }
+        out.push(b'\n');
+    }
+
+    fn path(&self, path: &str, out: &mut Vec<u8>) {
+        match self.raw {
+            true => out.extend(plain(path)),
+            false => out.extend_from_slice(path.as_bytes()),
+        }
+    }
+}
+
+/// Full names of both sides (`get_snapshot_names`).
+fn names(from: &str, to: Option<&str>) -> anyhow::Result<(String, String)> {
+    let Some(to) = to else {
+        let head = from.split('@').next().unwrap_or("");
+        if head.is_empty() {
+            bail_usage!("the filesystem of '{from}' must be named");
+        }
+        if !from.contains('@') || from.ends_with('@') {
+            anyhow::bail!("Badly formed snapshot name {from}: invalid dataset name");
+        }
+        return Ok((from.to_owned(), head.to_owned()));
+    };
+    let split = |name: &str| match name.find('@') {
+        Some(at) => (name[..at].to_owned(), name[at..].to_owned()),
+        None => (name.to_owned(), String::new()),
+    };
+    let ((from_head, from_snapshot), (to_head, to_snapshot)) = (split(from), split(to));
+    let is_named = !from_head.is_empty() || !to_head.is_empty();
+    if from_snapshot.len() <= 1 || to_snapshot.len() == 1 || !is_named {
+        anyhow::bail!("Unable to determine which snapshots to compare: invalid dataset name");
+    }
+    let or = |head: String, other: &str| match head.is_empty() {
+        true => other.to_owned(),
+        false => head,
+    };
+    let from_head = or(from_head, &to_head);
+    let to_head = or(to_head, &from_head);
+    Ok((
+        format!("{from_head}{from_snapshot}"),
+        format!("{to_head}{to_snapshot}"),
+    ))
+}
+
+/// A path's bytes.
+fn plain(path: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some(at) = rest.find('\\') {
+        bytes.extend_from_slice(&rest.as_bytes()[..at]);
+        let digits = rest.get(at + 1..at + 5).unwrap_or("");
+        match u8::from_str_radix(digits, 8) {
+            Ok(byte) => bytes.push(byte),
+            Err(_) => bytes.extend_from_slice(digits.as_bytes()),
+        }
+        rest = rest.get(at + 5..).unwrap_or("");
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_read_back() {
+        assert_eq!(plain("/a\\0040b\\0134\\0303\\0244"), b"/a b\\\xc3\xa4");
+    }
+
+    #[test]
+    fn one_name_may_lack_the_filesystem() {
+        let full =
+            |from: &str, to: Option<&str>| names(from, to).map_err(|error| error.to_string());
+        let ok = |from: &str, to: &str| Ok((from.to_owned(), to.to_owned()));
+        assert_eq!(full("t/a@1", None), ok("t/a@1", "t/a"));
+        assert_eq!(full("t/a@1", Some("@2")), ok("t/a@1", "t/a@2"));
+        assert_eq!(full("@1", Some("t/a@2")), ok("t/a@1", "t/a@2"));
+        assert_eq!(full("@1", Some("t/a")), ok("t/a@1", "t/a"));
+        assert!(full("t/a", Some("t/a@2")).is_err());
+        assert!(full("@1", Some("@2")).is_err());
+    }
+}

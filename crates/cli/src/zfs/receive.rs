@@ -1,0 +1,133 @@
+//! `zfs receive` (zfs-receive(8), `zfs_do_receive` in cmd/zfs/zfs_main.c).
+
+use anyhow::bail;
+use api::{ReceiveNaming, ReceivedReport, ZfsReceive, ZfsReceiveAbort};
+use clap::Args;
+
+use crate::client::Client;
+use crate::numbers;
+use crate::zpool::assignments;
+
+/// Make snapshots of streams.
+#[derive(Debug, Args)]
+pub struct Receive {
+    /// Give up what was changed since the snapshot that the stream follows
+    #[arg(short = 'F')]
+    force: bool,
+    /// Take all of the sent name but the pool's
+    #[arg(short = 'd', conflicts_with = "last_only")]
+    without_pool: bool,
+    /// Take the last component of the sent name
+    #[arg(short = 'e')]
+    last_only: bool,
+    /// Leave holds out
+    #[arg(short = 'h')]
+    skip_holds: bool,
+    /// Unmount what is in use
+    #[arg(short = 'M')]
+    force_unmount: bool,
+    /// Only say what would be received
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Keep what came before a break, to go on with
+    #[arg(short = 's')]
+    resumable: bool,
+    /// Do not mount
+    #[arg(short = 'u')]
+    no_mount: bool,
+    /// Say what is received
+    #[arg(short)]
+    verbose: bool,
+    /// Give up what an interrupted receive left
+    #[arg(short = 'A', conflicts_with_all = ["force", "dry_run", "resumable"])]
+    abort: bool,
+    /// PROPERTY=VALUE, or origin=SNAPSHOT
+    #[arg(short = 'o')]
+    set: Vec<String>,
+    /// PROPERTY
+    #[arg(short = 'x')]
+    exclude: Vec<String>,
+    /// Filesystem, volume or snapshot
+    target: String,
+}
+
+impl Receive {
+    /// Hands the stream at standard input to the daemon, and prints.
+    pub fn run(self, client: &Client, command: String) -> anyhow::Result<()> {
+        if self.abort {
+            client.call(&ZfsReceiveAbort {
+                name: self.target,
+                command,
+            })?;
+            return Ok(());
+        }
+        if rustix::termios::isatty(std::io::stdin()) {
+            bail!(
+                "Error: Backup stream can not be read from a terminal.\n\
+                 You must redirect standard input."
+            );
+        }
+        let mut set = assignments(&self.set)?;
+        let origin = set.shift_remove("origin");
+        if let Some(twice) = self.exclude.iter().find(|name| set.contains_key(*name)) {
+            bail!("'{twice}' is given with -o and with -x; give it once");
+        }
+        let naming = match (self.without_pool, self.last_only) {
+            (true, _) => ReceiveNaming::WithoutPool,
+            (_, true) => ReceiveNaming::LastOnly,
+            _ => ReceiveNaming::Exact,
+        };
+        let reply = client.send_stream(&ZfsReceive {
+            target: self.target,
+            naming,
+            force: self.force,
+            resumable: self.resumable,
+            no_mount: self.no_mount,
+            dry_run: self.dry_run,
+            force_unmount: self.force_unmount,
+            skip_holds: self.skip_holds,
+            origin,
+            set,
+            exclude: self.exclude,
+            command,
+        })?;
+        if self.verbose {
+            for received in &reply.received {
+                print!("{}", told(received, self.dry_run));
+            }
+        }
+        for warning in &reply.warnings {
+            eprintln!("warning: {warning}");
+        }
+        Ok(())
+    }
+}
+
+/// What is said of a stream.
+fn told(received: &ReceivedReport, is_dry: bool) -> String {
+    let kind = match received.is_full {
+        true => "full",
+        false => "incremental",
+    };
+    let doing = match is_dry {
+        true => "would receive",
+        false => "receiving",
+    };
+    if received.is_skipped {
+        return format!("snap {} already exists; ignoring\n", received.name);
+    }
+    let mut text = format!(
+        "{doing} {kind} stream of {} into {}\n",
+        received.sent, received.name
+    );
+    if !is_dry {
+        let seconds = (received.duration_ms as f64 / 1000.0).max(0.01);
+        let rate = (received.bytes as f64 / seconds) as u64;
+        text.push_str(&format!(
+            "received {} stream in {seconds:.2} seconds ({}/sec)\n",
+            numbers::nice_bytes(received.bytes),
+            numbers::nice_bytes(rate)
+        ));
+    }
+    text
+}

@@ -1,0 +1,140 @@
+//! `zfs clone`, `promote`, `bookmark`, `hold` and `release` (`zfs_do_clone` and so on,
+//! cmd/zfs/zfs_main.c).
+
+use api::{ZfsBookmark, ZfsClone, ZfsHold, ZfsPromote, ZfsRelease};
+use clap::Args;
+
+use crate::client::Client;
+use crate::zpool::assignments;
+
+/// Make a clone of a snapshot.
+#[derive(Debug, Args)]
+pub struct Clone {
+    /// Make missing parents; succeed if it exists
+    #[arg(short, action = clap::ArgAction::Count)]
+    parents: u8,
+    /// Do not mount
+    #[arg(short = 'u')]
+    no_mount: bool,
+    /// PROPERTY=VALUE
+    #[arg(short = 'o')]
+    properties: Vec<String>,
+    snapshot: String,
+    clone: String,
+}
+
+impl Clone {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        client.call(&ZfsClone {
+            origin: self.snapshot,
+            name: self.clone,
+            properties: assignments(&self.properties)?,
+            parents: self.parents > 0,
+            parents_unmounted: self.parents > 1,
+            no_mount: self.no_mount,
+            command: typed,
+        })?;
+        Ok(())
+    }
+}
+
+/// Make a clone what its origin is a clone of.
+#[derive(Debug, Args)]
+pub struct Promote {
+    clone: String,
+}
+
+impl Promote {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        client.call(&ZfsPromote {
+            name: self.clone,
+            command: typed,
+        })?;
+        Ok(())
+    }
+}
+
+/// Make a bookmark of a snapshot or of a bookmark.
+#[derive(Debug, Args)]
+pub struct Bookmark {
+    /// Of the snapshots of children too
+    #[arg(short)]
+    recursive: bool,
+    /// FILESYSTEM@SNAPSHOT or FILESYSTEM#BOOKMARK
+    source: String,
+    /// FILESYSTEM#BOOKMARK
+    bookmark: String,
+}
+
+impl Bookmark {
+    /// Asks the daemon. One of both names may lack the dataset, which is that of the other then.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        let (mut source, mut name) = (self.source, self.bookmark);
+        if !source.contains(['@', '#']) {
+            bail_usage!("invalid source name '{source}': must contain a '@' or '#'");
+        }
+        if !name.contains('#') {
+            bail_usage!("invalid bookmark name '{name}': must contain a '#'");
+        }
+        let head = |name: &str| name.split(['@', '#']).next().unwrap_or("").to_owned();
+        match (head(&source).as_str(), head(&name).as_str()) {
+            ("", "") => {
+                bail_usage!("either source or bookmark must be specified as full dataset paths")
+            }
+            ("", of) => source = format!("{of}{source}"),
+            (of, "") => name = format!("{of}{name}"),
+            _ => {}
+        }
+        let is_snapshot = source.split('#').next().is_some_and(|of| of.contains('@'));
+        if self.recursive && !is_snapshot {
+            bail_usage!("recursive bookmarks (-r) can only be created from a snapshot source");
+        }
+        client.call(&ZfsBookmark {
+            source,
+            name,
+            recursive: self.recursive,
+            command: typed,
+        })?;
+        Ok(())
+    }
+}
+
+/// A tag and snapshots.
+#[derive(Debug, Args)]
+pub struct Holding {
+    /// Snapshots of the same name of children too
+    #[arg(short)]
+    recursive: bool,
+    tag: String,
+    #[arg(required = true)]
+    snapshots: Vec<String>,
+}
+
+impl Holding {
+    /// Asks the daemon for a hold.
+    pub fn hold(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        if self.tag.starts_with('.') {
+            bail_usage!("tag may not start with '.'");
+        }
+        client.call(&ZfsHold {
+            names: self.snapshots,
+            tag: self.tag,
+            recursive: self.recursive,
+            command: typed,
+        })?;
+        Ok(())
+    }
+
+    /// Asks the daemon to take it off.
+    pub fn release(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        client.call(&ZfsRelease {
+            names: self.snapshots,
+            tag: self.tag,
+            recursive: self.recursive,
+            command: typed,
+        })?;
+        Ok(())
+    }
+}

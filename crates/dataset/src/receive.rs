@@ -1,0 +1,1148 @@
+//! Receiving a stream, as far as it is about datasets: where its contents go, and making a snapshot
+//! of them (module/zfs/dmu_recv.c). What is in a stream is crate `stream`'s business.
+//!
+//! # Where contents go
+//! A dataset that does not exist is made, empty or as a clone, and is *inconsistent* until the
+//! receive has ended: nobody opens it or takes snapshots of it. Into one that exists, contents go
+//! by
+//! way of a hidden clone below it, [`CLONE_NAME`], of the snapshot that the stream is the
+//! difference
+//! to; at the end the two swap what they have, as with a rollback, and the clone is destroyed.
+//!
+//! # Going on after a break
+//! With `zfs receive -s` the dataset says how far it came, in its ZAP, in the same transaction
+//! group
+//! that has what was received ([`names::dataset`], `RESUME_*`). Without, what a receive leaves is
+//! destroyed when it fails, or at the next import ([`Receives::destroy_interrupted`]).
+//!
+//! # What a crash leaves
+//! The target as it was, or with the whole snapshot; and beside it the inconsistent dataset.
+
+use std::sync::Arc;
+
+use device::BoxFuture;
+use format::stream::{Begin, StreamFeatures};
+use format::{DslDatasetPhys, Guid, ObjectId, ObjsetKind, ObjsetPhys, ZilHeader, names};
+use object::{ObjectSet, SyncContext, Zap, ZapValue};
+use parking_lot::Mutex;
+use zio::{ReadContext, Tx};
+
+use crate::dataset::Dataset;
+use crate::dsl::{DslPool, slot};
+use crate::features::guid;
+use crate::logs::LOG_TRIES_MAX;
+use crate::name::check_name;
+use crate::state::Ds;
+use crate::task::{SpaceCheck, SyncTask};
+use crate::token::ResumeToken;
+use crate::{DatasetError, PropertyValue};
+
+/// Name of the clone that a receive into an existing dataset writes to (`recv_clone_name`).
+pub(crate) const CLONE_NAME: &str = "%recv";
+
+/// Why a stream cannot be received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReceiveObstacle {
+    /// The target has no snapshot that the stream is the difference to.
+    NoSource,
+    /// The stream is a difference, and the target does not exist.
+    NoTarget,
+    /// The target was changed since its most recent snapshot.
+    Modified,
+    /// The target exists, and the stream is no difference.
+    Exists,
+    /// It holds the rest of a receive that was interrupted.
+    Interrupted,
+    /// There is nothing to go on with, or it is of another stream.
+    NothingToResume,
+    /// A receive into it is under way.
+    UnderWay,
+    /// The stream needs a feature that this release does not know.
+    UnknownFeature,
+    /// The stream is encrypted and the target is not.
+    NotEncrypted,
+    /// The target is encrypted and the stream has embedded blocks, or replaces it whole.
+    Encrypted,
+    /// The target has large blocks, and the stream was sent without `-L`.
+    LargeBlocks,
+    /// A clone's stream needs its origin, or the origin is not what the stream is made for.
+    Origin,
+    /// It is not a stream of a filesystem or volume, or one that cannot be there.
+    BadStream,
+}
+
+impl ReceiveObstacle {
+    fn advice(self) -> &'static str {
+        match self {
+            Self::NoSource => {
+                "it has no snapshot that the stream is the difference to; send from a snapshot \
+                 that both sides have"
+            }
+            Self::NoTarget => {
+                "the stream is incremental and the target does not exist; receive a full stream \
+                 first"
+            }
+            Self::Modified => {
+                "it has been modified since its most recent snapshot; use -F to roll it back"
+            }
+            Self::Exists => "it exists; use -F to overwrite it",
+            Self::Interrupted => {
+                "it holds a partial receive; resume it with its receive_resume_token, or give it \
+                 up with 'zfs receive -A'"
+            }
+            Self::NothingToResume => {
+                "it holds no partial receive of this stream; send again without a token"
+            }
+            Self::UnderWay => "something is being received into it; wait for that",
+            Self::UnknownFeature => {
+                "the stream has features that this release does not know; send it without them"
+            }
+            Self::NotEncrypted => {
+                "a raw stream cannot follow one that was not raw; send without -w"
+            }
+            Self::Encrypted => {
+                "an encrypted dataset cannot take embedded blocks or be overwritten whole; send \
+                 without -e, or to another name"
+            }
+            Self::LargeBlocks => "it was received with large blocks; send with -L",
+            Self::Origin => {
+                "the stream is a clone's; give the snapshot that it was made of with -o origin="
+            }
+            Self::BadStream => "the stream is damaged or of no filesystem or volume; send it again",
+        }
+    }
+}
+
+impl std::fmt::Display for ReceiveObstacle {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(self.advice())
+    }
+}
+
+/// What is to be received, and where.
+#[derive(Debug, Clone)]
+pub struct ReceiveTarget {
+    /// The filesystem or volume.
+    pub name: String,
+    /// The snapshot that it gets, after the `@`.
+    pub snapshot: String,
+    /// The stream's first record.
+    pub begin: Begin,
+    /// The snapshot that a new dataset is to be a clone of.
+    pub origin: Option<String>,
+    /// Changes and snapshots since the one that the stream is the difference to are given up.
+    pub force: bool,
+    /// After a break one can go on.
+    pub resumable: bool,
+    /// `encryption` as it was given, where it was.
+    pub properties: Vec<(String, PropertyValue)>,
+}
+
+impl ReceiveTarget {
+    fn has(&self, feature: StreamFeatures) -> bool {
+        self.begin.features.contains(feature)
+    }
+
+    fn refuse<T>(&self, obstacle: ReceiveObstacle) -> Result<T, DatasetError> {
+        Err(DatasetError::Receive {
+            name: self.name.clone(),
+            obstacle,
+        })
+    }
+}
+
+/// A receive that has begun. Dropping it leaves what was received, as a crash would.
+pub struct Receiving {
+    target: Arc<ReceiveTarget>,
+    dataset: Dataset,
+    object: ObjectId,
+    is_new: bool,
+    resumed_at: Option<ResumePoint>,
+}
+
+/// How far a receive came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ResumePoint {
+    /// The object that the next record is about.
+    pub object: u64,
+    /// And where in it, in bytes.
+    pub offset_bytes: u64,
+    /// Bytes of the stream that were received.
+    pub stream_bytes: u64,
+}
+
+/// Ends a receive, whoever else has it: see [`Receives::finish`].
+#[derive(Clone)]
+pub struct Finisher {
+    target: Arc<ReceiveTarget>,
+    object: ObjectId,
+    is_new: bool,
+}
+
+impl Finisher {
+    /// Ends it.
+    ///
+    /// # Errors
+    /// As [`Receives::finish`].
+    pub async fn run(&self, dsl: &Arc<DslPool>) -> Result<(), DatasetError> {
+        dsl.receives().finish_with(self).await
+    }
+}
+
+impl Receiving {
+    /// What ends it.
+    pub fn finisher(&self) -> Finisher {
+        Finisher {
+            target: self.target.clone(),
+            object: self.object,
+            is_new: self.is_new,
+        }
+    }
+
+    /// Where contents go.
+    pub fn dataset(&self) -> &Dataset {
+        &self.dataset
+    }
+
+    /// What was to be received.
+    pub fn target(&self) -> &ReceiveTarget {
+        &self.target
+    }
+
+    /// Whether the target did not exist.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Where it goes on, if it was interrupted.
+    pub fn resumed_at(&self) -> Option<ResumePoint> {
+        self.resumed_at
+    }
+
+    /// Notes, with the group of `tx`, how far it came.
+    pub fn note(&self, tx: &Tx, point: ResumePoint) {
+        if self.target.resumable || self.resumed_at.is_some() {
+            self.dataset.note_received(tx, point);
+        }
+    }
+}
+
+/// Receiving: [`DslPool::receives`].
+#[derive(Clone, Copy)]
+pub struct Receives<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl DslPool {
+    /// Receiving streams.
+    pub fn receives(self: &Arc<Self>) -> Receives<'_> {
+        Receives { dsl: self }
+    }
+}
+
+impl Receives<'_> {
+    /// Begins to receive: makes the dataset that contents go to, or finds the one to go on with.
+    ///
+    /// # Errors
+    /// [`DatasetError::Receive`], and those of creating a dataset.
+    pub async fn begin(&self, target: ReceiveTarget) -> Result<Receiving, DatasetError> {
+        check_name(&format!("{}@{}", target.name, target.snapshot))?;
+        let target = Arc::new(target);
+        let mut attempts = 0;
+        let task = loop {
+            self.dsl.logs().settle(&target.name).await;
+            let task = Arc::new(BeginTask {
+                dsl: self.dsl.clone(),
+                target: target.clone(),
+                begun: Mutex::default(),
+            });
+            match self.dsl.tasks().run(task.clone()).await {
+                Err(DatasetError::Again { .. }) if attempts < 100 => attempts += 1,
+                Err(error) => return Err(error),
+                Ok(()) => break task,
+            }
+        };
+        let begun = task.begun.lock().take();
+        let (object, is_new) = begun
+            .ok_or_else(|| DatasetError::corrupt(ObjectId::ZERO, "a receive had no target"))?;
+        let dataset = self.dsl.open_receiving(object).await?;
+        let resumed_at = match target.has(StreamFeatures::RESUMING) {
+            true => Some(self.resume_point(object).await?),
+            false => None,
+        };
+        Ok(Receiving {
+            target,
+            dataset,
+            object,
+            is_new,
+            resumed_at,
+        })
+    }
+
+    async fn resume_point(&self, object: ObjectId) -> Result<ResumePoint, DatasetError> {
+        let zap = Zap::hold(self.dsl.mos(), object).await?;
+        let number = async |name: &str| -> Result<u64, DatasetError> {
+            Ok(zap.lookup_u64(name).await?.unwrap_or(0))
+        };
+        Ok(ResumePoint {
+            object: number(names::dataset::RESUME_OBJECT).await?,
+            offset_bytes: number(names::dataset::RESUME_OFFSET).await?,
+            stream_bytes: number(names::dataset::RESUME_BYTES).await?,
+        })
+    }
+
+    /// Ends a receive: what was received becomes the target's snapshot. Nothing may have the target
+    /// open.
+    ///
+    /// # Errors
+    /// [`DatasetError::Receive`], [`DatasetError::Busy`], [`DatasetError::QuotaExceeded`], ...;
+    /// then
+    /// nothing has changed, and the receive can be given up or ended again.
+    pub async fn finish(&self, receiving: &Receiving) -> Result<(), DatasetError> {
+        receiving.finisher().run(self.dsl).await
+    }
+
+    async fn finish_with(&self, finisher: &Finisher) -> Result<(), DatasetError> {
+        let name = &finisher.target.name;
+        let mut attempts = 0;
+        loop {
+            if !finisher.is_new {
+                self.dsl.logs().settle(name).await;
+            }
+            let task = FinishTask {
+                dsl: self.dsl.clone(),
+                target: finisher.target.clone(),
+                object: finisher.object,
+                is_new: finisher.is_new,
+            };
+            match self.dsl.tasks().run(Arc::new(task)).await {
+                Err(DatasetError::Again { .. }) if attempts < 100 => attempts += 1,
+                // Its log was being closed at that very moment.
+                Err(DatasetError::Busy { .. })
+                    if attempts < LOG_TRIES_MAX
+                        && !finisher.is_new
+                        && self.dsl.logs().is_unused(name).await =>
+                {
+                    attempts += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Gives a receive up: what was received is destroyed, or kept to go on with.
+    ///
+    /// # Errors
+    /// Those of destroying a dataset.
+    pub async fn give_up(&self, receiving: Receiving, keep: bool) -> Result<(), DatasetError> {
+        // What is on its way to the disk says how far it came.
+        self.dsl.sync().await?;
+        let (object, keeps) = (receiving.object, keep && receiving.target.resumable);
+        let resumes = receiving.resumed_at.is_some();
+        drop(receiving);
+        if keeps || resumes {
+            return Ok(());
+        }
+        self.dsl
+            .tasks()
+            .run(Arc::new(AbortTask {
+                dsl: self.dsl.clone(),
+                object,
+            }))
+            .await
+    }
+
+    /// `zfs receive -A`: destroys the rest of an interrupted receive.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`]; [`DatasetError::Receive`] where there is none.
+    pub async fn abort(&self, name: &str) -> Result<(), DatasetError> {
+        let object = {
+            let _config = self.dsl.config.read().await;
+            let refused = || DatasetError::Receive {
+                name: name.to_owned(),
+                obstacle: ReceiveObstacle::NothingToResume,
+            };
+            let partial = self.partial(name).await?.ok_or_else(refused)?;
+            partial.object
+        };
+        self.dsl
+            .tasks()
+            .run(Arc::new(AbortTask {
+                dsl: self.dsl.clone(),
+                object,
+            }))
+            .await
+    }
+
+    /// The dataset with the rest of a receive that was interrupted: the hidden clone of `name`, or
+    /// itself.
+    pub(crate) async fn partial(&self, name: &str) -> Result<Option<Arc<Ds>>, DatasetError> {
+        let directories = self.dsl.directories();
+        let head = directories.resolve(name).await?;
+        if head.is_snapshot() {
+            return Ok(None);
+        }
+        let hidden = directories.child_dir(&head.dir(), CLONE_NAME).await?;
+        let dataset = match hidden {
+            Some(dir) => directories.head(&dir).await?,
+            None => head,
+        };
+        let is_partial = is_inconsistent(&dataset) && self.has_resume_state(&dataset).await?;
+        Ok(is_partial.then_some(dataset))
+    }
+
+    async fn has_resume_state(&self, dataset: &Arc<Ds>) -> Result<bool, DatasetError> {
+        let is_zapified = dataset.state().is_zapified;
+        if !is_zapified {
+            return Ok(false);
+        }
+        let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
+        Ok(zap
+            .lookup_u64(names::dataset::RESUME_TOGUID)
+            .await?
+            .is_some())
+    }
+
+    /// Property `receive_resume_token` (`get_receive_resume_token`, module/zfs/dsl_dataset.c).
+    pub(crate) async fn token(&self, name: &str) -> Result<Option<String>, DatasetError> {
+        let Some(dataset) = self.partial(name).await? else {
+            return Ok(None);
+        };
+        let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
+        use names::dataset as field;
+        let number = async |name: &str| -> Result<Option<u64>, DatasetError> {
+            Ok(zap.lookup_u64(name).await?)
+        };
+        let to_name = zap.lookup(field::RESUME_TONAME).await?;
+        let to_name = to_name.as_ref().and_then(ZapValue::as_str);
+        let redacted = zap.lookup(field::RESUME_REDACT_BOOKMARK_SNAPS).await?;
+        let token = ResumeToken {
+            from_guid: number(field::RESUME_FROMGUID).await?.map(Guid::new),
+            object: number(field::RESUME_OBJECT).await?.unwrap_or(0),
+            offset_bytes: number(field::RESUME_OFFSET).await?.unwrap_or(0),
+            stream_bytes: number(field::RESUME_BYTES).await?.unwrap_or(0),
+            to_guid: Guid::new(number(field::RESUME_TOGUID).await?.unwrap_or(0)),
+            to_name: to_name.unwrap_or_default().to_owned(),
+            large_blocks: number(field::RESUME_LARGEBLOCK).await?.is_some(),
+            embedded: number(field::RESUME_EMBEDOK).await?.is_some(),
+            compressed: number(field::RESUME_COMPRESSOK).await?.is_some(),
+            raw: number(field::RESUME_RAWOK).await?.is_some(),
+            redacted_with: redacted.map(|value| value.to_u64s()),
+        };
+        Ok(Some(token.encode()))
+    }
+
+    /// Stores how far a receive came with the txg that is written (`dsl_dataset_sync`).
+    pub(crate) async fn save(&self, ctx: &SyncContext, head: &Arc<Ds>) -> Result<(), DatasetError> {
+        let received = head.state().received[slot(ctx.txg)].take();
+        let Some(point) = received else { return Ok(()) };
+        let tx = Tx::syncing(ctx.txg);
+        let zap = Zap::hold(self.dsl.mos(), head.object).await?;
+        for (name, number) in [
+            (names::dataset::RESUME_OBJECT, point.object),
+            (names::dataset::RESUME_OFFSET, point.offset_bytes),
+            (names::dataset::RESUME_BYTES, point.stream_bytes),
+        ] {
+            zap.update_u64(&tx, name, number).await?;
+        }
+        Ok(())
+    }
+
+    /// Destroys what receives left that nobody can go on with, after a crash
+    /// (`dsl_destroy_inconsistent`, module/zfs/dsl_destroy.c).
+    ///
+    /// # Errors
+    /// Of reading the namespace, and of destroying.
+    pub async fn destroy_interrupted(&self) -> Result<(), DatasetError> {
+        let mut doomed = Vec::new();
+        {
+            let _config = self.dsl.config.read().await;
+            let directories = self.dsl.directories();
+            let mut heads = Vec::new();
+            for head in directories.heads().await? {
+                if let Some(dir) = directories.child_dir(&head.dir(), CLONE_NAME).await? {
+                    heads.push(directories.head(&dir).await?);
+                }
+                heads.push(head);
+            }
+            for head in heads {
+                if is_inconsistent(&head)
+                    && head.hold_count() == 0
+                    && !self.has_resume_state(&head).await?
+                {
+                    doomed.push(head.object);
+                }
+            }
+        }
+        for object in doomed {
+            let task = AbortTask {
+                dsl: self.dsl.clone(),
+                object,
+            };
+            match self.dsl.tasks().run(Arc::new(task)).await {
+                // A receive began meanwhile, or it has children.
+                Err(error @ (DatasetError::Busy { .. } | DatasetError::HasChildren { .. })) => {
+                    tracing::info!(object = object.get(), %error, "an interrupted receive stays");
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a head was changed since one of its snapshots (`dsl_dataset_modified_since_snap`).
+    /// That its log was is none.
+    async fn is_modified_since(
+        &self,
+        head: &Arc<Ds>,
+        snapshot: &Arc<Ds>,
+    ) -> Result<bool, DatasetError> {
+        let (now, then) = (head.phys().block, snapshot.phys());
+        if now.is_hole() || now.birth() <= then.creation_txg {
+            return Ok(false);
+        }
+        let dnodes = async |dataset: &Arc<Ds>, root: format::BlockPointer| {
+            let context = ReadContext {
+                without_key: true,
+                ..ReadContext::new(format::Bookmark {
+                    objset: dataset.object.get().into(),
+                    level: -1,
+                    ..format::Bookmark::default()
+                })
+            };
+            let data = self.dsl.env().pipeline.read(&root, &context).await?;
+            let phys = ObjsetPhys::decode(&data, root.endian())?;
+            Ok::<_, DatasetError>(phys.meta_dnode)
+        };
+        Ok(dnodes(head, now).await? != dnodes(snapshot, then.block).await?)
+    }
+}
+
+/// Whether a dataset is one that is received into.
+pub(crate) fn is_inconsistent(dataset: &Arc<Ds>) -> bool {
+    dataset.phys().flags & DslDatasetPhys::FLAG_INCONSISTENT != 0
+}
+
+struct BeginTask {
+    dsl: Arc<DslPool>,
+    target: Arc<ReceiveTarget>,
+    /// Where contents go, and whether that is a new dataset.
+    begun: Mutex<Option<(ObjectId, bool)>>,
+}
+
+/// Where contents are to go.
+enum Place {
+    /// A hidden clone of this snapshot, below the dataset; `None`: of nothing.
+    Below(Arc<Ds>, Option<Arc<Ds>>),
+    /// A new dataset, a clone of this snapshot or of nothing.
+    New(Option<Arc<Ds>>),
+    /// Where an interrupted one went; whether that is the target itself.
+    Again(Arc<Ds>, bool),
+}
+
+impl BeginTask {
+    fn check_features(&self) -> Result<(), DatasetError> {
+        let target = &self.target;
+        let features = target.begin.features;
+        if features.without(StreamFeatures::KNOWN) != StreamFeatures::default() {
+            return target.refuse(ReceiveObstacle::UnknownFeature);
+        }
+        if target.begin.kind().is_none() {
+            return target.refuse(ReceiveObstacle::BadStream);
+        }
+        for (feature, needs) in [
+            (StreamFeatures::LZ4, guid::LZ4_COMPRESS),
+            (StreamFeatures::ZSTD, guid::ZSTD_COMPRESS),
+            (StreamFeatures::EMBED_DATA, guid::EMBEDDED_DATA),
+            (StreamFeatures::LARGE_BLOCKS, guid::LARGE_BLOCKS),
+            (StreamFeatures::LARGE_DNODE, guid::LARGE_DNODE),
+            (StreamFeatures::LARGE_MICROZAP, guid::LARGE_MICROZAP),
+            (StreamFeatures::REDACTED, guid::REDACTED_DATASETS),
+            (StreamFeatures::LONG_NAME, guid::LONGNAME),
+            (StreamFeatures::RAW, guid::ENCRYPTION),
+        ] {
+            if features.contains(feature) && !self.dsl.features().is_enabled(needs) {
+                return Err(DatasetError::Unsupported {
+                    name: target.name.clone(),
+                    what: format!("receiving this stream without feature {needs}"),
+                });
+            }
+        }
+        if target.resumable && !self.dsl.features().is_enabled(guid::EXTENSIBLE_DATASET) {
+            return Err(DatasetError::Unsupported {
+                name: target.name.clone(),
+                what: format!(
+                    "a resumable receive without feature {}",
+                    guid::EXTENSIBLE_DATASET
+                ),
+            });
+        }
+        if features.contains(StreamFeatures::RAW) {
+            return Err(DatasetError::Unsupported {
+                name: target.name.clone(),
+                what: "receiving a raw (encrypted) stream".into(),
+            });
+        }
+        Ok(())
+    }
+
+    async fn place(&self, ctx: &SyncContext) -> Result<Place, DatasetError> {
+        let target = &self.target;
+        self.check_features()?;
+        if target.has(StreamFeatures::RESUMING) {
+            return self.place_again().await;
+        }
+        match self.dsl.directories().resolve(&target.name).await {
+            Ok(head) => self.place_below(ctx, head).await,
+            Err(DatasetError::NotFound { .. }) => self.place_new().await,
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn place_again(&self) -> Result<Place, DatasetError> {
+        let target = &self.target;
+        let receives = self.dsl.receives();
+        let Some(dataset) = receives.partial(&target.name).await? else {
+            return target.refuse(ReceiveObstacle::NothingToResume);
+        };
+        let head = self.dsl.directories().resolve(&target.name).await?;
+        let is_new = Arc::ptr_eq(&head, &dataset);
+        if !is_new && target.begin.from_guid.get() == 0 && !target.force {
+            return target.refuse(ReceiveObstacle::Exists);
+        }
+        if dataset.hold_count() > 0 {
+            return target.refuse(ReceiveObstacle::UnderWay);
+        }
+        let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
+        let to = zap.lookup_u64(names::dataset::RESUME_TOGUID).await?;
+        let from = zap.lookup_u64(names::dataset::RESUME_FROMGUID).await?;
+        if to != Some(target.begin.to_guid.get())
+            || from.unwrap_or(0) != target.begin.from_guid.get()
+        {
+            return target.refuse(ReceiveObstacle::NothingToResume);
+        }
+        let had_large = dataset.state().features.contains_key(guid::LARGE_BLOCKS);
+        if had_large && !target.has(StreamFeatures::LARGE_BLOCKS) {
+            return target.refuse(ReceiveObstacle::LargeBlocks);
+        }
+        self.dsl.keys().ensure(&dataset).await?;
+        Ok(Place::Again(dataset, is_new))
+    }
+
+    async fn place_below(&self, ctx: &SyncContext, head: Arc<Ds>) -> Result<Place, DatasetError> {
+        let (dsl, target) = (&self.dsl, &self.target);
+        let directories = dsl.directories();
+        let dir = head.dir();
+        if target.origin.is_some() || target.begin.flags & Begin::FLAG_CLONE != 0 {
+            return target.refuse(ReceiveObstacle::Exists);
+        }
+        if directories.child_dir(&dir, CLONE_NAME).await?.is_some() {
+            let interrupted = dsl.receives().partial(&target.name).await?;
+            return target.refuse(match interrupted {
+                Some(partial) if partial.hold_count() == 0 => ReceiveObstacle::Interrupted,
+                _ => ReceiveObstacle::UnderWay,
+            });
+        }
+        if is_inconsistent(&head) {
+            return target.refuse(match head.hold_count() {
+                0 => ReceiveObstacle::Interrupted,
+                _ => ReceiveObstacle::UnderWay,
+            });
+        }
+        if directories
+            .snapshot_of(&head, &target.snapshot)
+            .await?
+            .is_some()
+        {
+            return Err(DatasetError::Exists {
+                name: format!("{}@{}", target.name, target.snapshot),
+            });
+        }
+        let kind = directories.objset_kind(&head).await?;
+        if target.begin.kind() != Some(kind) {
+            return target.refuse(ReceiveObstacle::BadStream);
+        }
+        let is_encrypted = head.is_encrypted();
+        if is_encrypted && target.has(StreamFeatures::EMBED_DATA) {
+            return target.refuse(ReceiveObstacle::Encrypted);
+        }
+        dsl.limits()
+            .check(&dir, 1, names::directory::SNAPSHOT_COUNT, None)
+            .await?;
+        if target.begin.from_guid.get() == 0 {
+            if !target.force {
+                return target.refuse(ReceiveObstacle::Exists);
+            }
+            if is_encrypted {
+                return target.refuse(ReceiveObstacle::Encrypted);
+            }
+            return Ok(Place::Below(head, None));
+        }
+        dsl.keys().ensure(&head).await?;
+        let mut at = head.phys().previous_snapshot;
+        let source = loop {
+            if at.is_zero() {
+                return target.refuse(ReceiveObstacle::NoSource);
+            }
+            let snapshot = directories.dataset(at).await?;
+            if !Arc::ptr_eq(&snapshot.dir(), &dir) {
+                return target.refuse(ReceiveObstacle::NoSource);
+            }
+            let phys = snapshot.phys();
+            if phys.guid == target.begin.from_guid {
+                break snapshot;
+            }
+            at = phys.previous_snapshot;
+        };
+        if source.phys().creation_txg >= ctx.txg {
+            return Err(DatasetError::Again {
+                name: target.name.clone(),
+            });
+        }
+        let had_large = source.state().features.contains_key(guid::LARGE_BLOCKS);
+        if had_large && !target.has(StreamFeatures::LARGE_BLOCKS) {
+            return target.refuse(ReceiveObstacle::LargeBlocks);
+        }
+        if target.force {
+            return Ok(Place::Below(head, Some(source)));
+        }
+        if dsl.receives().is_modified_since(&head, &source).await? {
+            return target.refuse(ReceiveObstacle::Modified);
+        }
+        let newest = head.prev().unwrap_or(source);
+        if newest.phys().creation_txg >= ctx.txg {
+            return Err(DatasetError::Again {
+                name: target.name.clone(),
+            });
+        }
+        Ok(Place::Below(head, Some(newest)))
+    }
+
+    async fn place_new(&self) -> Result<Place, DatasetError> {
+        let (dsl, target) = (&self.dsl, &self.target);
+        let is_clone = target.begin.flags & Begin::FLAG_CLONE != 0;
+        if is_clone && target.origin.is_none() {
+            return target.refuse(ReceiveObstacle::Origin);
+        }
+        let from = target.begin.from_guid;
+        if from.get() != 0 && target.origin.is_none() {
+            return target.refuse(ReceiveObstacle::NoTarget);
+        }
+        if from.get() == 0
+            && target.origin.is_some()
+            && target.begin.flags & Begin::FLAG_FREE_RECORDS == 0
+        {
+            return target.refuse(ReceiveObstacle::Origin);
+        }
+        let (parent, _) = dsl.directories().check_new_name(&target.name).await?;
+        for count in [
+            names::directory::FILESYSTEM_COUNT,
+            names::directory::SNAPSHOT_COUNT,
+        ] {
+            dsl.limits().check(&parent, 1, count, None).await?;
+        }
+        let Some(origin) = &target.origin else {
+            let keys = dsl.keys();
+            keys.check_new_encryption(&parent, &target.properties)
+                .await?;
+            if target.has(StreamFeatures::EMBED_DATA)
+                && keys.is_new_encrypted(&parent, &target.properties).await?
+            {
+                return target.refuse(ReceiveObstacle::Encrypted);
+            }
+            return Ok(Place::New(None));
+        };
+        let origin = dsl.directories().resolve(origin).await?;
+        let phys = origin.phys();
+        if !origin.is_snapshot() || from.get() != 0 && phys.guid != from {
+            return target.refuse(ReceiveObstacle::Origin);
+        }
+        let had_large = origin.state().features.contains_key(guid::LARGE_BLOCKS);
+        if had_large && !target.has(StreamFeatures::LARGE_BLOCKS) {
+            return target.refuse(ReceiveObstacle::LargeBlocks);
+        }
+        if origin.is_encrypted() && target.has(StreamFeatures::EMBED_DATA) {
+            return target.refuse(ReceiveObstacle::Encrypted);
+        }
+        dsl.keys().ensure(&origin).await?;
+        Ok(Place::New(Some(origin)))
+    }
+
+    async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let (dsl, target) = (&self.dsl, &self.target);
+        let directories = dsl.directories();
+        let (parent, last, source, is_new) = match self.place(ctx).await? {
+            Place::Again(dataset, is_new) => {
+                let name = directories.full_name(&dataset).await?;
+                dsl.history(ctx, "resume receive", name, dataset.object, " ")
+                    .await?;
+                *self.begun.lock() = Some((dataset.object, is_new));
+                return Ok(());
+            }
+            Place::Below(head, source) => (head.dir(), CLONE_NAME.to_owned(), source, false),
+            Place::New(source) => {
+                let (parent, last) = directories.check_new_name(&target.name).await?;
+                (parent, last, source, true)
+            }
+        };
+        let dir = directories.create_dir(ctx, Some(&parent), &last).await?;
+        if is_new && dsl.features().is_active(guid::FILESYSTEM_LIMITS) {
+            let tx = Tx::syncing(ctx.txg);
+            let zap = dsl.zapify_dir(ctx, &dir).await?;
+            zap.update_u64(&tx, names::directory::FILESYSTEM_COUNT, 0)
+                .await?;
+            zap.update_u64(&tx, names::directory::SNAPSHOT_COUNT, 0)
+                .await?;
+        }
+        let head = dsl
+            .datasets()
+            .create_head(ctx, &dir, source.as_ref())
+            .await?;
+        if dsl.features().is_active(guid::REDACTED_DATASETS)
+            && head.state().features.contains_key(guid::REDACTED_DATASETS)
+        {
+            dsl.deactivate_feature(ctx, &head, guid::REDACTED_DATASETS)
+                .await?;
+        }
+        match &source {
+            Some(source) => {
+                dsl.keys().share(ctx, &source.dir(), &dir).await?;
+                dsl.datasets().forget_log(ctx, &head).await?;
+            }
+            None => {
+                if is_new {
+                    dsl.keys()
+                        .encrypt_new(ctx, &parent, &head, &target.properties)
+                        .await?;
+                }
+                let kind = target.begin.kind().unwrap_or(ObjsetKind::Filesystem);
+                dsl.datasets().fill_empty(ctx, &head, kind).await?;
+            }
+        }
+        let flags = match target.begin.flags & Begin::FLAG_CASE_INSENSITIVE {
+            0 => DslDatasetPhys::FLAG_INCONSISTENT,
+            _ => DslDatasetPhys::FLAG_INCONSISTENT | DslDatasetPhys::FLAG_CASE_INSENSITIVE,
+        };
+        head.change(|state| state.phys.flags |= flags);
+        if target.resumable {
+            self.note_resumable(ctx, &head).await?;
+        }
+        for (feature, needs) in [
+            (StreamFeatures::LARGE_BLOCKS, guid::LARGE_BLOCKS),
+            (StreamFeatures::LONG_NAME, guid::LONGNAME),
+            (StreamFeatures::LARGE_MICROZAP, guid::LARGE_MICROZAP),
+        ] {
+            let has = head.state().features.contains_key(needs);
+            if target.has(feature) && !has {
+                dsl.activate_feature(ctx, &head, needs, ZapValue::from_u64(0))
+                    .await?;
+            }
+        }
+        let name = directories.full_name(&head).await?;
+        dsl.history(ctx, "receive", name, head.object, " ").await?;
+        *self.begun.lock() = Some((head.object, is_new));
+        Ok(())
+    }
+
+    async fn note_resumable(&self, ctx: &SyncContext, head: &Arc<Ds>) -> Result<(), DatasetError> {
+        let (begin, tx) = (&self.target.begin, Tx::syncing(ctx.txg));
+        let zap = self.dsl.zapify_dataset(ctx, head).await?;
+        use names::dataset as field;
+        if begin.from_guid.get() != 0 {
+            zap.add_u64(&tx, field::RESUME_FROMGUID, begin.from_guid.get())
+                .await?;
+        }
+        zap.add_u64(&tx, field::RESUME_TOGUID, begin.to_guid.get())
+            .await?;
+        let name = ZapValue::from_str_z(&begin.to_name);
+        zap.add(&tx, field::RESUME_TONAME, name).await?;
+        for (name, number) in [
+            (field::RESUME_OBJECT, 1),
+            (field::RESUME_OFFSET, 0),
+            (field::RESUME_BYTES, 0),
+        ] {
+            zap.add_u64(&tx, name, number).await?;
+        }
+        for (feature, name) in [
+            (StreamFeatures::LARGE_BLOCKS, field::RESUME_LARGEBLOCK),
+            (StreamFeatures::EMBED_DATA, field::RESUME_EMBEDOK),
+            (StreamFeatures::COMPRESSED, field::RESUME_COMPRESSOK),
+            (StreamFeatures::RAW, field::RESUME_RAWOK),
+        ] {
+            if begin.features.contains(feature) {
+                zap.add_u64(&tx, name, 1).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SyncTask for BeginTask {
+    fn name(&self) -> &'static str {
+        "receive"
+    }
+    fn space_check(&self) -> SpaceCheck {
+        SpaceCheck::Normal
+    }
+    fn check<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async { self.place(ctx).await.map(|_| ()) })
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.do_apply(ctx))
+    }
+}
+
+struct FinishTask {
+    dsl: Arc<DslPool>,
+    target: Arc<ReceiveTarget>,
+    object: ObjectId,
+    is_new: bool,
+}
+
+impl FinishTask {
+    /// The target's snapshots that are to be destroyed, newest first.
+    async fn newer(&self, head: &Arc<Ds>, clone: &Arc<Ds>) -> Result<Vec<Arc<Ds>>, DatasetError> {
+        let until = clone.phys().previous_snapshot;
+        let mut newer = Vec::new();
+        let mut at = head.phys().previous_snapshot;
+        while at != until {
+            if at.is_zero() {
+                return self.target.refuse(ReceiveObstacle::NoSource);
+            }
+            let snapshot = self.dsl.directories().dataset(at).await?;
+            if !Arc::ptr_eq(&snapshot.dir(), &head.dir()) {
+                return self.target.refuse(ReceiveObstacle::NoSource);
+            }
+            at = snapshot.phys().previous_snapshot;
+            newer.push(snapshot);
+        }
+        Ok(newer)
+    }
+
+    async fn do_check(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let (dsl, target) = (&self.dsl, &self.target);
+        let directories = dsl.directories();
+        let received = directories.dataset(self.object).await?;
+        let again = || DatasetError::Again {
+            name: target.name.clone(),
+        };
+        let full_name = format!("{}@{}", target.name, target.snapshot);
+        if !is_inconsistent(&received) {
+            return target.refuse(ReceiveObstacle::NothingToResume);
+        }
+        let head = match self.is_new {
+            true => received.clone(),
+            false => directories.resolve(&target.name).await?,
+        };
+        if received.phys().previous_snapshot_txg >= ctx.txg
+            || head.phys().previous_snapshot_txg >= ctx.txg
+        {
+            return Err(again());
+        }
+        if directories
+            .snapshot_of(&head, &target.snapshot)
+            .await?
+            .is_some_and(|_| !target.force)
+        {
+            return Err(DatasetError::Exists { name: full_name });
+        }
+        dsl.limits()
+            .check(&head.dir(), 1, names::directory::SNAPSHOT_COUNT, None)
+            .await?;
+        if self.is_new {
+            return Ok(());
+        }
+        if head.hold_count() > 0 || head.has_busy_log() {
+            return Err(DatasetError::Busy {
+                name: target.name.clone(),
+                reason: "it is open or mounted".into(),
+            });
+        }
+        if target.force {
+            for snapshot in self.newer(&head, &received).await? {
+                dsl.destroyer()
+                    .check_destroy_snapshot(&snapshot, false)
+                    .await?;
+            }
+        } else {
+            if head.phys().previous_snapshot != received.phys().previous_snapshot {
+                return target.refuse(ReceiveObstacle::Modified);
+            }
+            if let Some(newest) = head.prev()
+                && dsl.receives().is_modified_since(&head, &newest).await?
+            {
+                return target.refuse(ReceiveObstacle::Modified);
+            }
+        }
+        let (refquota, reserved) = {
+            let state = head.state();
+            (state.refquota_bytes, state.reserved_bytes)
+        };
+        if refquota != 0 && received.phys().referenced_bytes > refquota {
+            return Err(DatasetError::QuotaExceeded {
+                name: target.name.clone(),
+            });
+        }
+        let needed = reserved.min(received.phys().unique_bytes);
+        if needed > 0 && needed > dsl.space().available(&head.dir(), None, true) {
+            return Err(DatasetError::NoSpace {
+                name: target.name.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let (dsl, target) = (&self.dsl, &self.target);
+        let directories = dsl.directories();
+        let received = directories.dataset(self.object).await?;
+        let name = directories.full_name(&received).await?;
+        let text = format!("snap={}", target.snapshot);
+        dsl.history(ctx, "finish receiving", name, received.object, text)
+            .await?;
+        let head = match self.is_new {
+            true => received.clone(),
+            false => directories.resolve(&target.name).await?,
+        };
+        if !self.is_new {
+            if target.force {
+                for snapshot in self.newer(&head, &received).await? {
+                    dsl.destroyer()
+                        .destroy_snapshot_now(ctx, &snapshot, false)
+                        .await?;
+                }
+            }
+            dsl.snapshots().swap_clone(ctx, &received, &head).await?;
+            dsl.datasets().forget_log(ctx, &head).await?;
+        }
+        let snapshot = dsl
+            .snapshots()
+            .take_now(
+                ctx,
+                &head,
+                &target.snapshot,
+                target.begin.creation_time_seconds,
+            )
+            .await?;
+        for dataset in [&snapshot, &head] {
+            dataset.change(|state| state.phys.flags &= !DslDatasetPhys::FLAG_INCONSISTENT);
+        }
+        snapshot.change(|state| state.phys.guid = target.begin.to_guid);
+        if self.is_new {
+            self.forget_resume_state(ctx, &head).await?;
+            // It was open without a log.
+            *head.open.lock() = None;
+        } else {
+            dsl.destroyer().destroy_head_now(ctx, &received).await?;
+        }
+        Ok(())
+    }
+
+    async fn forget_resume_state(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+    ) -> Result<(), DatasetError> {
+        if !self.dsl.receives().has_resume_state(head).await? {
+            return Ok(());
+        }
+        let tx = Tx::syncing(ctx.txg);
+        let zap = Zap::hold(self.dsl.mos(), head.object).await?;
+        use names::dataset as field;
+        for name in [
+            field::RESUME_FROMGUID,
+            field::RESUME_OBJECT,
+            field::RESUME_OFFSET,
+            field::RESUME_BYTES,
+            field::RESUME_TOGUID,
+            field::RESUME_TONAME,
+            field::RESUME_LARGEBLOCK,
+            field::RESUME_EMBEDOK,
+            field::RESUME_COMPRESSOK,
+            field::RESUME_RAWOK,
+            field::RESUME_REDACT_BOOKMARK_SNAPS,
+        ] {
+            match zap.remove(&tx, name).await {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SyncTask for FinishTask {
+    fn name(&self) -> &'static str {
+        "finish receiving"
+    }
+    fn space_check(&self) -> SpaceCheck {
+        SpaceCheck::Normal
+    }
+    fn check<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.do_check(ctx))
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.do_apply(ctx))
+    }
+}
+
+struct AbortTask {
+    dsl: Arc<DslPool>,
+    object: ObjectId,
+}
+
+impl SyncTask for AbortTask {
+    fn name(&self) -> &'static str {
+        "give up receiving"
+    }
+    fn space_check(&self) -> SpaceCheck {
+        SpaceCheck::ExtraReserved
+    }
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async {
+            let dataset = self.dsl.directories().dataset(self.object).await?;
+            if !is_inconsistent(&dataset) {
+                return Err(DatasetError::Receive {
+                    name: self.dsl.directories().full_name(&dataset).await?,
+                    obstacle: ReceiveObstacle::NothingToResume,
+                });
+            }
+            self.dsl.destroyer().check_destroy_head(&dataset).await
+        })
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async {
+            let dataset = self.dsl.directories().dataset(self.object).await?;
+            self.dsl.destroyer().destroy_head_now(ctx, &dataset).await
+        })
+    }
+}
+
+impl crate::Datasets<'_> {
+    /// Gives a dataset that is received into an object set without objects.
+    async fn fill_empty(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+        kind: ObjsetKind,
+    ) -> Result<(), DatasetError> {
+        self.dsl.keys().ensure(head).await?;
+        let tx = Tx::syncing(ctx.txg);
+        let objset = ObjectSet::create(
+            self.dsl.env().pipeline.clone(),
+            self.dsl.env().world.clone(),
+            kind,
+            self.objset_options(head).await?,
+            &tx,
+        );
+        head.state().kind = Some(kind);
+        self.new_objset_flags(head, &objset, &tx);
+        objset.set_zil_header(&tx, ZilHeader::default());
+        self.attach_without_log(head, objset).await?;
+        self.dsl.syncer().sync_dataset_now(ctx, head).await?;
+        *head.open.lock() = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,299 @@
+//! Goal: a stream of OpenZFS's becomes what it is a stream of. Method: every stream of the golden
+//! set
+//! is received, after those that it is the difference to; trees, volumes and guids are compared
+//! with
+//! the manifest, and zdb looks at the pool.
+
+use std::process::Command;
+
+use dataset::{ListOptions, ReceiveTarget, ResumeToken};
+use device::World;
+use pool::Pool;
+use serde_json::Value;
+use stream::{Progress, Start, StreamError, StreamReader};
+
+use crate::common::*;
+use crate::golden::{Compared, check_tree, hash_volume};
+
+struct Stream {
+    manifest: Value,
+    bytes: Vec<u8>,
+}
+
+fn load(name: &str) -> Option<Stream> {
+    let streams = golden()?.join("streams");
+    let manifest = std::fs::read(streams.join(format!("{name}.json"))).expect("a manifest");
+    let packed = streams.join(format!("{name}.zstream.zst"));
+    let unpacked = Command::new("zstd").arg("-dc").arg(&packed).output();
+    let unpacked = unpacked.expect("zstd runs");
+    assert!(unpacked.status.success(), "{}", packed.display());
+    Some(Stream {
+        manifest: serde_json::from_slice(&manifest).expect("JSON"),
+        bytes: unpacked.stdout,
+    })
+}
+
+/// How a stream is received.
+#[derive(Clone, Default)]
+struct How {
+    force: bool,
+    resumable: bool,
+    origin: Option<String>,
+}
+
+/// Receives one stream that is no package.
+async fn receive(pool: &Pool, bytes: &[u8], target: &str, how: &How) -> Result<(), StreamError> {
+    let mut reader = StreamReader::new(bytes);
+    let Start::Begin(begin, list) = reader.start().await? else {
+        return Err(StreamError::CutShort);
+    };
+    let (_, snapshot) = begin.to_name.split_once('@').expect("a snapshot");
+    let target = ReceiveTarget {
+        name: target.to_owned(),
+        snapshot: snapshot.to_owned(),
+        begin: *begin,
+        origin: how.origin.clone(),
+        force: how.force,
+        resumable: how.resumable,
+        properties: Vec::new(),
+    };
+    let dsl = pool.dsl();
+    let receiving = dsl.receives().begin(target).await?;
+    let progress = Progress::default();
+    let received = stream::receive(&mut reader, &list, &receiving, &progress).await;
+    let ended = match received {
+        Ok(()) => dsl.receives().finish(&receiving).await.map_err(Into::into),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = ended {
+        let keep = error.is_of_stream();
+        dsl.receives().give_up(receiving, keep).await?;
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// Compares what was received with the manifest.
+async fn check(world: &World, pool: &Pool, manifest: &Value, target: &str, is_last: bool) {
+    let name_of = |name: &str| name.replacen("TARGET", target, 1);
+    for (name, tree) in manifest["trees"].as_object().expect("trees") {
+        // A live filesystem that somebody opened is not what its snapshot is.
+        if !is_last && !name.contains('@') {
+            continue;
+        }
+        let filesystem = open(world, pool, &name_of(name)).await;
+        let tree = tree.as_array().expect("a list");
+        check_tree(&filesystem, name, tree, Compared::AllButSpace).await;
+        filesystem.close().await.expect("close");
+    }
+    for volume in manifest["zvols"].as_array().into_iter().flatten() {
+        let name = name_of(volume["name"].as_str().expect("a name"));
+        let wanted = volume["sha256"].as_str().expect("a hash");
+        let size = volume["volsize"].as_u64().expect("a size");
+        assert_eq!(hash_volume(pool, &name, size).await, wanted, "{name}");
+    }
+    for dataset in manifest["datasets"].as_array().expect("datasets") {
+        let name = name_of(dataset["name"].as_str().expect("a name"));
+        let found = pool
+            .dsl()
+            .directories()
+            .lookup(&name)
+            .await
+            .expect("it is there");
+        let wanted = |property: &str| dataset["props"][property].as_str().map(str::to_owned);
+        if name.contains('@') {
+            assert_eq!(wanted("guid"), Some(found.guid.to_string()), "{name}: guid");
+            let creation = Some(found.creation_seconds.to_string());
+            assert_eq!(wanted("creation"), creation, "{name}: creation");
+        }
+    }
+}
+
+/// Receives the streams one after the other into one dataset, and compares after each.
+async fn receive_all(names: &[&str]) {
+    if golden().is_none() {
+        return;
+    }
+    let (world, image) = (World::system(2), Image::new(512));
+    let pool = create(&world, &image, &[]).await;
+    for name in names {
+        let stream = load(name).expect("it is there");
+        let force = stream.manifest["receive"]
+            .as_str()
+            .is_some_and(|command| command.contains(" -F "));
+        let how = How {
+            force,
+            ..How::default()
+        };
+        let received = receive(&pool, &stream.bytes, "tank/target", &how).await;
+        received.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let is_last = names.last() == Some(name);
+        check(&world, &pool, &stream.manifest, "tank/target", is_last).await;
+    }
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
+
+macro_rules! received {
+    ($($test:ident: $($name:literal)*;)*) => {$(
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $test() {
+            receive_all(&[$($name),*]).await;
+        }
+    )*};
+}
+
+received! {
+    differences: "full" "incr_i";
+    a_difference_that_skips_snapshots: "full" "incr_skip";
+    a_difference_to_a_bookmark: "full" "incr_bookmark";
+    compressed_and_embedded: "Lec";
+    every_kind_of_file: "nonflag_kinds";
+    large_blocks: "big_L";
+    the_largest_blocks: "big_Lc16M";
+    large_blocks_that_are_split: "big_split";
+    names_without_case: "ci";
+    decrypted: "decrypted";
+    large_dnodes: "dnode";
+    volumes: "vol" "vol_incr";
+    attributes_in_directories: "xattr_dir";
+    attributes_in_dnodes: "xattr_sa";
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clone_is_received_with_its_origin() {
+    let Some(full) = load("full") else { return };
+    let clone = load("clone").expect("it is there");
+    let (world, image) = (World::system(2), Image::new(512));
+    let pool = create(&world, &image, &[]).await;
+    let how = How::default();
+    receive(&pool, &full.bytes, "tank/full", &how)
+        .await
+        .expect("received");
+    assert!(
+        receive(&pool, &clone.bytes, "tank/clone", &how)
+            .await
+            .is_err()
+    );
+    let how = How {
+        origin: Some("tank/full@s1".into()),
+        ..how
+    };
+    receive(&pool, &clone.bytes, "tank/clone", &how)
+        .await
+        .expect("received");
+    check(&world, &pool, &clone.manifest, "tank/clone", true).await;
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_receive_goes_on() {
+    let Some(partial) = load("partial") else {
+        return;
+    };
+    let resumed = load("resumed").expect("it is there");
+    let (world, image) = (World::system(2), Image::new(512));
+    let pool = create(&world, &image, &[]).await;
+    let how = How {
+        resumable: true,
+        ..How::default()
+    };
+    let cut = receive(&pool, &partial.bytes, "tank/target", &how).await;
+    assert!(matches!(cut, Err(StreamError::CutShort)), "{cut:?}");
+    let token = pool
+        .dsl()
+        .properties()
+        .get("tank/target", "receive_resume_token")
+        .await
+        .expect("a token");
+    let token = ResumeToken::decode(token.value.text().expect("text")).expect("a token");
+    let given = partial.manifest["receive_resume_token"].as_str();
+    assert_eq!(Some(token), given.and_then(ResumeToken::decode));
+    receive(&pool, &resumed.bytes, "tank/target", &how)
+        .await
+        .expect("received");
+    check(&world, &pool, &resumed.manifest, "tank/target", true).await;
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
+
+/// Whether a pool has nothing but its root.
+async fn is_empty(pool: &Pool) -> bool {
+    let dsl = pool.dsl();
+    let all = dsl
+        .directories()
+        .list("tank", &ListOptions::default())
+        .await;
+    let hidden = dsl.directories().lookup("tank/target/%recv").await;
+    all.expect("listed").len() == 1 && hidden.is_err()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_streams_leave_the_target_as_it_was() {
+    let Some(whole) = load("whole") else { return };
+    let (world, image) = (World::system(2), Image::new(256));
+    let pool = create(&world, &image, &[]).await;
+    let mut random = Random(7);
+    for turn in 0..24 {
+        let mut bytes = whole.bytes.clone();
+        let at = random.below(bytes.len() as u64) as usize;
+        match turn % 2 {
+            0 => bytes.truncate(at),
+            _ => bytes[at] ^= 1 << random.below(8),
+        }
+        let received = receive(&pool, &bytes, "tank/target", &How::default()).await;
+        assert!(received.is_err(), "{turn}: {at}");
+        assert!(is_empty(&pool).await, "{turn}: {at}");
+    }
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
+
+/// A crash in the middle leaves what the next import destroys, or what it can go on with.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_leaves_nothing_that_is_in_the_way() {
+    let Some(full) = load("full") else { return };
+    let difference = load("incr_i").expect("it is there");
+    let (world, image) = (World::system(2), Image::new(512));
+    let pool = create(&world, &image, &[]).await;
+    let how = How::default();
+    receive(&pool, &full.bytes, "tank/target", &how)
+        .await
+        .expect("received");
+    let mut reader = StreamReader::new(&difference.bytes[..]);
+    let Start::Begin(begin, _) = reader.start().await.expect("a beginning") else {
+        panic!("no beginning");
+    };
+    let target = ReceiveTarget {
+        name: "tank/target".into(),
+        snapshot: "s2".into(),
+        begin: *begin,
+        origin: None,
+        force: false,
+        resumable: false,
+        properties: Vec::new(),
+    };
+    let receiving = pool
+        .dsl()
+        .receives()
+        .begin(target)
+        .await
+        .expect("it begins");
+    pool.dsl().sync().await.expect("on disk");
+    let after = cut(&image);
+    drop(receiving);
+    pool.export(true).await.expect("export");
+    let pool = import_after_cut(&world, after.path()).await;
+    pool.dsl()
+        .receives()
+        .destroy_interrupted()
+        .await
+        .expect("destroyed");
+    receive(&pool, &difference.bytes, "tank/target", &how)
+        .await
+        .expect("received");
+    check(&world, &pool, &difference.manifest, "tank/target", true).await;
+    pool.export(false).await.expect("export");
+    zdb_is_clean(after.path(), "tank");
+}

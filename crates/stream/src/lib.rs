@@ -1,0 +1,27 @@
+//! Send streams (`zfs send`, `zfs receive`): what a snapshot holds, or what differs between two, as
+//! a sequence of records that another pool can make the same snapshot of.
+//!
+//! | Module | ZFS's words | What it is |
+//! |---|---|---|
+//! | [`StreamReader`] | `receive_read_record` | records and their payloads, with their checksums verified |
+//! | [`receive`] | `dmu_recv_stream` | writing what records say into a dataset |
+//! | [`Package`] | `send_iterate_fs` | what comes before several streams |
+//!
+//! Layouts are `format::stream`; which dataset contents go to, and how they become a snapshot, is
+//! [`dataset::Receives`].
+//!
+//! A stream is not trusted: whatever is in it, the worst that comes of it is an error and a target
+//! as it was.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod package;
+mod reader;
+mod receive;
+mod writer;
+
+pub use error::StreamError;
+pub use package::{Naming, Package, PackageDataset, received_name};
+pub use reader::{Piece, Start, StreamReader};
+pub use receive::{Progress, receive};
