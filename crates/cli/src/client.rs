@@ -1,6 +1,7 @@
 //! Speaking to the daemon: one HTTP request over its Unix socket; where no daemon answers, one is
-//! started in the background, so that a first `zpool create` just works. What takes longer than a
-//! moment is a job, which is followed by its events until it has ended.
+//! started in the background, or as the service that it is, so that a first `zpool create` just
+//! works. What takes longer than a moment is a job, which is followed by its events until it has
+//! ended.
 //!
 //! An ordinary user without `MILLPOND_STATE` may have pools of their own, in the state directory of
 //! their own, and those of the machine, which root's server has. Who has a server, or pools that it
@@ -29,12 +30,19 @@ use rustix::io::Errno;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::refusals;
+use crate::{STATE_OF_ROOT, refusals};
 
 /// How long one that is on its way out may still take connections.
 const LEAVING: Duration = Duration::from_secs(10);
 /// How long a daemon that was just started may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Where the service's unit is, if it is installed.
+const UNITS: [&str; 3] = [
+    "/etc/systemd/system/millpond.service",
+    "/usr/lib/systemd/system/millpond.service",
+    "/lib/systemd/system/millpond.service",
+];
 
 /// A way to the daemon of one state directory.
 pub struct Client {
@@ -373,9 +381,42 @@ impl Client {
         ))
     }
 
+    /// Whether root's server is a service of systemd here, and so systemd's to start.
+    fn is_service(&self) -> bool {
+        rustix::process::geteuid().is_root()
+            && self.state == Path::new(STATE_OF_ROOT)
+            && Path::new("/run/systemd/system").is_dir()
+            && UNITS.iter().any(|unit| Path::new(unit).exists())
+    }
+
+    /// Has systemd listen for the service, which starts it.
+    async fn start_service(&self) -> anyhow::Result<UnixStream> {
+        let started = Command::new("systemctl")
+            .args(["--quiet", "start", "millpond.socket"])
+            .stdin(Stdio::null())
+            .status()
+            .context("systemctl does not run")?;
+        if !started.success() {
+            return Err(anyhow!(
+                "the service does not start; see 'systemctl status millpond.socket millpond'"
+            ));
+        }
+        let socket = self.socket();
+        let connected = UnixStream::connect(&socket).await;
+        connected.with_context(|| {
+            format!(
+                "millpond.socket listens, but not at {}; see 'systemctl cat millpond.socket'",
+                socket.display()
+            )
+        })
+    }
+
     /// Starts `millpond daemon` detached from this terminal and waits until it answers.
     async fn start(&self) -> anyhow::Result<UnixStream> {
         self.check_own()?;
+        if self.is_service() {
+            return self.start_service().await;
+        }
         let made = match self.state.parent() {
             Some(above) => std::fs::create_dir_all(above),
             None => Ok(()),

@@ -12,9 +12,11 @@ macro_rules! bail_usage {
 
 mod client;
 mod columns;
+mod completions;
 mod iscsi;
 mod json;
 mod labels;
+mod man;
 mod numbers;
 mod prompt;
 mod refusals;
@@ -68,9 +70,14 @@ enum Command {
     Rescue(rescue::Rescue),
     /// Look into streams of snapshots
     Stream(streams::Stream),
-    /// The zpool command
+    /// Print what a shell needs to complete words of millpond, zpool and zfs
+    Completions(completions::Completions),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Man(man::Man),
+    /// The zpool command: configure storage pools
     Zpool(zpool::Zpool),
-    /// The zfs command
+    /// The zfs command: configure filesystems, volumes and snapshots
     Zfs(zfs::Zfs),
 }
 
@@ -96,6 +103,11 @@ fn main() -> ExitCode {
         .first()
         .and_then(|word| Path::new(word).file_name())
         .map(|name| name.to_string_lossy().into_owned());
+    match completions::answer(called_as.as_deref()) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => error.exit(),
+    }
     let typed = typed_command(&words);
     let command = match called_as.as_deref() {
         Some("zpool") => Command::Zpool(parse(words)),
@@ -178,6 +190,8 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Shares(shares) => shares.run(&Client::new(state, of_root)?),
         Command::User(user) => user.run(&Client::new(state, of_root)?),
         Command::Labels(labels) => labels.run(),
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
         Command::Zpool(command) => zpool::run(command, &Client::new(state, of_root)?, typed),
         Command::Zfs(command) => zfs::run(command, &Client::new(state, of_root)?, typed),
     }?;

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,12 +62,21 @@ pub(crate) struct Listening {
     task: JoinHandle<()>,
     stop: oneshot::Sender<()>,
     path: PathBuf,
+    /// Whether the socket is a service manager's, who listens on when the daemon has left.
+    is_given: bool,
 }
 
 impl Listening {
+    /// Where clients find the socket.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Takes no more requests, and sends the answers that are due (to `millpond down`, for one).
     pub(crate) async fn stop(self) {
-        let _ = std::fs::remove_file(&self.path);
+        if !self.is_given {
+            let _ = std::fs::remove_file(&self.path);
+        }
         let _ = self.stop.send(());
         if tokio::time::timeout(LAST_ANSWERS, self.task).await.is_err() {
             tracing::debug!("requests are left that were not answered");
@@ -75,19 +84,18 @@ impl Listening {
     }
 }
 
-/// Starts to serve the API.
-pub(crate) async fn listen(service: Arc<Service>) -> Result<Listening, DaemonError> {
-    let path = service.state().directory().join("millpond.sock");
-    // The lock on the state directory says that whoever left this socket is gone.
-    let _ = std::fs::remove_file(&path);
-    let failed = |source| DaemonError::Socket {
-        path: path.clone(),
-        source,
+/// Starts to serve the API, on the socket that a service manager made, or on one of our own.
+pub(crate) async fn listen(
+    service: Arc<Service>,
+    given: Option<std::os::unix::net::UnixListener>,
+) -> Result<Listening, DaemonError> {
+    let own = service.state().directory().join("millpond.sock");
+    let is_given = given.is_some();
+    let listened = match given {
+        Some(given) => take(given, &own),
+        None => bind(&own).map(|listener| (listener, own.clone())),
     };
-    let listener = UnixListener::bind(&path).map_err(failed)?;
-    // Others may look at what root's server has.
-    let mode = if geteuid().is_root() { 0o666 } else { 0o600 };
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+    let (listener, path) = listened.map_err(|source| DaemonError::Socket { path: own, source })?;
     let router = router(service).into_make_service_with_connect_info::<Caller>();
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(async move {
@@ -99,7 +107,41 @@ pub(crate) async fn listen(service: Arc<Service>) -> Result<Listening, DaemonErr
             tracing::error!("the API's socket failed: {error}");
         }
     });
-    Ok(Listening { task, stop, path })
+    Ok(Listening {
+        task,
+        stop,
+        path,
+        is_given,
+    })
+}
+
+/// Listens on a socket of our own.
+fn bind(path: &Path) -> std::io::Result<UnixListener> {
+    // The lock on the state directory says that whoever left this socket is gone.
+    let _ = std::fs::remove_file(path);
+    let listener = UnixListener::bind(path)?;
+    // Others may look at what root's server has.
+    let mode = if geteuid().is_root() { 0o666 } else { 0o600 };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    Ok(listener)
+}
+
+/// Listens on the socket of a service manager, who has given it its mode; and says where it is.
+fn take(
+    given: std::os::unix::net::UnixListener,
+    own: &Path,
+) -> std::io::Result<(UnixListener, PathBuf)> {
+    let address = given.local_addr()?;
+    // Its path may be another root's.
+    let path = address.as_pathname().filter(|path| path.exists());
+    let path = path.unwrap_or(own).to_owned();
+    if address.as_pathname() != Some(own) {
+        tracing::warn!(
+            "the service manager's socket is {address:?}; commands look for it at {}",
+            own.display()
+        );
+    }
+    Ok((UnixListener::from_std(given)?, path))
 }
 
 fn router(service: Arc<Service>) -> Router {

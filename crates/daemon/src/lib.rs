@@ -5,9 +5,9 @@
 //! carried out by functions of the modules named after the command lines ([`zpool`], [`zfs`]). What
 //! takes long is a job ([`jobs`]), and what happens is told as events ([`events`]).
 //!
-//! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API),
-//! `pools.json` (what to import at the next start), `iscsi-secrets.json` (for CHAP), `smb/` (all
-//! that Samba keeps, with its users), `zvol/`
+//! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
+//! service manager may have made it: [`supervisor`]), `pools.json` (what to import at the next
+//! start), `iscsi-secrets.json` (for CHAP), `smb/` (all that Samba keeps, with its users), `zvol/`
 //! (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All of it is
 //! its user's alone. Where that is root, others pass through to the socket, to `zvol/` and to
 //! `mnt/`, which have modes of their own.
@@ -57,6 +57,7 @@ mod snapshots;
 mod spares;
 mod split;
 mod state;
+mod supervisor;
 mod topology;
 mod upgrade;
 mod usage;
@@ -66,6 +67,7 @@ mod zfs;
 mod zpool;
 
 use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,6 +137,10 @@ pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), Da
         };
         std::fs::create_dir_all(above).map_err(failed)?;
     }
+    let given = supervisor::given_socket().map_err(|source| DaemonError::Socket {
+        path: options.state.join("millpond.sock"),
+        source,
+    })?;
     keep_files_private();
     avoid_huge_pages();
     raise_descriptor_limit();
@@ -143,7 +149,7 @@ pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), Da
         .thread_name("millpond")
         .build()
         .map_err(|source| DaemonError::Runtime { source })?;
-    let served = runtime.block_on(serve(options, default_pool));
+    let served = runtime.block_on(serve(options, default_pool, given));
     // What hangs in the kernel must not keep the process.
     runtime.shutdown_timeout(LAST_TASKS);
     served
@@ -189,7 +195,12 @@ fn raise_descriptor_limit() {
     }
 }
 
-async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {
+async fn serve(
+    options: Options,
+    default_pool: Option<DefaultPool>,
+    given: Option<UnixListener>,
+) -> Result<(), DaemonError> {
+    supervisor::begins();
     let state = state::State::open(&options.state)?;
     let service = Service::new(&options, state).await?;
     tokio::spawn(give_back_memory());
@@ -206,14 +217,17 @@ async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<()
         service.smb.settle().await;
     }
     let (listening, secret) = match brought_up {
-        Ok(secret) => (http::listen(Arc::clone(&service)).await, secret),
+        Ok(secret) => (http::listen(Arc::clone(&service), given).await, secret),
         Err(error) => (Err(error), None),
     };
-    if listening.is_ok() {
+    if let Ok(listening) = &listening {
+        supervisor::is_ready();
+        tokio::spawn(supervisor::feed_watchdog(listening.path().to_owned()));
         if default_pool.is_some() {
             default_pool::announce(&service, secret.as_ref());
         }
         wait_for_stop(&service).await;
+        supervisor::leaves();
         if default_pool.is_some() {
             eprintln!(
                 "stopping: exporting pools (once more Ctrl-C leaves at once; nothing that was \

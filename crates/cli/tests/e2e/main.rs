@@ -37,6 +37,7 @@ mod multihost;
 mod nfs;
 mod nfs41;
 mod nopwrite;
+mod packages;
 mod posix;
 mod properties;
 mod races;

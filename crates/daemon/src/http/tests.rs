@@ -36,7 +36,7 @@ impl Server {
         };
         let state = State::open(&options.state).unwrap();
         let service = Service::new(&options, state).await.unwrap();
-        let listening = listen(Arc::clone(&service)).await.unwrap();
+        let listening = listen(Arc::clone(&service), None).await.unwrap();
         Self {
             service,
             listening,

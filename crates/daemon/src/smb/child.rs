@@ -24,6 +24,7 @@ use super::Smb;
 use super::announce::{Announced, Announcer, has_avahi};
 use super::conf::{self, DIRECTORIES, Share};
 use super::tools::Tools;
+use crate::supervisor;
 
 /// How long it may take to listen.
 const STARTING: Duration = Duration::from_secs(15);
@@ -207,6 +208,7 @@ impl<'a> Keeper<'a> {
         let write = write_configuration(self.smb, address, shares);
         write.map_err(|error| unwritable(directory, &error))?;
         let mut command = Command::new(&tools.smbd);
+        supervisor::keep_from(&mut command);
         let output = log_file(directory).map_err(|error| unwritable(directory, &error))?;
         let again = output
             .try_clone()

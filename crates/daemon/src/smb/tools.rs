@@ -9,6 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::conf::MODULE_NAMES;
+use crate::supervisor;
 
 /// How long one of them may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -86,6 +87,7 @@ impl Tools {
 }
 
 async fn output(mut command: Command, input: Option<&str>) -> Result<String, String> {
+    supervisor::keep_from(&mut command);
     let stdin = if input.is_some() {
         Stdio::piped()
     } else {
