@@ -7,18 +7,19 @@
 //! held. Blocks are immutable [`Bytes`]: a version that a reader or the sync still holds is copied,
 //! one that nobody holds is changed in place.
 
+mod bonus;
+mod holes;
+
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use format::{
-    Bookmark, Checksum, Compression, DNODE_SLOT_BYTES, Endian, ObjectId, ObjectType, SECTOR_BYTES,
-};
+use format::{Checksum, Compression, DNODE_SLOT_BYTES, Endian, ObjectId, ObjectType, SECTOR_BYTES};
 use futures::StreamExt;
 use zio::{Added, Tx};
 
 use crate::added;
 use crate::byteswap::to_native;
-use crate::dnode::{Dnode, DnodeState, Found, Meta, Slot, SpillChange, parity};
+use crate::dnode::{Dnode, DnodeState, Found, Meta, Slot, parity};
 use crate::error::{ObjectError, OfObject, Result};
 use crate::objset::ObjectSet;
 use crate::readahead::ReadAhead;
@@ -30,8 +31,6 @@ static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 const READS_IN_FLIGHT: usize = 32;
 /// Blocks of one written buffer that share its memory, at most.
 const PIECES_SHARED_MAX: usize = 8;
-/// Largest spill block (`SPA_OLD_MAXBLOCKSIZE`).
-const SPILL_MAX_BYTES: usize = 128 << 10;
 
 /// What there is to know of an object (`dmu_object_info_t`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,171 +194,6 @@ impl Object {
     /// [`ObjectError::NoSuchObject`] where it was freed.
     pub fn touch(&self, tx: &Tx) -> Result<()> {
         self.change_meta(tx, |_| Ok(()))
-    }
-
-    /// Its bonus, newest.
-    pub fn bonus(&self) -> Bytes {
-        self.dnode.lock().meta().bonus.clone()
-    }
-
-    /// Replaces the bonus (its length may change).
-    ///
-    /// # Errors
-    /// [`ObjectError::TooBig`] when the dnode has no room for it.
-    pub fn set_bonus(&self, tx: &Tx, bonus: impl Into<Bytes>) -> Result<()> {
-        let bonus = bonus.into();
-        self.change_meta(tx, |meta| self.put_bonus(meta, bonus))
-    }
-
-    /// Replaces the bonus and its type.
-    ///
-    /// # Errors
-    /// As [`Self::set_bonus`].
-    pub fn set_bonus_typed(
-        &self,
-        tx: &Tx,
-        bonus_type: ObjectType,
-        bonus: impl Into<Bytes>,
-    ) -> Result<()> {
-        let bonus = bonus.into();
-        self.change_meta(tx, |meta| {
-            meta.bonus_type = bonus_type;
-            self.put_bonus(meta, bonus)
-        })
-    }
-
-    pub(crate) fn put_bonus(&self, meta: &mut Meta, bonus: Bytes) -> Result<()> {
-        let room = meta.bonus_room(meta.has_spill);
-        if meta.has_spill && !meta.has_spill_room() {
-            return Err(ObjectError::TooBig {
-                object: self.id(),
-                what: format!(
-                    "a spill block beside {} block pointers in a dnode of {} slots",
-                    meta.pointers, meta.slots
-                ),
-            });
-        }
-        if bonus.len() > room {
-            return Err(ObjectError::TooBig {
-                object: self.id(),
-                what: format!("a bonus of {} bytes, where {room} fit", bonus.len()),
-            });
-        }
-        meta.bonus = bonus;
-        Ok(())
-    }
-
-    /// Replaces bonus and spill block in one step, so that no reader sees only one of them.
-    ///
-    /// # Errors
-    /// [`ObjectError::TooBig`].
-    pub fn set_bonus_and_spill(&self, tx: &Tx, bonus: Bytes, spill: Option<Bytes>) -> Result<()> {
-        let spill = spill.map(|data| self.padded_spill(data)).transpose()?;
-        self.set.note_dirty(tx.txg());
-        let mut state = self.dnode.lock();
-        let mut meta = state.meta_at(tx.txg()).clone();
-        if !meta.exists {
-            return Err(self.missing());
-        }
-        let had_spill = meta.has_spill;
-        meta.has_spill = spill.is_some();
-        self.put_bonus(&mut meta, bonus)?;
-        let slot = self.set.slot_mut(&self.dnode, &mut state, tx);
-        slot.meta = Some(meta);
-        match spill {
-            Some(data) => {
-                tx.dirtied(data.len() as u64);
-                tx.adds(Added {
-                    data_bytes: 0,
-                    metadata_bytes: data.len() as u64,
-                });
-                slot.spill = SpillChange::Write(data);
-            }
-            None if had_spill => slot.spill = SpillChange::Remove,
-            None => {}
-        }
-        Ok(())
-    }
-
-    fn padded_spill(&self, data: Bytes) -> Result<Bytes> {
-        if data.is_empty() || data.len() > SPILL_MAX_BYTES {
-            return Err(ObjectError::TooBig {
-                object: self.id(),
-                what: format!("a spill block of {} bytes", data.len()),
-            });
-        }
-        let whole = data.len().next_multiple_of(SECTOR_BYTES as usize);
-        if whole == data.len() {
-            return Ok(data);
-        }
-        let mut padded = data.to_vec();
-        padded.resize(whole, 0);
-        Ok(Bytes::from(padded))
-    }
-
-    /// Content of the spill block, if there is one (with the padding to whole sectors).
-    ///
-    /// # Errors
-    /// Errors of reading.
-    pub async fn spill(&self) -> Result<Option<Bytes>> {
-        let (pointer, bonus_type) = {
-            let state = self.dnode.lock();
-            if let Some(found) = unwritten_spill(&state) {
-                return Ok(found);
-            }
-            match (&state.spill, state.meta().exists) {
-                (Some(pointer), true) => (*pointer, state.disk.bonus_type),
-                _ => return Ok(None),
-            }
-        };
-        if pointer.is_hole() {
-            return Ok(None);
-        }
-        let context = self
-            .set
-            .read_context(self.id(), ObjectType::SA, 0, Bookmark::SPILL_BLOCK_ID);
-        let data = match self.set.pipeline().read_cached(&pointer) {
-            Some(data) => data,
-            None => self.set.pipeline().read(&pointer, &context).await?,
-        };
-        to_native(bonus_type, data, pointer.endian())
-            .of(self.id())
-            .map(Some)
-    }
-
-    /// Like [`Self::spill`] without waiting; the outer `None` says that it must be read.
-    pub fn try_spill(&self) -> Option<Result<Option<Bytes>>> {
-        let (pointer, bonus_type) = {
-            let state = self.dnode.lock();
-            if let Some(found) = unwritten_spill(&state) {
-                return Some(Ok(found));
-            }
-            match (&state.spill, state.meta().exists) {
-                (Some(pointer), true) if !pointer.is_hole() => (*pointer, state.disk.bonus_type),
-                _ => return Some(Ok(None)),
-            }
-        };
-        let data = self.set.pipeline().read_cached(&pointer)?;
-        let native = to_native(bonus_type, data, pointer.endian()).of(self.id());
-        Some(native.map(Some))
-    }
-
-    /// Writes the spill block; `data` is padded to whole sectors (512 bytes to 128 KiB).
-    ///
-    /// # Errors
-    /// [`ObjectError::TooBig`], also when the bonus is in the way of the spill block's pointer.
-    pub fn set_spill(&self, tx: &Tx, data: Bytes) -> Result<()> {
-        let bonus = self.dnode.lock().meta_at(tx.txg()).bonus.clone();
-        self.set_bonus_and_spill(tx, bonus, Some(data))
-    }
-
-    /// Removes the spill block.
-    ///
-    /// # Errors
-    /// [`ObjectError::NoSuchObject`].
-    pub fn remove_spill(&self, tx: &Tx) -> Result<()> {
-        let bonus = self.dnode.lock().meta_at(tx.txg()).bonus.clone();
-        self.set_bonus_and_spill(tx, bonus, None)
     }
 
     /// The newest content of a block in our byte order; `None` for zeros. Outer `None`: not in
@@ -791,106 +625,6 @@ impl Object {
         Ok(())
     }
 
-    /// Offset of the first data at or after `offset_bytes` (`SEEK_DATA`), unwritten changes
-    /// included.
-    ///
-    /// # Errors
-    /// Errors of reading indirect blocks.
-    pub async fn next_data(&self, offset_bytes: u64) -> Result<Option<u64>> {
-        self.next_data_in(offset_bytes, false).await
-    }
-
-    /// The same, where blocks that cannot be reached count as data.
-    pub(crate) async fn next_data_or_unreachable(&self, offset_bytes: u64) -> Result<Option<u64>> {
-        self.next_data_in(offset_bytes, true).await
-    }
-
-    async fn next_data_in(&self, offset_bytes: u64, or_unreachable: bool) -> Result<Option<u64>> {
-        let block_bytes = self.block_bytes();
-        let mut from = offset_bytes / block_bytes;
-        loop {
-            let (tree, unwritten, last) = {
-                let state = self.dnode.lock();
-                let unwritten = state
-                    .layers(NEWEST)
-                    .filter_map(|slot| slot.next_unwritten(from))
-                    .min();
-                (state.tree.clone(), unwritten, state.meta().max_block)
-            };
-            let not_hole = |_: u8, pointer: &format::BlockPointer| !pointer.is_hole();
-            let on_disk = match self
-                .set
-                .next_in_tree_or_lost(self.id(), &tree, from, &not_hole)
-                .await
-            {
-                Ok(found) => found,
-                Err(lost) if or_unreachable => Some(lost.first),
-                Err(lost) => return Err(lost.error),
-            };
-            let Some(block) = on_disk.into_iter().chain(unwritten).min() else {
-                return Ok(None);
-            };
-            if block > last {
-                return Ok(None);
-            }
-            let next = {
-                let state = self.dnode.lock();
-                match state.find(block, NEWEST) {
-                    Found::Data(_) | Found::Cloned(_) => None,
-                    Found::Disk if on_disk == Some(block) => None,
-                    _ => {
-                        // A freed range hides what is below it, but may have been written again
-                        // above.
-                        let hidden = state
-                            .layers(NEWEST)
-                            .filter_map(|slot| slot.freed.end_of(block))
-                            .min();
-                        let written = state
-                            .layers(NEWEST)
-                            .filter_map(|slot| slot.next_unwritten(block + 1))
-                            .min();
-                        let next = hidden.unwrap_or(block + 1);
-                        Some(written.map_or(next, |written| next.min(written)))
-                    }
-                }
-            };
-            match next {
-                None => return Ok(Some((block * block_bytes).max(offset_bytes))),
-                Some(next) => from = next.max(block + 1),
-            }
-        }
-    }
-
-    /// Offset of the first hole at or after `offset_bytes` (`SEEK_HOLE`); the end of the last block
-    /// is one.
-    ///
-    /// # Errors
-    /// Errors of reading indirect blocks.
-    pub async fn next_hole(&self, offset_bytes: u64) -> Result<u64> {
-        let block_bytes = self.block_bytes();
-        let mut block = offset_bytes / block_bytes;
-        loop {
-            let (tree, found, last) = {
-                let state = self.dnode.lock();
-                (
-                    state.tree.clone(),
-                    state.find(block, NEWEST),
-                    state.meta().max_block,
-                )
-            };
-            let hole = block > last
-                || match found {
-                    Found::Data(_) | Found::Cloned(_) => false,
-                    Found::Zeros => true,
-                    Found::Disk => self.set.resolve(self.id(), &tree, block).await?.is_hole(),
-                };
-            if hole {
-                return Ok((block * block_bytes).max(offset_bytes));
-            }
-            block += 1;
-        }
-    }
-
     /// Space used as of the last sync, in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.dnode.lock().used_bytes
@@ -954,26 +688,6 @@ impl Object {
             .resolve_above(self.id(), &tree, (level, block_id))
             .await
     }
-
-    /// Pointer of the spill block as of the last sync.
-    pub fn spill_pointer(&self) -> Option<format::BlockPointer> {
-        self.dnode.lock().spill
-    }
-}
-
-/// The spill block as the slots have it: `None` when they do not change it.
-fn unwritten_spill(state: &DnodeState) -> Option<Option<Bytes>> {
-    for slot in state.layers(NEWEST) {
-        match &slot.spill {
-            SpillChange::Write(data) => return Some(Some(data.clone())),
-            SpillChange::Remove => return Some(None),
-            SpillChange::Keep => {}
-        }
-        if slot.meta.as_ref().is_some_and(|meta| !meta.exists) {
-            return Some(None);
-        }
-    }
-    None
 }
 
 /// Changes a block that the slot holds, copying it only when somebody else holds it too.

@@ -1,0 +1,203 @@
+//! What belongs to an object beside its blocks: the bonus in its dnode, and the spill block behind
+//! it.
+
+use bytes::Bytes;
+use format::{Bookmark, ObjectType, SECTOR_BYTES};
+use zio::{Added, Tx};
+
+use crate::byteswap::to_native;
+use crate::dnode::{DnodeState, Meta, SpillChange};
+use crate::error::{ObjectError, OfObject, Result};
+use crate::tree::NEWEST;
+
+use super::Object;
+
+/// Largest spill block (`SPA_OLD_MAXBLOCKSIZE`).
+const SPILL_MAX_BYTES: usize = 128 << 10;
+
+impl Object {
+    /// Its bonus, newest.
+    pub fn bonus(&self) -> Bytes {
+        self.dnode.lock().meta().bonus.clone()
+    }
+
+    /// Replaces the bonus (its length may change).
+    ///
+    /// # Errors
+    /// [`ObjectError::TooBig`] when the dnode has no room for it.
+    pub fn set_bonus(&self, tx: &Tx, bonus: impl Into<Bytes>) -> Result<()> {
+        let bonus = bonus.into();
+        self.change_meta(tx, |meta| self.put_bonus(meta, bonus))
+    }
+
+    /// Replaces the bonus and its type.
+    ///
+    /// # Errors
+    /// As [`Self::set_bonus`].
+    pub fn set_bonus_typed(
+        &self,
+        tx: &Tx,
+        bonus_type: ObjectType,
+        bonus: impl Into<Bytes>,
+    ) -> Result<()> {
+        let bonus = bonus.into();
+        self.change_meta(tx, |meta| {
+            meta.bonus_type = bonus_type;
+            self.put_bonus(meta, bonus)
+        })
+    }
+
+    pub(crate) fn put_bonus(&self, meta: &mut Meta, bonus: Bytes) -> Result<()> {
+        let room = meta.bonus_room(meta.has_spill);
+        if meta.has_spill && !meta.has_spill_room() {
+            return Err(ObjectError::TooBig {
+                object: self.id(),
+                what: format!(
+                    "a spill block beside {} block pointers in a dnode of {} slots",
+                    meta.pointers, meta.slots
+                ),
+            });
+        }
+        if bonus.len() > room {
+            return Err(ObjectError::TooBig {
+                object: self.id(),
+                what: format!("a bonus of {} bytes, where {room} fit", bonus.len()),
+            });
+        }
+        meta.bonus = bonus;
+        Ok(())
+    }
+
+    /// Replaces bonus and spill block in one step, so that no reader sees only one of them.
+    ///
+    /// # Errors
+    /// [`ObjectError::TooBig`].
+    pub fn set_bonus_and_spill(&self, tx: &Tx, bonus: Bytes, spill: Option<Bytes>) -> Result<()> {
+        let spill = spill.map(|data| self.padded_spill(data)).transpose()?;
+        self.set.note_dirty(tx.txg());
+        let mut state = self.dnode.lock();
+        let mut meta = state.meta_at(tx.txg()).clone();
+        if !meta.exists {
+            return Err(self.missing());
+        }
+        let had_spill = meta.has_spill;
+        meta.has_spill = spill.is_some();
+        self.put_bonus(&mut meta, bonus)?;
+        let slot = self.set.slot_mut(&self.dnode, &mut state, tx);
+        slot.meta = Some(meta);
+        match spill {
+            Some(data) => {
+                tx.dirtied(data.len() as u64);
+                tx.adds(Added {
+                    data_bytes: 0,
+                    metadata_bytes: data.len() as u64,
+                });
+                slot.spill = SpillChange::Write(data);
+            }
+            None if had_spill => slot.spill = SpillChange::Remove,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn padded_spill(&self, data: Bytes) -> Result<Bytes> {
+        if data.is_empty() || data.len() > SPILL_MAX_BYTES {
+            return Err(ObjectError::TooBig {
+                object: self.id(),
+                what: format!("a spill block of {} bytes", data.len()),
+            });
+        }
+        let whole = data.len().next_multiple_of(SECTOR_BYTES as usize);
+        if whole == data.len() {
+            return Ok(data);
+        }
+        let mut padded = data.to_vec();
+        padded.resize(whole, 0);
+        Ok(Bytes::from(padded))
+    }
+
+    /// Content of the spill block, if there is one (with the padding to whole sectors).
+    ///
+    /// # Errors
+    /// Errors of reading.
+    pub async fn spill(&self) -> Result<Option<Bytes>> {
+        let (pointer, bonus_type) = {
+            let state = self.dnode.lock();
+            if let Some(found) = unwritten_spill(&state) {
+                return Ok(found);
+            }
+            match (&state.spill, state.meta().exists) {
+                (Some(pointer), true) => (*pointer, state.disk.bonus_type),
+                _ => return Ok(None),
+            }
+        };
+        if pointer.is_hole() {
+            return Ok(None);
+        }
+        let context = self
+            .set
+            .read_context(self.id(), ObjectType::SA, 0, Bookmark::SPILL_BLOCK_ID);
+        let data = match self.set.pipeline().read_cached(&pointer) {
+            Some(data) => data,
+            None => self.set.pipeline().read(&pointer, &context).await?,
+        };
+        to_native(bonus_type, data, pointer.endian())
+            .of(self.id())
+            .map(Some)
+    }
+
+    /// Like [`Self::spill`] without waiting; the outer `None` says that it must be read.
+    pub fn try_spill(&self) -> Option<Result<Option<Bytes>>> {
+        let (pointer, bonus_type) = {
+            let state = self.dnode.lock();
+            if let Some(found) = unwritten_spill(&state) {
+                return Some(Ok(found));
+            }
+            match (&state.spill, state.meta().exists) {
+                (Some(pointer), true) if !pointer.is_hole() => (*pointer, state.disk.bonus_type),
+                _ => return Some(Ok(None)),
+            }
+        };
+        let data = self.set.pipeline().read_cached(&pointer)?;
+        let native = to_native(bonus_type, data, pointer.endian()).of(self.id());
+        Some(native.map(Some))
+    }
+
+    /// Writes the spill block; `data` is padded to whole sectors (512 bytes to 128 KiB).
+    ///
+    /// # Errors
+    /// [`ObjectError::TooBig`], also when the bonus is in the way of the spill block's pointer.
+    pub fn set_spill(&self, tx: &Tx, data: Bytes) -> Result<()> {
+        let bonus = self.dnode.lock().meta_at(tx.txg()).bonus.clone();
+        self.set_bonus_and_spill(tx, bonus, Some(data))
+    }
+
+    /// Removes the spill block.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`].
+    pub fn remove_spill(&self, tx: &Tx) -> Result<()> {
+        let bonus = self.dnode.lock().meta_at(tx.txg()).bonus.clone();
+        self.set_bonus_and_spill(tx, bonus, None)
+    }
+
+    /// Pointer of the spill block as of the last sync.
+    pub fn spill_pointer(&self) -> Option<format::BlockPointer> {
+        self.dnode.lock().spill
+    }
+}
+
+/// The spill block as the slots have it: `None` when they do not change it.
+fn unwritten_spill(state: &DnodeState) -> Option<Option<Bytes>> {
+    for slot in state.layers(NEWEST) {
+        match &slot.spill {
+            SpillChange::Write(data) => return Some(Some(data.clone())),
+            SpillChange::Remove => return Some(None),
+            SpillChange::Keep => {}
+        }
+        if slot.meta.as_ref().is_some_and(|meta| !meta.exists) {
+            return Some(None);
+        }
+    }
+    None
+}
