@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+mod alerts;
 mod common;
 mod condition;
 mod events;
@@ -29,6 +30,11 @@ mod zpool;
 
 pub use activity::{
     ActivityAction, ActivityObstacle, ActivityRefusal, ActivityReply, ZpoolInitialize, ZpoolTrim,
+};
+pub use alerts::{
+    Alert, AlertFact, AlertList, AlertListReply, AlertRule, AlertSettings, AlertSettingsGet,
+    AlertSettingsReply, AlertSettingsSet, AlertSeverity, AlertTest, AlertTestReply, Delivery,
+    MailTls, StandingAlert,
 };
 pub use common::{
     Access, Call, Dependence, DeviceUse, Failure, FailureKind, ImportObstacle, ImportRefusal,

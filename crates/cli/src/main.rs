@@ -10,6 +10,7 @@ macro_rules! bail_usage {
     ($($text:tt)*) => { anyhow::bail!($crate::Usage(format!($($text)*))) };
 }
 
+mod alerts;
 mod client;
 mod columns;
 mod completions;
@@ -68,6 +69,8 @@ enum Command {
     Labels(labels::Labels),
     /// Save the files of a pool that will not open
     Rescue(rescue::Rescue),
+    /// See what is wrong, and who is told of it
+    Alerts(alerts::Alerts),
     /// Look into streams of snapshots
     Stream(streams::Stream),
     /// Print what a shell needs to complete words of millpond, zpool and zfs
@@ -189,6 +192,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Iscsi(iscsi) => iscsi.run(&Client::new(state, of_root)?),
         Command::Shares(shares) => shares.run(&Client::new(state, of_root)?),
         Command::User(user) => user.run(&Client::new(state, of_root)?),
+        Command::Alerts(alerts) => alerts.run(&Client::new(state, of_root)?),
         Command::Labels(labels) => labels.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),

@@ -14,18 +14,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
-    IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, STREAM_JOB_HEADER,
-    STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
-    SmbUserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
-    ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
-    ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite,
-    ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
-    ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear,
-    ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
-    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
-    ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
-    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, Call, EVENTS_PATH, Empty, Failure,
+    FailureKind, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind,
+    JobList, JobResult, STREAM_JOB_HEADER, STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList,
+    SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark,
+    ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList,
+    ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort,
+    ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare,
+    ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach,
+    ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
+    ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
+    ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
+    ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
@@ -49,9 +49,9 @@ use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
-    DaemonError, activity, create, destroy, diff, import, keys, owners, permissions, properties,
-    receive, reopen, rewrite, scrub, send, snapshots, split, topology, upgrade, usage, vdevs, zfs,
-    zpool,
+    DaemonError, activity, alerts, create, destroy, diff, import, keys, owners, permissions,
+    properties, receive, reopen, rewrite, scrub, send, snapshots, split, topology, upgrade, usage,
+    vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -208,6 +208,10 @@ fn router(service: Arc<Service>) -> Router {
             zpool::zpool_history(&service, &call).await
         })
         .on(|service, call: ZpoolSync| async move { zpool::zpool_sync(&service, &call).await })
+        .on(|service, _: AlertList| async move { alerts::list(&service) })
+        .on(|service, _: AlertSettingsGet| async move { alerts::settings(&service) })
+        .on(|service, call: AlertSettingsSet| async move { alerts::set_settings(&service, call) })
+        .on(|service, _: AlertTest| async move { alerts::test(&service).await })
         .on(|service, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&service)) })
         .on(|service, _: ZpoolEventsClear| async move { Ok(zpool::zpool_events_clear(&service)) })
         .on(|service, call: ZpoolClear| async move { zpool::zpool_clear(&service, &call).await })

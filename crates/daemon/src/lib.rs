@@ -7,7 +7,7 @@
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: [`supervisor`]), `pools.json` (what to import at the next
-//! start), `iscsi-secrets.json` (for CHAP), `smb/` (all that Samba keeps, with its users), `zvol/`
+//! start), `iscsi-secrets.json` (for CHAP), `alerts*.json` (crate `alerts`), `smb/` (all that Samba keeps, with its users), `zvol/`
 //! (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All of it is
 //! its user's alone. Where that is root, others pass through to the socket, to `zvol/` and to
 //! `mnt/`, which have modes of their own.
@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+mod alerts;
 mod background;
 mod caller;
 mod compatibility;
@@ -212,6 +213,7 @@ async fn serve(
         None => Ok(None),
     };
     service.nfs.begin().await;
+    alerts::begin(&service);
     if default_pool.is_some() {
         // What is printed tells what is shared.
         service.smb.settle().await;

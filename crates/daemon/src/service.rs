@@ -21,6 +21,7 @@ use serve_fuse::UnmountMode;
 use serve_iscsi::Limits;
 use tokio::sync::{Notify, watch};
 
+use crate::alerts::Alerts;
 use crate::background::{self, Background};
 use crate::error::{from_access, from_pool, suspended};
 use crate::events::Events;
@@ -62,6 +63,7 @@ pub(crate) struct Service {
     pub(crate) smb: Arc<Smb>,
     pub(crate) withheld: Withheld,
     pub(crate) events: Arc<Events>,
+    pub(crate) alerts: Arc<Alerts>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) pools: Pools,
     state: Arc<State>,
@@ -110,6 +112,7 @@ impl Service {
             jobs: Jobs::new(Arc::clone(&events)),
             events,
             world,
+            alerts: Alerts::load(state.directory().to_owned(), &host.hostname),
             smb: Smb::new(state.directory(), &host.hostname, options.smb),
             withheld: Withheld::default(),
             host,

@@ -4,6 +4,7 @@
 //! `CI=true`. `MILLPOND_LONG=1` runs them at full size (a tree of a gigabyte, 200 kills).
 
 mod activity;
+mod alerts;
 mod bookmarks;
 mod busy;
 mod checkpoint;

@@ -1,0 +1,290 @@
+//! Which alerts stand, and what is to be told of them.
+
+use std::path::Path;
+
+use api::{Alert, AlertRule, AlertSettings, AlertSeverity, Guid, StandingAlert};
+use serde::{Deserialize, Serialize};
+
+use crate::file::{self, FileError};
+use crate::{Message, Reason, words};
+
+/// For how long something has to be no more before that is told, in seconds: a device that comes
+/// and goes is one alert, not a hundred.
+const RECOVERED_AFTER_S: u64 = 120;
+
+/// For how long a pool may be away before its alerts are forgotten, in seconds: longer than a
+/// restart of the server takes, after which nobody wants to hear of them again.
+const FORGOTTEN_AFTER_S: u64 = 3600;
+
+const HOUR_S: u64 = 3600;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Standing {
+    #[serde(flatten)]
+    stands: StandingAlert,
+    /// Since when it was not found any more, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gone_s: Option<u64>,
+}
+
+/// The alerts that stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Book {
+    standing: Vec<Standing>,
+    /// When the last report was sent, or the first day of all; in seconds since 1970.
+    #[serde(default)]
+    report_s: u64,
+}
+
+/// What makes two alerts the same one.
+fn key(alert: &Alert) -> (Guid, AlertRule, Option<Guid>) {
+    (alert.pool_guid, alert.rule, alert.device_guid)
+}
+
+impl Book {
+    /// Reads it; an empty one where there is none.
+    ///
+    /// # Errors
+    /// When there is one that cannot be read, or is not understood.
+    pub fn load(path: &Path) -> Result<Self, FileError> {
+        file::read(path)
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn save(&self, path: &Path) -> Result<(), FileError> {
+        file::write(path, self)
+    }
+
+    /// Whether an alert of that kind stands that is as bad, or worse.
+    pub fn stands(&self, alert: &Alert) -> bool {
+        let mut same = self.standing.iter().map(|one| &one.stands.alert);
+        same.any(|one| key(one) == key(alert) && one.severity >= alert.severity)
+    }
+
+    /// What stands, the worst first, then the oldest.
+    pub fn list(&self) -> Vec<StandingAlert> {
+        let mut all: Vec<StandingAlert> =
+            self.standing.iter().map(|one| one.stands.clone()).collect();
+        all.sort_by_key(|one| (std::cmp::Reverse(one.alert.severity), one.since_s));
+        all
+    }
+
+    /// Takes in what was found in `pools`, which are all that are imported; what is to be told.
+    pub fn update(
+        &mut self,
+        host: &str,
+        pools: &[Guid],
+        found: Vec<Alert>,
+        settings: &AlertSettings,
+        now_s: u64,
+    ) -> Vec<Message> {
+        let mut messages = Vec::new();
+        let mut tell = |reason, alert: &Alert, since_s| {
+            messages.push(words::of_alert(host, reason, alert, since_s, now_s));
+        };
+        self.standing.retain_mut(|one| {
+            let alert = &one.stands.alert;
+            if settings.off.contains(&alert.rule) {
+                return false;
+            }
+            if found.iter().any(|found| key(found) == key(alert)) {
+                one.gone_s = None;
+                return true;
+            }
+            let gone_s = *one.gone_s.get_or_insert(now_s);
+            let away_s = now_s.saturating_sub(gone_s);
+            if !pools.contains(&alert.pool_guid) {
+                return away_s < FORGOTTEN_AFTER_S;
+            }
+            if away_s < RECOVERED_AFTER_S {
+                return true;
+            }
+            tell(Reason::Recovered, alert, one.stands.since_s);
+            false
+        });
+        for alert in found {
+            let same = |one: &&mut Standing| key(&one.stands.alert) == key(&alert);
+            let Some(one) = self.standing.iter_mut().find(same) else {
+                tell(Reason::Raised, &alert, now_s);
+                self.standing.push(Standing {
+                    stands: StandingAlert {
+                        alert,
+                        since_s: now_s,
+                        told_s: now_s,
+                    },
+                    gone_s: None,
+                });
+                continue;
+            };
+            let is_worse = alert.severity > one.stands.alert.severity;
+            let told_s_ago = now_s.saturating_sub(one.stands.told_s);
+            let is_old = settings.remind_hours > 0
+                && told_s_ago >= settings.remind_hours.saturating_mul(HOUR_S);
+            if is_worse || is_old {
+                let reason = match is_worse {
+                    true => Reason::Raised,
+                    false => Reason::Reminder,
+                };
+                tell(reason, &alert, one.stands.since_s);
+                one.stands.told_s = now_s;
+            }
+            one.stands.alert = alert;
+        }
+        messages
+    }
+
+    /// What is to be told of something that happened.
+    pub fn notice(
+        host: &str,
+        alert: &Alert,
+        settings: &AlertSettings,
+        now_s: u64,
+    ) -> Option<Message> {
+        let is_told = !settings.off.contains(&alert.rule);
+        is_told.then(|| words::of_alert(host, Reason::Notice, alert, now_s, now_s))
+    }
+
+    /// Whether a report is due: one for each Monday since the last, at eight, of which
+    /// `monday_s` is the last one. The first comes with the next Monday.
+    pub fn is_report_due(&mut self, settings: &AlertSettings, monday_s: u64, now_s: u64) -> bool {
+        if self.report_s == 0 {
+            self.report_s = now_s;
+        }
+        if self.report_s >= monday_s {
+            return false;
+        }
+        self.report_s = now_s;
+        !settings.off.contains(&AlertRule::Report)
+    }
+
+    /// How bad the worst is that stands.
+    pub fn worst(&self) -> Option<AlertSeverity> {
+        let all = self.standing.iter();
+        all.map(|one| one.stands.alert.severity).max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::AlertFact;
+
+    use super::*;
+
+    const POOL: Guid = Guid(7);
+
+    fn alert(rule: AlertRule, severity: AlertSeverity) -> Alert {
+        Alert {
+            rule,
+            severity,
+            pool: "tank".into(),
+            pool_guid: POOL,
+            device_guid: None,
+            fact: AlertFact::Degraded,
+        }
+    }
+
+    struct Rig {
+        book: Book,
+        settings: AlertSettings,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            Self {
+                book: Book::default(),
+                settings: AlertSettings::default(),
+            }
+        }
+
+        /// Reasons of what is told at that time.
+        fn at(&mut self, now_s: u64, pools: &[Guid], found: &[Alert]) -> Vec<Reason> {
+            let told = self
+                .book
+                .update("host", pools, found.to_vec(), &self.settings, now_s);
+            told.into_iter().map(|message| message.reason).collect()
+        }
+    }
+
+    #[test]
+    fn each_is_told_once_then_reminded_of_and_that_it_is_over() {
+        let degraded = [alert(AlertRule::PoolHealth, AlertSeverity::Warning)];
+        let mut rig = Rig::new();
+        assert_eq!(rig.at(1000, &[POOL], &degraded), [Reason::Raised]);
+        assert_eq!(rig.at(1001, &[POOL], &degraded), []);
+        assert_eq!(
+            rig.at(1000 + 24 * 3600, &[POOL], &degraded),
+            [Reason::Reminder]
+        );
+        assert_eq!(rig.at(1001 + 24 * 3600, &[POOL], &degraded), []);
+        // Gone for a moment is not over.
+        assert_eq!(rig.at(100_000, &[POOL], &[]), []);
+        assert_eq!(rig.at(100_060, &[POOL], &degraded), []);
+        assert_eq!(rig.at(100_100, &[POOL], &[]), []);
+        assert_eq!(rig.at(100_219, &[POOL], &[]), []);
+        assert_eq!(rig.at(100_220, &[POOL], &[]), [Reason::Recovered]);
+        assert_eq!(rig.at(100_221, &[POOL], &[]), []);
+        assert!(rig.book.list().is_empty());
+    }
+
+    #[test]
+    fn what_gets_worse_is_told_again_and_what_gets_better_is_not() {
+        let warning = [alert(AlertRule::Space, AlertSeverity::Warning)];
+        let critical = [alert(AlertRule::Space, AlertSeverity::Critical)];
+        let mut rig = Rig::new();
+        assert_eq!(rig.at(1000, &[POOL], &warning), [Reason::Raised]);
+        assert!(!rig.book.stands(&critical[0]));
+        assert_eq!(rig.at(1001, &[POOL], &critical), [Reason::Raised]);
+        assert!(rig.book.stands(&critical[0]) && rig.book.stands(&warning[0]));
+        assert_eq!(rig.at(1002, &[POOL], &warning), []);
+        assert_eq!(rig.at(1003, &[POOL], &critical), [Reason::Raised]);
+    }
+
+    #[test]
+    fn pools_that_are_away_are_not_recovered() {
+        let degraded = [alert(AlertRule::PoolHealth, AlertSeverity::Warning)];
+        let mut rig = Rig::new();
+        assert_eq!(rig.at(1000, &[POOL], &degraded), [Reason::Raised]);
+        // A restart: the pool is not there yet.
+        assert_eq!(rig.at(1500, &[], &[]), []);
+        assert_eq!(rig.at(2000, &[POOL], &degraded), []);
+        // It was exported.
+        assert_eq!(rig.at(3000, &[], &[]), []);
+        assert_eq!(rig.at(6599, &[], &[]), []);
+        assert_eq!(rig.book.list().len(), 1);
+        assert_eq!(rig.at(6600, &[], &[]), []);
+        assert!(rig.book.list().is_empty());
+        assert_eq!(rig.at(7000, &[POOL], &degraded), [Reason::Raised]);
+    }
+
+    #[test]
+    fn what_is_switched_off_is_not_told() {
+        let degraded = [alert(AlertRule::PoolHealth, AlertSeverity::Warning)];
+        let mut rig = Rig::new();
+        assert_eq!(rig.at(1000, &[POOL], &degraded), [Reason::Raised]);
+        rig.settings.off.insert(AlertRule::PoolHealth);
+        assert_eq!(rig.at(1001, &[POOL], &[]), []);
+        assert!(rig.book.list().is_empty());
+        let scrub = alert(AlertRule::Scrub, AlertSeverity::Info);
+        assert!(Book::notice("host", &scrub, &rig.settings, 1).is_some());
+        rig.settings.off.insert(AlertRule::Scrub);
+        assert!(Book::notice("host", &scrub, &rig.settings, 1).is_none());
+    }
+
+    #[test]
+    fn a_report_comes_each_monday_and_once_for_those_that_were_missed() {
+        let settings = AlertSettings::default();
+        let week_s = 7 * 24 * 3600;
+        let (mut book, monday_s) = (Book::default(), 1_000_000);
+        assert!(!book.is_report_due(&settings, monday_s, monday_s + 50));
+        assert!(!book.is_report_due(&settings, monday_s, monday_s + week_s - 1));
+        let next_s = monday_s + week_s;
+        assert!(book.is_report_due(&settings, next_s, next_s));
+        assert!(!book.is_report_due(&settings, next_s, next_s + 60));
+        let late_s = next_s + 3 * week_s;
+        assert!(book.is_report_due(&settings, late_s, late_s + 5000));
+        assert!(!book.is_report_due(&settings, late_s, late_s + 5060));
+    }
+}

@@ -1,0 +1,275 @@
+//! What is said of alerts, in mails and by the command line.
+
+use std::fmt::Write;
+
+use api::{Alert, AlertFact, AlertRule, AlertSeverity, PoolStatusReport, VdevAux, VdevState};
+use chrono::{DateTime, Local};
+
+use crate::{Message, Reason};
+
+/// A time of day where the server is.
+pub fn time(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok();
+    let time = time.and_then(|seconds| DateTime::from_timestamp(seconds, 0));
+    time.map_or_else(String::new, |time| {
+        time.with_timezone(&Local)
+            .format("%Y-%m-%d %H:%M")
+            .to_string()
+    })
+}
+
+/// A number of bytes, rounded.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut unit = 0;
+    let mut value = bytes as f64;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ => format!("{value:.1} {}", UNITS[unit]),
+    }
+}
+
+/// A time that something took.
+fn duration(seconds: u64) -> String {
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds} s"),
+        (0, _) => format!("{minutes} min"),
+        _ => format!("{hours} h {minutes} min"),
+    }
+}
+
+fn state(state: VdevState, aux: Option<VdevAux>) -> &'static str {
+    match (state, aux) {
+        (VdevState::Degraded, _) => "has too many errors and is used as a last resort",
+        (VdevState::Faulted, Some(VdevAux::External)) => "was taken out of use by a person",
+        (VdevState::Faulted, _) => "has too many errors and is not used any more",
+        (VdevState::Removed, _) => "was removed",
+        (_, Some(VdevAux::CorruptData | VdevAux::BadLabel)) => {
+            "holds something else than it should"
+        }
+        (_, Some(VdevAux::TooSmall)) => "is too small",
+        _ => "cannot be opened",
+    }
+}
+
+/// An alert in one line, without a full stop.
+pub fn line(alert: &Alert) -> String {
+    let pool = &alert.pool;
+    match &alert.fact {
+        AlertFact::Suspended { why } if why.is_empty() => format!("pool {pool} has stopped"),
+        AlertFact::Suspended { why } => format!("pool {pool} has stopped: {why}"),
+        AlertFact::Degraded => format!("pool {pool} works with less redundancy than it has"),
+        AlertFact::Faulted => format!("pool {pool} does not work"),
+        AlertFact::DataErrors { count: 1 } => format!("pool {pool} has lost a block"),
+        AlertFact::DataErrors { count } => format!("pool {pool} has lost {count} blocks"),
+        AlertFact::Device {
+            device,
+            state: is,
+            aux,
+            is_log,
+        } => {
+            let what = match is_log {
+                true => "log device",
+                false => "device",
+            };
+            format!("{what} {device} of pool {pool} {}", state(*is, *aux))
+        }
+        AlertFact::DeviceErrors {
+            device,
+            read,
+            write,
+            checksum,
+        } => format!(
+            "device {device} of pool {pool} had errors: {read} reads, {write} writes, {checksum} \
+             checksums"
+        ),
+        AlertFact::Space { percent, .. } => format!("pool {pool} is {percent}% full"),
+        AlertFact::Scan {
+            examined_bytes,
+            repaired_bytes,
+            errors,
+            took_s,
+        } => {
+            let what = match alert.rule {
+                AlertRule::Resilver => "resilver",
+                _ => "scrub",
+            };
+            let lost = match errors {
+                0 => "nothing is lost".to_owned(),
+                1 => "one block is lost".to_owned(),
+                many => format!("{many} blocks are lost"),
+            };
+            format!(
+                "{what} of pool {pool} is done: {} in {}, {} repaired, {lost}",
+                size(*examined_bytes),
+                duration(*took_s),
+                size(*repaired_bytes)
+            )
+        }
+    }
+}
+
+/// What to do about it.
+fn advice(alert: &Alert) -> String {
+    let pool = &alert.pool;
+    match &alert.fact {
+        AlertFact::Suspended { .. } => format!(
+            "Nothing is written, and who writes waits. Bring its devices back, then run 'zpool \
+             clear {pool}'."
+        ),
+        AlertFact::Degraded | AlertFact::Faulted => format!(
+            "'zpool status {pool}' shows which devices are the reason, and 'zpool replace {pool} \
+             OLD NEW' gives it another one."
+        ),
+        AlertFact::DataErrors { .. } => format!(
+            "'zpool status -v {pool}' names the files. Restore them from a backup or a snapshot, \
+             then run 'zpool scrub {pool}'."
+        ),
+        AlertFact::Device { device, is_log, .. } => {
+            let mut text = format!(
+                "Look at its cables and power. If it comes back, it is given what it missed. \
+                 Else replace it: 'zpool replace {pool} {device} NEW'."
+            );
+            if *is_log {
+                text += " A log device holds what was last acknowledged: until it is back or \
+                         replaced, the pool's own devices do its work.";
+            }
+            text
+        }
+        AlertFact::DeviceErrors { device, .. } => format!(
+            "What could be repaired was. Run 'zpool scrub {pool}' and watch whether they become \
+             more; replace the device if they do ('zpool replace {pool} {device} NEW'). 'zpool \
+             clear {pool} {device}' forgets them."
+        ),
+        AlertFact::Space { .. } => format!(
+            "A full pool gets slow and then takes nothing more. Destroy snapshots that nobody \
+             needs ('zfs list -t snapshot -o name,used -S used -r {pool}') or add devices ('zpool \
+             add')."
+        ),
+        AlertFact::Scan { errors: 0, .. } => String::new(),
+        AlertFact::Scan { .. } => format!("'zpool status -v {pool}' names the files."),
+    }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut rest = text.chars();
+    match rest.next() {
+        Some(first) => first.to_uppercase().chain(rest).collect(),
+        None => String::new(),
+    }
+}
+
+/// Says an alert.
+pub(crate) fn of_alert(
+    host: &str,
+    reason: Reason,
+    alert: &Alert,
+    since_s: u64,
+    now_s: u64,
+) -> Message {
+    let line = line(alert);
+    let advice = advice(alert);
+    let mut text = match reason {
+        Reason::Recovered => format!(
+            "It is over: {line}.\nIt had been so since {}.\n",
+            time(since_s)
+        ),
+        Reason::Reminder => format!(
+            "{}.\nIt has been so since {}.\n",
+            capitalized(&line),
+            time(since_s)
+        ),
+        _ => format!("{}.\n", capitalized(&line)),
+    };
+    if reason != Reason::Recovered && !advice.is_empty() {
+        let _ = write!(text, "\n{advice}\n");
+    }
+    let _ = write!(text, "\nMillpond on {host}, {}\n", time(now_s));
+    let prefix = match (reason, alert.severity) {
+        (Reason::Recovered, _) => "over: ",
+        (Reason::Reminder, _) => "still: ",
+        (_, AlertSeverity::Critical) => "CRITICAL: ",
+        (_, AlertSeverity::Warning) => "warning: ",
+        (_, AlertSeverity::Info) => "",
+    };
+    Message {
+        time_s: now_s,
+        reason,
+        severity: match reason {
+            Reason::Recovered => AlertSeverity::Info,
+            _ => alert.severity,
+        },
+        subject: format!("[{host}] {prefix}{line}"),
+        text,
+        alert: Some(alert.clone()),
+    }
+}
+
+/// How everything is.
+pub fn report(
+    host: &str,
+    pools: &[PoolStatusReport],
+    standing: &[api::StandingAlert],
+    now_s: u64,
+) -> Message {
+    let mut text = String::new();
+    let _ = match standing.len() {
+        0 => writeln!(text, "Nothing is wrong."),
+        1 => writeln!(text, "One thing is to be looked at:"),
+        many => writeln!(text, "{many} things are to be looked at:"),
+    };
+    for one in standing {
+        let _ = writeln!(text, "- {}, since {}", line(&one.alert), time(one.since_s));
+    }
+    for pool in pools {
+        let (size_bytes, allocated_bytes) = (pool.tree.size_bytes, pool.tree.allocated_bytes);
+        let percent = u128::from(allocated_bytes) * 100 / u128::from(size_bytes.max(1));
+        let _ = write!(
+            text,
+            "\nPool {}: {} of {} in use ({percent}%). ",
+            pool.name,
+            size(allocated_bytes),
+            size(size_bytes)
+        );
+        let scrub = pool.scan.as_ref();
+        let scrub = scrub.filter(|scan| scan.function == api::ScanFunction::Scrub);
+        let _ = match scrub {
+            Some(scan) if scan.state == api::ScanState::Finished => writeln!(
+                text,
+                "Last scrubbed {}, {} repaired, {} blocks lost.",
+                time(scan.end_time_s),
+                size(scan.repaired_bytes),
+                scan.errors
+            ),
+            Some(_) => writeln!(text, "Its scrub is not done."),
+            None => writeln!(
+                text,
+                "No scrub of it is known: 'zpool scrub {}'.",
+                pool.name
+            ),
+        };
+    }
+    if pools.is_empty() {
+        text += "\nThere is no pool.\n";
+    }
+    let _ = write!(text, "\nMillpond on {host}, {}\n", time(now_s));
+    let worst = standing.iter().map(|one| one.alert.severity).max();
+    let subject = match standing.len() {
+        0 => format!("[{host}] all is well"),
+        1 => format!("[{host}] {}", line(&standing[0].alert)),
+        many => format!("[{host}] {many} things to be looked at"),
+    };
+    Message {
+        time_s: now_s,
+        reason: Reason::Report,
+        severity: worst.unwrap_or(AlertSeverity::Info),
+        subject,
+        text,
+        alert: None,
+    }
+}

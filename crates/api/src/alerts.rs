@@ -1,0 +1,323 @@
+//! Alerts: what somebody should know who does not look, and how they are told.
+//!
+//! An alert is standing: it is there while what it is about is so. Who is told, by mail or by a web
+//! hook, are the settings. The words for it are the reader's business.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Access, Call, Empty, Guid, Secret, VdevAux, VdevState};
+
+/// What an alert is about. Each can be switched off by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AlertRule {
+    /// A pool stopped after an I/O failure.
+    PoolSuspended,
+    /// A pool works with less redundancy than it has, or cannot work.
+    PoolHealth,
+    /// Blocks of a pool are lost.
+    DataErrors,
+    /// A device is not used, or not there.
+    DeviceState,
+    /// A device had errors.
+    DeviceErrors,
+    /// A pool is nearly full.
+    Space,
+    /// A scrub is done.
+    Scrub,
+    /// A resilver is done.
+    Resilver,
+    /// How everything is, once a week.
+    Report,
+}
+
+impl AlertRule {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::PoolSuspended,
+        Self::PoolHealth,
+        Self::DataErrors,
+        Self::DeviceState,
+        Self::DeviceErrors,
+        Self::Space,
+        Self::Scrub,
+        Self::Resilver,
+        Self::Report,
+    ];
+
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PoolSuspended => "pool-suspended",
+            Self::PoolHealth => "pool-health",
+            Self::DataErrors => "data-errors",
+            Self::DeviceState => "device-state",
+            Self::DeviceErrors => "device-errors",
+            Self::Space => "space",
+            Self::Scrub => "scrub",
+            Self::Resilver => "resilver",
+            Self::Report => "report",
+        }
+    }
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AlertSeverity {
+    /// Good to know.
+    Info,
+    /// Something is to be done.
+    Warning,
+    /// Data, or the use of it, is in danger or gone.
+    Critical,
+}
+
+/// What there is to know of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "kebab-case")]
+pub enum AlertFact {
+    /// [`AlertRule::PoolSuspended`].
+    Suspended {
+        /// What failed.
+        why: String,
+    },
+    /// [`AlertRule::PoolHealth`]: it works, with less redundancy.
+    Degraded,
+    /// [`AlertRule::PoolHealth`]: it cannot work.
+    Faulted,
+    /// [`AlertRule::DataErrors`].
+    DataErrors {
+        /// Known ones.
+        count: u64,
+    },
+    /// [`AlertRule::DeviceState`].
+    Device {
+        /// Its path.
+        device: String,
+        /// How it is.
+        state: VdevState,
+        /// Why.
+        aux: Option<VdevAux>,
+        /// It is a log device: what was last acknowledged may be lost with it.
+        is_log: bool,
+    },
+    /// [`AlertRule::DeviceErrors`].
+    DeviceErrors {
+        /// Its path.
+        device: String,
+        /// Reads that failed.
+        read: u64,
+        /// Writes that failed.
+        write: u64,
+        /// Wrong data.
+        checksum: u64,
+    },
+    /// [`AlertRule::Space`].
+    Space {
+        /// How full it is.
+        percent: u64,
+        /// From where on that is told.
+        limit_percent: u64,
+    },
+    /// [`AlertRule::Scrub`] and [`AlertRule::Resilver`]: what a scan came to.
+    Scan {
+        /// Bytes verified.
+        examined_bytes: u64,
+        /// Bytes repaired, or given to devices.
+        repaired_bytes: u64,
+        /// Blocks that are lost.
+        errors: u64,
+        /// How long it took, in seconds.
+        took_s: u64,
+    },
+}
+
+/// Something that somebody should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alert {
+    /// Which rule says so.
+    pub rule: AlertRule,
+    /// How bad it is.
+    pub severity: AlertSeverity,
+    /// The pool.
+    pub pool: String,
+    /// Its GUID.
+    pub pool_guid: Guid,
+    /// The device's GUID, where it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_guid: Option<Guid>,
+    /// What there is to know.
+    pub fact: AlertFact,
+}
+
+/// An alert that stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandingAlert {
+    /// What it is.
+    #[serde(flatten)]
+    pub alert: Alert,
+    /// Since when, in seconds since 1970.
+    pub since_s: u64,
+    /// When it was told last.
+    pub told_s: u64,
+}
+
+/// How a message goes out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// `mail`, or the address of a web hook.
+    pub channel: String,
+    /// Its subject.
+    pub subject: String,
+    /// Since when it waits, in seconds since 1970.
+    pub since_s: u64,
+    /// How often it was tried.
+    pub tries: u32,
+    /// When it is tried next, in seconds since 1970.
+    pub next_s: u64,
+    /// Why it did not work.
+    pub problem: Option<String>,
+}
+
+/// Asks for the alerts that stand, and for messages that wait.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertList {}
+
+/// What stands, and what waits.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct AlertListReply {
+    /// The worst first.
+    pub alerts: Vec<StandingAlert>,
+    /// Messages that have not gone out yet, the oldest first.
+    pub waiting: Vec<Delivery>,
+}
+
+impl Call for AlertList {
+    const PATH: &'static str = "/v1/alerts/list";
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot list alerts".to_owned());
+    type Reply = AlertListReply;
+}
+
+/// How a connection to a mail server is encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MailTls {
+    /// From the beginning at port 465; at others if the server offers it, and always where there is
+    /// a password.
+    #[default]
+    Auto,
+    /// From the beginning.
+    Tls,
+    /// By STARTTLS, always.
+    Starttls,
+    /// Never.
+    None,
+}
+
+/// Who is told, and of what. Without an address and a web hook nobody is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AlertSettings {
+    /// Host of the mail server.
+    pub smtp_host: Option<String>,
+    /// Its port; by default 465 with [`MailTls::Tls`], 587 with a user, else 25.
+    pub smtp_port: Option<u16>,
+    /// How the connection is encrypted.
+    pub smtp_tls: MailTls,
+    /// User to log in as.
+    pub smtp_user: Option<String>,
+    /// Sender; by default `millpond@` and the name of the host.
+    pub from: Option<String>,
+    /// Addresses.
+    pub to: Vec<String>,
+    /// Web hooks: URLs that messages are sent to as JSON.
+    pub webhooks: Vec<String>,
+    /// Rules that are switched off.
+    pub off: BTreeSet<AlertRule>,
+    /// A pool that is that full in percent is worth a warning, and worth a louder one.
+    pub space_percent: (u64, u64),
+    /// After how many hours what still stands is told again; zero is never.
+    pub remind_hours: u64,
+}
+
+impl Default for AlertSettings {
+    fn default() -> Self {
+        Self {
+            smtp_host: None,
+            smtp_port: None,
+            smtp_tls: MailTls::Auto,
+            smtp_user: None,
+            from: None,
+            to: Vec::new(),
+            webhooks: Vec::new(),
+            off: BTreeSet::new(),
+            space_percent: (80, 90),
+            remind_hours: 24,
+        }
+    }
+}
+
+/// Asks for the settings.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertSettingsGet {}
+
+/// The settings, without what is secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlertSettingsReply {
+    /// What holds.
+    pub settings: AlertSettings,
+    /// Whether there is a password for the mail server.
+    pub has_password: bool,
+    /// Whether there is a key that messages to web hooks are signed with.
+    pub has_webhook_key: bool,
+}
+
+impl Call for AlertSettingsGet {
+    const PATH: &'static str = "/v1/alerts/settings";
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot get the settings of alerts".to_owned());
+    type Reply = AlertSettingsReply;
+}
+
+/// Changes the settings.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertSettingsSet {
+    /// All of them.
+    pub settings: AlertSettings,
+    /// A new password for the mail server; an empty one removes it.
+    #[serde(default)]
+    pub password: Option<Secret>,
+    /// A new key that messages to web hooks are signed with; an empty one removes it.
+    #[serde(default)]
+    pub webhook_key: Option<Secret>,
+}
+
+impl Call for AlertSettingsSet {
+    const PATH: &'static str = "/v1/alerts/settings-set";
+    const ACCESS: Access<Self> =
+        Access::Change(|_| "cannot change the settings of alerts".to_owned());
+    type Reply = Empty;
+}
+
+/// Sends a message to see whether it arrives: what went wrong is answered.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertTest {}
+
+/// How it went.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct AlertTestReply {
+    /// Each channel, and what went wrong there.
+    pub channels: Vec<(String, Option<String>)>,
+}
+
+impl Call for AlertTest {
+    const PATH: &'static str = "/v1/alerts/test";
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot send a test alert".to_owned());
+    type Reply = AlertTestReply;
+}
