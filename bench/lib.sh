@@ -17,8 +17,9 @@ finish() {
 }
 trap finish EXIT
 
+# start_millpond OPTION...: a server of its own.
 start_millpond() {
-  "$millpond" daemon --iscsi "127.0.0.1:$port" >"$work/server.log" 2>&1 &
+  "$millpond" daemon --iscsi "127.0.0.1:$port" "$@" >"$work/server.log" 2>&1 &
   pids+=($!)
   for _ in $(seq 100); do "$millpond" info 2>/dev/null | grep -q 'runs as' && return; sleep 0.1; done
   echo "the server does not start:" >&2; cat "$work/server.log" >&2; exit 1
