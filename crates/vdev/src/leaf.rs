@@ -19,15 +19,16 @@
 //! What the device has taken since its last flush may be lost when it goes away. So it is kept
 //! (`kept`; the buffers are shared, and the device is flushed when they grow to
 //! [`KEPT_BYTES_MAX`]). When the device is back, either others had its data meanwhile, and it
-//! misses those txgs ([`Leaf::forget_kept`]); or the pool stood still without it, and they are
-//! written again ([`Leaf::rewrite_kept`]). OpenZFS does not do this: there, such a pool may be
-//! resumed without them.
+//! misses those txgs; or the pool stood still without it, and they are written again
+//! (`leaf/kept.rs`). OpenZFS does not do this: there, such a pool may be resumed without them.
 //!
 //! Nothing that changes the device is given to it while the pool is suspended (`common`), but for
 //! what `zpool clear` does.
 //!
 //! Locks: `device` (read-mostly), `status`, `missing`, `kept`; each for a few instructions, never
 //! nested.
+
+mod kept;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -37,6 +38,8 @@ use device::{Device, DeviceError, World, WriteFlushedError};
 use format::{BOOT_BYTES, Bookmark, Guid, LABEL_START_BYTES, Txg};
 use parking_lot::{Mutex, RwLock};
 
+pub(super) use self::kept::Stopped;
+use self::kept::{KEPT_BYTES_MAX, Kept};
 use super::common::Common;
 use super::meter::{IoClass, IoStats, Place, Span};
 use super::queue::Queue;
@@ -45,61 +48,6 @@ use super::sweep::Swept;
 use super::watch::Watched;
 use crate::range_set::RangeSet;
 use crate::report::{DeviceIo, ErrorReport, Operation, Priority, ScanRead};
-
-/// Bytes of writes that are kept until the device was flushed; then it is flushed for that.
-const KEPT_BYTES_MAX: u64 = 128 << 20;
-
-/// Writes that a device took since its last flush, in the order in which it did.
-#[derive(Debug, Default)]
-struct Kept {
-    writes: Vec<(u64, Bytes)>,
-    bytes: u64,
-    /// First and last txg of them; labels have none.
-    txgs: Option<(u64, u64)>,
-}
-
-impl Kept {
-    fn push(&mut self, raw: u64, data: Bytes, birth: Txg) {
-        self.bytes += data.len() as u64;
-        self.writes.push((raw, data));
-        if !birth.is_zero() {
-            self.add_txgs(Some((birth.get(), birth.get())));
-        }
-    }
-
-    /// Puts those that are older in front.
-    fn prepend(&mut self, mut older: Kept) {
-        older.writes.append(&mut self.writes);
-        self.bytes += older.bytes;
-        self.writes = older.writes;
-        self.add_txgs(older.txgs);
-    }
-
-    fn add_txgs(&mut self, more: Option<(u64, u64)>) {
-        self.txgs = match (self.txgs, more) {
-            (Some((first, last)), Some(more)) => Some((first.min(more.0), last.max(more.1))),
-            (txgs, more) => txgs.or(more),
-        };
-    }
-}
-
-/// Writes whose flush is under way: kept again unless it succeeds.
-struct Flushing<'a> {
-    leaf: &'a Leaf,
-    writes: Kept,
-}
-
-impl Drop for Flushing<'_> {
-    fn drop(&mut self) {
-        let writes = std::mem::take(&mut self.writes);
-        self.leaf.kept.lock().prepend(writes);
-    }
-}
-
-/// While this is held a leaf takes no writes and no flushes.
-pub(super) struct Stopped<'a> {
-    _writing: tokio::sync::RwLockWriteGuard<'a, ()>,
-}
 
 /// Circumstances of a vdev I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -190,6 +138,8 @@ pub struct Leaf {
     missing: Mutex<RangeSet>,
     /// Txgs of which a scrub or resilver could not write a block to it.
     scan_failed: Mutex<RangeSet>,
+    /// Some of these only because the pool was suspended.
+    scan_refused: AtomicBool,
     has_missing: AtomicBool,
     /// The last txg of which it failed to take a write since it was opened; zero is none.
     failed_txg: AtomicU64,
@@ -232,6 +182,7 @@ impl Leaf {
             counters,
             missing: Mutex::new(RangeSet::new()),
             scan_failed: Mutex::default(),
+            scan_refused: AtomicBool::new(false),
             has_missing: AtomicBool::new(false),
             failed_txg: AtomicU64::new(0),
             lost_writes: AtomicU64::new(0),
@@ -557,6 +508,9 @@ impl Leaf {
         let length = data.len() as u64;
         let result = self.write_or_fail(offset, data, context).await;
         if context.repair {
+            if matches!(result, Err(LeafError::Halted)) && context.scan.is_scan() {
+                self.scan_refused.store(true, Ordering::Relaxed);
+            }
             self.note_repair(result.is_ok(), length, context);
         }
         result
@@ -765,106 +719,6 @@ impl Leaf {
         }
     }
 
-    /// Makes completed writes durable.
-    pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), LeafError> {
-        self.queue.clear_optional();
-        let _writing = self.writing.read().await;
-        self.check_not_halted()?;
-        self.flush_kept().await
-    }
-
-    async fn flush_kept(self: &Arc<Self>) -> Result<(), LeafError> {
-        let device = self.usable_device()?;
-        if device.is_read_only() {
-            return Ok(());
-        }
-        let mut flushing = self.begin_flush();
-        match device.flush().await {
-            Ok(()) => {
-                flushing.writes = Kept::default();
-                Ok(())
-            }
-            Err(error) => {
-                drop(flushing);
-                Err(LeafError::Flush(self.flush_failed(error)))
-            }
-        }
-    }
-
-    /// Takes what a flush that begins now makes durable. A write that the device takes from now on
-    /// is kept when it is done, with its txg.
-    fn begin_flush(&self) -> Flushing<'_> {
-        Flushing {
-            leaf: self,
-            writes: std::mem::take(&mut *self.kept.lock()),
-        }
-    }
-
-    /// A flush failed, and what it was to make durable is kept again.
-    fn flush_failed(self: &Arc<Self>, error: DeviceError) -> Arc<DeviceError> {
-        let error = Arc::new(error);
-        Counters::add(&self.counters.write_errors, 1);
-        let io = Self::io(Operation::Flush, 0, 0, &IoContext::default());
-        self.failed(&error, Some(io), false);
-        if self.is_readable() {
-            self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
-        }
-        error
-    }
-
-    /// Whether there are writes that no flush has covered yet.
-    pub(super) fn has_kept(&self) -> bool {
-        !self.kept.lock().writes.is_empty()
-    }
-
-    /// The pool goes on without this device, which may have lost its last writes: it misses their
-    /// txgs.
-    pub(super) fn forget_kept(&self) {
-        let forgotten = std::mem::take(&mut *self.kept.lock());
-        if let Some((first, last)) = forgotten.txgs {
-            self.missing.lock().add(first, last - first + 1);
-            self.has_missing.store(true, Ordering::Release);
-            // What a scan gave it may be lost as well.
-            self.scan_failed.lock().add(first, last - first + 1);
-        }
-    }
-
-    /// Waits for writes and flushes under way, and lets no others begin: before a device is opened
-    /// again, or to know what it has taken and not flushed.
-    pub(super) async fn stop_writes(&self) -> Stopped<'_> {
-        Stopped {
-            _writing: self.writing.write().await,
-        }
-    }
-
-    /// The device is back, and the pool stood still without it: writes again what it may have lost.
-    pub(super) async fn rewrite_kept(
-        self: &Arc<Self>,
-        _stopped: &Stopped<'_>,
-    ) -> Result<(), LeafError> {
-        let writes = self.kept.lock().writes.clone();
-        if writes.is_empty() {
-            return Ok(());
-        }
-        tracing::info!(
-            leaf = %self.guid(), count = writes.len(),
-            "a device is back: writing again what it may have lost"
-        );
-        let device = self.usable_device()?;
-        for (raw, data) in writes {
-            if let Err(error) = device.write(raw, data).await {
-                let error = Arc::new(error);
-                Counters::add(&self.counters.write_errors, 1);
-                self.failed(&error, None, false);
-                if self.is_readable() {
-                    self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
-                }
-                return Err(LeafError::Device(error));
-            }
-        }
-        self.flush_kept().await
-    }
-
     /// Tells the device that a range holds nothing any more.
     pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), LeafError> {
         let device = self.usable_device()?;
@@ -959,6 +813,12 @@ impl Leaf {
     /// The same, which stay noted.
     pub fn scan_failed(&self) -> RangeSet {
         self.scan_failed.lock().clone()
+    }
+
+    /// Whether scans could not write to it since the last call because the pool was suspended: the
+    /// device may be as good as any.
+    pub fn take_scan_refused(&self) -> bool {
+        self.scan_refused.swap(false, Ordering::Relaxed)
     }
 
     /// After an error. It is reported if there is something to report, unless the device is out of

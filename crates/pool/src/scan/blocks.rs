@@ -281,7 +281,8 @@ impl Blocks {
         let context = Self::context(found.bookmark, found.is_log);
         let reader = self.pipeline.reader();
         let result = reader.scan(&found.pointer, &context, read).await;
-        if result.is_err() && self.is_suspended() {
+        // Also one that was read: what is to be written of it may have been refused.
+        if self.is_suspended() {
             return false;
         }
         self.note_verified(&found.pointer);

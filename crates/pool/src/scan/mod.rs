@@ -537,6 +537,7 @@ impl Scan {
         for leaf in core.tree.leaves() {
             if let Some(leaf) = leaf.leaf() {
                 leaf.take_scan_failed();
+                leaf.take_scan_refused();
             }
         }
         self.begin_run(core, Some(uses));

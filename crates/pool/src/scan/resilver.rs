@@ -124,6 +124,7 @@ impl Core {
         for vdev in self.tree.leaves() {
             let Some(leaf) = vdev.leaf() else { continue };
             let failed = leaf.take_scan_failed();
+            let was_refused = leaf.take_scan_refused();
             has_failed |= !failed.is_empty();
             if !is_whole || !leaf.is_writeable() || leaf.missing().is_empty() {
                 continue;
@@ -140,7 +141,8 @@ impl Core {
                 if counts && !begins_before(missing, phys.min_txg) {
                     *missing = both(missing, lost, &failed);
                 }
-                if !missing.is_empty() {
+                // What a device could not be given while the pool stood still, it takes now.
+                if !missing.is_empty() && !was_refused {
                     unmended.insert(vdev.guid(), missing.clone());
                 }
             });

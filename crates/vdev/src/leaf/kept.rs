@@ -1,0 +1,173 @@
+//! What a leaf's device has taken since its last flush, which may be lost when it goes away.
+//!
+//! When the device is back, either others had its data meanwhile, and it misses those txgs
+//! ([`Leaf::forget_kept`]); or the pool stood still without it, and they are written again
+//! ([`Leaf::rewrite_kept`]).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use device::{Device, DeviceError};
+use format::Txg;
+
+use super::{IoContext, Leaf, LeafError};
+use crate::report::Operation;
+use crate::state::{Counters, VdevAux, VdevState};
+
+/// Bytes of writes that are kept until the device was flushed; then it is flushed for that.
+pub(super) const KEPT_BYTES_MAX: u64 = 128 << 20;
+
+/// Writes that a device took since its last flush, in the order in which it did.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    writes: Vec<(u64, Bytes)>,
+    pub(super) bytes: u64,
+    /// First and last txg of them; labels have none.
+    txgs: Option<(u64, u64)>,
+}
+
+impl Kept {
+    pub(super) fn push(&mut self, raw: u64, data: Bytes, birth: Txg) {
+        self.bytes += data.len() as u64;
+        self.writes.push((raw, data));
+        if !birth.is_zero() {
+            self.add_txgs(Some((birth.get(), birth.get())));
+        }
+    }
+
+    /// Puts those that are older in front.
+    fn prepend(&mut self, mut older: Kept) {
+        older.writes.append(&mut self.writes);
+        self.bytes += older.bytes;
+        self.writes = older.writes;
+        self.add_txgs(older.txgs);
+    }
+
+    fn add_txgs(&mut self, more: Option<(u64, u64)>) {
+        self.txgs = match (self.txgs, more) {
+            (Some((first, last)), Some(more)) => Some((first.min(more.0), last.max(more.1))),
+            (txgs, more) => txgs.or(more),
+        };
+    }
+}
+
+/// Writes whose flush is under way: kept again unless it succeeds.
+pub(super) struct Flushing<'a> {
+    leaf: &'a Leaf,
+    pub(super) writes: Kept,
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        let writes = std::mem::take(&mut self.writes);
+        self.leaf.kept.lock().prepend(writes);
+    }
+}
+
+/// While this is held a leaf takes no writes and no flushes.
+pub(crate) struct Stopped<'a> {
+    _writing: tokio::sync::RwLockWriteGuard<'a, ()>,
+}
+
+impl Leaf {
+    /// Makes completed writes durable.
+    pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), LeafError> {
+        self.queue.clear_optional();
+        let _writing = self.writing.read().await;
+        self.check_not_halted()?;
+        self.flush_kept().await
+    }
+
+    pub(super) async fn flush_kept(self: &Arc<Self>) -> Result<(), LeafError> {
+        let device = self.usable_device()?;
+        if device.is_read_only() {
+            return Ok(());
+        }
+        let mut flushing = self.begin_flush();
+        match device.flush().await {
+            Ok(()) => {
+                flushing.writes = Kept::default();
+                Ok(())
+            }
+            Err(error) => {
+                drop(flushing);
+                Err(LeafError::Flush(self.flush_failed(error)))
+            }
+        }
+    }
+
+    /// Takes what a flush that begins now makes durable. A write that the device takes from now on
+    /// is kept when it is done, with its txg.
+    pub(super) fn begin_flush(&self) -> Flushing<'_> {
+        Flushing {
+            leaf: self,
+            writes: std::mem::take(&mut *self.kept.lock()),
+        }
+    }
+
+    /// A flush failed, and what it was to make durable is kept again.
+    pub(super) fn flush_failed(self: &Arc<Self>, error: DeviceError) -> Arc<DeviceError> {
+        let error = Arc::new(error);
+        Counters::add(&self.counters.write_errors, 1);
+        let io = Self::io(Operation::Flush, 0, 0, &IoContext::default());
+        self.failed(&error, Some(io), false);
+        if self.is_readable() {
+            self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
+        }
+        error
+    }
+
+    /// Whether there are writes that no flush has covered yet.
+    pub(crate) fn has_kept(&self) -> bool {
+        !self.kept.lock().writes.is_empty()
+    }
+
+    /// The pool goes on without this device, which may have lost its last writes: it misses their
+    /// txgs.
+    pub(crate) fn forget_kept(&self) {
+        let forgotten = std::mem::take(&mut *self.kept.lock());
+        if let Some((first, last)) = forgotten.txgs {
+            self.missing.lock().add(first, last - first + 1);
+            self.has_missing.store(true, Ordering::Release);
+            // What a scan gave it may be lost as well.
+            self.scan_failed.lock().add(first, last - first + 1);
+        }
+    }
+
+    /// Waits for writes and flushes under way, and lets no others begin: before a device is opened
+    /// again, or to know what it has taken and not flushed.
+    pub(crate) async fn stop_writes(&self) -> Stopped<'_> {
+        Stopped {
+            _writing: self.writing.write().await,
+        }
+    }
+
+    /// The device is back, and the pool stood still without it: writes again what it may have lost.
+    pub(crate) async fn rewrite_kept(
+        self: &Arc<Self>,
+        _stopped: &Stopped<'_>,
+    ) -> Result<(), LeafError> {
+        let writes = self.kept.lock().writes.clone();
+        if writes.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(
+            leaf = %self.guid(), count = writes.len(),
+            "a device is back: writing again what it may have lost"
+        );
+        let device = self.usable_device()?;
+        for (raw, data) in writes {
+            if let Err(error) = device.write(raw, data).await {
+                let error = Arc::new(error);
+                Counters::add(&self.counters.write_errors, 1);
+                self.failed(&error, None, false);
+                if self.is_readable() {
+                    self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
+                }
+                return Err(LeafError::Device(error));
+            }
+        }
+        self.flush_kept().await
+    }
+}
