@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use api::{
     Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
-    IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, STREAM_JOB_HEADER,
+    IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ReplicationCreate,
+    ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, STREAM_JOB_HEADER,
     STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
     SmbUserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
     ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
@@ -50,8 +51,8 @@ use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
     DaemonError, activity, create, destroy, diff, import, keys, owners, permissions, properties,
-    receive, reopen, rewrite, scrub, send, snapshots, split, topology, upgrade, usage, vdevs, zfs,
-    zpool,
+    receive, reopen, replicate, rewrite, scrub, send, snapshots, split, topology, upgrade, usage,
+    vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -296,6 +297,17 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: IscsiSecretRemove| async move {
             service.iscsi_secret_remove(call).await
         })
+        .on(|service, call: ReplicationCreate| async move {
+            replicate::create(&service, call).await
+        })
+        .on(|service, call: ReplicationRun| async move { replicate::run_now(&service, &call) })
+        .on(|service, call: ReplicationRemove| async move {
+            replicate::remove(&service, &call).await
+        })
+        .on(|service, call: ReplicationPause| async move {
+            replicate::pause(&service, &call).await
+        })
+        .on(|service, _: ReplicationList| async move { Ok(replicate::list(&service)) })
         .on(|service, _: ShareList| async move { Ok(service.share_list().await) })
         .on(|service, call: SmbUserAdd| async move { service.smb_user_add(call).await })
         .on(|service, call: SmbUserPassword| async move { service.smb_user_password(call).await })

@@ -45,6 +45,7 @@ mod rebuild;
 mod refusals;
 mod removed;
 mod reopen;
+mod replicate;
 mod rewrite;
 mod san;
 mod scrub;
