@@ -69,6 +69,8 @@ pub enum JobKind {
     Send,
     /// Writes files again. Canceling it leaves the rest of them as they are.
     Rewrite,
+    /// Replicates datasets. Canceling it leaves what was received whole; the next run goes on.
+    Replicate,
 }
 
 /// How a job is.

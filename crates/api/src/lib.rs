@@ -18,6 +18,7 @@ mod guid;
 mod iscsi;
 mod jobs;
 mod permissions;
+mod replications;
 mod server;
 mod shares;
 mod smb;
@@ -52,6 +53,11 @@ pub use jobs::{
 };
 pub use permissions::{
     GrantReport, Grantee, GrantsReport, Needed, ZfsAllow, ZfsAllowList, ZfsAllowListReply,
+};
+pub use replications::{
+    Keep, ReplicationCreate, ReplicationList, ReplicationListReply, ReplicationNote,
+    ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun,
+    ReplicationRunReply, ReplicationSpec, ReplicationTarget, ReplicationWhat,
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use shares::{

@@ -226,8 +226,24 @@ impl Client {
         Ok(())
     }
 
+    /// Follows a job to its end, and gives what it came to; tells `follow` how far it is.
+    pub fn result_of(
+        &self,
+        job: &Job,
+        mut follow: impl FnMut(&Job),
+    ) -> anyhow::Result<serde_json::Value> {
+        self.runtime.block_on(async {
+            let is_over = |job: &Job| {
+                follow(job);
+                job.state.is_ended()
+            };
+            self.follow(job, is_over).await?;
+            self.ask_at_once(&JobResult { id: job.id }).await
+        })
+    }
+
     /// Reads events until they say that a job is over.
-    async fn follow(&self, job: &Job, is_over: impl Fn(&Job) -> bool) -> anyhow::Result<()> {
+    async fn follow(&self, job: &Job, mut is_over: impl FnMut(&Job) -> bool) -> anyhow::Result<()> {
         let mut events = self.events(job.sequence, "&kind=own").await?;
         loop {
             let event = events.next().await?;

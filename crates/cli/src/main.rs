@@ -21,6 +21,7 @@ mod man;
 mod numbers;
 mod prompt;
 mod refusals;
+mod replicate;
 mod rescue;
 mod server;
 mod shares;
@@ -63,6 +64,8 @@ enum Command {
     Iscsi(iscsi::Iscsi),
     /// List what is shared on the network, who uses it, and how much
     Shares(shares::Shares),
+    /// Send the snapshots of a dataset elsewhere, again and again
+    Replicate(Box<replicate::Replicate>),
     /// Who may log in by SMB
     User(user::User),
     /// Show the labels and uberblocks of a device or file
@@ -191,6 +194,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Info => server::info(&Client::new(state, of_root)?),
         Command::Iscsi(iscsi) => iscsi.run(&Client::new(state, of_root)?),
         Command::Shares(shares) => shares.run(&Client::new(state, of_root)?),
+        Command::Replicate(replicate) => replicate.run(&Client::new(state, of_root)?),
         Command::User(user) => user.run(&Client::new(state, of_root)?),
         Command::Alerts(alerts) => alerts.run(&Client::new(state, of_root)?),
         Command::Labels(labels) => labels.run(),

@@ -16,7 +16,8 @@ use std::time::Duration;
 use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, Call, EVENTS_PATH, Empty, Failure,
     FailureKind, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind,
-    JobList, JobResult, STREAM_JOB_HEADER, STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList,
+    JobList, JobResult, ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove,
+    ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList,
     SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark,
     ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList,
     ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort,
@@ -50,8 +51,8 @@ use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
     DaemonError, activity, alerts, create, destroy, diff, import, keys, owners, permissions,
-    properties, receive, reopen, rewrite, scrub, send, snapshots, split, topology, upgrade, usage,
-    vdevs, zfs, zpool,
+    properties, receive, reopen, replicate, rewrite, scrub, send, snapshots, split, topology,
+    upgrade, usage, vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -300,6 +301,17 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: IscsiSecretRemove| async move {
             service.iscsi_secret_remove(call).await
         })
+        .on(|service, call: ReplicationCreate| async move {
+            replicate::create(&service, call).await
+        })
+        .on(|service, call: ReplicationRun| async move { replicate::run_now(&service, &call) })
+        .on(|service, call: ReplicationRemove| async move {
+            replicate::remove(&service, &call).await
+        })
+        .on(|service, call: ReplicationPause| async move {
+            replicate::pause(&service, &call).await
+        })
+        .on(|service, _: ReplicationList| async move { Ok(replicate::list(&service)) })
         .on(|service, _: ShareList| async move { Ok(service.share_list().await) })
         .on(|service, call: SmbUserAdd| async move { service.smb_user_add(call).await })
         .on(|service, call: SmbUserPassword| async move { service.smb_user_password(call).await })

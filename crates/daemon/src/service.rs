@@ -29,6 +29,7 @@ use crate::jobs::Jobs;
 use crate::mounts::Mounts;
 use crate::nfs::Nfs;
 use crate::pools::{OpenPool, Pools};
+use crate::replicate::Replications;
 use crate::secrets::Secrets;
 use crate::shares::Withheld;
 use crate::smb::Smb;
@@ -66,6 +67,7 @@ pub(crate) struct Service {
     pub(crate) alerts: Arc<Alerts>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) pools: Pools,
+    pub(crate) replications: Replications,
     state: Arc<State>,
     stop: Notify,
     /// Whether all is left: what [`Service::shut_down`] does is done.
@@ -121,6 +123,7 @@ impl Service {
             nfs,
             secrets: Secrets::load(state.directory()),
             pools: Pools::new(Arc::clone(&state), cache_bytes),
+            replications: Replications::load(&state),
             state,
             stop: Notify::new(),
             stopped: watch::Sender::new(false),
@@ -232,6 +235,7 @@ impl Service {
 
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
     pub(crate) async fn shut_down(&self) {
+        self.replications.stop(&self.jobs).await;
         // First: clients that ask later find their files with the next server.
         self.nfs.stop_serving().await;
         self.volumes.stop_serving().await;

@@ -58,11 +58,14 @@ const MODE_OF_ROOTS: u32 = 0o711;
 const MODE_OF_USERS: u32 = 0o700;
 /// Files in it, and directories with what they hold, that were made when every file was for all to
 /// read.
-const PRIVATE: [&str; 5] = [
+const PRIVATE: [&str; 8] = [
     "daemon.log",
     "millpond.lock",
     "pools.json",
     "pools.json.new",
+    "replications.json",
+    "replications.json.new",
+    "replications.json.damaged",
     "disks",
 ];
 
@@ -202,12 +205,17 @@ impl State {
 
     /// Replaces the list.
     pub(crate) fn set_cached_pools(&self, pools: &[CachedPool]) -> io::Result<()> {
-        let path = self.directory.join("pools.json");
-        let beside = self.directory.join("pools.json.new");
+        self.replace("pools.json", pools)
+    }
+
+    /// Replaces a file of the state directory whole.
+    pub(crate) fn replace<T: Serialize + ?Sized>(&self, name: &str, what: &T) -> io::Result<()> {
+        let path = self.directory.join(name);
+        let beside = self.directory.join(format!("{name}.new"));
         let mut options = File::options();
         let options = options.write(true).create(true).truncate(true).mode(0o600);
         let mut file = options.open(&beside)?;
-        serde_json::to_writer_pretty(&mut file, pools)?;
+        serde_json::to_writer_pretty(&mut file, what)?;
         file.write_all(b"\n")?;
         file.sync_all()?;
         std::fs::rename(&beside, &path)

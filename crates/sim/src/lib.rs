@@ -10,6 +10,7 @@
 //! | [`history`] | what they were told is durable |
 //! | [`torture`] | runs: work, power cut, import, comparison, over and over |
 //! | [`failures`] | runs in which disks fail, are replaced and resilvered, and all is well again |
+//! | [`datasets`] | runs of operations on datasets of two pools, with streams between them |
 //! | [`golden`] | the same below encryption roots that OpenZFS made |
 //!
 //! One seed is one run: everything that happens depends on it alone, to the last operation on
@@ -20,6 +21,7 @@
 // Whole pools and those who work with them are deep futures.
 #![recursion_limit = "256"]
 
+pub mod datasets;
 pub mod dedup;
 pub mod failures;
 pub mod golden;

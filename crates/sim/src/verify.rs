@@ -56,8 +56,30 @@ pub struct Report {
     /// Blocks, also of intent logs, whose MACs were verified with their keys: those of datasets
     /// that were opened.
     pub macs: u64,
+    /// What datasets and snapshots refer to, by their numbers in the MOS.
+    pub sets: BTreeMap<ObjectId, SetReport>,
     /// What is wrong, in words.
     pub problems: Vec<String>,
+}
+
+/// Space of a dataset or snapshot, counted block by block.
+#[derive(Debug, Default)]
+pub struct SetReport {
+    /// Bytes of blocks by their birth.
+    pub born: BTreeMap<Txg, u64>,
+    /// Bytes before compression (`logicalreferenced`).
+    pub uncompressed_bytes: u64,
+    /// Of a head: what its own snapshots refer to and it does not any more, leaving out what its
+    /// origin has (`usedbysnapshots`).
+    pub by_snapshots_bytes: u64,
+}
+
+impl SetReport {
+    /// Bytes of blocks that were born after a transaction group.
+    pub fn born_after(&self, txg: Txg) -> u64 {
+        let later = self.born.iter().filter(|(birth, _)| **birth > txg);
+        later.map(|(_, bytes)| bytes).sum()
+    }
 }
 
 impl Report {
@@ -431,7 +453,61 @@ impl Walk<'_> {
         }
         self.deadlists(mos, &datasets, &referenced).await?;
         self.directories(&datasets, &dirs, &referenced);
+        self.count_sets(&datasets, &dirs, &referenced);
         Ok(())
+    }
+
+    fn count_sets(
+        &mut self,
+        datasets: &BTreeMap<ObjectId, DslDatasetPhys>,
+        dirs: &BTreeMap<ObjectId, DslDirPhys>,
+        referenced: &BTreeMap<ObjectId, Referenced>,
+    ) {
+        for (id, phys) in datasets {
+            let own = &referenced[id];
+            let mut report = SetReport {
+                uncompressed_bytes: own.space.uncompressed_bytes,
+                ..SetReport::default()
+            };
+            for (block, count) in own.blocks.values() {
+                let bytes = self.pool.dsize_bytes(block) * count;
+                *report.born.entry(block.birth()).or_default() += bytes;
+            }
+            if !phys.is_snapshot() {
+                report.by_snapshots_bytes = self.by_snapshots(*id, datasets, dirs, referenced);
+            }
+            self.report.sets.insert(*id, report);
+        }
+    }
+
+    /// What went missing from each snapshot of a head to the next, and in the end to the head.
+    fn by_snapshots(
+        &self,
+        head: ObjectId,
+        datasets: &BTreeMap<ObjectId, DslDatasetPhys>,
+        dirs: &BTreeMap<ObjectId, DslDirPhys>,
+        referenced: &BTreeMap<ObjectId, Referenced>,
+    ) -> u64 {
+        let origin = dirs.get(&datasets[&head].directory);
+        let origin = origin.map_or(ObjectId::ZERO, |dir| dir.origin);
+        let after = datasets
+            .get(&origin)
+            .map_or(Txg::ZERO, |origin| origin.creation_txg);
+        let (mut at, mut total) = (head, 0);
+        loop {
+            let before = datasets[&at].previous_snapshot;
+            let Some(earlier) = referenced.get(&before).filter(|_| before != origin) else {
+                return total;
+            };
+            let now = &referenced[&at].blocks;
+            for (key, (block, count)) in &earlier.blocks {
+                let left = now.get(key).map_or(0, |(_, count)| *count);
+                if block.birth() > after {
+                    total += self.pool.dsize_bytes(block) * count.saturating_sub(left);
+                }
+            }
+            at = before;
+        }
     }
 
     /// A deadlist holds what the snapshot before refers to and the dataset does not.

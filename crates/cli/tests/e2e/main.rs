@@ -46,6 +46,7 @@ mod rebuild;
 mod refusals;
 mod removed;
 mod reopen;
+mod replicate;
 mod rewrite;
 mod san;
 mod scrub;

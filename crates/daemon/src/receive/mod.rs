@@ -23,9 +23,11 @@ use dataset::{
     DatasetError, DatasetInfo, DatasetKind, ListOptions, PropertyChange, PropertyValue,
     ReceiveTarget, Receiving,
 };
+use device::BoxFuture;
 use format::stream::{Begin, HeaderKind, StreamFeatures};
 use format::{NvList, NvValue};
 use stream::{Naming, Package, PackageDataset, Start, StreamError, StreamReader, received_name};
+use tokio::io::AsyncRead;
 
 use crate::error::{from_access, from_dataset};
 use crate::http::Connection;
@@ -76,9 +78,6 @@ pub(crate) async fn zfs_receive(
     input: Connection,
     work: &Arc<Work>,
 ) -> Result<ZfsReceiveReply, Failure> {
-    let open = service.pools.of_dataset(&call.target)?;
-    // Nobody exports it meanwhile.
-    let _receiving = Arc::clone(&open.receives);
     let reporter = Arc::clone(work);
     let progress = stream::Progress::new(move |bytes| {
         reporter.progress(Progress {
@@ -88,21 +87,37 @@ pub(crate) async fn zfs_receive(
         });
         reporter.is_canceled()
     });
-    let mut run = Run {
-        service,
-        work,
-        call: &call,
-        open: Arc::clone(&open),
-        progress,
-        package: None,
-        reply: ZfsReceiveReply::default(),
-    };
-    let mut reader = StreamReader::new(input);
-    let outcome = run.all(&mut reader).await;
-    if !call.dry_run && !run.reply.received.is_empty() {
-        crate::zpool::log_command(&open.pool, &call.command).await;
-    }
-    outcome.map(|()| run.reply)
+    receive_from(service, call, Box::new(input), work, progress).await
+}
+
+/// Receives what is read.
+pub(crate) fn receive_from<'a>(
+    service: &'a Service,
+    call: ZfsReceive,
+    input: Input,
+    work: &'a Work,
+    progress: stream::Progress,
+) -> BoxFuture<'a, Result<ZfsReceiveReply, Failure>> {
+    Box::pin(async move {
+        let open = service.pools.of_dataset(&call.target)?;
+        // Nobody exports it meanwhile.
+        let _receiving = Arc::clone(&open.receives);
+        let mut run = Run {
+            service,
+            work,
+            call: &call,
+            open: Arc::clone(&open),
+            progress,
+            package: None,
+            reply: ZfsReceiveReply::default(),
+        };
+        let mut reader = StreamReader::new(input);
+        let outcome = run.all(&mut reader).await;
+        if !call.dry_run && !run.reply.received.is_empty() {
+            crate::zpool::log_command(&open.pool, &call.command).await;
+        }
+        outcome.map(|()| run.reply)
+    })
 }
 
 /// A package that is being received.
@@ -153,7 +168,10 @@ fn naming_of(naming: ReceiveNaming) -> Naming {
     }
 }
 
-type Reader = StreamReader<Connection>;
+/// Where streams are read from.
+pub(crate) type Input = Box<dyn AsyncRead + Unpin + Send>;
+
+type Reader = StreamReader<Input>;
 
 impl Run<'_> {
     async fn all(&mut self, reader: &mut Reader) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 
 mod common;
 mod crash;
+mod datasets;
 mod diagnosis;
 mod encrypted;
 mod failures;

@@ -1,0 +1,942 @@
+//! One run of a replication: a snapshot, then dataset by dataset what its target lacks, then those
+//! of our snapshots go that the rule does not keep.
+//!
+//! Each dataset is sent by itself, parents and origins first, so that what is in the way of one
+//! keeps only that one. Nothing at the target is destroyed, rolled back or overwritten but
+//! snapshots that a replication of this name took. What is gone at the source stays there.
+//!
+//! A bookmark at the source says what the target has, so that no snapshot must be kept for it.
+//!
+//! A crash, here or there, leaves a receive that the next run goes on with, and perhaps a snapshot
+//! of ours that was not sent.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{
+    Failure, FailureKind, JobState, Progress, ReceiveNaming, ReceiveObstacle, Refusal,
+    ReplicationNote, ReplicationResult, ReplicationTarget, ReplicationWhat, Settings, Unit,
+    ZfsDestroy, ZfsReceive, ZfsReceiveAbort, ZfsSend, ZfsSendPlan, ZfsSnapshot,
+};
+use dataset::{DatasetError, DatasetKind, ListOptions};
+use tokio::io::AsyncWriteExt;
+
+use super::limit::{Limit, Limited};
+use super::plan::{Obstacle, Point, Series, SourceSet, Step, TargetSet, next};
+use super::ssh::Ssh;
+use super::{now_s, rule};
+use crate::error::from_dataset;
+use crate::jobs::Work;
+use crate::order::behind_what_they_need;
+use crate::pools::OpenPool;
+use crate::receive::receive_from;
+use crate::send::{send_to, zfs_send_plan};
+use crate::service::Service;
+
+/// What may be between who sends and who receives in the same process, in bytes.
+const PIPE_BYTES: usize = 4 << 20;
+/// How often it is asked whether to stop.
+const LOOK: Duration = Duration::from_millis(250);
+/// How many names are tried for a snapshot, a second apart.
+const NAMES_MAX: u64 = 20;
+
+/// What a new dataset at the target does not get of the source's properties: it would be mounted
+/// and shared where the source is.
+const LEFT_OUT_OF_FILESYSTEMS: [&str; 3] = ["mountpoint", "sharenfs", "sharesmb"];
+const LEFT_OUT_OF_VOLUMES: [&str; 1] = ["millpond:iscsi"];
+
+/// The other side.
+enum Side {
+    Local,
+    Ssh(Ssh),
+}
+
+/// A run.
+pub(super) struct Run {
+    service: Arc<Service>,
+    name: String,
+    what: ReplicationWhat,
+    work: Arc<Work>,
+    side: Side,
+    limit: Option<Arc<Limit>>,
+    /// Bytes that are to be sent in all, as far as that is known.
+    total: u64,
+    result: ReplicationResult,
+}
+
+/// What both sides have.
+struct Sides {
+    sources: Vec<SourceSet>,
+    /// By name.
+    targets: BTreeMap<String, TargetSet>,
+    /// Snapshots of all targets.
+    guids: HashSet<u64>,
+}
+
+impl Run {
+    pub(super) fn new(
+        service: &Arc<Service>,
+        name: &str,
+        what: &ReplicationWhat,
+        work: Arc<Work>,
+    ) -> Self {
+        let side = match &what.target {
+            ReplicationTarget::Local { .. } => Side::Local,
+            ReplicationTarget::Ssh { host, command, .. } => Side::Ssh(Ssh::new(host, command)),
+        };
+        Self {
+            service: Arc::clone(service),
+            name: name.to_owned(),
+            what: what.clone(),
+            work,
+            side,
+            limit: what.limit_bytes.map(Limit::new),
+            total: 0,
+            result: ReplicationResult {
+                begin_s: now_s(),
+                end_s: 0,
+                state: JobState::Running,
+                snapshot: None,
+                bytes: 0,
+                datasets: 0,
+                is_resumed: false,
+                failure: None,
+                failed: 0,
+                notes: Vec::new(),
+            },
+        }
+    }
+
+    /// Runs to its end. `pending` is a snapshot of an earlier run that did not get there, to be
+    /// sent instead of a new one.
+    pub(super) async fn run(mut self, pending: Option<String>) -> ReplicationResult {
+        let outcome = self.all(pending).await;
+        if let Err(failure) = outcome {
+            self.failed(failure);
+        }
+        self.result.end_s = now_s();
+        self.result.state = match &self.result.failure {
+            None => JobState::Finished,
+            Some(failure) if failure.kind == FailureKind::Canceled => JobState::Canceled,
+            Some(_) => JobState::Failed,
+        };
+        self.result
+    }
+
+    /// The first failure is told; being told to stop comes before any.
+    fn failed(&mut self, failure: Failure) {
+        let is_canceled = failure.kind == FailureKind::Canceled;
+        if self.result.failure.is_none() || is_canceled {
+            self.result.failure = Some(failure);
+        }
+    }
+
+    fn canceled() -> Failure {
+        Failure::new(FailureKind::Canceled, "the replication was stopped")
+    }
+
+    /// The command that the history of pools tells.
+    fn command(&self) -> String {
+        format!("millpond replicate --run {}", self.name)
+    }
+
+    fn doing(&self) -> String {
+        format!("cannot replicate '{}'", self.what.source)
+    }
+
+    async fn all(&mut self, pending: Option<String>) -> Result<(), Failure> {
+        let open = self.service.pools.of_dataset(&self.what.source)?;
+        let to = self.snapshot(&open, pending).await?;
+        self.result.snapshot = Some(to.clone());
+        let sources = self.sources(&open).await?;
+        let sent = self.send_all(&open, sources, &to).await;
+        let (sides, sent) = match sent {
+            Ok((sides, sent)) => (Some(sides), sent),
+            Err(failure) => {
+                self.failed(failure);
+                (None, BTreeSet::new())
+            }
+        };
+        // Also where the other side could not be reached: snapshots are taken all the same.
+        if !self.work.is_canceled() {
+            self.prune(&open, sides.as_ref(), &sent, &to).await;
+        }
+        Ok(())
+    }
+
+    /// The snapshot that the run is about, after the `@`.
+    async fn snapshot(&self, open: &OpenPool, pending: Option<String>) -> Result<String, Failure> {
+        let (source, directories) = (&self.what.source, open.pool.dsl().directories());
+        let found = directories.lookup(source).await;
+        found.map_err(|error| from_dataset(&self.doing(), &error))?;
+        if let Some(pending) = pending {
+            let full_name = format!("{source}@{pending}");
+            if directories.lookup(&full_name).await.is_ok() {
+                return Ok(pending);
+            }
+        }
+        let at_s = now_s();
+        for later in 0..NAMES_MAX {
+            let short = rule::snapshot_name(&self.name, at_s + later);
+            let call = ZfsSnapshot {
+                names: vec![format!("{source}@{short}")],
+                recursive: self.what.recursive,
+                properties: Settings::default(),
+                command: self.command(),
+            };
+            match crate::zfs::zfs_snapshot(&self.service, call).await {
+                Ok(_) => return Ok(short),
+                // Another one was taken in the same second.
+                Err(failure) if failure.kind == FailureKind::Exists => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        let message = format!("{}: snapshots of these seconds are there", self.doing());
+        Err(Failure::new(FailureKind::Exists, message))
+    }
+
+    /// Datasets of the source, those first that others need: parents, and origins of clones.
+    async fn sources(&self, open: &OpenPool) -> Result<Vec<SourceSet>, Failure> {
+        let dsl = open.pool.dsl();
+        let failed = |error: DatasetError| from_dataset(&self.doing(), &error);
+        let top = &self.what.source;
+        let options = listing(self.what.recursive);
+        let listed = dsl.directories().list(top, &options).await;
+        let mut sets: Vec<SourceSet> = Vec::new();
+        let mut points: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+        for info in listed.map_err(failed)? {
+            let point = |name: &str| Point {
+                name: name.to_owned(),
+                guid: info.guid.get(),
+                txg: info.createtxg.get(),
+                is_held: false,
+            };
+            if let Some((head, short)) = info.name.split_once('@') {
+                points
+                    .entry(head.to_owned())
+                    .or_default()
+                    .push(point(short));
+                continue;
+            }
+            // What is being received itself has no snapshot that could be sent.
+            if info.is_inconsistent || !self.what.recursive && info.name != *top {
+                continue;
+            }
+            let origin = match info.origin {
+                None => None,
+                Some(origin) => {
+                    let found = dsl.directories().lookup(&origin).await.map_err(failed)?;
+                    Some((origin, found.guid.get()))
+                }
+            };
+            let bookmarks = dsl.bookmarks().list(&info.name).await.map_err(failed)?;
+            let key = dsl.keys().info(&info.name).await.map_err(failed)?;
+            sets.push(SourceSet {
+                is_volume: info.kind == DatasetKind::Volume,
+                is_encrypted: key.is_some(),
+                origin,
+                snapshots: Vec::new(),
+                bookmarks: bookmarks
+                    .iter()
+                    .map(|bookmark| Point {
+                        name: short(&bookmark.name).to_owned(),
+                        guid: bookmark.phys.guid.get(),
+                        txg: bookmark.phys.creation_txg.get(),
+                        is_held: false,
+                    })
+                    .collect(),
+                name: info.name,
+            });
+        }
+        for set in &mut sets {
+            set.snapshots = points.remove(&set.name).unwrap_or_default();
+            set.snapshots.sort_by_key(|point| point.txg);
+        }
+        Ok(in_order(sets))
+    }
+
+    /// What there is at and below a dataset of the target, or at it alone.
+    async fn targets(
+        &self,
+        top: &str,
+        is_recursive: bool,
+    ) -> Result<BTreeMap<String, TargetSet>, Failure> {
+        if let Side::Ssh(ssh) = &self.side {
+            return ssh.list(top, is_recursive).await;
+        }
+        let open = self.service.pools.of_dataset(top)?;
+        let dsl = open.pool.dsl();
+        let failed = |error: DatasetError| from_dataset(&self.doing(), &error);
+        let listed = match dsl.directories().list(top, &listing(is_recursive)).await {
+            Ok(listed) => listed,
+            Err(DatasetError::NotFound { .. }) => return Ok(BTreeMap::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut out: BTreeMap<String, TargetSet> = BTreeMap::new();
+        for info in listed {
+            let Some((head, short)) = info.name.split_once('@') else {
+                if !is_recursive && info.name != top {
+                    continue;
+                }
+                let token = dsl
+                    .properties()
+                    .get(&info.name, "receive_resume_token")
+                    .await;
+                let token = token.ok().and_then(|token| match token.value {
+                    dataset::PropertyValue::Text(text) if text.starts_with("1-") => Some(text),
+                    _ => None,
+                });
+                out.entry(info.name).or_default().token = token;
+                continue;
+            };
+            let holds = dsl.holds().list(&info.name).await.map_err(failed)?;
+            let point = Point {
+                name: short.to_owned(),
+                guid: info.guid.get(),
+                txg: info.createtxg.get(),
+                is_held: !holds.is_empty(),
+            };
+            let set = out.entry(head.to_owned()).or_default();
+            set.snapshots.push(point);
+        }
+        for set in out.values_mut() {
+            set.snapshots.sort_by_key(|point| point.txg);
+        }
+        Ok(out)
+    }
+
+    /// The name at the target of a dataset of the source.
+    fn there(&self, source: &str) -> String {
+        let below = source.strip_prefix(&self.what.source).unwrap_or_default();
+        format!("{}{below}", self.what.target.dataset())
+    }
+
+    /// Sends what is missing of all datasets. Gives what both sides have then, and which datasets
+    /// (by their names at the source) have the snapshot at the target.
+    async fn send_all(
+        &mut self,
+        open: &OpenPool,
+        sources: Vec<SourceSet>,
+        to: &str,
+    ) -> Result<(Sides, BTreeSet<String>), Failure> {
+        let targets = self
+            .targets(self.what.target.dataset(), self.what.recursive)
+            .await?;
+        let guids = targets.values().flat_map(|set| &set.snapshots);
+        let mut sides = Sides {
+            guids: guids.map(|point| point.guid).collect(),
+            targets,
+            sources,
+        };
+        self.note_gone(&sides);
+        for source in &sides.sources {
+            if let Ok(step) = self.step(&sides, source, to) {
+                self.total += self.estimate(source, &step).await;
+            }
+        }
+        let mut sent = BTreeSet::new();
+        for at in 0..sides.sources.len() {
+            if self.work.is_canceled() {
+                self.failed(Self::canceled());
+                break;
+            }
+            let has_it = sides.sources[at].snapshots.iter().any(|own| own.name == to);
+            match self.one(open, &mut sides, at, to).await {
+                Ok(()) if has_it => {
+                    sent.insert(sides.sources[at].name.clone());
+                    self.result.datasets += 1;
+                }
+                Ok(()) => {}
+                Err(failure) => {
+                    self.result.failed += 1;
+                    // The others would only wait for a host that is not there.
+                    let is_lost =
+                        matches!(self.side, Side::Ssh(_)) && failure.kind == FailureKind::Io;
+                    self.failed(failure);
+                    if is_lost {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok((sides, sent))
+    }
+
+    fn note_gone(&mut self, sides: &Sides) {
+        let known: HashSet<String> = sides
+            .sources
+            .iter()
+            .map(|source| self.there(&source.name))
+            .collect();
+        let gone = sides.targets.keys().filter(|name| !known.contains(*name));
+        let notes = gone.map(|target| ReplicationNote::Gone {
+            target: target.clone(),
+        });
+        self.result.notes.extend(notes);
+    }
+
+    fn step(&self, sides: &Sides, source: &SourceSet, to: &str) -> Result<Step, Failure> {
+        let there = self.there(&source.name);
+        let target = sides.targets.get(&there);
+        let has = |guid| sides.guids.contains(&guid);
+        let step = next(&self.name, source, target, to, has);
+        step.map_err(|obstacle| self.refused(source, &there, &obstacle))
+    }
+
+    fn refused(&self, source: &SourceSet, there: &str, obstacle: &Obstacle) -> Failure {
+        let name = &source.name;
+        match obstacle {
+            Obstacle::Occupied => {
+                let message = format!(
+                    "cannot replicate '{name}': '{there}' is there already and has no snapshot of \
+                     it; nothing is overwritten: rename or destroy it, or name another target"
+                );
+                Failure::new(FailureKind::Exists, message)
+            }
+            Obstacle::Diverged { newest } => {
+                let message = format!(
+                    "cannot replicate '{name}': '{there}' has snapshots ('{newest}' is the most \
+                     recent one), and none of them is one of it; name another target"
+                );
+                Failure::new(FailureKind::Exists, message)
+            }
+            Obstacle::OtherReceive => {
+                let message = format!(
+                    "cannot replicate '{name}': '{there}' holds the rest of a receive of \
+                     something else; resume that, or give it up there with 'zfs receive -A \
+                     {there}'"
+                );
+                Failure::new(FailureKind::Busy, message)
+            }
+        }
+    }
+
+    /// Sends what is missing of one dataset.
+    async fn one(
+        &mut self,
+        open: &OpenPool,
+        sides: &mut Sides,
+        at: usize,
+        to: &str,
+    ) -> Result<(), Failure> {
+        let source = sides.sources[at].clone();
+        let there = self.there(&source.name);
+        let mut is_first = true;
+        loop {
+            let step = self.step(sides, &source, to)?;
+            if !is_first {
+                self.total += self.estimate(&source, &step).await;
+            }
+            is_first = false;
+            match step {
+                Step::Nothing => break,
+                Step::GiveUp => {
+                    self.abort(&there).await?;
+                    self.look_again(sides, &there, None).await?;
+                }
+                Step::Resume { token, to: resumed } => {
+                    tracing::info!("'{there}' goes on with {resumed}");
+                    let send = ZfsSend {
+                        token: Some(token.clone()),
+                        ..ZfsSend::default()
+                    };
+                    self.transfer(&send, &there, &[]).await?;
+                    self.result.is_resumed = true;
+                    self.look_again(sides, &there, Some(&token)).await?;
+                }
+                Step::Send(series) => {
+                    let options = match series.is_new {
+                        true => options_of_new(&source),
+                        false => Vec::new(),
+                    };
+                    let send = request(&source, &series);
+                    self.transfer(&send, &there, &options).await?;
+                    let sent = source.snapshots[series.first..=series.last].iter();
+                    sides.guids.extend(sent.clone().map(|point| point.guid));
+                    let set = sides.targets.entry(there.clone()).or_default();
+                    set.snapshots.extend(sent.cloned());
+                }
+            }
+            self.bookmark(open, sides, at).await;
+        }
+        self.bookmark(open, sides, at).await;
+        Ok(())
+    }
+
+    /// Looks anew at a dataset of the target, whose token must be another than it was.
+    async fn look_again(
+        &self,
+        sides: &mut Sides,
+        there: &str,
+        before: Option<&str>,
+    ) -> Result<(), Failure> {
+        let mut found = self.targets(there, false).await?;
+        let set = found.remove(there);
+        let token = set.as_ref().and_then(|set| set.token.as_deref());
+        if token.is_some() && (before.is_none() || token == before) {
+            let message = format!("'{there}' still holds the rest of an interrupted receive");
+            return Err(Failure::new(FailureKind::Busy, message));
+        }
+        match set {
+            Some(set) => {
+                sides
+                    .guids
+                    .extend(set.snapshots.iter().map(|point| point.guid));
+                sides.targets.insert(there.to_owned(), set);
+            }
+            None => {
+                sides.targets.remove(there);
+            }
+        }
+        Ok(())
+    }
+
+    async fn abort(&self, there: &str) -> Result<(), Failure> {
+        match &self.side {
+            Side::Ssh(ssh) => ssh.abort(there).await,
+            Side::Local => {
+                let call = ZfsReceiveAbort {
+                    name: there.to_owned(),
+                    command: self.command(),
+                };
+                crate::receive::zfs_receive_abort(&self.service, &call)
+                    .await
+                    .map(drop)
+            }
+        }
+    }
+
+    /// About how many bytes a step sends.
+    async fn estimate(&self, source: &SourceSet, step: &Step) -> u64 {
+        let send = match step {
+            Step::Nothing | Step::GiveUp => return 0,
+            Step::Resume { token, .. } => ZfsSend {
+                token: Some(token.clone()),
+                ..ZfsSend::default()
+            },
+            Step::Send(series) => request(source, series),
+        };
+        // What cannot be sent says so when it is its turn.
+        let plan = zfs_send_plan(&self.service, &ZfsSendPlan { send }).await;
+        let streams = plan.map(|plan| plan.streams).unwrap_or_default();
+        streams.iter().map(|stream| stream.size_bytes).sum()
+    }
+
+    /// Sends what a request asks for and has it received.
+    async fn transfer(
+        &mut self,
+        send: &ZfsSend,
+        there: &str,
+        options: &[String],
+    ) -> Result<(), Failure> {
+        let (work, before, total) = (Arc::clone(&self.work), self.result.bytes, self.total);
+        let progress = stream::Progress::new(move |bytes| {
+            let done = before + bytes;
+            work.progress(Progress {
+                done,
+                total: total.max(done),
+                unit: Unit::Bytes,
+            });
+            work.is_canceled()
+        });
+        let outcome = match &self.side {
+            Side::Local => self.transfer_here(send, there, options, &progress).await,
+            Side::Ssh(ssh) => self.transfer_by(ssh, send, there, options, &progress).await,
+        };
+        self.result.bytes += progress.bytes();
+        outcome
+    }
+
+    async fn transfer_here(
+        &self,
+        send: &ZfsSend,
+        there: &str,
+        options: &[String],
+        progress: &stream::Progress,
+    ) -> Result<(), Failure> {
+        let (output, input) = tokio::io::duplex(PIPE_BYTES);
+        let call = self.receive_call(there, options);
+        let received = receive_from(
+            &self.service,
+            call,
+            Box::new(input),
+            &self.work,
+            // Whoever sends is stopped, and what came before that is kept.
+            stream::Progress::default(),
+        );
+        let sent = self.sent(send, output, progress);
+        let (sent, received) = tokio::join!(sent, received);
+        judged(sent, received.map(drop))
+    }
+
+    async fn transfer_by(
+        &self,
+        ssh: &Ssh,
+        send: &ZfsSend,
+        there: &str,
+        options: &[String],
+        progress: &stream::Progress,
+    ) -> Result<(), Failure> {
+        let (receiving, input) = ssh.receive(there, options)?;
+        let sent = self.sent(send, input, progress).await;
+        judged(sent, receiving.end().await)
+    }
+
+    /// Sends until the end, or until it is told to stop; the output is closed either way. The
+    /// second is whether the output was what failed.
+    async fn sent(
+        &self,
+        send: &ZfsSend,
+        output: impl tokio::io::AsyncWrite + Unpin + Send + 'static,
+        progress: &stream::Progress,
+    ) -> (Result<(), Failure>, bool) {
+        let mut output = Limited::new(output, self.limit.clone());
+        let stopped = async {
+            while !self.work.is_canceled() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let sent = tokio::select! {
+            sent = send_to(&self.service, send, &mut output, progress) => sent,
+            () = stopped => Err(Self::canceled()),
+        };
+        // Who reads sees the end.
+        let closed = output.shutdown().await;
+        let is_broken = output.is_broken() || closed.is_err();
+        (sent, is_broken)
+    }
+
+    fn receive_call(&self, there: &str, options: &[String]) -> ZfsReceive {
+        let (mut set, mut exclude) = (Settings::default(), Vec::new());
+        for words in options.chunks_exact(2) {
+            match (words[0].as_str(), words[1].split_once('=')) {
+                ("-o", Some((name, value))) => {
+                    set.insert(name.to_owned(), value.to_owned());
+                }
+                _ => exclude.push(words[1].clone()),
+            }
+        }
+        ZfsReceive {
+            target: there.to_owned(),
+            naming: ReceiveNaming::Exact,
+            resumable: true,
+            no_mount: true,
+            set,
+            exclude,
+            command: self.command(),
+            ..ZfsReceive::default()
+        }
+    }
+
+    /// Keeps which snapshot the target has as its most recent one, as a bookmark.
+    async fn bookmark(&self, open: &OpenPool, sides: &mut Sides, at: usize) {
+        let there = self.there(&sides.sources[at].name);
+        let target = sides.targets.get(&there);
+        let Some(newest) = target.and_then(|target| target.snapshots.last()) else {
+            return;
+        };
+        let guid = newest.guid;
+        let source = &mut sides.sources[at];
+        let name = rule::bookmark_name(&self.name, guid);
+        let bookmarks = open.pool.dsl().bookmarks();
+        let _admin = open.admin.lock().await;
+        if !source.bookmarks.iter().any(|own| own.name == name) {
+            let Some(snapshot) = source.snapshots.iter().find(|own| own.guid == guid) else {
+                return;
+            };
+            let full_name = format!("{}#{name}", source.name);
+            let of = format!("{}@{}", source.name, snapshot.name);
+            if let Err(error) = bookmarks.create(&[(full_name.clone(), of)]).await {
+                // It is a second way to what the snapshot is the first one to.
+                tracing::warn!("bookmark '{full_name}' could not be made: {error}");
+                return;
+            }
+            source.bookmarks.push(Point {
+                name: name.clone(),
+                ..snapshot.clone()
+            });
+        }
+        let is_old = |own: &Point| own.name != name && rule::is_own_bookmark(&self.name, &own.name);
+        let old: Vec<String> = source
+            .bookmarks
+            .iter()
+            .filter(|own| is_old(own))
+            .map(|own| format!("{}#{}", source.name, own.name))
+            .collect();
+        if old.is_empty() {
+            return;
+        }
+        match bookmarks.destroy(&old).await {
+            Ok(()) => source.bookmarks.retain(|own| !is_old(own)),
+            Err(error) => tracing::warn!("{old:?} could not be destroyed: {error}"),
+        }
+    }
+
+    /// Destroys those of our snapshots that the rule does not keep: at the source, and at targets
+    /// that have the newest one.
+    async fn prune(
+        &mut self,
+        open: &OpenPool,
+        sides: Option<&Sides>,
+        sent: &BTreeSet<String>,
+        to: &str,
+    ) {
+        if self.what.keep.is_none() {
+            return;
+        }
+        let sources = match self.sources(open).await {
+            Ok(sources) => sources,
+            Err(failure) => {
+                tracing::warn!("{failure}");
+                return;
+            }
+        };
+        for source in &sources {
+            let there = self.there(&source.name);
+            let target = sides.and_then(|sides| sides.targets.get(&there));
+            let newest = target.and_then(|target| target.snapshots.last());
+            let mut common: HashSet<u64> = newest.iter().map(|point| point.guid).collect();
+            let own_bookmarks = source
+                .bookmarks
+                .iter()
+                .filter(|point| rule::is_own_bookmark(&self.name, &point.name));
+            common.extend(own_bookmarks.map(|point| point.guid));
+            let mut snapshots = source.snapshots.clone();
+            for point in &mut snapshots {
+                let name = format!("{}@{}", source.name, point.name);
+                let holds = open.pool.dsl().holds().list(&name).await;
+                point.is_held = holds.map_or(true, |holds| !holds.is_empty());
+            }
+            let doomed = self.doomed(&snapshots, &common, to);
+            let left = self.destroy_here(&source.name, &doomed).await;
+            self.note_left(left, false);
+            let Some(target) = target.filter(|_| sent.contains(&source.name)) else {
+                continue;
+            };
+            let doomed = self.doomed(&target.snapshots, &common, to);
+            if doomed.is_empty() {
+                continue;
+            }
+            let left = match &self.side {
+                Side::Local => self.destroy_here(&there, &doomed).await,
+                Side::Ssh(ssh) => match ssh.destroy(&there, &doomed).await {
+                    Ok(left) => left,
+                    Err(failure) => {
+                        self.failed(failure);
+                        return;
+                    }
+                },
+            };
+            self.note_left(left, true);
+        }
+    }
+
+    /// Those of our snapshots that go.
+    fn doomed(&self, points: &[Point], common: &HashSet<u64>, to: &str) -> Vec<String> {
+        let Some(keep) = &self.what.keep else {
+            return Vec::new();
+        };
+        let own = |point: &Point| rule::taken_at(&self.name, &point.name);
+        let taken: BTreeSet<u64> = points.iter().filter_map(own).collect();
+        let kept = rule::kept(&taken, keep);
+        let goes = points.iter().filter(|point| {
+            own(point).is_some_and(|at_s| !kept.contains(&at_s))
+                && point.name != to
+                && !point.is_held
+                && !common.contains(&point.guid)
+        });
+        goes.map(|point| point.name.clone()).collect()
+    }
+
+    /// Destroys snapshots of a dataset of this server; gives those that could not be, and why.
+    async fn destroy_here(&self, dataset: &str, names: &[String]) -> Vec<(String, String)> {
+        let mut left = Vec::new();
+        if names.is_empty() {
+            return left;
+        }
+        let destroy = async |names: &[String]| {
+            let call = ZfsDestroy {
+                target: format!("{dataset}@{}", names.join(",")),
+                command: self.command(),
+                ..ZfsDestroy::default()
+            };
+            crate::destroy::zfs_destroy(&self.service, call, &self.work).await
+        };
+        if destroy(names).await.is_ok() {
+            return left;
+        }
+        // One that is in the way keeps the others.
+        for name in names {
+            if let Err(failure) = destroy(std::slice::from_ref(name)).await {
+                left.push((format!("{dataset}@{name}"), failure.message));
+            }
+        }
+        left
+    }
+
+    fn note_left(&mut self, left: Vec<(String, String)>, is_of_target: bool) {
+        let notes = left
+            .into_iter()
+            .map(|(snapshot, why)| ReplicationNote::NotPruned {
+                snapshot,
+                is_of_target,
+                why,
+            });
+        self.result.notes.extend(notes);
+    }
+}
+
+fn short(name: &str) -> &str {
+    let mut parts = name.splitn(2, ['@', '#']);
+    parts.nth(1).unwrap_or(name)
+}
+
+fn listing(is_recursive: bool) -> ListOptions {
+    crate::zfs::everything(match is_recursive {
+        true => None,
+        false => Some(1),
+    })
+}
+
+/// Puts datasets behind those that they are below or clones of. A clone that its origin is below is
+/// sent whole.
+fn in_order(sets: Vec<SourceSet>) -> Vec<SourceSet> {
+    let named = sets.iter().enumerate();
+    let place: HashMap<&str, usize> = named.map(|(at, set)| (set.name.as_str(), at)).collect();
+    let needs: Vec<Vec<usize>> = sets
+        .iter()
+        .map(|set| {
+            let origin = set.origin.as_ref();
+            let origin = origin.and_then(|(name, _)| name.split('@').next());
+            let parent = set.name.rsplit_once('/').map(|(parent, _)| parent);
+            let needed = [parent, origin].into_iter().flatten();
+            needed.filter_map(|name| place.get(name).copied()).collect()
+        })
+        .collect();
+    let order = behind_what_they_need(&needs);
+    let mut taken: Vec<_> = sets.into_iter().map(Some).collect();
+    order
+        .into_iter()
+        .filter_map(|at| taken[at].take())
+        .collect()
+}
+
+/// Options of the receive that makes a dataset.
+fn options_of_new(source: &SourceSet) -> Vec<String> {
+    let mut out = vec!["-o", "readonly=on"];
+    let left_out: &[&str] = match source.is_volume {
+        true => &LEFT_OUT_OF_VOLUMES,
+        false => {
+            out.extend(["-o", "canmount=noauto"]);
+            &LEFT_OUT_OF_FILESYSTEMS
+        }
+    };
+    for name in left_out {
+        out.extend(["-x", name]);
+    }
+    out.into_iter().map(str::to_owned).collect()
+}
+
+/// The request for a series of streams.
+fn request(source: &SourceSet, series: &Series) -> ZfsSend {
+    let name = |at: usize| format!("{}@{}", source.name, source.snapshots[at].name);
+    ZfsSend {
+        snapshot: name(series.last),
+        from: series.from.clone(),
+        all_between: series.first < series.last,
+        // Once they are there, they are the target's own.
+        properties: series.is_new,
+        large_blocks: true,
+        embedded: !source.is_encrypted,
+        compressed: true,
+        // Never in the clear what is encrypted here.
+        raw: source.is_encrypted,
+        ..ZfsSend::default()
+    }
+}
+
+/// What a transfer came to, from what its ends say: `sent` with whether its output failed.
+fn judged(
+    (sent, is_broken): (Result<(), Failure>, bool),
+    received: Result<(), Failure>,
+) -> Result<(), Failure> {
+    let Err(sent) = sent else { return received };
+    let Err(received) = received else {
+        return Err(sent);
+    };
+    let is_cut_short = |failure: &Failure| {
+        matches!(
+            failure.refusal.as_deref(),
+            Some(Refusal::Receive {
+                why: ReceiveObstacle::CutShort,
+                ..
+            })
+        )
+    };
+    // Who reads knows why it stopped to; who is cut short knows only that.
+    match is_broken && sent.kind != FailureKind::Canceled && !is_cut_short(&received) {
+        true => Err(received),
+        false => Err(sent),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(name: &str, origin: Option<&str>) -> SourceSet {
+        SourceSet {
+            name: name.into(),
+            is_volume: false,
+            is_encrypted: false,
+            origin: origin.map(|origin| (origin.to_owned(), 1)),
+            snapshots: Vec::new(),
+            bookmarks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn parents_and_origins_come_first() {
+        let names = |sets: Vec<SourceSet>| -> Vec<String> {
+            in_order(sets).into_iter().map(|set| set.name).collect()
+        };
+        let all = vec![
+            set("t", None),
+            set("t/a", Some("t/c/d@x")),
+            set("t/a/b", None),
+            set("t/c", Some("elsewhere@x")),
+            set("t/c/d", Some("t/z@x")),
+            set("t/z", None),
+        ];
+        let wanted = ["t", "t/c", "t/z", "t/c/d", "t/a", "t/a/b"];
+        assert_eq!(names(all), wanted);
+        // Neither can be first.
+        let odd = vec![set("t", Some("t/a@x")), set("t/a", None)];
+        assert_eq!(names(odd), ["t", "t/a"]);
+    }
+
+    #[test]
+    fn the_end_that_knows_why_is_believed() {
+        let failure = |kind, text: &str| Failure::new(kind, text);
+        let broken = || failure(FailureKind::Io, "broken pipe");
+        let theirs = || failure(FailureKind::Exists, "modified");
+        let told = |outcome: Result<(), Failure>| outcome.expect_err("a failure").message;
+        assert!(judged((Ok(()), false), Ok(())).is_ok());
+        assert_eq!(
+            told(judged((Err(broken()), true), Err(theirs()))),
+            "modified"
+        );
+        assert_eq!(told(judged((Ok(()), false), Err(theirs()))), "modified");
+        let damaged = failure(FailureKind::Io, "damaged");
+        assert_eq!(
+            told(judged((Err(damaged), false), Err(theirs()))),
+            "damaged"
+        );
+        let stopped = Run::canceled();
+        assert_eq!(
+            told(judged((Err(stopped), true), Err(theirs()))),
+            Run::canceled().message
+        );
+    }
+}

@@ -1,0 +1,344 @@
+//! Another host: its `zfs` command, run by `ssh`. It may be OpenZFS's or Millpond's.
+//!
+//! Words are quoted for the shell there, whatever is in them. `ssh` is asked to ask nobody
+//! (`BatchMode`); keys, ports and the like are its own configuration's business, of the user who
+//! runs the server.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::Duration;
+
+use api::{Failure, FailureKind};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::task::JoinHandle;
+
+use super::plan::{Point, TargetSet};
+
+/// Most that is read of what a command complains about, in bytes.
+const COMPLAINT_BYTES_MAX: u64 = 16 << 10;
+/// Longest list of datasets that is taken, in bytes.
+const LIST_BYTES_MAX: u64 = 256 << 20;
+/// Snapshots that are destroyed by one command: a command line is not endless.
+const DESTROYED_AT_ONCE: usize = 50;
+/// What `zfs list` is asked for.
+const COLUMNS: &str = "name,type,guid,createtxg,userrefs,receive_resume_token";
+/// How long a command that has been told all may take to leave.
+const LAST_WORDS: Duration = Duration::from_secs(600);
+/// With what `ssh` ends that could not reach the host, or lost it.
+const SSH_FAILED: i32 = 255;
+
+/// A host, and how `zfs` is called there.
+#[derive(Debug, Clone)]
+pub(super) struct Ssh {
+    host: String,
+    command: Vec<String>,
+}
+
+/// A command that reads a stream.
+pub(super) struct Receiving {
+    child: Child,
+    complaint: JoinHandle<String>,
+    doing: String,
+}
+
+/// Whether `ssh` may be given this as a host: nothing that it could take for an option.
+pub(super) fn is_host(host: &str) -> bool {
+    let is_usual = |c: char| c.is_ascii_alphanumeric() || "@._-:%[]".contains(c);
+    let (user, name) = host.split_once('@').unwrap_or(("", ""));
+    !user.is_empty()
+        && !name.is_empty()
+        && !host.starts_with('-')
+        && !name.starts_with('-')
+        && host.chars().all(is_usual)
+}
+
+/// A word as any POSIX shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@,=".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+impl Ssh {
+    pub(super) fn new(host: &str, command: &str) -> Self {
+        let words = command.split_whitespace();
+        Self {
+            host: host.to_owned(),
+            command: words.map(str::to_owned).collect(),
+        }
+    }
+
+    fn remote(&self, words: &[&str]) -> String {
+        let own = self.command.iter().map(String::as_str);
+        let all: Vec<String> = own.chain(words.iter().copied()).map(quoted).collect();
+        all.join(" ")
+    }
+
+    fn spawn(&self, words: &[&str], input: Stdio) -> Result<Child, Failure> {
+        let spawned = Command::new("ssh")
+            .args([
+                "-o",
+                "BatchMode=yes",
+                "-o",
+                "ServerAliveInterval=15",
+                "-T",
+                "--",
+            ])
+            .arg(&self.host)
+            .arg(self.remote(words))
+            .stdin(input)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn();
+        spawned.map_err(|error| {
+            let message = format!("ssh cannot be run: {error}; install OpenSSH's client");
+            Failure::new(FailureKind::Other, message)
+        })
+    }
+
+    /// Runs a command; gives what it printed, or what it complained about.
+    async fn run(&self, words: &[&str]) -> Result<Result<String, String>, Failure> {
+        let mut child = self.spawn(words, Stdio::null())?;
+        let complaint = tokio::spawn(text(child.stderr.take(), COMPLAINT_BYTES_MAX));
+        let output = text(child.stdout.take(), LIST_BYTES_MAX).await;
+        let status = child.wait().await.map_err(|error| self.lost(&error))?;
+        let complaint = complaint.await.unwrap_or_default();
+        if status.code() == Some(SSH_FAILED) {
+            let message = format!("ssh to {}: {}", self.host, complaint.trim());
+            return Err(Failure::new(FailureKind::Io, message));
+        }
+        Ok(match status.success() {
+            true => Ok(output),
+            false if complaint.trim().is_empty() => Err(format!("it ended with {status}")),
+            false => Err(complaint.trim().to_owned()),
+        })
+    }
+
+    fn lost(&self, error: &std::io::Error) -> Failure {
+        let message = format!("ssh to {} was lost: {error}", self.host);
+        Failure::new(FailureKind::Io, message)
+    }
+
+    fn failed(&self, doing: &str, complaint: &str) -> Failure {
+        let message = format!("{}: {doing}: {complaint}", self.host);
+        Failure::new(FailureKind::Other, message)
+    }
+
+    /// What is at and below a dataset, or at it alone.
+    pub(super) async fn list(
+        &self,
+        dataset: &str,
+        is_recursive: bool,
+    ) -> Result<BTreeMap<String, TargetSet>, Failure> {
+        let depth: &[&str] = match is_recursive {
+            true => &["-r"],
+            false => &["-d", "1"],
+        };
+        let kinds = "filesystem,volume,snapshot";
+        let mut words = vec!["list", "-Hp", "-t", kinds, "-o", COLUMNS];
+        words.extend_from_slice(depth);
+        words.push(dataset);
+        match self.run(&words).await? {
+            Ok(text) => {
+                let mut found = parsed(&text).ok_or_else(|| {
+                    let complaint = "its list of datasets was not understood";
+                    self.failed("zfs list", complaint)
+                })?;
+                if !is_recursive {
+                    found.retain(|name, _| name == dataset);
+                }
+                Ok(found)
+            }
+            Err(complaint) if is_missing(&complaint) => Ok(BTreeMap::new()),
+            Err(complaint) => Err(self.failed("zfs list", &complaint)),
+        }
+    }
+
+    /// Begins to receive; what is written to what this gives is the stream.
+    pub(super) fn receive(
+        &self,
+        dataset: &str,
+        options: &[String],
+    ) -> Result<(Receiving, ChildStdin), Failure> {
+        let mut words = vec!["receive", "-s", "-u"];
+        words.extend(options.iter().map(String::as_str));
+        words.push(dataset);
+        let mut child = self.spawn(&words, Stdio::piped())?;
+        let input = child.stdin.take();
+        let complaint = tokio::spawn(text(child.stderr.take(), COMPLAINT_BYTES_MAX));
+        let receiving = Receiving {
+            child,
+            complaint,
+            doing: format!("{}: zfs receive", self.host),
+        };
+        let input = input.ok_or_else(|| self.failed("zfs receive", "it has no input"))?;
+        Ok((receiving, input))
+    }
+
+    /// Gives up what an interrupted receive left.
+    pub(super) async fn abort(&self, dataset: &str) -> Result<(), Failure> {
+        let done = self.run(&["receive", "-A", dataset]).await?;
+        let doing = format!("zfs receive -A {dataset}");
+        done.map(drop)
+            .map_err(|complaint| self.failed(&doing, &complaint))
+    }
+
+    /// Destroys snapshots of a dataset; gives those that could not be, and why.
+    pub(super) async fn destroy(
+        &self,
+        dataset: &str,
+        names: &[String],
+    ) -> Result<Vec<(String, String)>, Failure> {
+        let mut left = Vec::new();
+        for some in names.chunks(DESTROYED_AT_ONCE) {
+            let target = format!("{dataset}@{}", some.join(","));
+            if self.run(&["destroy", &target]).await?.is_ok() {
+                continue;
+            }
+            // One that is in the way keeps the others.
+            for name in some {
+                let target = format!("{dataset}@{name}");
+                if let Err(complaint) = self.run(&["destroy", &target]).await? {
+                    left.push((target, complaint));
+                }
+            }
+        }
+        Ok(left)
+    }
+}
+
+impl Receiving {
+    /// Waits for the end, after the stream's.
+    pub(super) async fn end(mut self) -> Result<(), Failure> {
+        let ended = tokio::time::timeout(LAST_WORDS, self.child.wait()).await;
+        let mut kind = FailureKind::Other;
+        let complaint = match ended {
+            Ok(Ok(status)) if status.success() => return Ok(()),
+            Ok(Ok(status)) => {
+                if status.code() == Some(SSH_FAILED) {
+                    kind = FailureKind::Io;
+                }
+                let said = self.complaint.await.unwrap_or_default();
+                match said.trim() {
+                    "" => format!("it ended with {status}"),
+                    said => said.to_owned(),
+                }
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it does not end".to_owned(),
+        };
+        let message = format!("{}: {complaint}", self.doing);
+        Err(Failure::new(kind, message))
+    }
+}
+
+/// Whether `zfs list` complains that there is no such dataset, in OpenZFS's words or Millpond's.
+fn is_missing(complaint: &str) -> bool {
+    complaint.contains("cannot open") && complaint.contains("does not exist")
+}
+
+/// What is read, up to so many bytes; the rest is read and forgotten.
+async fn text(input: Option<impl AsyncRead + Unpin>, bytes_max: u64) -> String {
+    let Some(mut input) = input else {
+        return String::new();
+    };
+    let mut bytes = Vec::new();
+    // What cannot be read ends it as well.
+    let _ = (&mut input).take(bytes_max).read_to_end(&mut bytes).await;
+    let _ = tokio::io::copy(&mut input, &mut tokio::io::sink()).await;
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Reads what `zfs list` prints of [`COLUMNS`].
+fn parsed(text: &str) -> Option<BTreeMap<String, TargetSet>> {
+    let mut out: BTreeMap<String, TargetSet> = BTreeMap::new();
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [name, kind, guid, txg, holds, token] = fields[..] else {
+            return None;
+        };
+        if kind != "snapshot" {
+            let set = out.entry(name.to_owned()).or_default();
+            set.token = Some(token.to_owned()).filter(|token| token != "-");
+            continue;
+        }
+        let (head, short) = name.split_once('@')?;
+        let point = Point {
+            name: short.to_owned(),
+            guid: guid.parse().ok()?,
+            txg: txg.parse().ok()?,
+            is_held: holds.parse::<u64>().is_ok_and(|holds| holds > 0),
+        };
+        out.entry(head.to_owned())
+            .or_default()
+            .snapshots
+            .push(point);
+    }
+    for set in out.values_mut() {
+        set.snapshots.sort_by_key(|point| point.txg);
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn hosts_are_never_taken_for_options() {
+        for good in ["root@backup", "a.b@192.0.2.1", "me@[2001:db8::1%eth0]"] {
+            assert!(is_host(good), "{good}");
+        }
+        for bad in [
+            "backup",
+            "@backup",
+            "root@",
+            "-oProxyCommand=x@h",
+            "a@-h",
+            "a b@h",
+            "a@h;rm",
+            "a@$h",
+        ] {
+            assert!(!is_host(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn lists_are_understood() {
+        let text = "tank/a\tfilesystem\t1\t10\t-\t-\n\
+                    tank/a@late\tsnapshot\t3\t30\t1\t-\n\
+                    tank/a@early one\tsnapshot\t2\t20\t0\t-\n\
+                    tank/a/b\tvolume\t4\t40\t-\t1-c-d-e\n";
+        let found = parsed(text).unwrap();
+        let a = &found["tank/a"];
+        let names: Vec<&str> = a.snapshots.iter().map(|point| &*point.name).collect();
+        assert_eq!(names, ["early one", "late"]);
+        assert!(a.snapshots[1].is_held && !a.snapshots[0].is_held);
+        assert_eq!((a.token.as_deref(), a.snapshots[1].guid), (None, 3));
+        assert_eq!(found["tank/a/b"].token.as_deref(), Some("1-c-d-e"));
+        assert!(parsed("tank/a\tfilesystem\n").is_none());
+        assert!(parsed("tank/a@s\tsnapshot\tx\t1\t0\t-\n").is_none());
+    }
+
+    proptest! {
+        /// A shell gives back what was quoted, word by word.
+        #[test]
+        fn shells_read_what_was_written(words in prop::collection::vec("[^\0]{0,12}", 1..5)) {
+            let ssh = Ssh::new("a@b", "printf %s\\0");
+            let given: Vec<&str> = words.iter().map(String::as_str).collect();
+            let output = std::process::Command::new("sh")
+                .args(["-c", &ssh.remote(&given)])
+                .output()
+                .unwrap();
+            let mut wanted = words.join("\0");
+            wanted.push('\0');
+            prop_assert_eq!(String::from_utf8_lossy(&output.stdout), wanted);
+        }
+    }
+}

@@ -1,0 +1,871 @@
+//! Random operations.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use dataset::{DatasetError, ReceiveObstacle, ReceiveTarget, ResumeToken};
+use filesystem::{Caller, SetAttributes};
+use format::stream::StreamFeatures;
+use stream::{Progress, SendOptions, Start, StreamError, StreamReader};
+
+use super::model::{Mark, PoolModel, Refused, Sent};
+use super::{Rest, Run};
+use crate::torture::POOL;
+use crate::verify::Failure;
+
+/// Filesystems of a pool.
+const SETS_MAX: usize = 8;
+/// Snapshots of a filesystem.
+const SNAPS_MAX: usize = 6;
+/// Largest file, in bytes.
+const FILE_BYTES_MAX: u64 = 300 << 10;
+const FILES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+const TAGS: [&str; 3] = ["one", "two", "three"];
+
+fn is_as_told(refused: Refused, error: &DatasetError) -> bool {
+    use DatasetError as Error;
+    let obstacle = match error {
+        Error::Receive { obstacle, .. } => Some(*obstacle),
+        _ => None,
+    };
+    match refused {
+        Refused::Exists => {
+            matches!(error, Error::Exists { .. }) || obstacle == Some(ReceiveObstacle::Exists)
+        }
+        Refused::HasChildren => matches!(
+            error,
+            Error::HasChildren { .. } | Error::HasSnapshots { .. }
+        ),
+        Refused::HasSnapshots => matches!(
+            error,
+            Error::HasChildren { .. } | Error::HasSnapshots { .. }
+        ),
+        Refused::HasClones => matches!(error, Error::HasClones { .. }),
+        Refused::Held => matches!(error, Error::Held { .. }),
+        Refused::NotAClone => matches!(error, Error::WrongKind { .. }),
+        Refused::NoSource => obstacle == Some(ReceiveObstacle::NoSource),
+        Refused::Modified => obstacle == Some(ReceiveObstacle::Modified),
+    }
+}
+
+/// A stream, and what it is to do.
+struct Stream {
+    source: usize,
+    target: String,
+    sent: Sent,
+    bytes: Vec<u8>,
+}
+
+/// Full name and id of what a stream is the difference to; the target; for a new one, the number of
+/// the snapshot there that it is a clone of.
+type Choice = (Option<String>, Option<u64>, String, Option<u64>);
+
+impl Run {
+    pub(super) async fn step(&mut self, side: usize) -> Result<(), Failure> {
+        let count = self.sides[side].model().sets.len();
+        if count < 2 {
+            return self.create(side).await;
+        }
+        let has_rests = !self.sides[side].rests.is_empty();
+        match self.rng.below(100) {
+            0..=24 => self.write(side).await,
+            25..=36 => self.snapshot(side).await,
+            37..=40 => self.create(side).await,
+            41..=46 => self.clone_one(side).await,
+            47..=51 => self.promote(side).await,
+            52..=55 => self.rename(side).await,
+            56..=58 => self.rename_snapshot(side).await,
+            59..=62 => self.rollback(side).await,
+            63..=69 => self.destroy_snapshots(side).await,
+            70..=73 => self.destroy(side).await,
+            74..=76 => self.hold(side).await,
+            77..=78 => self.release(side).await,
+            79..=82 => self.bookmark(side).await,
+            83..=88 if has_rests => self.resume(side).await,
+            89 if has_rests => {
+                let names: Vec<String> = self.sides[side].rests.keys().cloned().collect();
+                let name = self.rng.pick(&names).ok_or("no rests")?;
+                self.abandon(side, &name).await
+            }
+            _ => self.receive(side).await,
+        }
+    }
+
+    fn pick_set(&mut self, side: usize) -> Result<String, Failure> {
+        let names: Vec<String> = self.sides[side].model().sets.keys().cloned().collect();
+        self.rng.pick(&names).ok_or_else(|| "no filesystems".into())
+    }
+
+    /// What there should be now, to be changed.
+    fn next(&self, side: usize) -> PoolModel {
+        (**self.sides[side].model()).clone()
+    }
+
+    /// Does what the model has done already, or has refused.
+    async fn agree<T>(
+        &mut self,
+        side: usize,
+        op: &'static str,
+        what: &str,
+        told: (PoolModel, Result<(), Refused>),
+        work: impl Future<Output = Result<T, DatasetError>>,
+    ) -> Result<bool, Failure> {
+        let (model, told) = told;
+        let what = format!("pool {side}: {op} {what}");
+        if told.is_ok() {
+            self.sides[side].issue(&what, model);
+        }
+        match (told, work.await) {
+            (Ok(()), Ok(_)) => {
+                self.sides[side].is_synced();
+                *self.outcome.done.entry(op).or_default() += 1;
+                Ok(true)
+            }
+            (Err(refused), Err(error)) if is_as_told(refused, &error) => {
+                *self.outcome.refused.entry(op).or_default() += 1;
+                Ok(false)
+            }
+            (told, Ok(_)) => Err(format!("{what}: done, though {told:?}").into()),
+            (told, Err(error)) => Err(format!("{what}: {error}, though {told:?}").into()),
+        }
+    }
+
+    /// Gives the rest of a receive up.
+    async fn abandon(&mut self, side: usize, name: &str) -> Result<(), Failure> {
+        if !self.sides[side].rests.contains_key(name) {
+            return Ok(());
+        }
+        let dsl = self.sides[side].pool().dsl().clone();
+        let aborted = dsl.receives().abort(name).await;
+        aborted.map_err(|error| format!("pool {side}: abort {name}: {error}"))?;
+        self.sides[side].rests.remove(name);
+        *self.outcome.done.entry("abort").or_default() += 1;
+        Ok(())
+    }
+
+    pub(super) async fn abandon_all(&mut self, side: usize) -> Result<(), Failure> {
+        let names: Vec<String> = self.sides[side].rests.keys().cloned().collect();
+        for name in names {
+            self.abandon(side, &name).await?;
+        }
+        Ok(())
+    }
+
+    /// A new name, in the pool or below a filesystem.
+    fn new_name(&mut self, side: usize) -> Result<String, Failure> {
+        let own = self.name("n");
+        let parent = match self.rng.percent(50) {
+            true => POOL.to_owned(),
+            false => self.pick_set(side).unwrap_or_else(|_| POOL.to_owned()),
+        };
+        // What only a receive has begun has none below it.
+        match self.sides[side].model().sets.contains_key(&parent) {
+            true => Ok(format!("{parent}/{own}")),
+            false => Ok(format!("{POOL}/{own}")),
+        }
+    }
+
+    async fn create(&mut self, side: usize) -> Result<(), Failure> {
+        let mut model = self.next(side);
+        if model.sets.len() >= SETS_MAX {
+            return Ok(());
+        }
+        let name = self.new_name(side)?;
+        model.create(&name);
+        let dsl = self.sides[side].pool().dsl().clone();
+        let init = Arc::new(filesystem::ZplInit::new());
+        let work = async { dsl.datasets().create(&name, &[], init).await };
+        self.agree(side, "create", &name, (model, Ok(())), work)
+            .await?;
+        Ok(())
+    }
+
+    async fn write(&mut self, side: usize) -> Result<(), Failure> {
+        let name = self.pick_set(side)?;
+        self.abandon(side, &name).await?;
+        let fs = self.sides[side].files(&name).await?;
+        for _ in 0..1 + self.rng.below(3) {
+            let file = self.rng.pick(&FILES).ok_or("no names")?;
+            let mut model = self.next(side);
+            let size = model.sets[&name]
+                .files
+                .get(file)
+                .map(|data| data.len() as u64);
+            let what = format!("pool {side}: write {name} {file}");
+            let Some(size) = size else {
+                model.write(&name, |files| {
+                    files.insert(file.to_owned(), Arc::default());
+                });
+                self.sides[side].issue(&what, model);
+                fs.create(fs.root(), file.as_bytes(), 0o644, Caller::ROOT)
+                    .await?;
+                continue;
+            };
+            let ino = fs.lookup(fs.root(), file.as_bytes()).await?.ino;
+            match self.rng.below(10) {
+                0 => {
+                    model.write(&name, |files| {
+                        files.remove(file);
+                    });
+                    self.sides[side].issue(&what, model);
+                    fs.unlink(fs.root(), file.as_bytes()).await?;
+                }
+                1 => {
+                    let new = self.rng.below(size + 1);
+                    model.write(&name, |files| {
+                        let data = files.get_mut(file).expect("a file");
+                        Arc::make_mut(data).truncate(new as usize);
+                    });
+                    self.sides[side].issue(&what, model);
+                    let attributes = SetAttributes {
+                        size_bytes: Some(new),
+                        ..SetAttributes::default()
+                    };
+                    fs.set_attributes(ino, &attributes, Caller::ROOT).await?;
+                }
+                _ => {
+                    let offset = match self.rng.below(3) {
+                        0 => size,
+                        1 => 0,
+                        _ => self.rng.below(size + 5000),
+                    };
+                    let most = [500, 20 << 10, 150 << 10][self.rng.below(3) as usize];
+                    let length = 1 + self.rng.below(most);
+                    if offset + length > FILE_BYTES_MAX {
+                        continue;
+                    }
+                    let content = self.rng.content(length as usize);
+                    let end = (offset + length) as usize;
+                    model.write(&name, |files| {
+                        let data = Arc::make_mut(files.get_mut(file).expect("a file"));
+                        if data.len() < end {
+                            data.resize(end, 0);
+                        }
+                        data[offset as usize..end].copy_from_slice(&content);
+                    });
+                    self.sides[side].issue(&what, model);
+                    fs.write(ino, offset, content.into(), false, Caller::ROOT)
+                        .await?;
+                }
+            }
+        }
+        *self.outcome.done.entry("write").or_default() += 1;
+        Ok(())
+    }
+
+    async fn snapshot(&mut self, side: usize) -> Result<(), Failure> {
+        let mut model = self.next(side);
+        let is_many = self.rng.percent(30);
+        let one = self.pick_set(side)?;
+        let mut ids = Vec::new();
+        let names: Vec<String> = model.sets.keys().cloned().collect();
+        for name in names {
+            let is_meant = name == one || is_many;
+            if is_meant && model.sets[&name].snaps.len() < SNAPS_MAX {
+                self.abandon(side, &name).await?;
+                ids.push((name, self.fresh()));
+            }
+        }
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let old = &model.sets[&ids[0].0].snaps;
+        let short = match old.last() {
+            Some(last) if self.rng.percent(10) => last.name.clone(),
+            _ => self.name("s"),
+        };
+        let told = model.snapshot(&ids, &short);
+        let names: Vec<String> = ids
+            .iter()
+            .map(|(name, _)| format!("{name}@{short}"))
+            .collect();
+        let dsl = self.sides[side].pool().dsl().clone();
+        let work = async { dsl.snapshots().take(&names, &[]).await };
+        let what = names.join(" ");
+        if self
+            .agree(side, "snapshot", &what, (model, told), work)
+            .await?
+        {
+            for (name, (_, id)) in names.iter().zip(&ids) {
+                let guid = dsl.directories().lookup(name).await?.guid;
+                self.guids.insert(*id, guid.get());
+            }
+        }
+        Ok(())
+    }
+
+    /// A snapshot that is not waiting to go.
+    fn pick_snapshot(&mut self, side: usize) -> Option<u64> {
+        let model = self.sides[side].model().clone();
+        let all = model.sets.values().flat_map(|set| &set.snaps);
+        let numbers: Vec<u64> = all
+            .filter(|snap| !snap.is_doomed)
+            .map(|snap| snap.number)
+            .collect();
+        self.rng.pick(&numbers)
+    }
+
+    async fn clone_one(&mut self, side: usize) -> Result<(), Failure> {
+        let mut model = self.next(side);
+        let Some(number) = self.pick_snapshot(side) else {
+            return Ok(());
+        };
+        if model.sets.len() >= SETS_MAX {
+            return Ok(());
+        }
+        let name = self.new_name(side)?;
+        let origin = model.full_name(number).ok_or("no such snapshot")?;
+        model.clone_of(number, &name);
+        let dsl = self.sides[side].pool().dsl().clone();
+        let work = async { dsl.datasets().clone_snapshot(&origin, &name, &[]).await };
+        let what = format!("{origin} {name}");
+        self.agree(side, "clone", &what, (model, Ok(())), work)
+            .await?;
+        Ok(())
+    }
+
+    async fn promote(&mut self, side: usize) -> Result<(), Failure> {
+        let mut model = self.next(side);
+        let all = model.sets.iter();
+        let clones = all.filter(|(_, set)| set.origin.is_some());
+        let clones: Vec<String> = clones.map(|(name, _)| name.clone()).collect();
+        let name = match self.rng.pick(&clones) {
+            Some(name) if self.rng.percent(90) => name,
+            _ => self.pick_set(side)?,
+        };
+        self.abandon_all(side).await?;
+        let told = model.promote(&name);
+        let dsl = self.sides[side].pool().dsl().clone();
+        let work = async { dsl.snapshots().promote(&name).await };
+        self.agree(side, "promote", &name, (model, told), work)
+            .await?;
+        Ok(())
+    }
+
+    async fn rename(&mut self, side: usize) -> Result<(), Failure> {
+        let mut model = self.next(side);
+        let from = self.pick_set(side)?;
+        let to = self.new_name(side)?;
+        if to.starts_with(&format!("{from}/")) {
+            return Ok(());
+        }
+        self.abandon_all(side).await?;
+        self.sides[side].close(&from).await?;
+        model.rename(&from, &to);
+        let dsl = self.sides[side].pool().dsl().clone();
+        let work = async { dsl.directories().rename(&from, &to).await };
+        let what = format!("{from} {to}");
+        self.agree(side, "rename", &what, (model, Ok(())), work)
+            .await?;
+        Ok(())
+    }
+
+    async fn rename_snapshot(&mut self, side: usize) -> Result<(), Failure> {
+        let mut model = self.next(side);
+        let Some(number) = self.pick_snapshot(side) else {
+            return Ok(());
+        };
+        let (set, snap) = model.find(number).ok_or("no such snapshot")?;
+        let (set, from) = (set.to_owned(), snap.name.clone());
+        let others: Vec<String> = model.sets[&set]
+            .snaps
+            .iter()
+            .map(|other| other.name.clone())
+            .filter(|other| *other != from)
+            .collect();
+        let to = match self.rng.pick(&others) {
+            Some(other) if self.rng.percent(20) => other,
+            _ => self.name("r"),
+        };
+        let told = model.rename_snapshot(&set, &from, &to);
+        let dsl = self.sides[side].pool().dsl().clone();
+        let (from, to) = (format!("{set}@{from}"), format!("{set}@{to}"));
+        let work = async { dsl.directories().rename(&from, &to).await };
+        let what = format!("{from} {to}");
+        self.agree(side, "rename snapshot", &what, (model, told), work)
+            .await?;
+        Ok(())
+    }
+
+    /// Back to any snapshot, for which newer ones and their bookmarks go first.
+    async fn rollback(&mut self, side: usize) -> Result<(), Failure> {
+        let name = self.pick_set(side)?;
+        let set = self.sides[side].model().sets[&name].clone();
+        let Some(to) = self.rng.pick(&set.snaps) else {
+            return Ok(());
+        };
+        self.abandon_all(side).await?;
+        let dsl = self.sides[side].pool().dsl().clone();
+        let newer = set.marks.iter().filter(|(_, mark)| mark.number > to.number);
+        let newer: Vec<String> = newer.map(|(mark, _)| mark.clone()).collect();
+        self.destroy_marks(side, &name, &newer).await?;
+        let later = set.snaps.iter().filter(|snap| snap.number > to.number);
+        let later: Vec<String> = later.map(|snap| snap.name.clone()).collect();
+        if !later.is_empty() && !self.destroy_some(side, &name, &later, false).await? {
+            return Ok(());
+        }
+        self.sides[side].close(&name).await?;
+        let mut model = self.next(side);
+        model.rollback(&name);
+        let full_name = format!("{name}@{}", to.name);
+        let work = async { dsl.snapshots().rollback(&name, Some(&full_name)).await };
+        self.agree(side, "rollback", &full_name, (model, Ok(())), work)
+            .await?;
+        Ok(())
+    }
+
+    /// Destroys snapshots of one filesystem; whether it did.
+    async fn destroy_some(
+        &mut self,
+        side: usize,
+        set: &str,
+        names: &[String],
+        defer: bool,
+    ) -> Result<bool, Failure> {
+        let mut model = self.next(side);
+        let told = model.destroy_snapshots(set, names, defer);
+        let full: Vec<String> = names.iter().map(|name| format!("{set}@{name}")).collect();
+        let dsl = self.sides[side].pool().dsl().clone();
+        let work = async { dsl.destroyer().destroy_snapshots(&full, defer).await };
+        let what = format!("{} {defer}", full.join(" "));
+        self.agree(side, "destroy snapshots", &what, (model, told), work)
+            .await
+    }
+
+    async fn destroy_snapshots(&mut self, side: usize) -> Result<(), Failure> {
+        let name = self.pick_set(side)?;
+        let snaps = &self.sides[side].model().sets[&name].snaps;
+        let mut names: Vec<String> = snaps.iter().map(|snap| snap.name.clone()).collect();
+        while names.len() > 1 && self.rng.percent(60) {
+            let at = self.rng.below(names.len() as u64);
+            names.remove(at as usize);
+        }
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.abandon_all(side).await?;
+        let defer = self.rng.percent(40);
+        self.destroy_some(side, &name, &names, defer).await?;
+        Ok(())
+    }
+
+    /// Destroys a filesystem with all that depends on it (`-R`), or tries to without.
+    async fn destroy(&mut self, side: usize) -> Result<(), Failure> {
+        let name = self.pick_set(side)?;
+        self.abandon_all(side).await?;
+        let dsl = self.sides[side].pool().dsl().clone();
+        if self.rng.percent(30) {
+            let mut model = self.next(side);
+            let told = model.destroy(&name);
+            self.sides[side].close(&name).await?;
+            let work = async { dsl.destroyer().destroy(&name).await };
+            self.agree(side, "destroy", &name, (model, told), work)
+                .await?;
+            return Ok(());
+        }
+        let model = self.sides[side].model().clone();
+        let mut doomed: BTreeSet<String> = BTreeSet::new();
+        let mut todo = vec![name];
+        while let Some(name) = todo.pop() {
+            if !doomed.insert(name.clone()) {
+                continue;
+            }
+            todo.extend(model.children(&name));
+            for snap in &model.sets[&name].snaps {
+                if !snap.holds.is_empty() {
+                    return Ok(());
+                }
+                todo.extend(model.clones(snap.number));
+            }
+        }
+        while !doomed.is_empty() {
+            let model = self.sides[side].model().clone();
+            let is_free = |name: &&String| {
+                let mut snaps = model.sets[*name].snaps.iter();
+                model.children(name).is_empty()
+                    && snaps.all(|snap| model.clones(snap.number).is_empty())
+            };
+            let next = doomed.iter().find(is_free).cloned();
+            // One may be a clone of what is below it.
+            let Some(next) = next else { return Ok(()) };
+            doomed.remove(&next);
+            let snaps = model.sets[&next].snaps.iter();
+            let snaps: Vec<String> = snaps.map(|snap| snap.name.clone()).collect();
+            self.sides[side].close(&next).await?;
+            if !snaps.is_empty() {
+                self.destroy_some(side, &next, &snaps, false).await?;
+            }
+            let mut model = self.next(side);
+            let told = model.destroy(&next);
+            let work = async { dsl.destroyer().destroy(&next).await };
+            self.agree(side, "destroy", &next, (model, told), work)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn hold(&mut self, side: usize) -> Result<(), Failure> {
+        let mut model = self.next(side);
+        let Some(number) = self.pick_snapshot(side) else {
+            return Ok(());
+        };
+        let tag = self.rng.pick(&TAGS).ok_or("no tags")?;
+        let name = model.full_name(number).ok_or("no such snapshot")?;
+        let told = model.hold(number, tag);
+        let dsl = self.sides[side].pool().dsl().clone();
+        let names = [name.clone()];
+        let work = async { dsl.holds().hold(&names, tag).await };
+        self.agree(side, "hold", &name, (model, told), work).await?;
+        Ok(())
+    }
+
+    async fn release(&mut self, side: usize) -> Result<(), Failure> {
+        let mut model = self.next(side);
+        let all = model.sets.values().flat_map(|set| &set.snaps);
+        let held: Vec<(u64, String)> = all
+            .flat_map(|snap| snap.holds.iter().map(|tag| (snap.number, tag.clone())))
+            .collect();
+        let Some((number, tag)) = self.rng.pick(&held) else {
+            return Ok(());
+        };
+        let name = model.full_name(number).ok_or("no such snapshot")?;
+        self.abandon_all(side).await?;
+        model.release(number, &tag);
+        let dsl = self.sides[side].pool().dsl().clone();
+        let names = [name.clone()];
+        let work = async { dsl.holds().release(&names, &tag).await };
+        self.agree(side, "release", &name, (model, Ok(())), work)
+            .await?;
+        Ok(())
+    }
+
+    async fn bookmark(&mut self, side: usize) -> Result<(), Failure> {
+        let mut model = self.next(side);
+        let name = self.pick_set(side)?;
+        let set = &model.sets[&name];
+        let marks: Vec<String> = set.marks.keys().cloned().collect();
+        if let Some(mark) = self.rng.pick(&marks)
+            && self.rng.percent(30)
+        {
+            return self.destroy_marks(side, &name, &[mark]).await;
+        }
+        let snaps = set.snaps.iter().map(|snap| {
+            let mark = Mark {
+                id: snap.id,
+                number: snap.number,
+            };
+            (format!("{name}@{}", snap.name), mark)
+        });
+        let copies = set.marks.iter();
+        let copies = copies.map(|(short, mark)| (format!("{name}#{short}"), *mark));
+        let sources: Vec<(String, Mark)> = snaps.chain(copies).collect();
+        let Some((source, mark)) = self.rng.pick(&sources) else {
+            return Ok(());
+        };
+        let short = match self.rng.pick(&marks) {
+            Some(short) if self.rng.percent(15) => short,
+            _ => self.name("b"),
+        };
+        let told = model.bookmark(&name, &short, mark);
+        let dsl = self.sides[side].pool().dsl().clone();
+        let full_name = format!("{name}#{short}");
+        let what = format!("{source} {full_name}");
+        let made = [(full_name, source)];
+        let work = async { dsl.bookmarks().create(&made).await };
+        self.agree(side, "bookmark", &what, (model, told), work)
+            .await?;
+        Ok(())
+    }
+
+    async fn destroy_marks(
+        &mut self,
+        side: usize,
+        set: &str,
+        marks: &[String],
+    ) -> Result<(), Failure> {
+        if marks.is_empty() {
+            return Ok(());
+        }
+        let mut model = self.next(side);
+        let own = &mut model.set(set).marks;
+        own.retain(|short, _| !marks.contains(short));
+        let full: Vec<String> = marks.iter().map(|short| format!("{set}#{short}")).collect();
+        let dsl = self.sides[side].pool().dsl().clone();
+        let work = async { dsl.bookmarks().destroy(&full).await };
+        let what = full.join(" ");
+        self.agree(side, "destroy bookmarks", &what, (model, Ok(())), work)
+            .await?;
+        Ok(())
+    }
+
+    /// Makes a stream of one pool and has it received by the other, or by the same.
+    async fn receive(&mut self, side: usize) -> Result<(), Failure> {
+        let source = match self.rng.percent(80) {
+            true => 1 - side,
+            false => side,
+        };
+        let there = self.sides[source].model().clone();
+        let here = self.sides[side].model().clone();
+        let with_snaps = there.sets.iter().filter(|(_, set)| !set.snaps.is_empty());
+        let names: Vec<String> = with_snaps.map(|(name, _)| name.clone()).collect();
+        let Some(name) = self.rng.pick(&names) else {
+            return Ok(());
+        };
+        let set = &there.sets[&name];
+        let at = self.rng.below(set.snaps.len() as u64) as usize;
+        let to = &set.snaps[at];
+        // What there is to be a difference to: its full name, and its id.
+        let mut bases: Vec<(String, u64)> = set.snaps[..at]
+            .iter()
+            .map(|snap| (format!("{name}@{}", snap.name), snap.id))
+            .collect();
+        let marks = set.marks.iter().filter(|(_, mark)| mark.number < to.number);
+        bases.extend(marks.map(|(short, mark)| (format!("{name}#{short}"), mark.id)));
+        let mut choices: Vec<Choice> = Vec::new();
+        for (base, id) in bases {
+            for (target, other) in &here.sets {
+                let has_it = other.snaps.iter().any(|snap| snap.id == id);
+                let is_itself = source == side && *target == name;
+                if has_it && !is_itself {
+                    choices.push((Some(base.clone()), Some(id), target.clone(), None));
+                }
+            }
+        }
+        if here.sets.len() < SETS_MAX && (choices.is_empty() || self.rng.percent(30)) {
+            let target = self.new_name(side)?;
+            choices.clear();
+            let origin = set.origin.and_then(|number| {
+                let (_, snap) = there.find(number)?;
+                Some((there.full_name(number)?, snap.id))
+            });
+            let all = here.sets.values().flat_map(|set| &set.snaps);
+            for snap in all {
+                if let Some((full_name, id)) = &origin
+                    && snap.id == *id
+                    && !snap.is_doomed
+                {
+                    let from = Some(full_name.clone());
+                    choices.push((from, Some(*id), target.clone(), Some(snap.number)));
+                }
+            }
+            if choices.is_empty() || self.rng.percent(20) {
+                choices = vec![(None, None, target, None)];
+            }
+        }
+        let Some((from, from_id, target, origin)) = self.rng.pick(&choices) else {
+            return Ok(());
+        };
+        self.abandon(side, &target).await?;
+        let sent = Sent {
+            name: match self.rng.percent(80) {
+                true => to.name.clone(),
+                false => self.name("x"),
+            },
+            id: to.id,
+            files: to.files.clone(),
+            from: from_id,
+            force: self.rng.percent(40),
+            origin,
+        };
+        if sent.force {
+            self.abandon_all(side).await?;
+        }
+        let as_stored = self.rng.percent(50);
+        let options = SendOptions {
+            large_blocks: as_stored,
+            embedded: as_stored,
+            compressed: as_stored,
+            ..SendOptions::default()
+        };
+        let to = format!("{name}@{}", to.name);
+        let bytes = self.send(source, &to, from.as_deref(), &options).await?;
+        let stream = Stream {
+            source,
+            target,
+            sent,
+            bytes,
+        };
+        self.take(side, stream, "receive").await
+    }
+
+    async fn send(
+        &mut self,
+        source: usize,
+        to: &str,
+        from: Option<&str>,
+        options: &SendOptions,
+    ) -> Result<Vec<u8>, Failure> {
+        let dsl = self.sides[source].pool().dsl().clone();
+        let sending = async {
+            let made = dsl.sends().source(to, from).await?;
+            let mut bytes = Vec::new();
+            stream::send(&made, options, &mut bytes, &Progress::default()).await?;
+            Ok::<_, StreamError>(bytes)
+        };
+        let sent = sending.await;
+        sent.map_err(|error| format!("pool {source}: send {to} from {from:?}: {error}").into())
+    }
+
+    /// Goes on with an interrupted receive.
+    async fn resume(&mut self, side: usize) -> Result<(), Failure> {
+        let names: Vec<String> = self.sides[side].rests.keys().cloned().collect();
+        let target = self.rng.pick(&names).ok_or("no rests")?;
+        let rest = self.sides[side].rests[&target].clone();
+        let token = ResumeToken::decode(&rest.token).ok_or("a token that is none")?;
+        if self.guids.get(&rest.sent.id) != Some(&token.to_guid.get()) {
+            return Err(format!("pool {side}: {target} has another token: {token:?}").into());
+        }
+        let there = self.sides[rest.source].model().clone();
+        // Both may be somewhere else by now, or gone.
+        let mut found = None;
+        for (name, set) in &there.sets {
+            for (at, snap) in set.snaps.iter().enumerate() {
+                if snap.id != rest.sent.id {
+                    continue;
+                }
+                let to = format!("{name}@{}", snap.name);
+                let Some(from) = rest.sent.from else {
+                    found = Some((to, None));
+                    continue;
+                };
+                let earlier = set.snaps[..at].iter().find(|snap| snap.id == from);
+                let earlier = earlier.map(|snap| format!("{name}@{}", snap.name));
+                let mut marks = set.marks.iter();
+                let mark = marks.find(|(_, mark)| mark.id == from && mark.number < snap.number);
+                let mark = mark.map(|(short, _)| format!("{name}#{short}"));
+                let is_clone = rest.sent.origin.is_some();
+                let origin = set.origin.and_then(|number| there.find(number));
+                let origin = origin.filter(|(_, snap)| snap.id == from);
+                let origin = origin.map(|(set, snap)| format!("{set}@{}", snap.name));
+                let base = match is_clone {
+                    true => origin,
+                    false => earlier.or(mark),
+                };
+                if let Some(base) = base {
+                    found = Some((to, Some(base)));
+                }
+            }
+        }
+        let Some((to, from)) = found else {
+            return self.abandon(side, &target).await;
+        };
+        let options = SendOptions {
+            large_blocks: token.large_blocks,
+            embedded: token.embedded,
+            compressed: token.compressed,
+            resume_at: Some((token.object, token.offset_bytes)),
+        };
+        let bytes = self
+            .send(rest.source, &to, from.as_deref(), &options)
+            .await?;
+        let stream = Stream {
+            source: rest.source,
+            target,
+            sent: rest.sent,
+            bytes,
+        };
+        self.take(side, stream, "resume").await
+    }
+
+    /// Receives a stream, or a part of it.
+    async fn take(&mut self, side: usize, stream: Stream, op: &'static str) -> Result<(), Failure> {
+        let Stream {
+            source,
+            target,
+            sent,
+            bytes,
+        } = stream;
+        let cut = self.rng.percent(35);
+        let length = match cut {
+            true => self.rng.below(bytes.len() as u64) as usize,
+            false => bytes.len(),
+        };
+        let what = format!(
+            "{target}@{} from {:?} force {} ({length} of {} bytes)",
+            sent.name,
+            sent.from,
+            sent.force,
+            bytes.len()
+        );
+        let mut model = self.next(side);
+        let told = model.receive(&target, &sent);
+        let mut reader = StreamReader::new(&bytes[..length]);
+        let (begin, list) = match reader.start().await {
+            Ok(Start::Begin(begin, list)) => (*begin, list),
+            _ if cut => return Ok(()),
+            _ => return Err(format!("pool {side}: {op} {what}: no beginning").into()),
+        };
+        let resumes = begin.features.contains(StreamFeatures::RESUMING);
+        let origin = sent.origin.filter(|_| !resumes);
+        let origin = origin.and_then(|number| self.sides[side].model().full_name(number));
+        let resumable = cut || resumes || self.rng.percent(50);
+        let wanted = ReceiveTarget {
+            name: target.clone(),
+            snapshot: sent.name.clone(),
+            begin,
+            origin,
+            force: sent.force,
+            resumable,
+            properties: Vec::new(),
+        };
+        if resumable {
+            let rest = Rest {
+                source,
+                sent: sent.clone(),
+                token: String::new(),
+            };
+            self.sides[side].receiving = Some((target.clone(), rest));
+        }
+        let dsl = self.sides[side].pool().dsl().clone();
+        let receiving = match dsl.receives().begin(wanted).await {
+            Ok(receiving) => receiving,
+            Err(error) => {
+                let refused = async { Err::<(), _>(error) };
+                self.agree(side, op, &what, (model, told), refused).await?;
+                // What could not be gone on with is given up.
+                return self.abandon(side, &target).await;
+            }
+        };
+        let progress = Progress::default();
+        let received = stream::receive(&mut reader, &list, &receiving, &progress).await;
+        match received {
+            Ok(()) if cut => {
+                return Err(format!("pool {side}: {op} {what}: whole, though it was cut").into());
+            }
+            Err(error) if !cut || !error.is_of_stream() => {
+                return Err(format!("pool {side}: {op} {what}: {error}").into());
+            }
+            Err(_) => {
+                dsl.receives().give_up(receiving, true).await?;
+                let token = dsl
+                    .properties()
+                    .get(&target, "receive_resume_token")
+                    .await?;
+                let dataset::PropertyValue::Text(token) = token.value else {
+                    return Err(format!("pool {side}: {op} {what}: no token").into());
+                };
+                if ResumeToken::decode(&token).is_none() {
+                    return Err(format!("pool {side}: {op} {what}: no token: {token}").into());
+                }
+                let rest = Rest {
+                    source,
+                    sent,
+                    token,
+                };
+                self.sides[side].rests.insert(target, rest);
+                *self.outcome.done.entry("interrupted receive").or_default() += 1;
+                return Ok(());
+            }
+            Ok(()) => {}
+        }
+        self.sides[side].close(&target).await?;
+        let ended = async { dsl.receives().finish(&receiving).await };
+        let is_done = self.agree(side, op, &what, (model, told), ended).await?;
+        if is_done {
+            self.sides[side].rests.remove(&target);
+            return Ok(());
+        }
+        dsl.receives().give_up(receiving, false).await?;
+        self.abandon(side, &target).await
+    }
+}
