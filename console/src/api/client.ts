@@ -50,7 +50,7 @@ export async function failureOf(response: Response): Promise<ApiFailure> {
   try {
     const failure = JSON.parse(text) as Partial<Failure>;
     if (typeof failure.message === 'string') {
-      const kind = response.status === 401 ? 'signed-out' : (failure.kind ?? 'other');
+      const kind = failure.kind === 'unauthenticated' ? 'signed-out' : (failure.kind ?? 'other');
       return new ApiFailure(kind, failure.message, failure.refusal ?? null, response.status);
     }
   } catch {

@@ -17,7 +17,9 @@ export type FailureKind =
   | 'wrong-key'
   | 'io'
   | 'canceled'
+  | 'unauthenticated'
   | 'code-needed'
+  | 'too-many'
   | 'other';
 
 export interface Failure {
@@ -282,7 +284,7 @@ export interface ShareClient {
   traffic: Traffic | null;
 }
 
-export interface Share {
+export interface ShareInfo {
   protocol: Protocol;
   dataset: string;
   name: string;
@@ -292,6 +294,9 @@ export interface Share {
   secret?: string | null;
   only?: string[];
   is_open?: boolean;
+}
+
+export interface Share extends ShareInfo {
   traffic: Traffic | null;
   clients: ShareClient[];
 }
@@ -333,11 +338,18 @@ export interface ServerEvent {
 export interface ServerInfo {
   version: string;
   pools: string[];
+  shares: ShareInfo[];
   not_shared: NotShared[];
 }
 
 export type DiskUse =
-  { use: 'pool'; pool: string } | { use: 'mounted'; at: string } | { use: 'other'; what: string };
+  | { use: 'pool'; pool: string }
+  | { use: 'other-pool'; pool: string; is_exported: boolean }
+  | { use: 'mounted'; at: string }
+  | { use: 'swap' }
+  | { use: 'holder'; by: string }
+  | { use: 'content'; what: string }
+  | { use: 'unreadable'; why: string };
 
 export interface Disk {
   path: string;

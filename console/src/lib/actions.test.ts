@@ -43,6 +43,16 @@ describe('command lines', () => {
     expect(volume(2 ** 30 + 512)).toBe('zfs create -s -V 1073742336 tank/v');
   });
 
+  it('are of users as well', () => {
+    expect(actions.changeUser('ann', { role: 'viewer', totp: false }).command).toBe(
+      'millpond user role ann viewer && millpond user totp --off ann',
+    );
+    expect(actions.makeKey('a b', 'operator', 30, 1000)).toMatchObject({
+      command: "millpond apikey make --role operator --days 30 'a b'",
+      body: { expires_s: 1000 + 30 * 86_400 },
+    });
+  });
+
   it('are kept with what is asked for', () => {
     const { body, command } = actions.createFilesystem('tank/a', { compression: 'zstd' });
     expect(command).toBe('zfs create -o compression=zstd tank/a');
@@ -55,6 +65,8 @@ it('never shows a password or a secret', () => {
     actions.addSmbUser('ann', 'hunter2'),
     actions.setSmbPassword('ann', 'hunter2'),
     actions.setSecret('web', 'hunter2'),
+    actions.addUser('ann', 'viewer', 'hunter2'),
+    actions.changeUser('ann', { password: 'hunter2' }),
   ]) {
     expect(action.command).not.toContain('hunter2');
     expect(JSON.stringify(action.body)).toContain('hunter2');

@@ -334,41 +334,45 @@ export function removeSecret(name: string, force: boolean): Action {
   return action('/v1/iscsi/secret/remove', command, { name, force });
 }
 
-// Users of the console. No command line does the same yet: what is shown is the request.
-
-function request<P extends Path>(path: P, body: Request<P>, shown: object): Action<P> {
-  const command = [
-    'curl --unix-socket /var/lib/millpond/millpond.sock',
-    `http://localhost${path} -d ${quote(JSON.stringify(shown))}`,
-  ].join(' ');
-  return action(path, command, body);
-}
+// Users of the console
 
 export function addUser(name: string, role: Role, password: string): Action<'/v1/users/add'> {
-  return request('/v1/users/add', { name, role, password }, { name, role, password: '…' });
+  const command = line('millpond', 'user', 'add', '--role', role, name);
+  return action('/v1/users/add', command, { name, role, password });
 }
 
 export function changeUser(
   name: string,
   change: { role?: Role; password?: string; totp?: boolean },
 ): Action<'/v1/users/change'> {
-  const shown = { name, ...change, ...(change.password === undefined ? {} : { password: '…' }) };
-  return request('/v1/users/change', { name, ...change }, shown);
+  const user = ['millpond', 'user'];
+  const commands = [
+    ...(change.role ? [line(...user, 'role', name, change.role)] : []),
+    ...(change.password === undefined ? [] : [line(...user, 'passwd', name)]),
+    ...(change.totp === undefined
+      ? []
+      : [line(...user, 'totp', change.totp ? undefined : '--off', name)]),
+  ];
+  return action('/v1/users/change', commands.join(' && '), { name, ...change });
 }
 
 export function removeUser(name: string): Action<'/v1/users/remove'> {
-  return request('/v1/users/remove', { name }, { name });
+  return action('/v1/users/remove', line('millpond', 'user', 'remove', name), { name });
 }
 
+/** A key that is good for so many days, or for ever. */
 export function makeKey(
   name: string,
   role: Role,
-  expiresS: number | null,
+  days: number | null,
+  now = Date.now() / 1000,
 ): Action<'/v1/keys/make'> {
-  const body = { name, role, expires_s: expiresS };
-  return request('/v1/keys/make', body, body);
+  const expiry = days === null ? [] : ['--days', String(days)];
+  const command = line('millpond', 'apikey', 'make', '--role', role, ...expiry, name);
+  const expires = days === null ? null : Math.round(now) + days * 86_400;
+  return action('/v1/keys/make', command, { name, role, expires_s: expires });
 }
 
 export function removeKey(id: string): Action<'/v1/keys/remove'> {
-  return request('/v1/keys/remove', { id }, { id });
+  return action('/v1/keys/remove', line('millpond', 'apikey', 'remove', id), { id });
 }

@@ -12,6 +12,7 @@
 mod activity;
 mod common;
 mod condition;
+mod disks;
 mod events;
 mod guid;
 mod iscsi;
@@ -35,6 +36,7 @@ pub use common::{
     Property, PropertyMap, Refusal, Settings, Source, TopologyObstacle,
 };
 pub use condition::{Failmode, FoundCondition, PoolCondition};
+pub use disks::{DiskList, DiskListReply, DiskReport, DiskUse};
 pub use events::{EVENTS_PATH, Event, EventKind, EventPool};
 pub use guid::Guid;
 pub use iscsi::{

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
+    Call, DiskList, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
     IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, STREAM_JOB_HEADER,
     STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
     SmbUserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
@@ -49,9 +49,9 @@ use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
-    DaemonError, activity, create, destroy, diff, import, keys, owners, permissions, properties,
-    receive, reopen, rewrite, scrub, send, snapshots, split, topology, upgrade, usage, vdevs, zfs,
-    zpool,
+    DaemonError, activity, create, destroy, diff, disks, import, keys, owners, permissions,
+    properties, receive, reopen, rewrite, scrub, send, snapshots, split, topology, upgrade, usage,
+    vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -296,6 +296,7 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: IscsiSecretRemove| async move {
             service.iscsi_secret_remove(call).await
         })
+        .on(|service, _: DiskList| async move { disks::disk_list(&service).await })
         .on(|service, _: ShareList| async move { Ok(service.share_list().await) })
         .on(|service, call: SmbUserAdd| async move { service.smb_user_add(call).await })
         .on(|service, call: SmbUserPassword| async move { service.smb_user_password(call).await })

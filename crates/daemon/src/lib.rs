@@ -27,6 +27,7 @@ mod damage;
 mod default_pool;
 mod destroy;
 mod diff;
+mod disks;
 mod error;
 mod events;
 mod http;

@@ -5,6 +5,7 @@
 
 mod activity;
 mod bookmarks;
+mod browser;
 mod busy;
 mod checkpoint;
 mod classes;
