@@ -8,6 +8,7 @@
  * name of the pool to make. With MILLPOND_PICTURES, pictures for the documents are put there.
  */
 import { execFileSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -444,6 +445,20 @@ test('pictures for the documents', async () => {
     await page.screenshot({ path: join(to ?? '', `${name}.png`) });
   };
   await page.emulateMedia({ colorScheme: 'light' });
+  await go(page, '#/setup');
+  await page.getByText('Add by path').click();
+  for (let index = 1; index <= 6; index += 1) {
+    await page.getByLabel('Path').fill(`/dev/disk/by-id/ata-EXAMPLE_${index}`);
+    await page.getByLabel('Its size').fill('4T');
+    await page.getByRole('button', { name: 'Add', exact: true }).click();
+  }
+  await page.getByRole('button', { name: 'Next' }).click();
+  await page.screenshot({ path: join(to ?? '', 'wizard.png') });
+  await go(page, '#/');
+  for (let index = 0; index < 12; index += 1) {
+    writeFileSync(`/${pool}/media/noise`, randomBytes((1 + (index % 4)) << 22));
+    await page.waitForTimeout(2500);
+  }
   await shot('overview', '#/');
   await shot('pool', `#/pools/${pool}`);
   await shot('dataset', `#/datasets/${pool}/media?sharing`);

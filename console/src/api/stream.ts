@@ -91,8 +91,9 @@ export class EventStream {
 
   async #read(abort: AbortController): Promise<never> {
     const known = this.#last;
-    const after = known === undefined ? '' : `&after=${encodeURIComponent(known)}`;
-    const response = await this.get(`/v1/events?kind=own${after}`, {
+    // At first what the server still knows since it began.
+    const after = encodeURIComponent(known ?? '0');
+    const response = await this.get(`/v1/events?kind=own&after=${after}`, {
       credentials: 'same-origin',
       cache: 'no-store',
       headers: { Accept: 'text/event-stream' },
@@ -101,7 +102,7 @@ export class EventStream {
     if (!response.ok || !response.body) throw await failureOf(response);
     this.#pause = PAUSE_MS;
     this.#turn('open');
-    // What happened before the stream was there is not told.
+    // What was loaded before the stream was there may be old already.
     if (known === undefined) this.on.stale();
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     const parser = new SseParser();

@@ -168,7 +168,7 @@ export const t = {
     running: 'Running jobs',
     noJobs: 'Nothing is running.',
     recent: 'Recent events',
-    noEvents: 'Nothing has happened since you opened the console.',
+    noEvents: 'Nothing has happened since the server started.',
     allEvents: 'All events',
     allJobs: 'All jobs',
     throughput: 'Throughput of all pools',
