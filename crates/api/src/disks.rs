@@ -1,23 +1,24 @@
 //! Messages about the host's disks.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Access, Call};
 
 /// Asks for the host's disks, and what each is used for: what a pool can be made of.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskList {}
 
 /// The host's disks.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct DiskListReply {
     /// By name: `sda` before `sdb`, `sdz` before `sdaa`.
     pub disks: Vec<DiskReport>,
 }
 
 /// A whole disk: no partition of one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DiskReport {
     /// The path that stays the same when the host starts anew, below `/dev/disk/by-id`; that of
     /// `/dev` where there is none.
@@ -37,7 +38,7 @@ pub struct DiskReport {
 }
 
 /// What a disk is used for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "use", rename_all = "kebab-case")]
 pub enum DiskUse {
     /// It, or a partition of it, belongs to a pool that is imported here.

@@ -7,12 +7,13 @@
 //! when it has ended ([`crate::Event`]); then [`JobResult`] has what the request would have been
 //! answered.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, Failure, Guid};
+use crate::{Access, Call, Empty, Failure, Guid, Role};
 
 /// A job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Job {
     /// Its number, counted from 1 since the server started.
     pub id: u64,
@@ -40,7 +41,7 @@ pub struct Job {
 }
 
 /// What a job does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobKind {
     /// Verifies everything in a pool. Canceling it stops the scrub.
@@ -72,7 +73,7 @@ pub enum JobKind {
 }
 
 /// How a job is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobState {
     /// Under way.
@@ -95,7 +96,7 @@ impl JobState {
 }
 
 /// How far a job is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Progress {
     /// What is done.
     pub done: u64,
@@ -106,7 +107,7 @@ pub struct Progress {
 }
 
 /// What progress is counted in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// Bytes.
@@ -118,7 +119,7 @@ pub enum Unit {
 }
 
 /// Lists jobs: those under way, and the last that ended.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobList {
     /// Only those of this pool.
@@ -127,7 +128,7 @@ pub struct JobList {
 }
 
 /// Jobs.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct JobListReply {
     /// In the order in which they began.
     pub jobs: Vec<Job>,
@@ -140,7 +141,7 @@ impl Call for JobList {
 }
 
 /// Asks for one job.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobGet {
     /// Which.
@@ -155,7 +156,7 @@ impl Call for JobGet {
 
 /// Asks for what a request was answered that became a job and has ended: its reply, or its
 /// failure.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobResult {
     /// Which.
@@ -171,7 +172,7 @@ impl Call for JobResult {
 }
 
 /// Asks a job to stop. Its events tell when it has.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobCancel {
     /// Which.
@@ -181,5 +182,6 @@ pub struct JobCancel {
 impl Call for JobCancel {
     const PATH: &'static str = "/v1/jobs/cancel";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot cancel job {}", call.id));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }

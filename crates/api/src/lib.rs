@@ -17,6 +17,7 @@ mod events;
 mod guid;
 mod iscsi;
 mod jobs;
+mod people;
 mod permissions;
 mod server;
 mod shares;
@@ -45,6 +46,13 @@ pub use iscsi::{
 };
 pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
+};
+pub use people::{
+    ApiKeyList, ApiKeyListReply, ApiKeyMake, ApiKeyMakeReply, ApiKeyRemove, ApiKeyReport,
+    AuditEntry, AuditList, AuditListReply, AuditVia, CSRF_HEADER, ConsoleLink, ConsoleLinkReply,
+    Role, SESSION_COOKIE, SessionInfo, SessionInfoReply, SessionLogin, SessionLogout,
+    SessionPassword, SessionReply, SessionSetup, UserAdd, UserChange, UserChangeReply, UserList,
+    UserListReply, UserRemove, UserReport,
 };
 pub use permissions::{
     GrantReport, Grantee, GrantsReport, Needed, ZfsAllow, ZfsAllowList, ZfsAllowListReply,

@@ -10,9 +10,11 @@ macro_rules! bail_usage {
     ($($text:tt)*) => { anyhow::bail!($crate::Usage(format!($($text)*))) };
 }
 
+mod apikey;
 mod client;
 mod columns;
 mod completions;
+mod console;
 mod iscsi;
 mod json;
 mod labels;
@@ -62,8 +64,12 @@ enum Command {
     Iscsi(iscsi::Iscsi),
     /// List what is shared on the network, who uses it, and how much
     Shares(shares::Shares),
-    /// Who may log in by SMB
+    /// Print where the console is
+    Console,
+    /// Who may log in: to the console, and by SMB
     User(user::User),
+    /// Keys for programs that use the API over the network
+    Apikey(apikey::Apikey),
     /// Show the labels and uberblocks of a device or file
     Labels(labels::Labels),
     /// Save the files of a pool that will not open
@@ -188,6 +194,8 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Info => server::info(&Client::new(state, of_root)?),
         Command::Iscsi(iscsi) => iscsi.run(&Client::new(state, of_root)?),
         Command::Shares(shares) => shares.run(&Client::new(state, of_root)?),
+        Command::Console => console::run(&Client::new(state, of_root)?),
+        Command::Apikey(apikey) => apikey.run(&Client::new(state, of_root)?),
         Command::User(user) => user.run(&Client::new(state, of_root)?),
         Command::Labels(labels) => labels.run(),
         Command::Completions(completions) => completions.run(),
