@@ -325,7 +325,8 @@ export function removeSmbUser(name: string): Action {
 }
 
 export function setSecret(name: string, secret: string | null): Action<'/v1/iscsi/secret/set'> {
-  const command = line('millpond', 'iscsi', 'secret', 'set', name);
+  const made = secret === null && '--generate';
+  const command = line('millpond', 'iscsi', 'secret', 'set', name, made);
   return action('/v1/iscsi/secret/set', command, { name, user: null, secret });
 }
 

@@ -44,7 +44,7 @@ it('makes a pool and shares a filesystem', () => {
 
 it('makes a volume with a secret of its own', () => {
   expect(commands({ what: 'volume', dataset: 'vm' }).slice(1)).toEqual([
-    'millpond iscsi secret set tank-vm',
+    'millpond iscsi secret set tank-vm --generate',
     'zfs create -V 10G -o millpond:iscsi=chap=tank-vm tank/vm',
   ]);
   expect(commands({ what: 'volume', dataset: 'vm', secret: false, sparse: true }).slice(1)).toEqual(
