@@ -19,13 +19,14 @@ fn read(path: &Path) -> String {
 }
 
 /// Adds the files below a directory whose names end in one of these: not those of `fuzz`, which
-/// stands outside, nor what was built or is hidden.
+/// stands outside, nor what was built, fetched or is hidden.
 fn add_files(directory: &Path, ends: &[&str], out: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).expect("a readable directory") {
         let path = entry.expect("an entry").path();
         let name = path.file_name().unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
-        let is_ours = !name.starts_with('.') && name != "target" && name != "fuzz";
+        let is_ours =
+            !name.starts_with('.') && !["target", "fuzz", "node_modules"].contains(&&*name);
         if path.is_dir() && !path.is_symlink() && is_ours {
             add_files(&path, ends, out);
         } else if ends.iter().any(|end| name.ends_with(end)) {

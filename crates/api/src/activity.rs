@@ -1,11 +1,12 @@
 //! `zpool initialize` and `zpool trim`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call};
+use crate::{Access, Call, Role};
 
 /// What is done about a pass over the free space of devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivityAction {
     /// Begins it, or goes on with a suspended one.
@@ -21,7 +22,7 @@ pub enum ActivityAction {
 
 /// `zpool initialize`: writes over free space. On each device it is a job,
 /// [`crate::JobKind::Initialize`].
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolInitialize {
     /// Name of the pool.
@@ -42,12 +43,13 @@ impl Call for ZpoolInitialize {
     const PATH: &'static str = "/v1/zpool/initialize";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot initialize '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ActivityReply;
 }
 
 /// `zpool trim`: tells devices of free space. On each device it is a job,
 /// [`crate::JobKind::Trim`].
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolTrim {
     /// Name of the pool.
@@ -70,12 +72,13 @@ pub struct ZpoolTrim {
 impl Call for ZpoolTrim {
     const PATH: &'static str = "/v1/zpool/trim";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot trim '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ActivityReply;
 }
 
 /// What became of such a request. Where a device has a name that the pool does not know, nothing
 /// was done.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ActivityReply {
     /// The devices that it was not done on.
     pub refused: Vec<ActivityRefusal>,
@@ -86,7 +89,7 @@ pub struct ActivityReply {
 }
 
 /// A device that is not initialized or trimmed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ActivityRefusal {
     /// The device, as the request names it; else its path.
     pub device: String,
@@ -95,7 +98,7 @@ pub struct ActivityRefusal {
 }
 
 /// Why a device is not initialized or trimmed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ActivityObstacle {
     /// The pool has no such device.

@@ -5,12 +5,15 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, Guid, Secret, VdevAux, VdevState};
+use crate::{Access, Call, Empty, Guid, Role, Secret, VdevAux, VdevState};
 
 /// What an alert is about. Each can be switched off by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum AlertRule {
     /// A pool stopped after an I/O failure.
@@ -64,7 +67,9 @@ impl AlertRule {
 }
 
 /// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum AlertSeverity {
     /// Good to know.
@@ -76,7 +81,7 @@ pub enum AlertSeverity {
 }
 
 /// What there is to know of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub enum AlertFact {
     /// [`AlertRule::PoolSuspended`].
@@ -136,7 +141,7 @@ pub enum AlertFact {
 }
 
 /// Something that somebody should know.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Alert {
     /// Which rule says so.
     pub rule: AlertRule,
@@ -154,7 +159,7 @@ pub struct Alert {
 }
 
 /// An alert that stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StandingAlert {
     /// What it is.
     #[serde(flatten)]
@@ -166,7 +171,7 @@ pub struct StandingAlert {
 }
 
 /// How a message goes out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Delivery {
     /// `mail`, or the address of a web hook.
     pub channel: String,
@@ -183,12 +188,12 @@ pub struct Delivery {
 }
 
 /// Asks for the alerts that stand, and for messages that wait.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AlertList {}
 
 /// What stands, and what waits.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct AlertListReply {
     /// The worst first.
     pub alerts: Vec<StandingAlert>,
@@ -198,12 +203,12 @@ pub struct AlertListReply {
 
 impl Call for AlertList {
     const PATH: &'static str = "/v1/alerts/list";
-    const ACCESS: Access<Self> = Access::Change(|_| "cannot list alerts".to_owned());
+    const ACCESS: Access<Self> = Access::Read;
     type Reply = AlertListReply;
 }
 
 /// How a connection to a mail server is encrypted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MailTls {
     /// From the beginning at port 465; at others if the server offers it, and always where there is
@@ -219,7 +224,7 @@ pub enum MailTls {
 }
 
 /// Who is told, and of what. Without an address and a web hook nobody is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AlertSettings {
     /// Host of the mail server.
@@ -262,12 +267,12 @@ impl Default for AlertSettings {
 }
 
 /// Asks for the settings.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AlertSettingsGet {}
 
 /// The settings, without what is secret.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AlertSettingsReply {
     /// What holds.
     pub settings: AlertSettings,
@@ -284,7 +289,7 @@ impl Call for AlertSettingsGet {
 }
 
 /// Changes the settings.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AlertSettingsSet {
     /// All of them.
@@ -305,12 +310,12 @@ impl Call for AlertSettingsSet {
 }
 
 /// Sends a message to see whether it arrives: what went wrong is answered.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AlertTest {}
 
 /// How it went.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct AlertTestReply {
     /// Each channel, and what went wrong there.
     pub channels: Vec<(String, Option<String>)>,
@@ -319,5 +324,6 @@ pub struct AlertTestReply {
 impl Call for AlertTest {
     const PATH: &'static str = "/v1/alerts/test";
     const ACCESS: Access<Self> = Access::Change(|_| "cannot send a test alert".to_owned());
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = AlertTestReply;
 }

@@ -1,10 +1,11 @@
 //! What every message shares: the call trait, failures and property values.
 
 use indexmap::IndexMap;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{DatasetKind, JobKind, Needed, ReceiveObstacle};
+use crate::{DatasetKind, JobKind, Needed, ReceiveObstacle, Role};
 
 /// Who may make a request. Ordinary users may look where OpenZFS lets them (its
 /// `zfs_secpolicy_read` and `zfs_secpolicy_none`, module/zfs/zfs_ioctl.c).
@@ -23,12 +24,22 @@ pub trait Call: Serialize + DeserializeOwned + Send + 'static {
     const PATH: &'static str;
     /// Who may make it.
     const ACCESS: Access<Self> = Access::Change(|_| "cannot do this".to_owned());
+    /// What who comes over the network has to be at least; none where they need not have logged in.
+    const ROLE: Option<Role> = match Self::ACCESS {
+        Access::Read => Some(Role::Viewer),
+        Access::Change(_) => Some(Role::Admin),
+    };
     /// It may take long, so it is a job while it is worked at ([`crate::Job`]).
     const JOB: Option<JobKind> = None;
     /// It may bring the first pool to a server, so one is worth starting for it.
     const BRINGS_POOLS: bool = false;
     /// What the daemon answers when it worked.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
+
+    /// Whether it changes something, so that it is put on record.
+    fn changes(&self) -> bool {
+        matches!(Self::ACCESS, Access::Change(_))
+    }
 
     /// The permissions that let an ordinary user, whose number is `uid`, make a request that is
     /// [`Access::Change`]; none where nothing does.
@@ -46,7 +57,7 @@ pub trait Call: Serialize + DeserializeOwned + Send + 'static {
 }
 
 /// Why a request failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
     /// What kind of failure it is, for programs.
     pub kind: FailureKind,
@@ -59,7 +70,7 @@ pub struct Failure {
 }
 
 /// Why a device is not attached, replaced, detached or taken out of use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TopologyObstacle {
     /// The pool has no such device.
@@ -99,7 +110,7 @@ pub enum TopologyObstacle {
 }
 
 /// What was in the way of a request, with its data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Refusal {
     /// A pool could not be imported.
@@ -162,7 +173,7 @@ pub enum Refusal {
 }
 
 /// Which pool could not be imported, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImportRefusal {
     /// Name or GUID, as asked for or found.
     pub pool: String,
@@ -173,7 +184,7 @@ pub struct ImportRefusal {
 }
 
 /// What is in the way of an import.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "obstacle", rename_all = "kebab-case")]
 pub enum ImportObstacle {
     /// No pool was found that is called so.
@@ -224,7 +235,7 @@ pub enum ImportObstacle {
 }
 
 /// How datasets depend on what is to be destroyed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dependence {
     /// They are below it.
@@ -234,7 +245,7 @@ pub enum Dependence {
 }
 
 /// What a device is used for, as its label says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "use", rename_all = "kebab-case")]
 pub enum DeviceUse {
     /// It belongs to a pool that was not exported.
@@ -255,7 +266,7 @@ pub enum DeviceUse {
 }
 
 /// Kinds of failure that a client may treat differently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureKind {
     /// The request makes no sense (bad name, bad property, missing argument).
@@ -268,6 +279,12 @@ pub enum FailureKind {
     Busy,
     /// Who asks has no right to it.
     Denied,
+    /// Who asks over the network has neither a session nor a key, or not the right password.
+    Unauthenticated,
+    /// The password is right; six digits are needed as well.
+    CodeNeeded,
+    /// Too many tries; the header `Retry-After` says for how long none is taken.
+    TooMany,
     /// Not supported: an unknown feature or property.
     Unsupported,
     /// Out of space or over a quota.
@@ -287,10 +304,12 @@ impl FailureKind {
     pub fn http_status(self) -> u16 {
         match self {
             Self::Invalid => 400,
+            Self::Unauthenticated | Self::CodeNeeded => 401,
             Self::NotFound => 404,
             Self::Exists | Self::Busy | Self::Canceled => 409,
             Self::Unsupported => 422,
             Self::WrongKey | Self::Denied => 403,
+            Self::TooMany => 429,
             Self::NoSpace => 507,
             Self::Io | Self::Other => 500,
         }
@@ -324,7 +343,7 @@ impl Failure {
 }
 
 /// Where a property's value comes from, as the SOURCE column of `zfs get` tells.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
     /// A statistic; it has no source (`-`).
@@ -342,7 +361,7 @@ pub enum Source {
 }
 
 /// A property's value in its parseable form, and its source.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Property {
     /// Sizes in bytes, times in seconds since the epoch, ratios as `1.00`, others as typed.
     pub value: String,

@@ -1,10 +1,11 @@
 //! Conditions of pools, in the order in which OpenZFS looks for them (`check_status`,
 //! lib/libzfs/libzfs_status.c). What to say of each is the reader's business.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What is to be said of an imported pool: the first that applies.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "condition", rename_all = "kebab-case")]
 pub enum PoolCondition {
     /// Stopped after an I/O failure.
@@ -67,7 +68,7 @@ impl PoolCondition {
 }
 
 /// What a pool does after an I/O failure (property `failmode`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Failmode {
     /// Who uses it waits.
@@ -79,7 +80,7 @@ pub enum Failmode {
 }
 
 /// What is to be said of a pool that was found and is not imported: the first that applies.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "condition", rename_all = "kebab-case")]
 pub enum FoundCondition {
     /// Another process of this host has it.

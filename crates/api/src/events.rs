@@ -13,6 +13,7 @@
 //! change something; `?kind=zfs` asks for these alone, `?kind=own` for ours. Of each of both kinds
 //! the server keeps a number of its own.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Guid, Job, ZfsEvent};
@@ -21,12 +22,13 @@ use crate::{Guid, Job, ZfsEvent};
 pub const EVENTS_PATH: &str = "/v1/events";
 
 /// Something that happened.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// Its number, counted from 1 since the server started, without gaps.
     pub sequence: u64,
     /// When it happened, in nanoseconds since 1970, as a string of digits.
     #[serde(with = "crate::guid::decimal")]
+    #[schemars(with = "crate::Guid")]
     pub time_ns: u64,
     /// What happened.
     #[serde(flatten)]
@@ -34,7 +36,7 @@ pub struct Event {
 }
 
 /// A pool that an event is about.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventPool {
     /// Its name.
     pub pool: String,
@@ -43,7 +45,7 @@ pub struct EventPool {
 }
 
 /// What happened.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "class")]
 pub enum EventKind {
     /// The reader is connected: what happens from now on follows.

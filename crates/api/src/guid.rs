@@ -1,9 +1,11 @@
 //! 64-bit identities as JSON carries them: in digits, as a string. JavaScript and others hold
 //! numbers as doubles, which are wrong above 2^53.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -14,6 +16,20 @@ pub struct Guid(pub u64);
 impl fmt::Display for Guid {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(out)
+    }
+}
+
+impl JsonSchema for Guid {
+    fn schema_name() -> Cow<'static, str> {
+        "Guid".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "pattern": "^[0-9]{1,20}$",
+            "description": "A 64-bit number in decimal digits.",
+        })
     }
 }
 

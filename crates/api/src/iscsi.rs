@@ -1,12 +1,13 @@
 //! Messages about the secrets of iSCSI (CHAP). Secrets go to the daemon; back comes only one that
 //! it has made up.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Call, Empty, Secret};
 
 /// `millpond iscsi secret set`: makes a secret, or replaces it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IscsiSecretSet {
     /// Its name, which `millpond:iscsi=chap=NAME` mentions.
@@ -18,7 +19,7 @@ pub struct IscsiSecretSet {
 }
 
 /// What became of it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct IscsiSecretSetReply {
     /// The CHAP name.
     pub user: String,
@@ -34,19 +35,19 @@ impl Call for IscsiSecretSet {
 }
 
 /// `millpond iscsi secret list`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IscsiSecretList {}
 
 /// All secrets, by name.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct IscsiSecretListReply {
     /// By name.
     pub secrets: Vec<IscsiSecretReport>,
 }
 
 /// What is told of a secret.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct IscsiSecretReport {
     /// Its name.
     pub name: String,
@@ -59,10 +60,14 @@ pub struct IscsiSecretReport {
 impl Call for IscsiSecretList {
     const PATH: &'static str = "/v1/iscsi/secret/list";
     type Reply = IscsiSecretListReply;
+
+    fn changes(&self) -> bool {
+        false
+    }
 }
 
 /// `millpond iscsi secret remove`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IscsiSecretRemove {
     /// Its name.

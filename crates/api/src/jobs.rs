@@ -7,12 +7,13 @@
 //! when it has ended ([`crate::Event`]); then [`JobResult`] has what the request would have been
 //! answered.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, Failure, Guid};
+use crate::{Access, Call, Empty, Failure, Guid, Role};
 
 /// A job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Job {
     /// Its number, counted from 1 since the server started.
     pub id: u64,
@@ -40,7 +41,7 @@ pub struct Job {
 }
 
 /// What a job does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobKind {
     /// Verifies everything in a pool. Canceling it stops the scrub.
@@ -74,7 +75,7 @@ pub enum JobKind {
 }
 
 /// How a job is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobState {
     /// Under way.
@@ -97,7 +98,7 @@ impl JobState {
 }
 
 /// How far a job is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Progress {
     /// What is done.
     pub done: u64,
@@ -108,7 +109,7 @@ pub struct Progress {
 }
 
 /// What progress is counted in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// Bytes.
@@ -120,7 +121,7 @@ pub enum Unit {
 }
 
 /// Lists jobs: those under way, and the last that ended.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobList {
     /// Only those of this pool.
@@ -129,7 +130,7 @@ pub struct JobList {
 }
 
 /// Jobs.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct JobListReply {
     /// In the order in which they began.
     pub jobs: Vec<Job>,
@@ -142,7 +143,7 @@ impl Call for JobList {
 }
 
 /// Asks for one job.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobGet {
     /// Which.
@@ -157,7 +158,7 @@ impl Call for JobGet {
 
 /// Asks for what a request was answered that became a job and has ended: its reply, or its
 /// failure.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobResult {
     /// Which.
@@ -173,7 +174,7 @@ impl Call for JobResult {
 }
 
 /// Asks a job to stop. Its events tell when it has.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobCancel {
     /// Which.
@@ -183,5 +184,6 @@ pub struct JobCancel {
 impl Call for JobCancel {
     const PATH: &'static str = "/v1/jobs/cancel";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot cancel job {}", call.id));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }

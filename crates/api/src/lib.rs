@@ -13,10 +13,12 @@ mod activity;
 mod alerts;
 mod common;
 mod condition;
+mod disks;
 mod events;
 mod guid;
 mod iscsi;
 mod jobs;
+mod people;
 mod permissions;
 mod replications;
 mod server;
@@ -42,6 +44,7 @@ pub use common::{
     Property, PropertyMap, Refusal, Settings, Source, TopologyObstacle,
 };
 pub use condition::{Failmode, FoundCondition, PoolCondition};
+pub use disks::{DiskList, DiskListReply, DiskReport, DiskUse};
 pub use events::{EVENTS_PATH, Event, EventKind, EventPool};
 pub use guid::Guid;
 pub use iscsi::{
@@ -50,6 +53,13 @@ pub use iscsi::{
 };
 pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
+};
+pub use people::{
+    ApiKeyList, ApiKeyListReply, ApiKeyMake, ApiKeyMakeReply, ApiKeyRemove, ApiKeyReport,
+    AuditEntry, AuditList, AuditListReply, AuditVia, CSRF_HEADER, ConsoleLink, ConsoleLinkReply,
+    Role, SESSION_COOKIE, SessionInfo, SessionInfoReply, SessionLogin, SessionLogout,
+    SessionPassword, SessionReply, SessionSetup, UserAdd, UserChange, UserChangeReply, UserList,
+    UserListReply, UserRemove, UserReport,
 };
 pub use permissions::{
     GrantReport, Grantee, GrantsReport, Needed, ZfsAllow, ZfsAllowList, ZfsAllowListReply,

@@ -1,5 +1,6 @@
 //! `zfs allow` and `zfs unallow`, and what permissions let ordinary users ask.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Access, Call, Empty};
@@ -60,7 +61,7 @@ pub(crate) fn parent(name: &str) -> &str {
 }
 
 /// Whom permissions are given to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Grantee {
     /// A set of permissions, by its name with the `@` before it.
@@ -76,7 +77,7 @@ pub enum Grantee {
 }
 
 /// `zfs allow DATASET`: what is set on it and above it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsAllowList {
     /// A filesystem or volume.
@@ -84,14 +85,14 @@ pub struct ZfsAllowList {
 }
 
 /// Permissions, those of the dataset first, then those of what is above it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsAllowListReply {
     /// Datasets on which some are set.
     pub levels: Vec<GrantsReport>,
 }
 
 /// Permissions that are set on one dataset.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct GrantsReport {
     /// The dataset.
     pub name: String,
@@ -100,7 +101,7 @@ pub struct GrantsReport {
 }
 
 /// Permissions of one grantee.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct GrantReport {
     /// Whom they are given to.
     pub grantee: Grantee,
@@ -119,7 +120,7 @@ impl Call for ZfsAllowList {
 }
 
 /// `zfs allow` and `zfs unallow`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsAllow {
     /// A filesystem or volume.

@@ -1,11 +1,12 @@
 //! Messages about replications: datasets whose snapshots are sent elsewhere, again and again.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Access, Call, Empty, Failure, Job, JobState};
 
 /// Where a replication goes to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ReplicationTarget {
     /// A pool of this server.
@@ -35,7 +36,7 @@ impl ReplicationTarget {
 
 /// How many of a replication's own snapshots stay: the newest one of each of the last so many
 /// hours, days, weeks and months (of UTC; weeks begin on Monday) that have one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Keep {
     /// Hours.
@@ -53,7 +54,7 @@ pub struct Keep {
 }
 
 /// What a replication is told to do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicationSpec {
     /// Its name: letters, digits, `_`, `-` and `.`; of the source's where there is none.
@@ -73,7 +74,7 @@ pub struct ReplicationSpec {
 }
 
 /// Makes a replication, whose first run begins at once.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicationCreate {
     /// What it does.
@@ -81,7 +82,7 @@ pub struct ReplicationCreate {
 }
 
 /// The run that was begun.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReplicationRunReply {
     /// Name of the replication.
     pub name: String,
@@ -97,7 +98,7 @@ impl Call for ReplicationCreate {
 }
 
 /// Runs a replication now.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicationRun {
     /// Which.
@@ -112,7 +113,7 @@ impl Call for ReplicationRun {
 }
 
 /// Forgets a replication, and stops its run. Snapshots stay, on both sides.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicationRemove {
     /// Which.
@@ -127,7 +128,7 @@ impl Call for ReplicationRemove {
 }
 
 /// Has a replication run no more by itself, and stops its run; or go on.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicationPause {
     /// Which.
@@ -146,7 +147,7 @@ impl Call for ReplicationPause {
 }
 
 /// Lists replications. Where they go to is told to those only who may change things.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicationList {}
 
@@ -157,14 +158,14 @@ impl Call for ReplicationList {
 }
 
 /// Replications.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ReplicationListReply {
     /// By name.
     pub replications: Vec<ReplicationReport>,
 }
 
 /// A replication, and how it is.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReplicationReport {
     /// Its name.
     pub name: String,
@@ -182,7 +183,7 @@ pub struct ReplicationReport {
 }
 
 /// What a replication does.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReplicationWhat {
     /// Filesystem or volume.
     pub source: String,
@@ -199,7 +200,7 @@ pub struct ReplicationWhat {
 }
 
 /// What a run came to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReplicationResult {
     /// When it began, in seconds since 1970.
     pub begin_s: u64,
@@ -224,7 +225,7 @@ pub struct ReplicationResult {
 }
 
 /// What is told of a run although it is no failure.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReplicationNote {
     /// The target has a dataset that the source has not any more. It stays as it is.

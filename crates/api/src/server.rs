@@ -1,20 +1,21 @@
 //! Messages about the daemon itself.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Access, Call};
 
 /// Nothing to say.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Empty {}
 
 /// Asks what the daemon is and what it serves.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServerInfo {}
 
 /// What the daemon is.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ServerInfoReply {
     /// Millpond's version.
     pub version: String,
@@ -30,7 +31,9 @@ pub struct ServerInfoReply {
 }
 
 /// How something is offered on the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// iSCSI.
@@ -42,7 +45,7 @@ pub enum Protocol {
 }
 
 /// One thing that is offered on the network.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ShareInfo {
     /// How.
     pub protocol: Protocol,
@@ -74,7 +77,7 @@ pub struct ShareInfo {
 }
 
 /// One thing that is meant to be offered on the network, and is not.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct NotShared {
     /// How.
     pub protocol: Protocol,
@@ -91,7 +94,7 @@ impl Call for ServerInfo {
 }
 
 /// Exports every pool cleanly and ends the daemon.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServerStop {}
 

@@ -1,12 +1,13 @@
 //! Messages about what is shared on the network, who uses it and how much.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, NotShared, Protocol, ShareInfo};
+use crate::{Access, Call, Empty, NotShared, Protocol, Role, ShareInfo};
 
 /// `zfs share`: shares filesystems as `sharenfs` and `sharesmb` say, also those that `zfs unshare`
 /// took away.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsShare {
     /// The filesystem.
@@ -24,11 +25,12 @@ impl Call for ZfsShare {
         Some(name) => format!("cannot share '{name}'"),
         None => "cannot share filesystems".to_owned(),
     });
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zfs unshare`: ends shares until `zfs share`, or until the property or the pool comes anew.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsUnshare {
     /// A filesystem, or the path that it is shared as.
@@ -46,23 +48,29 @@ impl Call for ZfsUnshare {
         Some(name) => format!("cannot unshare '{name}'"),
         None => "cannot unshare filesystems".to_owned(),
     });
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `millpond shares`: what is shared, who uses it and how much. Who the clients are is told to
 /// those only who may change things: an initiator's name is all that some shares ask for.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ShareList {}
 
 impl Call for ShareList {
     const PATH: &'static str = "/v1/shares/list";
     const ACCESS: Access<Self> = Access::Change(|_| "cannot list the clients of shares".to_owned());
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ShareListReply;
+
+    fn changes(&self) -> bool {
+        false
+    }
 }
 
 /// What is shared, by whatever protocol.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ShareListReply {
     /// By dataset, then by protocol.
     pub shares: Vec<ShareReport>,
@@ -71,7 +79,7 @@ pub struct ShareListReply {
 }
 
 /// A share, and what its clients did.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ShareReport {
     /// What is offered, and how.
     #[serde(flatten)]
@@ -85,7 +93,7 @@ pub struct ShareReport {
 }
 
 /// One client of a share.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ShareClient {
     /// Who it says it is: for iSCSI the initiator's name, for SMB the user's.
     pub name: Option<String>,
@@ -101,7 +109,7 @@ pub struct ShareClient {
 }
 
 /// What has been read and written, counted by the server where it answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShareTraffic {
     /// Reads that ended well.
     pub reads: u64,

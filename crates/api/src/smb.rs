@@ -1,11 +1,12 @@
 //! Messages about the users of SMB. Passwords go to the daemon, and never come back.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Access, Call, Empty, Secret};
 
 /// `millpond user add`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SmbUserAdd {
     /// Its name, which is that of a user of the system.
@@ -21,7 +22,7 @@ impl Call for SmbUserAdd {
 }
 
 /// `millpond user passwd`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SmbUserPassword {
     /// Whose.
@@ -37,7 +38,7 @@ impl Call for SmbUserPassword {
 }
 
 /// `millpond user remove`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SmbUserRemove {
     /// Its name.
@@ -51,19 +52,19 @@ impl Call for SmbUserRemove {
 }
 
 /// `millpond user list`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SmbUserList {}
 
 /// All users.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SmbUserListReply {
     /// In Samba's order.
     pub users: Vec<SmbUserReport>,
 }
 
 /// What is told of a user.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SmbUserReport {
     /// Its name.
     pub name: String,
@@ -75,4 +76,8 @@ impl Call for SmbUserList {
     const PATH: &'static str = "/v1/smb/user/list";
     const ACCESS: Access<Self> = Access::Change(|_| "cannot list users".to_owned());
     type Reply = SmbUserListReply;
+
+    fn changes(&self) -> bool {
+        false
+    }
 }

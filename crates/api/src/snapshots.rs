@@ -1,14 +1,15 @@
 //! Messages of the `zfs` command about clones, bookmarks, holds and differences,
 //! and `zfs wait`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
 use crate::permissions::{head, parent};
-use crate::{Access, Call, Empty, Failure, Needed, Settings};
+use crate::{Access, Call, Empty, Failure, Needed, Role, Settings};
 
 /// `zfs clone`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsClone {
     /// `pool/fs@snapshot`.
@@ -31,6 +32,7 @@ pub struct ZfsClone {
 impl Call for ZfsClone {
     const PATH: &'static str = "/v1/zfs/clone";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot create '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -52,7 +54,7 @@ impl Call for ZfsClone {
 }
 
 /// `zfs promote`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsPromote {
     /// The clone.
@@ -64,6 +66,7 @@ pub struct ZfsPromote {
 impl Call for ZfsPromote {
     const PATH: &'static str = "/v1/zfs/promote";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot promote '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -77,7 +80,7 @@ impl Call for ZfsPromote {
 }
 
 /// `zfs bookmark`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsBookmark {
     /// `pool/fs@snapshot` or `pool/fs#bookmark`.
@@ -94,6 +97,7 @@ impl Call for ZfsBookmark {
     const PATH: &'static str = "/v1/zfs/bookmark";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot create bookmark '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -104,7 +108,7 @@ impl Call for ZfsBookmark {
 }
 
 /// `zfs hold`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsHold {
     /// Snapshots.
@@ -121,6 +125,7 @@ impl Call for ZfsHold {
     const PATH: &'static str = "/v1/zfs/hold";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot hold snapshot {}", quoted(&call.names)));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -131,7 +136,7 @@ impl Call for ZfsHold {
 }
 
 /// `zfs release`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsRelease {
     /// Snapshots.
@@ -148,6 +153,7 @@ impl Call for ZfsRelease {
     const PATH: &'static str = "/v1/zfs/release";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot release hold from snapshot {}", quoted(&call.names)));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -158,7 +164,7 @@ impl Call for ZfsRelease {
 }
 
 /// `zfs wait`: until a filesystem has freed what was removed from it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsWait {
     /// The filesystem.
@@ -172,7 +178,7 @@ impl Call for ZfsWait {
 }
 
 /// `zfs diff`: what changed between a snapshot and a later one, or what is there now.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsDiff {
     /// Full name of the earlier snapshot.
@@ -183,7 +189,7 @@ pub struct ZfsDiff {
 }
 
 /// Differences, in no particular order of their names.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsDiffReply {
     /// What changed.
     pub changes: Vec<DiffReport>,
@@ -192,7 +198,7 @@ pub struct ZfsDiffReply {
 }
 
 /// What became of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DiffKind {
     /// It was made.
@@ -206,7 +212,7 @@ pub enum DiffKind {
 }
 
 /// What a file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiffFile {
     /// A block device.
@@ -227,7 +233,7 @@ pub enum DiffFile {
 
 /// A file that changed. In paths, bytes other than the printable ones of ASCII, spaces and
 /// backslashes stand as a backslash and four octal digits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DiffReport {
     /// What became of it.
     pub change: DiffKind,
@@ -247,6 +253,7 @@ impl Call for ZfsDiff {
     const PATH: &'static str = "/v1/zfs/diff";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot tell what changed since '{}'", call.from));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZfsDiffReply;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -255,5 +262,9 @@ impl Call for ZfsDiff {
             Needed::on(head(&self.from), "diff"),
             Needed::on(head(&self.to), "diff"),
         ])
+    }
+
+    fn changes(&self) -> bool {
+        false
     }
 }

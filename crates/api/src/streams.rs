@@ -6,10 +6,11 @@
 //! server or the other way. Whoever sends closes their end when it is over. What came of it is the
 //! job's result.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::permissions::head;
-use crate::{Access, Call, Empty, JobKind, Needed, Settings};
+use crate::{Access, Call, Empty, JobKind, Needed, Role, Settings};
 
 /// What a connection is switched to.
 pub const STREAM_PROTOCOL: &str = "millpond-stream";
@@ -17,7 +18,7 @@ pub const STREAM_PROTOCOL: &str = "millpond-stream";
 pub const STREAM_JOB_HEADER: &str = "millpond-job";
 
 /// How names of what is received follow from those where it was sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReceiveNaming {
     /// The target is the name.
@@ -30,7 +31,7 @@ pub enum ReceiveNaming {
 }
 
 /// `zfs receive`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsReceive {
     /// Filesystem, volume or snapshot.
@@ -60,7 +61,7 @@ pub struct ZfsReceive {
 }
 
 /// What was received.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsReceiveReply {
     /// In order.
     pub received: Vec<ReceivedReport>,
@@ -69,7 +70,7 @@ pub struct ZfsReceiveReply {
 }
 
 /// One snapshot that was received.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReceivedReport {
     /// Its name where it was sent.
     pub sent: String,
@@ -89,6 +90,7 @@ impl Call for ZfsReceive {
     const PATH: &'static str = "/v1/zfs/receive";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot receive into '{}'", call.target));
+    const ROLE: Option<Role> = Some(Role::Operator);
     const JOB: Option<JobKind> = Some(JobKind::Receive);
     type Reply = ZfsReceiveReply;
 
@@ -98,7 +100,7 @@ impl Call for ZfsReceive {
 }
 
 /// `zfs receive -A`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsReceiveAbort {
     /// Filesystem or volume.
@@ -111,11 +113,12 @@ impl Call for ZfsReceiveAbort {
     const PATH: &'static str = "/v1/zfs/receive-abort";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot abort the receive into '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zfs send`. The stream comes over the connection; what it would be, [`ZfsSendPlan`] tells.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsSend {
     /// `pool/fs@name`; with a token, nothing.
@@ -147,7 +150,7 @@ pub struct ZfsSend {
 }
 
 /// What was sent.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsSendReply {
     /// Bytes of all streams.
     pub bytes: u64,
@@ -156,6 +159,7 @@ pub struct ZfsSendReply {
 impl Call for ZfsSend {
     const PATH: &'static str = "/v1/zfs/send";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot send '{}'", call.snapshot));
+    const ROLE: Option<Role> = Some(Role::Operator);
     const JOB: Option<JobKind> = Some(JobKind::Send);
     type Reply = ZfsSendReply;
 
@@ -173,7 +177,7 @@ impl Call for ZfsSend {
 }
 
 /// `zfs send -n`: what would be sent.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsSendPlan {
     /// What is asked for.
@@ -181,7 +185,7 @@ pub struct ZfsSendPlan {
 }
 
 /// What would be sent.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsSendPlanReply {
     /// In order.
     pub streams: Vec<PlannedStream>,
@@ -190,7 +194,7 @@ pub struct ZfsSendPlanReply {
 }
 
 /// One stream that would be sent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedStream {
     /// The snapshot.
     pub name: String,
@@ -204,15 +208,20 @@ impl Call for ZfsSendPlan {
     const PATH: &'static str = "/v1/zfs/send-plan";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot send '{}'", call.send.snapshot));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZfsSendPlanReply;
 
     fn needs(&self, uid: u32) -> Option<Vec<Needed>> {
         self.send.needs(uid)
     }
+
+    fn changes(&self) -> bool {
+        false
+    }
 }
 
 /// Why a stream is not received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReceiveObstacle {
     /// The target has no snapshot that the stream is the difference to.

@@ -1,11 +1,12 @@
 //! Vdevs: as they are asked for, and as they are.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Guid, Settings};
 
 /// A top-level vdev, spare or cache device that a pool is to have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VdevSpec {
     /// What it is for.
@@ -16,7 +17,7 @@ pub struct VdevSpec {
 }
 
 /// What a vdev is made of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum VdevLayout {
     /// One device.
@@ -59,7 +60,7 @@ impl VdevLayout {
 }
 
 /// A disk or file that a vdev is made of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSpec {
     /// Absolute path.
@@ -70,7 +71,7 @@ pub struct DeviceSpec {
 }
 
 /// What a device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
     /// A block device.
@@ -81,7 +82,18 @@ pub enum DeviceKind {
 
 /// What a vdev is for (allocation class).
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum VdevClass {
@@ -101,7 +113,7 @@ pub enum VdevClass {
 }
 
 /// What a vdev is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VdevKind {
     /// The pool.
@@ -135,7 +147,7 @@ pub enum VdevKind {
 }
 
 /// How a vdev is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VdevState {
     /// Works.
@@ -160,7 +172,7 @@ pub enum VdevState {
 }
 
 /// Why a vdev is as it is (`vdev_aux_t`, include/sys/fs/zfs.h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VdevAux {
     /// The device cannot be opened.
@@ -190,7 +202,7 @@ pub enum VdevAux {
 }
 
 /// A vdev with its state and counters.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct VdevReport {
     /// `tank`, `mirror-0`, or a leaf's path.
     pub name: String,
@@ -300,7 +312,7 @@ pub struct VdevReport {
 }
 
 /// Operations that were done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Operations {
     /// How many.
     pub count: u64,
@@ -309,7 +321,7 @@ pub struct Operations {
 }
 
 /// The last sequential rebuild of a top-level vdev's devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RebuildReport {
     /// How far it is.
     pub state: RebuildState,
@@ -340,7 +352,7 @@ pub struct RebuildReport {
 }
 
 /// Whether a sequential rebuild is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RebuildState {
     /// Under way.
@@ -352,7 +364,7 @@ pub enum RebuildState {
 }
 
 /// How far a leaf was initialized or trimmed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ActivityReport {
     /// Whether it is done.
     pub state: ActivityState,
@@ -365,7 +377,7 @@ pub struct ActivityReport {
 }
 
 /// Whether something that a leaf does in the background is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ActivityState {
     /// Under way.
@@ -382,7 +394,7 @@ pub enum ActivityState {
 ///
 /// Bucket *n* of a histogram counts values from 2^n to 2^(n+1)-1, of bytes (25 buckets) or
 /// nanoseconds (37).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IoReport {
     /// By class, in the order of [`IoClass`].
     pub classes: Vec<ClassIo>,
@@ -393,7 +405,7 @@ pub struct IoReport {
 }
 
 /// I/O of a class.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClassIo {
     /// Which.
     pub class: IoClass,
@@ -410,7 +422,7 @@ pub struct ClassIo {
 }
 
 /// How long I/O takes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Latencies {
     /// Histogram of the times of requests in all.
     pub total: Vec<u64>,
@@ -419,7 +431,9 @@ pub struct Latencies {
 }
 
 /// Classes of I/O, each with queues of its own (`zio_priority_t`, include/sys/zio_priority.h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum IoClass {
     /// Reads that somebody waits for.

@@ -4,18 +4,20 @@
 //! shows them to root alone. `zpool events` asks for those that are kept, and then follows the
 //! stream.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::guid::decimal;
-use crate::{Access, Call, Event};
+use crate::{Access, Call, Event, Role};
 
 /// An event of OpenZFS's kind.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsEvent {
     /// Its class: `sysevent.fs.zfs.scrub_start`.
     pub class: String,
     /// Its number among these, counted from 1 since the server started, as a string of digits.
     #[serde(with = "decimal")]
+    #[schemars(with = "crate::Guid")]
     pub eid: u64,
     /// What it tells, in order; class, time and number included.
     pub pairs: Vec<Pair>,
@@ -33,7 +35,7 @@ impl ZfsEvent {
 }
 
 /// One of an event's pairs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pair {
     /// Its name.
     pub name: String,
@@ -43,7 +45,7 @@ pub struct Pair {
 }
 
 /// A 64-bit number with or without a sign, in JSON a string of digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digits<T>(pub T)
 where
@@ -70,7 +72,7 @@ where
 }
 
 /// The value of a pair, with its type (`data_type_t`, include/sys/nvpair.h).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", content = "value", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "named by their types")]
 pub enum PairValue {
@@ -106,12 +108,12 @@ pub enum PairValue {
 }
 
 /// `zpool events`: those that are kept.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolEvents {}
 
 /// The kept events of OpenZFS's kind.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZpoolEventsReply {
     /// Oldest first.
     pub events: Vec<Event>,
@@ -122,16 +124,21 @@ pub struct ZpoolEventsReply {
 impl Call for ZpoolEvents {
     const PATH: &'static str = "/v1/zpool/events";
     const ACCESS: Access<Self> = Access::Change(|_| "cannot read events".to_owned());
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZpoolEventsReply;
+
+    fn changes(&self) -> bool {
+        false
+    }
 }
 
 /// `zpool events -c`: forgets the events of OpenZFS's kind.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolEventsClear {}
 
 /// How many there were.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZpoolEventsClearReply {
     /// Events that were kept.
     pub cleared: u64,
@@ -140,6 +147,7 @@ pub struct ZpoolEventsClearReply {
 impl Call for ZpoolEventsClear {
     const PATH: &'static str = "/v1/zpool/events/clear";
     const ACCESS: Access<Self> = Access::Change(|_| "cannot clear events".to_owned());
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZpoolEventsClearReply;
 }
 

@@ -1,13 +1,14 @@
 //! Messages of the `zfs` command.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
 use crate::permissions::{head, parent};
-use crate::{Access, Call, Empty, Failure, JobKind, Needed, PropertyMap, Settings};
+use crate::{Access, Call, Empty, Failure, JobKind, Needed, PropertyMap, Role, Settings};
 
 /// What a dataset is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DatasetKind {
     /// A filesystem.
@@ -33,7 +34,7 @@ impl DatasetKind {
 }
 
 /// `zfs list` and `zfs get`: datasets with all their properties.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsList {
     /// Where to begin; empty means every pool.
@@ -49,7 +50,7 @@ pub struct ZfsList {
 }
 
 /// Datasets, parents before children, snapshots after their dataset.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsListReply {
     /// The datasets.
     pub datasets: Vec<DatasetReport>,
@@ -59,7 +60,7 @@ pub struct ZfsListReply {
 }
 
 /// One dataset.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DatasetReport {
     /// Full name.
     pub name: String,
@@ -78,7 +79,7 @@ impl Call for ZfsList {
 }
 
 /// `zfs create`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsCreate {
     /// Full name.
@@ -104,7 +105,7 @@ pub struct ZfsCreate {
 }
 
 /// What `zfs create` made, or would.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsCreateReply {
     /// Whether parents were to be made, if missing.
     pub ancestors: bool,
@@ -118,6 +119,7 @@ pub struct ZfsCreateReply {
 impl Call for ZfsCreate {
     const PATH: &'static str = "/v1/zfs/create";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot create '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZfsCreateReply;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -138,7 +140,7 @@ impl Call for ZfsCreate {
 }
 
 /// `zfs destroy`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsDestroy {
     /// `pool/fs`, `pool/fs@snap[%snap][,snap...]`, or `pool/fs#bookmark`.
@@ -159,7 +161,7 @@ pub struct ZfsDestroy {
 }
 
 /// What `zfs destroy` destroyed, or would.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsDestroyReply {
     /// Full names in the order of their going.
     pub names: Vec<String>,
@@ -170,6 +172,7 @@ pub struct ZfsDestroyReply {
 impl Call for ZfsDestroy {
     const PATH: &'static str = "/v1/zfs/destroy";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot destroy '{}'", call.target));
+    const ROLE: Option<Role> = Some(Role::Operator);
     const JOB: Option<JobKind> = Some(JobKind::Destroy);
     type Reply = ZfsDestroyReply;
 
@@ -197,7 +200,7 @@ impl Call for ZfsDestroy {
 }
 
 /// `zfs set`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsSet {
     /// Datasets.
@@ -211,7 +214,7 @@ pub struct ZfsSet {
 }
 
 /// What `zfs set` and `zfs inherit` did not do, beside the change itself.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsChanged {
     /// Filesystems that could not be mounted where they belong now.
     pub warnings: Vec<String>,
@@ -221,6 +224,7 @@ impl Call for ZfsSet {
     const PATH: &'static str = "/v1/zfs/set";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot set property for {}", quoted(&call.names)));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZfsChanged;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -238,7 +242,7 @@ impl Call for ZfsSet {
 }
 
 /// `zfs inherit`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsInherit {
     /// Datasets.
@@ -263,6 +267,7 @@ impl Call for ZfsInherit {
             quoted(&call.names)
         )
     });
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZfsChanged;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -279,7 +284,7 @@ impl Call for ZfsInherit {
 }
 
 /// `zfs snapshot`: all of the named snapshots of one pool at the same moment.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsSnapshot {
     /// `pool/fs@name`.
@@ -296,6 +301,7 @@ impl Call for ZfsSnapshot {
     const PATH: &'static str = "/v1/zfs/snapshot";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot create snapshot {}", quoted(&call.names)));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -312,7 +318,7 @@ impl Call for ZfsSnapshot {
 }
 
 /// `zfs rollback`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsRollback {
     /// `pool/fs@name`.
@@ -331,6 +337,7 @@ impl Call for ZfsRollback {
     const PATH: &'static str = "/v1/zfs/rollback";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot rollback to '{}'", call.snapshot));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -352,7 +359,7 @@ impl Call for ZfsRollback {
 }
 
 /// `zfs rename`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsRename {
     /// Old full name.
@@ -374,6 +381,7 @@ pub struct ZfsRename {
 impl Call for ZfsRename {
     const PATH: &'static str = "/v1/zfs/rename";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot rename '{}'", call.from));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -397,7 +405,7 @@ impl Call for ZfsRename {
 }
 
 /// `zfs mount FILESYSTEM` and `zfs mount -a`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsMount {
     /// The filesystem.
@@ -416,11 +424,12 @@ impl Call for ZfsMount {
         Some(name) => format!("cannot mount '{name}'"),
         None => "cannot mount filesystems".to_owned(),
     });
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zfs unmount`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsUnmount {
     /// A filesystem or a mount point.
@@ -437,23 +446,24 @@ impl Call for ZfsUnmount {
         Some(name) => format!("cannot unmount '{name}'"),
         None => "cannot unmount filesystems".to_owned(),
     });
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zfs mount` without arguments: what is mounted.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsMountList {}
 
 /// Mounted filesystems.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsMountListReply {
     /// In the order of mounting.
     pub mounts: Vec<ZfsMounted>,
 }
 
 /// One mounted filesystem.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsMounted {
     /// Dataset.
     pub name: String,
@@ -468,7 +478,7 @@ impl Call for ZfsMountList {
 }
 
 /// `zfs userspace`, `groupspace` and `projectspace`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsSpace {
     /// A filesystem or a snapshot of one.
@@ -478,7 +488,9 @@ pub struct ZfsSpace {
 }
 
 /// Whose space is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum SpaceOwner {
     /// Groups.
@@ -490,14 +502,14 @@ pub enum SpaceOwner {
 }
 
 /// Who uses how much.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsSpaceReply {
     /// In no particular order.
     pub uses: Vec<SpaceReport>,
 }
 
 /// What one owner uses and may use.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SpaceReport {
     /// Kind of owner.
     pub owner: SpaceOwner,
@@ -512,7 +524,7 @@ pub struct SpaceReport {
 }
 
 /// How much somebody uses and may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     /// What is used.
     pub used: u64,
@@ -524,6 +536,7 @@ impl Call for ZfsSpace {
     const PATH: &'static str = "/v1/zfs/space";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot get used/quota for '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZfsSpaceReply;
 
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
@@ -544,10 +557,14 @@ impl Call for ZfsSpace {
                 .collect(),
         )
     }
+
+    fn changes(&self) -> bool {
+        false
+    }
 }
 
 /// `zfs project`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsProject {
     /// Absolute paths, without links in them.
@@ -561,7 +578,7 @@ pub struct ZfsProject {
 }
 
 /// A change of projects.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProjectChange {
     /// `-p`, `-s`.
@@ -579,14 +596,14 @@ pub enum ProjectChange {
 }
 
 /// Projects of files.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsProjectReply {
     /// The files, where they are listed.
     pub files: Vec<ProjectReport>,
 }
 
 /// A file's project.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProjectReport {
     /// Path.
     pub path: String,
@@ -604,11 +621,12 @@ impl Call for ZfsProject {
             quoted(&call.paths)
         )
     });
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZfsProjectReply;
 }
 
 /// `zfs rewrite`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsRewrite {
     /// Absolute paths, without links in them. What is neither a regular file nor, with
@@ -629,7 +647,7 @@ pub struct ZfsRewrite {
 }
 
 /// What `zfs rewrite` did.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsRewriteReply {
     /// The files that were rewritten, where they are listed.
     pub files: Vec<String>,
@@ -638,7 +656,7 @@ pub struct ZfsRewriteReply {
 }
 
 /// A file or directory that was not rewritten.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NotRewritten {
     /// Path.
     pub path: String,
@@ -650,12 +668,13 @@ impl Call for ZfsRewrite {
     const PATH: &'static str = "/v1/zfs/rewrite";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot rewrite {}", quoted(&call.paths)));
+    const ROLE: Option<Role> = Some(Role::Operator);
     const JOB: Option<JobKind> = Some(JobKind::Rewrite);
     type Reply = ZfsRewriteReply;
 }
 
 /// `zfs holds`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsHolds {
     /// Snapshots.
@@ -665,14 +684,14 @@ pub struct ZfsHolds {
 }
 
 /// Holds on snapshots.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsHoldsReply {
     /// In order of snapshot and tag.
     pub holds: Vec<HoldReport>,
 }
 
 /// A hold on a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HoldReport {
     /// Snapshot.
     pub name: String,
@@ -689,7 +708,7 @@ impl Call for ZfsHolds {
 }
 
 /// What `zfs load-key` and `zfs unload-key` need to know: datasets and their keys.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsKeys {
     /// Filesystems and volumes; empty means those of every pool, with what is below them.
@@ -699,14 +718,14 @@ pub struct ZfsKeys {
 }
 
 /// The datasets, parents before children.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZfsKeysReply {
     /// One for each dataset.
     pub datasets: Vec<KeyReport>,
 }
 
 /// A dataset and its key.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct KeyReport {
     /// Full name.
     pub name: String,
@@ -715,7 +734,7 @@ pub struct KeyReport {
 }
 
 /// What is known of a key.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct KeyDetails {
     /// The encryption root: the dataset whose key it is.
     pub root: String,
@@ -727,13 +746,14 @@ pub struct KeyDetails {
     pub location: String,
     /// Salt of a passphrase, as a string of digits.
     #[serde(with = "crate::guid::decimal")]
+    #[schemars(with = "crate::Guid")]
     pub salt: u64,
     /// PBKDF2's iterations for a passphrase.
     pub iterations: u64,
 }
 
 /// Property `keyformat`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyFormat {
     /// 32 bytes.
@@ -747,12 +767,14 @@ pub enum KeyFormat {
 impl Call for ZfsKeys {
     const PATH: &'static str = "/v1/zfs/keys";
     const ACCESS: Access<Self> = Access::Change(|_| "cannot load or unload keys".to_owned());
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZfsKeysReply;
 }
 
 /// Something not to be shown in logs.
-#[derive(Clone, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(extend("format" = "password"))]
 pub struct Secret(pub String);
 
 impl std::fmt::Debug for Secret {
@@ -762,7 +784,7 @@ impl std::fmt::Debug for Secret {
 }
 
 /// `zfs load-key`, of one encryption root.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsLoadKey {
     /// The encryption root.
@@ -779,11 +801,12 @@ impl Call for ZfsLoadKey {
     const PATH: &'static str = "/v1/zfs/load-key";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot load the key of '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zfs unload-key`, of one encryption root.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsUnloadKey {
     /// The encryption root.
@@ -794,5 +817,6 @@ impl Call for ZfsUnloadKey {
     const PATH: &'static str = "/v1/zfs/unload-key";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot unload the key of '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }

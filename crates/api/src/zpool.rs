@@ -1,15 +1,16 @@
 //! Messages of the `zpool` command.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
 use crate::{
-    Access, Call, Empty, Failure, FoundCondition, Guid, JobKind, PoolCondition, PropertyMap,
+    Access, Call, Empty, Failure, FoundCondition, Guid, JobKind, PoolCondition, PropertyMap, Role,
     Settings, VdevReport, VdevSpec, VdevState,
 };
 
 /// `zpool create`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolCreate {
     /// Name of the new pool.
@@ -33,7 +34,7 @@ pub struct ZpoolCreate {
 }
 
 /// What `zpool create -n` would make.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZpoolCreateReply {
     /// The layout.
     pub layout: Vec<VdevSpec>,
@@ -49,7 +50,7 @@ impl Call for ZpoolCreate {
 }
 
 /// `zpool add`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolAdd {
     /// Name of the pool.
@@ -71,7 +72,7 @@ pub struct ZpoolAdd {
 }
 
 /// The pool before a `zpool add -n`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZpoolAddReply {
     /// Its vdevs.
     pub tree: VdevReport,
@@ -83,11 +84,12 @@ pub struct ZpoolAddReply {
 impl Call for ZpoolAdd {
     const PATH: &'static str = "/v1/zpool/add";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot add to '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZpoolAddReply;
 }
 
 /// `zpool remove`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolRemove {
     /// Name of the pool.
@@ -102,11 +104,12 @@ impl Call for ZpoolRemove {
     const PATH: &'static str = "/v1/zpool/remove";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot remove devices from '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zpool attach` and `zpool replace`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolAttach {
     /// Name of the pool.
@@ -134,11 +137,12 @@ impl Call for ZpoolAttach {
         true => format!("cannot replace {} with {}", call.device, call.new_device),
         false => format!("cannot attach {} to {}", call.new_device, call.device),
     });
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zpool detach`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolDetach {
     /// Name of the pool.
@@ -152,11 +156,12 @@ pub struct ZpoolDetach {
 impl Call for ZpoolDetach {
     const PATH: &'static str = "/v1/zpool/detach";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot detach {}", call.device));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zpool offline`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolOffline {
     /// Name of the pool.
@@ -174,11 +179,12 @@ pub struct ZpoolOffline {
 impl Call for ZpoolOffline {
     const PATH: &'static str = "/v1/zpool/offline";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot offline {}", call.device));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zpool online`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolOnline {
     /// Name of the pool.
@@ -193,7 +199,7 @@ pub struct ZpoolOnline {
 }
 
 /// What became of a device that is to be used again.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZpoolOnlineReply {
     /// Its state now.
     pub state: VdevState,
@@ -204,11 +210,12 @@ pub struct ZpoolOnlineReply {
 impl Call for ZpoolOnline {
     const PATH: &'static str = "/v1/zpool/online";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot online {}", call.device));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZpoolOnlineReply;
 }
 
 /// `zpool split`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolSplit {
     /// Name of the pool.
@@ -227,7 +234,7 @@ pub struct ZpoolSplit {
 }
 
 /// What was split off, or would be.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZpoolSplitReply {
     /// The devices, in the order of their mirrors.
     pub devices: Vec<Guid>,
@@ -240,7 +247,7 @@ impl Call for ZpoolSplit {
 }
 
 /// `zpool reopen`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolReopen {
     /// Names of pools; all if empty.
@@ -256,11 +263,12 @@ impl Call for ZpoolReopen {
     const PATH: &'static str = "/v1/zpool/reopen";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot reopen {}", quoted(&call.names)));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zpool resilver`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolResilver {
     /// Names of pools.
@@ -273,11 +281,12 @@ impl Call for ZpoolResilver {
     const PATH: &'static str = "/v1/zpool/resilver";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot restart resilver on {}", quoted(&call.names)));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zpool reguid`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolReguid {
     /// Name of the pool.
@@ -291,11 +300,12 @@ pub struct ZpoolReguid {
 impl Call for ZpoolReguid {
     const PATH: &'static str = "/v1/zpool/reguid";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot reguid '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zpool labelclear`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolLabelClear {
     /// The device, as an absolute path.
@@ -313,7 +323,7 @@ impl Call for ZpoolLabelClear {
 }
 
 /// `zpool upgrade`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolUpgrade {
     /// Names; empty means all.
@@ -325,7 +335,7 @@ pub struct ZpoolUpgrade {
 }
 
 /// What was enabled, or could be.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZpoolUpgradeReply {
     /// By pool.
     pub pools: Vec<PoolUpgrade>,
@@ -337,7 +347,7 @@ pub struct ZpoolUpgradeReply {
 }
 
 /// A feature that is supported.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SupportedFeature {
     /// Name.
     pub name: String,
@@ -348,7 +358,7 @@ pub struct SupportedFeature {
 }
 
 /// One pool of a [`ZpoolUpgradeReply`].
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PoolUpgrade {
     /// Name.
     pub name: String,
@@ -368,7 +378,7 @@ impl Call for ZpoolUpgrade {
 }
 
 /// `zpool destroy`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolDestroy {
     /// Name of the pool.
@@ -384,7 +394,7 @@ impl Call for ZpoolDestroy {
 }
 
 /// `zpool import`, both its listing and its importing form.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolImport {
     /// Directories and devices to look at (`-d`), absolute.
@@ -431,7 +441,7 @@ pub struct ZpoolImport {
 }
 
 /// What was found or imported.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZpoolImportReply {
     /// Pools that could be imported.
     pub found: Vec<FoundPoolReport>,
@@ -443,7 +453,7 @@ pub struct ZpoolImportReply {
 }
 
 /// A pool that was imported.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ImportedPool {
     /// Its name before.
     pub name: String,
@@ -457,7 +467,7 @@ pub struct ImportedPool {
 }
 
 /// An older state that an import went back to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RewindReport {
     /// When it was written, in seconds since 1970.
     pub timestamp_s: u64,
@@ -466,7 +476,7 @@ pub struct RewindReport {
 }
 
 /// A pool seen on devices but not imported.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FoundPoolReport {
     /// Name.
     pub name: String,
@@ -507,7 +517,7 @@ impl Call for ZpoolImport {
 }
 
 /// `zpool export`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolExport {
     /// Names; empty with `all`.
@@ -536,7 +546,7 @@ impl Call for ZpoolExport {
 }
 
 /// `zpool list` and `zpool get`: every property of the named pools.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolList {
     /// Names; empty means all.
@@ -547,7 +557,7 @@ pub struct ZpoolList {
 }
 
 /// Pools with their properties.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZpoolListReply {
     /// In order of name.
     pub pools: Vec<PoolReport>,
@@ -558,7 +568,7 @@ pub struct ZpoolListReply {
 }
 
 /// One pool.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PoolReport {
     /// Name.
     pub name: String,
@@ -584,7 +594,7 @@ impl Call for ZpoolList {
 }
 
 /// `zpool status`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolStatus {
     /// Names; empty means all.
@@ -595,7 +605,7 @@ pub struct ZpoolStatus {
 }
 
 /// What `zpool status` prints.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZpoolStatusReply {
     /// In order of name.
     pub pools: Vec<PoolStatusReport>,
@@ -605,7 +615,7 @@ pub struct ZpoolStatusReply {
 }
 
 /// How a whole pool is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PoolHealth {
     /// Everything works.
@@ -620,7 +630,7 @@ pub enum PoolHealth {
 }
 
 /// One pool's condition.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PoolStatusReport {
     /// Name.
     pub name: String,
@@ -664,7 +674,7 @@ pub struct PoolStatusReport {
 }
 
 /// A scrub of the blocks that the error log names, running or ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorScrubReport {
     /// How far it is.
     pub state: ScanState,
@@ -683,7 +693,7 @@ pub struct ErrorScrubReport {
 }
 
 /// A scrub or resilver, running or ended.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ScanReport {
     /// What it does.
     pub function: ScanFunction,
@@ -716,7 +726,7 @@ pub struct ScanReport {
 }
 
 /// What a scan does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScanFunction {
     /// Verifies everything.
@@ -727,7 +737,7 @@ pub enum ScanFunction {
 }
 
 /// How far a scan is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScanState {
     /// Under way, or paused.
@@ -740,7 +750,7 @@ pub enum ScanState {
 }
 
 /// What `zpool scrub` does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ScrubAction {
     /// Starts a scrub, or goes on with a paused one.
@@ -757,7 +767,7 @@ pub enum ScrubAction {
 }
 
 /// `zpool scrub`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolScrub {
     /// Names; empty with `all`.
@@ -774,11 +784,12 @@ impl Call for ZpoolScrub {
         true => "cannot scrub pools".to_owned(),
         false => format!("cannot scrub {}", quoted(&call.names)),
     });
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zpool checkpoint`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolCheckpoint {
     /// Name of the pool.
@@ -793,11 +804,12 @@ impl Call for ZpoolCheckpoint {
     const PATH: &'static str = "/v1/zpool/checkpoint";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot checkpoint '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// A pool's checkpoint.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CheckpointReport {
     /// When it was made, in seconds since the epoch; `None` while it is being discarded.
     pub created_s: Option<u64>,
@@ -806,7 +818,7 @@ pub struct CheckpointReport {
 }
 
 /// The removal of a vdev, running or ended.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct RemovalReport {
     /// How far it is.
     pub state: RemovalState,
@@ -827,7 +839,7 @@ pub struct RemovalReport {
 }
 
 /// How far a removal is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RemovalState {
     /// Data is copied to other vdevs.
@@ -840,7 +852,7 @@ pub enum RemovalState {
 }
 
 /// A RAID-Z expansion, running or ended.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ExpansionReport {
     /// The vdev, with its number: `raidz1-0`.
     pub vdev: String,
@@ -855,7 +867,7 @@ pub struct ExpansionReport {
 }
 
 /// A pool's dedup tables, in sum.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct DedupReport {
     /// Entries.
     pub entries: u64,
@@ -868,7 +880,7 @@ pub struct DedupReport {
 }
 
 /// Blocks with 2^n references and more, up to twice as many.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DedupBucket {
     /// n.
     pub references_log2: u32,
@@ -879,7 +891,7 @@ pub struct DedupBucket {
 }
 
 /// Blocks and their sizes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DedupCounts {
     /// How many.
     pub blocks: u64,
@@ -898,7 +910,7 @@ impl Call for ZpoolStatus {
 }
 
 /// A vdev of a pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VdevName {
     /// Its GUID; the pool's for the root vdev.
     pub guid: Guid,
@@ -907,7 +919,7 @@ pub struct VdevName {
 }
 
 /// `zpool set`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolSet {
     /// Name of the pool.
@@ -927,11 +939,12 @@ impl Call for ZpoolSet {
     const PATH: &'static str = "/v1/zpool/set";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot set property for '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
 /// `zpool history`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolHistory {
     /// Names; empty means all.
@@ -939,7 +952,7 @@ pub struct ZpoolHistory {
 }
 
 /// Histories by pool.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ZpoolHistoryReply {
     /// By pool.
     pub pools: Vec<PoolHistory>,
@@ -949,7 +962,7 @@ pub struct ZpoolHistoryReply {
 }
 
 /// A pool's history.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PoolHistory {
     /// Name of the pool.
     pub name: String,
@@ -958,7 +971,7 @@ pub struct PoolHistory {
 }
 
 /// One record of a pool's history.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryRecord {
     /// Seconds since the epoch.
     pub time_s: u64,
@@ -981,11 +994,16 @@ impl Call for ZpoolHistory {
         true => "cannot get history".to_owned(),
         false => format!("cannot get history for {}", quoted(&call.names)),
     });
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZpoolHistoryReply;
+
+    fn changes(&self) -> bool {
+        false
+    }
 }
 
 /// `zpool sync`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolSync {
     /// Names; empty means all.
@@ -1002,7 +1020,7 @@ impl Call for ZpoolSync {
 }
 
 /// `zpool clear`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZpoolClear {
     /// Name of the pool.
@@ -1015,5 +1033,6 @@ impl Call for ZpoolClear {
     const PATH: &'static str = "/v1/zpool/clear";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot clear errors for {}", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }

@@ -11,9 +11,11 @@ macro_rules! bail_usage {
 }
 
 mod alerts;
+mod apikey;
 mod client;
 mod columns;
 mod completions;
+mod console;
 mod iscsi;
 mod json;
 mod labels;
@@ -66,8 +68,12 @@ enum Command {
     Shares(shares::Shares),
     /// Send the snapshots of a dataset elsewhere, again and again
     Replicate(Box<replicate::Replicate>),
-    /// Who may log in by SMB
+    /// Print where the console is
+    Console,
+    /// Who may log in: to the console, and by SMB
     User(user::User),
+    /// Keys for programs that use the API over the network
+    Apikey(apikey::Apikey),
     /// Show the labels and uberblocks of a device or file
     Labels(labels::Labels),
     /// Save the files of a pool that will not open
@@ -195,6 +201,8 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Iscsi(iscsi) => iscsi.run(&Client::new(state, of_root)?),
         Command::Shares(shares) => shares.run(&Client::new(state, of_root)?),
         Command::Replicate(replicate) => replicate.run(&Client::new(state, of_root)?),
+        Command::Console => console::run(&Client::new(state, of_root)?),
+        Command::Apikey(apikey) => apikey.run(&Client::new(state, of_root)?),
         Command::User(user) => user.run(&Client::new(state, of_root)?),
         Command::Alerts(alerts) => alerts.run(&Client::new(state, of_root)?),
         Command::Labels(labels) => labels.run(),

@@ -36,6 +36,17 @@ pub struct Daemon {
     /// address; with 'up' of 127.0.0.1, or another one that is free)
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = smb)]
     smb: Option<daemon::SmbListen>,
+    /// Where the console and the API are offered over the network, or 'off' (default:
+    /// 127.0.0.1:8443, or another port that is free)
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = https)]
+    https: Option<daemon::Https>,
+    /// File with the certificate for that, and those above it, in PEM (default: one that the
+    /// server makes); it is read again when it changes
+    #[arg(long, value_name = "FILE", requires = "key")]
+    certificate: Option<PathBuf>,
+    /// File with the certificate's key, in PEM
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    key: Option<PathBuf>,
     /// Most memory for the cache, such as 2G (default: a quarter of the machine's)
     #[arg(long)]
     cache: Option<String>,
@@ -73,6 +84,19 @@ fn smb(text: &str) -> Result<daemon::SmbListen, String> {
     }
 }
 
+/// Where the console is by default.
+const HTTPS_HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8443);
+
+fn https(text: &str) -> Result<daemon::Https, String> {
+    match text {
+        "off" => Ok(daemon::Https::Off),
+        address => match address.parse() {
+            Ok(address) => Ok(daemon::Https::At(address)),
+            Err(_) => Err("write an address and a port, such as 192.0.2.1:8443, or 'off'".into()),
+        },
+    }
+}
+
 /// The daemon's errors say their causes themselves.
 fn complete(error: daemon::DaemonError) -> anyhow::Error {
     anyhow::Error::msg(error.to_string())
@@ -103,6 +127,8 @@ impl Daemon {
             nfs_insecure: self.insecure,
             nfs_portmapper: self.portmapper,
             smb: self.smb.unwrap_or(smb),
+            https: self.https.unwrap_or(daemon::Https::Near(HTTPS_HERE)),
+            certificate: self.certificate.clone().zip(self.key.clone()),
             cache_bytes: size(self.cache.as_deref())?,
         })
     }

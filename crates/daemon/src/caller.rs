@@ -6,13 +6,14 @@
 //! the requests that permissions let them ([`crate::permissions`]). Those
 //! others are many, and none of them shall keep the rest from the server: each has so many
 //! connections and so many requests at work, and all of them together have so many connections.
-//! Root's are not counted.
+//! Root's are not counted. Who comes over the network has shown who they are, and what they may do
+//! is their role's ([`crate::web`]).
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Weak};
 
-use api::{Access, Call, Failure, FailureKind};
+use api::{Access, AuditEntry, AuditVia, Call, Failure, FailureKind, Role};
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use parking_lot::Mutex;
@@ -21,6 +22,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::create::Maker;
+use crate::web::{Remote, about, now_s};
 
 /// Connections of all users without rights together.
 const CONNECTIONS_MAX: usize = 512;
@@ -42,6 +44,8 @@ pub(crate) struct Caller {
     ids: Option<(u32, u32)>,
     /// The user whose connections are counted; none for who may do everything.
     counted: Option<Arc<Counted>>,
+    /// Who comes over the network.
+    remote: Option<Arc<Remote>>,
 }
 
 /// A connection of a user whose connections are counted.
@@ -60,9 +64,48 @@ struct User {
 }
 
 impl Caller {
-    /// Whether this is root or who runs the server.
+    /// Somebody over the network.
+    pub(crate) fn remote(remote: Arc<Remote>) -> Self {
+        Self {
+            ids: None,
+            counted: None,
+            remote: Some(remote),
+        }
+    }
+
+    /// Whether this is root, who runs the server, or an operator: who sees everything.
     pub(crate) fn may_change(&self) -> bool {
-        self.counted.is_none()
+        match &self.remote {
+            Some(remote) => remote.role >= Role::Operator,
+            None => self.counted.is_none(),
+        }
+    }
+
+    /// Whether they still may do what they might when they came.
+    pub(crate) fn is_current(&self) -> bool {
+        let remote = self.remote.as_ref();
+        remote.is_none_or(|remote| remote.is_current())
+    }
+
+    /// The user whose session it is.
+    pub(crate) fn session_user(&self) -> Option<&str> {
+        let remote = self.remote.as_ref()?;
+        (remote.via() == AuditVia::Session).then_some(remote.user.as_str())
+    }
+
+    /// The record of a request of theirs.
+    pub(crate) fn entry<C: Call>(&self, call: &C) -> AuditEntry {
+        let remote = self.remote.as_deref();
+        AuditEntry {
+            time_s: now_s(),
+            via: remote.map_or(AuditVia::Socket, Remote::via),
+            user: remote.map(|remote| remote.user.clone()),
+            uid: self.ids.map(|(uid, _)| uid),
+            address: remote.map(|remote| remote.address.to_canonical().to_string()),
+            path: C::PATH.to_owned(),
+            about: about(call),
+            failure: None,
+        }
     }
 
     /// Number of the user and of the group, where they are known.
@@ -84,6 +127,15 @@ impl Caller {
     /// # Errors
     /// [`FailureKind::Denied`], in the words of OpenZFS.
     pub(crate) fn check<C: Call>(&self, call: &C) -> Result<(), Failure> {
+        if let Some(remote) = &self.remote {
+            if C::ROLE.is_none_or(|role| remote.role >= role) {
+                return Ok(());
+            }
+            return Err(match C::ACCESS {
+                Access::Change(doing) => denied(&doing(call)),
+                Access::Read => denied("cannot do this"),
+            });
+        }
         match C::ACCESS {
             Access::Change(doing) if !self.may_change() => Err(denied(&doing(call))),
             Access::Change(_) | Access::Read => Ok(()),
@@ -123,6 +175,9 @@ impl Caller {
 
     /// Waits until a request may be worked at; it may be until what this answers is dropped.
     pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        if let Some(remote) = &self.remote {
+            return remote.place().await;
+        }
         let requests = Arc::clone(&self.counted.as_ref()?.user.requests);
         requests.acquire_owned().await.ok()
     }
@@ -175,7 +230,11 @@ impl Door {
         };
         let own = geteuid().as_raw();
         if ids.is_some_and(|(uid, _)| uid == 0 || uid == own) {
-            return Some(Caller { ids, counted: None });
+            return Some(Caller {
+                ids,
+                counted: None,
+                remote: None,
+            });
         }
         let user = self.user(ids.map_or(u32::MAX, |(uid, _)| uid));
         let counted = Counted {
@@ -183,8 +242,11 @@ impl Door {
             _of_user: Arc::clone(&user.connections).try_acquire_owned().ok()?,
             user,
         };
-        let counted = Some(Arc::new(counted));
-        Some(Caller { ids, counted })
+        Some(Caller {
+            ids,
+            counted: Some(Arc::new(counted)),
+            remote: None,
+        })
     }
 
     /// What a user has; those who have nothing are forgotten.
@@ -221,6 +283,7 @@ impl Listener for Door {
         Ok(Caller {
             ids: None,
             counted: None,
+            remote: None,
         })
     }
 }
@@ -245,6 +308,7 @@ mod tests {
         Some(Caller {
             ids: Some((uid, gid)),
             counted: Some(Arc::new(counted)),
+            remote: None,
         })
     }
 

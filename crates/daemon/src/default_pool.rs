@@ -390,6 +390,19 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
     for refused in service.not_shared() {
         println!("  not shared  {} ({})", refused.dataset, refused.why);
     }
+    let link = service.web.link();
+    if let Some(url) = link.url {
+        match link.setup_token {
+            Some(token) => {
+                println!("  console     {url}#setup={}", token.0);
+                println!(
+                    "              make the first user there; this link is good for once, and \
+                     '{prefix}millpond console' prints it again"
+                );
+            }
+            None => println!("  console     {url}"),
+        }
+    }
     println!("  look around: {prefix}millpond zpool status   and   {prefix}millpond zfs list");
     println!("  stop:        Ctrl-C here, or {prefix}millpond down");
 }

@@ -1,6 +1,7 @@
 //! Why the daemon cannot run, and how errors of the layers below become answers.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use access::AccessError;
@@ -54,6 +55,23 @@ pub enum DaemonError {
     Nfs {
         /// Why.
         source: serve_nfs::ServerError,
+    },
+    /// The network's address for the console and the API cannot be had.
+    #[error(
+        "the console cannot listen at {address}: {source}; choose another address with --https \
+         ADDRESS:PORT, or --https off"
+    )]
+    Https {
+        /// The address.
+        address: SocketAddr,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// There is no certificate.
+    #[error("{why}; give another one with --certificate and --key, or choose --https off")]
+    Certificate {
+        /// Why.
+        why: String,
     },
     /// Threads could not be started.
     #[error(

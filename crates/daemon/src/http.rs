@@ -1,4 +1,5 @@
-//! The API's server: HTTP on a Unix socket, one `POST` a request.
+//! The API's server: HTTP on a Unix socket, one `POST` a request. The same requests come over the
+//! network ([`crate::web`]).
 //!
 //! Every local user may connect to the server of root, and is told apart by the kernel
 //! ([`crate::caller`]); that of another user is theirs alone. A request runs as a task of its own:
@@ -14,19 +15,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, Call, EVENTS_PATH, Empty, Failure,
-    FailureKind, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind,
-    JobList, JobResult, ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove,
+    AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
+    AuditEntry, AuditList, Call, ConsoleLink, DiskList, EVENTS_PATH, Empty, Failure, FailureKind,
+    IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList,
+    JobResult, ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove,
     ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList,
-    SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark,
-    ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList,
-    ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort,
-    ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare,
-    ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach,
-    ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
-    ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
-    ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
-    ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd, UserChange, UserList,
+    UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
+    ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
+    ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite,
+    ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
+    ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear,
+    ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
+    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
+    ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
+    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
@@ -50,10 +53,16 @@ use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
-    DaemonError, activity, alerts, create, destroy, diff, import, keys, owners, permissions,
+    DaemonError, activity, alerts, create, destroy, diff, disks, import, keys, owners, permissions,
     properties, receive, reopen, replicate, rewrite, scrub, send, snapshots, split, topology,
     upgrade, usage, vdevs, zfs, zpool,
 };
+
+/// How long a request may take to come.
+const BODY_MAX: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether a reader of events may still read them.
+const STILL_CURRENT: Duration = Duration::from_secs(15);
 
 /// How long a stopping server may take to send its last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -146,6 +155,21 @@ fn take(
 }
 
 fn router(service: Arc<Service>) -> Router {
+    finished(requests(service))
+}
+
+/// The requests over the network: those of the socket, and those that only it has.
+pub(crate) fn network_router(service: &Arc<Service>, more: Router) -> Router {
+    finished(requests(Arc::clone(service)).merge(more))
+}
+
+fn finished(router: Router) -> Router {
+    router
+        .fallback(|| async { refuse(no_such_request()) })
+        .method_not_allowed_fallback(|| async { refuse(no_such_request()) })
+}
+
+fn requests(service: Arc<Service>) -> Router {
     let routes = Routes {
         service,
         router: Router::new(),
@@ -312,16 +336,26 @@ fn router(service: Arc<Service>) -> Router {
             replicate::pause(&service, &call).await
         })
         .on(|service, _: ReplicationList| async move { Ok(replicate::list(&service)) })
+        .on(|service, _: DiskList| async move { disks::disk_list(&service).await })
         .on(|service, _: ShareList| async move { Ok(service.share_list().await) })
         .on(|service, call: SmbUserAdd| async move { service.smb_user_add(call).await })
         .on(|service, call: SmbUserPassword| async move { service.smb_user_password(call).await })
         .on(|service, call: SmbUserList| async move { service.smb_user_list(&call).await })
         .on(|service, call: SmbUserRemove| async move { service.smb_user_remove(call).await })
         .on(|service, _: ZfsMountList| async move { Ok(service.zfs_mounts()) })
+        .on(|service, call: UserList| async move { service.user_list(&call) })
+        .on(|service, call: UserAdd| async move { service.user_add(call).await })
+        .on(|service, call: UserChange| async move { service.user_change(call).await })
+        .on(|service, call: UserRemove| async move { service.user_remove(&call) })
+        .on(|service, call: ApiKeyList| async move { service.api_key_list(&call) })
+        .on_behalf(|service, caller, call: ApiKeyMake| async move {
+            service.api_key_make(&caller, &call)
+        })
+        .on(|service, call: ApiKeyRemove| async move { service.api_key_remove(&call) })
+        .on(|service, call: AuditList| async move { service.audit_list(&call).await })
+        .on(|service, _: ConsoleLink| async move { Ok(service.web.link()) })
         .with_events()
         .router
-        .fallback(|| async { refuse(no_such_request()) })
-        .method_not_allowed_fallback(|| async { refuse(no_such_request()) })
 }
 
 fn no_such_request() -> Failure {
@@ -361,8 +395,8 @@ impl Routes {
                 Ok(call) => call,
                 Err(failure) => return refuse(failure),
             };
-            let call = match admit(&service, &caller, call).await {
-                Ok(call) => call,
+            let (call, record) = match admit(&service, &caller, call).await {
+                Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
             };
             let place = caller.place().await;
@@ -370,6 +404,7 @@ impl Routes {
                 let asks = caller.clone();
                 let outcome = work_for(&asks, handler(service, caller, call)).await;
                 drop(place);
+                record.write(outcome.as_ref().err()).await;
                 outcome
             };
             answer_with(tokio::spawn(work).await)
@@ -396,8 +431,8 @@ impl Routes {
                 Ok(call) => call,
                 Err(failure) => return refuse(failure),
             };
-            let call = match admit(&service, &caller, call).await {
-                Ok(call) => call,
+            let (call, record) = match admit(&service, &caller, call).await {
+                Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
             };
             let can_cancel = matches!(kind, JobKind::Destroy | JobKind::Rewrite);
@@ -413,6 +448,7 @@ impl Routes {
                     serde_json::to_value(reply)
                         .map_err(|error| Failure::new(FailureKind::Other, error.to_string()))
                 });
+                record.write(outcome.as_ref().err()).await;
                 work.answer(reply);
                 outcome
             });
@@ -452,8 +488,8 @@ impl Routes {
                 Ok(call) => call,
                 Err(failure) => return refuse(failure),
             };
-            let call = match admit(&service, &caller, call).await {
-                Ok(call) => call,
+            let (call, record) = match admit(&service, &caller, call).await {
+                Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
             };
             if !is_switch {
@@ -478,6 +514,7 @@ impl Routes {
                         format!("the connection broke off: {error}"),
                     )),
                 };
+                record.write(outcome.as_ref().err()).await;
                 work.answer(outcome.and_then(|reply| {
                     serde_json::to_value(reply)
                         .map_err(|error| Failure::new(FailureKind::Other, error.to_string()))
@@ -526,12 +563,22 @@ impl Routes {
                 }
             };
             let reader = events.reader(after, wanted);
-            let stream = futures::stream::unfold(reader, move |mut reader| async move {
-                let mut event = reader.next().await?;
+            let reading = (reader, caller);
+            let stream = futures::stream::unfold(reading, move |(mut reader, caller)| async move {
+                // A session may end, or its user may get another role, while the stream goes on.
+                let mut event = loop {
+                    let next = tokio::time::timeout(STILL_CURRENT, reader.next()).await;
+                    if !caller.is_current() {
+                        return None;
+                    }
+                    if let Ok(next) = next {
+                        break next?;
+                    }
+                };
                 if !may_change {
                     event.kind = event.kind.for_looking();
                 }
-                Some((as_sse(&event), reader))
+                Some((as_sse(&event), (reader, caller)))
             });
             Sse::new(stream)
                 .keep_alive(KeepAlive::default())
@@ -577,8 +624,46 @@ fn answer_with<R: Serialize>(done: Result<Result<R, Failure>, JoinError>) -> Res
     }
 }
 
-/// Refuses what a caller may not ask.
+/// The record of a request that changes something ([`crate::web::Audit`]); it is made when it is
+/// known what came of it.
+struct Record {
+    entry: Option<AuditEntry>,
+    audit: Arc<crate::web::Audit>,
+}
+
+impl Record {
+    fn write(self, failure: Option<&Failure>) -> impl Future<Output = ()> + use<> {
+        let kind = failure.map(|failure| failure.kind);
+        async move {
+            if let Some(mut entry) = self.entry {
+                entry.time_s = crate::web::now_s();
+                entry.failure = kind;
+                self.audit.record(entry).await;
+            }
+        }
+    }
+}
+
+/// Refuses what a caller may not ask, which is put on record.
 async fn admit<C: Call>(
+    service: &Arc<Service>,
+    caller: &Caller,
+    call: C,
+) -> Result<(C, Record), Failure> {
+    let record = Record {
+        entry: call.changes().then(|| caller.entry(&call)),
+        audit: Arc::clone(&service.web.audit),
+    };
+    match permit(service, caller, call).await {
+        Ok(call) => Ok((call, record)),
+        Err(failure) => {
+            record.write(Some(&failure)).await;
+            Err(failure)
+        }
+    }
+}
+
+async fn permit<C: Call>(
     service: &Arc<Service>,
     caller: &Caller,
     mut call: C,
@@ -600,7 +685,7 @@ async fn admit<C: Call>(
 }
 
 /// Reads a request.
-async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Failure> {
+pub(crate) async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Failure> {
     let bad = |error: String| {
         let message = format!(
             "the request was not understood ({error}); \
@@ -608,12 +693,13 @@ async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Failure>
         );
         Failure::new(FailureKind::Invalid, message)
     };
-    let body = to_bytes(body, bytes_max).await;
+    let body = tokio::time::timeout(BODY_MAX, to_bytes(body, bytes_max)).await;
+    let body = body.map_err(|_| bad("it does not come to its end".to_owned()))?;
     let body = body.map_err(|error| bad(error.to_string()))?;
     serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))
 }
 
-fn refuse(failure: Failure) -> Response {
+pub(crate) fn refuse(failure: Failure) -> Response {
     let status = StatusCode::from_u16(failure.kind.http_status())
         .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     (status, Json(failure)).into_response()

@@ -8,9 +8,11 @@
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: [`supervisor`]), `pools.json` (what to import at the next
 //! start), `replications.json`, `iscsi-secrets.json` (for CHAP), `alerts*.json` (crate `alerts`),
-//! `smb/` (all that Samba keeps, with its users), `zvol/` (volumes as files), and for `millpond up`
-//! `disks/` and `mnt/` of the default pool. All of it is its user's alone. Where that is root,
-//! others pass through to the socket, to `zvol/` and to `mnt/`, which have modes of their own.
+//! `people.json` (users and API keys), `audit.jsonl` (the record of changes),
+//! `https-certificate.pem` and `https-key.pem`, `smb/` (all that Samba keeps, with its users),
+//! `zvol/` (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All
+//! of it is its user's alone. Where that is root, others pass through to the socket, to `zvol/` and
+//! to `mnt/`, which have modes of their own.
 //!
 //! A crash leaves the pools as a power cut would: each is at its last synced transaction group,
 //! and the next import replays the intent logs.
@@ -28,6 +30,7 @@ mod damage;
 mod default_pool;
 mod destroy;
 mod diff;
+mod disks;
 mod error;
 mod events;
 mod http;
@@ -42,6 +45,7 @@ mod order;
 mod owners;
 mod permissions;
 mod pools;
+mod private;
 mod properties;
 mod receive;
 mod reopen;
@@ -66,6 +70,7 @@ mod upgrade;
 mod usage;
 mod vdevs;
 mod volumes;
+mod web;
 mod zfs;
 mod zpool;
 
@@ -87,6 +92,17 @@ const DESCRIPTORS_MAX: u64 = 1 << 20;
 
 /// How long what still runs may take when everything is exported.
 const LAST_TASKS: Duration = Duration::from_secs(10);
+
+/// Where the API and the console are offered over the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Https {
+    /// Nowhere.
+    Off,
+    /// At this address.
+    At(SocketAddr),
+    /// At this address, or another port where that one is taken.
+    Near(SocketAddr),
+}
 
 /// What the daemon is told at its start.
 #[derive(Clone, Debug)]
@@ -112,6 +128,10 @@ pub struct Options {
     pub nfs_insecure: bool,
     /// Where SMB listens, while something is shared by it.
     pub smb: SmbListen,
+    /// Where the API and the console are offered over the network.
+    pub https: Https,
+    /// Files of the certificate and of its key, in PEM; one of the server's own where not given.
+    pub certificate: Option<(PathBuf, PathBuf)>,
     /// Most memory for the cache in bytes; a quarter of the machine's where not given.
     pub cache_bytes: Option<u64>,
 }
@@ -222,10 +242,10 @@ async fn serve(
         service.smb.settle().await;
     }
     let (listening, secret) = match brought_up {
-        Ok(secret) => (http::listen(Arc::clone(&service), given).await, secret),
+        Ok(secret) => (listen(&service, &options, given).await, secret),
         Err(error) => (Err(error), None),
     };
-    if let Ok(listening) = &listening {
+    if let Ok((listening, _)) = &listening {
         supervisor::is_ready();
         tokio::spawn(supervisor::feed_watchdog(listening.path().to_owned()));
         if default_pool.is_some() {
@@ -244,8 +264,30 @@ async fn serve(
         () = service.shut_down() => {}
         _ = tokio::signal::ctrl_c() => {}
     }
-    listening?.stop().await;
+    let (listening, web) = listening?;
+    if let Some(web) = web {
+        web.stop().await;
+    }
+    listening.stop().await;
     Ok(())
+}
+
+/// Listens on the API's socket and over the network.
+async fn listen(
+    service: &Arc<Service>,
+    options: &Options,
+    given: Option<UnixListener>,
+) -> Result<(http::Listening, Option<web::Listening>), DaemonError> {
+    let web = match web::listen(service, options).await {
+        // Nobody has asked for it, so the pools are served without it.
+        Err(error) if matches!(options.https, Https::Near(_)) && options.certificate.is_none() => {
+            tracing::warn!("{error}");
+            None
+        }
+        web => web?,
+    };
+    let listening = http::listen(Arc::clone(service), given).await?;
+    Ok((listening, web))
 }
 
 /// Gives memory back that was kept for reuse and is not needed any more.

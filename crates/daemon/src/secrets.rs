@@ -1,22 +1,17 @@
 //! The secrets that iSCSI initiators and targets prove who they are with (CHAP, RFC 7143 section
 //! 12.1.3), by name.
 //!
-//! They lie in `iscsi-secrets.json` of the state directory, which only its owner reads. The file is
-//! replaced whole (written beside, synced, renamed), so a crash leaves the old secrets or the new
-//! ones. One that others may read is made private again when the server starts, and the log says
-//! so; one that belongs to somebody else, or that cannot be understood, is left alone: there are no
-//! secrets then, what needs one is not shared, and none can be set.
+//! They lie in `iscsi-secrets.json` of the state directory, which only its owner reads
+//! ([`crate::private`]). Where the file is not used there are no secrets: what needs one is not
+//! shared, and none can be set.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use api::{Failure, FailureKind, Secret};
 use device::Random;
 use parking_lot::Mutex;
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 /// Shortest secret in characters: RFC 7143 section 9.2.1 asks for 96 bits.
@@ -215,66 +210,19 @@ fn check_secret(secret: &str) -> Result<(), String> {
 
 /// Reads the file; nothing where there is none.
 fn read(path: &Path) -> Result<ByName, String> {
-    let shown = path.display();
-    let failed = |error: io::Error| {
-        format!("the iSCSI secrets in {shown} cannot be read: {error}; mend or remove the file")
-    };
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(path);
-    let mut file = match opened {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ByName::new()),
-        Err(error) => return Err(failed(error)),
-    };
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err(format!(
-            "the iSCSI secrets in {shown} belong to somebody else (user {}), who can read and \
-             change them; they are not used: remove the file, or take it over and change the \
-             secrets",
-            metadata.uid()
-        ));
-    }
-    if metadata.mode() & 0o077 != 0 {
-        let made = file.set_permissions(Permissions::from_mode(0o600));
-        made.map_err(failed)?;
-        tracing::warn!(
-            "others could read the iSCSI secrets in {shown}; now only its owner can; change the \
-             secrets with 'millpond iscsi secret set'"
-        );
-    }
-    let mut text = Vec::new();
-    file.read_to_end(&mut text).map_err(failed)?;
-    serde_json::from_slice(&text).map_err(|error| failed(error.into()))
+    Ok(crate::private::read_json(path, "iSCSI secrets")?.unwrap_or_default())
 }
 
 /// Replaces the file.
 fn write(path: &Path, by_name: &ByName) -> io::Result<()> {
-    let beside = path.with_extension("json.new");
-    // One that a crash left may be anybody's to read.
-    match std::fs::remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&beside)?;
-    serde_json::to_writer_pretty(&mut file, by_name)?;
-    file.write_all(b"\n")?;
-    file.sync_all()?;
-    std::fs::rename(&beside, path)?;
-    match path.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
-    }
+    crate::private::write_json(path, by_name)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
     use super::*;
 
     fn credentials(user: &str, secret: &str) -> Credentials {

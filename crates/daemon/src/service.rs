@@ -35,6 +35,7 @@ use crate::shares::Withheld;
 use crate::smb::Smb;
 use crate::state::{CachedPool, State};
 use crate::volumes::Volumes;
+use crate::web::Web;
 use crate::{DaemonError, Options};
 
 /// How much memory iSCSI sessions may have together at least, and at most; between these it is a
@@ -68,6 +69,7 @@ pub(crate) struct Service {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) pools: Pools,
     pub(crate) replications: Replications,
+    pub(crate) web: Arc<Web>,
     state: Arc<State>,
     stop: Notify,
     /// Whether all is left: what [`Service::shut_down`] does is done.
@@ -113,6 +115,7 @@ impl Service {
         Ok(Arc::new(Self {
             jobs: Jobs::new(Arc::clone(&events)),
             events,
+            web: Web::new(state.directory(), Arc::clone(&world.random), &host.hostname),
             world,
             alerts: Alerts::load(state.directory().to_owned(), &host.hostname),
             smb: Smb::new(state.directory(), &host.hostname, options.smb),

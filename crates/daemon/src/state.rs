@@ -58,8 +58,13 @@ const MODE_OF_ROOTS: u32 = 0o711;
 const MODE_OF_USERS: u32 = 0o700;
 /// Files in it, and directories with what they hold, that were made when every file was for all to
 /// read.
-const PRIVATE: [&str; 8] = [
+const PRIVATE: [&str; 13] = [
+    "audit.jsonl",
     "daemon.log",
+    "https-certificate.pem",
+    "https-key.pem",
+    "iscsi-secrets.json",
+    "people.json",
     "millpond.lock",
     "pools.json",
     "pools.json.new",

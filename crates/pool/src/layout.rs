@@ -11,6 +11,7 @@ use device::{Random, World};
 use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvList, NvValue, Txg};
 use vdev::Draid;
 
+use crate::discover::DeviceLabel;
 use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config};
 
 /// Least size of a device (`SPA_MINDEVSIZE`), in bytes.
@@ -420,6 +421,33 @@ fn least_bytes(layout: &VdevLayout) -> u64 {
     size_bytes
 }
 
+/// What a device is used for, by its label, and else by what other software has there.
+async fn used_for(
+    world: &World,
+    path: &str,
+    label: Option<&DeviceLabel>,
+) -> Result<Option<DeviceUse>, PoolError> {
+    if let Some(device_use) = label.and_then(|label| in_use(&label.config)) {
+        return Ok(Some(device_use));
+    }
+    let foreign = world.opener.foreign(path).await?;
+    Ok(foreign.map(|foreign| DeviceUse::Other {
+        what: foreign.to_string(),
+    }))
+}
+
+/// What the disk or file at `path` is used for, so that nothing is lost by giving it to a pool;
+/// `None` where a pool would take it as it is. Whether it is a spare or cache device of an imported
+/// pool, or mounted, is the caller's to know.
+///
+/// # Errors
+/// It cannot be opened, or what is on it cannot be found out.
+pub async fn device_use(world: &World, path: &str) -> Result<Option<DeviceUse>, PoolError> {
+    let device = vdev::open_patiently(world, path, true).await?;
+    let label = crate::discover::read_label(&device, path).await;
+    used_for(world, path, label.as_ref()).await
+}
+
 /// Opens and examines the devices of new vdevs: pools on them are spared, and what other software
 /// has there (`check_device`, cmd/zpool/os/linux/zpool_vdev_os.c); with `force`, nothing is.
 pub(crate) async fn examine(
@@ -447,21 +475,10 @@ pub(crate) async fn examine(
             });
         }
         let label = crate::discover::read_label(&device, &leaf.path).await;
-        if !force
-            && let Some(label) = &label
-            && let Some(device_use) = in_use(&label.config)
-        {
+        if !force && let Some(device_use) = used_for(world, &leaf.path, label.as_ref()).await? {
             return Err(PoolError::DeviceInUse {
                 path: leaf.path.clone(),
                 device_use,
-            });
-        }
-        if !force && let Some(foreign) = world.opener.foreign(&leaf.path).await? {
-            return Err(PoolError::DeviceInUse {
-                path: leaf.path.clone(),
-                device_use: DeviceUse::Other {
-                    what: foreign.to_string(),
-                },
             });
         }
         facts.push(LeafFacts {

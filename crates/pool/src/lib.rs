@@ -102,6 +102,7 @@ pub use features::{
     SupportedFeature, is_default_feature, is_left_out_of_upgrades, supported_features,
 };
 pub use history::{HistoryRecord, HistoryWhat};
+pub use layout::device_use;
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};

@@ -83,6 +83,8 @@ pub struct Server {
     pub iscsi_host: &'static str,
     /// Where NFS listens.
     pub nfs_host: &'static str,
+    /// What the server is told of the console: nothing listens for it unless a test wants that.
+    pub https: Option<&'static str>,
     /// Who the server says its host is (`ZFS_HOSTID`).
     pub hostid: Option<&'static str>,
     /// What else is in its environment.
@@ -110,6 +112,7 @@ impl Server {
             nfs_port,
             iscsi_host: "127.0.0.1",
             nfs_host: "127.0.0.1",
+            https: Some("--https=off"),
             hostid: None,
             environment: Vec::new(),
         }
@@ -134,6 +137,7 @@ impl Server {
             .args(words)
             .arg(format!("--iscsi={}:{}", self.iscsi_host, self.iscsi_port))
             .arg(format!("--nfs={}:{}", self.nfs_host, self.nfs_port))
+            .args(self.https)
             .env("MILLPOND_STATE", self.state())
             .envs(self.hostid.map(|hostid| ("ZFS_HOSTID", hostid)))
             .envs(self.environment.clone())

@@ -6,6 +6,7 @@
 mod activity;
 mod alerts;
 mod bookmarks;
+mod browser;
 mod busy;
 mod checkpoint;
 mod classes;

@@ -32,6 +32,8 @@ impl Server {
             nfs_insecure: false,
             nfs_portmapper: false,
             smb: crate::SmbListen::Off,
+            https: crate::Https::Off,
+            certificate: None,
             cache_bytes: Some(64 << 20),
         };
         let state = State::open(&options.state).unwrap();

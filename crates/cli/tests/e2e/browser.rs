@@ -1,0 +1,84 @@
+//! Goal: the browser console does what it should, in the system's Chromium against a real server,
+//! and its sources are in order. Method: `console/tests` and `npm test`, whose output is shown when
+//! they fail.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::harness::{Server, can_mount, finds, need, text_of};
+
+/// Size of a disk, which `console/tests` knows too.
+const DISK_BYTES: u64 = 512 << 20;
+
+fn console() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../console")
+}
+
+/// Whether what is needed to check the console is there.
+fn has_tools() -> bool {
+    let packages = console().join("node_modules/@playwright/test");
+    need(
+        "npm with the console's packages (scripts/console test)",
+        finds("npm") && packages.is_dir(),
+    )
+}
+
+fn npm(words: &[&str], environment: &[(&str, &str)]) -> Output {
+    Command::new("npm")
+        .args(words)
+        .current_dir(console())
+        .envs(environment.iter().copied())
+        .env("NO_COLOR", "1")
+        .output()
+        .expect("npm starts")
+}
+
+#[test]
+fn sources_of_the_console_pass_their_tests() {
+    if !has_tools() {
+        return;
+    }
+    let output = npm(&["test"], &[]);
+    assert!(output.status.success(), "{}", text_of(&output));
+}
+
+#[test]
+fn people_use_the_console_in_a_browser() {
+    let is_built = console().join("dist/index.html").is_file();
+    if !can_mount()
+        || !has_tools()
+        || !need("chromium", finds("chromium"))
+        || !need("nfs-cat (package libnfs-utils)", finds("nfs-cat"))
+        || !need("the console in the binary (scripts/console)", is_built)
+    {
+        return;
+    }
+    let mut server = Server::prepare();
+    server.https = None;
+    server.launch(&["up", "--size", "1G"]);
+    server.wait_until("up says what runs", || server.log().contains("stop:"));
+    let link = server.ok("console");
+    let (url, token) = link.trim().split_once("#setup=").expect("no user yet");
+
+    let files = server.disks(5, DISK_BYTES);
+    let disks = server.attach(&files);
+    let pool = format!("console{}", std::process::id());
+    let chromium = ["/usr/bin/chromium", "/usr/local/bin/chromium"];
+    let chromium = chromium.into_iter().find(|path| Path::new(path).exists());
+    let output = npm(
+        &["run", "browser"],
+        &[
+            ("MILLPOND_URL", url),
+            ("MILLPOND_TOKEN", token),
+            ("MILLPOND_DISKS", &disks.join(",")),
+            ("MILLPOND_NFS_PORT", &server.nfs_port.to_string()),
+            ("MILLPOND_POOL", &pool),
+            ("MILLPOND_RESULTS", &server.text("results")),
+            ("MILLPOND_CHROMIUM", chromium.unwrap_or("chromium")),
+        ],
+    );
+    let log = server.log();
+    server.command(&["zpool", "export", "-f", &pool]);
+    let _ = std::fs::remove_dir(Path::new("/").join(&pool));
+    assert!(output.status.success(), "{}\n{log}", text_of(&output));
+}

@@ -1,0 +1,399 @@
+//! The API and the console over the network: HTTPS, for who has a session or a key.
+//!
+//! What is answered is what the socket answers ([`crate::http`]); this is the gate before it. A
+//! request comes from a page of ours or from a program, not from a page of somebody else's
+//! ([`gate`]); it has a session ([`sessions`]) or an API key ([`people`]), and their role has to
+//! suffice ([`api::Call::ROLE`]). Whoever has neither may log in ([`login`]) and get the console's
+//! files, and nothing else.
+//!
+//! Nobody is trusted before that, so each connection has bounds: how many there are, and of one
+//! address, how long it takes to begin, to say what it wants and to take what it is answered
+//! ([`patience`]).
+
+mod audit;
+mod files;
+mod gate;
+mod limits;
+mod login;
+mod patience;
+mod people;
+mod sessions;
+mod tls;
+mod tokens;
+mod totp;
+mod users;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use api::{AuditVia, ConsoleLinkReply, Role, Secret};
+use axum::Router;
+use device::Random;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+pub(crate) use audit::{Audit, about};
+pub(crate) use people::now_s;
+
+use crate::service::Service;
+use crate::{DaemonError, Https, Options};
+use limits::Limits;
+use patience::Patient;
+use people::People;
+use sessions::Sessions;
+use tokens::Hash;
+
+/// Connections of all together.
+const CONNECTIONS_MAX: usize = 1024;
+/// Connections of one address.
+const ADDRESS_CONNECTIONS_MAX: usize = 64;
+/// Requests of one user, or one key, that are worked at; others wait.
+const REQUESTS_MAX: usize = 32;
+/// How long it may take until a connection is encrypted.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How long it may take until it is known what is asked for.
+const HEADERS_MAX: Duration = Duration::from_secs(20);
+/// Most bytes of a request's headers.
+const HEADERS_BYTES_MAX: usize = 64 << 10;
+/// How long connections have for their last answers when the server leaves.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+/// How many ports are tried where the usual one is taken.
+const PORTS_TRIED: u16 = 100;
+
+/// Who may use the server over the network, and what they did.
+pub(crate) struct Web {
+    people: People,
+    sessions: Sessions,
+    limits: Limits,
+    pub(crate) audit: Arc<Audit>,
+    random: Arc<dyn Random>,
+    hostname: String,
+    /// What makes the first user, while there is none.
+    setup: Mutex<Option<String>>,
+    /// Where the console is.
+    listening: Mutex<Option<SocketAddr>>,
+    /// Requests of a user or key that are worked at.
+    requests: Mutex<HashMap<String, Weak<Semaphore>>>,
+}
+
+/// How a user has shown who they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Session(Hash),
+    Key(String),
+}
+
+/// Somebody at the other end of a connection over the network, who has shown who they are.
+pub(crate) struct Remote {
+    pub(crate) user: String,
+    pub(crate) role: Role,
+    pub(crate) address: IpAddr,
+    by: By,
+    requests: Arc<Semaphore>,
+    web: Arc<Web>,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = out.debug_struct("Remote");
+        let out = out.field("user", &self.user).field("role", &self.role);
+        out.field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Remote {
+    /// Whether they still may do what they might when they asked.
+    pub(crate) fn is_current(&self) -> bool {
+        let role = match &self.by {
+            By::Session(key) if !self.web.sessions.goes_on(key) => None,
+            By::Session(_) => self.web.people.role_of(&self.user),
+            By::Key(id) => self.web.people.role_of_key(id),
+        };
+        role == Some(self.role)
+    }
+
+    /// How they came.
+    pub(crate) fn via(&self) -> AuditVia {
+        match self.by {
+            By::Session(_) => AuditVia::Session,
+            By::Key(_) => AuditVia::Key,
+        }
+    }
+
+    /// Waits until a request may be worked at.
+    pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.requests).acquire_owned().await.ok()
+    }
+}
+
+impl Web {
+    /// Reads what the state directory has.
+    pub(crate) fn new(directory: &Path, random: Arc<dyn Random>, hostname: &str) -> Arc<Self> {
+        Arc::new(Self {
+            people: People::load(directory, Arc::clone(&random)),
+            sessions: Sessions::new(Arc::clone(&random)),
+            limits: Limits::default(),
+            audit: Arc::new(Audit::new(directory)),
+            random,
+            hostname: hostname.to_owned(),
+            setup: Mutex::new(None),
+            listening: Mutex::new(None),
+            requests: Mutex::default(),
+        })
+    }
+
+    /// Somebody who has shown who they are.
+    fn remote(self: &Arc<Self>, user: String, role: Role, address: IpAddr, by: By) -> Remote {
+        let whose = match &by {
+            By::Session(_) => format!("user {user}"),
+            By::Key(id) => format!("key {id}"),
+        };
+        let mut all = self.requests.lock();
+        let requests = all.get(&whose).and_then(Weak::upgrade).unwrap_or_else(|| {
+            all.retain(|_, requests| requests.strong_count() > 0);
+            let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
+            all.insert(whose, Arc::downgrade(&requests));
+            requests
+        });
+        Remote {
+            user,
+            role,
+            address,
+            by,
+            requests,
+            web: Arc::clone(self),
+        }
+    }
+
+    /// What makes the first user, while there is none: the same until it was used.
+    fn setup_token(&self) -> Option<String> {
+        let mut setup = self.setup.lock();
+        if !self.people.is_empty() {
+            *setup = None;
+            return None;
+        }
+        let token = setup.get_or_insert_with(|| tokens::token(&*self.random));
+        Some(token.clone())
+    }
+
+    /// Where the console is.
+    pub(crate) fn link(&self) -> ConsoleLinkReply {
+        let listening = *self.listening.lock();
+        ConsoleLinkReply {
+            url: listening.map(|address| {
+                let port = address.port();
+                match address.ip() {
+                    ip if ip.is_unspecified() => format!("https://{}:{port}/", self.hostname),
+                    _ => format!("https://{address}/"),
+                }
+            }),
+            setup_token: listening.and_then(|_| self.setup_token()).map(Secret),
+        }
+    }
+}
+
+/// The listener, while the server runs.
+pub(crate) struct Listening {
+    task: JoinHandle<()>,
+    follows: JoinHandle<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl Listening {
+    /// Takes no more connections, and sends the answers that are due.
+    pub(crate) async fn stop(self) {
+        self.follows.abort();
+        self.stop.send_replace(true);
+        let all_gone = async {
+            let _ = self.task.await;
+            self.stop.closed().await;
+        };
+        if tokio::time::timeout(LAST_ANSWERS, all_gone).await.is_err() {
+            tracing::debug!("connections are left that did not end");
+        }
+    }
+}
+
+/// Listens, at this address or near it.
+async fn bind(https: Https) -> Result<Option<TcpListener>, DaemonError> {
+    let (first, others) = match https {
+        Https::Off => return Ok(None),
+        Https::At(address) => (address, 0),
+        Https::Near(address) => (address, PORTS_TRIED),
+    };
+    let failed = |source| DaemonError::Https {
+        address: first,
+        source,
+    };
+    let mut ports = (0..=others).map(|more| first.port().saturating_add(more));
+    loop {
+        let Some(port) = ports.next() else {
+            // Any other one will do: whoever asks is told.
+            let address = SocketAddr::new(first.ip(), 0);
+            return TcpListener::bind(address).await.map(Some).map_err(failed);
+        };
+        match TcpListener::bind(SocketAddr::new(first.ip(), port)).await {
+            Ok(listener) => return Ok(Some(listener)),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && others > 0 => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}
+
+/// Starts to serve over the network, if that is wanted.
+///
+/// # Errors
+/// [`DaemonError::Https`], [`DaemonError::Certificate`].
+pub(crate) async fn listen(
+    service: &Arc<Service>,
+    options: &Options,
+) -> Result<Option<Listening>, DaemonError> {
+    let Some(listener) = bind(options.https).await? else {
+        return Ok(None);
+    };
+    let web = Arc::clone(&service.web);
+    let address = listener.local_addr().map_err(|source| DaemonError::Https {
+        address: SocketAddr::from(([0; 4], 0)),
+        source,
+    })?;
+    let directory = service.state().directory().to_owned();
+    let given: Option<(PathBuf, PathBuf)> = options.certificate.clone();
+    let hostname = web.hostname.clone();
+    let loaded = tokio::task::spawn_blocking(move || {
+        tls::Certificate::load(&directory, given.as_ref(), &hostname, address.ip())
+    });
+    let loaded = loaded.await.unwrap_or_else(|error| Err(error.to_string()));
+    let failed = |why| DaemonError::Certificate { why };
+    let certificate = loaded.map_err(failed)?;
+    let follows = tokio::spawn(Arc::clone(&certificate).follow());
+    let configuration = tls::configuration(certificate).map_err(failed)?;
+    let acceptor = TlsAcceptor::from(Arc::new(configuration));
+    let router = crate::http::network_router(service, login::routes(service));
+    *web.listening.lock() = Some(address);
+    let (stop, stopped) = watch::channel(false);
+    let task = tokio::spawn(serve(listener, acceptor, router, web, stopped));
+    Ok(Some(Listening {
+        task,
+        follows,
+        stop,
+    }))
+}
+
+/// Connections of all, and of each address.
+struct Connections {
+    of_all: Arc<Semaphore>,
+    of_address: HashMap<IpAddr, Weak<Semaphore>>,
+}
+
+impl Connections {
+    fn one_more(&mut self, address: IpAddr) -> Option<[OwnedSemaphorePermit; 2]> {
+        let place = limits::place(address);
+        let of_address = match self.of_address.get(&place).and_then(Weak::upgrade) {
+            Some(of_address) => of_address,
+            None => {
+                self.of_address.retain(|_, one| one.strong_count() > 0);
+                let of_address = Arc::new(Semaphore::new(ADDRESS_CONNECTIONS_MAX));
+                self.of_address.insert(place, Arc::downgrade(&of_address));
+                of_address
+            }
+        };
+        let of_address = of_address.try_acquire_owned().ok()?;
+        let of_all = Arc::clone(&self.of_all).try_acquire_owned().ok()?;
+        Some([of_all, of_address])
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    router: Router,
+    web: Arc<Web>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let mut connections = Connections {
+        of_all: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+        of_address: HashMap::new(),
+    };
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopped.wait_for(|stopped| *stopped) => return,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Most likely there are no descriptors left; connections that end give some back.
+                tracing::warn!("no connection is taken: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Some(places) = connections.one_more(address.ip()) else {
+            tracing::debug!(%address, "there are too many connections; one is closed");
+            continue;
+        };
+        let (acceptor, router) = (acceptor.clone(), router.clone());
+        let (web, stopped) = (Arc::clone(&web), stopped.clone());
+        tokio::spawn(async move {
+            let _places = places;
+            attend(stream, address, &acceptor, router, web, stopped).await;
+        });
+    }
+}
+
+/// Serves one connection to its end.
+async fn attend(
+    stream: TcpStream,
+    address: SocketAddr,
+    acceptor: &TlsAcceptor,
+    router: Router,
+    web: Arc<Web>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let _ = stream.set_nodelay(true);
+    let encrypted = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await;
+    let stream = match encrypted {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%address, %error, "no connection by TLS"),
+        Err(_) => return tracing::debug!(%address, "a connection does not begin; it is closed"),
+    };
+    let service = hyper::service::service_fn(move |request| {
+        let (web, router) = (Arc::clone(&web), router.clone());
+        async move {
+            let answer = gate::answer(web, router, address.ip(), request).await;
+            Ok::<_, std::convert::Infallible>(answer)
+        }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_MAX)
+        .max_buf_size(HEADERS_BYTES_MAX)
+        .serve_connection(TokioIo::new(Patient::new(stream)), service)
+        .with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    let leaving = async { drop(stopped.wait_for(|stopped| *stopped).await) };
+    let served = tokio::select! {
+        served = connection.as_mut() => Some(served),
+        () = leaving => None,
+    };
+    let served = match served {
+        Some(served) => served,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%address, %error, "a connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests;

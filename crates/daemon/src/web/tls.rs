@@ -1,0 +1,268 @@
+//! The server's certificate: one that it makes and signs itself, or one that somebody has given,
+//! taken up anew when its files change.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::RwLock;
+use rcgen::{CertificateParams, DnType, KeyPair};
+use rustls::ServerConfig;
+use rustls::crypto::ring::{default_provider, sign::any_supported_type};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+/// How long a certificate of our own is good; browsers take none that is longer.
+const OWN_VALID: Duration = Duration::from_secs(825 * 24 * 3600);
+/// Age at which another one is made.
+const OWN_AGE_MAX: Duration = Duration::from_secs(730 * 24 * 3600);
+/// How often files are looked at.
+const LOOKS: Duration = Duration::from_secs(10);
+
+/// Where the certificate is.
+#[derive(Clone, Debug)]
+struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    /// It is ours to make.
+    is_own: bool,
+}
+
+/// The certificate that connections are answered with.
+#[derive(Debug)]
+pub(super) struct Certificate {
+    files: Files,
+    names: Vec<String>,
+    current: RwLock<Arc<CertifiedKey>>,
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.current.read()))
+    }
+}
+
+/// When files were changed last, and their sizes.
+type Stamp = [Option<(SystemTime, u64)>; 2];
+
+impl Files {
+    fn stamp(&self) -> Stamp {
+        [&self.certificate, &self.key].map(|path| {
+            let found = path.metadata().ok()?;
+            Some((found.modified().ok()?, found.len()))
+        })
+    }
+
+    /// Whether one of our own has to be made.
+    fn is_due(&self) -> bool {
+        let [certificate, key] = self.stamp();
+        let is_old = |(changed, _): (SystemTime, u64)| {
+            let age = SystemTime::now().duration_since(changed);
+            age.is_ok_and(|age| age > OWN_AGE_MAX)
+        };
+        self.is_own && (key.is_none() || certificate.is_none_or(is_old))
+    }
+
+    /// Makes one of our own for these names and addresses.
+    fn make(&self, names: &[String]) -> Result<(), String> {
+        let failed = |error: rcgen::Error| format!("a certificate cannot be made: {error}");
+        let key = KeyPair::generate().map_err(failed)?;
+        let mut parameters = CertificateParams::new(names).map_err(failed)?;
+        let name = format!("Millpond on {}", names.first().map_or("", String::as_str));
+        parameters.distinguished_name.push(DnType::CommonName, name);
+        let now = SystemTime::now();
+        // A browser's clock may be behind.
+        parameters.not_before = (now - Duration::from_secs(24 * 3600)).into();
+        parameters.not_after = (now + OWN_VALID).into();
+        let certificate = parameters.self_signed(&key).map_err(failed)?;
+        let write = |path: &Path, text: String| {
+            let written = crate::private::write(path, text.as_bytes());
+            written.map_err(|error| format!("{} cannot be written: {error}", path.display()))
+        };
+        // The key first: a crash in between leaves no certificate that has another key, as the
+        // one before is taken away.
+        let _ = std::fs::remove_file(&self.certificate);
+        write(&self.key, key.serialize_pem())?;
+        write(&self.certificate, certificate.pem())
+    }
+
+    fn load(&self) -> Result<CertifiedKey, String> {
+        let failed = |path: &Path, why: &dyn std::fmt::Display| {
+            format!("the certificate in {} is not used: {why}", path.display())
+        };
+        let chain: Result<Vec<CertificateDer<'static>>, _> =
+            CertificateDer::pem_file_iter(&self.certificate).and_then(Iterator::collect);
+        let chain = chain.map_err(|error| failed(&self.certificate, &error))?;
+        if chain.is_empty() {
+            return Err(failed(&self.certificate, &"it has none in PEM"));
+        }
+        let key = PrivateKeyDer::from_pem_file(&self.key);
+        let key = key.map_err(|error| failed(&self.key, &error))?;
+        let key = any_supported_type(&key).map_err(|error| failed(&self.key, &error))?;
+        let certified = CertifiedKey::new(chain, key);
+        match certified.keys_match() {
+            Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
+                Ok(certified)
+            }
+            Err(error) => Err(failed(&self.certificate, &error)),
+        }
+    }
+}
+
+impl Certificate {
+    /// Loads what was given, or one of our own from the state directory, made where it is missing
+    /// or old.
+    ///
+    /// # Errors
+    /// Why it is not used, and what to do.
+    pub(super) fn load(
+        directory: &Path,
+        given: Option<&(PathBuf, PathBuf)>,
+        hostname: &str,
+        address: IpAddr,
+    ) -> Result<Arc<Self>, String> {
+        let files = match given {
+            Some((certificate, key)) => Files {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                is_own: false,
+            },
+            None => Files {
+                certificate: directory.join("https-certificate.pem"),
+                key: directory.join("https-key.pem"),
+                is_own: true,
+            },
+        };
+        let mut names = Vec::new();
+        // One that no certificate can have is left out.
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+        if !hostname.is_empty() && hostname.chars().all(is_name) {
+            names.push(hostname.to_owned());
+        }
+        names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+        if !address.is_unspecified() && !address.is_loopback() {
+            names.push(address.to_string());
+        }
+        let mut current = match files.is_due() {
+            true => Err(String::new()),
+            false => files.load(),
+        };
+        if files.is_own && current.is_err() {
+            files.make(&names)?;
+            current = files.load();
+        }
+        let current = RwLock::new(Arc::new(current?));
+        Ok(Arc::new(Self {
+            files,
+            names,
+            current,
+        }))
+    }
+
+    /// Takes up what changes, for ever.
+    pub(super) async fn follow(self: Arc<Self>) {
+        let mut before = self.files.stamp();
+        loop {
+            tokio::time::sleep(LOOKS).await;
+            let this = Arc::clone(&self);
+            let looked = tokio::task::spawn_blocking(move || this.look(before)).await;
+            before = looked.unwrap_or(before);
+        }
+    }
+
+    fn look(&self, before: Stamp) -> Stamp {
+        if self.files.is_due()
+            && let Err(problem) = self.files.make(&self.names)
+        {
+            tracing::error!("{problem}");
+        }
+        let now = self.files.stamp();
+        if now == before {
+            return before;
+        }
+        match self.files.load() {
+            Ok(certified) => {
+                *self.current.write() = Arc::new(certified);
+                tracing::info!("the certificate was taken up anew");
+            }
+            // Perhaps only one of the two files is there yet.
+            Err(problem) => tracing::warn!("{problem}; the one before is used"),
+        }
+        now
+    }
+}
+
+/// How connections are encrypted: TLS 1.2 and 1.3, HTTP/1.1.
+pub(super) fn configuration(certificate: Arc<Certificate>) -> Result<ServerConfig, String> {
+    let provider = Arc::new(default_provider());
+    let builder =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| error.to_string())?;
+    let mut configuration = builder
+        .with_no_client_auth()
+        .with_cert_resolver(certificate);
+    configuration.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(configuration)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn own(directory: &Path) -> Arc<Certificate> {
+        let address = [192, 0, 2, 1].into();
+        Certificate::load(directory, None, "host", address).unwrap()
+    }
+
+    #[test]
+    fn one_of_our_own_is_made_once_and_is_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = own(directory.path());
+        let chain = first.current.read().cert.clone();
+        for file in ["https-certificate.pem", "https-key.pem"] {
+            let found = directory.path().join(file).metadata().unwrap();
+            assert_eq!(found.permissions().mode() & 0o777, 0o600, "{file}");
+        }
+        assert_eq!(own(directory.path()).current.read().cert, chain);
+        // One that was damaged, or lost its key, is made anew.
+        std::fs::remove_file(directory.path().join("https-key.pem")).unwrap();
+        let other = own(directory.path()).current.read().cert.clone();
+        assert_ne!(other, chain);
+        std::fs::write(directory.path().join("https-certificate.pem"), "").unwrap();
+        assert_ne!(own(directory.path()).current.read().cert, other);
+    }
+
+    #[test]
+    fn another_one_is_taken_up_and_a_wrong_one_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        let (made, new) = (own(directory.path()), own(other.path()));
+        let given = |directory: &Path| {
+            let file = |name: &str| directory.join(name);
+            (file("https-certificate.pem"), file("https-key.pem"))
+        };
+        let (certificate, key) = given(directory.path());
+        let load = |pair: &(PathBuf, PathBuf)| {
+            Certificate::load(directory.path(), Some(pair), "host", [127, 0, 0, 1].into())
+        };
+        let followed = load(&(certificate.clone(), key.clone())).unwrap();
+        assert_eq!(followed.current.read().cert, made.current.read().cert);
+        let stamp = followed.files.stamp();
+        let (new_certificate, new_key) = given(other.path());
+        // Half of it is not used.
+        std::fs::write(&certificate, std::fs::read(&new_certificate).unwrap()).unwrap();
+        let stamp = followed.look(stamp);
+        assert_eq!(followed.current.read().cert, made.current.read().cert);
+        assert!(load(&(certificate.clone(), key.clone())).is_err());
+        std::fs::write(&key, std::fs::read(&new_key).unwrap()).unwrap();
+        followed.look(stamp);
+        assert_eq!(followed.current.read().cert, new.current.read().cert);
+        let missing = load(&(certificate, directory.path().join("none"))).unwrap_err();
+        assert!(missing.contains("none"), "{missing}");
+    }
+}
