@@ -26,13 +26,13 @@ enum Command {
     /// Show who is told, and of what
     Settings,
     /// Change who is told, and of what; what is not given stays
-    Set(Set),
+    Set(Box<Set>),
     /// Send a message to see whether it arrives
     Test,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Tls {
+enum Encryption {
     Auto,
     Tls,
     Starttls,
@@ -46,7 +46,7 @@ struct Set {
     smtp: Option<String>,
     /// How the connection to it is encrypted
     #[arg(long)]
-    tls: Option<Tls>,
+    tls: Option<Encryption>,
     /// User to log in as; the password is asked for, or read from standard input
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
@@ -106,10 +106,10 @@ impl Set {
         }
         if let Some(tls) = self.tls {
             settings.smtp_tls = match tls {
-                Tls::Auto => MailTls::Auto,
-                Tls::Tls => MailTls::Tls,
-                Tls::Starttls => MailTls::Starttls,
-                Tls::None => MailTls::None,
+                Encryption::Auto => MailTls::Auto,
+                Encryption::Tls => MailTls::Tls,
+                Encryption::Starttls => MailTls::Starttls,
+                Encryption::None => MailTls::None,
             };
         }
         if let Some(user) = &self.user {

@@ -614,9 +614,11 @@ mod tests {
                 .make_key("x", Role::Viewer, Some(now_s()), None)
                 .is_err()
         );
-        let soon = Some(now_s() + 1);
-        let (id, key) = people.make_key("x", Role::Viewer, soon, None).unwrap();
-        while now_s() < soon.unwrap() {
+        let soon = now_s() + 1;
+        let (id, key) = people
+            .make_key("x", Role::Viewer, Some(soon), None)
+            .unwrap();
+        while now_s() < soon {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
         assert!(people.key(&key.0).is_none() && people.role_of_key(&id).is_none());
