@@ -85,14 +85,7 @@ mkdir -p "$work/raw" "$work/disks"
 truncate -s 8G "$work/disks/millpond" "$work/disks/zfsfuse"
 start_millpond
 "$millpond" zpool create -o ashift=12 -O compression=off -m "$work/mp" bench "$work/disks/millpond"
-# Its libraries are for its own programs only.
-old() { LD_LIBRARY_PATH=$(dirname "$(find "$zfs_fuse" -name libfuse.so.2 | head -n 1)") exec "$@"; }
-(cd / && old "$zfs_fuse/sbin/zfs-fuse" --no-daemon >"$work/zfs-fuse.log" 2>&1) &
-pids+=($!)
-sleep 2
-zpool_old() { (old "$zfs_fuse/sbin/zpool" "$@"); }
-# A name of this run's own: zfs-fuse remembers the pools of a run that was stopped.
-old_pool=zfbench$$
+start_zfs_fuse
 zpool_old create -m "$work/zf" -O compression=off $old_pool "$work/disks/zfsfuse"
 declare -A dirs=([raw]=$work/raw [millpond]=$work/mp [zfsfuse]=$work/zf)
 

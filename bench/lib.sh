@@ -27,3 +27,15 @@ start_millpond() {
 
 # ratio A B: A/B with two digits, or '-'.
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (b + 0 > 0) printf "%.2f", a / b; else printf "-" }'; }
+
+# zfs-fuse's libraries are for its own programs only.
+old() { LD_LIBRARY_PATH=$(dirname "$(find "$zfs_fuse" -name libfuse.so.2 | head -n 1)") exec "$@"; }
+zpool_old() { (old "$zfs_fuse/sbin/zpool" "$@"); }
+zfs_old() { (old "$zfs_fuse/sbin/zfs" "$@"); }
+# A name of this run's own: zfs-fuse remembers the pools of a run that was stopped.
+old_pool=zfbench$$
+start_zfs_fuse() {
+  (cd / && old "$zfs_fuse/sbin/zfs-fuse" --no-daemon >"$work/zfs-fuse.log" 2>&1) &
+  pids+=($!)
+  sleep 2
+}
