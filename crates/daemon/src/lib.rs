@@ -7,10 +7,10 @@
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: [`supervisor`]), `pools.json` (what to import at the next
-//! start), `replications.json`, `iscsi-secrets.json` (for CHAP), `smb/` (all that Samba keeps, with its users), `zvol/`
-//! (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All of it is
-//! its user's alone. Where that is root, others pass through to the socket, to `zvol/` and to
-//! `mnt/`, which have modes of their own.
+//! start), `replications.json` ([`replicate`]), `iscsi-secrets.json` (for CHAP), `smb/` (all that
+//! Samba keeps, with its users), `zvol/` (volumes as files), and for `millpond up` `disks/` and
+//! `mnt/` of the default pool. All of it is its user's alone. Where that is root, others pass
+//! through to the socket, to `zvol/` and to `mnt/`, which have modes of their own.
 //!
 //! A crash leaves the pools as a power cut would: each is at its last synced transaction group,
 //! and the next import replays the intent logs.

@@ -155,8 +155,8 @@ impl<'a> Writer<'a> {
         match features.may_write(checksum, compression) {
             true => Ok(()),
             false => Err(StreamError::bad(format!(
-                "objects of checksum {checksum} and compression {compression}, whose feature is not \
-                 enabled in the pool"
+                "objects of checksum {checksum} and compression {compression}, whose feature is \
+                 not enabled in the pool"
             ))),
         }
     }
