@@ -7,8 +7,8 @@
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: [`supervisor`]), `pools.json` (what to import at the next
-//! start), `replications.json`, `iscsi-secrets.json` (for CHAP), `alerts*.json` (crate `alerts`),
-//! `people.json` (users and API keys), `audit.jsonl` (the record of changes),
+//! start), `replications.json` ([`replicate`]), `iscsi-secrets.json` (for CHAP), `alerts*.json`
+//! (crate `alerts`), `people.json` (users and API keys), `audit.jsonl` (the record of changes),
 //! `https-certificate.pem` and `https-key.pem`, `smb/` (all that Samba keeps, with its users),
 //! `zvol/` (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All
 //! of it is its user's alone. Where that is root, others pass through to the socket, to `zvol/` and

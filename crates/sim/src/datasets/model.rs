@@ -40,6 +40,8 @@ pub(super) struct Snap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) id: u64,
+    /// As [`Snap::state`] was.
+    pub(super) state: u64,
     /// Of the snapshot that it was made of.
     pub(super) number: u64,
 }
@@ -64,6 +66,8 @@ pub(super) struct Sent {
     pub(super) id: u64,
     pub(super) files: Arc<Files>,
     pub(super) from: Option<u64>,
+    /// Whether nothing was changed between the two.
+    pub(super) is_empty: bool,
     pub(super) force: bool,
     /// Number of the snapshot at the target that a new dataset is a clone of.
     pub(super) origin: Option<u64>,
@@ -346,10 +350,13 @@ impl PoolModel {
             is_doomed: false,
         };
         let Some(set) = self.sets.get(target) else {
+            let origin = sent.origin.filter(|_| sent.is_empty);
+            let origin = origin.and_then(|origin| self.find(origin));
+            let state = origin.map_or(state, |(_, origin)| origin.state);
             let set = Set {
                 files: sent.files.clone(),
                 state,
-                snaps: vec![snap],
+                snaps: vec![Snap { state, ..snap }],
                 marks: BTreeMap::new(),
                 origin: sent.origin,
             };
@@ -375,8 +382,13 @@ impl PoolModel {
             return Err(Refused::Modified);
         }
         let set = self.set(target);
+        // What brings nothing is no change: another difference to the same base may follow.
+        let state = match sent.is_empty {
+            true => set.snaps.last().map_or(state, |last| last.state),
+            false => state,
+        };
         (set.files, set.state) = (sent.files.clone(), state);
-        set.snaps.push(snap);
+        set.snaps.push(Snap { state, ..snap });
         Ok(())
     }
 }

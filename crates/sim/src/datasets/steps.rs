@@ -56,9 +56,17 @@ struct Stream {
     bytes: Vec<u8>,
 }
 
-/// Full name and id of what a stream is the difference to; the target; for a new one, the number of
-/// the snapshot there that it is a clone of.
-type Choice = (Option<String>, Option<u64>, String, Option<u64>);
+/// What a stream may be.
+#[derive(Clone)]
+struct Choice {
+    /// Full name and id of what it is the difference to.
+    from: Option<(String, u64)>,
+    /// Whether nothing was changed between the two.
+    is_empty: bool,
+    target: String,
+    /// Of a new target, the number of the snapshot there that it is a clone of.
+    origin: Option<u64>,
+}
 
 impl Run {
     pub(super) async fn step(&mut self, side: usize) -> Result<(), Failure> {
@@ -552,6 +560,7 @@ impl Run {
         let snaps = set.snaps.iter().map(|snap| {
             let mark = Mark {
                 id: snap.id,
+                state: snap.state,
                 number: snap.number,
             };
             (format!("{name}@{}", snap.name), mark)
@@ -615,19 +624,30 @@ impl Run {
         let at = self.rng.below(set.snaps.len() as u64) as usize;
         let to = &set.snaps[at];
         // What there is to be a difference to: its full name, and its id.
-        let mut bases: Vec<(String, u64)> = set.snaps[..at]
+        let mut bases: Vec<(String, u64, bool)> = set.snaps[..at]
             .iter()
-            .map(|snap| (format!("{name}@{}", snap.name), snap.id))
+            .map(|snap| {
+                let is_same = snap.state == to.state;
+                (format!("{name}@{}", snap.name), snap.id, is_same)
+            })
             .collect();
         let marks = set.marks.iter().filter(|(_, mark)| mark.number < to.number);
-        bases.extend(marks.map(|(short, mark)| (format!("{name}#{short}"), mark.id)));
+        bases.extend(marks.map(|(short, mark)| {
+            let is_same = mark.state == to.state;
+            (format!("{name}#{short}"), mark.id, is_same)
+        }));
         let mut choices: Vec<Choice> = Vec::new();
-        for (base, id) in bases {
+        for (base, id, is_empty) in bases {
             for (target, other) in &here.sets {
                 let has_it = other.snaps.iter().any(|snap| snap.id == id);
                 let is_itself = source == side && *target == name;
                 if has_it && !is_itself {
-                    choices.push((Some(base.clone()), Some(id), target.clone(), None));
+                    choices.push(Choice {
+                        from: Some((base.clone(), id)),
+                        is_empty,
+                        target: target.clone(),
+                        origin: None,
+                    });
                 }
             }
         }
@@ -636,25 +656,42 @@ impl Run {
             choices.clear();
             let origin = set.origin.and_then(|number| {
                 let (_, snap) = there.find(number)?;
-                Some((there.full_name(number)?, snap.id))
+                let is_empty = snap.state == to.state;
+                Some((there.full_name(number)?, snap.id, is_empty))
             });
             let all = here.sets.values().flat_map(|set| &set.snaps);
             for snap in all {
-                if let Some((full_name, id)) = &origin
+                if let Some((full_name, id, is_empty)) = &origin
                     && snap.id == *id
                     && !snap.is_doomed
                 {
-                    let from = Some(full_name.clone());
-                    choices.push((from, Some(*id), target.clone(), Some(snap.number)));
+                    choices.push(Choice {
+                        from: Some((full_name.clone(), *id)),
+                        is_empty: *is_empty,
+                        target: target.clone(),
+                        origin: Some(snap.number),
+                    });
                 }
             }
             if choices.is_empty() || self.rng.percent(20) {
-                choices = vec![(None, None, target, None)];
+                choices = vec![Choice {
+                    from: None,
+                    is_empty: false,
+                    target,
+                    origin: None,
+                }];
             }
         }
-        let Some((from, from_id, target, origin)) = self.rng.pick(&choices) else {
+        let Some(choice) = self.rng.pick(&choices) else {
             return Ok(());
         };
+        let Choice {
+            from,
+            is_empty,
+            target,
+            origin,
+        } = choice;
+        let (from, from_id) = from.unzip();
         self.abandon(side, &target).await?;
         let sent = Sent {
             name: match self.rng.percent(80) {
@@ -664,6 +701,7 @@ impl Run {
             id: to.id,
             files: to.files.clone(),
             from: from_id,
+            is_empty,
             force: self.rng.percent(40),
             origin,
         };
