@@ -75,7 +75,13 @@ function listen(page: Page): void {
   });
 }
 
-async function addByPath(page: Page, path: string): Promise<void> {
+/** Chooses one of the disks that the server has, or else a file. */
+async function choose(page: Page, path: string): Promise<void> {
+  const name = path.split('/').at(-1) ?? path;
+  if (path.startsWith('/dev/')) {
+    await page.getByRole('checkbox', { name: new RegExp(`^${name} .*Free$`) }).check();
+    return;
+  }
   await page.getByLabel('Path').fill(path);
   await page.getByLabel('Its size').fill(DISK_SIZE);
   await page.getByRole('button', { name: 'Add', exact: true }).click();
@@ -125,7 +131,9 @@ test('the wizard leads from empty disks to a shared filesystem with data on it',
   const next = page.getByRole('button', { name: 'Next' });
   await expect(next).toBeDisabled();
   await page.getByText('Add by path').click();
-  for (const disk of disks.slice(0, 4)) await addByPath(page, disk);
+  await choose(page, '/a/mistake');
+  await page.getByRole('button', { name: 'Remove /a/mistake' }).click();
+  for (const disk of disks.slice(0, 4)) await choose(page, disk);
   await expect(page.getByText('4 disks chosen, 2 GiB in all')).toBeVisible();
   await next.click();
 

@@ -48,7 +48,7 @@ export interface Calls {
       no_features: boolean;
       altroot: string | null;
     },
-    { layout: api.VdevSpec[]; warnings: string[] },
+    { warnings: string[] },
   ];
   '/v1/zpool/destroy': [{ name: string; force: boolean }, api.Empty];
   '/v1/zpool/export': [{ names: string[]; all: boolean; force: boolean }, api.Empty];

@@ -1,6 +1,7 @@
 /**
  * The messages of the API that the console uses (crate `api`; docs/api.md). Values are exact:
- * bytes, seconds since 1970; GUIDs are strings of digits.
+ * bytes, seconds since 1970; GUIDs are strings of digits. `npm run contract` compares them with the
+ * types that are made from the server's OpenAPI document.
  */
 
 export type Settings = Record<string, string>;

@@ -19,7 +19,7 @@ pub enum Access<C> {
 }
 
 /// A request: where it goes and what comes back.
-pub trait Call: Serialize + DeserializeOwned + Send + 'static {
+pub trait Call: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     /// Path of the HTTP request.
     const PATH: &'static str;
     /// Who may make it.
@@ -34,7 +34,7 @@ pub trait Call: Serialize + DeserializeOwned + Send + 'static {
     /// It may bring the first pool to a server, so one is worth starting for it.
     const BRINGS_POOLS: bool = false;
     /// What the daemon answers when it worked.
-    type Reply: Serialize + DeserializeOwned + Send + 'static;
+    type Reply: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
 
     /// Whether it changes something, so that it is put on record.
     fn changes(&self) -> bool {

@@ -18,6 +18,7 @@ mod events;
 mod guid;
 mod iscsi;
 mod jobs;
+mod openapi;
 mod people;
 mod permissions;
 mod replications;
@@ -54,6 +55,7 @@ pub use iscsi::{
 pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
 };
+pub use openapi::{OPENAPI_PATH, openapi};
 pub use people::{
     ApiKeyList, ApiKeyListReply, ApiKeyMake, ApiKeyMakeReply, ApiKeyRemove, ApiKeyReport,
     AuditEntry, AuditList, AuditListReply, AuditVia, CSRF_HEADER, ConsoleLink, ConsoleLinkReply,

@@ -84,6 +84,8 @@ enum Command {
     Stream(streams::Stream),
     /// Print what a shell needs to complete words of millpond, zpool and zfs
     Completions(completions::Completions),
+    /// Print the description of the API (OpenAPI 3.1)
+    Openapi,
     /// Write the manual pages into a directory
     #[command(hide = true)]
     Man(man::Man),
@@ -206,12 +208,20 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::User(user) => user.run(&Client::new(state, of_root)?),
         Command::Alerts(alerts) => alerts.run(&Client::new(state, of_root)?),
         Command::Labels(labels) => labels.run(),
+        Command::Openapi => openapi(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Zpool(command) => zpool::run(command, &Client::new(state, of_root)?, typed),
         Command::Zfs(command) => zfs::run(command, &Client::new(state, of_root)?, typed),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the description of the API.
+fn openapi() -> anyhow::Result<()> {
+    let description = api::openapi(env!("CARGO_PKG_VERSION"));
+    println!("{}", serde_json::to_string_pretty(&description)?);
+    Ok(())
 }
 
 /// Has a command end without a word, as SIGPIPE ends others, when nobody reads any more what it

@@ -22,7 +22,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::create::Maker;
-use crate::web::{Remote, about, now_s};
+use crate::web::{Remote, now_s};
 
 /// Connections of all users without rights together.
 const CONNECTIONS_MAX: usize = 512;
@@ -94,7 +94,7 @@ impl Caller {
     }
 
     /// The record of a request of theirs.
-    pub(crate) fn entry<C: Call>(&self, call: &C) -> AuditEntry {
+    pub(crate) fn entry(&self, path: &str, about: Vec<String>) -> AuditEntry {
         let remote = self.remote.as_deref();
         AuditEntry {
             time_s: now_s(),
@@ -102,8 +102,8 @@ impl Caller {
             user: remote.map(|remote| remote.user.clone()),
             uid: self.ids.map(|(uid, _)| uid),
             address: remote.map(|remote| remote.address.to_canonical().to_string()),
-            path: C::PATH.to_owned(),
-            about: about(call),
+            path: path.to_owned(),
+            about,
             failure: None,
         }
     }
@@ -127,19 +127,33 @@ impl Caller {
     /// # Errors
     /// [`FailureKind::Denied`], in the words of OpenZFS.
     pub(crate) fn check<C: Call>(&self, call: &C) -> Result<(), Failure> {
-        if let Some(remote) = &self.remote {
-            if C::ROLE.is_none_or(|role| remote.role >= role) {
-                return Ok(());
-            }
-            return Err(match C::ACCESS {
-                Access::Change(doing) => denied(&doing(call)),
-                Access::Read => denied("cannot do this"),
-            });
+        if self.remote.is_some() {
+            return self.check_role(C::ROLE);
         }
         match C::ACCESS {
             Access::Change(doing) if !self.may_change() => Err(denied(&doing(call))),
             Access::Change(_) | Access::Read => Ok(()),
         }
+    }
+
+    /// Refuses what the role of who comes over the network does not let them ask, whatever it says.
+    ///
+    /// # Errors
+    /// [`FailureKind::Denied`].
+    pub(crate) fn check_role(&self, needed: Option<Role>) -> Result<(), Failure> {
+        let (Some(remote), Some(needed)) = (&self.remote, needed) else {
+            return Ok(());
+        };
+        if remote.role >= needed {
+            return Ok(());
+        }
+        let needed = match needed {
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+            Role::Admin => "admin",
+        };
+        let message = format!("permission denied: it takes the role {needed}");
+        Err(Failure::new(FailureKind::Denied, message))
     }
 
     /// Whether a property may be told: what others use is root's to know

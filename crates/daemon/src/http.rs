@@ -11,18 +11,18 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
     AuditEntry, AuditList, Call, ConsoleLink, DiskList, EVENTS_PATH, Empty, Failure, FailureKind,
     IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList,
-    JobResult, ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove,
-    ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ServerInfo, ServerStop, ShareList,
-    SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd, UserChange, UserList,
-    UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
-    ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
+    JobResult, OPENAPI_PATH, ReplicationCreate, ReplicationList, ReplicationPause,
+    ReplicationRemove, ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ServerInfo, ServerStop,
+    ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd, UserChange,
+    UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy,
+    ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
     ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite,
     ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
     ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear,
@@ -52,6 +52,7 @@ use crate::caller::{Caller, Door, denied, work_for};
 use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
+use crate::web::about;
 use crate::{
     DaemonError, activity, alerts, create, destroy, diff, disks, import, keys, owners, permissions,
     properties, receive, reopen, replicate, rewrite, scrub, send, snapshots, split, topology,
@@ -355,6 +356,7 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: AuditList| async move { service.audit_list(&call).await })
         .on(|service, _: ConsoleLink| async move { Ok(service.web.link()) })
         .with_events()
+        .with_description()
         .router
 }
 
@@ -391,11 +393,7 @@ impl Routes {
     {
         let service = Arc::clone(&self.service);
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>, body: Body| async move {
-            let call: C = match understand(body, caller.request_bytes_max()).await {
-                Ok(call) => call,
-                Err(failure) => return refuse(failure),
-            };
-            let (call, record) = match admit(&service, &caller, call).await {
+            let (call, record): (C, _) = match admit(&service, &caller, body).await {
                 Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
             };
@@ -427,11 +425,7 @@ impl Routes {
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>,
                            headers: HeaderMap,
                            body: Body| async move {
-            let call: C = match understand(body, caller.request_bytes_max()).await {
-                Ok(call) => call,
-                Err(failure) => return refuse(failure),
-            };
-            let (call, record) = match admit(&service, &caller, call).await {
+            let (call, record): (C, _) = match admit(&service, &caller, body).await {
                 Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
             };
@@ -484,11 +478,7 @@ impl Routes {
             let wants = request.headers().get(UPGRADE);
             let is_switch = wants.is_some_and(|wants| wants == STREAM_PROTOCOL);
             let body = request.into_body();
-            let call: C = match understand(body, caller.request_bytes_max()).await {
-                Ok(call) => call,
-                Err(failure) => return refuse(failure),
-            };
-            let (call, record) = match admit(&service, &caller, call).await {
+            let (call, record): (C, _) = match admit(&service, &caller, body).await {
                 Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
             };
@@ -589,6 +579,17 @@ impl Routes {
             service: self.service,
         }
     }
+
+    /// The description of all this.
+    fn with_description(self) -> Self {
+        let description = LazyLock::new(|| Json(api::openapi(env!("CARGO_PKG_VERSION"))));
+        let description = Arc::new(description);
+        let answer = move || async move { (*description).clone() };
+        Self {
+            router: self.router.route(OPENAPI_PATH, get(answer)),
+            service: self.service,
+        }
+    }
 }
 
 fn as_sse(event: &api::Event) -> Result<sse::Event, axum::Error> {
@@ -644,14 +645,24 @@ impl Record {
     }
 }
 
-/// Refuses what a caller may not ask, which is put on record.
+/// Reads a request, and refuses what a caller may not ask, which is put on record.
 async fn admit<C: Call>(
     service: &Arc<Service>,
     caller: &Caller,
-    call: C,
+    body: Body,
 ) -> Result<(C, Record), Failure> {
+    // What is refused whatever it says is not read.
+    if let Err(failure) = caller.check_role(C::ROLE) {
+        let record = Record {
+            entry: Some(caller.entry(C::PATH, Vec::new())),
+            audit: Arc::clone(&service.web.audit),
+        };
+        record.write(Some(&failure)).await;
+        return Err(failure);
+    }
+    let call: C = understand(body, caller.request_bytes_max()).await?;
     let record = Record {
-        entry: call.changes().then(|| caller.entry(&call)),
+        entry: call.changes().then(|| caller.entry(C::PATH, about(&call))),
         audit: Arc::clone(&service.web.audit),
     };
     match permit(service, caller, call).await {

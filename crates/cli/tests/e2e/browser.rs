@@ -42,6 +42,19 @@ fn sources_of_the_console_pass_their_tests() {
     assert!(output.status.success(), "{}", text_of(&output));
 }
 
+/// What the console takes the API for is what this server says that it is.
+#[test]
+fn types_of_the_console_are_those_of_the_api() {
+    if !has_tools() {
+        return;
+    }
+    let server = Server::prepare();
+    let description = server.text("openapi.json");
+    std::fs::write(&description, server.ok("openapi")).expect("a description");
+    let output = npm(&["run", "contract"], &[("MILLPOND_OPENAPI", &description)]);
+    assert!(output.status.success(), "{}", text_of(&output));
+}
+
 #[test]
 fn people_use_the_console_in_a_browser() {
     let is_built = console().join("dist/index.html").is_file();

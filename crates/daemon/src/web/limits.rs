@@ -75,12 +75,12 @@ impl Limits {
         if windows.len() + whose.len() > COUNTED_MAX {
             windows.retain(|_, window| now.duration_since(window.begun) < WINDOW);
         }
-        while windows.len() + whose.len() > COUNTED_MAX {
-            let oldest = windows.iter().min_by_key(|(_, window)| window.begun);
-            let Some(oldest) = oldest.map(|(whose, _)| whose.clone()) else {
-                break;
-            };
-            windows.remove(&oldest);
+        if windows.len() + whose.len() > COUNTED_MAX {
+            // Many at once, so that this is seldom.
+            let mut begun: Vec<Instant> = windows.values().map(|window| window.begun).collect();
+            let middle = begun.len() / 2;
+            let (_, middle, _) = begun.select_nth_unstable(middle);
+            windows.retain(|_, window| window.begun > *middle);
         }
         for (whose, _) in whose {
             let window = windows.entry(whose).or_insert(Window {

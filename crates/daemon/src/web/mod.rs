@@ -56,10 +56,12 @@ const CONNECTIONS_MAX: usize = 1024;
 const ADDRESS_CONNECTIONS_MAX: usize = 64;
 /// Requests of one user, or one key, that are worked at; others wait.
 const REQUESTS_MAX: usize = 32;
-/// How long it may take until a connection is encrypted.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// How long it may take until it is known what is asked for.
-const HEADERS_MAX: Duration = Duration::from_secs(20);
+/// How long it may take until a connection is encrypted, and then until it is known what is asked
+/// for.
+const BOUNDS: Bounds = Bounds {
+    handshake: Duration::from_secs(10),
+    headers: Duration::from_secs(20),
+};
 /// Most bytes of a request's headers.
 const HEADERS_BYTES_MAX: usize = 64 << 10;
 /// How long connections have for their last answers when the server leaves.
@@ -81,6 +83,13 @@ pub(crate) struct Web {
     listening: Mutex<Option<SocketAddr>>,
     /// Requests of a user or key that are worked at.
     requests: Mutex<HashMap<String, Weak<Semaphore>>>,
+}
+
+/// How long who connects may take.
+#[derive(Clone, Copy)]
+struct Bounds {
+    handshake: Duration,
+    headers: Duration,
 }
 
 /// How a user has shown who they are.
@@ -255,6 +264,14 @@ pub(crate) async fn listen(
     service: &Arc<Service>,
     options: &Options,
 ) -> Result<Option<Listening>, DaemonError> {
+    listen_within(service, options, BOUNDS).await
+}
+
+async fn listen_within(
+    service: &Arc<Service>,
+    options: &Options,
+    bounds: Bounds,
+) -> Result<Option<Listening>, DaemonError> {
     let Some(listener) = bind(options.https).await? else {
         return Ok(None);
     };
@@ -278,7 +295,7 @@ pub(crate) async fn listen(
     let router = crate::http::network_router(service, login::routes(service));
     *web.listening.lock() = Some(address);
     let (stop, stopped) = watch::channel(false);
-    let task = tokio::spawn(serve(listener, acceptor, router, web, stopped));
+    let task = tokio::spawn(serve(listener, acceptor, router, web, bounds, stopped));
     Ok(Some(Listening {
         task,
         follows,
@@ -290,6 +307,15 @@ pub(crate) async fn listen(
 struct Connections {
     of_all: Arc<Semaphore>,
     of_address: HashMap<IpAddr, Weak<Semaphore>>,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self {
+            of_all: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            of_address: HashMap::new(),
+        }
+    }
 }
 
 impl Connections {
@@ -315,12 +341,10 @@ async fn serve(
     acceptor: TlsAcceptor,
     router: Router,
     web: Arc<Web>,
+    bounds: Bounds,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let mut connections = Connections {
-        of_all: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-        of_address: HashMap::new(),
-    };
+    let mut connections = Connections::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -343,7 +367,7 @@ async fn serve(
         let (web, stopped) = (Arc::clone(&web), stopped.clone());
         tokio::spawn(async move {
             let _places = places;
-            attend(stream, address, &acceptor, router, web, stopped).await;
+            attend(stream, address, &acceptor, router, web, bounds, stopped).await;
         });
     }
 }
@@ -355,10 +379,11 @@ async fn attend(
     acceptor: &TlsAcceptor,
     router: Router,
     web: Arc<Web>,
+    bounds: Bounds,
     mut stopped: watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true);
-    let encrypted = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await;
+    let encrypted = tokio::time::timeout(bounds.handshake, acceptor.accept(stream)).await;
     let stream = match encrypted {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%address, %error, "no connection by TLS"),
@@ -373,7 +398,7 @@ async fn attend(
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS_MAX)
+        .header_read_timeout(bounds.headers)
         .max_buf_size(HEADERS_BYTES_MAX)
         .serve_connection(TokioIo::new(Patient::new(stream)), service)
         .with_upgrades();
