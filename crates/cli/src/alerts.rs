@@ -15,7 +15,7 @@ use crate::prompt;
 #[derive(Debug, Args)]
 pub struct Alerts {
     /// Print JSON
-    #[arg(short, long)]
+    #[arg(short, long, global = true)]
     json: bool,
     #[command(subcommand)]
     command: Option<Command>,
