@@ -766,7 +766,7 @@ async fn one_address_does_not_take_all_connections() {
     }
     assert!(connections.one_more(address("2001:db8::ffff")).is_none());
     all.push(connections.one_more(address("2001:db8:0:1::1")).unwrap());
-    all.remove(0);
+    drop(all.remove(0));
     all.push(connections.one_more(address("2001:db8::ffff")).unwrap());
     for number in all.len()..CONNECTIONS_MAX {
         let one = IpAddr::from([10, 0, (number >> 8) as u8, number as u8]);
