@@ -32,7 +32,8 @@ fn mail_server(port: u16) -> (u16, Receiver<String>) {
                         while reader.read_line(&mut part).is_ok() && part != ".\r\n" {
                             mail += &std::mem::take(&mut part);
                         }
-                        let _ = tell.send(mail);
+                        // Long lines are broken, with a sign for that (RFC 2045, section 6.7).
+                        let _ = tell.send(mail.replace("=\r\n", ""));
                         say("250 taken")
                     }
                     "QUIT" => {
