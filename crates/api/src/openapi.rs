@@ -137,8 +137,10 @@ impl Document {
 
     fn add_events(&mut self) {
         let event = self.schema::<Event>();
-        let query = |name: &str, description: &str, schema: Value| {
-            json!({"name": name, "in": "query", "description": description, "schema": schema})
+        let query = |name: &str, about: &str, schema: Value| {
+            let mut parameter = json!({"name": name, "in": "query", "description": about});
+            parameter["schema"] = schema;
+            parameter
         };
         let kinds = json!({"type": "string", "enum": ["own", "zfs"]});
         let number = json!({"type": "integer", "minimum": 0});
