@@ -72,7 +72,8 @@ impl Book {
         all
     }
 
-    /// Takes in what was found in `pools`, which are all that are imported; what is to be told.
+    /// Takes in what was found in `pools`, which are all that are imported or could not be; what is
+    /// to be told.
     pub fn update(
         &mut self,
         host: &str,
@@ -90,7 +91,16 @@ impl Book {
             if settings.off.contains(&alert.rule) {
                 return false;
             }
-            if found.iter().any(|found| key(found) == key(alert)) {
+            // Nobody knows how much redundancy a pool has that stands still.
+            let hides = |found: &Alert| {
+                let is_health = alert.rule == AlertRule::PoolHealth;
+                let stands_still = found.rule == AlertRule::PoolSuspended;
+                is_health && stands_still && found.pool_guid == alert.pool_guid
+            };
+            if found
+                .iter()
+                .any(|found| key(found) == key(alert) || hides(found))
+            {
                 one.gone_s = None;
                 return true;
             }
@@ -102,7 +112,11 @@ impl Book {
             if away_s < RECOVERED_AFTER_S {
                 return true;
             }
-            tell(Reason::Recovered, alert, one.stands.since_s);
+            // Errors are counted since the import, or since somebody cleared them: that the count is
+            // zero says nothing of the device.
+            if alert.rule != AlertRule::DeviceErrors {
+                tell(Reason::Recovered, alert, one.stands.since_s);
+            }
             false
         });
         for alert in found {
@@ -257,6 +271,30 @@ mod tests {
         assert_eq!(rig.at(6600, &[], &[]), []);
         assert!(rig.book.list().is_empty());
         assert_eq!(rig.at(7000, &[POOL], &degraded), [Reason::Raised]);
+    }
+
+    #[test]
+    fn a_pool_that_stands_still_has_not_recovered() {
+        let degraded = [alert(AlertRule::PoolHealth, AlertSeverity::Warning)];
+        let suspended = [alert(AlertRule::PoolSuspended, AlertSeverity::Critical)];
+        let mut rig = Rig::new();
+        assert_eq!(rig.at(1000, &[POOL], &degraded), [Reason::Raised]);
+        assert_eq!(rig.at(1001, &[POOL], &suspended), [Reason::Raised]);
+        assert_eq!(rig.at(2000, &[POOL], &suspended), []);
+        assert_eq!(rig.at(2001, &[POOL], &degraded), []);
+        assert_eq!(rig.at(2121, &[POOL], &degraded), [Reason::Recovered]);
+        assert_eq!(rig.book.list().len(), 1);
+    }
+
+    #[test]
+    fn counters_that_begin_anew_are_no_recovery() {
+        let errors = [alert(AlertRule::DeviceErrors, AlertSeverity::Warning)];
+        let mut rig = Rig::new();
+        assert_eq!(rig.at(1000, &[POOL], &errors), [Reason::Raised]);
+        assert_eq!(rig.at(1001, &[POOL], &[]), []);
+        assert_eq!(rig.at(1200, &[POOL], &[]), []);
+        assert!(rig.book.list().is_empty());
+        assert_eq!(rig.at(1300, &[POOL], &errors), [Reason::Raised]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub mod words;
 pub use book::Book;
 pub use file::FileError;
 pub use found::found_in;
-pub use outbox::{Entry, Outbox};
+pub use outbox::{Entry, Outbox, Problem, name_of};
 pub use settings::{Kept, SettingsError};
 
 use api::AlertSeverity;

@@ -28,6 +28,29 @@ pub struct Entry {
     tries: u32,
     next_s: u64,
     problem: Option<String>,
+    /// It was refused for good, as it seems: others do not wait for it.
+    #[serde(default)]
+    is_refused: bool,
+}
+
+/// Why a message did not go out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// For people.
+    pub text: String,
+    /// The channel is there, and does not want this message.
+    pub is_refusal: bool,
+}
+
+/// What a channel is called where others than who set it see it: the address of a web hook may be
+/// a secret.
+pub fn name_of(channel: &str) -> String {
+    let Some((scheme, rest)) = channel.split_once("://") else {
+        return channel.to_owned();
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    let host = authority.rsplit('@').next().unwrap_or(authority);
+    format!("{scheme}://{host}")
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -73,6 +96,7 @@ impl Outbox {
                     tries: 0,
                     next_s: message.time_s,
                     problem: None,
+                    is_refused: false,
                 });
             }
         }
@@ -87,21 +111,28 @@ impl Outbox {
         file::write(&self.path, &self.content)
     }
 
-    /// The first that is due of each channel: those of one go out one after the other.
-    pub fn due(&self, now_s: u64) -> Vec<Entry> {
-        let mut firsts: Vec<&Entry> = Vec::new();
+    /// Those that may be tried: the first of each channel, as those of one go out one after the
+    /// other, and what was refused.
+    fn heads(&self) -> Vec<&Entry> {
+        let mut heads: Vec<&Entry> = Vec::new();
         for entry in &self.content.entries {
-            if !firsts.iter().any(|first| first.channel == entry.channel) {
-                firsts.push(entry);
+            let is_behind = |head: &&Entry| !head.is_refused && head.channel == entry.channel;
+            if entry.is_refused || !heads.iter().any(is_behind) {
+                heads.push(entry);
             }
         }
-        let due = firsts.into_iter().filter(|entry| entry.next_s <= now_s);
-        due.cloned().collect()
+        heads
+    }
+
+    /// What is due.
+    pub fn due(&self, now_s: u64) -> Vec<Entry> {
+        let due = self.heads().into_iter();
+        due.filter(|entry| entry.next_s <= now_s).cloned().collect()
     }
 
     /// When the next one is due, in seconds since 1970.
     pub fn next_s(&self) -> Option<u64> {
-        self.content.entries.iter().map(|entry| entry.next_s).min()
+        self.heads().iter().map(|entry| entry.next_s).min()
     }
 
     /// An entry went out, or why it did not.
@@ -111,7 +142,7 @@ impl Outbox {
     pub fn settle(
         &mut self,
         id: u64,
-        outcome: Result<(), String>,
+        outcome: Result<(), Problem>,
         now_s: u64,
     ) -> Result<(), FileError> {
         let entries = &mut self.content.entries;
@@ -126,14 +157,16 @@ impl Outbox {
             Err(problem) => {
                 let age_s = now_s.saturating_sub(entry.message.time_s);
                 if age_s >= GIVEN_UP_AFTER_S {
-                    let (channel, subject) = (&entry.channel, &entry.message.subject);
+                    let (channel, subject) = (name_of(&entry.channel), &entry.message.subject);
+                    let problem = problem.text;
                     tracing::error!(channel, subject, problem, "an alert is not sent any more");
                     entries.remove(at);
                 } else {
                     let pause_s = PAUSE_FIRST_S << entry.tries.min(16);
                     entry.tries += 1;
                     entry.next_s = now_s + pause_s.min(PAUSE_LONGEST_S);
-                    entry.problem = Some(problem);
+                    entry.is_refused = problem.is_refusal;
+                    entry.problem = Some(problem.text);
                 }
             }
         }
@@ -161,7 +194,7 @@ impl Outbox {
     /// What waits.
     pub fn list(&self) -> Vec<Delivery> {
         let all = self.content.entries.iter().map(|entry| Delivery {
-            channel: entry.channel.clone(),
+            channel: name_of(&entry.channel),
             subject: entry.message.subject.clone(),
             since_s: entry.message.time_s,
             tries: entry.tries,
@@ -178,6 +211,13 @@ mod tests {
 
     use super::*;
     use crate::Reason;
+
+    fn away() -> Problem {
+        Problem {
+            text: "away".into(),
+            is_refusal: false,
+        }
+    }
 
     fn message(subject: &str, time_s: u64) -> Message {
         Message {
@@ -211,16 +251,12 @@ mod tests {
         outbox.add(&channels, &messages).expect("stored");
         assert_eq!(due(&outbox, 100), ["mail a", "hook a"]);
         let [mail, hook] = outbox.due(100).try_into().expect("two");
-        outbox
-            .settle(mail.id, Err("away".into()), 100)
-            .expect("stored");
+        outbox.settle(mail.id, Err(away()), 100).expect("stored");
         outbox.settle(hook.id, Ok(()), 100).expect("stored");
         assert_eq!(due(&outbox, 101), ["hook b"]);
         assert_eq!(due(&outbox, 160), ["mail a", "hook b"]);
         let again = outbox.due(160).remove(0);
-        outbox
-            .settle(again.id, Err("away".into()), 160)
-            .expect("stored");
+        outbox.settle(again.id, Err(away()), 160).expect("stored");
         assert_eq!(due(&outbox, 279), ["hook b"]);
         assert_eq!(due(&outbox, 280), ["mail a", "hook b"]);
         let waiting = outbox.list();
@@ -237,9 +273,7 @@ mod tests {
             .add(&["mail".into()], &[message("a", 100)])
             .expect("stored");
         let first = outbox.due(100).remove(0);
-        outbox
-            .settle(first.id, Err("away".into()), 100)
-            .expect("stored");
+        outbox.settle(first.id, Err(away()), 100).expect("stored");
         let path = directory.path().join("outbox.json");
         let mut again = Outbox::load(&path).expect("what was written");
         assert_eq!(again.list(), outbox.list());
@@ -249,6 +283,35 @@ mod tests {
         assert_eq!(due(&again, 159), ["mail a"]);
         again.keep(&["hook".into()]).expect("stored");
         assert!(again.list().is_empty() && again.next_s().is_none());
+    }
+
+    /// A message that a channel does not want keeps nobody from hearing of the next one.
+    #[test]
+    fn what_is_refused_holds_up_nothing() {
+        let (_directory, mut outbox) = outbox();
+        let messages = [message("a", 100), message("b", 100), message("c", 100)];
+        outbox.add(&["mail".into()], &messages).expect("stored");
+        let refused = Problem {
+            text: "no".into(),
+            is_refusal: true,
+        };
+        let id = outbox.due(100)[0].id;
+        outbox.settle(id, Err(refused), 100).expect("stored");
+        assert_eq!(due(&outbox, 100), ["mail b"]);
+        let id = outbox.due(100)[0].id;
+        outbox.settle(id, Err(away()), 100).expect("stored");
+        assert!(due(&outbox, 101).is_empty());
+        assert_eq!(outbox.next_s(), Some(160), "what waits behind wakes nobody");
+        assert_eq!(due(&outbox, 160), ["mail a", "mail b"]);
+    }
+
+    #[test]
+    fn addresses_of_web_hooks_are_not_told() {
+        assert_eq!(name_of("mail"), "mail");
+        let (_directory, mut outbox) = outbox();
+        let hook = "https://me:token@hooks.example:8443/T000/secret?key=1".to_owned();
+        outbox.add(&[hook], &[message("a", 100)]).expect("stored");
+        assert_eq!(outbox.list()[0].channel, "https://hooks.example:8443");
     }
 
     #[test]
@@ -261,9 +324,7 @@ mod tests {
         while let Some(next_s) = outbox.next_s() {
             now_s = next_s;
             let id = outbox.due(now_s)[0].id;
-            outbox
-                .settle(id, Err("away".into()), now_s)
-                .expect("stored");
+            outbox.settle(id, Err(away()), now_s).expect("stored");
         }
         assert!((GIVEN_UP_AFTER_S..GIVEN_UP_AFTER_S + PAUSE_LONGEST_S).contains(&now_s));
         let many: Vec<Message> = (0..1200).map(|at| message(&at.to_string(), 1)).collect();

@@ -17,6 +17,7 @@ use serde::Serialize;
 use sha2::Sha256;
 use ureq::tls::{RootCerts, TlsConfig};
 
+use crate::outbox::{Problem, name_of};
 use crate::settings::Kept;
 use crate::{Message, Reason};
 
@@ -26,24 +27,29 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Sends a message by a channel ([`Kept::channels`]).
 ///
 /// # Errors
-/// What went wrong, for people.
-pub fn send(kept: &Kept, host: &str, channel: &str, message: &Message) -> Result<(), String> {
+/// What went wrong.
+pub fn send(kept: &Kept, host: &str, channel: &str, message: &Message) -> Result<(), Problem> {
     match channel {
         "mail" => by_mail(kept, host, message),
         url => by_webhook(kept, host, url, message),
     }
 }
 
-fn by_mail(kept: &Kept, host: &str, message: &Message) -> Result<(), String> {
+fn by_mail(kept: &Kept, host: &str, message: &Message) -> Result<(), Problem> {
     let settings = kept.settings();
     let Some(server) = &settings.smtp_host else {
-        return Err("there is no mail server in the settings".to_owned());
+        return Err(lasting(
+            "there is no mail server in the settings".to_owned(),
+        ));
     };
-    let failed = |error: &dyn std::error::Error| told(&format!("mail server {server}"), error);
+    let failed =
+        |error: &dyn std::error::Error| lasting(told(&format!("mail server {server}"), error));
     let from = settings.from.clone();
     let from = from.unwrap_or_else(|| format!("millpond@{host}"));
     let from = from.parse().map_err(|error| {
-        format!("'{from}' is not a sender ({error}); set one with 'millpond alerts set --from'")
+        lasting(format!(
+            "'{from}' is not a sender ({error}); set one with 'millpond alerts set --from'"
+        ))
     })?;
     let mut mail = lettre::Message::builder()
         .from(from)
@@ -80,7 +86,10 @@ fn by_mail(kept: &Kept, host: &str, message: &Message) -> Result<(), String> {
         transport = transport.credentials(Credentials::new(user.clone(), password));
     }
     let sent = transport.build().send(&mail);
-    sent.map(|_| ()).map_err(|error| failed(&error))
+    sent.map(|_| ()).map_err(|error| Problem {
+        is_refusal: error.is_permanent(),
+        ..failed(&error)
+    })
 }
 
 /// What a web hook gets.
@@ -91,9 +100,12 @@ struct Body<'a> {
     message: &'a Message,
 }
 
-fn by_webhook(kept: &Kept, host: &str, url: &str, message: &Message) -> Result<(), String> {
+fn by_webhook(kept: &Kept, host: &str, url: &str, message: &Message) -> Result<(), Problem> {
+    let name = name_of(url);
+    // The rest of the address may be a secret.
+    let failed = |error: &dyn std::error::Error| lasting(told(&name, error).replace(url, &name));
     let body = serde_json::to_vec(&Body { host, message });
-    let body = body.map_err(|error| told(url, &error))?;
+    let body = body.map_err(|error| failed(&error))?;
     let agent = ureq::Agent::config_builder()
         .timeout_global(Some(TIMEOUT))
         .max_redirects(0)
@@ -109,7 +121,7 @@ fn by_webhook(kept: &Kept, host: &str, url: &str, message: &Message) -> Result<(
         .content_type("application/json");
     if let Some(key) = kept.webhook_key() {
         let mac = Hmac::<Sha256>::new_from_slice(key.as_bytes());
-        let mut mac = mac.map_err(|error| told(url, &error))?;
+        let mut mac = mac.map_err(|error| failed(&error))?;
         mac.update(&body);
         let digits: String = mac
             .finalize()
@@ -119,11 +131,23 @@ fn by_webhook(kept: &Kept, host: &str, url: &str, message: &Message) -> Result<(
             .collect();
         request = request.header("X-Millpond-Signature", format!("sha256={digits}"));
     }
-    let answer = request.send(&body[..]).map_err(|error| told(url, &error))?;
+    let answer = request.send(&body[..]).map_err(|error| failed(&error))?;
     let status = answer.status();
     match status.is_success() {
         true => Ok(()),
-        false => Err(format!("{url}: the answer is {status}")),
+        false => Err(Problem {
+            text: format!("{name}: the answer is {status}"),
+            // Asked again, it might answer otherwise to these.
+            is_refusal: status.is_client_error() && ![408, 429].contains(&status.as_u16()),
+        }),
+    }
+}
+
+/// What is to be tried again.
+fn lasting(text: String) -> Problem {
+    Problem {
+        text,
+        is_refusal: false,
     }
 }
 

@@ -65,6 +65,7 @@ pub fn line(alert: &Alert) -> String {
         AlertFact::Suspended { why } => format!("pool {pool} has stopped: {why}"),
         AlertFact::Degraded => format!("pool {pool} works with less redundancy than it has"),
         AlertFact::Faulted => format!("pool {pool} does not work"),
+        AlertFact::NotImported { why } => format!("pool {pool} could not be imported: {why}"),
         AlertFact::DataErrors { count: 1 } => format!("pool {pool} has lost a block"),
         AlertFact::DataErrors { count } => format!("pool {pool} has lost {count} blocks"),
         AlertFact::Device {
@@ -125,6 +126,10 @@ fn advice(alert: &Alert) -> String {
         AlertFact::Degraded | AlertFact::Faulted => format!(
             "'zpool status {pool}' shows which devices are the reason, and 'zpool replace {pool} \
              OLD NEW' gives it another one."
+        ),
+        AlertFact::NotImported { .. } => format!(
+            "Bring its devices back, then run 'zpool import {pool}'. If it is not to come back, 'zpool \
+             export {pool}' forgets it."
         ),
         AlertFact::DataErrors { .. } => format!(
             "'zpool status -v {pool}' names the files. Restore them from a backup or a snapshot, \
@@ -255,7 +260,7 @@ pub fn report(
         };
     }
     if pools.is_empty() {
-        text += "\nThere is no pool.\n";
+        text += "\nNo pool is imported.\n";
     }
     let _ = write!(text, "\nMillpond on {host}, {}\n", time(now_s));
     let worst = standing.iter().map(|one| one.alert.severity).max();

@@ -93,6 +93,11 @@ pub enum AlertFact {
     Degraded,
     /// [`AlertRule::PoolHealth`]: it cannot work.
     Faulted,
+    /// [`AlertRule::PoolHealth`]: it was there when the server last ran, and could not be imported.
+    NotImported {
+        /// Why.
+        why: String,
+    },
     /// [`AlertRule::DataErrors`].
     DataErrors {
         /// Known ones.
@@ -173,7 +178,7 @@ pub struct StandingAlert {
 /// How a message goes out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Delivery {
-    /// `mail`, or the address of a web hook.
+    /// `mail`, or scheme and host of a web hook: the rest of its address may be a secret.
     pub channel: String,
     /// Its subject.
     pub subject: String,
@@ -286,6 +291,10 @@ impl Call for AlertSettingsGet {
     const PATH: &'static str = "/v1/alerts/settings";
     const ACCESS: Access<Self> = Access::Change(|_| "cannot get the settings of alerts".to_owned());
     type Reply = AlertSettingsReply;
+
+    fn changes(&self) -> bool {
+        false
+    }
 }
 
 /// Changes the settings.
@@ -317,7 +326,7 @@ pub struct AlertTest {}
 /// How it went.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct AlertTestReply {
-    /// Each channel, and what went wrong there.
+    /// Each channel as in [`Delivery::channel`], and what went wrong there.
     pub channels: Vec<(String, Option<String>)>,
 }
 

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call};
+use crate::{Access, Call, Role};
 
 /// Asks for the host's disks, and what each is used for: what a pool can be made of.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -79,6 +79,12 @@ pub enum DiskUse {
 
 impl Call for DiskList {
     const PATH: &'static str = "/v1/disks/list";
-    const ACCESS: Access<Self> = Access::Read;
+    /// Each disk is read for it.
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot list disks".to_owned());
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = DiskListReply;
+
+    fn changes(&self) -> bool {
+        false
+    }
 }

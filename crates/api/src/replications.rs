@@ -155,6 +155,10 @@ impl Call for ReplicationList {
     const PATH: &'static str = "/v1/replications/list";
     const ACCESS: Access<Self> = Access::Change(|_| "cannot list replications".to_owned());
     type Reply = ReplicationListReply;
+
+    fn changes(&self) -> bool {
+        false
+    }
 }
 
 /// Replications.

@@ -94,6 +94,10 @@ impl Call for ZfsReceive {
     const JOB: Option<JobKind> = Some(JobKind::Receive);
     type Reply = ZfsReceiveReply;
 
+    fn changes(&self) -> bool {
+        !self.dry_run
+    }
+
     fn pool(&self) -> Option<String> {
         self.target.split(['/', '@']).next().map(str::to_owned)
     }

@@ -122,6 +122,10 @@ impl Call for ZfsCreate {
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZfsCreateReply;
 
+    fn changes(&self) -> bool {
+        !self.dry_run
+    }
+
     fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
         let above = parent(&self.name);
         let mut needs = vec![Needed::on(above, "create"), Needed::on(above, "mount")];
@@ -175,6 +179,10 @@ impl Call for ZfsDestroy {
     const ROLE: Option<Role> = Some(Role::Operator);
     const JOB: Option<JobKind> = Some(JobKind::Destroy);
     type Reply = ZfsDestroyReply;
+
+    fn changes(&self) -> bool {
+        !self.dry_run
+    }
 
     fn pool(&self) -> Option<String> {
         let pool = self.target.split(['/', '@', '#']).next();
@@ -769,6 +777,10 @@ impl Call for ZfsKeys {
     const ACCESS: Access<Self> = Access::Change(|_| "cannot load or unload keys".to_owned());
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZfsKeysReply;
+
+    fn changes(&self) -> bool {
+        false
+    }
 }
 
 /// Something not to be shown in logs.

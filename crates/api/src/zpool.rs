@@ -47,6 +47,10 @@ impl Call for ZpoolCreate {
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot create '{}'", call.name));
     const BRINGS_POOLS: bool = true;
     type Reply = ZpoolCreateReply;
+
+    fn changes(&self) -> bool {
+        !self.dry_run
+    }
 }
 
 /// `zpool add`.
@@ -86,6 +90,10 @@ impl Call for ZpoolAdd {
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot add to '{}'", call.name));
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZpoolAddReply;
+
+    fn changes(&self) -> bool {
+        !self.dry_run
+    }
 }
 
 /// `zpool remove`.
@@ -244,6 +252,10 @@ impl Call for ZpoolSplit {
     const PATH: &'static str = "/v1/zpool/split";
     const ACCESS: Access<Self> = Access::Change(|call| format!("Unable to split {}", call.name));
     type Reply = ZpoolSplitReply;
+
+    fn changes(&self) -> bool {
+        !self.dry_run
+    }
 }
 
 /// `zpool reopen`.
@@ -375,6 +387,10 @@ impl Call for ZpoolUpgrade {
     const PATH: &'static str = "/v1/zpool/upgrade";
     const ACCESS: Access<Self> = Access::Read;
     type Reply = ZpoolUpgradeReply;
+
+    fn changes(&self) -> bool {
+        !self.dry_run
+    }
 }
 
 /// `zpool destroy`.
@@ -510,6 +526,10 @@ impl Call for ZpoolImport {
     const BRINGS_POOLS: bool = true;
     const JOB: Option<JobKind> = Some(JobKind::Import);
     type Reply = ZpoolImportReply;
+
+    fn changes(&self) -> bool {
+        !self.dry_run && (self.pool.is_some() || self.all)
+    }
 
     fn pool(&self) -> Option<String> {
         self.new_name.clone().or_else(|| self.pool.clone())

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ::alerts::{Book, Kept, Message, Outbox, SettingsError};
+use ::alerts::{Book, Kept, Message, Outbox, Problem, SettingsError, name_of};
 use api::{
     Alert, AlertFact, AlertListReply, AlertRule, AlertSettingsReply, AlertSettingsSet,
     AlertSeverity, AlertTestReply, Empty, Event, EventKind, EventPool, Failure, FailureKind,
@@ -99,17 +99,22 @@ impl Alerts {
     }
 
     /// Takes in how pools are, and what happened.
-    fn take_in(&self, pools: &[PoolStatusReport], happened: &[Alert]) {
+    fn take_in(&self, pools: &[PoolStatusReport], absent: &[Alert], happened: &[Alert]) {
         let now_s = now_s();
         let taken = self.with(|state| {
             let State { kept, book, outbox } = state;
             let settings = kept.settings();
             let before = book.clone();
+            let is_told = |alert: &&Alert| !settings.off.contains(&alert.rule);
             let found = pools
                 .iter()
                 .flat_map(|pool| ::alerts::found_in(pool, settings, |alert| before.stands(alert)))
+                .chain(absent.iter().filter(is_told).cloned())
                 .collect();
-            let guids: Vec<api::Guid> = pools.iter().map(|pool| pool.guid).collect();
+            let known = pools.iter().map(|pool| pool.guid);
+            let guids: Vec<api::Guid> = known
+                .chain(absent.iter().map(|alert| alert.pool_guid))
+                .collect();
             let mut messages = book.update(&self.host, &guids, found, settings, now_s);
             let notices = happened.iter();
             messages.extend(
@@ -151,8 +156,9 @@ impl Alerts {
                 let sending = tokio::task::spawn_blocking(move || {
                     ::alerts::send::send(&kept, &host, &entry.channel, &entry.message)
                 });
-                let outcome = sending.await.unwrap_or_else(|error| Err(error.to_string()));
+                let outcome = sending.await.unwrap_or_else(|error| Err(broken(&error)));
                 if let Err(problem) = &outcome {
+                    let problem = &problem.text;
                     tracing::warn!(problem, "an alert could not be sent; it is tried again");
                 }
                 let settled = self.with(|state| state.outbox.settle(id, outcome, now_s()));
@@ -196,9 +202,9 @@ async fn look(weak: Weak<Service>) {
             return;
         };
         let pools = reports_of(&service);
-        service
-            .alerts
-            .take_in(&pools, &std::mem::take(&mut happened));
+        let absent = absent_from(&service);
+        let happened_now = std::mem::take(&mut happened);
+        service.alerts.take_in(&pools, &absent, &happened_now);
         drop(service);
         let mut until = tokio::time::Instant::now() + LOOK_EVERY;
         while let Ok(event) = tokio::time::timeout_at(until, reader.next()).await {
@@ -212,6 +218,27 @@ async fn look(weak: Weak<Service>) {
             };
             happened.extend(happened_in(&service, &event));
         }
+    }
+}
+
+/// Pools of the last run that could not be imported.
+fn absent_from(service: &Service) -> Vec<Alert> {
+    let absent = service.pools.not_imported().into_iter();
+    let alerts = absent.map(|(pool, guid, why)| Alert {
+        rule: AlertRule::PoolHealth,
+        severity: AlertSeverity::Critical,
+        pool,
+        pool_guid: api::Guid(guid),
+        device_guid: None,
+        fact: AlertFact::NotImported { why },
+    });
+    alerts.collect()
+}
+
+fn broken(error: &tokio::task::JoinError) -> Problem {
+    Problem {
+        text: error.to_string(),
+        is_refusal: false,
     }
 }
 
@@ -297,8 +324,9 @@ pub(crate) async fn test(service: &Service) -> Result<AlertTestReply, Failure> {
         let (host, to) = (service.alerts.host.clone(), channel.clone());
         let sending =
             tokio::task::spawn_blocking(move || ::alerts::send::send(&kept, &host, &to, &message));
-        let outcome = sending.await.unwrap_or_else(|error| Err(error.to_string()));
-        reply.channels.push((channel, outcome.err()));
+        let outcome = sending.await.unwrap_or_else(|error| Err(broken(&error)));
+        let problem = outcome.err().map(|problem| problem.text);
+        reply.channels.push((name_of(&channel), problem));
     }
     Ok(reply)
 }

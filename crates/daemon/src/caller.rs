@@ -87,6 +87,12 @@ impl Caller {
         remote.is_none_or(|remote| remote.is_current())
     }
 
+    /// Whether an API key says who it is.
+    pub(crate) fn has_key(&self) -> bool {
+        let remote = self.remote.as_ref();
+        remote.is_some_and(|remote| remote.via() == AuditVia::Key)
+    }
+
     /// The user whose session it is.
     pub(crate) fn session_user(&self) -> Option<&str> {
         let remote = self.remote.as_ref()?;

@@ -142,6 +142,16 @@ impl Pools {
             .collect()
     }
 
+    /// Name and GUID of pools of the last run that could not be imported, and why in one line.
+    pub(crate) fn not_imported(&self) -> Vec<(String, u64, String)> {
+        let absent = self.absent.lock();
+        let known = absent.iter().filter_map(|one| {
+            let why = one.why.as_ref()?.lines().next().unwrap_or_default();
+            Some((one.cached.name.clone(), one.cached.guid, why.to_owned()))
+        });
+        known.collect()
+    }
+
     /// Every imported pool, by name.
     pub(crate) fn all(&self) -> Vec<Arc<OpenPool>> {
         self.table.lock().values().cloned().collect()

@@ -58,7 +58,12 @@ const MODE_OF_ROOTS: u32 = 0o711;
 const MODE_OF_USERS: u32 = 0o700;
 /// Files in it, and directories with what they hold, that were made when every file was for all to
 /// read.
-const PRIVATE: [&str; 13] = [
+const PRIVATE: [&str; 18] = [
+    "alerts-book.json",
+    "alerts-outbox.json",
+    "alerts-secrets.json",
+    "alerts.json",
+    "audit-refused.jsonl",
     "audit.jsonl",
     "daemon.log",
     "https-certificate.pem",

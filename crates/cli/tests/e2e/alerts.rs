@@ -181,5 +181,11 @@ fn a_device_that_goes_is_told_of_and_that_it_is_back() {
     server.ok(&format!("alerts set --smtp 127.0.0.1:{smtp}"));
     let mail = mails.recv_timeout(LONG).expect("the mail that waited");
     assert!(mail.contains("scrub of pool tank is done"), "{mail}");
-    server.ok("zpool destroy tank");
+
+    // A pool that does not come back is one to hear of.
+    server.kill();
+    std::fs::rename(&disks[0], format!("{}.away", disks[0])).expect("moved");
+    server.launch(&["daemon"]);
+    let mail = mails.recv_timeout(LONG).expect("a mail");
+    assert!(mail.contains("pool tank could not be imported"), "{mail}");
 }

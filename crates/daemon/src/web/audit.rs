@@ -3,6 +3,8 @@
 //! there, so no secret is.
 //!
 //! `audit.jsonl` in the state directory, and older ones, `audit.jsonl.1` being the newest of these.
+//! What was refused because of who asked is in `audit-refused.jsonl`: strangers can make any number
+//! of such requests, which must not push out what was done.
 //! A line is there before the request is answered, though perhaps not on disk if the power fails;
 //! a crash leaves whole lines, perhaps but for the last, which is left out when they are read.
 
@@ -44,9 +46,19 @@ const ABOUT: [&str; 14] = [
     "paths",
 ];
 
+/// Of what was refused.
+const OLD_REFUSED_FILES: usize = 1;
+
 /// The record.
 pub(crate) struct Audit {
+    done: Log,
+    refused: Log,
+}
+
+/// Lines in a file, and in older ones.
+struct Log {
     path: PathBuf,
+    old_files: usize,
     file: Mutex<Option<(File, u64)>>,
 }
 
@@ -81,27 +93,52 @@ pub(crate) fn about<C: Call>(call: &C) -> Vec<String> {
 impl Audit {
     /// The record of a state directory.
     pub(crate) fn new(directory: &Path) -> Self {
-        Self {
-            path: directory.join("audit.jsonl"),
+        let log = |name: &str, old_files| Log {
+            path: directory.join(name),
+            old_files,
             file: Mutex::new(None),
+        };
+        Self {
+            done: log("audit.jsonl", OLD_FILES),
+            refused: log("audit-refused.jsonl", OLD_REFUSED_FILES),
         }
-    }
-
-    fn old(&self, number: usize) -> PathBuf {
-        self.path.with_extension(format!("jsonl.{number}"))
     }
 
     /// Puts a request on record. The log says where that fails, and the request is answered.
     pub(crate) async fn record(self: std::sync::Arc<Self>, entry: AuditEntry) {
         let written = tokio::task::spawn_blocking(move || {
-            let written = self.write(&entry);
-            written.map_err(|error| format!("{}: {error}", self.path.display()))
+            let log = match entry.failure {
+                // Who tries too often is not even heard.
+                Some(FailureKind::TooMany) => return Ok(()),
+                Some(
+                    FailureKind::Unauthenticated | FailureKind::CodeNeeded | FailureKind::Denied,
+                ) => &self.refused,
+                _ => &self.done,
+            };
+            let written = log.write(&entry);
+            written.map_err(|error| format!("{}: {error}", log.path.display()))
         });
         match written.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!("a change is not on record: {error}"),
             Err(error) => tracing::error!("a change is not on record: {error}"),
         }
+    }
+
+    /// The last records, the newest first.
+    pub(crate) fn list(&self, limit: Option<u32>) -> Result<AuditListReply, Failure> {
+        let limit = limit.unwrap_or(LIMIT).min(LIMIT_MAX) as usize;
+        let mut entries = self.done.list(limit)?;
+        entries.extend(self.refused.list(limit)?);
+        entries.sort_by_key(|entry: &AuditEntry| std::cmp::Reverse(entry.time_s));
+        entries.truncate(limit);
+        Ok(AuditListReply { entries })
+    }
+}
+
+impl Log {
+    fn old(&self, number: usize) -> PathBuf {
+        self.path.with_extension(format!("jsonl.{number}"))
     }
 
     fn write(&self, entry: &AuditEntry) -> io::Result<()> {
@@ -112,7 +149,7 @@ impl Audit {
             && *bytes + line.len() as u64 > FILE_BYTES_MAX
         {
             *file = None;
-            for number in (1..OLD_FILES).rev() {
+            for number in (1..self.old_files).rev() {
                 rename_if_there(&self.old(number), &self.old(number + 1))?;
             }
             rename_if_there(&self.path, &self.old(1))?;
@@ -140,13 +177,12 @@ impl Audit {
         Ok(())
     }
 
-    /// The last records.
-    pub(crate) fn list(&self, limit: Option<u32>) -> Result<AuditListReply, Failure> {
-        let limit = limit.unwrap_or(LIMIT).min(LIMIT_MAX) as usize;
+    /// The last records, the newest first.
+    fn list(&self, limit: usize) -> Result<Vec<AuditEntry>, Failure> {
         let _still = self.file.lock();
         let mut entries = Vec::new();
         let paths = std::iter::once(self.path.clone());
-        for path in paths.chain((1..=OLD_FILES).map(|number| self.old(number))) {
+        for path in paths.chain((1..=self.old_files).map(|number| self.old(number))) {
             if entries.len() >= limit {
                 break;
             }
@@ -165,7 +201,7 @@ impl Audit {
             let read = lines.filter_map(|line| serde_json::from_slice(line).ok());
             entries.extend(read.take(limit - entries.len()));
         }
-        Ok(AuditListReply { entries })
+        Ok(entries)
     }
 }
 
@@ -207,28 +243,28 @@ mod tests {
         let audit = Audit::new(directory.path());
         assert!(audit.list(None).unwrap().entries.is_empty());
         for number in 0..3 {
-            audit.write(&entry(number)).unwrap();
+            audit.done.write(&entry(number)).unwrap();
         }
         // Cut off by a crash.
         let path = directory.path().join("audit.jsonl");
         let text = std::fs::read(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - 10]).unwrap();
         let audit = Audit::new(directory.path());
-        audit.write(&entry(3)).unwrap();
+        audit.done.write(&entry(3)).unwrap();
         let times = |limit| {
             let entries = audit.list(limit).unwrap().entries;
             entries.iter().map(|entry| entry.time_s).collect::<Vec<_>>()
         };
         assert_eq!(times(None), [3, 1, 0]);
         // As if it were full.
-        audit.file.lock().as_mut().unwrap().1 = FILE_BYTES_MAX;
-        audit.write(&entry(4)).unwrap();
-        audit.write(&entry(5)).unwrap();
+        audit.done.file.lock().as_mut().unwrap().1 = FILE_BYTES_MAX;
+        audit.done.write(&entry(4)).unwrap();
+        audit.done.write(&entry(5)).unwrap();
         assert_eq!(times(None), [5, 4, 3, 1, 0]);
         assert_eq!(times(Some(3)), [5, 4, 3]);
         for number in 0..2 * OLD_FILES as u64 {
-            audit.file.lock().as_mut().unwrap().1 = FILE_BYTES_MAX;
-            audit.write(&entry(10 + number)).unwrap();
+            audit.done.file.lock().as_mut().unwrap().1 = FILE_BYTES_MAX;
+            audit.done.write(&entry(10 + number)).unwrap();
         }
         assert_eq!(times(None).len(), OLD_FILES + 1);
         assert_eq!(
@@ -250,5 +286,29 @@ mod tests {
             ..api::ZfsSnapshot::default()
         };
         assert_eq!(about(&call), ["a@b", "c@d"]);
+    }
+
+    /// What strangers try pushes out nothing that was done.
+    #[tokio::test]
+    async fn what_is_refused_is_kept_apart() {
+        let directory = tempfile::tempdir().unwrap();
+        let audit = std::sync::Arc::new(Audit::new(directory.path()));
+        let refused = |number, failure| AuditEntry {
+            failure: Some(failure),
+            ..entry(number)
+        };
+        audit.clone().record(entry(1)).await;
+        let tried = refused(2, FailureKind::Unauthenticated);
+        audit.clone().record(tried).await;
+        audit.clone().record(refused(3, FailureKind::TooMany)).await;
+        audit.clone().record(refused(4, FailureKind::Busy)).await;
+        let lines = |name: &str| {
+            let text = std::fs::read_to_string(directory.path().join(name)).unwrap();
+            text.lines().count()
+        };
+        assert_eq!((lines("audit.jsonl"), lines("audit-refused.jsonl")), (2, 1));
+        let listed = audit.list(None).unwrap().entries.into_iter();
+        let times: Vec<u64> = listed.map(|entry| entry.time_s).collect();
+        assert_eq!(times, [4, 2, 1]);
     }
 }

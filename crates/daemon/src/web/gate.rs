@@ -10,8 +10,8 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName, HeaderValue,
-    ORIGIN, REFERRER_POLICY, RETRY_AFTER, STRICT_TRANSPORT_SECURITY, WWW_AUTHENTICATE,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    ORIGIN, REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use axum::response::Response;
@@ -65,7 +65,6 @@ pub(super) async fn answer(
     set(X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(X_FRAME_OPTIONS, "DENY");
     set(REFERRER_POLICY, "no-referrer");
-    set(STRICT_TRANSPORT_SECURITY, "max-age=31536000");
     set(HeaderName::from_static("permissions-policy"), FEATURES);
     let of_us = "cross-origin-resource-policy";
     set(HeaderName::from_static(of_us), "same-origin");

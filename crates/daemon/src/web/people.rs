@@ -253,18 +253,21 @@ impl People {
         if password.0.len() > PASSWORD_BYTES_MAX {
             return Ok(false);
         }
-        let known = self.look(|stored| {
+        let hash_of = |stored: &Stored| {
             let user = stored.users.get(user);
             user.map(|user| user.password_hash.0.clone())
-        })?;
-        self.in_turn(move || match known {
+        };
+        let known = self.look(hash_of)?;
+        let compared = known.clone();
+        let is_right = self.in_turn(move || match compared {
             Some(hash) => is_right(&password.0, &hash),
             None => {
                 let _ = is_right(&password.0, hash_of_nobody());
                 false
             }
-        })
-        .await
+        });
+        // It may have been changed meanwhile.
+        Ok(is_right.await? && self.look(hash_of)? == known)
     }
 
     /// Checks a name, a password and the six digits where they are needed; gives the role.

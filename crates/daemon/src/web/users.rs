@@ -62,6 +62,11 @@ impl Service {
         caller: &Caller,
         call: &ApiKeyMake,
     ) -> Result<ApiKeyMakeReply, Failure> {
+        // It would outlive the key, and whoever made that.
+        if caller.has_key() {
+            let message = "a key makes no other keys; log in";
+            return Err(Failure::new(FailureKind::Denied, message));
+        }
         let made_by = caller.session_user();
         let people = &self.web.people;
         let (id, key) = people.make_key(&call.name, call.role, call.expires_s, made_by)?;
