@@ -35,6 +35,10 @@ const OF_ADDRESS_SESSIONS_MAX: usize = 64;
 const ALL_SESSIONS_MAX: usize = 1024;
 /// Requests of one session at the same time.
 const SLOTS_MAX: u32 = 64;
+/// From so many sessions on, new ones have few slots: each slot may keep an answer.
+const SESSIONS_MANY: usize = 256;
+/// Slots of a session where there are many.
+const FEW_SLOTS_MAX: u32 = 16;
 /// Longest answer that is kept, in bytes.
 pub(crate) const KEPT_BYTES_MAX: u32 = 4096;
 /// Longest request.
@@ -432,13 +436,17 @@ impl State {
         (fore, back): (Channel, Channel),
         now: Instant,
     ) -> Result<Created, Status> {
+        let slots = match self.sessions.len() {
+            SESSIONS_MANY.. => FEW_SLOTS_MAX,
+            _ => SLOTS_MAX,
+        };
         let granted = Channel {
             padding_bytes: 0,
             request_bytes: fore.request_bytes.min(REQUEST_BYTES_MAX),
             answer_bytes: fore.answer_bytes.min(ANSWER_BYTES_MAX),
             kept_bytes: fore.kept_bytes.min(KEPT_BYTES_MAX),
             operations: fore.operations.min(OPERATIONS_MAX as u32),
-            requests: fore.requests.min(SLOTS_MAX),
+            requests: fore.requests.min(slots),
         };
         let is_small =
             granted.request_bytes < CHANNEL_BYTES_MIN || granted.answer_bytes < CHANNEL_BYTES_MIN;

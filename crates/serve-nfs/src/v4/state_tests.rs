@@ -322,11 +322,34 @@ fn what_is_reserved_is_taken_back() {
     let theirs = opens.open(two, &owner, file(), WRITE, 0).unwrap();
     // Cutting off is writing, whatever it is opened for.
     opens.close(two, &theirs, &file()).unwrap();
-    opens.open(two, &owner, file(), READ, WRITE).unwrap();
+    let theirs = opens.open(two, &owner, file(), READ, WRITE).unwrap();
     let refused = opens.reserve(one, &owner, file(), READ, 0).map(drop);
     assert_eq!(refused, Err(Status::SHARE_DENIED));
     // Opened once more meanwhile, it stays.
-    let other = Bytes::from_static(b"p");
-    let reserved = opens.open(one, &other, file(), READ, 0).unwrap();
-    assert_eq!(opens.test(one, &reserved), Status::OK);
+    opens.close(two, &theirs, &file()).unwrap();
+    let reserved = opens.reserve(one, &owner, file(), READ, WRITE).unwrap();
+    let again = opens.open(one, &owner, file(), READ, 0).unwrap();
+    opens.take_back(one, &reserved);
+    assert_eq!(opens.test(one, &again), Status::OK);
+    assert!(opens.is_denied(&file(), WRITE));
+}
+
+#[test]
+fn many_sessions_have_few_slots() {
+    let table = Arc::default();
+    let mut state = state(&table, None);
+    let now = Instant::now();
+    for n in 0..=SESSIONS_MANY {
+        let owner = Bytes::from(format!("{n}"));
+        let who = principal((n / OF_ADDRESS_SESSIONS_MAX) as u8);
+        let told = state.exchange_id(&owner, [1; 8], 0, who, now);
+        let id = told.unwrap().0;
+        let created = state.create_session(id, 1, (CHANNEL, CHANNEL), who, now);
+        let expected = if n < SESSIONS_MANY {
+            SLOTS_MAX
+        } else {
+            FEW_SLOTS_MAX
+        };
+        assert_eq!(created.unwrap().fore.requests, expected);
+    }
 }
