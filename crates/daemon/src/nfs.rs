@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use access::Snapdir;
 use api::{Failure, FailureKind, NotShared, Protocol, ShareClient, ShareInfo, ShareReport};
 use dataset::{DatasetKind, ListOptions};
+use device::Random;
 use parking_lot::Mutex;
 use serve_nfs::{ClientReport, PORTMAPPER_PORT, Policy, Server, ServerError, ShareSpec, Shares};
 
@@ -51,14 +52,14 @@ pub(crate) struct Nfs {
 }
 
 impl Nfs {
-    /// Clients are remembered in `directory`; `random` is of 64 random bits.
+    /// Clients are remembered in `directory`.
     pub(crate) fn new(
         address: SocketAddr,
         is_portmapper: bool,
         is_insecure: bool,
         memory_bytes: u64,
         directory: PathBuf,
-        random: u64,
+        random: Arc<dyn Random>,
     ) -> Self {
         Self {
             service: serve_nfs::Service::new(Arc::default(), Some(directory), random),

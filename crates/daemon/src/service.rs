@@ -107,7 +107,7 @@ impl Service {
             options.nfs_insecure,
             (cache_bytes / 8).clamp(NFS_BYTES_MIN, NFS_BYTES_MAX),
             state.directory().join("nfs"),
-            world.random.next_u64(),
+            Arc::clone(&world.random),
         );
         let state = Arc::new(state);
         let events = Arc::new(Events::default());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use device::BoxFuture;
+use device::{BoxFuture, Random};
 
 use crate::answers::{Answers, Key, Met};
 use crate::nlm::table::Table;
@@ -35,9 +35,13 @@ pub struct Service {
 
 impl Service {
     /// Serves `shares`. Clients of version 4 are remembered in `directory`, so that they get back
-    /// after a restart what they had open and locked; without one they do not. `random` is of 64
-    /// random bits, others in each run.
-    pub fn new(shares: Arc<Shares>, directory: Option<PathBuf>, random: u64) -> Arc<Self> {
+    /// after a restart what they had open and locked; without one they do not. Sessions are as hard
+    /// to guess as `random` is.
+    pub fn new(
+        shares: Arc<Shares>,
+        directory: Option<PathBuf>,
+        random: Arc<dyn Random>,
+    ) -> Arc<Self> {
         let table = Arc::new(Table::default());
         Arc::new(Self {
             shares,

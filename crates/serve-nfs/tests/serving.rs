@@ -95,7 +95,7 @@ impl Rig {
         let verifier = world.random.next_u64();
         let address = "127.0.0.1:0".parse().expect("an address");
         let records = Some(dir.path().join("nfs"));
-        let service = Service::new(Arc::clone(&shares), records, world.random.next_u64());
+        let service = Service::new(Arc::clone(&shares), records, Arc::clone(&world.random));
         let rig = Self {
             access,
             server: Server::bind(address, service, 64 << 20)

@@ -354,10 +354,18 @@ impl Locks {
             Request::Unlock { wanted } => {
                 // Whatever has become of the file, its locks can be given back.
                 let lock = wanted.lock(peer.ip(), false);
-                if let (Some(handle), Some(lock)) = (wanted.file, lock) {
-                    self.table.unlock(&handle, &lock.owner, lock.range);
-                }
-                result(&wanted.cookie, Status::Granted)
+                let unlocked = match (wanted.file, lock) {
+                    (Some(handle), Some(lock)) => {
+                        self.table.unlock(&handle, &lock.owner, lock.range)
+                    }
+                    _ => Ok(()),
+                };
+                let status = match unlocked {
+                    Ok(()) => Status::Granted,
+                    // One that is cut in two would be one too many.
+                    Err(_) => Status::NoLocks,
+                };
+                result(&wanted.cookie, status)
             }
             Request::Share { cookie } => {
                 let mut answer = Writer::new();

@@ -150,6 +150,14 @@ impl State {
         })
     }
 
+    /// Whether a range is in the midst of a lock that an owner has.
+    fn splits(&self, file: &Handle, owner: &Owner, range: Range) -> bool {
+        let mut held = self.by_file.get(file).into_iter().flatten();
+        held.any(|lock| {
+            *lock.owner == *owner && lock.range.first < range.first && lock.range.last > range.last
+        })
+    }
+
     /// Takes a range from what an owner has; how many locks that leaves more or less.
     fn cut(&mut self, file: &Handle, owner: &Owner, range: Range) {
         let Entry::Occupied(mut entry) = self.by_file.entry(*file) else {
@@ -255,9 +263,31 @@ impl Table {
         Ok(())
     }
 
-    /// Gives a range back; what the owner waits for of it is not waited for any more.
-    pub(crate) fn unlock(&self, file: &Handle, owner: &Owner, range: Range) {
-        let mut state = self.state.lock();
+    /// Gives a range back; what the owner waits for of it is not waited for any more. Refused where
+    /// that would leave too many: a lock that is cut in two is one more.
+    pub(crate) fn unlock(&self, file: &Handle, owner: &Owner, range: Range) -> Result<(), Denied> {
+        let state = self.state.lock();
+        let of_client = state.by_client.get(&owner.client).copied().unwrap_or(0);
+        let is_full = state.count >= LOCKS_MAX || of_client >= CLIENT_LOCKS_MAX;
+        if is_full && state.splits(file, owner, range) {
+            return Err(Denied::TooMany);
+        }
+        self.unlock_in(state, file, owner, range);
+        Ok(())
+    }
+
+    /// Gives all of a file back.
+    pub(crate) fn release(&self, file: &Handle, owner: &Owner) {
+        self.unlock_in(self.state.lock(), file, owner, Range::ALL);
+    }
+
+    fn unlock_in(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        file: &Handle,
+        owner: &Owner,
+        range: Range,
+    ) {
         state.cut(file, owner, range);
         state.waiting.retain(|_, waiting| {
             waiting.file != *file || *waiting.owner != *owner || !waiting.range.meets(range)
@@ -328,13 +358,17 @@ mod tests {
         let all = [waits(), waits(), waits(), waits()];
         assert!(matches!(granted(&all[0]), Some(Err(Denied::Held(_)))));
         table.cancel(&file(), owner, Range::new(0, 6).unwrap());
-        table.unlock(&file(), owner, Range::new(5, 0).unwrap());
+        table
+            .unlock(&file(), owner, Range::new(5, 0).unwrap())
+            .unwrap();
         table.free(owner.client, b"other");
         assert!(granted(&all[1]).is_some());
         table.cancel(&file(), owner, wanted.range);
         assert!(all.iter().all(|waiter| granted(waiter).is_none()));
         let waiter = waits();
-        table.unlock(&file(), owner, Range::new(4, 1).unwrap());
+        table
+            .unlock(&file(), owner, Range::new(4, 1).unwrap())
+            .unwrap();
         assert_eq!(granted(&waiter), None);
         let waiter = waits();
         table.free(owner.client, b"");
@@ -371,11 +405,9 @@ mod tests {
         let held = table.lock(&file(), lock(1, 24, 1, true)).unwrap_err();
         assert!(matches!(held, Denied::Held(lock) if lock.owner.process == 2));
         // A part in the middle comes free.
-        table.unlock(
-            &file(),
-            &lock(1, 0, 0, true).owner,
-            Range::new(4, 2).unwrap(),
-        );
+        let owner = lock(1, 0, 0, true).owner;
+        let unlocked = table.unlock(&file(), &owner, Range::new(4, 2).unwrap());
+        unlocked.unwrap();
         assert!(table.test(&file(), &lock(2, 4, 2, true)).is_none());
         assert!(table.test(&file(), &lock(2, 3, 1, true)).is_some());
         assert!(table.test(&file(), &lock(2, 6, 1, true)).is_some());
@@ -396,6 +428,23 @@ mod tests {
             n += 1;
         }
         assert_eq!(n as usize, CLIENT_LOCKS_MAX - 1);
+        // Nor by giving back what is in the midst of one.
+        let table = Table::default();
+        table.lock(&file(), lock(1, 0, 0, true)).unwrap();
+        let owner = lock(1, 0, 0, true).owner;
+        let unlock =
+            |offset, length| table.unlock(&file(), &owner, Range::new(offset, length).unwrap());
+        let mut n = 0;
+        while n < LOCKS_MAX as u64 && unlock(n * 2 + 1, 1).is_ok() {
+            n += 1;
+        }
+        assert_eq!(n as usize, CLIENT_LOCKS_MAX - 1);
+        assert_eq!(table.state.lock().count, CLIENT_LOCKS_MAX);
+        // What leaves no more is given back all the same.
+        assert_eq!(unlock(0, 1), Ok(()));
+        assert_eq!(unlock(n * 2 + 1, 1), Ok(()));
+        table.release(&file(), &owner);
+        assert!(table.state.lock().by_client.is_empty());
     }
 
     proptest! {
@@ -412,7 +461,8 @@ mod tests {
                 let bytes = offset..offset + length;
                 let wanted = lock(process, offset, length, what == 2);
                 if what == 0 {
-                    table.unlock(&file(), &wanted.owner, wanted.range);
+                    let unlocked = table.unlock(&file(), &wanted.owner, wanted.range);
+                    prop_assert_eq!(unlocked, Ok(()));
                     model.retain(|(owner, byte), _| *owner != process || !bytes.contains(byte));
                     continue;
                 }

@@ -301,6 +301,8 @@ impl Running<'_> {
             .await?;
         self.check_to_write(&entered, &target, &handle, to_state)
             .await?;
+        let alone = self.nfs.copies.acquire().await;
+        let _alone = alone.map_err(|_| Status::SERVERFAULT)?;
         let size = source.now().await?.size_bytes;
         let available = size.checked_sub(from);
         let length = match (length, is_clone) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use access::{MAY_EXECUTE, MAY_READ};
 use bytes::Bytes;
-use filesystem::{FileKind, SeekTo};
+use filesystem::{FileKind, FsError, SeekTo};
 
 use super::attributes::{self, Compared, Facts, wants_statistics};
 use super::compound::{Done, Running, check_name};
@@ -12,7 +12,7 @@ use super::exports;
 use super::opens::READ;
 use super::types::{Bits, StateId, Status};
 use crate::handle::{Handle, Place};
-use crate::object::{File, Object};
+use crate::object::{Error, File, Object};
 use crate::rpc::AUTH_SYS;
 use crate::share::Entered;
 use crate::v3::look::{self, granted, unpinned};
@@ -221,8 +221,8 @@ impl Running<'_> {
         Ok(told)
     }
 
-    /// A file's content is to be read, under a state id. Whoever opened it may, whatever its mode
-    /// has become.
+    /// A file's content is to be read, under a state id. Whoever opened it to read may, whatever its
+    /// mode has become.
     pub(super) async fn check_to_read(
         &mut self,
         entered: &Arc<Entered>,
@@ -240,13 +240,21 @@ impl Running<'_> {
             return Ok(entered.check_read(file).await?);
         }
         let client = self.client()?;
-        // Whoever writes may read what is around it (section 18.22.3).
-        self.nfs
+        let granted = self
+            .nfs
             .state
             .lock()
             .opens
             .granted(client, &state, handle)?;
-        Ok(())
+        if granted.access & READ != 0 {
+            return Ok(());
+        }
+        // Whoever writes may read what is around it, but for what keeps others from reading
+        // (section 18.22.3).
+        if granted.others_deny & READ != 0 {
+            return Err(Status::LOCKED);
+        }
+        Ok(entered.check_read(file).await?)
     }
 
     pub(super) async fn read(
@@ -280,7 +288,11 @@ impl Running<'_> {
         let handle = self.handle()?;
         let entered = self.enter().await?;
         let file = entered.file(handle.place).await;
-        let file = file.map_err(|_| Status::WRONG_TYPE)?;
+        let file = file.map_err(|error| match error {
+            // A directory of `.zfs`.
+            Error::Filesystem(FsError::IsDirectory { .. }) => Status::WRONG_TYPE,
+            error => error.into(),
+        })?;
         if file.attributes.kind != FileKind::Symlink {
             return Err(Status::WRONG_TYPE.into());
         }

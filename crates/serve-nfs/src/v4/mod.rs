@@ -42,7 +42,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use device::Random;
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use crate::nlm::table::Table;
 use crate::rpc::{Credential, Outcome};
@@ -55,28 +57,37 @@ use state::State;
 
 /// Version.
 pub(crate) const VERSION: u32 = 4;
+/// COPY and CLONE at the same time: each holds memory that is counted under no request.
+const COPIES_MAX: usize = 4;
 
 /// All that is known of clients of this version.
-#[derive(Debug)]
 pub(crate) struct Nfs4 {
     state: Mutex<State>,
     /// The server's name, the same after a restart.
     server: String,
+    /// Who copies, and waits to.
+    copies: Semaphore,
     began: filesystem::Time,
 }
 
 impl Nfs4 {
-    /// With locks in `table`, and clients remembered in `directory`. `random` is of 64 random bits.
-    pub(crate) fn new(table: Arc<Table>, directory: Option<PathBuf>, random: u64) -> Self {
-        let found = Records::load(directory, random);
+    /// With locks in `table`, and clients remembered in `directory`.
+    pub(crate) fn new(
+        table: Arc<Table>,
+        directory: Option<PathBuf>,
+        random: Arc<dyn Random>,
+    ) -> Self {
+        let found = Records::load(directory, random.next_u64());
         let server = found.server.clone();
-        // The upper half of the random bits tells this run from others.
-        let opens = Opens::new(table, (random >> 32) as u32);
+        // It tells this run from others, and nothing else that is random.
+        let boot = random.next_u64() as u32;
+        let opens = Opens::new(table, boot);
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let since = since.unwrap_or_default();
         Self {
-            state: Mutex::new(State::new(found, opens, random)),
+            state: Mutex::new(State::new(found, opens, boot, random)),
             server,
+            copies: Semaphore::new(COPIES_MAX),
             began: filesystem::Time {
                 seconds: i64::try_from(since.as_secs()).unwrap_or(0),
                 nanoseconds: since.subsec_nanos(),

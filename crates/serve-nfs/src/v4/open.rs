@@ -6,13 +6,14 @@ use std::time::Instant;
 use bytes::Bytes;
 use filesystem::{Attributes, FileKind, SetAttributes};
 
+use super::Nfs4;
 use super::attributes::{Set, TIME_ACCESS, TIME_MODIFY};
 use super::compound::{Done, Failed, Running, check_name};
 use super::look::{check_content, check_regular};
-use super::opens::{NotLocked, Opens, READ, WRITE, Wanted};
+use super::opens::{NotLocked, Opens, READ, Reserved, WRITE, Wanted};
 use super::request::{Claim, Locker, Making, Open};
 use super::types::{Bits, StateId, Status, write_change};
-use crate::handle::Place;
+use crate::handle::{Handle, Place};
 use crate::nlm::table::{Lock, Range};
 use crate::object::{File, Object};
 use crate::share::Entered;
@@ -31,9 +32,44 @@ const WANTS: u32 = 0x3_ff00;
 const READ_LOCK: u32 = 1;
 const WRITE_LOCK: u32 = 2;
 
+/// Who opens a file, and how.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    client: u64,
+    owner: &'a Bytes,
+    access: u32,
+    deny: u32,
+}
+
+/// A file that is open before it is cut off; dropping this takes that back.
+struct Reservation<'a> {
+    nfs: &'a Nfs4,
+    client: u64,
+    handle: Handle,
+    reserved: Option<Reserved>,
+}
+
+impl Reservation<'_> {
+    /// It stays open.
+    fn keep(mut self) -> Option<StateId> {
+        self.reserved.take().map(|reserved| reserved.state)
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if let Some(reserved) = self.reserved.take() {
+            let mut state = self.nfs.state.lock();
+            state.opens.take_back(self.client, &reserved);
+        }
+    }
+}
+
 /// What was opened.
-struct Opened {
+struct Opened<'a> {
     file: File,
+    /// Where nobody else's share was in the way before anything was changed.
+    reservation: Option<Reservation<'a>>,
     change: Change,
     /// Attributes that were set.
     set: Bits,
@@ -78,7 +114,7 @@ impl From<NotLocked> for Failed {
     }
 }
 
-impl Running<'_> {
+impl<'a> Running<'a> {
     pub(super) async fn open(&mut self, open: Open) -> Done {
         let client = self.client()?;
         let (access, deny) = (open.access & !WANTS, open.deny);
@@ -102,7 +138,13 @@ impl Running<'_> {
         let opened = match &open.claim {
             Claim::Name(name) => {
                 check_name(name)?;
-                self.open_by_name(&entered, name, access, open.making)
+                let asked = Asked {
+                    client,
+                    owner: &open.owner,
+                    access,
+                    deny,
+                };
+                self.open_by_name(&entered, name, asked, open.making)
                     .await?
             }
             Claim::Previous | Claim::Handle => {
@@ -112,6 +154,7 @@ impl Running<'_> {
                 let file = entered.file(self.handle()?.place).await?;
                 Opened {
                     file,
+                    reservation: None,
                     change: Change::default(),
                     set: Bits::default(),
                     is_made: true,
@@ -123,7 +166,14 @@ impl Running<'_> {
         check_regular(file)?;
         check_access(&entered, file, access, !opened.is_made).await?;
         let handle = entered.handle_of(file.snapshot, &file.attributes);
-        let state = {
+        let reserved = match opened.reservation {
+            Some(reservation) if reservation.handle == handle => reservation.keep(),
+            // Another file has come to have its name.
+            _ => None,
+        };
+        let state = if let Some(state) = reserved {
+            Ok(state)
+        } else {
             let mut state = self.nfs.state.lock();
             // The grace may have begun, or its end, in between.
             state.may_claim(client, reclaims, Instant::now())?;
@@ -149,9 +199,9 @@ impl Running<'_> {
         &mut self,
         entered: &Arc<Entered>,
         name: &[u8],
-        access: u32,
+        asked: Asked<'_>,
         making: Making,
-    ) -> Result<Opened, Failed> {
+    ) -> Result<Opened<'a>, Failed> {
         let place = self.handle()?.place;
         let how = match making {
             Making::No => return self.open_existing(entered, place, name).await,
@@ -175,7 +225,7 @@ impl Running<'_> {
                 (CreateHow::Exclusive(verifier, set.set), exclusive(set))
             }
         };
-        match self.open_made(entered, place, name, access, how).await {
+        match self.open_made(entered, place, name, asked, how).await {
             // What is there can be opened where nothing can be made.
             Err(Failed {
                 status: Status::ROFS,
@@ -197,7 +247,7 @@ impl Running<'_> {
         entered: &Arc<Entered>,
         place: Place,
         name: &[u8],
-    ) -> Result<Opened, Failed> {
+    ) -> Result<Opened<'a>, Failed> {
         let directory = entered.resolve(place).await?;
         if let Object::File(file) = &directory {
             match file.attributes.kind {
@@ -213,6 +263,7 @@ impl Running<'_> {
         let now = entered.tell(&directory).await?;
         Ok(Opened {
             file,
+            reservation: None,
             change: Change {
                 before: Some(now.attributes),
                 after: Some(now),
@@ -227,9 +278,9 @@ impl Running<'_> {
         entered: &Arc<Entered>,
         place: Place,
         name: &[u8],
-        access: u32,
+        asked: Asked<'_>,
         (how, which): (CreateHow, Bits),
-    ) -> Result<Opened, Failed> {
+    ) -> Result<Opened<'a>, Failed> {
         let changing = Changing::begin(entered, place).await?;
         let directory = &changing.directory;
         if directory.attributes.kind != FileKind::Directory {
@@ -241,13 +292,14 @@ impl Running<'_> {
         };
         // Others who come by NFS make nothing meanwhile.
         let before = directory.filesystem.lookup(directory.ino(), name).await;
+        let mut reservation = None;
         let outcome = match &before {
             Ok(found) if matches!(how, CreateHow::Unchecked(_)) => {
                 // It is cut off only for whoever may open it.
-                let place = entered.handle_of(None, found).place;
+                let handle = entered.handle_of(None, found);
                 let checked = async {
-                    let file = entered.file(place).await?;
-                    check_access(entered, &file, access, true).await?;
+                    let file = entered.file(handle.place).await?;
+                    check_access(entered, &file, asked.access, true).await?;
                     match truncates {
                         true => check_content(&file),
                         false => Ok(()),
@@ -259,6 +311,9 @@ impl Running<'_> {
                     .await?;
                 if found.kind == FileKind::Regular {
                     checked.await?;
+                    if truncates {
+                        reservation = Some(self.reserve(handle, asked)?);
+                    }
                 }
                 create_in(entered, directory, name, how).await
             }
@@ -279,9 +334,29 @@ impl Running<'_> {
         };
         Ok(Opened {
             file,
+            reservation,
             change,
             set,
             is_made,
+        })
+    }
+
+    /// Opens a file that is there, before it is cut off.
+    fn reserve(&self, handle: Handle, asked: Asked<'_>) -> Result<Reservation<'a>, Status> {
+        let Asked {
+            client,
+            owner,
+            access,
+            deny,
+        } = asked;
+        let mut state = self.nfs.state.lock();
+        state.may_claim(client, false, Instant::now())?;
+        let reserved = state.opens.reserve(client, owner, handle, access, deny)?;
+        Ok(Reservation {
+            nfs: self.nfs,
+            client,
+            handle,
+            reserved: Some(reserved),
         })
     }
 

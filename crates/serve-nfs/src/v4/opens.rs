@@ -61,6 +61,16 @@ pub(crate) struct Opens {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Granted {
     pub(crate) access: u32,
+    /// What others keep it from, where it was not opened to read.
+    pub(crate) others_deny: u32,
+}
+
+/// A file that was opened before it was known whether that succeeds.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    pub(crate) state: StateId,
+    /// Access, what is denied, and the number of the state id, where its owner had it open.
+    before: Option<(u32, u32, u32)>,
 }
 
 /// A range that is to be locked.
@@ -170,12 +180,23 @@ impl Opens {
         handle: &Handle,
     ) -> Result<Granted, Status> {
         let id = self.find(client, state)?;
-        let (_, open) = self.open_of(id).ok_or(Status::BAD_STATEID)?;
+        let (id, open) = self.open_of(id).ok_or(Status::BAD_STATEID)?;
         if open.handle != *handle {
             return Err(Status::BAD_STATEID);
         }
+        let others_deny = match open.access {
+            // Of no matter, and there may be many.
+            access if access & READ != 0 => 0,
+            _ => {
+                let others = self.by_file.get(handle).into_iter().flatten();
+                let others = others.filter(|other| **other != id);
+                let others = others.filter_map(|other| self.opens.get(other));
+                others.fold(0, |denied, other| denied | other.deny)
+            }
+        };
         Ok(Granted {
             access: open.access,
+            others_deny,
         })
     }
 
@@ -192,17 +213,17 @@ impl Opens {
         opens.any(|open| open.deny & access != 0)
     }
 
-    /// Opens a file, or lets an owner who has it open do more with it.
-    pub(crate) fn open(
-        &mut self,
+    /// Whether nobody else keeps an owner from opening a file; what it has open of it already.
+    fn check_share(
+        &self,
         client: u64,
         owner: &Bytes,
-        handle: Handle,
+        handle: &Handle,
         access: u32,
         deny: u32,
-    ) -> Result<StateId, Status> {
+    ) -> Result<Option<u64>, Status> {
         let mut known = None;
-        for id in self.by_file.get(&handle).into_iter().flatten() {
+        for id in self.by_file.get(handle).into_iter().flatten() {
             let Some(open) = self.opens.get(id) else {
                 continue;
             };
@@ -212,6 +233,48 @@ impl Opens {
                 return Err(Status::SHARE_DENIED);
             }
         }
+        Ok(known)
+    }
+
+    /// Opens a file that is to be cut off, which is writing whatever it is opened for.
+    pub(crate) fn reserve(
+        &mut self,
+        client: u64,
+        owner: &Bytes,
+        handle: Handle,
+        access: u32,
+        deny: u32,
+    ) -> Result<Reserved, Status> {
+        let known = self.check_share(client, owner, &handle, access | WRITE, deny)?;
+        let before = known.and_then(|id| self.opens.get(&id));
+        let before = before.map(|open| (open.access, open.deny, open.sequence));
+        let state = self.open(client, owner, handle, access, deny)?;
+        Ok(Reserved { state, before })
+    }
+
+    /// What was reserved is as it was, unless its owner opened it once more meanwhile.
+    pub(crate) fn take_back(&mut self, client: u64, reserved: &Reserved) {
+        let Ok(id) = self.find(client, &reserved.state) else {
+            return;
+        };
+        match (reserved.before, self.opens.get_mut(&id)) {
+            (Some(before), Some(open)) => {
+                (open.access, open.deny, open.sequence) = before;
+            }
+            _ => self.remove_open(id),
+        }
+    }
+
+    /// Opens a file, or lets an owner who has it open do more with it.
+    pub(crate) fn open(
+        &mut self,
+        client: u64,
+        owner: &Bytes,
+        handle: Handle,
+        access: u32,
+        deny: u32,
+    ) -> Result<StateId, Status> {
+        let known = self.check_share(client, owner, &handle, access, deny)?;
         if let Some(id) = known
             && let Some(open) = self.opens.get_mut(&id)
         {
@@ -289,7 +352,7 @@ impl Opens {
         };
         for lock in &open.locks {
             if let Some(locks) = self.locks.remove(lock) {
-                self.table.unlock(&open.handle, &locks.owner, Range::ALL);
+                self.table.release(&open.handle, &locks.owner);
                 self.released(open.client);
             }
         }
@@ -407,7 +470,9 @@ impl Opens {
         range: Range,
     ) -> Result<StateId, Status> {
         let id = self.own_locks(client, state, handle)?;
-        self.table.unlock(handle, &self.locks[&id].owner, range);
+        let unlocked = self.table.unlock(handle, &self.locks[&id].owner, range);
+        // As where too many are locked.
+        unlocked.map_err(|_| Status::SERVERFAULT)?;
         Ok(self.advance(id))
     }
 

@@ -112,7 +112,7 @@ impl Running<'_> {
                 Ok(Writer::new())
             }
             Operation::DestroyClient { client } => {
-                state.destroy_client(client)?;
+                state.destroy_client(client, self.principal())?;
                 Ok(Writer::new())
             }
             _ => Err(Status::NOTSUPP.into()),

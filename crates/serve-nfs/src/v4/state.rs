@@ -6,7 +6,7 @@
 //! record on stable storage first, so that it does not reclaim after a restart what others have
 //! got meanwhile.
 //!
-//! All is bounded: clients of one address and in all, sessions, slots, answers kept.
+//! All is bounded: clients and sessions, of one address and in all, slots, answers kept.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use device::Random;
 
 use super::attributes::LEASE_SECONDS;
 use super::opens::Opens;
@@ -28,10 +29,16 @@ const CLIENTS_MAX: usize = 1024;
 const OF_ADDRESS_MAX: usize = 64;
 /// Sessions of one client.
 const SESSIONS_MAX: usize = 16;
+/// Sessions of clients of one address.
+const OF_ADDRESS_SESSIONS_MAX: usize = 64;
 /// Sessions in all.
 const ALL_SESSIONS_MAX: usize = 1024;
 /// Requests of one session at the same time.
 const SLOTS_MAX: u32 = 64;
+/// From so many sessions on, new ones have few slots: each slot may keep an answer.
+const SESSIONS_MANY: usize = 256;
+/// Slots of a session where there are many.
+const FEW_SLOTS_MAX: u32 = 16;
 /// Longest answer that is kept, in bytes.
 pub(crate) const KEPT_BYTES_MAX: u32 = 4096;
 /// Longest request.
@@ -143,7 +150,6 @@ struct Grace {
 }
 
 /// All of it.
-#[derive(Debug)]
 pub(crate) struct State {
     clients: HashMap<u64, Client>,
     sessions: HashMap<SessionId, Session>,
@@ -153,12 +159,14 @@ pub(crate) struct State {
     /// Tells this run from others.
     boot: u32,
     next: u32,
-    random: u64,
+    /// Where sessions' ids are from, which nobody guesses who was not told them.
+    random: Arc<dyn Random>,
     swept: Instant,
 }
 
 impl State {
-    pub(crate) fn new(found: Found, opens: Opens, random: u64) -> Self {
+    /// `boot` is told to clients, and nothing of `random` but sessions' ids.
+    pub(crate) fn new(found: Found, opens: Opens, boot: u32, random: Arc<dyn Random>) -> Self {
         Self {
             clients: HashMap::new(),
             sessions: HashMap::new(),
@@ -168,20 +176,11 @@ impl State {
                 waiting: found.owners,
                 ends: None,
             },
-            boot: (random >> 32) as u32,
+            boot,
             next: 0,
             random,
             swept: Instant::now(),
         }
-    }
-
-    /// A number that nobody guesses who was not told it (splitmix64, from a random start).
-    fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
     }
 
     /// Takes from those whose lease is over what they have, and ends the grace when it is time.
@@ -291,8 +290,11 @@ impl State {
     /// A client has reclaimed all that it wants, and its record is stored.
     pub(crate) fn reclaim_completed(&mut self, id: u64, owner: &Bytes) -> Result<(), Status> {
         let Some(client) = self.clients.get_mut(&id) else {
-            // It went in between. Another one of its name has a record of its own soon.
-            self.forget_record(owner);
+            // It went in between. What is stored may be the record of its successor, or of what
+            // that may still reclaim.
+            if self.of_owner(owner, true).is_none() && !self.grace.waiting.contains(owner) {
+                self.forget_record(owner);
+            }
             return Err(Status::STALE_CLIENTID);
         };
         client.is_complete = true;
@@ -404,6 +406,10 @@ impl State {
     ) -> Result<Created, Status> {
         self.sweep(now);
         let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
+        // Whoever else asks is not told the session either.
+        if client.principal != principal {
+            return Err(Status::CLID_INUSE);
+        }
         if sequence == client.sequence
             && let Some(created) = client.created
         {
@@ -412,11 +418,11 @@ impl State {
         if sequence != client.sequence.wrapping_add(1) {
             return Err(Status::SEQ_MISORDERED);
         }
-        if client.principal != principal {
-            return Err(Status::CLID_INUSE);
-        }
         let created = self.new_session(id, sequence, channels, now);
-        if let Some(client) = self.clients.get_mut(&id) {
+        // Who is to come later does so with the same number.
+        if created != Err(Status::DELAY)
+            && let Some(client) = self.clients.get_mut(&id)
+        {
             client.sequence = sequence;
             client.created = Some(created);
         }
@@ -430,13 +436,17 @@ impl State {
         (fore, back): (Channel, Channel),
         now: Instant,
     ) -> Result<Created, Status> {
+        let slots = match self.sessions.len() {
+            SESSIONS_MANY.. => FEW_SLOTS_MAX,
+            _ => SLOTS_MAX,
+        };
         let granted = Channel {
             padding_bytes: 0,
             request_bytes: fore.request_bytes.min(REQUEST_BYTES_MAX),
             answer_bytes: fore.answer_bytes.min(ANSWER_BYTES_MAX),
             kept_bytes: fore.kept_bytes.min(KEPT_BYTES_MAX),
             operations: fore.operations.min(OPERATIONS_MAX as u32),
-            requests: fore.requests.min(SLOTS_MAX),
+            requests: fore.requests.min(slots),
         };
         let is_small =
             granted.request_bytes < CHANNEL_BYTES_MIN || granted.answer_bytes < CHANNEL_BYTES_MIN;
@@ -447,19 +457,27 @@ impl State {
             return Err(Status::INVAL);
         }
         let client = self.clients.get(&id).ok_or(Status::STALE_CLIENTID)?;
-        if client.sessions.len() >= SESSIONS_MAX || self.sessions.len() >= ALL_SESSIONS_MAX {
+        let before = match client.is_confirmed {
+            true => None,
+            false => self.of_owner(&client.owner, true),
+        };
+        // Those of `before` make room.
+        let others = self.clients.iter().filter(|(id, other)| {
+            other.principal.address == client.principal.address && Some(**id) != before
+        });
+        let of_address: usize = others.map(|(_, other)| other.sessions.len()).sum();
+        if client.sessions.len() >= SESSIONS_MAX
+            || of_address >= OF_ADDRESS_SESSIONS_MAX
+            || self.sessions.len() >= ALL_SESSIONS_MAX
+        {
             return Err(Status::DELAY);
         }
-        let owner = client.owner.clone();
-        if !client.is_confirmed
-            && let Some(before) = self.of_owner(&owner, true)
-        {
+        if let Some(before) = before {
             // The client's machine began anew: what it had is nobody's.
             self.remove_client(before);
         }
         let mut session = [0; 16];
-        session[..8].copy_from_slice(&id.to_be_bytes());
-        session[8..].copy_from_slice(&self.random().to_be_bytes());
+        self.random.fill(&mut session);
         let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
         client.is_confirmed = true;
         client.renewed = now;
@@ -494,8 +512,11 @@ impl State {
     }
 
     /// DESTROY_CLIENTID.
-    pub(crate) fn destroy_client(&mut self, id: u64) -> Result<(), Status> {
+    pub(crate) fn destroy_client(&mut self, id: u64, principal: Principal) -> Result<(), Status> {
         let client = self.clients.get(&id).ok_or(Status::STALE_CLIENTID)?;
+        if client.principal != principal {
+            return Err(Status::WRONG_CRED);
+        }
         if !client.sessions.is_empty() || self.opens.has_client(id) {
             return Err(Status::CLIENTID_BUSY);
         }

@@ -32,7 +32,8 @@ fn file() -> Handle {
 
 fn state(table: &Arc<Table>, directory: Option<&std::path::Path>) -> State {
     let found = Records::load(directory.map(Into::into), 1 << 40);
-    State::new(found, Opens::new(Arc::clone(table), 1 << 8), 1 << 40)
+    let opens = Opens::new(Arc::clone(table), 1 << 8);
+    State::new(found, opens, 1 << 8, Arc::new(device::SystemRandom))
 }
 
 fn session(state: &mut State, owner: &'static [u8], now: Instant) -> (u64, SessionId) {
@@ -165,8 +166,18 @@ fn clients_sessions_and_states_are_bounded() {
         answer_bytes: 99,
         ..CHANNEL
     };
-    let refused = state.create_session(id, sequence + 1, (tiny, tiny), principal(1), now);
+    // Who is to come later does so with the same number; other failures use it up.
+    let create = |state: &mut State, sequence, channel| {
+        let channels = (channel, channel);
+        state.create_session(id, sequence, channels, principal(1), now)
+    };
+    let refused = create(&mut state, sequence, tiny);
     assert_eq!(refused, Err(Status::TOOSMALL));
+    let refused = create(&mut state, sequence, CHANNEL);
+    assert_eq!(refused, Err(Status::TOOSMALL));
+    let last = *state.clients[&id].sessions.last().unwrap();
+    state.destroy_session(&last).unwrap();
+    create(&mut state, sequence + 1, CHANNEL).unwrap();
     let owner = Bytes::from_static(b"o");
     let mut count = 0;
     loop {
@@ -183,7 +194,8 @@ fn clients_sessions_and_states_are_bounded() {
             }
         }
     }
-    state.destroy_client(id).unwrap_err();
+    let busy = state.destroy_client(id, principal(1));
+    assert_eq!(busy, Err(Status::CLIENTID_BUSY));
     // Another user of its host is not taken for it.
     let user = Principal {
         has_root_port: false,
@@ -192,4 +204,152 @@ fn clients_sessions_and_states_are_bounded() {
     let owner = Bytes::from_static(b"more");
     let refused = state.exchange_id(&owner, [2; 8], 0, user, now);
     assert_eq!(refused, Err(Status::CLID_INUSE));
+}
+
+#[test]
+fn nobody_else_is_told_a_session_or_ends_a_client() {
+    let table = Arc::default();
+    let mut state = state(&table, None);
+    let now = Instant::now();
+    let (id, session) = session(&mut state, b"one", now);
+    let mut create = |who| state.create_session(id, 1, (CHANNEL, CHANNEL), who, now);
+    assert_eq!(create(principal(1)).map(|told| told.session), Ok(session));
+    assert_eq!(create(principal(2)), Err(Status::CLID_INUSE));
+    state.destroy_session(&session).unwrap();
+    let other = state.destroy_client(id, principal(2));
+    assert_eq!(other, Err(Status::WRONG_CRED));
+    assert_eq!(state.destroy_client(id, principal(1)), Ok(()));
+}
+
+#[test]
+fn ids_of_sessions_tell_nothing_of_others() {
+    let table = Arc::default();
+    let mut state = state(&table, None);
+    let now = Instant::now();
+    let mut ids = HashSet::new();
+    for owner in [&b"one"[..], b"two", b"three"] {
+        let (id, session) = session(&mut state, owner, now);
+        assert_ne!(session[..8], id.to_be_bytes());
+        ids.insert(session[..8].to_vec());
+        ids.insert(session[8..].to_vec());
+    }
+    assert_eq!(ids.len(), 6);
+}
+
+#[test]
+fn one_host_does_not_take_all_sessions() {
+    let table = Arc::default();
+    let mut state = state(&table, None);
+    let now = Instant::now();
+    let channels = (CHANNEL, CHANNEL);
+    let exchange = |state: &mut State, owner: usize, verifier: u8, last| {
+        let owner = Bytes::from(format!("{owner}"));
+        let told = state.exchange_id(&owner, [verifier; 8], 0, principal(last), now);
+        told.unwrap().0
+    };
+    let clients = OF_ADDRESS_SESSIONS_MAX / SESSIONS_MAX;
+    for owner in 0..clients {
+        let id = exchange(&mut state, owner, 1, 1);
+        for sequence in 1..=SESSIONS_MAX as u32 {
+            let created = state.create_session(id, sequence, channels, principal(1), now);
+            created.unwrap();
+        }
+    }
+    let more = exchange(&mut state, clients, 1, 1);
+    let refused = state.create_session(more, 1, channels, principal(1), now);
+    assert_eq!(refused, Err(Status::DELAY));
+    let other = exchange(&mut state, clients + 1, 1, 2);
+    let created = state.create_session(other, 1, channels, principal(2), now);
+    created.unwrap();
+    // Who begins anew gives its own back, and makes room.
+    let anew = exchange(&mut state, 0, 2, 1);
+    for id in [anew, more] {
+        let created = state.create_session(id, 1, channels, principal(1), now);
+        created.unwrap();
+    }
+}
+
+#[test]
+fn a_late_end_of_reclaims_leaves_the_successor_its_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = Arc::default();
+    let mut state = state(&table, Some(directory.path()));
+    let now = Instant::now();
+    let owner = Bytes::from_static(b"one");
+    let anew = |state: &mut State, verifier: u8| {
+        let told = state.exchange_id(&owner, [verifier; 8], 0, principal(1), now);
+        let id = told.unwrap().0;
+        let created = state.create_session(id, 1, (CHANNEL, CHANNEL), principal(1), now);
+        created.unwrap();
+        id
+    };
+    let first = anew(&mut state, 1);
+    let (records, name) = state.reclaim_complete(first, now).unwrap();
+    let second = anew(&mut state, 2);
+    complete(&mut state, second, now);
+    records.add(&name).unwrap();
+    let late = state.reclaim_completed(first, &name);
+    assert_eq!(late, Err(Status::STALE_CLIENTID));
+    let found = || Records::load(Some(directory.path().into()), 0).owners;
+    assert_eq!(found(), HashSet::from([owner.clone()]));
+    // Where nobody has that name any more, none is left.
+    state.remove_client(second);
+    records.add(&name).unwrap();
+    let late = state.reclaim_completed(first, &name);
+    assert_eq!(late, Err(Status::STALE_CLIENTID));
+    assert!(found().is_empty());
+}
+
+#[test]
+fn what_is_reserved_is_taken_back() {
+    let table = Arc::default();
+    let mut state = state(&table, None);
+    let now = Instant::now();
+    let (one, _) = session(&mut state, b"one", now);
+    let (two, _) = session(&mut state, b"two", now);
+    let owner = Bytes::from_static(b"o");
+    let opens = &mut state.opens;
+    let reserved = opens.reserve(one, &owner, file(), READ, WRITE).unwrap();
+    let refused = opens.open(two, &owner, file(), WRITE, 0);
+    assert_eq!(refused, Err(Status::SHARE_DENIED));
+    opens.take_back(one, &reserved);
+    assert!(!opens.has_client(one));
+    // As it was, so that what the client knows is the last one.
+    let known = opens.open(one, &owner, file(), READ, 0).unwrap();
+    let reserved = opens.reserve(one, &owner, file(), READ, WRITE).unwrap();
+    opens.take_back(one, &reserved);
+    assert_eq!(opens.test(one, &known), Status::OK);
+    let theirs = opens.open(two, &owner, file(), WRITE, 0).unwrap();
+    // Cutting off is writing, whatever it is opened for.
+    opens.close(two, &theirs, &file()).unwrap();
+    let theirs = opens.open(two, &owner, file(), READ, WRITE).unwrap();
+    let refused = opens.reserve(one, &owner, file(), READ, 0).map(drop);
+    assert_eq!(refused, Err(Status::SHARE_DENIED));
+    // Opened once more meanwhile, it stays.
+    opens.close(two, &theirs, &file()).unwrap();
+    let reserved = opens.reserve(one, &owner, file(), READ, WRITE).unwrap();
+    let again = opens.open(one, &owner, file(), READ, 0).unwrap();
+    opens.take_back(one, &reserved);
+    assert_eq!(opens.test(one, &again), Status::OK);
+    assert!(opens.is_denied(&file(), WRITE));
+}
+
+#[test]
+fn many_sessions_have_few_slots() {
+    let table = Arc::default();
+    let mut state = state(&table, None);
+    let now = Instant::now();
+    for n in 0..=SESSIONS_MANY {
+        let owner = Bytes::from(format!("{n}"));
+        let who = principal((n / OF_ADDRESS_SESSIONS_MAX) as u8);
+        let told = state.exchange_id(&owner, [1; 8], 0, who, now);
+        let id = told.unwrap().0;
+        let created = state.create_session(id, 1, (CHANNEL, CHANNEL), who, now);
+        let expected = if n < SESSIONS_MANY {
+            SLOTS_MAX
+        } else {
+            FEW_SLOTS_MAX
+        };
+        assert_eq!(created.unwrap().fore.requests, expected);
+    }
 }

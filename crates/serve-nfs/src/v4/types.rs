@@ -75,6 +75,7 @@ impl Status {
     pub(crate) const OP_NOT_IN_SESSION: Self = Self(10071);
     pub(crate) const ENCR_ALG_UNSUPP: Self = Self(10079);
     pub(crate) const NOT_ONLY_OP: Self = Self(10081);
+    pub(crate) const WRONG_CRED: Self = Self(10082);
     pub(crate) const WRONG_TYPE: Self = Self(10083);
     pub(crate) const UNION_NOTSUPP: Self = Self(10090);
 

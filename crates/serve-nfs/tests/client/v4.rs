@@ -34,6 +34,7 @@ pub const SEQUENCE: u32 = 53;
 pub const TEST_STATEID: u32 = 55;
 pub const DESTROY_CLIENTID: u32 = 57;
 pub const RECLAIM_COMPLETE: u32 = 58;
+pub const COPY: u32 = 60;
 pub const SEEK: u32 = 69;
 pub const CLONE: u32 = 71;
 
@@ -170,6 +171,13 @@ pub fn making(mode: u32) -> Words {
 
 pub fn by_name(name: &[u8]) -> Words {
     Words::new().u32(0).opaque(name)
+}
+
+/// UNCHECKED4 with a size: what is there is cut off.
+pub fn cutting(size: u64) -> Words {
+    let attributes = Words::new().u32(1).u32(1 << 4);
+    let attributes = attributes.opaque(&Words::new().u64(size).bytes);
+    Words::new().u32(1).u32(0).raw(&attributes.bytes)
 }
 
 /// A client with a session, of one slot unless it says so.

@@ -10,7 +10,9 @@ const ROFS: u32 = 30;
 const ACCES: u32 = 13;
 const NOENT: u32 = 2;
 const EXIST: u32 = 17;
+const STALE: u32 = 70;
 const DENIED: u32 = 10010;
+const LOCKED: u32 = 10012;
 const GRACE: u32 = 10013;
 const SHARE_DENIED: u32 = 10015;
 const WRONGSEC: u32 = 10016;
@@ -26,6 +28,8 @@ const SEQ_MISORDERED: u32 = 10063;
 const RETRY_UNCACHED_REP: u32 = 10068;
 const TOO_MANY_OPS: u32 = 10070;
 const OP_NOT_IN_SESSION: u32 = 10071;
+const WRONG_CRED: u32 = 10082;
+const WRONG_TYPE: u32 = 10083;
 
 async fn begin(rig: &Rig, owner: &[u8]) -> Session {
     Session::begin(rig.server.local_address(), owner, &ROOT).await
@@ -225,10 +229,13 @@ async fn a_request_that_comes_twice_is_carried_out_once() {
         sessions.push(reply.take_raw::<16>());
     }
     assert_eq!(sessions[0], sessions[1]);
+    // To nobody else.
+    assert_eq!(compound(client, &user(5), 1, &create).await.0, CLID_INUSE);
     let destroy = Ops::new().add(DESTROY_SESSION, Words::new().raw(&sessions[0]));
     assert_eq!(compound(client, &who, 1, &destroy).await.0, 0);
     assert_eq!(compound(client, &who, 1, &destroy).await.0, BADSESSION);
     let destroy = Ops::new().add(DESTROY_CLIENTID, Words::new().u64(id));
+    assert_eq!(compound(client, &user(5), 1, &destroy).await.0, WRONG_CRED);
     assert_eq!(compound(client, &who, 1, &destroy).await.0, 0);
     // A client that began anew takes the place of what it was; somebody else does not.
     let (status, _) = compound(client, &user(5), 1, &exchange(b"one", 8)).await;
@@ -373,6 +380,135 @@ async fn opens_and_locks_are_kept_between_clients_of_both_versions() {
     one.lock(&file, &later, b"c", true, (0, u64::MAX), false)
         .await
         .expect("locked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_cut_off_only_where_nobodys_share_is_in_the_way() {
+    let rig = Rig::new(OPEN_TO_ALL).await;
+    let (mut one, mut two) = (begin(&rig, b"one").await, begin(&rig, b"two").await);
+    let root = one.walk(&["tank"]).await.expect("the share");
+    let (sole, file) = one
+        .open(&root, b"file", (3, 2), making(0o644))
+        .await
+        .expect("made");
+    let write = Ops::new()
+        .put(&file)
+        .add(WRITE, write_of(&sole, 0, 2, b"data"));
+    one.ok(write).await;
+    let mut size = async || {
+        let mut reply = one.ok(Ops::new().put(&file).attributes()).await;
+        reply.well(&[PUTFH]);
+        reply.told().1
+    };
+    // Whatever it is opened for.
+    for access in [2, 3, 1] {
+        let cut = two.open(&root, b"file", (access, 0), cutting(0)).await;
+        assert_eq!(cut, Err(SHARE_DENIED));
+        assert_eq!(size().await, 4);
+    }
+    let close = Ops::new()
+        .put(&file)
+        .add(CLOSE, Words::new().u32(0).raw(&sole));
+    one.ok(close).await;
+    // Who may not cut it off does not have it open either.
+    let address = rig.server.local_address();
+    let mut alice = Session::begin(address, b"alice", &user(1000)).await;
+    let cut = alice.open(&root, b"file", (1, 3), cutting(0)).await;
+    assert_eq!(cut, Err(ACCES));
+    let (state, _) = two
+        .open(&root, b"file", (2, 0), cutting(1))
+        .await
+        .expect("cut off");
+    assert_eq!(state[..4], [0, 0, 0, 1]);
+    let mut reply = one.ok(Ops::new().put(&file).attributes()).await;
+    reply.well(&[PUTFH]);
+    assert_eq!(reply.told().1, 1);
+    let (again, _) = two
+        .open(&root, b"file", (1, 0), cutting(0))
+        .await
+        .expect("cut off");
+    assert!(again[..4] == [0, 0, 0, 2] && again[4..] == state[4..]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_opened_a_file_to_write_reads_what_it_may() {
+    let rig = Rig::new(OPEN_TO_ALL).await;
+    let mut one = begin(&rig, b"one").await;
+    one.minor = 2;
+    let root = one.walk(&["tank"]).await.expect("the share");
+    let made = one.open(&root, b"file", (3, 0), making(0o622)).await;
+    let (state, file) = made.expect("made");
+    let made = one.open(&root, b"target", (3, 0), making(0o666)).await;
+    let (_, target) = made.expect("made");
+    let write = Ops::new()
+        .put(&file)
+        .add(WRITE, write_of(&state, 0, 2, b"data"));
+    one.ok(write).await;
+    let address = rig.server.local_address();
+    let mut alice = Session::begin(address, b"alice", &user(1000)).await;
+    alice.minor = 2;
+    let none = || Words::new().u32(0);
+    let opened = alice.open(&root, b"target", (3, 0), none()).await;
+    let (to, _) = opened.expect("open");
+    let all = |from: &State, to: &State| {
+        let read = Ops::new().put(&file).add(READ, read_of(from, 0, 4));
+        let words = Words::new().raw(from).u64(0).u32(0);
+        let seek = Ops::new().put(&file).add(SEEK, words);
+        let both = Ops::new().put(&file).plain(SAVEFH).put(&target);
+        let words = Words::new().raw(from).raw(to).u64(0).u64(0).u64(0);
+        let clone = both.clone().add(CLONE, words.clone());
+        let copy = both.add(COPY, words.u32(1).u32(1).u32(0));
+        [read, seek, clone, copy]
+    };
+    // Its mode lets others write, not read.
+    let opened = alice.open(&root, b"file", (2, 0), none()).await;
+    let (writer, _) = opened.expect("open");
+    for ops in all(&writer, &to) {
+        assert_eq!(alice.run(ops).await.0, ACCES);
+    }
+    // What is around its writes its owner reads, unless others are in the way.
+    let mut two = begin(&rig, b"two").await;
+    two.minor = 2;
+    let opened = two.open(&root, b"target", (3, 0), none()).await;
+    let (to, _) = opened.expect("open");
+    let opened = two.open(&root, b"file", (2, 0), none()).await;
+    let (writer, _) = opened.expect("open");
+    for ops in all(&writer, &to) {
+        assert_eq!(two.run(ops).await.0, 0);
+    }
+    let close = |state: &State| Ops::new().put(&file).add(CLOSE, none().raw(state));
+    one.ok(close(&state)).await;
+    let opened = one.open(&root, b"file", (2, 1), none()).await;
+    let (sole, _) = opened.expect("open");
+    for ops in all(&writer, &to) {
+        assert_eq!(two.run(ops).await.0, LOCKED);
+    }
+    let read = Ops::new().put(&file).add(READ, read_of(&sole, 0, 4));
+    assert_eq!(one.run(read).await.0, 0, "nobody keeps itself out");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_is_gone_is_not_taken_for_another_type() {
+    let rig = Rig::new(OPEN_TO_ALL).await;
+    let mut session = begin(&rig, b"one").await;
+    let root = session.walk(&["tank"]).await.expect("the share");
+    let link = Words::new().u32(5).opaque(b"target").opaque(b"link");
+    let ops = Ops::new().put(&root).add(CREATE, link.u32(0).u32(0));
+    let mut reply = session.ok(ops.plain(GETFH)).await;
+    reply.well(&[PUTFH, CREATE]);
+    let _ = (reply.changed(), reply.bits());
+    reply.well(&[GETFH]);
+    let link = reply.take_opaque();
+    let control = session.walk(&["tank", ".zfs"]).await.expect("the control");
+    let read = |handle: &[u8]| Ops::new().put(handle).plain(READLINK);
+    session.ok(read(&link)).await;
+    for other in [&root, &control] {
+        assert_eq!(session.run(read(other)).await.0, WRONG_TYPE);
+    }
+    session
+        .ok(Ops::new().put(&root).name(REMOVE, b"link"))
+        .await;
+    assert_eq!(session.run(read(&link)).await.0, STALE);
 }
 
 #[tokio::test(flavor = "multi_thread")]
