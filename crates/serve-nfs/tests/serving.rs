@@ -6,6 +6,7 @@
 mod client;
 mod version4;
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,7 +124,18 @@ impl Rig {
     /// The pool as a crash at this moment leaves it, served anew.
     async fn crashed(&self) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        std::fs::copy(self.dir.path().join("d0.img"), dir.path().join("d0.img")).expect("copy");
+        let (live, copy) = (self.dir.path().join("d0.img"), dir.path().join("d0.img"));
+        // The disk is written meanwhile. Labels are from before: what they lead to is not
+        // overwritten within a few transaction groups.
+        let labels = labels_of(&live);
+        std::fs::copy(live, &copy).expect("copy");
+        let copy = std::fs::File::options()
+            .write(true)
+            .open(copy)
+            .expect("a disk");
+        for (offset, label) in labels {
+            copy.write_all_at(&label, offset).expect("written");
+        }
         let records = dir.path().join("nfs");
         std::fs::create_dir(&records).expect("a directory");
         for record in std::fs::read_dir(self.dir.path().join("nfs")).expect("records") {
@@ -161,6 +173,18 @@ impl Rig {
             .await
             .expect("set");
     }
+}
+
+/// The labels at both ends of a disk, with their places.
+fn labels_of(disk: &Path) -> [(u64, Vec<u8>); 2] {
+    const TWO_BYTES: u64 = 2 * 256 * 1024;
+    let disk = std::fs::File::open(disk).expect("a disk");
+    let end = disk.metadata().expect("a size").len() & !(256 * 1024 - 1);
+    [0, end - TWO_BYTES].map(|offset| {
+        let mut label = vec![0; TWO_BYTES as usize];
+        disk.read_exact_at(&mut label, offset).expect("read");
+        (offset, label)
+    })
 }
 
 async fn import(world: &World, dir: &Path) -> Arc<Pool> {
