@@ -4,7 +4,7 @@
 //! A snapshot is held while its stream is made. Of several, those whose turn is still to come can
 //! be destroyed; then the whole breaks off.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use api::{
@@ -15,8 +15,8 @@ use dataset::{
     DatasetError, DatasetInfo, DatasetKind, ListOptions, PropertySource, PropertyValue, ResumeToken,
 };
 use device::BoxFuture;
-use format::NvValue;
 use format::stream::StreamFeatures;
+use format::{Guid, NvValue, Txg};
 use stream::{Package, PackageDataset, SendOptions, StreamError};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
@@ -215,11 +215,13 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
             "bookmarks go with neither -R, -I, -p, -b nor -h",
         ));
     }
-    let heads = match call.replicate {
+    let (heads, origins) = match call.replicate {
         true => tree(&plan.open, head).await?,
-        false => vec![head.to_owned()],
+        false => (vec![head.to_owned()], HashSet::new()),
     };
-    let from = call.from.as_deref().map(short);
+    // A snapshot of another dataset says nothing of those here that have the same short name.
+    let given = call.from.as_deref().and_then(|from| from.split_once('@'));
+    let from = given.filter(|(of, _)| *of == head).map(|(_, short)| short);
     let mut package = Package {
         from: from.map(str::to_owned),
         to: Some(to.to_owned()),
@@ -250,7 +252,7 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
         };
         let is_top = one == head;
         let snapshots = &snapshots[..=last];
-        let streams = streams_of(&plan.open, call, &one, snapshots, from, is_top).await?;
+        let streams = streams_of(&plan.open, call, &one, snapshots, from, is_top, &origins).await?;
         plan.streams.extend(streams);
         if call.replicate || call.properties || call.holds || call.backup {
             let described = describe(&plan.open, call, &one, snapshots, from, &parents).await?;
@@ -290,12 +292,14 @@ async fn refuse_raw(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A dataset and all below it, parents first.
-async fn tree(open: &OpenPool, head: &str) -> Result<Vec<String>, Failure> {
+/// A dataset and all below it, parents first, and the snapshots that they are clones of.
+async fn tree(open: &OpenPool, head: &str) -> Result<(Vec<String>, HashSet<String>), Failure> {
     let directories = open.pool.dsl().directories();
     let listed = directories.list(head, &ListOptions::default()).await;
     let listed = listed.map_err(|error| of_dataset(head, &error))?;
-    Ok(listed.into_iter().map(|info| info.name).collect())
+    let origins = listed.iter().filter_map(|info| info.origin.clone());
+    let origins = origins.collect();
+    Ok((listed.into_iter().map(|info| info.name).collect(), origins))
 }
 
 /// Snapshots of a dataset, oldest first.
@@ -315,7 +319,8 @@ async fn snapshots_of(open: &OpenPool, head: &str) -> Result<Vec<DatasetInfo>, F
     Ok(listed.into_iter().filter(is_own).collect())
 }
 
-/// The streams of one dataset; `snapshots` end with the one that is sent.
+/// The streams of one dataset; `snapshots` end with the one that is sent. `from` is the short name
+/// of the snapshot to begin with; `origins` are sent even where those between are not.
 async fn streams_of(
     open: &OpenPool,
     call: &ZfsSend,
@@ -323,8 +328,9 @@ async fn streams_of(
     snapshots: &[DatasetInfo],
     from: Option<&str>,
     is_top: bool,
+    origins: &HashSet<String>,
 ) -> Result<Vec<(String, Option<String>)>, Failure> {
-    let Some(last) = snapshots.last() else {
+    let Some((last, earlier)) = snapshots.split_last() else {
         return Ok(Vec::new());
     };
     let start = from.and_then(|from| {
@@ -339,16 +345,22 @@ async fn streams_of(
         (None, Some(given)) => Some(given.clone()),
         (None, None) => None,
     };
-    if is_whole {
+    if is_whole && given.is_none() {
         let info = open.pool.dsl().directories().lookup(head).await;
         before = info.map_err(|error| of_dataset(head, &error))?.origin;
     }
     let sends_all = call.all_between || call.replicate && (call.from.is_none() || is_whole);
-    if !sends_all {
-        return Ok(vec![(last.name.clone(), before)]);
-    }
     let first = start.map_or(0, |start| start + 1);
     let mut out = Vec::new();
+    if !sends_all {
+        // A clone in the package comes behind what it was made of.
+        let between = earlier.iter().skip(first);
+        for info in between.filter(|info| origins.contains(&info.name)) {
+            out.push((info.name.clone(), before.replace(info.name.clone())));
+        }
+        out.push((last.name.clone(), before));
+        return Ok(out);
+    }
     for info in &snapshots[first..] {
         out.push((info.name.clone(), before.replace(info.name.clone())));
     }
@@ -527,26 +539,35 @@ async fn plan_of_token(service: &Service, call: &ZfsSend, token: &str) -> Result
     })
 }
 
-/// The snapshot or bookmark of a dataset, or its origin, that has a GUID.
+/// The snapshot or bookmark that has a GUID: of a dataset, or of what it was cloned from, as it was
+/// then or earlier, and so on.
 async fn with_guid(open: &OpenPool, head: &str, guid: u64) -> Result<Option<String>, Failure> {
-    let snapshots = snapshots_of(open, head).await?;
-    if let Some(found) = snapshots.iter().find(|info| info.guid.get() == guid) {
-        return Ok(Some(found.name.clone()));
-    }
     let dsl = open.pool.dsl();
-    let bookmarks = dsl.bookmarks().list(head).await;
-    let bookmarks = bookmarks.map_err(|error| of_dataset(head, &error))?;
-    if let Some(found) = bookmarks.iter().find(|found| found.phys.guid.get() == guid) {
-        return Ok(Some(found.name.clone()));
+    let failed = |error: DatasetError| of_dataset(head, &error);
+    let mut at = head.to_owned();
+    let mut until = None;
+    loop {
+        let is_it = |found: Guid, txg: Txg| {
+            found.get() == guid && until.is_none_or(|until: Txg| txg <= until)
+        };
+        let snapshots = snapshots_of(open, &at).await?;
+        let mut all = snapshots.into_iter();
+        if let Some(found) = all.find(|info| is_it(info.guid, info.createtxg)) {
+            return Ok(Some(found.name));
+        }
+        let bookmarks = dsl.bookmarks().list(&at).await.map_err(failed)?;
+        let mut all = bookmarks.into_iter();
+        if let Some(found) = all.find(|found| is_it(found.phys.guid, found.phys.creation_txg)) {
+            return Ok(Some(found.name));
+        }
+        let info = dsl.directories().lookup(&at).await.map_err(failed)?;
+        let Some(origin) = info.origin else {
+            return Ok(None);
+        };
+        let info = dsl.directories().lookup(&origin).await.map_err(failed)?;
+        until = Some(info.createtxg);
+        at = dataset::name::split_snapshot(&origin).0.to_owned();
     }
-    let info = dsl.directories().lookup(head).await;
-    let info = info.map_err(|error| of_dataset(head, &error))?;
-    let Some(origin) = info.origin else {
-        return Ok(None);
-    };
-    let found = dsl.directories().lookup(&origin).await;
-    let found = found.map_err(|error| of_dataset(head, &error))?;
-    Ok((found.guid.get() == guid).then_some(origin))
 }
 
 /// About how long a stream is (`dmu_send_estimate_fast`, module/zfs/dmu_send.c): data as it is

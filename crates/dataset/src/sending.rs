@@ -7,7 +7,6 @@ use format::{Guid, Txg};
 
 use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::name::split_snapshot;
 use crate::{Dataset, DatasetError};
 
 /// Where a difference begins.
@@ -95,24 +94,21 @@ impl Sends<'_> {
     }
 
     async fn bookmark_before(&self, name: &str, from: &str) -> Result<SendFrom, DatasetError> {
-        let (head, _) = from.split_once('#').unwrap_or((from, ""));
-        let found = self.dsl.bookmarks().list(head).await?;
-        let found = found.iter().find(|bookmark| bookmark.name == from);
-        let Some(phys) = found.map(|bookmark| &bookmark.phys) else {
-            return Err(DatasetError::not_found(from));
-        };
-        let to = self.dsl.directories().lookup(name).await?;
-        let (of, _) = split_snapshot(name);
-        let origin = self.dsl.directories().lookup(of).await?.origin;
-        let of_origin = origin.as_deref().map(|origin| split_snapshot(origin).0);
-        let is_ours = head == of || of_origin == Some(head);
-        if !is_ours || phys.creation_txg >= to.createtxg {
+        let _config = self.dsl.config.read().await;
+        let to = self.dsl.directories().resolve(name).await?;
+        let bookmarks = self.dsl.bookmarks();
+        let (of, entry) = bookmarks.entry(from).await?;
+        let txg = entry.creation_txg();
+        // One of the filesystem that this was cloned from, but later than the clone, is of contents
+        // that the clone never had.
+        let is_before = bookmarks.is_before(&to.dir(), &of.dir(), txg).await?;
+        if !is_before || txg >= to.phys().creation_txg {
             return Err(not_earlier(from, name));
         }
         Ok(SendFrom {
-            guid: phys.guid,
-            txg: phys.creation_txg,
-            is_origin: head != of,
+            guid: entry.phys.guid,
+            txg,
+            is_origin: !Arc::ptr_eq(&to.dir(), &of.dir()),
         })
     }
 }

@@ -487,6 +487,153 @@ fn what_was_interrupted_is_sent_from_there() {
     zdb_is_clean(&server.path("disks"), "tank");
 }
 
+/// Goal: a difference begins with the snapshot that was named, not with one of what is sent that
+/// has the same short name.
+#[test]
+fn a_difference_begins_with_the_snapshot_that_was_named() {
+    let server = Server::start();
+    pool(&server);
+    server.ok("zfs create -u tank/fs");
+    server.ok("zfs create -u tank/other");
+    server.ok("zfs snapshot tank/fs@s");
+    server.ok("zfs snapshot tank/other@s");
+    server.ok("zfs clone -u tank/fs@s tank/c");
+    server.ok("zfs create -u tank/c/d");
+    server.ok("zfs snapshot -r -o user:note=here tank/c@s");
+    server.ok("zfs snapshot -r tank/c@x");
+    // Names of what is sent, each with what it is the difference to.
+    let planned = |words: &str| -> Vec<String> {
+        let plan = server.ok(&format!("zfs send -n -P {words}"));
+        let rows = plan
+            .lines()
+            .map(|line| line.split('\t').collect::<Vec<_>>());
+        let named = rows.filter_map(|row| match row[0] {
+            "incremental" => Some(format!("{} {}", row[1], row[2])),
+            "full" => Some(row[1].to_owned()),
+            _ => None,
+        });
+        named.collect()
+    };
+    let of_top = ["tank/fs@s tank/c@s", "tank/c@s tank/c@x"];
+    let of_child = ["tank/c/d@s", "tank/c/d@s tank/c/d@x"];
+    assert_eq!(planned("-i @s tank/c@x"), ["tank/c@s tank/c@x"]);
+    assert_eq!(planned("-i tank/fs@s tank/c@x"), ["tank/fs@s tank/c@x"]);
+    assert_eq!(planned("-I tank/fs@s tank/c@x"), of_top);
+    let both = planned("-R -i @s tank/c@x");
+    assert_eq!(both, ["tank/c@s tank/c@x", "tank/c/d@s tank/c/d@x"]);
+    let both = planned("-R -i tank/fs@s tank/c@x");
+    assert_eq!(both, [of_top, of_child].concat());
+    for options in ["-i", "-p -i", "-I", "-R -i"] {
+        let text = server.fails(&format!("zfs send {options} tank/other@s tank/c@x"));
+        assert!(
+            text.contains("not an earlier snapshot"),
+            "{options}: {text}"
+        );
+    }
+    let text = server.fails("zfs send -R -i @x tank/c@s");
+    assert!(text.contains("not an earlier snapshot"), "{text}");
+
+    let stream = send(&server, "zfs send -p -I tank/fs@s tank/c@x", "stream");
+    let dumped = accepted(&server, &stream);
+    let mut lines = dumped.lines().map(str::trim);
+    assert!(!lines.any(|line| line.starts_with("fromsnap")), "{dumped}");
+    receive(&server, "zfs receive -u tank/copy", &stream);
+    assert_eq!(value(&server, "tank/copy", "origin"), "tank/fs@s");
+    assert_eq!(value(&server, "tank/copy@s", "user:note"), "here");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// Goal: of the snapshots between two, `-R -i` sends those that clones in the package are made of.
+#[test]
+fn a_difference_of_a_tree_has_the_origins_of_its_clones() {
+    let server = Server::start();
+    pool(&server);
+    server.ok("zfs create -u tank/t");
+    server.ok("zfs create -u tank/t/fs");
+    server.ok("zfs snapshot -r tank/t@from");
+    let first = send(&server, "zfs send -R tank/t@from", "first");
+    receive(&server, "zfs receive -u tank/copy", &first);
+    for between in ["a", "mid", "b"] {
+        server.ok(&format!("zfs snapshot tank/t/fs@{between}"));
+    }
+    server.ok("zfs clone -u tank/t/fs@mid tank/t/c");
+    // It is not in the package.
+    server.ok("zfs clone -u tank/t/fs@b tank/elsewhere");
+    server.ok("zfs snapshot -r tank/t@to");
+    let second = send(&server, "zfs send -R -i @from tank/t@to", "second");
+    accepted(&server, &second);
+    receive(&server, "zfs receive -u tank/copy", &second);
+    let listed = server.ok("zfs list -Hrt snapshot -o name tank/copy");
+    let wanted = [
+        "tank/copy@from",
+        "tank/copy@to",
+        "tank/copy/c@to",
+        "tank/copy/fs@from",
+        "tank/copy/fs@mid",
+        "tank/copy/fs@to",
+    ];
+    assert_eq!(listed.lines().collect::<Vec<_>>(), wanted);
+    assert_eq!(value(&server, "tank/copy/c", "origin"), "tank/copy/fs@mid");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// Goal: what was interrupted goes on from any source that a send begins with: an old snapshot or a
+/// bookmark of the filesystem that a clone is made of.
+#[test]
+fn a_clone_that_was_interrupted_is_sent_from_there() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    pool(&server);
+    let (root, of_clone) = (server.text("mounted"), server.text("clone"));
+    server.ok(&format!("zfs create -o mountpoint={root} tank/fs"));
+    let write = |at: &str, seed: u8| {
+        let bytes: Vec<u8> = (0..1_000_000u32)
+            .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8 ^ seed)
+            .collect();
+        std::fs::write(format!("{at}/f{seed}"), bytes).expect("a file");
+    };
+    write(&root, 0);
+    server.ok("zfs snapshot tank/fs@old");
+    server.ok("zfs snapshot tank/fs@gone");
+    server.ok("zfs bookmark tank/fs@gone tank/fs#mark");
+    // The receiver has what is not here any more.
+    let whole = send(&server, "zfs send tank/fs@gone", "whole");
+    receive(&server, "zfs receive -u tank/there", &whole);
+    server.ok("zfs destroy tank/fs@gone");
+    write(&root, 1);
+    server.ok("zfs snapshot tank/fs@s");
+    server.ok(&format!(
+        "zfs clone -o mountpoint={of_clone} tank/fs@s tank/c"
+    ));
+    for seed in 2..6 {
+        write(&of_clone, seed);
+    }
+    server.ok("zfs snapshot tank/c@x");
+    for (number, from) in ["tank/fs@old", "tank/fs#mark"].into_iter().enumerate() {
+        let copy = format!("tank/copy{number}");
+        let all = send(&server, &format!("zfs send -i {from} tank/c@x"), "all");
+        let bytes = std::fs::read(&all).expect("a stream");
+        let cut = server.path("cut");
+        std::fs::write(&cut, &bytes[..bytes.len() / 2]).expect("half of it");
+        refused(&server, &format!("zfs receive -s -u {copy}"), &cut);
+        let token = value(&server, &copy, "receive_resume_token");
+        let rest = send(&server, &format!("zfs send -t {token}"), "rest");
+        let at = server.text(&format!("at{number}"));
+        receive(
+            &server,
+            &format!("zfs receive -s -o mountpoint={at} {copy}"),
+            &rest,
+        );
+        run("diff", &["-r", &of_clone, &at]);
+    }
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
 /// Goal: the real OpenZFS receives what we send, and we receive what it sends, by turns. Method: a
 /// full stream and a difference of ours go there, as they are and as they are stored, with `-R`; it
 /// changes files, and its difference comes back on top of ours. Contents are compared by hashes.

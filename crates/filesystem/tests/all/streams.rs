@@ -3,9 +3,11 @@
 //! with the manifest, and zdb looks at the pool.
 
 use std::process::Command;
+use std::sync::Arc;
 
-use dataset::{ListOptions, ReceiveTarget, ResumeToken};
+use dataset::{DatasetError, ListOptions, ReceiveTarget, ResumeToken};
 use device::World;
+use filesystem::ZplInit;
 use format::stream::Record;
 use pool::Pool;
 use serde_json::Value;
@@ -413,4 +415,81 @@ async fn a_crash_leaves_nothing_that_is_in_the_way() {
     check(&world, &pool, &difference.manifest, "tank/target", true).await;
     pool.export(false).await.expect("export");
     zdb_is_clean(after.path(), "tank");
+}
+
+/// Goal: what a difference begins with is a state that what is sent once was in. A bookmark of the
+/// filesystem that a clone was made of is none where it is later than the clone's origin, however
+/// many clones are between: what was changed in the clone before that would not be sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn bookmarks_later_than_the_origin_are_refused() {
+    let (world, image) = (World::system(2), Image::new(128));
+    let pool = create(&world, &image, &[]).await;
+    let dsl = pool.dsl();
+    let take = async |name: &str| {
+        let taken = dsl.snapshots().take(&[name.to_owned()], &[]).await;
+        taken.unwrap_or_else(|error| panic!("{name}: {error}"));
+    };
+    let mark = async |name: &str, of: &str| {
+        let made = [(name.to_owned(), of.to_owned())];
+        dsl.bookmarks().create(&made).await.expect("a bookmark");
+    };
+    let clone = async |of: &str, name: &str| {
+        let made = dsl.datasets().clone_snapshot(of, name, &[]).await;
+        made.expect("a clone");
+    };
+    let write = async |head: &str| {
+        let filesystem = open(&world, &pool, head).await;
+        let name = head.replace('/', "_");
+        let file = filesystem.create(filesystem.root(), name.as_bytes(), 0o644, ROOT);
+        file.await.expect("a file");
+        filesystem.close().await.expect("close");
+    };
+    let init = Arc::new(ZplInit::new());
+    let made = dsl.datasets().create("tank/fs", &[], init).await;
+    made.expect("a filesystem");
+    take("tank/fs@s1").await;
+    mark("tank/fs#one", "tank/fs@s1").await;
+    clone("tank/fs@s1", "tank/c").await;
+    write("tank/c").await;
+    take("tank/c@k").await;
+    mark("tank/c#k", "tank/c@k").await;
+    clone("tank/c@k", "tank/d").await;
+    write("tank/fs").await;
+    take("tank/fs@s2").await;
+    mark("tank/fs#two", "tank/fs@s2").await;
+    take("tank/c@late").await;
+    mark("tank/c#late", "tank/c@late").await;
+    take("tank/c@x").await;
+    write("tank/d").await;
+    take("tank/d@x").await;
+
+    for (name, from) in [
+        ("tank/fs@s1", "tank/fs#one"),
+        ("tank/fs@s1", "tank/fs#two"),
+        ("tank/fs@s2", "tank/c#k"),
+        ("tank/c@x", "tank/fs#two"),
+        ("tank/d@x", "tank/fs#two"),
+        ("tank/d@x", "tank/c#late"),
+    ] {
+        let refused = dsl.sends().source(name, Some(from)).await.err();
+        assert!(
+            matches!(refused, Some(DatasetError::WrongKind { .. })),
+            "{from} {name}: {refused:?}"
+        );
+    }
+    for (name, from) in [
+        ("tank/fs@s2", "tank/fs#one"),
+        ("tank/c@x", "tank/fs#one"),
+        ("tank/c@x", "tank/c#late"),
+        ("tank/d@x", "tank/fs#one"),
+        ("tank/d@x", "tank/c#k"),
+    ] {
+        let source = dsl.sends().source(name, Some(from)).await;
+        let source = source.unwrap_or_else(|error| panic!("{from} {name}: {error}"));
+        let is_own = name.split('@').next() == from.split('#').next();
+        assert_eq!(source.from.map(|from| from.is_origin), Some(!is_own));
+        send(&pool, name, Some(from), &PLAIN).await;
+    }
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
 }
