@@ -102,6 +102,7 @@ fn a_tree_follows_its_source_and_nothing_is_lost_at_the_target() {
     let server = two_pools();
     server.ok("zfs create tank/src/a");
     server.ok("zfs create -V 8M -o user:note=here tank/src/v");
+    server.ok("zfs set millpond:iscsi=off tank/src");
     write(&server, "one", 1, 300_000);
     write(&server, "a/two", 2, 300_000);
     server.ok("zfs snapshot -r tank/src@monday");
@@ -117,6 +118,8 @@ fn a_tree_follows_its_source_and_nothing_is_lost_at_the_target() {
         ("backup/copy/a", "canmount", "noauto"),
         ("backup/copy/v", "readonly", "on"),
         ("backup/copy/v", "user:note", "here"),
+        ("backup/copy", "millpond:iscsi", "-"),
+        ("backup/copy/v", "millpond:iscsi", "-"),
     ] {
         assert_eq!(value(&server, dataset, property), wanted, "{dataset}");
     }
@@ -302,8 +305,48 @@ fn a_run_goes_on_where_the_server_was_killed() {
     exported_and_clean(&server);
 }
 
+/// Goal: a series that breaks off behind a snapshot that came through goes on, even if the source
+/// has lost that one since.
+#[test]
+fn a_series_that_breaks_off_is_gone_on_with() {
+    if !can_mount() {
+        return;
+    }
+    let server = two_pools();
+    server.ok("replicate tank/src backup/copy --name r --limit 8M --keep hourly=1");
+    write(&server, "small", 1, 4 << 20);
+    server.ok("zfs snapshot tank/src@between");
+    write(&server, "big", 2, 32 << 20);
+    server.ok("zpool sync tank");
+    let mut command = server.begin(&["replicate", "--run", "r"]);
+    server.wait_until("some of the second stream is sent", || {
+        let told = listed(&server, "r");
+        told["job"]["progress"]["done"].as_u64().unwrap_or(0) > 16 << 20
+    });
+    server.ok("replicate --pause r");
+    assert!(!command.wait().expect("it ends").success());
+    assert_eq!(snapshots(&server, "backup/copy").len(), 2);
+    assert_ne!(value(&server, "backup/copy", "receive_resume_token"), "-");
+    server.ok("zfs destroy tank/src@between");
+    server.ok("replicate --resume r");
+    server.wait_until("the run is done", || {
+        listed(&server, "r")["last"]["state"] == "finished"
+    });
+    let told = listed(&server, "r");
+    assert_eq!(told["last"]["is_resumed"], true, "{told}");
+    let theirs = snapshots(&server, "backup/copy");
+    assert_eq!(theirs[0], "between");
+    // All but one bookmark have gone again.
+    assert_eq!(snapshots(&server, "tank/src"), theirs[1..]);
+    let bookmarks = server.ok("zfs list -Hrt bookmark -o name tank/src");
+    assert_eq!(bookmarks.lines().count(), 1, "{bookmarks}");
+    exported_and_clean(&server);
+}
+
 /// Goal: on both sides those of its snapshots stay that the rule names, those that somebody holds
-/// or has cloned, and all of others. Method: snapshots with names of other days.
+/// or has cloned, and all of others, also where a replication of another server has the same name.
+/// Method: snapshots with names of other days; the replication that is made anew knows the ID of
+/// the one before by a bookmark.
 #[test]
 fn old_snapshots_go_by_the_rule_on_both_sides() {
     let server = Server::start();
@@ -311,7 +354,11 @@ fn old_snapshots_go_by_the_rule_on_both_sides() {
     pool(&server, "tank", &disks[0]);
     pool(&server, "backup", &disks[1]);
     server.ok("zfs create -u tank/src");
-    let old = |moment: &str| format!("millpond-r-{moment}");
+    server.ok("replicate tank/src backup/copy --name r --keep all");
+    let first = snapshots(&server, "tank/src").pop().expect("a snapshot");
+    let (own, _) = first.rsplit_once('-').expect("a moment");
+    server.ok("replicate --remove r");
+    let old = |moment: &str| format!("{own}-{moment}");
     let moments = [
         "20250110T120000Z",
         "20250115T120000Z",
@@ -328,6 +375,14 @@ fn old_snapshots_go_by_the_rule_on_both_sides() {
             server.ok("zfs snapshot tank/src@mine");
         }
     }
+    // What another server's replication brings, or has brought.
+    let foreign = [
+        "millpond-r-00000000-20250112T120000Z",
+        "millpond-r-20250113T120000Z",
+    ];
+    for name in foreign {
+        server.ok(&format!("zfs snapshot tank/src@{name}"));
+    }
     server.ok(&format!("zfs hold keep tank/src@{}", old(moments[0])));
     let rule = "--keep daily=3,monthly=3";
     server.ok(&format!("replicate tank/src backup/copy --name r {rule}"));
@@ -340,6 +395,7 @@ fn old_snapshots_go_by_the_rule_on_both_sides() {
     assert_eq!(set(snapshots(&server, "backup/copy")), wanted);
     let held = old(moments[0]);
     wanted.insert(held.clone());
+    wanted.extend(foreign.map(str::to_owned));
     assert_eq!(set(snapshots(&server, "tank/src")), wanted);
     // What has a clone at the target cannot go, which is told.
     server.ok(&format!(
@@ -348,20 +404,27 @@ fn old_snapshots_go_by_the_rule_on_both_sides() {
     ));
     server.ok(&format!("zfs release keep tank/src@{held}"));
     server.ok("replicate --remove r");
+    for name in foreign {
+        server.ok(&format!("zfs snapshot backup/copy@{name}"));
+    }
     let words = "replicate tank/src backup/copy --name r --keep hourly=1";
     let output = server.command(&words.split(' ').collect::<Vec<_>>());
     let said = text_of(&output);
     assert!(output.status.success(), "{said}");
     assert!(
-        said.contains("the target's snapshot 'backup/copy@millpond-r-20250115"),
+        said.contains(&format!(
+            "the target's snapshot 'backup/copy@{}' stays",
+            old(moments[1])
+        )),
         "{said}"
     );
     let left = snapshots(&server, "tank/src");
-    assert_eq!(left[0], "mine");
-    assert_eq!(left.len(), 2, "{left:?}");
+    assert_eq!(left[..3], ["mine", foreign[0], foreign[1]]);
+    assert_eq!(left.len(), 4, "{left:?}");
     let left = snapshots(&server, "backup/copy");
     assert_eq!(left[..2], [old(moments[1]), "mine".to_owned()]);
-    assert_eq!(left.len(), 3, "{left:?}");
+    assert_eq!(left[2..4], foreign);
+    assert_eq!(left.len(), 5, "{left:?}");
     exported_and_clean(&server);
 }
 
@@ -398,7 +461,8 @@ fn it_runs_by_itself_until_it_is_paused() {
 }
 
 /// Puts an `ssh` into a directory that runs its words in a shell with the state of another server,
-/// and writes them into `words`. While there is a file `down` it reaches nobody.
+/// and writes them into `words`. While there is a file `down` it reaches nobody; while there is one
+/// `hang` it gets no answer.
 fn fake_ssh(server: &Server, other: &Server) -> String {
     let directory = server.path("bin");
     std::fs::create_dir(&directory).expect("a directory");
@@ -408,6 +472,7 @@ fn fake_ssh(server: &Server, other: &Server) -> String {
          shift; host=$1; shift\n\
          if [ -e {root}/down ]; then echo 'No route to host' >&2; exit 255; fi\n\
          echo \"$host $*\" >> {root}/words\n\
+         if [ -e {root}/hang ]; then touch {root}/hangs; exec sleep 100; fi\n\
          echo $$ > {root}/pid\n\
          export MILLPOND_STATE={state}\n\
          exec sh -c \"exec $*\"\n",
@@ -492,6 +557,21 @@ fn another_host_is_reached_by_ssh() {
     server.ok("replicate --run tank-src");
     let told = listed(&server, "tank-src");
     assert_eq!(told["last"]["is_resumed"], true, "{told}");
+    same(&server, "tank/src", &other, "far/copy", true);
+
+    // A command there that does not end ends with the run.
+    std::fs::write(server.path("hang"), "").expect("a file");
+    let mut command = server.begin(&["replicate", "--run", "tank-src"]);
+    server.wait_until("it waits", || server.path("hangs").exists());
+    let begin = std::time::Instant::now();
+    server.ok("replicate --pause tank-src");
+    assert!(begin.elapsed().as_secs() < 60, "{:?}", begin.elapsed());
+    assert!(!command.wait().expect("it ends").success());
+    std::fs::remove_file(server.path("hang")).expect("removed");
+    server.ok("replicate --resume tank-src");
+    server.wait_until("the run is done", || {
+        listed(&server, "tank-src")["last"]["state"] == "finished"
+    });
     same(&server, "tank/src", &other, "far/copy", true);
     exported_and_clean(&server);
     other.ok("zpool export far");

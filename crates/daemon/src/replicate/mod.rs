@@ -11,7 +11,8 @@
 //!
 //! `replications.json` in the state directory has all of them, with what their last runs came to.
 //! It is replaced whole, as `pools.json` is. A run is on record there as begun before it does
-//! anything, so that one which the server's end cut off goes on with the next start.
+//! anything, so that one which the server's end cut off goes on with the next start. What is there
+//! and cannot be read is never overwritten.
 //!
 //! Locks: `table` is short, and never held across an await.
 
@@ -22,6 +23,7 @@ mod run;
 mod ssh;
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -56,6 +58,9 @@ fn now_s() -> u64 {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Kept {
     name: String,
+    /// What tells it from those of other servers by the same name; nothing in those of old.
+    #[serde(default)]
+    id: String,
     what: ReplicationWhat,
     is_paused: bool,
     created_s: u64,
@@ -72,6 +77,11 @@ struct Kept {
 }
 
 impl Kept {
+    /// What the names of its snapshots and bookmarks say of it.
+    fn tag(&self) -> String {
+        rule::tag(&self.name, &self.id)
+    }
+
     /// When it runs next by itself.
     fn next_s(&self, now_s: u64) -> Option<u64> {
         if self.is_paused {
@@ -100,6 +110,27 @@ struct Running {
 struct Entry {
     kept: Kept,
     running: Option<Running>,
+    /// It goes as soon as its run has ended.
+    is_removed: bool,
+}
+
+impl Entry {
+    fn new(kept: Kept) -> Self {
+        Self {
+            kept,
+            running: None,
+            is_removed: false,
+        }
+    }
+
+    /// Refuses to do something with one that is going.
+    fn check_stays(&self) -> Result<(), Failure> {
+        if !self.is_removed {
+            return Ok(());
+        }
+        let message = format!("replication '{}' is being removed", self.kept.name);
+        Err(Failure::new(FailureKind::Busy, message))
+    }
 }
 
 /// All replications.
@@ -108,6 +139,8 @@ pub(crate) struct Replications {
     table: Mutex<BTreeMap<String, Entry>>,
     changed: Notify,
     is_stopping: AtomicBool,
+    /// What was kept could not be read, and is not to be overwritten.
+    is_unread: bool,
 }
 
 fn unknown(name: &str) -> Failure {
@@ -119,21 +152,35 @@ fn unknown(name: &str) -> Failure {
 impl Replications {
     /// Those that were kept.
     pub(crate) fn load(state: &Arc<State>) -> Self {
-        let kept = load(state.directory());
-        let entries = kept.into_iter().map(|kept| {
-            let running = None;
-            (kept.name.clone(), Entry { kept, running })
-        });
+        let (kept, is_unread) = match load(state.directory()) {
+            Ok(kept) => (kept, false),
+            Err(error) => {
+                tracing::error!(
+                    "{FILE} could not be read: {error}; no replication runs, and none is kept, \
+                     until the server starts anew and can read it"
+                );
+                (Vec::new(), true)
+            }
+        };
+        let entries = kept
+            .into_iter()
+            .map(|kept| (kept.name.clone(), Entry::new(kept)));
         Self {
             state: Arc::clone(state),
             table: Mutex::new(entries.collect()),
             changed: Notify::new(),
             is_stopping: AtomicBool::new(false),
+            is_unread,
         }
     }
 
     /// Keeps all of them as they are now.
     fn save(&self, table: &BTreeMap<String, Entry>) -> std::io::Result<()> {
+        if self.is_unread {
+            return Err(std::io::Error::other(
+                "what is there could not be read as the server started, and stays",
+            ));
+        }
         let kept: Vec<&Kept> = table.values().map(|entry| &entry.kept).collect();
         self.state.replace(FILE, &kept)
     }
@@ -156,9 +203,11 @@ impl Replications {
                 .collect()
         };
         let all = async {
-            for (id, mut ended) in running {
+            for (id, _) in &running {
                 // It may have ended by itself.
-                let _ = jobs.cancel(id);
+                let _ = jobs.cancel(*id);
+            }
+            for (_, mut ended) in running {
                 let _ = ended.wait_for(|ended| *ended).await;
             }
         };
@@ -169,10 +218,15 @@ impl Replications {
 
     /// Those that are due, and when to look again.
     fn due(&self, now_s: u64) -> (Vec<String>, u64) {
-        let table = self.table.lock();
+        let mut table = self.table.lock();
         let (mut due, mut again_s) = (Vec::new(), now_s + LOOK_S);
-        let waiting = table.values().filter(|entry| entry.running.is_none());
+        let waiting = table.values_mut().filter(|entry| entry.running.is_none());
         for entry in waiting {
+            // After a clock that was ahead was set right, time counts from when that is noticed:
+            // from a moment to come nothing would ever be due.
+            let kept = &mut entry.kept;
+            kept.begun_s = kept.begun_s.min(now_s);
+            kept.ended_s = kept.ended_s.min(now_s);
             match entry.kept.next_s(now_s) {
                 Some(next_s) if next_s <= now_s => due.push(entry.kept.name.clone()),
                 Some(next_s) => again_s = again_s.min(next_s),
@@ -184,13 +238,15 @@ impl Replications {
 }
 
 /// Reads what was kept. A file that makes no sense is put aside.
-fn load(directory: &std::path::Path) -> Vec<Kept> {
+fn load(directory: &std::path::Path) -> std::io::Result<Vec<Kept>> {
     let path = directory.join(FILE);
-    let Ok(text) = std::fs::read(&path) else {
-        return Vec::new();
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
     };
     match serde_json::from_slice(&text) {
-        Ok(kept) => kept,
+        Ok(kept) => Ok(kept),
         Err(error) => {
             let aside = directory.join(format!("{FILE}.damaged"));
             let moved = std::fs::rename(&path, &aside);
@@ -200,7 +256,7 @@ fn load(directory: &std::path::Path) -> Vec<Kept> {
                 path.display(),
                 aside.display()
             );
-            Vec::new()
+            moved.map(|()| Vec::new())
         }
     }
 }
@@ -233,16 +289,17 @@ fn begin(service: &Arc<Service>, name: &str, is_asked_for: bool) -> Result<Job, 
         return Err(Failure::new(FailureKind::Busy, message));
     }
     let entry = table.get_mut(name).ok_or_else(|| unknown(name))?;
+    entry.check_stays()?;
     if entry.running.is_some() {
         let message = format!("replication '{name}' runs already; wait for its end");
         return Err(Failure::new(FailureKind::Busy, message));
     }
     let now_s = now_s();
-    let what = entry.kept.what.clone();
+    let (what, tag) = (entry.kept.what.clone(), entry.kept.tag());
     // One that failed is tried again with the snapshot that it took, for as long as no other would
     // have been taken.
     let taken_s = entry.kept.pending.as_deref();
-    let taken_s = taken_s.and_then(|pending| rule::taken_at(name, pending));
+    let taken_s = taken_s.and_then(|pending| rule::taken_at(&tag, pending));
     let is_fresh = taken_s.is_some_and(|taken_s| {
         let every_s = what.every_s.unwrap_or(u64::MAX);
         taken_s <= now_s && now_s - taken_s < every_s
@@ -264,7 +321,7 @@ fn begin(service: &Arc<Service>, name: &str, is_asked_for: bool) -> Result<Job, 
     drop(table);
     let (service, name) = (Arc::clone(service), name.to_owned());
     tokio::spawn(async move {
-        let run = run::Run::new(&service, &name, &what, Arc::clone(&work));
+        let run = run::Run::new(&service, &name, &tag, &what, Arc::clone(&work));
         // A run that panics has failed; the next one goes on.
         let result = tokio::spawn(run.run(pending)).await;
         end_run(&service, &name, &work, result.ok());
@@ -353,8 +410,20 @@ pub(crate) async fn create(
         return Err(invalid("an interval or limit of nothing makes no sense"));
     }
     let open = service.pools.of_dataset(&spec.source)?;
-    let found = open.pool.dsl().directories().lookup(&spec.source).await;
-    found.map_err(|error| crate::error::from_dataset(&doing, &error))?;
+    let failed = |error| crate::error::from_dataset(&doing, &error);
+    let dsl = open.pool.dsl();
+    let found = dsl.directories().lookup(&spec.source).await;
+    found.map_err(failed)?;
+    // One that was forgotten goes on with its snapshots.
+    let bookmarks = dsl.bookmarks().list(&spec.source).await.map_err(failed)?;
+    let ids = bookmarks.iter().filter_map(|bookmark| {
+        let (_, short) = bookmark.name.split_once('#')?;
+        let id = rule::id_of_bookmark(&name, short)?;
+        Some((bookmark.phys.creation_txg.get(), id))
+    });
+    let id = ids.max().map(|(_, id)| id);
+    let random = || RandomState::new().hash_one(&name);
+    let id = id.unwrap_or_else(|| rule::new_id(random()));
     match &spec.target {
         ReplicationTarget::Local { dataset } => {
             service.pools.of_dataset(dataset)?;
@@ -393,6 +462,7 @@ pub(crate) async fn create(
         }
         let kept = Kept {
             name: name.clone(),
+            id,
             what: ReplicationWhat {
                 source: spec.source,
                 target: spec.target,
@@ -410,8 +480,7 @@ pub(crate) async fn create(
             pending: None,
             last: None,
         };
-        let running = None;
-        table.insert(name.clone(), Entry { kept, running });
+        table.insert(name.clone(), Entry::new(kept));
         if let Err(error) = replications.save(&table) {
             table.remove(&name);
             let message = format!("{doing}: {FILE} could not be written: {error}");
@@ -451,6 +520,7 @@ pub(crate) async fn remove(service: &Service, call: &ReplicationRemove) -> Resul
         let entry = table.get_mut(name).ok_or_else(|| unknown(name))?;
         // Nothing begins it anew.
         entry.kept.is_paused = true;
+        entry.is_removed = true;
         entry.running.as_ref().map(|running| Running {
             work: Arc::clone(&running.work),
             ended: running.ended.clone(),
@@ -458,7 +528,10 @@ pub(crate) async fn remove(service: &Service, call: &ReplicationRemove) -> Resul
     };
     stop_run(service, running).await;
     let mut table = replications.table.lock();
-    table.remove(name);
+    // Somebody else may have removed it in the meantime, and another one has its name.
+    if table.get(name).is_some_and(|entry| entry.is_removed) {
+        table.remove(name);
+    }
     replications.save(&table).map_err(|error| {
         let message = format!(
             "{FILE} could not be written: {error}; it comes back at the next \
@@ -477,6 +550,7 @@ pub(crate) async fn pause(service: &Service, call: &ReplicationPause) -> Result<
         let entry = table
             .get_mut(&call.name)
             .ok_or_else(|| unknown(&call.name))?;
+        entry.check_stays()?;
         entry.kept.is_paused = call.is_paused;
         let running = entry.running.as_ref().filter(|_| call.is_paused);
         let running = running.map(|running| Running {
@@ -518,6 +592,7 @@ mod tests {
     fn kept() -> Kept {
         Kept {
             name: "a".into(),
+            id: "0123abcd".into(),
             what: ReplicationWhat {
                 source: "tank/a".into(),
                 target: ReplicationTarget::Ssh {
@@ -546,21 +621,81 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let state = Arc::new(State::open(directory.path()).unwrap());
         let replications = Replications::load(&state);
-        let entry = Entry {
-            kept: kept(),
-            running: None,
+        let insert = |kept| {
+            replications
+                .table
+                .lock()
+                .insert("a".into(), Entry::new(kept))
         };
-        replications.table.lock().insert("a".into(), entry);
+        insert(kept());
         replications.save(&replications.table.lock()).unwrap();
-        assert_eq!(load(directory.path()), [kept()]);
+        assert_eq!(load(directory.path()).unwrap(), [kept()]);
         let text = std::fs::read_to_string(directory.path().join(FILE)).unwrap();
         std::fs::write(directory.path().join(FILE), &text[..text.len() / 2]).unwrap();
-        assert_eq!(load(directory.path()), []);
+        assert_eq!(load(directory.path()).unwrap(), []);
         let aside = directory.path().join(format!("{FILE}.damaged"));
         assert_eq!(
             std::fs::read_to_string(aside).unwrap(),
             text[..text.len() / 2]
         );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = Arc::new(State::open(directory.path()).unwrap());
+        let path = directory.path().join(FILE);
+        std::fs::create_dir(&path).unwrap();
+        let replications = Replications::load(&state);
+        // It can be read again.
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::write(&path, "[]").unwrap();
+        let refused = replications.save(&replications.table.lock()).unwrap_err();
+        assert!(refused.to_string().contains("stays"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "[]");
+    }
+
+    #[test]
+    fn those_of_old_have_no_id() {
+        let mut old = serde_json::to_value(kept()).unwrap();
+        old.as_object_mut().unwrap().remove("id");
+        let old: Kept = serde_json::from_value(old).unwrap();
+        assert_eq!((old.tag(), kept().tag()), ("a".into(), "a-0123abcd".into()));
+    }
+
+    /// Goal: once a clock that was ahead is set right, runs are as far apart as ever.
+    #[test]
+    fn a_clock_that_was_ahead_holds_nothing_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = Arc::new(State::open(directory.path()).unwrap());
+        for failures in [0, 3] {
+            let replications = Replications::load(&state);
+            let ahead = Kept {
+                begun_s: 9_000_000,
+                ended_s: 9_000_010,
+                failures,
+                ..kept()
+            };
+            replications
+                .table
+                .lock()
+                .insert("a".into(), Entry::new(ahead));
+            assert_eq!(replications.due(1500).0, [""; 0]);
+            let (due, _) = (1501..=1500 + 900)
+                .map(|now_s| replications.due(now_s))
+                .find(|(due, _)| !due.is_empty())
+                .expect("it is due");
+            assert_eq!(due, ["a"]);
+        }
+    }
+
+    #[test]
+    fn what_is_being_removed_is_left_alone() {
+        let mut entry = Entry::new(kept());
+        assert!(entry.check_stays().is_ok());
+        entry.is_removed = true;
+        let refused = entry.check_stays().unwrap_err();
+        assert_eq!(refused.kind, FailureKind::Busy);
     }
 
     #[test]

@@ -35,6 +35,14 @@ pub(super) struct SourceSet {
     pub(super) bookmarks: Vec<Point>,
 }
 
+impl SourceSet {
+    /// Whether it has a snapshot with that GUID, or a bookmark of it.
+    fn knows(&self, guid: u64) -> bool {
+        let mut all = self.snapshots.iter().chain(&self.bookmarks);
+        all.any(|point| point.guid == guid)
+    }
+}
+
 /// The same at the target.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct TargetSet {
@@ -56,6 +64,7 @@ pub(super) enum Step {
         to: String,
     },
     /// What an interrupted receive left is of no use: the source has not what it was of any more.
+    /// It is known to be ours.
     GiveUp,
     /// A stream, or several of the same dataset.
     Send(Series),
@@ -96,8 +105,8 @@ pub(super) fn next(
     to: &str,
     has: impl Fn(u64) -> bool,
 ) -> Result<Step, Obstacle> {
-    if let Some(token) = target.and_then(|target| target.token.as_ref()) {
-        return resumed(source, token);
+    if let Some((target, token)) = target.and_then(|set| Some((set, set.token.as_ref()?))) {
+        return resumed(replication, source, target, token);
     }
     let Some(end) = source.snapshots.iter().position(|own| own.name == to) else {
         // It was made since.
@@ -178,7 +187,18 @@ fn series(
     })
 }
 
-fn resumed(source: &SourceSet, token: &str) -> Result<Step, Obstacle> {
+/// The most recent snapshot of the target that the source has, or a bookmark of.
+pub(super) fn newest_common<'a>(source: &SourceSet, target: &'a TargetSet) -> Option<&'a Point> {
+    let mut there = target.snapshots.iter().rev();
+    there.find(|point| source.knows(point.guid))
+}
+
+fn resumed(
+    replication: &str,
+    source: &SourceSet,
+    target: &TargetSet,
+    token: &str,
+) -> Result<Step, Obstacle> {
     let Some(read) = ResumeToken::decode(token) else {
         return Err(Obstacle::OtherReceive);
     };
@@ -188,18 +208,25 @@ fn resumed(source: &SourceSet, token: &str) -> Result<Step, Obstacle> {
     }
     let (guid, from) = (read.to_guid.get(), read.from_guid.map(|from| from.get()));
     let to = source.snapshots.iter().find(|point| point.guid == guid);
-    let mut all = source.snapshots.iter().chain(&source.bookmarks);
     let has_from = from.is_none_or(|from| {
         let of_origin = source.origin.as_ref().map(|(_, guid)| *guid);
-        of_origin == Some(from) || all.any(|point| point.guid == from)
+        of_origin == Some(from) || source.knows(from)
     });
+    // A dataset of another host may have the same name.
+    let is_own = |name: &str| {
+        let short = name.split('@').nth(1);
+        short.is_some_and(|short| rule::taken_at(replication, short).is_some())
+    };
+    let is_ours =
+        newest_common(source, target).is_some() || is_own(&read.to_name) && source.knows(guid);
     Ok(match to {
         // It goes on by the name that it was sent with.
         Some(to) if has_from && read.to_name.ends_with(&format!("@{}", to.name)) => Step::Resume {
             token: token.to_owned(),
             to: to.name.clone(),
         },
-        _ => Step::GiveUp,
+        _ if is_ours => Step::GiveUp,
+        _ => return Err(Obstacle::OtherReceive),
     })
 }
 
@@ -317,6 +344,16 @@ mod tests {
     }
 
     #[test]
+    fn what_somebody_took_of_the_target_is_not_common() {
+        let a = source(&[("x", 1), (OWN, 4)], &[("b", 2)]);
+        let common =
+            |there: &[(&str, u64)]| newest_common(&a, &target(there)).map(|point| point.guid);
+        assert_eq!(common(&[("x", 1), ("y", 2), ("mine", 77)]), Some(2));
+        assert_eq!(common(&[("x", 1), ("mine", 77)]), Some(1));
+        assert_eq!(common(&[("mine", 77)]), None);
+    }
+
+    #[test]
     fn what_went_another_way_is_left_alone() {
         let a = source(&[("x", 1), ("y", 2), (OWN, 4)], &[]);
         let refused =
@@ -345,6 +382,10 @@ mod tests {
                 .encode(),
             ),
         };
+        let common = |there: TargetSet| TargetSet {
+            snapshots: points(&[("x", 1), ("mine", 77)]),
+            ..there
+        };
         let a = source(&[("x", 1), ("y", 2)], &[("b", 9)]);
         for from in [None, Some(1), Some(9)] {
             let there = token("tank/a@y", from, 2);
@@ -358,12 +399,25 @@ mod tests {
                 }
             );
         }
-        for there in [
-            token("tank/a@gone", None, 3),
-            token("tank/a@y", Some(8), 2),
-            token("tank/a@renamed", None, 2),
-        ] {
+        let stale = || {
+            [
+                token("tank/a@gone", None, 3),
+                token("tank/a@y", Some(8), 2),
+                token("tank/a@renamed", None, 2),
+            ]
+        };
+        let own = format!("tank/a@{OWN}");
+        let ours = stale().map(common).into_iter();
+        // A bookmark knows what is gone.
+        for there in ours.chain([token(&own, None, 9)]) {
             assert_eq!(planned(&a, Some(&there), OWN), Step::GiveUp);
+        }
+        // It may be of a dataset of another host.
+        let others = format!("tank/a@{OTHERS}");
+        let unknown = [token(&own, None, 3), token(&others, None, 9)];
+        for there in stale().into_iter().chain(unknown) {
+            let refused = next("r", &a, Some(&there), OWN, |_| true);
+            assert_eq!(refused, Err(Obstacle::OtherReceive));
         }
         let no_token = TargetSet {
             token: Some("1-2-3-4".into()),

@@ -19,6 +19,8 @@ const MOMENT_CHARS: usize = "20260131T235959Z".len();
 pub(super) const NAME_MAX: usize = 64;
 /// How long a run that failed is waited with at first; twice as long after each that fails next.
 const RETRY_S: u64 = 60;
+/// How long the word is that tells a replication from those of other servers by the same name.
+const ID_CHARS: usize = 8;
 const HOUR_S: u64 = 3600;
 const DAY_S: u64 = 24 * HOUR_S;
 
@@ -28,6 +30,14 @@ pub(super) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_MAX && name.chars().all(is_usual)
 }
 
+fn is_tag(tag: &str) -> bool {
+    let name = match tag.rsplit_once('-') {
+        Some((name, id)) if id.len() == ID_CHARS => name,
+        _ => tag,
+    };
+    is_name(tag) || is_name(name)
+}
+
 /// What a replication is called that was given no name.
 pub(super) fn name_of(source: &str) -> String {
     let is_usual = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
@@ -35,7 +45,33 @@ pub(super) fn name_of(source: &str) -> String {
     usual.take(NAME_MAX).collect()
 }
 
-/// The name of a snapshot, after the `@`, that a replication takes at a moment.
+/// A word for a new replication.
+pub(super) fn new_id(random: u64) -> String {
+    format!("{:08x}", random & 0xffff_ffff)
+}
+
+/// What the names of a replication's snapshots and bookmarks say of it. Names alone are not enough:
+/// replications of two servers may have the same one, and one may send into what the other sends.
+/// Without an ID it is the name; those were made so once.
+pub(super) fn tag(name: &str, id: &str) -> String {
+    match id.is_empty() {
+        true => name.to_owned(),
+        false => format!("{name}-{id}"),
+    }
+}
+
+/// The ID of an earlier replication of that name whose bookmark this is. Bookmarks are never sent,
+/// so it was one of the pool's own server.
+pub(super) fn id_of_bookmark(name: &str, bookmark: &str) -> Option<String> {
+    let (id, _) = bookmark
+        .strip_prefix(&bookmark_prefix(name))?
+        .split_once('-')?;
+    let is_id = id.len() == ID_CHARS && u32::from_str_radix(id, 16).is_ok();
+    (is_id && is_own_bookmark(&tag(name, id), bookmark)).then(|| id.to_owned())
+}
+
+/// The name of a snapshot, after the `@`, that a replication takes at a moment. `replication` is
+/// its tag, here and below.
 pub(super) fn snapshot_name(replication: &str, at_s: u64) -> String {
     format!("{PREFIX}{replication}-{}", moment(at_s))
 }
@@ -69,7 +105,7 @@ pub(super) fn is_taken_by_any(snapshot: &str) -> bool {
     let at = rest.len().checked_sub(MOMENT_CHARS);
     let split = at.and_then(|at| rest.split_at_checked(at));
     split.is_some_and(|(name, moment)| {
-        name.strip_suffix('-').is_some_and(is_name) && of_moment(moment).is_some()
+        name.strip_suffix('-').is_some_and(is_tag) && of_moment(moment).is_some()
     })
 }
 
@@ -209,6 +245,34 @@ mod tests {
         assert!(is_own_bookmark("home", &bookmark));
         assert!(!is_own_bookmark("hom", &bookmark));
         assert!(!is_own_bookmark("home", "millpond-home-20240229T235959Z"));
+    }
+
+    /// Goal: replications of two servers that have the same name take nothing of each other's for
+    /// their own.
+    #[test]
+    fn the_same_name_elsewhere_is_another_replication() {
+        let (ours, theirs) = (tag("home", &new_id(1)), tag("home", &new_id(u64::MAX)));
+        assert_eq!(ours, "home-00000001");
+        for other in [theirs.as_str(), "home"] {
+            let name = snapshot_name(other, 1_709_251_199);
+            assert!(is_taken_by_any(&name), "{name}");
+            assert_eq!(taken_at(&ours, &name), None);
+            assert_eq!(taken_at(other, &name), Some(1_709_251_199));
+            assert_eq!(taken_at(other, &snapshot_name(&ours, 0)), None);
+            assert!(!is_own_bookmark(&ours, &bookmark_name(other, 7)));
+            assert!(!is_own_bookmark(other, &bookmark_name(&ours, 7)));
+        }
+        let long = tag(&"x".repeat(NAME_MAX), &new_id(7));
+        assert!(is_taken_by_any(&snapshot_name(&long, 0)));
+        assert_eq!(tag("home", ""), "home");
+        let found = |bookmark: &str| id_of_bookmark("home", bookmark);
+        assert_eq!(
+            found(&bookmark_name(&theirs, 7)).as_deref(),
+            Some("ffffffff")
+        );
+        for other in ["home", "home-x", "home-x-00000001", "hom"] {
+            assert_eq!(found(&bookmark_name(other, 7)), None, "{other}");
+        }
     }
 
     /// Goal: after two years of snapshots, one each quarter of an hour, of which those that the

@@ -3,9 +3,11 @@
 //!
 //! Each dataset is sent by itself, parents and origins first, so that what is in the way of one
 //! keeps only that one. Nothing at the target is destroyed, rolled back or overwritten but
-//! snapshots that a replication of this name took. What is gone at the source stays there.
+//! snapshots that this replication took: their names have its ID. What is gone at the source stays
+//! there.
 //!
 //! A bookmark at the source says what the target has, so that no snapshot must be kept for it.
+//! While a series is sent there is one of each of its snapshots, as it may end with any of them.
 //!
 //! A crash, here or there, leaves a receive that the next run goes on with, and perhaps a snapshot
 //! of ours that was not sent.
@@ -23,7 +25,7 @@ use dataset::{DatasetError, DatasetKind, ListOptions};
 use tokio::io::AsyncWriteExt;
 
 use super::limit::{Limit, Limited};
-use super::plan::{Obstacle, Point, Series, SourceSet, Step, TargetSet, next};
+use super::plan::{Obstacle, Point, Series, SourceSet, Step, TargetSet, newest_common, next};
 use super::ssh::Ssh;
 use super::{now_s, rule};
 use crate::error::from_dataset;
@@ -42,9 +44,9 @@ const LOOK: Duration = Duration::from_millis(250);
 const NAMES_MAX: u64 = 20;
 
 /// What a new dataset at the target does not get of the source's properties: it would be mounted
-/// and shared where the source is.
+/// and shared where the source is. Volumes inherit what filesystems above them say of iSCSI.
 const LEFT_OUT_OF_FILESYSTEMS: [&str; 3] = ["mountpoint", "sharenfs", "sharesmb"];
-const LEFT_OUT_OF_VOLUMES: [&str; 1] = ["millpond:iscsi"];
+const LEFT_OUT_OF_ALL: [&str; 2] = ["millpond:iscsi", "millpond:iscsi.reservations"];
 
 /// The other side.
 enum Side {
@@ -56,6 +58,8 @@ enum Side {
 pub(super) struct Run {
     service: Arc<Service>,
     name: String,
+    /// What the names of its snapshots and bookmarks say of it.
+    tag: String,
     what: ReplicationWhat,
     work: Arc<Work>,
     side: Side,
@@ -78,6 +82,7 @@ impl Run {
     pub(super) fn new(
         service: &Arc<Service>,
         name: &str,
+        tag: &str,
         what: &ReplicationWhat,
         work: Arc<Work>,
     ) -> Self {
@@ -88,6 +93,7 @@ impl Run {
         Self {
             service: Arc::clone(service),
             name: name.to_owned(),
+            tag: tag.to_owned(),
             what: what.clone(),
             work,
             side,
@@ -178,7 +184,7 @@ impl Run {
         }
         let at_s = now_s();
         for later in 0..NAMES_MAX {
-            let short = rule::snapshot_name(&self.name, at_s + later);
+            let short = rule::snapshot_name(&self.tag, at_s + later);
             let call = ZfsSnapshot {
                 names: vec![format!("{source}@{short}")],
                 recursive: self.what.recursive,
@@ -263,7 +269,7 @@ impl Run {
         is_recursive: bool,
     ) -> Result<BTreeMap<String, TargetSet>, Failure> {
         if let Side::Ssh(ssh) = &self.side {
-            return ssh.list(top, is_recursive).await;
+            return self.or_stopped(ssh.list(top, is_recursive)).await;
         }
         let open = self.service.pools.of_dataset(top)?;
         let dsl = open.pool.dsl();
@@ -380,7 +386,7 @@ impl Run {
         let there = self.there(&source.name);
         let target = sides.targets.get(&there);
         let has = |guid| sides.guids.contains(&guid);
-        let step = next(&self.name, source, target, to, has);
+        let step = next(&self.tag, source, target, to, has);
         step.map_err(|obstacle| self.refused(source, &there, &obstacle))
     }
 
@@ -441,7 +447,14 @@ impl Run {
                         token: Some(token.clone()),
                         ..ZfsSend::default()
                     };
-                    self.transfer(&send, &there, &[]).await?;
+                    // The receive that makes the dataset may have been cut off before they were
+                    // set.
+                    let target = sides.targets.get(&there);
+                    let options = match target.is_none_or(|set| set.snapshots.is_empty()) {
+                        true => options_of_new(&source),
+                        false => Vec::new(),
+                    };
+                    self.transfer(&send, &there, &options).await?;
                     self.result.is_resumed = true;
                     self.look_again(sides, &there, Some(&token)).await?;
                 }
@@ -451,6 +464,8 @@ impl Run {
                         false => Vec::new(),
                     };
                     let send = request(&source, &series);
+                    self.bookmark_ahead(open, &mut sides.sources[at], &series)
+                        .await;
                     self.transfer(&send, &there, &options).await?;
                     let sent = source.snapshots[series.first..=series.last].iter();
                     sides.guids.extend(sent.clone().map(|point| point.guid));
@@ -494,7 +509,7 @@ impl Run {
 
     async fn abort(&self, there: &str) -> Result<(), Failure> {
         match &self.side {
-            Side::Ssh(ssh) => ssh.abort(there).await,
+            Side::Ssh(ssh) => self.or_stopped(ssh.abort(there)).await,
             Side::Local => {
                 let call = ZfsReceiveAbort {
                     name: there.to_owned(),
@@ -583,6 +598,22 @@ impl Run {
         judged(sent, receiving.end().await)
     }
 
+    /// Waits for something, or until it is told to stop.
+    async fn or_stopped<T>(
+        &self,
+        awaited: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let stopped = async {
+            while !self.work.is_canceled() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            outcome = awaited => outcome,
+            () = stopped => Err(Self::canceled()),
+        }
+    }
+
     /// Sends until the end, or until it is told to stop; the output is closed either way. The
     /// second is whether the output was what failed.
     async fn sent(
@@ -592,15 +623,8 @@ impl Run {
         progress: &stream::Progress,
     ) -> (Result<(), Failure>, bool) {
         let mut output = Limited::new(output, self.limit.clone());
-        let stopped = async {
-            while !self.work.is_canceled() {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
-        let sent = tokio::select! {
-            sent = send_to(&self.service, send, &mut output, progress) => sent,
-            () = stopped => Err(Self::canceled()),
-        };
+        let sent = send_to(&self.service, send, &mut output, progress);
+        let sent = self.or_stopped(sent).await;
         // Who reads sees the end.
         let closed = output.shutdown().await;
         let is_broken = output.is_broken() || closed.is_err();
@@ -629,16 +653,51 @@ impl Run {
         }
     }
 
-    /// Keeps which snapshot the target has as its most recent one, as a bookmark.
+    /// Makes bookmarks of all snapshots of a series: where it breaks off, the last one that came
+    /// through is what both sides have, and the next one is what a receive waits for.
+    async fn bookmark_ahead(&self, open: &OpenPool, source: &mut SourceSet, series: &Series) {
+        let mut made: Vec<Point> = Vec::new();
+        for snapshot in &source.snapshots[series.first..=series.last] {
+            let name = rule::bookmark_name(&self.tag, snapshot.guid);
+            if !source.bookmarks.iter().any(|own| own.name == name) {
+                made.push(Point {
+                    name,
+                    ..snapshot.clone()
+                });
+            }
+        }
+        let of = |own: &Point| source.snapshots.iter().find(|point| point.guid == own.guid);
+        let pairs: Vec<(String, String)> = made
+            .iter()
+            .filter_map(|own| {
+                let of = format!("{}@{}", source.name, of(own)?.name);
+                Some((format!("{}#{}", source.name, own.name), of))
+            })
+            .collect();
+        if pairs.is_empty() {
+            return;
+        }
+        let _admin = open.admin.lock().await;
+        match open.pool.dsl().bookmarks().create(&pairs).await {
+            Ok(()) => source.bookmarks.extend(made),
+            Err(error) => {
+                let name = &source.name;
+                tracing::warn!("bookmarks of '{name}' could not be made: {error}");
+            }
+        }
+    }
+
+    /// Keeps which snapshot is the most recent one that both sides have, as a bookmark.
     async fn bookmark(&self, open: &OpenPool, sides: &mut Sides, at: usize) {
         let there = self.there(&sides.sources[at].name);
         let target = sides.targets.get(&there);
-        let Some(newest) = target.and_then(|target| target.snapshots.last()) else {
+        let source = &sides.sources[at];
+        let Some(newest) = target.and_then(|target| newest_common(source, target)) else {
             return;
         };
         let guid = newest.guid;
         let source = &mut sides.sources[at];
-        let name = rule::bookmark_name(&self.name, guid);
+        let name = rule::bookmark_name(&self.tag, guid);
         let bookmarks = open.pool.dsl().bookmarks();
         let _admin = open.admin.lock().await;
         if !source.bookmarks.iter().any(|own| own.name == name) {
@@ -657,7 +716,7 @@ impl Run {
                 ..snapshot.clone()
             });
         }
-        let is_old = |own: &Point| own.name != name && rule::is_own_bookmark(&self.name, &own.name);
+        let is_old = |own: &Point| own.name != name && rule::is_own_bookmark(&self.tag, &own.name);
         let old: Vec<String> = source
             .bookmarks
             .iter()
@@ -695,12 +754,12 @@ impl Run {
         for source in &sources {
             let there = self.there(&source.name);
             let target = sides.and_then(|sides| sides.targets.get(&there));
-            let newest = target.and_then(|target| target.snapshots.last());
+            let newest = target.and_then(|target| newest_common(source, target));
             let mut common: HashSet<u64> = newest.iter().map(|point| point.guid).collect();
             let own_bookmarks = source
                 .bookmarks
                 .iter()
-                .filter(|point| rule::is_own_bookmark(&self.name, &point.name));
+                .filter(|point| rule::is_own_bookmark(&self.tag, &point.name));
             common.extend(own_bookmarks.map(|point| point.guid));
             let mut snapshots = source.snapshots.clone();
             for point in &mut snapshots {
@@ -720,7 +779,7 @@ impl Run {
             }
             let left = match &self.side {
                 Side::Local => self.destroy_here(&there, &doomed).await,
-                Side::Ssh(ssh) => match ssh.destroy(&there, &doomed).await {
+                Side::Ssh(ssh) => match self.or_stopped(ssh.destroy(&there, &doomed)).await {
                     Ok(left) => left,
                     Err(failure) => {
                         self.failed(failure);
@@ -737,7 +796,7 @@ impl Run {
         let Some(keep) = &self.what.keep else {
             return Vec::new();
         };
-        let own = |point: &Point| rule::taken_at(&self.name, &point.name);
+        let own = |point: &Point| rule::taken_at(&self.tag, &point.name);
         let taken: BTreeSet<u64> = points.iter().filter_map(own).collect();
         let kept = rule::kept(&taken, keep);
         let goes = points.iter().filter(|point| {
@@ -826,13 +885,13 @@ fn in_order(sets: Vec<SourceSet>) -> Vec<SourceSet> {
 fn options_of_new(source: &SourceSet) -> Vec<String> {
     let mut out = vec!["-o", "readonly=on"];
     let left_out: &[&str] = match source.is_volume {
-        true => &LEFT_OUT_OF_VOLUMES,
+        true => &[],
         false => {
             out.extend(["-o", "canmount=noauto"]);
             &LEFT_OUT_OF_FILESYSTEMS
         }
     };
-    for name in left_out {
+    for name in LEFT_OUT_OF_ALL.iter().chain(left_out) {
         out.extend(["-x", name]);
     }
     out.into_iter().map(str::to_owned).collect()
@@ -914,6 +973,19 @@ mod tests {
         // Neither can be first.
         let odd = vec![set("t", Some("t/a@x")), set("t/a", None)];
         assert_eq!(names(odd), ["t", "t/a"]);
+    }
+
+    #[test]
+    fn a_replica_is_not_shared_in_its_sources_place() {
+        for is_volume in [false, true] {
+            let mut source = set("t", None);
+            source.is_volume = is_volume;
+            let words = options_of_new(&source).join(" ");
+            for name in LEFT_OUT_OF_ALL {
+                assert!(words.contains(&format!("-x {name}")), "{words}");
+            }
+            assert_eq!(words.contains("-x sharenfs"), !is_volume, "{words}");
+        }
     }
 
     #[test]

@@ -23,6 +23,8 @@ const LIST_BYTES_MAX: u64 = 256 << 20;
 const DESTROYED_AT_ONCE: usize = 50;
 /// What `zfs list` is asked for.
 const COLUMNS: &str = "name,type,guid,createtxg,userrefs,receive_resume_token";
+/// How long a command may take that neither reads nor writes a stream.
+const COMMAND_MAX: Duration = Duration::from_secs(600);
 /// How long a command that has been told all may take to leave.
 const LAST_WORDS: Duration = Duration::from_secs(600);
 /// With what `ssh` ends that could not reach the host, or lost it.
@@ -100,8 +102,18 @@ impl Ssh {
         })
     }
 
-    /// Runs a command; gives what it printed, or what it complained about.
+    /// Runs a command; gives what it printed, or what it complained about. It ends when nobody
+    /// waits for it any more, and after a while.
     async fn run(&self, words: &[&str]) -> Result<Result<String, String>, Failure> {
+        let ended = tokio::time::timeout(COMMAND_MAX, self.run_to_its_end(words)).await;
+        ended.unwrap_or_else(|_| {
+            let what = words.first().unwrap_or(&"");
+            let message = format!("ssh to {}: 'zfs {what}' does not end", self.host);
+            Err(Failure::new(FailureKind::Io, message))
+        })
+    }
+
+    async fn run_to_its_end(&self, words: &[&str]) -> Result<Result<String, String>, Failure> {
         let mut child = self.spawn(words, Stdio::null())?;
         let complaint = tokio::spawn(text(child.stderr.take(), COMPLAINT_BYTES_MAX));
         let output = text(child.stdout.take(), LIST_BYTES_MAX).await;
