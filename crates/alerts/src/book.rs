@@ -112,8 +112,8 @@ impl Book {
             if away_s < RECOVERED_AFTER_S {
                 return true;
             }
-            // Errors are counted since the import, or since somebody cleared them: that the count is
-            // zero says nothing of the device.
+            // Errors are counted since the import, or since somebody cleared them: that there are
+            // none says nothing of the device.
             if alert.rule != AlertRule::DeviceErrors {
                 tell(Reason::Recovered, alert, one.stands.since_s);
             }

@@ -128,8 +128,8 @@ fn advice(alert: &Alert) -> String {
              OLD NEW' gives it another one."
         ),
         AlertFact::NotImported { .. } => format!(
-            "Bring its devices back, then run 'zpool import {pool}'. If it is not to come back, 'zpool \
-             export {pool}' forgets it."
+            "Bring its devices back, then run 'zpool import {pool}'. If it is not to come back, \
+             'zpool export {pool}' forgets it."
         ),
         AlertFact::DataErrors { .. } => format!(
             "'zpool status -v {pool}' names the files. Restore them from a backup or a snapshot, \

@@ -182,7 +182,9 @@ fn a_device_that_goes_is_told_of_and_that_it_is_back() {
     let mail = mails.recv_timeout(LONG).expect("the mail that waited");
     assert!(mail.contains("scrub of pool tank is done"), "{mail}");
 
-    // A pool that does not come back is one to hear of.
+    // A pool that does not come back is one to hear of. Known to be sent, nothing is sent again.
+    let is_sent = || !server.ok("alerts").contains("not sent");
+    server.wait_until("the mail is known to be sent", is_sent);
     server.kill();
     std::fs::rename(&disks[0], format!("{}.away", disks[0])).expect("moved");
     server.launch(&["daemon"]);

@@ -221,8 +221,8 @@ impl Running<'_> {
         Ok(told)
     }
 
-    /// A file's content is to be read, under a state id. Whoever opened it to read may, whatever its
-    /// mode has become.
+    /// A file's content is to be read, under a state id. Whoever opened it to read may, whatever
+    /// its mode has become.
     pub(super) async fn check_to_read(
         &mut self,
         entered: &Arc<Entered>,
