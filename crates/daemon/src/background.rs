@@ -38,6 +38,8 @@ struct Works {
     is_suspended: bool,
     is_closed: bool,
     scan: Option<Scan>,
+    /// How many scans were seen to begin or to end.
+    scan_changes: u64,
     replace: Option<Work>,
     discard: Option<Shrinking>,
     free: Option<Shrinking>,
@@ -97,13 +99,25 @@ impl Background {
             .begin(kind, Some(pool.name()), Some(guid), can_cancel)
     }
 
-    /// A scrub was begun, or goes on: there is a job even if it has ended by now.
-    pub(crate) fn scrub_begun(&self, pool: &Pool) {
+    /// How many scans were seen to begin or to end: to be given to [`Background::scrub_begun`].
+    pub(crate) fn scan_changes(&self) -> u64 {
+        self.works.lock().scan_changes
+    }
+
+    /// A scrub was begun, or goes on: there is a job even if it has ended by now. `changes_before`
+    /// is [`Background::scan_changes`] from before the command: whoever looked in between may have
+    /// seen all of a short scrub already, and it is told of once.
+    pub(crate) fn scrub_begun(&self, pool: &Pool, changes_before: u64) {
         let mut works = self.works.lock();
-        self.events.tell_of(pool, EventKind::ScrubStarted);
-        match &works.scan {
-            Some(scan) => scan.work.set_paused(false),
-            None => works.scan = Some(self.scan(JobKind::Scrub, pool)),
+        if works.scan_changes == changes_before {
+            self.events.tell_of(pool, EventKind::ScrubStarted);
+            match &works.scan {
+                Some(scan) => scan.work.set_paused(false),
+                None => {
+                    works.scan = Some(self.scan(JobKind::Scrub, pool));
+                    works.scan_changes += 1;
+                }
+            }
         }
         drop(works);
         self.poke(pool);
@@ -263,6 +277,7 @@ impl Background {
             None => pool.is_resilver_due().then_some(JobKind::Resilver),
         };
         if let Some(scan) = works.scan.take_if(|scan| Some(scan.kind) != kind) {
+            works.scan_changes += 1;
             let own = status
                 .as_ref()
                 .filter(|status| kind_of(status) == scan.kind);
@@ -288,7 +303,9 @@ impl Background {
             });
         }
         let Some(kind) = kind else { return false };
+        let changes = &mut works.scan_changes;
         let scan = works.scan.get_or_insert_with(|| {
+            *changes += 1;
             self.events.tell_of(
                 pool,
                 match kind {

@@ -92,12 +92,15 @@ async fn scrub(open: &OpenPool, action: ScrubAction) -> Result<(), Failure> {
         ScrubAction::Stop => (ScrubCommand::Stop, "cannot cancel scrubbing"),
     };
     let doing = format!("{doing} '{}'", open.pool.name());
+    let changes_before = open.background.scan_changes();
     let done = open.pool.scrub(command).await;
     done.map_err(|error| from_pool(&doing, &error))?;
     match action {
         // Without errors there is none.
         ScrubAction::Errors => open.background.poke(&open.pool),
-        ScrubAction::Start | ScrubAction::Continue => open.background.scrub_begun(&open.pool),
+        ScrubAction::Start | ScrubAction::Continue => {
+            open.background.scrub_begun(&open.pool, changes_before);
+        }
         ScrubAction::Pause | ScrubAction::Stop => open.background.poke(&open.pool),
     }
     Ok(())

@@ -133,7 +133,7 @@ impl State {
                 None => self.free_objects(object, 1),
                 Some((dnode, endian)) => {
                     let old_spill = dnode.spill.filter(|spill| {
-                        !after.is_zero() && !spill.is_hole() && spill.birth() <= after
+                        !after.is_zero() && !spill.is_hole() && spill.logical_birth() <= after
                     });
                     let bonus_type = dnode.bonus_type;
                     self.events.push(Event::Object {
@@ -216,6 +216,11 @@ impl Visitor for Collector {
     }
 
     fn wants_holes(&self) -> bool {
+        true
+    }
+
+    // The other side has the data of blocks that were only moved.
+    fn goes_by_data(&self) -> bool {
         true
     }
 

@@ -378,6 +378,41 @@ async fn a_scrub_is_a_job_of_its_pool() {
     server.stop().await;
 }
 
+/// A short scrub may be over before its command is known to be done.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_scrub_is_told_of_once() {
+    const SCRUBS: usize = 30;
+    let server = Server::with_pool().await;
+    let open = server.service.pools.get("tank").unwrap();
+    let before = server.service.events.last();
+    let is_done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (looked_at, stops) = (Arc::clone(&open), Arc::clone(&is_done));
+    let looks = std::thread::spawn(move || {
+        while !stops.load(std::sync::atomic::Ordering::Relaxed) {
+            looked_at.background.look(&looked_at.pool);
+            std::thread::yield_now();
+        }
+    });
+    let scrub = json!({"names": ["tank"], "all": false, "action": "start"});
+    for _ in 0..SCRUBS {
+        server.ok("/v1/zpool/scrub", scrub.clone()).await;
+        open.pool.wait_for_scrub(false).await;
+    }
+    is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+    looks.join().unwrap();
+    let export = json!({"names": ["tank"], "all": false, "force": false});
+    open.background.look(&open.pool);
+    drop(open);
+    server.ok("/v1/zpool/export", export).await;
+    let mut events = server.events(&format!("?kind=own&after={before}")).await;
+    let told = events.until("pool.exported").await;
+    for class in ["scrub.started", "scrub.finished"] {
+        let times = told.iter().filter(|event| event["class"] == class).count();
+        assert_eq!(times, SCRUBS, "{class}");
+    }
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn events_come_in_order_and_who_is_late_is_told_what_is_missing() {
     let server = Server::with_pool().await;

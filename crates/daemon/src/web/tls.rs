@@ -89,6 +89,17 @@ impl Files {
         write(&self.certificate, certificate.pem())
     }
 
+    /// One of our own that is good.
+    fn load_or_make(&self, names: &[String]) -> Result<CertifiedKey, String> {
+        if !self.is_due()
+            && let Ok(certified) = self.load()
+        {
+            return Ok(certified);
+        }
+        self.make(names)?;
+        self.load()
+    }
+
     fn load(&self) -> Result<CertifiedKey, String> {
         let failed = |path: &Path, why: &dyn std::fmt::Display| {
             format!("the certificate in {} is not used: {why}", path.display())
@@ -114,27 +125,21 @@ impl Files {
 
 impl Certificate {
     /// Loads what was given, or one of our own from the state directory, made where it is missing
-    /// or old.
+    /// or old. One that was given and is not good is said to be, and one of our own stands in for
+    /// it until its files are put right: pools are served whatever becomes of it.
     ///
     /// # Errors
-    /// Why it is not used, and what to do.
+    /// Why there is none of our own either.
     pub(super) fn load(
         directory: &Path,
         given: Option<&(PathBuf, PathBuf)>,
         hostname: &str,
         address: IpAddr,
     ) -> Result<Arc<Self>, String> {
-        let files = match given {
-            Some((certificate, key)) => Files {
-                certificate: certificate.clone(),
-                key: key.clone(),
-                is_own: false,
-            },
-            None => Files {
-                certificate: directory.join("https-certificate.pem"),
-                key: directory.join("https-key.pem"),
-                is_own: true,
-            },
+        let own = Files {
+            certificate: directory.join("https-certificate.pem"),
+            key: directory.join("https-key.pem"),
+            is_own: true,
         };
         let mut names = Vec::new();
         // One that no certificate can have is left out.
@@ -146,15 +151,28 @@ impl Certificate {
         if !address.is_unspecified() && !address.is_loopback() {
             names.push(address.to_string());
         }
-        let mut current = match files.is_due() {
-            true => Err(String::new()),
-            false => files.load(),
+        let (files, current) = match given {
+            Some((certificate, key)) => {
+                let given = Files {
+                    certificate: certificate.clone(),
+                    key: key.clone(),
+                    is_own: false,
+                };
+                let current = match given.load() {
+                    Ok(certified) => certified,
+                    Err(problem) => {
+                        tracing::error!("{problem}; one of the server's own is used instead");
+                        own.load_or_make(&names)?
+                    }
+                };
+                (given, current)
+            }
+            None => {
+                let current = own.load_or_make(&names)?;
+                (own, current)
+            }
         };
-        if files.is_own && current.is_err() {
-            files.make(&names)?;
-            current = files.load();
-        }
-        let current = RwLock::new(Arc::new(current?));
+        let current = RwLock::new(Arc::new(current));
         Ok(Arc::new(Self {
             files,
             names,
@@ -251,18 +269,35 @@ mod tests {
             Certificate::load(directory.path(), Some(pair), "host", [127, 0, 0, 1].into())
         };
         let followed = load(&(certificate.clone(), key.clone())).unwrap();
-        assert_eq!(followed.current.read().cert, made.current.read().cert);
+        let current = |certificate: &Certificate| certificate.current.read().cert.clone();
+        assert_eq!(current(&followed), current(&made));
         let stamp = followed.files.stamp();
         let (new_certificate, new_key) = given(other.path());
         // Half of it is not used.
         std::fs::write(&certificate, std::fs::read(&new_certificate).unwrap()).unwrap();
         let stamp = followed.look(stamp);
-        assert_eq!(followed.current.read().cert, made.current.read().cert);
-        assert!(load(&(certificate.clone(), key.clone())).is_err());
+        assert_eq!(current(&followed), current(&made));
         std::fs::write(&key, std::fs::read(&new_key).unwrap()).unwrap();
         followed.look(stamp);
-        assert_eq!(followed.current.read().cert, new.current.read().cert);
-        let missing = load(&(certificate, directory.path().join("none"))).unwrap_err();
-        assert!(missing.contains("none"), "{missing}");
+        assert_eq!(current(&followed), current(&new));
+    }
+
+    /// A certificate that is not good keeps no server from starting, and is used once it is good.
+    #[test]
+    fn one_of_our_own_stands_in_for_a_wrong_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        let (own, new) = (own(directory.path()), own(other.path()));
+        let pair = (other.path().join("given.pem"), other.path().join("key.pem"));
+        std::fs::write(&pair.0, "nothing").unwrap();
+        let address = [127, 0, 0, 1].into();
+        let given = Certificate::load(directory.path(), Some(&pair), "host", address).unwrap();
+        let current = |certificate: &Certificate| certificate.current.read().cert.clone();
+        assert_eq!(current(&given), current(&own));
+        let stamp = given.files.stamp();
+        std::fs::copy(other.path().join("https-certificate.pem"), &pair.0).unwrap();
+        std::fs::copy(other.path().join("https-key.pem"), &pair.1).unwrap();
+        given.look(stamp);
+        assert_eq!(current(&given), current(&new));
     }
 }

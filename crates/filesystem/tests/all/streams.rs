@@ -5,6 +5,7 @@
 use std::process::Command;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use dataset::{DatasetError, ListOptions, ReceiveTarget, ResumeToken};
 use device::World;
 use filesystem::ZplInit;
@@ -492,4 +493,54 @@ async fn bookmarks_later_than_the_origin_are_refused() {
     }
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");
+}
+
+/// What was only moved (`zfs rewrite -P`) is not sent again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_moved_is_no_difference() {
+    const BYTES: usize = 4 << 20;
+    let (world, image) = (World::system(2), Image::new(256));
+    let pool = create(&world, &image, &[]).await;
+    let enabled = pool.set_prop("feature@physical_rewrite", "enabled").await;
+    enabled.expect("enabled");
+    let filesystem = open(&world, &pool, "tank").await;
+    let root = filesystem.root();
+    let mut inos = Vec::new();
+    for name in [&b"moved"[..], b"changed"] {
+        let made = filesystem.create(root, name, 0o644, ROOT).await;
+        let ino = made.expect("created").ino;
+        let data = Bytes::from(Random(ino).bytes(BYTES));
+        let written = filesystem.write(ino, 0, data, false, ROOT).await;
+        written.expect("written");
+        inos.push(ino);
+    }
+    pool.sync().await.expect("sync");
+    let snapshots = pool.dsl().snapshots();
+    snapshots
+        .take(&["tank@a".to_owned()], &[])
+        .await
+        .expect("a");
+    for (ino, physically) in inos.iter().zip([true, false]) {
+        let mut at = Some(0);
+        while let Some(from) = at {
+            let part = filesystem.rewrite_part(*ino, from, u64::MAX, physically);
+            at = part.await.expect("rewritten");
+        }
+    }
+    pool.sync().await.expect("sync");
+    snapshots
+        .take(&["tank@b".to_owned()], &[])
+        .await
+        .expect("b");
+    let sent = send(&pool, "tank@b", Some("tank@a"), &SendOptions::default()).await;
+    let mut written = std::collections::BTreeMap::<u64, usize>::new();
+    for record in records(&sent).await {
+        if let Record::Write(write) = record {
+            *written.entry(write.object).or_default() += 1;
+        }
+    }
+    let blocks = BYTES / (128 << 10);
+    assert_eq!(written, [(inos[1], blocks)].into());
+    filesystem.close().await.expect("close");
+    pool.export(false).await.expect("export");
 }

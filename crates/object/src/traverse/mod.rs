@@ -84,6 +84,14 @@ pub trait Visitor: Send + Sync + 'static {
         false
     }
 
+    /// Whether blocks are old by when their data was written, rather than by when their space was
+    /// allocated: then blocks that were only moved (`zfs rewrite -P`) are not met (`TRAVERSE_LOGICAL`,
+    /// `traverse_visitbp`, module/zfs/dmu_traverse.c). A block above is never older than those below
+    /// it, by either.
+    fn goes_by_data(&self) -> bool {
+        false
+    }
+
     /// A hole or a redacted block is met.
     fn hole(&self, _met: &Met<'_>) {}
 
@@ -420,9 +428,13 @@ impl<V: Visitor> Traversal<V> {
         shape: Shape,
         out: &mut Vec<Item>,
     ) {
+        let birth = match self.visitor.goes_by_data() {
+            true => pointer.logical_birth(),
+            false => pointer.birth(),
+        };
         if is_empty(&pointer) {
             // A hole that was never anything else has no birth.
-            let is_old = !pointer.birth().is_zero() && pointer.birth() <= self.after;
+            let is_old = !birth.is_zero() && birth <= self.after;
             if self.visitor.wants_holes() && !is_old {
                 out.push(Item {
                     pointer,
@@ -434,7 +446,7 @@ impl<V: Visitor> Traversal<V> {
             }
             return;
         }
-        if pointer.birth() <= self.after {
+        if birth <= self.after {
             return;
         }
         let is_leaf = bookmark.level == 0 && leads == Leads::Indirect;
