@@ -26,6 +26,7 @@ mod server;
 mod shares;
 mod smb;
 mod snapshots;
+mod status;
 mod streams;
 mod vdev;
 mod zevents;
@@ -82,6 +83,11 @@ pub use snapshots::{
     DiffFile, DiffKind, DiffReport, ZfsBookmark, ZfsClone, ZfsDiff, ZfsDiffReply, ZfsHold,
     ZfsPromote, ZfsRelease, ZfsWait,
 };
+pub use status::{
+    CheckpointReport, DedupBucket, DedupCounts, DedupReport, ErrorScrubReport, ExpansionReport,
+    PoolHealth, PoolStatusReport, RemovalReport, RemovalState, ScanFunction, ScanReport, ScanState,
+    ScrubAction, ZpoolCheckpoint, ZpoolScrub, ZpoolStatus, ZpoolStatusReply,
+};
 pub use streams::{
     PlannedStream, ReceiveNaming, ReceiveObstacle, ReceivedReport, STREAM_JOB_HEADER,
     STREAM_PROTOCOL, ZfsReceive, ZfsReceiveAbort, ZfsReceiveReply, ZfsSend, ZfsSendPlan,
@@ -105,13 +111,11 @@ pub use zfs::{
     ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply, ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
-    CheckpointReport, DedupBucket, DedupCounts, DedupReport, ErrorScrubReport, ExpansionReport,
-    FoundPoolReport, HistoryRecord, ImportedPool, PoolHealth, PoolHistory, PoolReport,
-    PoolStatusReport, PoolUpgrade, RemovalReport, RemovalState, RewindReport, ScanFunction,
-    ScanReport, ScanState, ScrubAction, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply,
-    ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy,
-    ZpoolDetach, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply,
-    ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolOffline, ZpoolOnline, ZpoolOnlineReply,
-    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
-    ZpoolSplitReply, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply,
+    FoundPoolReport, HistoryRecord, ImportedPool, PoolHistory, PoolReport, PoolUpgrade,
+    RewindReport, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply, ZpoolAttach, ZpoolClear,
+    ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolDetach, ZpoolExport, ZpoolHistory,
+    ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList, ZpoolListReply,
+    ZpoolOffline, ZpoolOnline, ZpoolOnlineReply, ZpoolReguid, ZpoolRemove, ZpoolReopen,
+    ZpoolResilver, ZpoolSet, ZpoolSplit, ZpoolSplitReply, ZpoolSync, ZpoolUpgrade,
+    ZpoolUpgradeReply,
 };

@@ -63,6 +63,9 @@ pub(crate) const FLAG_NO_PNFS: u32 = 0x0001_0000;
 /// Flags that a client may give.
 const FLAGS_TAKEN: u32 = 0x4000_0000 | 0x0007_0000 | 0x0000_0103;
 
+/// Most addresses of a client beside the one that it came from first.
+const ADDRESSES_MAX: usize = 8;
+
 /// Identity of a session.
 pub(crate) type SessionId = [u8; 16];
 
@@ -83,6 +86,8 @@ pub(crate) struct Client {
     pub(crate) owner: Bytes,
     verifier: [u8; 8],
     pub(crate) principal: Principal,
+    /// Other addresses that it has shown to be its own, by its verifier.
+    addresses: Vec<IpAddr>,
     is_confirmed: bool,
     /// Of the last CREATE_SESSION, and what it was answered.
     sequence: u32,
@@ -91,6 +96,29 @@ pub(crate) struct Client {
     renewed: Instant,
     /// It has reclaimed all that it wants.
     pub(crate) is_complete: bool,
+}
+
+impl Client {
+    /// Whether it is this one that asks.
+    fn is_principal(&self, who: Principal) -> bool {
+        let known = Principal {
+            address: who.address,
+            ..self.principal
+        };
+        known == who
+            && (self.principal.address == who.address || self.addresses.contains(&who.address))
+    }
+
+    /// It comes from another address of its host's, or its host has got another one: nobody else
+    /// knows its verifier (section 2.10.5: sessions over several addresses).
+    fn comes_from(&mut self, who: Principal) {
+        if !self.is_principal(who) {
+            if self.addresses.len() >= ADDRESSES_MAX {
+                self.addresses.remove(0);
+            }
+            self.addresses.push(who.address);
+        }
+    }
 }
 
 /// What CREATE_SESSION gives.
@@ -334,7 +362,11 @@ impl State {
             && let Some(client) = self.clients.get_mut(&id)
         {
             let is_same = client.verifier == verifier;
-            let is_principal = client.principal == principal;
+            let (known, asks) = (client.principal, principal);
+            if is_same && (known.uid, known.has_root_port) == (asks.uid, asks.has_root_port) {
+                client.comes_from(principal);
+            }
+            let is_principal = client.is_principal(principal);
             let next = client.sequence.wrapping_add(1);
             match (updates, is_same, is_principal) {
                 (true, false, _) => return Err(Status::NOT_SAME),
@@ -367,6 +399,7 @@ impl State {
             owner: Bytes::copy_from_slice(owner),
             verifier,
             principal,
+            addresses: Vec::new(),
             is_confirmed: false,
             sequence: 0,
             created: None,
@@ -407,7 +440,7 @@ impl State {
         self.sweep(now);
         let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
         // Whoever else asks is not told the session either.
-        if client.principal != principal {
+        if !client.is_principal(principal) {
             return Err(Status::CLID_INUSE);
         }
         if sequence == client.sequence
@@ -514,7 +547,7 @@ impl State {
     /// DESTROY_CLIENTID.
     pub(crate) fn destroy_client(&mut self, id: u64, principal: Principal) -> Result<(), Status> {
         let client = self.clients.get(&id).ok_or(Status::STALE_CLIENTID)?;
-        if client.principal != principal {
+        if !client.is_principal(principal) {
             return Err(Status::WRONG_CRED);
         }
         if !client.sessions.is_empty() || self.opens.has_client(id) {

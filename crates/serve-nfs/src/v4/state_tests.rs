@@ -221,6 +221,32 @@ fn nobody_else_is_told_a_session_or_ends_a_client() {
     assert_eq!(state.destroy_client(id, principal(1)), Ok(()));
 }
 
+/// A host with several addresses, or with another one than before, is known by its verifier.
+#[test]
+fn a_client_may_come_from_several_addresses() {
+    let table = Arc::default();
+    let mut state = state(&table, None);
+    let now = Instant::now();
+    let (id, _) = session(&mut state, b"one", now);
+    let owner = Bytes::from_static(b"one");
+    let told = state.exchange_id(&owner, [1; 8], 0, principal(2), now);
+    assert_eq!(told.map(|told| told.0), Ok(id));
+    let created = state.create_session(id, 2, (CHANNEL, CHANNEL), principal(2), now);
+    assert!(created.is_ok(), "{created:?}");
+    // Who does not know it is somebody else.
+    let refused = state.exchange_id(&owner, [2; 8], 0, principal(3), now);
+    assert_eq!(refused, Err(Status::CLID_INUSE));
+    let created = state.create_session(id, 3, (CHANNEL, CHANNEL), principal(3), now);
+    assert_eq!(created, Err(Status::CLID_INUSE));
+    // Another user of the host is, too.
+    let user = Principal {
+        uid: Some(1000),
+        ..principal(2)
+    };
+    let refused = state.exchange_id(&owner, [1; 8], 0, user, now);
+    assert_eq!(refused, Err(Status::CLID_INUSE));
+}
+
 #[test]
 fn ids_of_sessions_tell_nothing_of_others() {
     let table = Arc::default();

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use dataset::{DatasetKind, DslPool, ListOptions};
 use device::World;
 use filesystem::{FileKind, Filesystem};
+use volume::Volume;
 
-use super::model::{Files, PoolModel};
+use super::model::{CONTENT, Files, PoolModel};
 use crate::torture::POOL;
 use crate::verify::{Failure, Report};
 
@@ -21,9 +22,10 @@ pub(super) struct FoundSnap {
     is_doomed: bool,
 }
 
-/// A filesystem that was found.
+/// A filesystem or volume that was found.
 #[derive(Debug, Default)]
 pub(super) struct FoundSet {
+    is_volume: bool,
     files: Files,
     pub(super) snaps: Vec<FoundSnap>,
     pub(super) marks: BTreeMap<String, u64>,
@@ -47,8 +49,20 @@ fn everything() -> ListOptions {
     }
 }
 
-async fn files(dsl: &Arc<DslPool>, world: &World, name: &str) -> Result<Files, Failure> {
+async fn files(
+    dsl: &Arc<DslPool>,
+    world: &World,
+    name: &str,
+    is_volume: bool,
+) -> Result<Files, Failure> {
     let dataset = dsl.open_dataset(name).await?;
+    if is_volume {
+        let volume = Volume::open(dataset, world.clone()).await?;
+        let read = volume.read(0, volume.size_bytes() as usize).await;
+        volume.close().await?;
+        let read = read.map_err(|error| format!("{name}: {error}"))?;
+        return Ok([(CONTENT.to_owned(), Arc::new(read.concat()))].into());
+    }
     let fs = Filesystem::open(dataset, world.clone()).await?;
     let read = read_files(&fs).await;
     fs.close().await?;
@@ -108,8 +122,10 @@ pub(super) async fn observe(dsl: &Arc<DslPool>, world: &World) -> Result<Found, 
                 continue;
             }
             let marks = dsl.bookmarks().list(&info.name).await?;
+            let is_volume = info.kind == DatasetKind::Volume;
             let set = FoundSet {
-                files: files(dsl, world, &info.name).await?,
+                is_volume,
+                files: files(dsl, world, &info.name, is_volume).await?,
                 snaps: Vec::new(),
                 marks: marks
                     .iter()
@@ -125,15 +141,16 @@ pub(super) async fn observe(dsl: &Arc<DslPool>, world: &World) -> Result<Found, 
         };
         let holds = dsl.holds().list(&info.name).await?;
         let doomed = dsl.properties().get(&info.name, "defer_destroy").await?;
+        let set = out.sets.get_mut(head);
+        let set = set.ok_or("a snapshot before its dataset")?;
         let snap = FoundSnap {
             name: short.to_owned(),
             guid: info.guid.get(),
-            files: files(dsl, world, &info.name).await?,
+            files: files(dsl, world, &info.name, set.is_volume).await?,
             holds: holds.into_iter().map(|(tag, _)| tag).collect(),
             is_doomed: doomed.value.number() == Some(1),
         };
-        let set = out.sets.get_mut(head);
-        set.ok_or("a snapshot before its dataset")?.snaps.push(snap);
+        set.snaps.push(snap);
     }
     Ok(out)
 }
@@ -152,6 +169,9 @@ pub(super) fn difference(
     let is_other = |id: u64, guid: u64| guids.get(&id).is_some_and(|known| *known != guid);
     for (name, set) in &model.sets {
         let there = &found.sets[name];
+        if set.is_volume != there.is_volume {
+            return Some(format!("{name} is of another kind"));
+        }
         let wanted: Vec<_> = set.snaps.iter().map(|snap| &snap.name).collect();
         let snaps: Vec<_> = there.snaps.iter().map(|snap| &snap.name).collect();
         if wanted != snaps {
@@ -286,4 +306,48 @@ pub(super) async fn check_figures(dsl: &Arc<DslPool>, report: &Report) -> Result
         }
     }
     Ok(checked)
+}
+
+/// Figures of datasets by name and property, as `zfs get -p` gives them.
+pub type Figures = BTreeMap<(String, String), u64>;
+
+/// Of filesystems; those of the pool's own also count what the pool keeps for itself.
+const OF_HEADS: [&str; 9] = [
+    "used",
+    "referenced",
+    "usedbydataset",
+    "usedbysnapshots",
+    "usedbychildren",
+    "usedbyrefreservation",
+    "written",
+    "logicalused",
+    "logicalreferenced",
+];
+const OF_SNAPSHOTS: [&str; 5] = [
+    "used",
+    "referenced",
+    "written",
+    "logicalreferenced",
+    "userrefs",
+];
+
+/// What a pool says of its datasets.
+pub(super) async fn figures(dsl: &Arc<DslPool>) -> Result<Figures, Failure> {
+    let mut out = Figures::new();
+    for info in dsl.directories().list(POOL, &everything()).await? {
+        if info.name == POOL {
+            continue;
+        }
+        let asked = match info.kind {
+            DatasetKind::Snapshot => &OF_SNAPSHOTS[..],
+            _ => &OF_HEADS,
+        };
+        for property in asked {
+            let found = dsl.properties().get(&info.name, property).await?;
+            if let Some(number) = found.value.number() {
+                out.insert((info.name.clone(), (*property).to_owned()), number);
+            }
+        }
+    }
+    Ok(out)
 }

@@ -19,17 +19,20 @@ mod steps;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 
 use dataset::PropertyChange;
 use device::sim::{PowerCut, SimOp, SimWorld};
 use filesystem::Filesystem;
 use pool::Pool;
+use volume::Volume;
 
 use crate::rng::Rng;
 use crate::torture::{Layout, POOL, create, import, inspect, patiently, simulate, zdb};
 use crate::verify::{Failure, verify_pool};
-use found::{Found, check_figures, difference, observe};
+pub use found::Figures;
+use found::{Found, check_figures, difference, figures, observe};
 use model::{PoolModel, Sent};
 
 /// A run.
@@ -80,12 +83,19 @@ struct Rest {
     token: String,
 }
 
+/// A dataset that is open.
+#[derive(Clone)]
+enum Opened {
+    Filesystem(Arc<Filesystem>),
+    Volume(Arc<Volume>),
+}
+
 /// A pool, its model, and what is open.
 struct Side {
     sim: SimWorld,
     /// Nothing while it has no power.
     pool: Option<Arc<Pool>>,
-    open: BTreeMap<String, Arc<Filesystem>>,
+    open: BTreeMap<String, Opened>,
     /// States since the last that is on disk, each with what led to it.
     history: Vec<(String, Arc<PoolModel>)>,
     rests: BTreeMap<String, Rest>,
@@ -132,14 +142,18 @@ impl Side {
         self.history.drain(..self.history.len() - 1);
     }
 
-    async fn files(&mut self, name: &str) -> Result<Arc<Filesystem>, Failure> {
-        if let Some(fs) = self.open.get(name) {
-            return Ok(fs.clone());
+    async fn opened(&mut self, name: &str) -> Result<Opened, Failure> {
+        if let Some(opened) = self.open.get(name) {
+            return Ok(opened.clone());
         }
         let dataset = self.pool().dsl().open_dataset(name).await?;
-        let fs = Filesystem::open(dataset, self.sim.world()).await?;
-        self.open.insert(name.to_owned(), fs.clone());
-        Ok(fs)
+        let world = self.sim.world();
+        let opened = match self.model().sets[name].is_volume {
+            true => Opened::Volume(Volume::open(dataset, world).await?),
+            false => Opened::Filesystem(Filesystem::open(dataset, world).await?),
+        };
+        self.open.insert(name.to_owned(), opened.clone());
+        Ok(opened)
     }
 
     /// Closes what is open at and below a filesystem; everything where there is no name.
@@ -153,8 +167,10 @@ impl Side {
             .cloned()
             .collect();
         for name in names {
-            if let Some(fs) = self.open.remove(&name) {
-                fs.close().await?;
+            match self.open.remove(&name) {
+                Some(Opened::Filesystem(fs)) => fs.close().await?,
+                Some(Opened::Volume(volume)) => volume.close().await?,
+                None => {}
             }
         }
         Ok(())
@@ -309,7 +325,9 @@ impl Run {
         }
     }
 
-    async fn all(&mut self, plan: &DatasetPlan) -> Result<(), Failure> {
+    /// Does what the plan says, and exports the pools; what they said of themselves last.
+    async fn all(&mut self, plan: &DatasetPlan) -> Result<Vec<Figures>, Failure> {
+        let mut said = Vec::new();
         for step in 0..plan.steps {
             let side = self.rng.below(2) as usize;
             let sim = self.sides[side].sim.clone();
@@ -337,6 +355,7 @@ impl Run {
             }
             self.compare(side, "in the end").await?;
             let pool = self.sides[side].pool.take().expect("a pool");
+            said.push(figures(pool.dsl()).await?);
             patiently("the export", pool.export(false)).await??;
             let left = Arc::downgrade(pool.pipeline());
             drop(pool);
@@ -350,11 +369,11 @@ impl Run {
                 zdb(sim)?;
             }
         }
-        Ok(())
+        Ok(said)
     }
 }
 
-async fn run(plan: &DatasetPlan) -> Result<DatasetOutcome, Failure> {
+async fn run(plan: &DatasetPlan) -> Result<(Run, Vec<Figures>), Failure> {
     let mut rng = Rng::new(plan.seed);
     let layouts = [Layout::Single, Layout::Mirror(2), Layout::Raidz(1, 3)];
     let mut layout = || layouts[rng.below(3) as usize];
@@ -369,8 +388,8 @@ async fn run(plan: &DatasetPlan) -> Result<DatasetOutcome, Failure> {
         last: 0,
         outcome: DatasetOutcome::default(),
     };
-    run.all(plan).await?;
-    Ok(run.outcome)
+    let said = run.all(plan).await?;
+    Ok((run, said))
 }
 
 /// Runs a seed's plan; the error names the seed.
@@ -378,6 +397,35 @@ async fn run(plan: &DatasetPlan) -> Result<DatasetOutcome, Failure> {
 /// # Errors
 /// What was lost, damaged, wrong or hung, in words.
 pub fn run_datasets(plan: &DatasetPlan) -> Result<DatasetOutcome, String> {
-    simulate(run(plan))
+    named(plan, async { Ok(run(plan).await?.0.outcome) })
+}
+
+/// The same, for somebody else to look at the pools, both called [`POOL`]: stores the images of
+/// their disks in directories `0` and `1` of `directory`, and gives what each pool says of its
+/// datasets. Rests of receives are abandoned in the end where the plan has zdb look.
+///
+/// # Errors
+/// As [`run_datasets`].
+pub fn run_datasets_into(plan: &DatasetPlan, directory: &Path) -> Result<Vec<Figures>, String> {
+    named(plan, async {
+        let (run, said) = run(plan).await?;
+        for (number, side) in run.sides.iter().enumerate() {
+            let own = directory.join(number.to_string());
+            std::fs::create_dir_all(&own)?;
+            for name in side.sim.disk_names() {
+                if let Some(disk) = side.sim.disk(&name) {
+                    disk.save_image(own.join(format!("{name}.img")))?;
+                }
+            }
+        }
+        Ok(said)
+    })
+}
+
+fn named<T>(
+    plan: &DatasetPlan,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, String> {
+    simulate(work)
         .map_err(|error| format!("MILLPOND_SEED={} fails ({plan:?}):\n{error}", plan.seed))
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Files of a filesystem, all in its root directory.
+/// Files of a filesystem, all in its root directory; of a volume, its content as one of them.
 pub(super) type Files = BTreeMap<String, Arc<Vec<u8>>>;
 
 /// Why an operation is refused.
@@ -46,9 +46,15 @@ pub(super) struct Mark {
     pub(super) number: u64,
 }
 
-/// A filesystem.
+/// What a volume's content is called.
+pub(super) const CONTENT: &str = "content";
+/// Size of volumes, in bytes.
+pub(super) const VOLUME_BYTES: u64 = 256 << 10;
+
+/// A filesystem or volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Set {
+    pub(super) is_volume: bool,
     pub(super) files: Arc<Files>,
     pub(super) state: u64,
     /// Oldest first.
@@ -64,6 +70,7 @@ pub(super) struct Sent {
     /// What the snapshot is called at the target.
     pub(super) name: String,
     pub(super) id: u64,
+    pub(super) is_volume: bool,
     pub(super) files: Arc<Files>,
     pub(super) from: Option<u64>,
     /// Whether nothing was changed between the two.
@@ -73,7 +80,7 @@ pub(super) struct Sent {
     pub(super) origin: Option<u64>,
 }
 
-/// Filesystems of a pool, by full name.
+/// Filesystems and volumes of a pool, by full name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct PoolModel {
     pub(super) sets: BTreeMap<String, Set>,
@@ -119,9 +126,15 @@ impl PoolModel {
             .collect()
     }
 
-    pub(super) fn create(&mut self, name: &str) {
+    pub(super) fn create(&mut self, name: &str, is_volume: bool) {
         let state = self.fresh();
+        let content = is_volume.then(|| {
+            let zeros = Arc::new(vec![0; VOLUME_BYTES as usize]);
+            (CONTENT.to_owned(), zeros)
+        });
         let set = Set {
+            is_volume,
+            files: Arc::new(content.into_iter().collect()),
             state,
             ..Set::default()
         };
@@ -164,8 +177,9 @@ impl PoolModel {
     }
 
     pub(super) fn clone_of(&mut self, number: u64, name: &str) {
-        let (_, snap) = self.find(number).expect("a snapshot of the model");
+        let (of, snap) = self.find(number).expect("a snapshot of the model");
         let set = Set {
+            is_volume: self.sets[of].is_volume,
             files: snap.files.clone(),
             state: snap.state,
             origin: Some(number),
@@ -354,6 +368,7 @@ impl PoolModel {
             let origin = origin.and_then(|origin| self.find(origin));
             let state = origin.map_or(state, |(_, origin)| origin.state);
             let set = Set {
+                is_volume: sent.is_volume,
                 files: sent.files.clone(),
                 state,
                 snaps: vec![Snap { state, ..snap }],

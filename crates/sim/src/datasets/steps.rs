@@ -3,20 +3,23 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dataset::{DatasetError, ReceiveObstacle, ReceiveTarget, ResumeToken};
+use dataset::{DatasetError, ObjsetInit, ReceiveObstacle, ReceiveTarget, ResumeToken};
 use filesystem::{Caller, SetAttributes};
 use format::stream::StreamFeatures;
 use stream::{Progress, SendOptions, Start, StreamError, StreamReader};
+use volume::{Volume, ZvolInit};
 
-use super::model::{Mark, PoolModel, Refused, Sent};
-use super::{Rest, Run};
+use super::model::{CONTENT, Mark, PoolModel, Refused, Sent, VOLUME_BYTES};
+use super::{Opened, Rest, Run};
 use crate::torture::POOL;
 use crate::verify::Failure;
 
-/// Filesystems of a pool.
+/// Filesystems and volumes of a pool.
 const SETS_MAX: usize = 8;
 /// Snapshots of a filesystem.
 const SNAPS_MAX: usize = 6;
+/// Blocks of volumes, in bytes; what is written within one is written at once.
+const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
 /// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 300 << 10;
 const FILES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -166,8 +169,9 @@ impl Run {
             true => POOL.to_owned(),
             false => self.pick_set(side).unwrap_or_else(|_| POOL.to_owned()),
         };
-        // What only a receive has begun has none below it.
-        match self.sides[side].model().sets.contains_key(&parent) {
+        // What only a receive has begun has none below it, and no volume has.
+        let known = self.sides[side].model().sets.get(&parent);
+        match known.is_some_and(|parent| !parent.is_volume) {
             true => Ok(format!("{parent}/{own}")),
             false => Ok(format!("{POOL}/{own}")),
         }
@@ -179,19 +183,29 @@ impl Run {
             return Ok(());
         }
         let name = self.new_name(side)?;
-        model.create(&name);
+        let is_volume = self.rng.percent(25);
+        model.create(&name, is_volume);
         let dsl = self.sides[side].pool().dsl().clone();
-        let init = Arc::new(filesystem::ZplInit::new());
+        let init: Arc<dyn ObjsetInit> = match is_volume {
+            true => Arc::new(ZvolInit::new(VOLUME_BYTES, VOLUME_BLOCK_BYTES as u32)),
+            false => Arc::new(filesystem::ZplInit::new()),
+        };
         let work = async { dsl.datasets().create(&name, &[], init).await };
-        self.agree(side, "create", &name, (model, Ok(())), work)
-            .await?;
+        let op = match is_volume {
+            true => "create volume",
+            false => "create",
+        };
+        self.agree(side, op, &name, (model, Ok(())), work).await?;
         Ok(())
     }
 
     async fn write(&mut self, side: usize) -> Result<(), Failure> {
         let name = self.pick_set(side)?;
         self.abandon(side, &name).await?;
-        let fs = self.sides[side].files(&name).await?;
+        let fs = match self.sides[side].opened(&name).await? {
+            Opened::Filesystem(fs) => fs,
+            Opened::Volume(volume) => return self.write_volume(side, &name, &volume).await,
+        };
         for _ in 0..1 + self.rng.below(3) {
             let file = self.rng.pick(&FILES).ok_or("no names")?;
             let mut model = self.next(side);
@@ -258,6 +272,48 @@ impl Run {
             }
         }
         *self.outcome.done.entry("write").or_default() += 1;
+        Ok(())
+    }
+
+    async fn write_volume(
+        &mut self,
+        side: usize,
+        name: &str,
+        volume: &Volume,
+    ) -> Result<(), Failure> {
+        for _ in 0..1 + self.rng.below(4) {
+            let first = self.rng.below(VOLUME_BYTES / VOLUME_BLOCK_BYTES) * VOLUME_BLOCK_BYTES;
+            let (offset, length) = match self.rng.percent(60) {
+                true => (first, VOLUME_BLOCK_BYTES),
+                false => {
+                    let within = self.rng.below(VOLUME_BLOCK_BYTES / 512);
+                    let rest = VOLUME_BLOCK_BYTES / 512 - within;
+                    (first + within * 512, 512 * (1 + self.rng.below(rest)))
+                }
+            };
+            let is_unmapped = self.rng.percent(20);
+            let content = match is_unmapped {
+                true => vec![0; length as usize],
+                false => self.rng.content(length as usize),
+            };
+            let mut model = self.next(side);
+            let range = offset as usize..(offset + length) as usize;
+            if model.sets[name].files[CONTENT][range.clone()] == content {
+                // Zeros where there is nothing are no change.
+                continue;
+            }
+            model.write(name, |files| {
+                let data = Arc::make_mut(files.get_mut(CONTENT).expect("its content"));
+                data[range].copy_from_slice(&content);
+            });
+            let what = format!("pool {side}: write {name} {length} bytes at {offset}");
+            self.sides[side].issue(&what, model);
+            match is_unmapped {
+                true => volume.write_zeroes(offset, length, false).await?,
+                false => volume.write(offset, content.into(), false).await?,
+            }
+        }
+        *self.outcome.done.entry("write volume").or_default() += 1;
         Ok(())
     }
 
@@ -699,6 +755,7 @@ impl Run {
                 false => self.name("x"),
             },
             id: to.id,
+            is_volume: set.is_volume,
             files: to.files.clone(),
             from: from_id,
             is_empty,

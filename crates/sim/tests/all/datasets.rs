@@ -2,10 +2,11 @@
 //! whenever the power goes; figures are those that counting gives. Method: seeds; see
 //! `sim::datasets`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use sim::datasets::{DatasetPlan, run_datasets};
-use sim::torture::seeds;
+use oracles::Peer;
+use sim::datasets::{DatasetPlan, run_datasets, run_datasets_into};
+use sim::torture::{POOL, seeds};
 
 use crate::crash::run_seeds;
 
@@ -42,6 +43,7 @@ fn runs_have_everything_in_them() {
         "bookmark",
         "clone",
         "create",
+        "create volume",
         "destroy",
         "destroy bookmarks",
         "destroy snapshots",
@@ -56,6 +58,7 @@ fn runs_have_everything_in_them() {
         "rollback",
         "snapshot",
         "write",
+        "write volume",
     ] {
         assert!(done.contains_key(op), "no {op}: {done:?}");
     }
@@ -63,4 +66,80 @@ fn runs_have_everything_in_them() {
         assert!(refused.contains_key(op), "no refused {op}: {refused:?}");
     }
     assert!(cuts > 5 && figures > 1000, "{cuts} {figures}");
+}
+
+/// Goal: the real OpenZFS scrubs what runs leave, and says the same of all datasets. Method: seeds;
+/// `zfs get -p` of every figure that we have.
+#[test]
+fn openzfs_says_the_same_of_datasets() {
+    let Some(peer) = Peer::find() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut disks, mut script) = (Vec::new(), "set -e\n".to_owned());
+    let mut said = Vec::new();
+    for seed in seeds(2) {
+        let plan = DatasetPlan {
+            zdb: true,
+            ..DatasetPlan::of(seed)
+        };
+        let own = directory.path().join(seed.to_string());
+        let figures = run_datasets_into(&plan, &own).unwrap_or_else(|error| panic!("{error}"));
+        for (side, figures) in figures.into_iter().enumerate() {
+            let number = said.len();
+            let images = oracles::images(&own.join(side.to_string()));
+            let mut links = String::new();
+            for (at, image) in images.iter().enumerate() {
+                disks.push(format!("{},p{number}d{at}", image.display()));
+                links += &format!("ln -s /dev/disk/peer/p{number}d{at} /tmp/p{number}/\n");
+            }
+            script += &format!(
+                "mkdir /tmp/p{number}\n{links}\
+                 zpool import -N -d /tmp/p{number} {POOL}\n\
+                 zpool scrub -w {POOL}\nzpool status -v {POOL} | grep errors: \n\
+                 zfs get -Hpr -t all -o name,property,value \
+                 used,referenced,usedbydataset,usedbysnapshots,usedbychildren,\
+                 usedbyrefreservation,written,logicalused,logicalreferenced,userrefs {POOL} | \
+                 sed 's/^/FIGURE {number} /'\nzpool export {POOL}\n"
+            );
+            said.push((seed, figures));
+        }
+    }
+    script += "echo PEER-DONE\n";
+    let text = peer.run(&disks, &[], &script);
+    assert!(text.contains("PEER-DONE"), "{text}");
+    let clean = text.matches("errors: No known data errors").count();
+    assert_eq!(clean, said.len(), "{text}");
+    let mut theirs = vec![BTreeMap::new(); said.len()];
+    for line in text.lines() {
+        let Some((number, rest)) = line
+            .split_once("FIGURE ")
+            .and_then(|(_, rest)| rest.split_once(' '))
+        else {
+            continue;
+        };
+        let fields: Vec<&str> = rest.trim_end().split('\t').collect();
+        let [name, property, value] = fields[..] else {
+            panic!("{line}")
+        };
+        if let (Ok(number), Ok(value)) = (number.parse::<usize>(), value.parse::<u64>()) {
+            theirs[number].insert((name.to_owned(), property.to_owned()), value);
+        }
+    }
+    for ((seed, ours), theirs) in said.iter().zip(&theirs) {
+        let wrong: Vec<_> = ours
+            .iter()
+            .filter(|(key, value)| theirs.get(key) != Some(value))
+            .map(|(key, value)| (key, value, theirs.get(key)))
+            .collect();
+        assert!(wrong.is_empty(), "MILLPOND_SEED={seed}: {wrong:#?}");
+        let datasets = |figures: &BTreeMap<(String, String), u64>| {
+            let names: BTreeSet<String> = figures.keys().map(|(name, _)| name.clone()).collect();
+            names
+        };
+        let mut known = datasets(theirs);
+        known.remove(POOL);
+        known.retain(|name| !name.starts_with(&format!("{POOL}@")));
+        let mut own = datasets(ours);
+        own.retain(|name| !name.starts_with(&format!("{POOL}@")));
+        assert_eq!(known, own, "MILLPOND_SEED={seed}");
+    }
 }
