@@ -135,8 +135,15 @@ pub(crate) fn from_pool(doing: &str, error: &PoolError) -> Failure {
         PoolError::Destroyed { .. }
         | PoolError::NoCheckpointToDiscard { .. }
         | PoolError::NoScrub { .. } => FailureKind::NotFound,
+        PoolError::Device(device::DeviceError::Open { source, .. }) => match source.kind() {
+            std::io::ErrorKind::NotFound => FailureKind::NotFound,
+            std::io::ErrorKind::PermissionDenied => FailureKind::Denied,
+            _ => FailureKind::Invalid,
+        },
+        PoolError::NoLabel { .. } => FailureKind::NotFound,
         PoolError::MissingDevices { .. }
         | PoolError::Damaged { .. }
+        | PoolError::Device(_)
         | PoolError::Suspended { .. } => FailureKind::Io,
         _ => FailureKind::Other,
     };

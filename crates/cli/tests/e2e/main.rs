@@ -50,6 +50,7 @@ mod reopen;
 mod replicate;
 mod rewrite;
 mod san;
+mod schemathesis;
 mod scrub;
 mod smb;
 mod snapdir;
