@@ -134,7 +134,10 @@ async fn write(
         .map_err(|error| of_stream(&call.snapshot, &error))?;
     }
     for (name, from) in &plan.streams {
-        let source = dsl.sends().source(name, from.as_deref()).await;
+        let source = match plan.options.raw {
+            true => dsl.sends().raw_source(name, from.as_deref()).await,
+            false => dsl.sends().source(name, from.as_deref()).await,
+        };
         let source = source.map_err(|error| of_dataset(name, &error))?;
         stream::send(&source, &plan.options, &mut *output, progress)
             .await
@@ -188,6 +191,7 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
             large_blocks: call.large_blocks || call.raw,
             embedded: call.embedded || call.raw,
             compressed: call.compressed || call.raw,
+            raw: call.raw,
             resume_at: None,
         },
         is_package: call.replicate
@@ -226,6 +230,7 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
         from: from.map(str::to_owned),
         to: Some(to.to_owned()),
         is_not_recursive: !call.replicate,
+        is_raw: call.raw,
         datasets: Vec::new(),
     };
     let mut left_out: Vec<String> = Vec::new();
@@ -270,26 +275,7 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
     if !package.datasets.is_empty() {
         plan.package = Some(package);
     }
-    if call.raw {
-        refuse_raw(&plan).await?;
-    }
     Ok(plan)
-}
-
-/// Raw streams of what is encrypted are not made here.
-async fn refuse_raw(plan: &Plan) -> Result<(), Failure> {
-    for (name, _) in &plan.streams {
-        let keys = plan.open.pool.dsl().keys();
-        let (head, _) = dataset::name::split_snapshot(name);
-        let info = keys.info(head).await;
-        if info.map_err(|error| of_dataset(name, &error))?.is_some() {
-            let why = "raw streams of encrypted datasets are not made here; load its key and send \
-                       it without -w, or use OpenZFS";
-            let message = format!("cannot send '{name}': {why}");
-            return Err(Failure::new(FailureKind::Unsupported, message));
-        }
-    }
-    Ok(())
 }
 
 /// A dataset and all below it, parents first, and the snapshots that they are clones of.
@@ -417,7 +403,7 @@ async fn describe(
     let failed = |error: DatasetError| of_dataset(head, &error);
     let info = dsl.directories().lookup(head).await.map_err(failed)?;
     let key = dsl.keys().info(head).await.map_err(failed)?;
-    if key.is_some() {
+    if key.is_some() && !call.raw {
         let why = "encrypted dataset may not be sent with properties without the raw flag";
         return Err(invalid(head, why));
     }
@@ -433,6 +419,7 @@ async fn describe(
         name: head.to_owned(),
         origin: origin.map(|origin| origin.guid.get()),
         parent_from: parent.copied().unwrap_or(0),
+        is_encryption_root: key.is_some_and(|key| key.is_root),
         ..PackageDataset::default()
     };
     if call.replicate || call.properties || call.backup {
@@ -512,8 +499,8 @@ async fn plan_of_token(service: &Service, call: &ZfsSend, token: &str) -> Result
     if found.is_none_or(|found| found.guid != token.to_guid) {
         return Err(gone(&format!("'{name}'")));
     }
-    if token.raw || token.redacted_with.is_some() {
-        let message = "cannot resume send: raw and redacted streams are not made here; use OpenZFS";
+    if token.redacted_with.is_some() {
+        let message = "cannot resume send: redacted streams are not made here; use OpenZFS";
         return Err(Failure::new(FailureKind::Unsupported, message));
     }
     let from = match token.from_guid {
@@ -532,6 +519,7 @@ async fn plan_of_token(service: &Service, call: &ZfsSend, token: &str) -> Result
             large_blocks: token.large_blocks || call.large_blocks,
             embedded: token.embedded || call.embedded,
             compressed: token.compressed || call.compressed,
+            raw: token.raw || call.raw,
             resume_at: Some((token.object, token.offset_bytes)),
         },
         warnings: Vec::new(),

@@ -163,7 +163,7 @@ impl KeyStore {
         self.0.lock().roots.get(&root).cloned()
     }
 
-    fn is_loaded(&self, root: ObjectId) -> bool {
+    pub(crate) fn is_loaded(&self, root: ObjectId) -> bool {
         self.0.lock().roots.contains_key(&root)
     }
 }
@@ -611,7 +611,7 @@ impl Keys<'_> {
             .await
     }
 
-    async fn name_key(
+    pub(crate) async fn name_key(
         &self,
         ctx: &SyncContext,
         dir: &Arc<Dir>,

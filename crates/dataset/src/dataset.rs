@@ -117,6 +117,7 @@ impl Datasets<'_> {
             read_only: self.dsl.env().read_only || dataset.is_snapshot(),
             encrypted: dataset.is_encrypted(),
             without_key: false,
+            raw: false,
             object_cache_limit: OBJECT_CACHE,
             dataset: dataset.object,
         })
@@ -273,10 +274,34 @@ impl DslPool {
         Ok(Dataset { hold: handle, open })
     }
 
-    /// Opens a dataset that is received into; it has no log meanwhile.
+    /// Opens a snapshot as its blocks are stored, without its key. Others who open it get what is
+    /// decrypted.
+    pub(crate) async fn open_raw_snapshot(
+        self: &Arc<Self>,
+        name: &str,
+    ) -> Result<Dataset, DatasetError> {
+        let _config = self.config.read().await;
+        let dataset = self.directories().resolve(name).await?;
+        dataset.hold();
+        let handle = Hold {
+            dsl: self.clone(),
+            dataset: dataset.clone(),
+        };
+        let objset = self.datasets().open_raw_objset(&dataset).await?;
+        let settings = self.properties().dataset_settings(&dataset).await?;
+        let open = Arc::new(OpenState {
+            objset,
+            log: None,
+            settings: watch::Sender::new(settings),
+        });
+        Ok(Dataset { hold: handle, open })
+    }
+
+    /// Opens a dataset that is received into, raw or not; it has no log meanwhile.
     pub(crate) async fn open_receiving(
         self: &Arc<Self>,
         object: ObjectId,
+        is_raw: bool,
     ) -> Result<Dataset, DatasetError> {
         let _config = self.config.read().await;
         let dataset = self.directories().dataset(object).await?;
@@ -287,7 +312,10 @@ impl DslPool {
         };
         let _opening = dataset.opening.lock().await;
         // The first one who opens it; another receive was refused.
-        let objset = self.datasets().open_objset(&dataset).await?;
+        let objset = match is_raw {
+            true => self.datasets().open_raw_objset(&dataset).await?,
+            false => self.datasets().open_objset(&dataset).await?,
+        };
         let open = self.datasets().attach_without_log(&dataset, objset).await?;
         Ok(Dataset { hold: handle, open })
     }
@@ -431,7 +459,7 @@ impl Dataset {
         self.hold.dsl.features().is_enabled(guid)
     }
 
-    /// Counts objects per owner, and space per project, from now on, as far as the pool's features
+    /// Counts objects per owner, and space per project, and of what was received raw all space, from now on, as far as the pool's features
     /// let it. Answers the bits `format::OBJSET_FLAG_*` to set once every object was written again
     /// (`dmu_objset_id_quota_upgrade_cb`, module/zfs/dmu_objset.c); zero where there is nothing to
     /// do.
@@ -439,13 +467,18 @@ impl Dataset {
         let objset = self.objset();
         let flags = objset.flags();
         let can_change = !self.hold.dsl.env().read_only && !self.is_snapshot();
-        if !can_change
-            || objset.kind() != ObjsetKind::Filesystem
-            || flags & format::OBJSET_FLAG_USER_ACCOUNTING == 0
-        {
+        if !can_change || objset.kind() != ObjsetKind::Filesystem {
             return 0;
         }
         let mut missing = 0;
+        if flags & format::OBJSET_FLAG_USER_ACCOUNTING == 0 {
+            // Of what was received raw, all is to be counted; of what is older than counting, none.
+            if !self.ds().is_encrypted() {
+                return 0;
+            }
+            missing = format::OBJSET_FLAG_USER_ACCOUNTING;
+            objset.recount();
+        }
         for (feature, flag) in [
             (
                 guid::USEROBJ_ACCOUNTING,

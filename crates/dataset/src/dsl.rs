@@ -233,6 +233,7 @@ impl DslPool {
             read_only: false,
             encrypted: false,
             without_key: false,
+            raw: false,
             object_cache_limit: MOS_OBJECT_CACHE,
             dataset: ObjectId::ZERO,
         };
@@ -290,6 +291,7 @@ impl DslPool {
             read_only: env.read_only,
             encrypted: false,
             without_key: false,
+            raw: false,
             object_cache_limit: MOS_OBJECT_CACHE,
             dataset: ObjectId::ZERO,
         };

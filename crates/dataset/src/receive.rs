@@ -16,24 +16,28 @@
 //! # What a crash leaves
 //! The target as it was, or with the whole snapshot; and beside it the inconsistent dataset.
 
+mod begin;
+
 use std::sync::Arc;
 
 use device::BoxFuture;
 use format::stream::{Begin, StreamFeatures};
-use format::{DslDatasetPhys, Guid, ObjectId, ObjsetKind, ObjsetPhys, ZilHeader, names};
-use object::{ObjectSet, SyncContext, Zap, ZapValue};
+use format::{DslDatasetPhys, Guid, NvList, ObjectId, names};
+use object::{SyncContext, Zap, ZapValue};
 use parking_lot::Mutex;
-use zio::{ReadContext, Tx};
+use zio::Tx;
 
 use crate::dataset::Dataset;
 use crate::dsl::{DslPool, slot};
-use crate::features::guid;
 use crate::logs::LOG_TRIES_MAX;
 use crate::name::check_name;
+use crate::raw::KeyData;
 use crate::state::Ds;
 use crate::task::{SpaceCheck, SyncTask};
 use crate::token::ResumeToken;
 use crate::{DatasetError, PropertyValue};
+
+use begin::BeginTask;
 
 /// Name of the clone that a receive into an existing dataset writes to (`recv_clone_name`).
 pub(crate) const CLONE_NAME: &str = "%recv";
@@ -60,6 +64,16 @@ pub enum ReceiveObstacle {
     UnknownFeature,
     /// The stream is encrypted and the target is not.
     NotEncrypted,
+    /// The stream is raw, and the target's key is another one.
+    OtherKey,
+    /// The stream is raw, and it or the target does not say which set of IVs the snapshot has that
+    /// it is the difference to.
+    IvSetMissing,
+    /// The stream is raw, and the snapshot that it is the difference to is not encrypted as the
+    /// target's is.
+    IvSetMismatch,
+    /// The stream is raw, and its object set is built in another way than those of today.
+    OtherShape,
     /// The target is encrypted and the stream has embedded blocks, or replaces it whole.
     Encrypted,
     /// The target has large blocks, and the stream was sent without `-L`.
@@ -99,6 +113,24 @@ impl ReceiveObstacle {
             Self::NotEncrypted => {
                 "a raw stream cannot follow one that was not raw; send without -w"
             }
+            Self::OtherKey => {
+                "it has another encryption key than what was sent; receive a full stream into a \
+                 new dataset"
+            }
+            Self::IvSetMissing => {
+                "IV set guid missing: its latest snapshot, or what the stream begins with, was made \
+                 by a release that did not note how it is encrypted; receive a full raw stream into \
+                 a new dataset"
+            }
+            Self::IvSetMismatch => {
+                "IV set guid mismatch: the snapshot that the stream begins with is encrypted in \
+                 another way here, as after a receive that was not raw; receive a full raw stream \
+                 into a new dataset, or send without -w"
+            }
+            Self::OtherShape => {
+                "the raw stream is of a dataset that was made in another way (by an early release, \
+                 or on a big-endian machine); load its key where it is and send it without -w"
+            }
             Self::Encrypted => {
                 "an encrypted dataset cannot take embedded blocks or be overwritten whole; send \
                  without -e, or to another name"
@@ -135,11 +167,46 @@ pub struct ReceiveTarget {
     pub resumable: bool,
     /// `encryption` as it was given, where it was.
     pub properties: Vec<(String, PropertyValue)>,
+    /// What a raw stream's description says of the key (`crypt_keydata`).
+    pub key_data: Option<NvList>,
 }
 
 impl ReceiveTarget {
     fn has(&self, feature: StreamFeatures) -> bool {
         self.begin.features.contains(feature)
+    }
+
+    fn is_raw(&self) -> bool {
+        self.has(StreamFeatures::RAW)
+    }
+
+    /// The key of a raw stream.
+    fn key(&self) -> Result<Option<KeyData>, DatasetError> {
+        if !self.is_raw() {
+            return Ok(None);
+        }
+        let Some(list) = &self.key_data else {
+            return self.refuse(ReceiveObstacle::BadStream);
+        };
+        match KeyData::decode(list) {
+            Ok(key) => Ok(Some(key)),
+            Err(obstacle) => self.refuse(obstacle),
+        }
+    }
+
+    /// Refuses a raw stream that does not fit what it is the difference to (`None`: nothing).
+    async fn check_key(
+        &self,
+        dsl: &Arc<DslPool>,
+        source: Option<&Arc<Ds>>,
+    ) -> Result<(), DatasetError> {
+        let Some(key) = self.key()? else {
+            return Ok(());
+        };
+        match dsl.keys().check_raw(&key, source).await? {
+            Ok(()) => Ok(()),
+            Err(obstacle) => self.refuse(obstacle),
+        }
     }
 
     fn refuse<T>(&self, obstacle: ReceiveObstacle) -> Result<T, DatasetError> {
@@ -284,7 +351,7 @@ impl Receives<'_> {
         object: ObjectId,
         is_new: bool,
     ) -> Result<Receiving, DatasetError> {
-        let dataset = self.dsl.open_receiving(object).await?;
+        let dataset = self.dsl.open_receiving(object, target.is_raw()).await?;
         let resumed_at = match target.has(StreamFeatures::RESUMING) {
             true => Some(self.resume_point(object).await?),
             false => None,
@@ -542,395 +609,14 @@ impl Receives<'_> {
         if now.is_hole() || now.birth() <= then.creation_txg {
             return Ok(false);
         }
-        let dnodes = async |dataset: &Arc<Ds>, root: format::BlockPointer| {
-            let context = ReadContext {
-                without_key: true,
-                ..ReadContext::new(format::Bookmark {
-                    objset: dataset.object.get().into(),
-                    level: -1,
-                    ..format::Bookmark::default()
-                })
-            };
-            let data = self.dsl.env().pipeline.read(&root, &context).await?;
-            let phys = ObjsetPhys::decode(&data, root.endian())?;
-            Ok::<_, DatasetError>(phys.meta_dnode)
-        };
-        Ok(dnodes(head, now).await? != dnodes(snapshot, then.block).await?)
+        let (now, then) = (self.dsl.root_of(head), self.dsl.root_of(snapshot));
+        Ok(now.await?.meta_dnode != then.await?.meta_dnode)
     }
 }
 
 /// Whether a dataset is one that is received into.
 pub(crate) fn is_inconsistent(dataset: &Arc<Ds>) -> bool {
     dataset.phys().flags & DslDatasetPhys::FLAG_INCONSISTENT != 0
-}
-
-struct BeginTask {
-    dsl: Arc<DslPool>,
-    target: Arc<ReceiveTarget>,
-    /// Where contents go, and whether that is a new dataset.
-    begun: Mutex<Option<(ObjectId, bool)>>,
-}
-
-/// Where contents are to go.
-enum Place {
-    /// A hidden clone of this snapshot, below the dataset; `None`: of nothing.
-    Below(Arc<Ds>, Option<Arc<Ds>>),
-    /// A new dataset, a clone of this snapshot or of nothing.
-    New(Option<Arc<Ds>>),
-    /// Where an interrupted one went; whether that is the target itself.
-    Again(Arc<Ds>, bool),
-}
-
-impl BeginTask {
-    fn check_features(&self) -> Result<(), DatasetError> {
-        let target = &self.target;
-        let features = target.begin.features;
-        if features.without(StreamFeatures::KNOWN) != StreamFeatures::default() {
-            return target.refuse(ReceiveObstacle::UnknownFeature);
-        }
-        if target.begin.kind().is_none() {
-            return target.refuse(ReceiveObstacle::BadStream);
-        }
-        for (feature, needs) in [
-            (StreamFeatures::LZ4, guid::LZ4_COMPRESS),
-            (StreamFeatures::ZSTD, guid::ZSTD_COMPRESS),
-            (StreamFeatures::EMBED_DATA, guid::EMBEDDED_DATA),
-            (StreamFeatures::LARGE_BLOCKS, guid::LARGE_BLOCKS),
-            (StreamFeatures::LARGE_DNODE, guid::LARGE_DNODE),
-            (StreamFeatures::LARGE_MICROZAP, guid::LARGE_MICROZAP),
-            (StreamFeatures::REDACTED, guid::REDACTED_DATASETS),
-            (StreamFeatures::LONG_NAME, guid::LONGNAME),
-            (StreamFeatures::RAW, guid::ENCRYPTION),
-        ] {
-            if features.contains(feature) && !self.dsl.features().is_enabled(needs) {
-                return Err(DatasetError::Unsupported {
-                    name: target.name.clone(),
-                    what: format!("receiving this stream without feature {needs}"),
-                });
-            }
-        }
-        if target.resumable && !self.dsl.features().is_enabled(guid::EXTENSIBLE_DATASET) {
-            return Err(DatasetError::Unsupported {
-                name: target.name.clone(),
-                what: format!(
-                    "a resumable receive without feature {}",
-                    guid::EXTENSIBLE_DATASET
-                ),
-            });
-        }
-        if features.contains(StreamFeatures::RAW) {
-            return Err(DatasetError::Unsupported {
-                name: target.name.clone(),
-                what: "receiving a raw (encrypted) stream".into(),
-            });
-        }
-        Ok(())
-    }
-
-    async fn place(&self, ctx: &SyncContext) -> Result<Place, DatasetError> {
-        let target = &self.target;
-        self.check_features()?;
-        if target.has(StreamFeatures::RESUMING) {
-            return self.place_again().await;
-        }
-        match self.dsl.directories().resolve(&target.name).await {
-            Ok(head) => self.place_below(ctx, head).await,
-            Err(DatasetError::NotFound { .. }) => self.place_new().await,
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn place_again(&self) -> Result<Place, DatasetError> {
-        let target = &self.target;
-        let receives = self.dsl.receives();
-        let Some(dataset) = receives.partial(&target.name).await? else {
-            return target.refuse(ReceiveObstacle::NothingToResume);
-        };
-        let head = self.dsl.directories().resolve(&target.name).await?;
-        let is_new = Arc::ptr_eq(&head, &dataset);
-        if !is_new && target.begin.from_guid.get() == 0 && !target.force {
-            return target.refuse(ReceiveObstacle::Exists);
-        }
-        if dataset.hold_count() > 0 {
-            return target.refuse(ReceiveObstacle::UnderWay);
-        }
-        let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
-        let to = zap.lookup_u64(names::dataset::RESUME_TOGUID).await?;
-        let from = zap.lookup_u64(names::dataset::RESUME_FROMGUID).await?;
-        if to != Some(target.begin.to_guid.get())
-            || from.unwrap_or(0) != target.begin.from_guid.get()
-        {
-            return target.refuse(ReceiveObstacle::NothingToResume);
-        }
-        let had_large = dataset.state().features.contains_key(guid::LARGE_BLOCKS);
-        if had_large && !target.has(StreamFeatures::LARGE_BLOCKS) {
-            return target.refuse(ReceiveObstacle::LargeBlocks);
-        }
-        self.dsl.keys().ensure(&dataset).await?;
-        Ok(Place::Again(dataset, is_new))
-    }
-
-    async fn place_below(&self, ctx: &SyncContext, head: Arc<Ds>) -> Result<Place, DatasetError> {
-        let (dsl, target) = (&self.dsl, &self.target);
-        let directories = dsl.directories();
-        let dir = head.dir();
-        if target.origin.is_some() || target.begin.flags & Begin::FLAG_CLONE != 0 {
-            return target.refuse(ReceiveObstacle::Exists);
-        }
-        if directories.child_dir(&dir, CLONE_NAME).await?.is_some() {
-            let rest = dsl.receives().rest(&target.name).await?;
-            return target.refuse(match rest {
-                Some(rest) if rest.hold_count() == 0 => ReceiveObstacle::Interrupted,
-                _ => ReceiveObstacle::UnderWay,
-            });
-        }
-        if is_inconsistent(&head) {
-            return target.refuse(match head.hold_count() {
-                0 => ReceiveObstacle::Interrupted,
-                _ => ReceiveObstacle::UnderWay,
-            });
-        }
-        if directories
-            .snapshot_of(&head, &target.snapshot)
-            .await?
-            .is_some()
-        {
-            return Err(DatasetError::Exists {
-                name: format!("{}@{}", target.name, target.snapshot),
-            });
-        }
-        let kind = directories.objset_kind(&head).await?;
-        if target.begin.kind() != Some(kind) {
-            return target.refuse(ReceiveObstacle::BadStream);
-        }
-        let is_encrypted = head.is_encrypted();
-        if is_encrypted && target.has(StreamFeatures::EMBED_DATA) {
-            return target.refuse(ReceiveObstacle::Encrypted);
-        }
-        dsl.limits()
-            .check(&dir, 1, names::directory::SNAPSHOT_COUNT, None)
-            .await?;
-        if target.begin.from_guid.get() == 0 {
-            if !target.force {
-                return target.refuse(ReceiveObstacle::Exists);
-            }
-            if is_encrypted {
-                return target.refuse(ReceiveObstacle::Encrypted);
-            }
-            return Ok(Place::Below(head, None));
-        }
-        dsl.keys().ensure(&head).await?;
-        let mut at = head.phys().previous_snapshot;
-        let source = loop {
-            if at.is_zero() {
-                return target.refuse(ReceiveObstacle::NoSource);
-            }
-            let snapshot = directories.dataset(at).await?;
-            if !Arc::ptr_eq(&snapshot.dir(), &dir) {
-                return target.refuse(ReceiveObstacle::NoSource);
-            }
-            let phys = snapshot.phys();
-            if phys.guid == target.begin.from_guid {
-                break snapshot;
-            }
-            at = phys.previous_snapshot;
-        };
-        if source.phys().creation_txg >= ctx.txg {
-            return Err(DatasetError::Again {
-                name: target.name.clone(),
-            });
-        }
-        let had_large = source.state().features.contains_key(guid::LARGE_BLOCKS);
-        if had_large && !target.has(StreamFeatures::LARGE_BLOCKS) {
-            return target.refuse(ReceiveObstacle::LargeBlocks);
-        }
-        if target.force {
-            return Ok(Place::Below(head, Some(source)));
-        }
-        if dsl.receives().is_modified_since(&head, &source).await? {
-            return target.refuse(ReceiveObstacle::Modified);
-        }
-        let newest = head.prev().unwrap_or(source);
-        if newest.phys().creation_txg >= ctx.txg {
-            return Err(DatasetError::Again {
-                name: target.name.clone(),
-            });
-        }
-        Ok(Place::Below(head, Some(newest)))
-    }
-
-    async fn place_new(&self) -> Result<Place, DatasetError> {
-        let (dsl, target) = (&self.dsl, &self.target);
-        let is_clone = target.begin.flags & Begin::FLAG_CLONE != 0;
-        if is_clone && target.origin.is_none() {
-            return target.refuse(ReceiveObstacle::Origin);
-        }
-        let from = target.begin.from_guid;
-        if from.get() != 0 && target.origin.is_none() {
-            return target.refuse(ReceiveObstacle::NoTarget);
-        }
-        if from.get() == 0
-            && target.origin.is_some()
-            && target.begin.flags & Begin::FLAG_FREE_RECORDS == 0
-        {
-            return target.refuse(ReceiveObstacle::Origin);
-        }
-        let (parent, _) = dsl.directories().check_new_name(&target.name).await?;
-        for count in [
-            names::directory::FILESYSTEM_COUNT,
-            names::directory::SNAPSHOT_COUNT,
-        ] {
-            dsl.limits().check(&parent, 1, count, None).await?;
-        }
-        let Some(origin) = &target.origin else {
-            let keys = dsl.keys();
-            keys.check_new_encryption(&parent, &target.properties)
-                .await?;
-            if target.has(StreamFeatures::EMBED_DATA)
-                && keys.is_new_encrypted(&parent, &target.properties).await?
-            {
-                return target.refuse(ReceiveObstacle::Encrypted);
-            }
-            return Ok(Place::New(None));
-        };
-        let origin = dsl.directories().resolve(origin).await?;
-        let phys = origin.phys();
-        if !origin.is_snapshot() || from.get() != 0 && phys.guid != from {
-            return target.refuse(ReceiveObstacle::Origin);
-        }
-        let had_large = origin.state().features.contains_key(guid::LARGE_BLOCKS);
-        if had_large && !target.has(StreamFeatures::LARGE_BLOCKS) {
-            return target.refuse(ReceiveObstacle::LargeBlocks);
-        }
-        if origin.is_encrypted() && target.has(StreamFeatures::EMBED_DATA) {
-            return target.refuse(ReceiveObstacle::Encrypted);
-        }
-        dsl.keys().ensure(&origin).await?;
-        Ok(Place::New(Some(origin)))
-    }
-
-    async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        let (dsl, target) = (&self.dsl, &self.target);
-        let directories = dsl.directories();
-        let (parent, last, source, is_new) = match self.place(ctx).await? {
-            Place::Again(dataset, is_new) => {
-                let name = directories.full_name(&dataset).await?;
-                dsl.history(ctx, "resume receive", name, dataset.object, " ")
-                    .await?;
-                *self.begun.lock() = Some((dataset.object, is_new));
-                return Ok(());
-            }
-            Place::Below(head, source) => (head.dir(), CLONE_NAME.to_owned(), source, false),
-            Place::New(source) => {
-                let (parent, last) = directories.check_new_name(&target.name).await?;
-                (parent, last, source, true)
-            }
-        };
-        let dir = directories.create_dir(ctx, Some(&parent), &last).await?;
-        if is_new && dsl.features().is_active(guid::FILESYSTEM_LIMITS) {
-            let tx = Tx::syncing(ctx.txg);
-            let zap = dsl.zapify_dir(ctx, &dir).await?;
-            zap.update_u64(&tx, names::directory::FILESYSTEM_COUNT, 0)
-                .await?;
-            zap.update_u64(&tx, names::directory::SNAPSHOT_COUNT, 0)
-                .await?;
-        }
-        let head = dsl
-            .datasets()
-            .create_head(ctx, &dir, source.as_ref())
-            .await?;
-        if dsl.features().is_active(guid::REDACTED_DATASETS)
-            && head.state().features.contains_key(guid::REDACTED_DATASETS)
-        {
-            dsl.deactivate_feature(ctx, &head, guid::REDACTED_DATASETS)
-                .await?;
-        }
-        match &source {
-            Some(source) => {
-                dsl.keys().share(ctx, &source.dir(), &dir).await?;
-                dsl.datasets().forget_log(ctx, &head).await?;
-            }
-            None => {
-                if is_new {
-                    dsl.keys()
-                        .encrypt_new(ctx, &parent, &head, &target.properties)
-                        .await?;
-                }
-                let kind = target.begin.kind().unwrap_or(ObjsetKind::Filesystem);
-                dsl.datasets().fill_empty(ctx, &head, kind).await?;
-            }
-        }
-        let flags = match target.begin.flags & Begin::FLAG_CASE_INSENSITIVE {
-            0 => DslDatasetPhys::FLAG_INCONSISTENT,
-            _ => DslDatasetPhys::FLAG_INCONSISTENT | DslDatasetPhys::FLAG_CASE_INSENSITIVE,
-        };
-        head.change(|state| state.phys.flags |= flags);
-        if target.resumable {
-            self.note_resumable(ctx, &head).await?;
-        }
-        for (feature, needs) in [
-            (StreamFeatures::LARGE_BLOCKS, guid::LARGE_BLOCKS),
-            (StreamFeatures::LONG_NAME, guid::LONGNAME),
-            (StreamFeatures::LARGE_MICROZAP, guid::LARGE_MICROZAP),
-        ] {
-            let has = head.state().features.contains_key(needs);
-            if target.has(feature) && !has {
-                dsl.activate_feature(ctx, &head, needs, ZapValue::from_u64(0))
-                    .await?;
-            }
-        }
-        let name = directories.full_name(&head).await?;
-        dsl.history(ctx, "receive", name, head.object, " ").await?;
-        *self.begun.lock() = Some((head.object, is_new));
-        Ok(())
-    }
-
-    async fn note_resumable(&self, ctx: &SyncContext, head: &Arc<Ds>) -> Result<(), DatasetError> {
-        let (begin, tx) = (&self.target.begin, Tx::syncing(ctx.txg));
-        let zap = self.dsl.zapify_dataset(ctx, head).await?;
-        use names::dataset as field;
-        if begin.from_guid.get() != 0 {
-            zap.add_u64(&tx, field::RESUME_FROMGUID, begin.from_guid.get())
-                .await?;
-        }
-        zap.add_u64(&tx, field::RESUME_TOGUID, begin.to_guid.get())
-            .await?;
-        let name = ZapValue::from_str_z(&begin.to_name);
-        zap.add(&tx, field::RESUME_TONAME, name).await?;
-        for (name, number) in [
-            (field::RESUME_OBJECT, 1),
-            (field::RESUME_OFFSET, 0),
-            (field::RESUME_BYTES, 0),
-        ] {
-            zap.add_u64(&tx, name, number).await?;
-        }
-        for (feature, name) in [
-            (StreamFeatures::LARGE_BLOCKS, field::RESUME_LARGEBLOCK),
-            (StreamFeatures::EMBED_DATA, field::RESUME_EMBEDOK),
-            (StreamFeatures::COMPRESSED, field::RESUME_COMPRESSOK),
-            (StreamFeatures::RAW, field::RESUME_RAWOK),
-        ] {
-            if begin.features.contains(feature) {
-                zap.add_u64(&tx, name, 1).await?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl SyncTask for BeginTask {
-    fn name(&self) -> &'static str {
-        "receive"
-    }
-    fn space_check(&self) -> SpaceCheck {
-        SpaceCheck::Normal
-    }
-    fn check<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(async { self.place(ctx).await.map(|_| ()) })
-    }
-    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(self.do_apply(ctx))
-    }
 }
 
 struct FinishTask {
@@ -1067,6 +753,12 @@ impl FinishTask {
             dsl.snapshots().swap_clone(ctx, &received, &head).await?;
             dsl.datasets().forget_log(ctx, &head).await?;
         }
+        let key = target.key()?;
+        if !self.is_new
+            && let Some(key) = &key
+        {
+            dsl.keys().receive_key(ctx, &head, key).await?;
+        }
         let snapshot = dsl
             .snapshots()
             .take_now(
@@ -1080,6 +772,9 @@ impl FinishTask {
             dataset.change(|state| state.phys.flags &= !DslDatasetPhys::FLAG_INCONSISTENT);
         }
         snapshot.change(|state| state.phys.guid = target.begin.to_guid);
+        if let Some(key) = &key {
+            dsl.keys().receive_iv_set(ctx, &snapshot, key).await?;
+        }
         if self.is_new {
             self.forget_resume_state(ctx, &head).await?;
             // It was open without a log.
@@ -1167,32 +862,5 @@ impl SyncTask for AbortTask {
             let dataset = self.dsl.directories().dataset(self.object).await?;
             self.dsl.destroyer().destroy_head_now(ctx, &dataset).await
         })
-    }
-}
-
-impl crate::Datasets<'_> {
-    /// Gives a dataset that is received into an object set without objects.
-    async fn fill_empty(
-        &self,
-        ctx: &SyncContext,
-        head: &Arc<Ds>,
-        kind: ObjsetKind,
-    ) -> Result<(), DatasetError> {
-        self.dsl.keys().ensure(head).await?;
-        let tx = Tx::syncing(ctx.txg);
-        let objset = ObjectSet::create(
-            self.dsl.env().pipeline.clone(),
-            self.dsl.env().world.clone(),
-            kind,
-            self.objset_options(head).await?,
-            &tx,
-        );
-        head.state().kind = Some(kind);
-        self.new_objset_flags(head, &objset, &tx);
-        objset.set_zil_header(&tx, ZilHeader::default());
-        self.attach_without_log(head, objset).await?;
-        self.dsl.syncer().sync_dataset_now(ctx, head).await?;
-        *head.open.lock() = None;
-        Ok(())
     }
 }

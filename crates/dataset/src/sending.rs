@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use format::{Guid, Txg};
+use format::{Guid, NvList, Txg};
 
 use crate::dsl::DslPool;
 use crate::features::guid;
@@ -18,6 +18,8 @@ pub struct SendFrom {
     pub txg: Txg,
     /// It is of another dataset, which what is sent is a clone of.
     pub is_origin: bool,
+    /// Its set of IVs, where it is encrypted; else zero.
+    pub iv_set: u64,
 }
 
 /// A snapshot that is to be sent.
@@ -26,6 +28,9 @@ pub struct SendSource {
     pub snapshot: Dataset,
     /// What the receiver has.
     pub from: Option<SendFrom>,
+    /// What a raw stream says of the key (`crypt_keydata`), where the snapshot is encrypted and
+    /// was opened to be sent raw.
+    pub key_data: Option<NvList>,
 }
 
 /// Sending: [`DslPool::sends`].
@@ -50,12 +55,52 @@ impl Sends<'_> {
     /// is no earlier one; [`DatasetError::KeyNotLoaded`]; [`DatasetError::Unsupported`] of a
     /// redacted dataset.
     pub async fn source(&self, name: &str, from: Option<&str>) -> Result<SendSource, DatasetError> {
-        let from = match from {
+        let from = self.from(name, from).await?;
+        let snapshot = self.dsl.open_dataset(name).await?;
+        Self::checked(name, snapshot, from, None)
+    }
+
+    /// The same to send it raw: of what is encrypted no key is needed; nothing else is raw.
+    ///
+    /// # Errors
+    /// As [`Self::source`]; [`DatasetError::Unsupported`] of what the first version of encryption
+    /// wrote.
+    pub async fn raw_source(
+        &self,
+        name: &str,
+        from: Option<&str>,
+    ) -> Result<SendSource, DatasetError> {
+        let found = self.from(name, from).await?;
+        let key_data = {
+            let _config = self.dsl.config.read().await;
+            let snapshot = self.dsl.directories().resolve(name).await?;
+            let iv_set = found.map_or(0, |from| from.iv_set);
+            match snapshot.is_snapshot() {
+                true => self.dsl.keys().key_data(&snapshot, iv_set).await?,
+                false => None,
+            }
+        };
+        if key_data.is_none() {
+            return self.source(name, from).await;
+        }
+        let snapshot = self.dsl.open_raw_snapshot(name).await?;
+        Self::checked(name, snapshot, found, key_data)
+    }
+
+    async fn from(&self, name: &str, from: Option<&str>) -> Result<Option<SendFrom>, DatasetError> {
+        Ok(match from {
             Some(from) if from.contains('#') => Some(self.bookmark_before(name, from).await?),
             Some(from) => Some(self.snapshot_before(name, from).await?),
             None => None,
-        };
-        let snapshot = self.dsl.open_dataset(name).await?;
+        })
+    }
+
+    fn checked(
+        name: &str,
+        snapshot: Dataset,
+        from: Option<SendFrom>,
+        key_data: Option<NvList>,
+    ) -> Result<SendSource, DatasetError> {
         if !snapshot.is_snapshot() {
             return Err(DatasetError::WrongKind {
                 name: name.to_owned(),
@@ -68,7 +113,11 @@ impl Sends<'_> {
                 what: "sending a redacted dataset".into(),
             });
         }
-        Ok(SendSource { snapshot, from })
+        Ok(SendSource {
+            snapshot,
+            from,
+            key_data,
+        })
     }
 
     async fn snapshot_before(&self, name: &str, from: &str) -> Result<SendFrom, DatasetError> {
@@ -90,6 +139,7 @@ impl Sends<'_> {
             guid: phys.guid,
             txg: phys.creation_txg,
             is_origin: !Arc::ptr_eq(&to.dir(), &earlier.dir()),
+            iv_set: self.dsl.keys().iv_set(&earlier).await?,
         })
     }
 
@@ -109,6 +159,7 @@ impl Sends<'_> {
             guid: entry.phys.guid,
             txg,
             is_origin: !Arc::ptr_eq(&to.dir(), &of.dir()),
+            iv_set: entry.phys.ivset_guid,
         })
     }
 }

@@ -1,5 +1,5 @@
-//! Counting what was there before the pool could count it, after `zpool upgrade`: objects of users
-//! and groups, and what projects use (`dmu_objset_id_quota_upgrade`, module/zfs/dmu_objset.c).
+//! Counting what was there before the pool could count it, after `zpool upgrade` (objects of users
+//! and groups, and what projects use), and all of what was received raw, without its key (`dmu_objset_id_quota_upgrade`, module/zfs/dmu_objset.c).
 //!
 //! Every object is written again as it is, and counted by that. Each carries a mark that it was, so
 //! after a crash the next to open the filesystem begins anew, and counts none twice. That it is
@@ -10,12 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dataset::DirtyEstimate;
-use format::{OBJSET_FLAG_PROJECT_QUOTA, OBJSET_FLAG_USER_OBJECT_ACCOUNTING, ObjectId};
+use format::{
+    OBJSET_FLAG_PROJECT_QUOTA, OBJSET_FLAG_USER_ACCOUNTING, OBJSET_FLAG_USER_OBJECT_ACCOUNTING,
+    ObjectId,
+};
 
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 
-const ALL: u64 = OBJSET_FLAG_USER_OBJECT_ACCOUNTING | OBJSET_FLAG_PROJECT_QUOTA;
+const ALL: u64 =
+    OBJSET_FLAG_USER_ACCOUNTING | OBJSET_FLAG_USER_OBJECT_ACCOUNTING | OBJSET_FLAG_PROJECT_QUOTA;
 
 impl Filesystem {
     /// Begins in the background, if there is something to do that nobody does.

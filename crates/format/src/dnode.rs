@@ -125,6 +125,10 @@ pub struct DnodePhys {
     pub pointers: Vec<BlockPointer>,
     /// The bonus.
     pub bonus: Vec<u8>,
+    /// What is between the bonus and the spill pointer or the end of the dnode, unless it is zeros:
+    /// where bonuses are encrypted, all of that room is (`DN_MAX_BONUS_LEN`,
+    /// include/sys/dnode.h).
+    pub bonus_tail: Vec<u8>,
     /// Pointer to the spill block.
     pub spill: Option<BlockPointer>,
     reserved: ([u8; 3], [u64; 4]),
@@ -153,6 +157,7 @@ impl DnodePhys {
             used_bytes: 0,
             pointers: Vec::new(),
             bonus: Vec::new(),
+            bonus_tail: Vec::new(),
             spill: None,
             reserved: Default::default(),
         }
@@ -277,6 +282,11 @@ impl DnodePhys {
             pointers.push(read_pointer(&mut r, endian)?);
         }
         let bonus = r.take(bonus_bytes)?.to_vec();
+        let tail = &bytes[bonus_at + bonus_bytes..spill_at];
+        let bonus_tail = match tail.iter().all(|byte| *byte == 0) {
+            true => Vec::new(),
+            false => tail.to_vec(),
+        };
         let spill = if has_spill {
             Some(BlockPointer::decode_slice(&bytes[spill_at..], endian)?)
         } else {
@@ -303,6 +313,7 @@ impl DnodePhys {
             used_bytes,
             pointers,
             bonus,
+            bonus_tail,
             spill,
             reserved: (pad2, pad3),
         })
@@ -337,8 +348,8 @@ impl DnodePhys {
             let found = self.extra_slots.into();
             return Err(does_not_fit(DNODE, "dn_extra_slots", found, "at most 31"));
         }
-        if self.bonus.len() > self.bonus_room_bytes() {
-            let found = self.bonus.len() as u64;
+        if self.bonus.len() + self.bonus_tail.len() > self.bonus_room_bytes() {
+            let found = (self.bonus.len() + self.bonus_tail.len()) as u64;
             return Err(does_not_fit(
                 DNODE,
                 "dn_bonuslen",
@@ -378,6 +389,7 @@ impl DnodePhys {
             out.extend_from_slice(&pointer.encode());
         }
         out.extend_from_slice(&self.bonus);
+        out.extend_from_slice(&self.bonus_tail);
         out.resize(self.encoded_bytes(), 0);
         if let Some(spill) = &self.spill {
             let at = out.len() - BLOCK_POINTER_BYTES;

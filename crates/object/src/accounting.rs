@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use format::ObjectType;
 
+use crate::rangeset::RangeSet;
+
 /// Who an object's space counts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct AccountingIds {
@@ -179,4 +181,14 @@ mod tests {
         assert_eq!(deltas.groups["obj-0"], 0);
         assert!(deltas.projects.is_empty());
     }
+}
+
+/// An object set that is counted anew, since what is on disk does not tell what was counted: it was
+/// received raw, after it had been counted. Not on disk: whoever opens it next begins anew.
+#[derive(Debug, Default)]
+pub(crate) struct Recount {
+    /// Objects that were counted.
+    pub counted: RangeSet,
+    /// What had been counted before is gone.
+    pub is_cleared: bool,
 }

@@ -25,6 +25,7 @@ use format::{
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::rangeset::RangeSet;
+use crate::raw::RawData;
 use crate::zap::ZapShared;
 
 /// What users can change of an object besides its blocks.
@@ -35,6 +36,8 @@ pub(crate) struct Meta {
     pub object_type: ObjectType,
     pub bonus_type: ObjectType,
     pub bonus: Bytes,
+    /// What is behind the bonus of a raw dnode ([`DnodePhys::bonus_tail`]).
+    pub bonus_tail: Bytes,
     pub checksum: Checksum,
     pub compression: Compression,
     pub block_bytes: u32,
@@ -45,6 +48,8 @@ pub(crate) struct Meta {
     pub slots: u8,
     pub max_block: u64,
     pub has_spill: bool,
+    /// The tree has at least so many levels.
+    pub levels_min: u8,
 }
 
 impl Meta {
@@ -54,6 +59,7 @@ impl Meta {
             object_type: ObjectType::NONE,
             bonus_type: ObjectType::NONE,
             bonus: Bytes::new(),
+            bonus_tail: Bytes::new(),
             checksum: Checksum::Inherit,
             compression: Compression::Inherit,
             block_bytes: 512,
@@ -62,6 +68,7 @@ impl Meta {
             slots: 1,
             max_block: 0,
             has_spill: false,
+            levels_min: 1,
         }
     }
 
@@ -74,6 +81,7 @@ impl Meta {
             object_type: phys.object_type,
             bonus_type: phys.bonus_type,
             bonus,
+            bonus_tail: Bytes::copy_from_slice(&phys.bonus_tail),
             checksum: phys.checksum,
             compression: phys.compression,
             block_bytes: phys.data_block_bytes,
@@ -82,6 +90,7 @@ impl Meta {
             slots: phys.slots() as u8,
             max_block: phys.max_block_id,
             has_spill: phys.spill.is_some(),
+            levels_min: 1,
         }
     }
 
@@ -94,6 +103,7 @@ impl Meta {
     pub(crate) fn levels_needed(&self) -> u8 {
         let shift = self.pointers_shift();
         let mut levels = 1u8;
+        // As few as there can be, but for raw ones.
         while levels < format::MAX_LEVELS {
             let span_shift = shift * u32::from(levels - 1);
             let top = self.max_block.checked_shr(span_shift).unwrap_or_default();
@@ -102,7 +112,7 @@ impl Meta {
             }
             levels += 1;
         }
-        levels
+        levels.max(self.levels_min)
     }
 
     /// Whether the dnode has a place for the pointer of a spill block.
@@ -126,6 +136,7 @@ pub(crate) enum SpillChange {
     #[default]
     Keep,
     Write(Bytes),
+    WriteRaw(RawData),
     Remove,
 }
 
@@ -140,6 +151,8 @@ pub(crate) struct Slot {
     /// Blocks that are to be shared with others: pointers as they were read, never holes. None is
     /// in `blocks` too.
     pub cloned: Arc<BTreeMap<u64, BlockPointer>>,
+    /// Blocks that are stored as they are. None is in `blocks` or `cloned` too.
+    pub raw: Arc<BTreeMap<u64, RawData>>,
     pub freed: RangeSet,
     /// Those of `blocks` that hold what they held before, and are to be as old as they were.
     pub moved: RangeSet,
@@ -152,6 +165,9 @@ impl Slot {
     /// Puts a block that holds something else than it did.
     pub(crate) fn put(&mut self, block: u64, data: Bytes) {
         self.moved.remove(block, block + 1);
+        if self.raw.contains_key(&block) {
+            Arc::make_mut(&mut self.raw).remove(&block);
+        }
         Arc::make_mut(&mut self.blocks).insert(block, data);
     }
 
@@ -165,13 +181,15 @@ impl Slot {
     pub(crate) fn next_unwritten(&self, from: u64) -> Option<u64> {
         let written = self.blocks.range(from..).next().map(|(block, _)| *block);
         let cloned = self.cloned.range(from..).next().map(|(block, _)| *block);
-        written.into_iter().chain(cloned).min()
+        let raw = self.raw.range(from..).next().map(|(block, _)| *block);
+        written.into_iter().chain(cloned).chain(raw).min()
     }
 
     /// Whether this txg writes or shares any of these blocks.
     pub(crate) fn has_blocks(&self, blocks: Range<u64>) -> bool {
         self.blocks.range(blocks.clone()).next().is_some()
-            || self.cloned.range(blocks).next().is_some()
+            || self.cloned.range(blocks.clone()).next().is_some()
+            || self.raw.range(blocks).next().is_some()
     }
 
     /// Takes a block out of those that are to be shared.
@@ -186,6 +204,7 @@ impl Slot {
         self.moved.remove(start, end);
         drop_range(&mut self.blocks, start, end);
         drop_range(&mut self.cloned, start, end);
+        drop_range(&mut self.raw, start, end);
     }
 }
 
@@ -271,6 +290,8 @@ pub(crate) enum Found {
     Data(Bytes),
     /// On disk, in a block that another pointer leads to.
     Cloned(BlockPointer),
+    /// Here, as it is to be stored: of use where it is in the clear.
+    Raw(Bytes),
     /// Nowhere: it reads as zeros.
     Zeros,
     /// On disk, if anywhere.
@@ -328,6 +349,9 @@ impl DnodeState {
             if let Some(pointer) = slot.cloned.get(&block) {
                 return Found::Cloned(*pointer);
             }
+            if let Some(raw) = slot.raw.get(&block) {
+                return Found::Raw(raw.stored.clone());
+            }
             if slot.freed.contains(block) {
                 return Found::Zeros;
             }
@@ -369,9 +393,11 @@ pub(crate) struct Dnode {
 impl Dnode {
     /// From disk.
     pub(crate) fn from_phys(id: ObjectId, mut phys: DnodePhys, bonus: Bytes) -> Arc<Self> {
+        let disk = Meta::from_phys(&phys, bonus);
         phys.bonus = Vec::new();
+        phys.bonus_tail = Vec::new();
         let state = DnodeState {
-            disk: Meta::from_phys(&phys, bonus),
+            disk,
             tree: Tree::from_phys(&phys),
             spill: phys.spill,
             used_bytes: phys.used_bytes,

@@ -8,6 +8,7 @@
 //! | [`Bpobj`], [`Bptree`] | bpobj, bptree | lists of block pointers, trees to be freed |
 //! | [`SpaceMapObject`] | space map | a log of allocated and freed ranges |
 //! | [`Sa`] | system attributes | attributes packed into bonus and spill block |
+//! | [`RawData`] | | blocks that are stored as a raw stream brings them |
 //! | [`traverse`] | traverse_dataset | every block of an object set in order, from any place on |
 //! | `salvage` | | reading on past damage: blocks, dnodes and ZAP leaves one by one |
 //!
@@ -47,6 +48,7 @@ mod objset;
 mod options;
 mod parts;
 mod rangeset;
+mod raw;
 mod reach;
 mod readahead;
 mod reclaim;
@@ -73,6 +75,7 @@ pub use objset::ObjectSet;
 pub use options::{
     Cached, DedupProperty, NewObject, ObjsetOptions, RedundantMetadata, WriteProperties,
 };
+pub use raw::{RawData, RawObject, RawRoot};
 pub use sa::{AttributeId, Sa, SaAttribute, SaFixed, SaRegistration};
 pub use salvage::{DnodeRun, Piece, SalvagedZap, Written, salvage_zap};
 pub use spacemap::{SpaceMapEntry, SpaceMapKind, SpaceMapObject};

@@ -226,7 +226,10 @@ impl Object {
     /// Whether a block has a version that is not on disk yet.
     pub(crate) fn is_block_unwritten(&self, block: u64) -> bool {
         let state = self.dnode.lock();
-        matches!(state.find(block, NEWEST), Found::Data(_) | Found::Cloned(_))
+        matches!(
+            state.find(block, NEWEST),
+            Found::Data(_) | Found::Cloned(_) | Found::Raw(_)
+        )
     }
 
     pub(crate) fn block_bytes(&self) -> u64 {
@@ -529,7 +532,8 @@ impl Object {
         if first_whole < end_whole {
             self.set.note_dirty(tx.txg());
             let mut state = self.dnode.lock();
-            if to_end {
+            // The length of a raw file is what its dnode says.
+            if to_end && !self.set.options().raw {
                 let meta = self.set.meta_mut(&self.dnode, &mut state, tx);
                 meta.max_block = first_whole.saturating_sub(1);
             }
@@ -599,16 +603,16 @@ impl Object {
         }
         // Blocks of the layers below that are freed but not written yet still count: their
         // place in the tree depends on the sizes.
-        let pending = state.layers(tx.txg()).any(|slot| {
-            slot.blocks.range(1..).next().is_some() || slot.cloned.range(1..).next().is_some()
-        });
+        let pending = state
+            .layers(tx.txg())
+            .any(|slot| slot.has_blocks(1..u64::MAX));
         if meta.max_block > 0 || !single_on_disk || pending {
             return Err(ObjectError::BlockSizeFixed { object: self.id() });
         }
         let data = match found {
             Found::Data(data) => Some(data),
             Found::Zeros => None,
-            Found::Cloned(_) | Found::Disk => base,
+            Found::Cloned(_) | Found::Raw(_) | Found::Disk => base,
         };
         let meta = self.set.meta_mut(&self.dnode, &mut state, tx);
         let same_size = meta.block_bytes == size;

@@ -25,7 +25,7 @@ use format::{
 use parking_lot::{Mutex, RwLock};
 use zio::{Pipeline, ReadContext, Tx};
 
-use crate::accounting::{AccountingKeys, ZplAccounting};
+use crate::accounting::{AccountingKeys, Recount, ZplAccounting};
 use crate::added;
 use crate::byteswap::swap_words;
 use crate::dnode::{Dnode, Meta, parity, shl};
@@ -34,6 +34,7 @@ use crate::indirect::IndirectCache;
 use crate::numbers::{IdAllocator, PendingIds, used_slots};
 use crate::object::Object;
 use crate::options::{ObjsetOptions, WriteProperties};
+use crate::raw::{RawDnodeBlocks, RawRoot};
 use crate::table::ObjectTable;
 use crate::tree::{Block, NEWEST};
 
@@ -44,6 +45,7 @@ pub(crate) struct HeadSlot {
     pub txg: Txg,
     pub zil: Option<ZilHeader>,
     pub flags: Option<u64>,
+    pub raw: Option<RawRoot>,
 }
 
 pub(crate) struct Head {
@@ -95,6 +97,9 @@ pub struct ObjectSet {
     /// Bits of [`Self::flags`] that stand for what is counted, though not of all objects yet.
     counting: AtomicU64,
     pub(crate) long_names: AtomicBool,
+    pub(crate) raw_dnodes: RawDnodeBlocks,
+    /// Where everything is counted anew.
+    pub(crate) recount: Mutex<Option<Recount>>,
 }
 
 impl std::fmt::Debug for ObjectSet {
@@ -155,25 +160,8 @@ impl ObjectSet {
         options: ObjsetOptions,
         tx: &Tx,
     ) -> Arc<Self> {
-        let mut meta_dnode = DnodePhys::new(
-            ObjectType::DNODE,
-            DNODE_BLOCK_BYTES as u32,
-            MAX_INDIRECT_SHIFT,
-            MAX_DNODE_POINTERS,
-        );
-        if kind != ObjsetKind::Meta {
-            // As many levels as all object numbers need, from the start
-            // (`dmu_objset_create_impl_dnstats`): snapshots and raw streams compare trees.
-            while shl(
-                MAX_DNODE_POINTERS as u64,
-                5 + u32::from(meta_dnode.levels - 1) * (u32::from(MAX_INDIRECT_SHIFT) - 7),
-            ) < ObjectId::LIMIT
-            {
-                meta_dnode.levels += 1;
-            }
-        }
-        let mut phys = ObjsetPhys::new(kind, meta_dnode);
-        if kind == ObjsetKind::Filesystem {
+        let mut phys = ObjsetPhys::new(kind, Self::new_dnodes(kind));
+        if kind == ObjsetKind::Filesystem && !options.raw {
             phys.flags = OBJSET_FLAG_USER_ACCOUNTING
                 | OBJSET_FLAG_USER_OBJECT_ACCOUNTING
                 | OBJSET_FLAG_PROJECT_QUOTA;
@@ -188,6 +176,28 @@ impl ObjectSet {
         );
         set.dirty_head(tx, |_| ());
         set
+    }
+
+    /// The object of dnodes of a new object set.
+    pub fn new_dnodes(kind: ObjsetKind) -> DnodePhys {
+        let mut dnodes = DnodePhys::new(
+            ObjectType::DNODE,
+            DNODE_BLOCK_BYTES as u32,
+            MAX_INDIRECT_SHIFT,
+            MAX_DNODE_POINTERS,
+        );
+        if kind != ObjsetKind::Meta {
+            // As many levels as all object numbers need, from the start
+            // (`dmu_objset_create_impl_dnstats`): snapshots and raw streams compare trees.
+            while shl(
+                MAX_DNODE_POINTERS as u64,
+                5 + u32::from(dnodes.levels - 1) * (u32::from(MAX_INDIRECT_SHIFT) - 7),
+            ) < ObjectId::LIMIT
+            {
+                dnodes.levels += 1;
+            }
+        }
+        dnodes
     }
 
     fn build(
@@ -239,6 +249,8 @@ impl ObjectSet {
             large_dnodes: AtomicBool::new(false),
             counting: AtomicU64::new(0),
             long_names: AtomicBool::new(false),
+            raw_dnodes: RawDnodeBlocks::default(),
+            recount: Mutex::new(None),
             pipeline,
             world,
             options,
@@ -265,6 +277,12 @@ impl ObjectSet {
     /// belong into [`Self::flags`].
     pub fn count_also(&self, flags: u64) {
         self.counting.fetch_or(flags, Ordering::AcqRel);
+    }
+
+    /// Counts everything anew, of each object as soon as it is written; what the object set says
+    /// of that so far does not count. Does nothing where that has begun.
+    pub fn recount(&self) {
+        self.recount.lock().get_or_insert_default();
     }
 
     /// Sets the flags in `tx`.
@@ -346,7 +364,7 @@ impl ObjectSet {
         self.dirty_head(tx, |_| ());
     }
 
-    fn dirty_head(&self, tx: &Tx, change: impl FnOnce(&mut HeadSlot)) {
+    pub(crate) fn dirty_head(&self, tx: &Tx, change: impl FnOnce(&mut HeadSlot)) {
         self.note_dirty(tx.txg());
         let mut head = self.head.lock();
         let slot = &mut head.slots[parity(tx.txg())];
@@ -457,7 +475,10 @@ impl ObjectSet {
                 return Err(missing());
             }
             let bytes = &data[slot as usize * DNODE_SLOT_BYTES..];
-            let phys = DnodePhys::decode(bytes, endian).of(id)?;
+            let mut phys = DnodePhys::decode(bytes, endian).of(id)?;
+            if !self.options.raw {
+                phys.bonus_tail = Vec::new();
+            }
             let bonus = swap_bonus(&phys, endian);
             let dnode = Dnode::from_phys(id, phys, bonus);
             dnode.lock().tree.generation = self.next_generation();
@@ -490,6 +511,7 @@ impl ObjectSet {
         let slot = self.slot_mut(&dnode, &mut state, tx);
         slot.blocks = Arc::default();
         slot.cloned = Arc::default();
+        slot.raw = Arc::default();
         slot.freed = Default::default();
         slot.moved = Default::default();
         slot.again = Default::default();

@@ -127,9 +127,12 @@ pub struct ObjsetOptions {
     /// The dataset is encrypted: what is written is encrypted or authenticated with the key that
     /// the pipeline knows for [`Self::dataset`].
     pub encrypted: bool,
-    /// The key is not loaded: only what is in the clear can be read, its MACs unchecked, and
-    /// nothing written.
+    /// The key is not to be used: only what is in the clear can be read, its MACs unchecked, and
+    /// nothing written but what is [`Self::raw`].
     pub without_key: bool,
+    /// What is written comes from a raw stream ([`crate::RawData`]), also without the key
+    /// ([`Self::without_key`] is set too). Space is not counted per user.
+    pub raw: bool,
     /// Idle clean objects that stay in memory.
     pub object_cache_limit: usize,
     /// Dataset's object number in the MOS, 0 for the MOS; for messages and bookmarks.
@@ -147,6 +150,7 @@ impl Default for ObjsetOptions {
             read_only: false,
             encrypted: false,
             without_key: false,
+            raw: false,
             object_cache_limit: 16 << 10,
             dataset: ObjectId::ZERO,
         }

@@ -60,7 +60,7 @@ impl Object {
             let tree = {
                 let state = self.dnode.lock();
                 match state.find(block, NEWEST) {
-                    Found::Data(_) => return Ok(None),
+                    Found::Data(_) | Found::Raw(_) => return Ok(None),
                     Found::Zeros => return Ok(Some(BlockPointer::HOLE)),
                     Found::Cloned(pointer) => return Ok(Some(pointer)),
                     Found::Disk => state.tree.clone(),

@@ -23,7 +23,7 @@ use format::{
 use futures::StreamExt;
 use zio::{Pipeline, Tx, TxgManager};
 
-use crate::accounting::{AccountDeltas, AccountScope, AccountingIds};
+use crate::accounting::{AccountDeltas, AccountScope, AccountingIds, Recount};
 use crate::byteswap::swap_dnodes;
 use crate::dnode::{Dnode, Meta, Slot, SpillChange, Tree, parity};
 use crate::error::{OfObject, Result};
@@ -100,6 +100,7 @@ impl ObjectSet {
         if !self.is_dirty(txg) {
             return Ok(self.root());
         }
+        self.begin_raw(txg);
         let mut written = Vec::new();
         let dirty: Vec<_> = {
             let mut list = self.dirty[parity(txg)].lock();
@@ -155,6 +156,10 @@ impl ObjectSet {
                     work.kill(old_spill.as_ref());
                     None
                 }
+                SpillChange::WriteRaw(raw) => {
+                    let old = old_spill.unwrap_or(BlockPointer::HOLE);
+                    Some(work.write_raw_spill(&old, raw).await?)
+                }
                 SpillChange::Write(data) => {
                     let old = old_spill.unwrap_or(BlockPointer::HOLE);
                     Some(work.write_spill(&old, data.clone()).await?)
@@ -177,6 +182,12 @@ impl ObjectSet {
         } else {
             DnodeFlags::default()
         };
+        if self.options().raw {
+            // What it was counted for is not known: its bonus is encrypted.
+            flags = flags
+                .without(DnodeFlags::USER_USED_ACCOUNTED)
+                .without(DnodeFlags::USER_OBJECTS_ACCOUNTED);
+        }
         flags = flags.with(DnodeFlags::USED_BYTES);
         let scope = self.account_scope().filter(|_| !special);
         if let Some(scope) = scope {
@@ -197,7 +208,11 @@ impl ObjectSet {
                 flags,
             })
         };
-        let before = owned(&old, old_used, old_flags);
+        let flags_before = match scope {
+            Some(_) => self.flags_counted(dnode.id, old_flags),
+            None => old_flags,
+        };
+        let before = owned(&old, old_used, flags_before);
         let after = owned(&meta, used_bytes, flags);
         new_tree.generation = self.next_generation();
         let phys = {
@@ -241,15 +256,57 @@ impl ObjectSet {
         })
     }
 
+    /// The flags of an object that is about to be counted, without what they say of a count that is
+    /// made anew.
+    fn flags_counted(&self, id: ObjectId, flags: DnodeFlags) -> DnodeFlags {
+        let mut recount = self.recount.lock();
+        let Some(recount) = recount.as_mut() else {
+            return flags;
+        };
+        let is_counted = recount.counted.contains(id.get());
+        recount.counted.add(id.get(), id.get() + 1);
+        match is_counted {
+            true => flags,
+            false => flags
+                .without(DnodeFlags::USER_USED_ACCOUNTED)
+                .without(DnodeFlags::USER_OBJECTS_ACCOUNTED),
+        }
+    }
+
+    /// Forgets all counts, if they are made anew and that has not been done.
+    async fn clear_accounts(self: &Arc<Self>, tx: &Tx) -> Result<()> {
+        let is_due =
+            |recount: &Option<Recount>| recount.as_ref().is_some_and(|recount| !recount.is_cleared);
+        if !is_due(&self.recount.lock()) {
+            return Ok(());
+        }
+        for id in [
+            ObjectId::USER_USED,
+            ObjectId::GROUP_USED,
+            ObjectId::PROJECT_USED,
+        ] {
+            if !self.has_account(id).await? {
+                continue;
+            }
+            let zap = Zap::open(self.hold(id).await?).await?;
+            for entry in zap.all().await? {
+                zap.remove(tx, entry.name).await?;
+            }
+        }
+        if let Some(recount) = self.recount.lock().as_mut() {
+            recount.is_cleared = true;
+        }
+        Ok(())
+    }
+
     /// What is counted per user and project, if anything.
     fn account_scope(&self) -> Option<AccountScope> {
         let flags = self.counted();
-        (flags & OBJSET_FLAG_USER_ACCOUNTING != 0 && self.accounting().is_some()).then_some(
-            AccountScope {
-                objects: flags & OBJSET_FLAG_USER_OBJECT_ACCOUNTING != 0,
-                projects: flags & OBJSET_FLAG_PROJECT_QUOTA != 0,
-            },
-        )
+        let counts = flags & OBJSET_FLAG_USER_ACCOUNTING != 0 && !self.options().raw;
+        (counts && self.accounting().is_some()).then_some(AccountScope {
+            objects: flags & OBJSET_FLAG_USER_OBJECT_ACCOUNTING != 0,
+            projects: flags & OBJSET_FLAG_PROJECT_QUOTA != 0,
+        })
     }
 
     /// Brings the space per user, group and project up to date (`dmu_objset_sync_done`).
@@ -257,6 +314,8 @@ impl ObjectSet {
         let Some(scope) = self.account_scope() else {
             return Ok(());
         };
+        let tx = Tx::syncing(ctx.txg);
+        self.clear_accounts(&tx).await?;
         let mut deltas = AccountDeltas::default();
         for object in written {
             for (side, sign) in [(object.before, -1), (object.after, 1)] {
@@ -273,7 +332,6 @@ impl ObjectSet {
                 *deltas.projects.entry(name).or_default() += used;
             }
         }
-        let tx = Tx::syncing(ctx.txg);
         for (id, table) in [
             (ObjectId::USER_USED, deltas.users),
             (ObjectId::GROUP_USED, deltas.groups),
@@ -373,13 +431,17 @@ impl ObjectSet {
             let mut meta = state.disk.clone();
             let last = blocks.keys().next_back().copied().unwrap_or(0);
             meta.max_block = meta.max_block.max(last);
-            state.slots[parity(ctx.txg)] = Slot {
+            let mut slot = Slot {
                 txg: ctx.txg,
                 dirty: true,
                 meta: Some(meta),
-                blocks: Arc::new(blocks),
                 ..Slot::default()
             };
+            match self.options().raw {
+                true => self.raw_dnodes.put(blocks, &mut slot),
+                false => slot.blocks = Arc::new(blocks),
+            }
+            state.slots[parity(ctx.txg)] = slot;
         }
         self.sync_dnode(self.meta_dnode.clone(), ctx, acct).await?;
         Ok(())
@@ -401,6 +463,9 @@ impl ObjectSet {
         }
         if let Some(flags) = slot.flags {
             phys.flags = flags;
+        }
+        if let Some(raw) = &slot.raw {
+            raw.apply(&mut phys);
         }
         let live = |dnode: &Dnode| {
             let state = dnode.lock();
@@ -457,6 +522,7 @@ fn encode_dnode(
     flags: DnodeFlags,
 ) -> DnodePhys {
     let mut phys = base.cloned().unwrap_or_else(DnodePhys::free);
+    phys.bonus_tail = meta.bonus_tail.to_vec();
     phys.object_type = meta.object_type;
     phys.indirect_block_shift = meta.indirect_shift;
     phys.levels = tree.levels;

@@ -196,14 +196,31 @@ impl ObjectSet {
                 Found::Data(data) => return Some(Block::Data(data, Endian::Little)),
                 Found::Zeros => return Some(Block::Zeros),
                 Found::Cloned(pointer) => pointer,
+                Found::Raw(data) => return self.raw_block(dnode, data).ok(),
                 Found::Disk => self.try_resolve(dnode.id, &state.tree, block)?,
             }
         };
         if pointer.is_hole() {
             return Some(Block::Zeros);
         }
+        // The cache has what somebody decrypted.
+        if self.options().without_key {
+            let data = self.raw_dnodes.recent(&pointer)?;
+            return Some(Block::Data(data, pointer.endian()));
+        }
         let data = self.pipeline().read_cached(&pointer)?;
         Some(Block::Data(data, pointer.endian()))
+    }
+
+    /// What is about to be stored as it is: of blocks of dnodes, all but bonuses is in the clear.
+    fn raw_block(&self, dnode: &Dnode, stored: Bytes) -> Result<Block> {
+        match dnode.id {
+            ObjectId::META_DNODE => Ok(Block::Data(stored, Endian::Little)),
+            object => Err(ObjectError::Misuse {
+                object,
+                what: "a block of a raw stream is read before it is on disk",
+            }),
+        }
     }
 
     /// The content of a block as of `txg`.
@@ -216,6 +233,7 @@ impl ObjectSet {
                     Found::Data(data) => return Ok(Block::Data(data, Endian::Little)),
                     Found::Zeros => return Ok(Block::Zeros),
                     Found::Cloned(pointer) => Some(pointer),
+                    Found::Raw(data) => return self.raw_block(dnode, data),
                     Found::Disk => None,
                 };
                 (state.tree.clone(), cloned)
@@ -231,12 +249,20 @@ impl ObjectSet {
                 if pointer.is_hole() {
                     return Ok(Block::Zeros);
                 }
-                if let Some(data) = self.pipeline().read_cached(&pointer) {
+                let without_key = self.options().without_key;
+                let in_memory = match without_key {
+                    true => self.raw_dnodes.recent(&pointer),
+                    false => self.pipeline().read_cached(&pointer),
+                };
+                if let Some(data) = in_memory {
                     return Ok(Block::Data(data, pointer.endian()));
                 }
                 let object_type = dnode.lock().meta().object_type;
                 let context = self.read_context(dnode.id, object_type, 0, block);
                 let data = self.pipeline().read(&pointer, &context).await?;
+                if without_key && dnode.id == ObjectId::META_DNODE {
+                    self.raw_dnodes.note(&pointer, &data);
+                }
                 Ok(Block::Data(data, pointer.endian()))
             }
             .await;

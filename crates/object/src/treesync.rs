@@ -16,14 +16,14 @@ use bytes::Bytes;
 use device::BoxFuture;
 use format::Bookmark;
 use format::{
-    BLOCK_POINTER_BYTES, BlockPointer, Checksum, Compression, DNODE_SLOT_BYTES, HolePointer,
-    ObjectId, ObjectType, ObjsetKind, Txg,
+    BLOCK_POINTER_BYTES, BlockPointer, Checksum, Compression, CryptParams, DNODE_SLOT_BYTES,
+    HolePointer, ObjectId, ObjectType, ObjsetKind, Txg,
 };
 use futures::StreamExt;
 use vdev::AllocClass;
 use vdev::Priority;
 use zio::pipeline::DedupPolicy;
-use zio::{WritePolicy, ZioError};
+use zio::{RawBlock, WritePolicy, ZioError};
 
 use crate::dnode::{Meta, Slot, Tree, shl, shr};
 use crate::error::Result;
@@ -31,6 +31,7 @@ use crate::indirect::child;
 use crate::objset::ObjectSet;
 use crate::options::{RedundantMetadata, WriteProperties};
 use crate::rangeset::RangeSet;
+use crate::raw::RawData;
 use crate::sync::{BlockAccounting, SyncContext};
 use crate::tree::short_indirect;
 
@@ -62,6 +63,7 @@ pub(crate) struct TreeSync<'a> {
     end_block: u64,
     blocks: &'a BTreeMap<u64, Bytes>,
     cloned: &'a BTreeMap<u64, BlockPointer>,
+    raw: &'a BTreeMap<u64, RawData>,
     freed: &'a RangeSet,
     /// Of `blocks`, those that hold what they held before.
     moved: &'a RangeSet,
@@ -97,6 +99,7 @@ impl<'a> TreeSync<'a> {
             end_block: old.max_block.max(meta.max_block).saturating_add(1),
             blocks: &changes.blocks,
             cloned: &changes.cloned,
+            raw: &changes.raw,
             freed: &changes.freed,
             moved: &changes.moved,
             again: &changes.again,
@@ -204,6 +207,9 @@ impl<'a> TreeSync<'a> {
             if let Some(data) = self.blocks.get(&number) {
                 return self.write_leaf(number, &old, data.clone()).await;
             }
+            if let Some(raw) = self.raw.get(&number) {
+                return self.write_raw(Role::Tree, number, &old, raw).await;
+            }
             if let Some(shared) = self.cloned.get(&number) {
                 return Ok(self.share(&old, shared));
             }
@@ -229,7 +235,8 @@ impl<'a> TreeSync<'a> {
         let grown_here = grown.filter(|grown| number == 0 && level >= grown.levels);
         let has_blocks = start < end
             && (self.blocks.range(start..end).next().is_some()
-                || self.cloned.range(start..end).next().is_some());
+                || self.cloned.range(start..end).next().is_some()
+                || self.raw.range(start..end).next().is_some());
         if grown_here.is_none() && !has_blocks {
             if start >= end || old.is_hole() {
                 return Ok(old);
@@ -315,7 +322,8 @@ impl<'a> TreeSync<'a> {
         while at < end {
             let written = self.blocks.range(at..end).next().map(|(block, _)| *block);
             let shared = self.cloned.range(at..end).next().map(|(block, _)| *block);
-            let Some(block) = written.into_iter().chain(shared).min() else {
+            let raw = self.raw.range(at..end).next().map(|(block, _)| *block);
+            let Some(block) = written.into_iter().chain(shared).chain(raw).min() else {
                 break;
             };
             let child = shr(block, span);
@@ -482,6 +490,52 @@ impl<'a> TreeSync<'a> {
         self.write(Role::Spill, 0, number, old, data, 1).await
     }
 
+    pub(crate) async fn write_raw_spill(
+        &self,
+        old: &BlockPointer,
+        raw: &RawData,
+    ) -> Result<BlockPointer> {
+        let number = format::Bookmark::SPILL_BLOCK_ID;
+        self.write_raw(Role::Spill, number, old, raw).await
+    }
+
+    /// Writes a level-0 block as it was sent. A block of dnodes that says nothing of its MAC keeps
+    /// that of the one it replaces (`dbuf_prepare_encrypted_dnode_leaf`, module/zfs/dbuf.c).
+    async fn write_raw(
+        &self,
+        role: Role,
+        number: u64,
+        old: &BlockPointer,
+        raw: &RawData,
+    ) -> Result<BlockPointer> {
+        let mut policy = self.policy(role, 0, number);
+        let mut block = raw.block;
+        if block.mac.is_none() {
+            // Where there was none, a stream has left out what it must say: nobody will be able to
+            // decrypt the block, but that is no reason to stop the pool.
+            let nothing = CryptParams::from_bytes([0; 8], [0; 12]);
+            (block.crypt, block.mac) = match old.is_hole() {
+                true => (Some(nothing), Some([0; 16])),
+                false => (old.crypt(), Some(old.mac())),
+            };
+        }
+        policy.raw = Some(block);
+        policy.dedup = None;
+        policy.fill = match policy.object_type {
+            ObjectType::DNODE => count_dnodes(&raw.stored),
+            _ => 1,
+        };
+        let txg = self.ctx.txg;
+        let stored = raw.stored.clone();
+        let new = self.ctx.pipeline.write(txg, stored, &policy).await?;
+        self.kill(Some(old));
+        self.bear(&new);
+        if let Some(txgs) = &self.ctx.txgs {
+            txgs.sync_progress(txg, raw.stored.len() as u64);
+        }
+        Ok(new)
+    }
+
     /// Writes an object set's head.
     pub(crate) async fn write_root(
         set: &ObjectSet,
@@ -509,6 +563,15 @@ impl<'a> TreeSync<'a> {
         let mut policy = self.policy(role, level, number);
         policy.hole_birth = self.set.options().hole_birth && *old != BlockPointer::HOLE;
         policy.fill = fill;
+        if role == Role::Root && self.set.options().raw {
+            // Its MACs are in it.
+            policy.raw = Some(RawBlock {
+                logical_bytes: data.len() as u64,
+                compression: Compression::Off,
+                crypt: None,
+                mac: None,
+            });
+        }
         let txg = self.ctx.txg;
         let in_place = self.ctx.pass >= PASS_REWRITE
             && self.set.kind() == ObjsetKind::Meta
@@ -664,6 +727,7 @@ impl<'a> TreeSync<'a> {
             copies,
             allow_embedded: options.embedded_data && role != Role::Root && !options.encrypted,
             encrypted: options.encrypted,
+            raw: None,
             dedup: dedup.map(|dedup| DedupPolicy {
                 verify: dedup.verify,
             }),

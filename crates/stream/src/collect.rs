@@ -34,6 +34,11 @@ pub(crate) enum Event {
         dnode: Box<DnodePhys>,
         endian: Endian,
     },
+    /// What the block of dnodes is stored with that the objects behind this are in; of raw streams.
+    ObjectRange {
+        first: u64,
+        pointer: BlockPointer,
+    },
     FreeObjects {
         first: u64,
         count: u64,
@@ -80,6 +85,10 @@ struct State {
     meta: Option<Shape>,
     /// Numbers below this were told.
     told_below: u64,
+    /// First object and pointer of a block of dnodes of which nothing was told yet.
+    range: Option<(u64, BlockPointer)>,
+    /// First object of the block of dnodes that was told last.
+    range_told: Option<u64>,
     error: Option<StreamError>,
 }
 
@@ -87,6 +96,8 @@ struct State {
 pub(crate) struct Collector {
     pipeline: Arc<Pipeline>,
     after: Txg,
+    /// Dnodes are told with their bonuses as they are stored, and blocks of them as well.
+    is_raw: bool,
     state: Mutex<State>,
 }
 
@@ -96,10 +107,16 @@ fn is_special(object: ObjectId) -> bool {
 
 impl Collector {
     /// Of what was born after `after`, from this object on.
-    pub(crate) fn new(pipeline: Arc<Pipeline>, after: Txg, from: Option<u64>) -> Arc<Self> {
+    pub(crate) fn new(
+        pipeline: Arc<Pipeline>,
+        after: Txg,
+        from: Option<u64>,
+        is_raw: bool,
+    ) -> Arc<Self> {
         Arc::new(Self {
             pipeline,
             after,
+            is_raw,
             state: Mutex::new(State {
                 told_below: from.unwrap_or(1),
                 ..State::default()
@@ -128,6 +145,10 @@ impl State {
             let object = *entry.key();
             if object >= below {
                 return;
+            }
+            if let Some((first, pointer)) = self.range.take() {
+                self.range_told = Some(first);
+                self.events.push(Event::ObjectRange { first, pointer });
             }
             match entry.remove() {
                 None => self.free_objects(object, 1),
@@ -246,6 +267,9 @@ impl Visitor for Collector {
                     let first = bookmark.block_id.saturating_mul(DNODES_PER_BLOCK);
                     state.tell_below(first, self.after);
                     state.shapes.clear();
+                    // The block that the last part ended in is met again.
+                    let is_told = state.range_told == Some(first);
+                    state.range = (self.is_raw && !is_told).then_some((first, *met.pointer));
                 }
                 true
             }
@@ -283,7 +307,10 @@ impl Visitor for Collector {
         bookmark: Bookmark,
     ) -> BoxFuture<'static, Result<Bytes, ZioError>> {
         Box::pin(async move {
-            let context = ReadContext::new(bookmark);
+            let context = ReadContext {
+                without_key: self.is_raw,
+                ..ReadContext::new(bookmark)
+            };
             self.pipeline.read(&pointer, &context).await
         })
     }

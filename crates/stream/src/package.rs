@@ -39,6 +39,8 @@ pub struct Package {
     pub to: Option<String>,
     /// Datasets below are not sent.
     pub is_not_recursive: bool,
+    /// Encrypted datasets are sent raw.
+    pub is_raw: bool,
     /// The datasets.
     pub datasets: Vec<PackageDataset>,
 }
@@ -89,6 +91,7 @@ impl Package {
             from: list.string("fromsnap").map(str::to_owned),
             to: list.string("tosnap").map(str::to_owned),
             is_not_recursive: list.contains("not_recursive"),
+            is_raw: list.contains("raw"),
             datasets,
         }
     }
@@ -148,6 +151,9 @@ impl Package {
         }
         if self.is_not_recursive {
             list.push("not_recursive", NvValue::Boolean);
+        }
+        if self.is_raw {
+            list.push("raw", NvValue::Boolean);
         }
         list.set("fss", all);
         list
@@ -216,6 +222,7 @@ mod tests {
             from: Some("a".into()),
             to: Some("b".into()),
             is_not_recursive: true,
+            is_raw: true,
             datasets: vec![PackageDataset {
                 guid: 0xabc,
                 name: "tank/fs".into(),

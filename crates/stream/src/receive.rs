@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dataset::Receiving;
-use format::NvList;
 use format::stream::{Record, StreamFeatures};
+use format::{Endian, NvList};
 use tokio::io::AsyncRead;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::writer::Writer;
+use crate::writer::{OTHER_ORDER, Writer};
 use crate::{Piece, StreamError, StreamReader};
 
 /// What is read ahead of being written, in bytes. More than the longest payload.
@@ -100,6 +100,14 @@ pub async fn receive<R: AsyncRead + Unpin + Send>(
         if begin.features.contains(StreamFeatures::RESUMING) && !is_there {
             return Err(StreamError::WrongPlace);
         }
+    }
+    let is_raw = receiving
+        .target()
+        .begin
+        .features
+        .contains(StreamFeatures::RAW);
+    if is_raw && reader.endian() == Endian::Big {
+        return Err(OTHER_ORDER);
     }
     let mut writer = Writer::new(receiving, reader.endian());
     let room = Arc::new(Semaphore::new(AHEAD_BYTES));

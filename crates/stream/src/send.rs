@@ -12,12 +12,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dataset::{Dataset, DatasetError, SendFrom, SendSource, features};
 use format::stream::{
-    Begin, FLAG_CHECKSUM_DEDUP, HeaderKind, Object as ObjectRecord, RECORD_BYTES, Record, Spill,
-    StreamFeatures, Write, WriteEmbedded,
+    Begin, FLAG_CHECKSUM_DEDUP, FLAG_RAW_BYTESWAP, HeaderKind, Object as ObjectRecord, ObjectRange,
+    RECORD_BYTES, Record, Spill, StreamCrypt, StreamFeatures, Write, WriteEmbedded,
 };
 use format::{
-    BlockPointer, Bookmark, Checksum, Compression, DnodePhys, Endian, Guid, NvEncoding, NvList,
-    OLD_MAX_BLOCK_BYTES, ObjectId, ObjsetId, ObjsetKind, Pointer, Txg,
+    BlockPointer, Bookmark, Checksum, Compression, DNODES_PER_BLOCK, DnodePhys, Endian, Guid,
+    NvEncoding, NvList, OLD_MAX_BLOCK_BYTES, ObjectId, ObjsetId, ObjsetKind, Pointer, Txg,
 };
 use futures::StreamExt;
 use object::{Traverse, Traversed, bonus_to_native, to_native, traverse};
@@ -45,6 +45,10 @@ pub struct SendOptions {
     pub embedded: bool,
     /// Blocks stay compressed as they are stored (`-c`).
     pub compressed: bool,
+    /// Blocks of encrypted datasets stay encrypted (`-w`), where the source has what that takes
+    /// ([`SendSource::key_data`]); the other options then are as if they were set. Others are sent
+    /// as those options say.
+    pub raw: bool,
     /// Goes on at this object and offset.
     pub resume_at: Option<(u64, u64)>,
 }
@@ -74,8 +78,12 @@ struct Sender {
 async fn features_of(
     dataset: &Dataset,
     options: &SendOptions,
+    is_raw: bool,
 ) -> Result<StreamFeatures, StreamError> {
     let mut out = StreamFeatures::default();
+    if is_raw {
+        out = out.with(StreamFeatures::RAW);
+    }
     let uses = |guid| dataset.uses_feature(guid);
     if dataset.objset_kind() == ObjsetKind::Filesystem {
         let version = dataset.property("version").await?;
@@ -83,7 +91,7 @@ async fn features_of(
             out = out.with(StreamFeatures::SA_SPILL);
         }
     }
-    if options.large_blocks && uses(features::guid::LARGE_BLOCKS) {
+    if (options.large_blocks || is_raw) && uses(features::guid::LARGE_BLOCKS) {
         out = out.with(StreamFeatures::LARGE_BLOCKS);
     }
     let is_active = |guid| dataset.dsl().features().is_active(guid);
@@ -91,14 +99,14 @@ async fn features_of(
     if options.embedded && !is_encrypted && is_active(features::guid::EMBEDDED_DATA) {
         out = out.with(StreamFeatures::EMBED_DATA);
     }
-    if options.compressed {
+    if options.compressed || is_raw {
         out = out.with(StreamFeatures::COMPRESSED);
     }
     let as_stored = StreamFeatures::EMBED_DATA.0 | StreamFeatures::COMPRESSED.0;
     if out.0 & as_stored != 0 && is_active(features::guid::LZ4_COMPRESS) {
         out = out.with(StreamFeatures::LZ4);
     }
-    if options.compressed && uses(features::guid::ZSTD_COMPRESS) {
+    if (options.compressed || is_raw) && uses(features::guid::ZSTD_COMPRESS) {
         out = out.with(StreamFeatures::ZSTD);
     }
     if options.resume_at.is_some() {
@@ -134,7 +142,8 @@ pub async fn send<W: AsyncWrite + Unpin + Send>(
     progress: &Progress,
 ) -> Result<(), StreamError> {
     let dataset = source.snapshot.clone();
-    let features = features_of(&dataset, options).await?;
+    let key_data = source.key_data.as_ref().filter(|_| options.raw);
+    let features = features_of(&dataset, options, key_data.is_some()).await?;
     let from = source.from;
     let sender = Sender {
         pipeline: dataset.objset().pipeline().clone(),
@@ -145,7 +154,7 @@ pub async fn send<W: AsyncWrite + Unpin + Send>(
         dataset,
     };
     let mut out = Out::new(output, sender.to_guid, progress);
-    sender.begin(&mut out, from, options).await?;
+    sender.begin(&mut out, from, options, key_data).await?;
     sender.contents(&mut out, options).await?;
     out.end().await
 }
@@ -156,6 +165,7 @@ impl Sender {
         out: &mut Out<'_, W>,
         from: Option<SendFrom>,
         options: &SendOptions,
+        key_data: Option<&NvList>,
     ) -> Result<(), StreamError> {
         let mut flags = Begin::FLAG_FREE_RECORDS | Begin::FLAG_SPILL_BLOCK;
         if from.is_some_and(|from| from.is_origin) {
@@ -168,6 +178,9 @@ impl Sender {
         if let Some((object, offset)) = options.resume_at {
             list.set("resume_object", object);
             list.set("resume_offset", offset);
+        }
+        if let Some(key_data) = key_data {
+            list.set("crypt_keydata", key_data.clone());
         }
         let payload = packed(&list)?;
         let begin = Begin {
@@ -195,6 +208,7 @@ impl Sender {
             self.pipeline.clone(),
             self.from_txg,
             options.resume_at.map(|at| at.0),
+            self.is_raw(),
         );
         let mut what = Traverse {
             root: self.dataset.objset().root(),
@@ -255,6 +269,10 @@ impl Sender {
         Ok(())
     }
 
+    fn is_raw(&self) -> bool {
+        self.features.contains(StreamFeatures::RAW)
+    }
+
     /// Whether an embedded block is sent as one (`send_do_embed`).
     fn sends_embedded(&self, pointer: &BlockPointer) -> bool {
         let kind = pointer.compression();
@@ -302,9 +320,11 @@ impl Sender {
         let objset = ObjsetId::new(self.dataset.object().get());
         let context = ReadContext {
             cache: CacheUse::NoFill,
+            without_key: self.is_raw(),
             ..ReadContext::new(Bookmark::new(objset, ObjectId::new(object), 0, block))
         };
-        let is_stored = block != Bookmark::SPILL_BLOCK_ID && self.sends_stored(&pointer);
+        let is_stored =
+            self.is_raw() || block != Bookmark::SPILL_BLOCK_ID && self.sends_stored(&pointer);
         let payload = match is_stored {
             true => self.pipeline.reader().read_raw(&pointer, &context).await?,
             false => {
@@ -331,6 +351,9 @@ impl Sender {
                 dnode,
                 endian,
             }) => self.object(out, object, &dnode, endian).await,
+            Loaded::Event(Event::ObjectRange { first, pointer }) => {
+                out.record(&self.object_range(first, &pointer), &[]).await
+            }
             Loaded::Event(Event::FreeObjects { first, count }) => {
                 out.free_objects(first, count).await
             }
@@ -374,17 +397,26 @@ impl Sender {
                 self.data(out, write, &pointer, payload, is_stored).await
             }
             Loaded::Data {
-                event: Event::Spill { object, is_old, .. },
+                event:
+                    Event::Spill {
+                        object,
+                        is_old,
+                        pointer,
+                        ..
+                    },
                 payload,
                 ..
             } => {
-                let spill = Spill {
+                let mut spill = Spill {
                     object,
                     length_bytes: payload.len() as u64,
                     to_guid: self.to_guid,
                     flags: if is_old { Spill::FLAG_UNMODIFIED } else { 0 },
                     ..Spill::default()
                 };
+                if self.is_raw() {
+                    raw_spill(&mut spill, &pointer);
+                }
                 out.record(&Record::Spill(Box::new(spill)), &[payload])
                     .await
             }
@@ -406,9 +438,11 @@ impl Sender {
         }
         let mut bonus = dnode.bonus.clone();
         let bonus_bytes = bonus.len() as u32;
-        bonus_to_native(dnode.bonus_type, &mut bonus, endian);
-        bonus.resize(bonus.len().next_multiple_of(8), 0);
-        let record = ObjectRecord {
+        if !self.is_raw() {
+            bonus_to_native(dnode.bonus_type, &mut bonus, endian);
+            bonus.resize(bonus.len().next_multiple_of(8), 0);
+        }
+        let mut record = ObjectRecord {
             object,
             object_type: dnode.object_type.code().into(),
             bonus_type: dnode.bonus_type.code().into(),
@@ -424,6 +458,9 @@ impl Sender {
             to_guid: self.to_guid,
             ..ObjectRecord::default()
         };
+        if self.is_raw() {
+            bonus = raw_object(&mut record, dnode, endian);
+        }
         out.record(&Record::Object(record), &[bonus.into()]).await?;
         let end = dnode
             .max_block_id
@@ -459,6 +496,17 @@ impl Sender {
             .await
     }
 
+    /// OBJECT_RANGE (`dump_object_range`).
+    fn object_range(&self, first: u64, pointer: &BlockPointer) -> Record {
+        Record::ObjectRange(ObjectRange {
+            first,
+            slots: DNODES_PER_BLOCK,
+            to_guid: self.to_guid,
+            crypt: crypt_of(pointer),
+            flags: byte_order(pointer.endian()),
+        })
+    }
+
     /// WRITE (`dmu_dump_write`); of big blocks several, where the stream must not have them.
     async fn data<W: AsyncWrite + Unpin + Send>(
         &self,
@@ -488,7 +536,12 @@ impl Sender {
             write.compression = pointer.compression().code();
             write.compressed_bytes = payload.len() as u64;
         }
-        if pointer.is_embedded() || pointer.uses_crypt() {
+        let is_raw = self.is_raw();
+        if is_raw {
+            write.crypt = crypt_of(pointer);
+            write.flags |= byte_order(pointer.endian());
+        }
+        if pointer.is_embedded() || pointer.uses_crypt() && !is_raw {
             write.checksum = Checksum::Off.code();
         } else {
             let kind = pointer.checksum_kind();
@@ -501,11 +554,59 @@ impl Sender {
             write.key[..4].copy_from_slice(&pointer.checksum());
             write.key[4] = sectors(pointer.lsize_bytes())
                 | sectors(pointer.psize_bytes()) << 16
-                | compression << 32;
+                | compression << 32
+                | u64::from(is_raw) << 39;
         }
         out.record(&Record::Write(Box::new(write)), &[payload])
             .await
     }
+}
+
+/// Salt, IV and MAC of a block.
+fn crypt_of(pointer: &BlockPointer) -> StreamCrypt {
+    let params = pointer.crypt();
+    let (salt, iv) =
+        params.map_or_else(Default::default, |params| params.to_bytes(pointer.endian()));
+    StreamCrypt {
+        salt,
+        iv,
+        mac: pointer.mac(),
+    }
+}
+
+/// The flag of raw records whose block is not in the byte order of the stream.
+fn byte_order(endian: Endian) -> u8 {
+    match endian {
+        Endian::Little => 0,
+        Endian::Big => FLAG_RAW_BYTESWAP,
+    }
+}
+
+/// What a raw stream says of an object besides, and its payload: all of the room for the bonus, as
+/// it is stored.
+fn raw_object(record: &mut ObjectRecord, dnode: &DnodePhys, endian: Endian) -> Vec<u8> {
+    record.flags |= byte_order(endian);
+    record.last_block = dnode.max_block_id;
+    record.indirect_shift = dnode.indirect_block_shift;
+    record.levels = dnode.levels;
+    record.pointers = dnode.pointers.len() as u8;
+    if dnode.bonus.is_empty() {
+        return Vec::new();
+    }
+    let room = dnode.bonus_room_bytes();
+    record.raw_bonus_bytes = room as u32;
+    let mut bonus = [&dnode.bonus[..], &dnode.bonus_tail].concat();
+    bonus.resize(room, 0);
+    bonus
+}
+
+/// What a raw stream says of a spill block besides.
+fn raw_spill(spill: &mut Spill, pointer: &BlockPointer) {
+    spill.compressed_bytes = spill.length_bytes;
+    spill.length_bytes = pointer.lsize_bytes();
+    spill.compression = pointer.compression().code();
+    spill.crypt = crypt_of(pointer);
+    spill.flags |= byte_order(pointer.endian());
 }
 
 struct Batch {

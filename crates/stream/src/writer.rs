@@ -5,6 +5,8 @@
 //! file got its number) is made anew in place where that can be; else it is freed, and claimed
 //! again once that is on disk.
 
+mod raw;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,6 +23,8 @@ use format::{
 use object::{NewObject, Object, ObjectSet, bonus_to_native, to_native};
 
 use crate::{Piece, StreamError};
+
+pub(crate) use raw::OTHER_ORDER;
 
 /// Slots of the biggest dnode.
 const SLOTS_MAX: u8 = 32;
@@ -44,6 +48,10 @@ pub(crate) struct Writer<'a> {
     object_max: u64,
     /// The object that the last record was about.
     held: Option<Object>,
+    /// Blocks are stored as they come.
+    is_raw: bool,
+    /// First object of the block of dnodes that a raw stream is at.
+    range: Option<u64>,
 }
 
 /// What an object that exists is to become.
@@ -72,6 +80,8 @@ impl<'a> Writer<'a> {
             last: (0, 0),
             object_max: 0,
             held: None,
+            is_raw: begin.features.contains(StreamFeatures::RAW),
+            range: None,
         }
     }
 
@@ -84,6 +94,15 @@ impl<'a> Writer<'a> {
             self.object_max = self.object_max.max(object.get());
         }
         match piece.record {
+            Record::Object(record) if self.is_raw => {
+                self.raw_object(&record, &payload, end).await?;
+            }
+            Record::Write(record) if self.is_raw => self.raw_data(&record, payload, end).await?,
+            Record::Spill(record) if self.is_raw => self.raw_spill(&record, payload).await?,
+            Record::ObjectRange(range) if self.is_raw => self.object_range(&range)?,
+            Record::WriteEmbedded(_) if self.is_raw => {
+                return Err(StreamError::bad("an embedded block in a raw stream"));
+            }
             Record::Object(record) => self.object(&record, &payload, end).await?,
             Record::FreeObjects { first, count, .. } => self.free_objects(first, count).await?,
             Record::Write(record) => self.data(&record, payload, end).await?,
@@ -284,14 +303,7 @@ impl<'a> Writer<'a> {
                 change => kept = Some((object, change)),
             }
         }
-        // A bigger dnode may take slots that others had.
-        for slot in 1..u64::from(new.slots.max(1)) {
-            let other = ObjectId::new(record.object + slot);
-            if self.set.hold(other).await.is_ok() {
-                self.free_object(other).await?;
-                waits = true;
-            }
-        }
+        waits |= self.free_slots_behind(record.object, new.slots).await?;
         if waits {
             self.dataset.dsl().sync().await?;
         }
@@ -335,6 +347,19 @@ impl<'a> Writer<'a> {
         self.note(&tx, record.object, 0, end);
         self.held = Some(object);
         Ok(())
+    }
+
+    /// Frees objects whose slots an object's dnode takes. Whether there was any.
+    async fn free_slots_behind(&self, object: u64, slots: u8) -> Result<bool, StreamError> {
+        let mut did = false;
+        for slot in 1..u64::from(slots.max(1)) {
+            let other = ObjectId::new(object + slot);
+            if self.set.hold(other).await.is_ok() {
+                self.free_object(other).await?;
+                did = true;
+            }
+        }
+        Ok(did)
     }
 
     /// Claims an object number; one that was freed lately once that is on disk.
@@ -383,6 +408,9 @@ impl<'a> Writer<'a> {
 
     async fn free(&mut self, range: &Range) -> Result<(), StreamError> {
         let object = self.hold(range.object).await?;
+        if self.is_raw {
+            raw::check_free(&object, range)?;
+        }
         self.free_data(&object, range.offset_bytes, range.length_bytes)
             .await
     }

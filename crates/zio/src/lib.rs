@@ -29,5 +29,7 @@ pub use alloc::{Allocator, MetaslabChange, MetaslabSource};
 pub use cache::Cache;
 pub use clones::{CloneChanges, CloneKey, Clones};
 pub use error::ZioError;
-pub use pipeline::{CacheUse, Pipeline, PipelineOptions, ReadContext, WideGangs, WritePolicy};
+pub use pipeline::{
+    CacheUse, Pipeline, PipelineOptions, RawBlock, ReadContext, WideGangs, WritePolicy,
+};
 pub use txg::{Added, Settle, Tx, TxgLimits, TxgManager};

@@ -10,6 +10,7 @@
 //! with what was received.
 
 mod differences;
+mod roots;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,6 +40,15 @@ use crate::zfs::mode;
 /// Properties that wait for the contents, which they might keep out (`extract_delay_props`,
 /// module/zfs/zfs_ioctl.c).
 const LAST: [&str; 1] = ["refquota"];
+/// Properties of keys. How a key is to be had comes with a raw stream, and where from is set at the
+/// end ([`roots`]); a stream that is not raw brings none.
+const OF_KEYS: [&str; 5] = [
+    "encryption",
+    "keyformat",
+    "keylocation",
+    "pbkdf2iters",
+    "pbkdf2salt",
+];
 
 /// Destroys what receives left that a crash interrupted.
 pub(crate) async fn destroy_interrupted(open: Arc<OpenPool>) {
@@ -185,7 +195,7 @@ impl Run<'_> {
                 Start::Nothing if self.package.is_some() => {
                     return Err(self.refused(None, false, ReceiveObstacle::CutShort));
                 }
-                Start::Nothing | Start::End => return Ok(()),
+                Start::Nothing | Start::End => return roots::restore(self).await,
                 Start::Begin(begin, list) if begin.header == HeaderKind::Compound => {
                     if self.package.is_some() {
                         return Err(self.refused(None, false, ReceiveObstacle::NoStream));
@@ -408,6 +418,7 @@ impl Run<'_> {
             force: self.call.force,
             resumable: self.call.resumable,
             properties: self.encryption(),
+            key_data: list.list("crypt_keydata").cloned(),
         };
         let receiving = {
             let _admin = open.admin.lock().await;
@@ -517,7 +528,18 @@ impl Run<'_> {
         }
         self.set_last(begin, place).await;
         let kind = begin.kind();
-        let outcome = if kind == Some(format::ObjsetKind::Volume) {
+        let key = open
+            .pool
+            .dsl()
+            .keys()
+            .info(&place.head)
+            .await
+            .ok()
+            .flatten();
+        let outcome = if key.is_some_and(|key| !key.is_loaded) {
+            // Of use as soon as it is, as any other.
+            Ok(())
+        } else if kind == Some(format::ObjsetKind::Volume) {
             match is_new {
                 true => service.open_volume(&open, &place.head).await,
                 false => service.show_volume_snapshots(&open, &place.head).await,
@@ -539,7 +561,9 @@ impl Run<'_> {
         let open = Arc::clone(&self.open);
         let dsl = open.pool.dsl();
         let is_left_out = |name: &str| {
-            are_first && LAST.contains(&name) || self.call.exclude.iter().any(|other| other == name)
+            are_first && LAST.contains(&name)
+                || OF_KEYS.contains(&name)
+                || self.call.exclude.iter().any(|other| other == name)
         };
         let mut outcomes = Vec::new();
         if let Some((sent, _)) = self.sent(begin) {
@@ -576,7 +600,9 @@ impl Run<'_> {
         let open = Arc::clone(&self.open);
         let dsl = open.pool.dsl();
         let mut outcomes = Vec::new();
-        let is_left_out = |name: &str| self.call.exclude.iter().any(|other| other == name);
+        let is_left_out = |name: &str| {
+            OF_KEYS.contains(&name) || self.call.exclude.iter().any(|other| other == name)
+        };
         let doing = format!("cannot set the received properties of '{}'", place.head);
         if let Some((sent, snapshot)) = self.sent(begin) {
             if sent

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use dataset::{DatasetError, ListOptions, ReceiveTarget, ResumeToken};
 use device::World;
 use filesystem::ZplInit;
-use format::stream::Record;
+use format::stream::{HeaderKind, Record};
 use pool::Pool;
 use serde_json::Value;
 use stream::{Progress, SendOptions, Start, StreamError, StreamReader};
@@ -17,12 +17,12 @@ use stream::{Progress, SendOptions, Start, StreamError, StreamReader};
 use crate::common::*;
 use crate::golden::{Compared, check_tree, hash_volume};
 
-struct Stream {
-    manifest: Value,
-    bytes: Vec<u8>,
+pub struct Stream {
+    pub manifest: Value,
+    pub bytes: Vec<u8>,
 }
 
-fn load(name: &str) -> Option<Stream> {
+pub fn load(name: &str) -> Option<Stream> {
     let streams = golden()?.join("streams");
     let manifest = std::fs::read(streams.join(format!("{name}.json"))).expect("a manifest");
     let packed = streams.join(format!("{name}.zstream.zst"));
@@ -37,17 +37,28 @@ fn load(name: &str) -> Option<Stream> {
 
 /// How a stream is received.
 #[derive(Clone, Default)]
-struct How {
-    force: bool,
-    resumable: bool,
-    origin: Option<String>,
+pub struct How {
+    pub force: bool,
+    pub resumable: bool,
+    pub origin: Option<String>,
 }
 
-/// Receives one stream that is no package.
-async fn receive(pool: &Pool, bytes: &[u8], target: &str, how: &How) -> Result<(), StreamError> {
+/// Receives one stream that is no package, or in a package without any others.
+pub async fn receive(
+    pool: &Pool,
+    bytes: &[u8],
+    target: &str,
+    how: &How,
+) -> Result<(), StreamError> {
     let mut reader = StreamReader::new(bytes);
-    let Start::Begin(begin, list) = reader.start().await? else {
-        return Err(StreamError::CutShort);
+    let (begin, list) = loop {
+        let Start::Begin(begin, list) = reader.start().await? else {
+            return Err(StreamError::CutShort);
+        };
+        if begin.header == HeaderKind::Snapshot {
+            break (begin, list);
+        }
+        reader.skip().await?;
     };
     let (_, snapshot) = begin.to_name.split_once('@').expect("a snapshot");
     let target = ReceiveTarget {
@@ -58,6 +69,7 @@ async fn receive(pool: &Pool, bytes: &[u8], target: &str, how: &How) -> Result<(
         force: how.force,
         resumable: how.resumable,
         properties: Vec::new(),
+        key_data: list.list("crypt_keydata").cloned(),
     };
     let dsl = pool.dsl();
     let receiving = dsl.receives().begin(target).await?;
@@ -76,7 +88,7 @@ async fn receive(pool: &Pool, bytes: &[u8], target: &str, how: &How) -> Result<(
 }
 
 /// Compares what was received with the manifest.
-async fn check(world: &World, pool: &Pool, manifest: &Value, target: &str, is_last: bool) {
+pub async fn check(world: &World, pool: &Pool, manifest: &Value, target: &str, is_last: bool) {
     let name_of = |name: &str| name.replacen("TARGET", target, 1);
     for (name, tree) in manifest["trees"].as_object().expect("trees") {
         // A live filesystem that somebody opened is not what its snapshot is.
@@ -181,7 +193,7 @@ async fn send(pool: &Pool, name: &str, from: Option<&str>, options: &SendOptions
 }
 
 /// Records of a stream, without what another pool has otherwise.
-async fn records(bytes: &[u8]) -> Vec<Record> {
+pub async fn records(bytes: &[u8]) -> Vec<Record> {
     let mut reader = StreamReader::new(bytes);
     let Start::Begin(..) = reader.start().await.expect("a beginning") else {
         panic!("no beginning");
@@ -258,12 +270,14 @@ const PLAIN: SendOptions = SendOptions {
     large_blocks: false,
     embedded: false,
     compressed: false,
+    raw: false,
     resume_at: None,
 };
 const AS_STORED: SendOptions = SendOptions {
     large_blocks: true,
     embedded: true,
     compressed: true,
+    raw: false,
     resume_at: None,
 };
 
@@ -382,7 +396,7 @@ async fn a_crash_leaves_nothing_that_is_in_the_way() {
         .await
         .expect("received");
     let mut reader = StreamReader::new(&difference.bytes[..]);
-    let Start::Begin(begin, _) = reader.start().await.expect("a beginning") else {
+    let Start::Begin(begin, list) = reader.start().await.expect("a beginning") else {
         panic!("no beginning");
     };
     let target = ReceiveTarget {
@@ -393,6 +407,7 @@ async fn a_crash_leaves_nothing_that_is_in_the_way() {
         force: false,
         resumable: false,
         properties: Vec::new(),
+        key_data: list.list("crypt_keydata").cloned(),
     };
     let receiving = pool
         .dsl()

@@ -238,6 +238,24 @@ fn dnode_bytes_are_as_openzfs_has_them() {
     assert_eq!(max_bonus_bytes(32), 16384 - 192);
 }
 
+/// Where bonuses are encrypted, what is behind one is as well.
+#[test]
+fn what_is_behind_a_bonus_is_kept() {
+    let mut raw = dnode();
+    raw.spill = Some(BlockPointer::regular(&block()).unwrap());
+    raw.bonus_tail = vec![9; raw.bonus_room_bytes() - raw.bonus.len()];
+    let bytes = raw.encode().unwrap();
+    assert_eq!(bytes[10..12], [168, 0]);
+    assert_eq!(bytes[360..384], [9; 24]);
+    let back = DnodePhys::decode(&bytes, Endian::Little).unwrap();
+    assert_eq!(
+        (&back.bonus, &back.bonus_tail),
+        (&raw.bonus, &raw.bonus_tail)
+    );
+    raw.bonus_tail.push(9);
+    assert!(raw.encode().is_err());
+}
+
 #[test]
 fn spill_pointer_is_at_the_end_of_the_last_slot() {
     let mut large = dnode();

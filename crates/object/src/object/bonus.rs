@@ -65,6 +65,7 @@ impl Object {
             });
         }
         meta.bonus = bonus;
+        meta.bonus_tail = Bytes::new();
         Ok(())
     }
 
@@ -192,7 +193,8 @@ fn unwritten_spill(state: &DnodeState) -> Option<Option<Bytes>> {
     for slot in state.layers(NEWEST) {
         match &slot.spill {
             SpillChange::Write(data) => return Some(Some(data.clone())),
-            SpillChange::Remove => return Some(None),
+            // Nobody reads what is raw.
+            SpillChange::WriteRaw(_) | SpillChange::Remove => return Some(None),
             SpillChange::Keep => {}
         }
         if slot.meta.as_ref().is_some_and(|meta| !meta.exists) {

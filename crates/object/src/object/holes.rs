@@ -52,7 +52,7 @@ impl Object {
             let next = {
                 let state = self.dnode.lock();
                 match state.find(block, NEWEST) {
-                    Found::Data(_) | Found::Cloned(_) => None,
+                    Found::Data(_) | Found::Cloned(_) | Found::Raw(_) => None,
                     Found::Disk if on_disk == Some(block) => None,
                     _ => {
                         // A freed range hides what is below it, but may have been written again
@@ -96,7 +96,7 @@ impl Object {
             };
             let hole = block > last
                 || match found {
-                    Found::Data(_) | Found::Cloned(_) => false,
+                    Found::Data(_) | Found::Cloned(_) | Found::Raw(_) => false,
                     Found::Zeros => true,
                     Found::Disk => self.set.resolve(self.id(), &tree, block).await?.is_hole(),
                 };

@@ -848,6 +848,7 @@ impl Run {
             large_blocks: token.large_blocks,
             embedded: token.embedded,
             compressed: token.compressed,
+            raw: false,
             resume_at: Some((token.object, token.offset_bytes)),
         };
         let bytes = self
@@ -902,6 +903,7 @@ impl Run {
             force: sent.force,
             resumable,
             properties: Vec::new(),
+            key_data: None,
         };
         if resumable {
             let rest = Rest {

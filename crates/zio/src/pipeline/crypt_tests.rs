@@ -48,6 +48,62 @@ async fn pool() -> TestPool {
     TestPool::create(sim, vec![config], 9).await
 }
 
+/// What another pool stored is stored here as it is, without a key, and is the same with it.
+#[test]
+fn blocks_are_stored_as_they_come() {
+    simulate(async {
+        let (pool, other) = (pool().await, pool().await);
+        let key = key(&pool, Suite::ALL[0]);
+        pool.pipeline.keys().map(OBJSET.into(), key.clone());
+        let pipeline = &other.pipeline;
+        let mut data = vec![0; 8192];
+        data[..3000].copy_from_slice(&noise(3000, 5));
+        for object_type in [ObjectType::PLAIN_FILE_CONTENTS, ObjectType::MASTER_NODE] {
+            let data = Bytes::from(data.clone());
+            let policy = policy(object_type, 0);
+            let there = pool
+                .pipeline
+                .write(TXG, data.clone(), &policy)
+                .await
+                .unwrap();
+            let stored = pool
+                .pipeline
+                .reader()
+                .read_raw(&there, &direct())
+                .await
+                .unwrap();
+            assert!(stored.len() < data.len());
+            let raw = RawBlock {
+                logical_bytes: 8192,
+                compression: there.compression(),
+                crypt: there.crypt(),
+                mac: Some(there.mac()),
+            };
+            let policy = WritePolicy {
+                raw: Some(raw),
+                cache: true,
+                ..policy
+            };
+            let here = pipeline.write(TXG, stored.clone(), &policy).await.unwrap();
+            assert_eq!((here.crypt(), here.mac()), (there.crypt(), there.mac()));
+            assert_eq!(here.psize_bytes(), there.psize_bytes());
+            assert_eq!(here.lsize_bytes(), 8192);
+            let again = pipeline.reader().read_raw(&here, &direct()).await.unwrap();
+            assert_eq!(again, stored);
+            let locked = pipeline.read(&here, &ReadContext::new(bookmark())).await;
+            assert!(matches!(locked, Err(ZioError::KeyNotLoaded { .. })));
+            pipeline.keys().map(OBJSET.into(), key.clone());
+            let read = pipeline.read(&here, &ReadContext::new(bookmark())).await;
+            assert_eq!(read.unwrap(), data);
+            pipeline.keys().unmap(|_, _| true);
+        }
+        // Sums of MACs need no key.
+        let pointers = Bytes::from(noise(4096, 6));
+        let policy = policy(ObjectType::PLAIN_FILE_CONTENTS, 1);
+        assert!(pipeline.write(TXG, pointers, &policy).await.is_ok());
+    });
+}
+
 #[test]
 fn blocks_are_encrypted_or_authenticated_as_their_type_says() {
     simulate(async {

@@ -165,15 +165,19 @@ impl Keys {
             .map(Unlock::With)
     }
 
-    /// The key to write a block with, if its dataset is encrypted, and salt and IV for it.
+    /// What a block is written with, if its dataset is encrypted: the key, and salt and IV for it.
+    /// Indirect blocks need no key.
     pub(super) fn lock_for(&self, policy: &WritePolicy) -> Result<Option<Lock>, ZioError> {
         if !policy.encrypted {
             return Ok(None);
         }
+        if policy.level > 0 {
+            return Ok(Some(Lock::SumOfMacs));
+        }
         let objset = policy.bookmark.objset;
         let key = self.require(objset, || "a block that is being written".to_owned())?;
         let (salt, iv) = key.fresh(&*self.random);
-        Ok(Some(Lock { key, salt, iv }))
+        Ok(Some(Lock::With { key, salt, iv }))
     }
 }
 
@@ -227,10 +231,15 @@ pub(super) fn check_opened(
 
 /// What a block is written with.
 #[derive(Clone)]
-pub(super) struct Lock {
-    key: Arc<BlockKey>,
-    salt: [u8; SALT_BYTES],
-    iv: [u8; IV_BYTES],
+pub(super) enum Lock {
+    /// With the sum of the MACs in it.
+    SumOfMacs,
+    /// With a key.
+    With {
+        key: Arc<BlockKey>,
+        salt: [u8; SALT_BYTES],
+        iv: [u8; IV_BYTES],
+    },
 }
 
 /// What a protected block's pointer says.
@@ -246,9 +255,12 @@ pub(super) struct Locked {
 impl Lock {
     /// With salt and IV of a block that is deduplicated: they follow from the data.
     pub(super) fn for_dedup(&self, stored: &[u8]) -> Self {
-        let (salt, iv) = self.key.data.dedup_salt_and_iv(stored);
-        Lock {
-            key: self.key.clone(),
+        let Lock::With { key, .. } = self else {
+            return Lock::SumOfMacs;
+        };
+        let (salt, iv) = key.data.dedup_salt_and_iv(stored);
+        Lock::With {
+            key: key.clone(),
             salt,
             iv,
         }
@@ -258,18 +270,17 @@ impl Lock {
     pub(super) fn apply(
         &self,
         object_type: ObjectType,
-        level: u8,
         data: &[u8],
         stored: Bytes,
     ) -> Result<Locked, CryptError> {
-        let key = &self.key.data;
-        if level > 0 {
+        let Lock::With { key, salt, iv } = self else {
             return Ok(Locked {
                 mac: Some(mac_of_macs(data, Endian::Little)),
                 params: None,
                 stored,
             });
-        }
+        };
+        let key = &key.data;
         if object_type == ObjectType::OBJSET {
             let macs = key.objset_macs(&stored, Endian::Little)?;
             let mut block = Vec::from(stored);
@@ -288,16 +299,10 @@ impl Lock {
             });
         }
         let mut block = stored.to_vec();
-        let mac = key.encrypt(
-            object_type,
-            Endian::Little,
-            &self.salt,
-            &self.iv,
-            &mut block,
-        )?;
+        let mac = key.encrypt(object_type, Endian::Little, salt, iv, &mut block)?;
         Ok(Locked {
             stored: block.into(),
-            params: Some(CryptParams::from_bytes(self.salt, self.iv)),
+            params: Some(CryptParams::from_bytes(*salt, *iv)),
             mac: Some(mac),
         })
     }

@@ -86,7 +86,7 @@ pub use dvas::Dvas;
 pub use frees::{FreedHook, Frees};
 pub use keys::{BlockKey, Keys};
 pub use log_blocks::LogBlocks;
-pub use policy::{CacheUse, FailMode, LogPlaces, ReadContext, WritePolicy};
+pub use policy::{CacheUse, FailMode, LogPlaces, RawBlock, ReadContext, WritePolicy};
 pub use read::Reader;
 pub use suspension::{SuspendHook, SuspendState, Suspension, must_succeed};
 pub use write::Writer;

@@ -1,7 +1,7 @@
 //! What callers say about the blocks that they read and write.
 
 use codec::compress::ZstdLevel;
-use format::{Bookmark, Checksum, Compression, ObjectType};
+use format::{Bookmark, Checksum, Compression, CryptParams, ObjectType};
 use vdev::{AllocClass, Priority};
 
 use super::dedup::DedupPolicy;
@@ -71,6 +71,20 @@ impl LogPlaces {
     };
 }
 
+/// A block of an encrypted dataset that is stored as somebody else who had the key stored it: what
+/// is written is compressed, encrypted and padded already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RawBlock {
+    /// Its size when it is decompressed, in bytes.
+    pub logical_bytes: u64,
+    /// How it is compressed; a stored kind.
+    pub compression: Compression,
+    /// Salt and IV, of blocks of encrypted types.
+    pub crypt: Option<CryptParams>,
+    /// The MAC; roots of object sets have theirs within.
+    pub mac: Option<[u8; 16]>,
+}
+
 /// How a block is to be written (`zio_prop_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WritePolicy {
@@ -95,6 +109,9 @@ pub struct WritePolicy {
     /// Whether the dataset is encrypted: the block is encrypted or authenticated, as its type says,
     /// with the key of the object set in [`Self::bookmark`].
     pub encrypted: bool,
+    /// What is written is this block as it is stored: no key is needed. [`Self::encrypted`] is set
+    /// then, and [`Self::compression`] does not count.
+    pub raw: Option<RawBlock>,
     /// Whether the block may share what another one stores (property `dedup`); its checksum must be
     /// one of dedup tables.
     pub dedup: Option<DedupPolicy>,
@@ -127,6 +144,7 @@ impl WritePolicy {
             allow_embedded: false,
             hole_birth: false,
             encrypted: false,
+            raw: None,
             dedup: None,
             class: AllocClass::Normal,
             special_small_bytes: 0,

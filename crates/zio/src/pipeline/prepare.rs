@@ -98,8 +98,28 @@ impl Preparation {
         }
     }
 
+    /// The checksum of what is stored, with the MAC in its second half where there is one.
+    fn checksum(&self, stored: &[u8], mac: Option<[u8; 16]>) -> Result<[u64; 4], ZioError> {
+        let kind = self.policy.checksum;
+        let checksum = compute(kind, Endian::Little, stored, Some(&self.salt)).map_err(bug)?;
+        let Some(mac) = mac else {
+            return Ok(checksum);
+        };
+        let [a, b] = fold_for_mac(kind, &checksum);
+        let mut mac = Endian::Little.words(&mac);
+        Ok([a, b, mac.next().unwrap_or(0), mac.next().unwrap_or(0)])
+    }
+
     fn run(&self, data: Bytes) -> Result<Prepared, ZioError> {
         let policy = &self.policy;
+        if let Some(raw) = policy.raw {
+            return Ok(Prepared::Stored(Stored {
+                checksum: self.checksum(&data, raw.mac)?,
+                data,
+                compression: raw.compression,
+                crypt: raw.crypt,
+            }));
+        }
         let mut stored = data.clone();
         let mut compression = Compression::Off;
         if policy.compression != Compression::Off {
@@ -142,18 +162,10 @@ impl Preparation {
                 Some(_) => lock.for_dedup(&stored),
                 None => lock.clone(),
             };
-            let locked = lock
-                .apply(policy.object_type, policy.level, &data, stored)
-                .map_err(bug)?;
+            let locked = lock.apply(policy.object_type, &data, stored).map_err(bug)?;
             (stored, crypt, mac) = (locked.stored, locked.params, locked.mac);
         }
-        let mut checksum =
-            compute(policy.checksum, Endian::Little, &stored, Some(&self.salt)).map_err(bug)?;
-        if let Some(mac) = mac {
-            let [a, b] = fold_for_mac(policy.checksum, &checksum);
-            let mut mac = Endian::Little.words(&mac);
-            checksum = [a, b, mac.next().unwrap_or(0), mac.next().unwrap_or(0)];
-        }
+        let checksum = self.checksum(&stored, mac)?;
         Ok(Prepared::Stored(Stored {
             data: stored,
             compression,

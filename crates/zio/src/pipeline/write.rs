@@ -151,14 +151,21 @@ impl Writer {
         data: Bytes,
         policy: &WritePolicy,
     ) -> Result<BlockPointer, ZioError> {
-        let lsize = data.len() as u64;
-        assert!(
-            lsize.is_multiple_of(SECTOR_BYTES) && (SECTOR_BYTES..=MAX_BLOCK_BYTES).contains(&lsize),
-            "a block of {lsize} bytes cannot be stored"
-        );
+        let bytes = data.len() as u64;
+        let lsize = policy.raw.map_or(bytes, |raw| raw.logical_bytes);
+        for bytes in [bytes, lsize] {
+            assert!(
+                bytes.is_multiple_of(SECTOR_BYTES)
+                    && (SECTOR_BYTES..=MAX_BLOCK_BYTES).contains(&bytes),
+                "a block of {bytes} bytes cannot be stored"
+            );
+        }
         let policy = stored_kinds(policy);
         self.suspension.check_writable()?;
-        let lock = self.keys.lock_for(&policy)?;
+        let lock = match policy.raw {
+            Some(_) => None,
+            None => self.keys.lock_for(&policy)?,
+        };
         let _place = self
             .in_flight
             .acquire()
@@ -226,8 +233,10 @@ impl Writer {
                     bp.set_birth(old.logical_birth(), txg);
                     bp.set_rewritten(true);
                 }
+                // The cache holds what is decrypted.
                 if let Some(key) = CacheKey::of(&bp)
                     && policy.cache
+                    && policy.raw.is_none()
                 {
                     self.cache.insert(key, data);
                 }
