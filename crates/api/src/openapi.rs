@@ -27,6 +27,9 @@ use crate::{
 /// Path of the description itself, which a `GET` gives.
 pub const OPENAPI_PATH: &str = "/v1/openapi.json";
 
+/// Path of what programs that watch servers ask for by a `GET`, in the text format of OpenMetrics.
+pub const METRICS_PATH: &str = "/metrics";
+
 /// What has been described.
 struct Document {
     schemas: SchemaGenerator,
@@ -188,6 +191,26 @@ impl Document {
             .insert(OPENAPI_PATH.into(), json!({"get": operation}));
     }
 
+    fn add_metrics(&mut self) {
+        let operation = json!({
+            "operationId": "metrics",
+            "tags": ["metrics"],
+            "summary": "Gives metrics of pools, devices, datasets, shares and the server.",
+            "x-role": word(Role::Viewer),
+            "security": [{"session": []}, {"key": []}],
+            "responses": {
+                "200": {
+                    "description": "OpenMetrics 1.0.",
+                    "content": {"application/openmetrics-text": {"schema": {"type": "string"}}},
+                },
+                "401": self.failure("There is neither a session nor a key."),
+                "default": self.failure("It failed."),
+            },
+        });
+        self.paths
+            .insert(METRICS_PATH.into(), json!({"get": operation}));
+    }
+
     fn finish(mut self, version: &str) -> Value {
         let schemas = self.schemas.take_definitions(true);
         self.paths.sort_keys();
@@ -332,6 +355,7 @@ pub fn openapi(version: &str) -> Value {
     add_all!(document, Answer::Stream, ZfsReceive, ZfsSend);
     document.add_events();
     document.add_itself();
+    document.add_metrics();
     document.finish(version)
 }
 
@@ -354,8 +378,8 @@ mod tests {
                 known += 1;
             }
         }
-        // The two that are no calls.
-        assert_eq!(known + 2, paths.len());
+        // The three that are no calls.
+        assert_eq!(known + 3, paths.len());
         let text = document.to_string();
         for name in text.split("\"#/components/schemas/").skip(1) {
             let name = name.split('"').next().unwrap();

@@ -18,7 +18,7 @@ use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
     AuditEntry, AuditList, Call, ConsoleLink, DiskList, EVENTS_PATH, Empty, Failure, FailureKind,
     IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList,
-    JobResult, OPENAPI_PATH, ReplicationCreate, ReplicationList, ReplicationPause,
+    JobResult, METRICS_PATH, OPENAPI_PATH, ReplicationCreate, ReplicationList, ReplicationPause,
     ReplicationRemove, ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ServerInfo, ServerStop,
     ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd, UserChange,
     UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy,
@@ -33,7 +33,7 @@ use api::{
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
-use axum::http::header::{CONNECTION, HeaderName, UPGRADE};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderName, UPGRADE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -54,9 +54,9 @@ use crate::jobs::Work;
 use crate::service::Service;
 use crate::web::about;
 use crate::{
-    DaemonError, activity, alerts, create, destroy, diff, disks, import, keys, owners, permissions,
-    properties, receive, reopen, replicate, rewrite, scrub, send, snapshots, split, topology,
-    upgrade, usage, vdevs, zfs, zpool,
+    DaemonError, activity, alerts, create, destroy, diff, disks, import, keys, metrics, owners,
+    permissions, properties, receive, reopen, replicate, rewrite, scrub, send, snapshots, split,
+    topology, upgrade, usage, vdevs, zfs, zpool,
 };
 
 /// How long a request may take to come.
@@ -357,6 +357,7 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, _: ConsoleLink| async move { Ok(service.web.link()) })
         .with_events()
         .with_description()
+        .with_metrics()
         .router
 }
 
@@ -576,6 +577,20 @@ impl Routes {
         };
         Self {
             router: self.router.route(EVENTS_PATH, get(answer)),
+            service: self.service,
+        }
+    }
+
+    /// What programs that watch servers ask for.
+    fn with_metrics(self) -> Self {
+        let service = Arc::clone(&self.service);
+        let answer = move |ConnectInfo(caller): ConnectInfo<Caller>| async move {
+            let _place = caller.place().await;
+            let text = metrics::text(&service).await;
+            ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text)
+        };
+        Self {
+            router: self.router.route(METRICS_PATH, get(answer)),
             service: self.service,
         }
     }

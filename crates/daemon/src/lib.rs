@@ -38,6 +38,7 @@ mod import;
 mod iscsi;
 mod jobs;
 mod keys;
+mod metrics;
 mod mounts;
 mod names;
 mod nfs;

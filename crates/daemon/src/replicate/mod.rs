@@ -74,12 +74,22 @@ struct Kept {
     /// A snapshot that was taken and is not at the target.
     pending: Option<String>,
     last: Option<ReplicationResult>,
+    /// When the last run that worked ended.
+    #[serde(default)]
+    success_s: Option<u64>,
 }
 
 impl Kept {
     /// What the names of its snapshots and bookmarks say of it.
     fn tag(&self) -> String {
         rule::tag(&self.name, &self.id)
+    }
+
+    /// When the last run that worked ended; of those of old, if it was the last one.
+    fn success_s(&self) -> Option<u64> {
+        let last = self.last.as_ref();
+        let last = last.filter(|last| last.state == JobState::Finished);
+        self.success_s.or_else(|| last.map(|last| last.end_s))
     }
 
     /// When it runs next by itself.
@@ -364,6 +374,10 @@ fn end_run(service: &Service, name: &str, work: &Work, result: Option<Replicatio
                 (Some(_), None) => kept.pending.take(),
                 (None, _) => None,
             };
+            kept.success_s = match failure {
+                None => Some(kept.ended_s),
+                Some(_) => kept.success_s(),
+            };
             if result.is_some() {
                 kept.last = result.clone();
             }
@@ -479,6 +493,7 @@ pub(crate) async fn create(
             is_running: false,
             pending: None,
             last: None,
+            success_s: None,
         };
         table.insert(name.clone(), Entry::new(kept));
         if let Err(error) = replications.save(&table) {
@@ -585,6 +600,25 @@ pub(crate) fn list(service: &Service) -> ReplicationListReply {
     }
 }
 
+/// Tells all of them, for [`crate::metrics`].
+pub(crate) fn add_metrics(
+    service: &Service,
+    mut tell: impl FnMut(crate::metrics::Replication<'_>),
+) {
+    let table = service.replications.table.lock();
+    for Entry { kept, running, .. } in table.values() {
+        tell(crate::metrics::Replication {
+            name: &kept.name,
+            source: &kept.what.source,
+            success_s: kept.success_s(),
+            failures: kept.failures,
+            is_running: running.is_some(),
+            is_paused: kept.is_paused,
+            last_bytes: kept.last.as_ref().map(|last| last.bytes),
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -613,6 +647,7 @@ mod tests {
             is_running: false,
             pending: None,
             last: None,
+            success_s: None,
         }
     }
 
