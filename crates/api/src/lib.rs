@@ -22,6 +22,7 @@ mod openapi;
 mod people;
 mod permissions;
 mod replications;
+mod schedules;
 mod server;
 mod shares;
 mod smb;
@@ -70,6 +71,11 @@ pub use replications::{
     Keep, ReplicationCreate, ReplicationList, ReplicationListReply, ReplicationNote,
     ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun,
     ReplicationRunReply, ReplicationSpec, ReplicationTarget, ReplicationWhat,
+};
+pub use schedules::{
+    ScheduleLeft, ScheduleList, ScheduleListReply, ScheduleObstacle, SchedulePause, ScheduleRemove,
+    ScheduleReport, ScheduleResult, ScheduleRun, ScheduleRunReply, ScheduleSet, ScheduleSetReply,
+    ScheduleTask, ScheduleWhat, ScheduleWhen, Weekday,
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use shares::{

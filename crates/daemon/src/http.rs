@@ -19,10 +19,11 @@ use api::{
     AuditEntry, AuditList, Call, ConsoleLink, DiskList, EVENTS_PATH, Empty, Failure, FailureKind,
     IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList,
     JobResult, METRICS_PATH, OPENAPI_PATH, ReplicationCreate, ReplicationList, ReplicationPause,
-    ReplicationRemove, ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ServerInfo, ServerStop,
-    ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd, UserChange,
-    UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy,
-    ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
+    ReplicationRemove, ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList,
+    SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerStop, ShareList,
+    SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd, UserChange, UserList,
+    UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
+    ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
     ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite,
     ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
     ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear,
@@ -55,8 +56,8 @@ use crate::service::Service;
 use crate::web::about;
 use crate::{
     DaemonError, activity, alerts, create, destroy, diff, disks, import, keys, metrics, owners,
-    permissions, properties, receive, reopen, replicate, rewrite, scrub, send, snapshots, split,
-    topology, upgrade, usage, vdevs, zfs, zpool,
+    permissions, properties, receive, reopen, replicate, rewrite, schedules, scrub, send,
+    snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
 };
 
 /// How long a request may take to come.
@@ -337,6 +338,15 @@ fn requests(service: Arc<Service>) -> Router {
             replicate::pause(&service, &call).await
         })
         .on(|service, _: ReplicationList| async move { Ok(replicate::list(&service)) })
+        .on(|service, call: ScheduleSet| async move { schedules::set(&service, call).await })
+        .on(|service, call: ScheduleRun| async move { schedules::run_now(&service, &call) })
+        .on(|service, call: ScheduleRemove| async move {
+            schedules::remove(&service, &call).await
+        })
+        .on(|service, call: SchedulePause| async move { schedules::pause(&service, &call).await })
+        .on_behalf(|service, caller, _: ScheduleList| async move {
+            Ok(schedules::list(&service, caller.may_change()))
+        })
         .on(|service, _: DiskList| async move { disks::disk_list(&service).await })
         .on(|service, _: ShareList| async move { Ok(service.share_list().await) })
         .on(|service, call: SmbUserAdd| async move { service.smb_user_add(call).await })

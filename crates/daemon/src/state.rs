@@ -58,7 +58,7 @@ const MODE_OF_ROOTS: u32 = 0o711;
 const MODE_OF_USERS: u32 = 0o700;
 /// Files in it, and directories with what they hold, that were made when every file was for all to
 /// read.
-const PRIVATE: [&str; 18] = [
+const PRIVATE: [&str; 21] = [
     "alerts-book.json",
     "alerts-outbox.json",
     "alerts-secrets.json",
@@ -76,6 +76,9 @@ const PRIVATE: [&str; 18] = [
     "replications.json",
     "replications.json.new",
     "replications.json.damaged",
+    "schedules.json",
+    "schedules.json.new",
+    "schedules.json.damaged",
     "disks",
 ];
 

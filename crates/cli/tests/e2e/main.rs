@@ -50,6 +50,7 @@ mod reopen;
 mod replicate;
 mod rewrite;
 mod san;
+mod schedule;
 mod scrub;
 mod smb;
 mod snapdir;

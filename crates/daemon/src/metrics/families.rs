@@ -130,4 +130,11 @@ families! {
     REPLICATION_PAUSED: Gauge "millpond_replication_paused" "" "Whether it is paused.";
     REPLICATION_BYTES: Gauge "millpond_replication_last_bytes" "bytes"
         "What its last run sent.";
+
+    SCHEDULE_SUCCESS: Gauge "millpond_schedule_last_success_time_seconds" "seconds"
+        "When the last run that worked ended, since 1970.";
+    SCHEDULE_NEXT: Gauge "millpond_schedule_next_time_seconds" "seconds"
+        "When it runs next by itself, since 1970.";
+    SCHEDULE_FAILURES: Gauge "millpond_schedule_failures" "" "Runs that failed since then.";
+    SCHEDULE_PAUSED: Gauge "millpond_schedule_paused" "" "Whether it is paused.";
 }

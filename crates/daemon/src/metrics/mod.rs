@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::{
-    IoReport, Job, JobState, PoolHealth, PoolStatusReport, Protocol, ScanState, ShareListReply,
-    VdevClass, VdevReport,
+    IoReport, Job, JobState, PoolHealth, PoolStatusReport, Protocol, ScanState, ScheduleTask,
+    ShareListReply, VdevClass, VdevReport,
 };
 use dataset::ListOptions;
 use serde::Serialize;
@@ -99,6 +99,7 @@ pub(crate) async fn text(service: &Service) -> String {
     crate::replicate::add_metrics(service, |replication| {
         add_replication(&mut out, replication)
     });
+    crate::schedules::add_metrics(service, |schedule| add_schedule(&mut out, schedule));
     out.text(families::ALL)
 }
 
@@ -301,7 +302,8 @@ async fn add_datasets(out: &mut Exposition, open: &OpenPool, left: &mut usize) {
         return;
     }
     let (pool, options) = (open.pool.name(), ListOptions::default());
-    let listing = open.pool.dsl().directories().list(&pool, &options);
+    let directories = open.pool.dsl().directories();
+    let listing = directories.list(&pool, &options);
     let listed = match tokio::time::timeout(PART_MAX, listing).await {
         Ok(Ok(listed)) => listed,
         Ok(Err(error)) => return tracing::debug!("'{pool}' has no metrics of datasets: {error}"),
@@ -437,6 +439,37 @@ fn add_replication(out: &mut Exposition, replication: Replication<'_>) {
     if let Some(bytes) = replication.last_bytes {
         out.add(&families::REPLICATION_BYTES, labels, bytes);
     }
+}
+
+/// What is told of a schedule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) task: ScheduleTask,
+    pub(crate) target: &'a str,
+    /// When the last run that worked ended, in seconds since 1970.
+    pub(crate) success_s: Option<u64>,
+    pub(crate) failures: u32,
+    /// When it runs next, in seconds since 1970.
+    pub(crate) next_s: Option<u64>,
+    pub(crate) is_paused: bool,
+}
+
+fn add_schedule(out: &mut Exposition, schedule: Schedule<'_>) {
+    let task = word(&schedule.task);
+    let labels = &[
+        ("schedule", schedule.name),
+        ("task", task.as_str()),
+        ("target", schedule.target),
+    ];
+    if let Some(success_s) = schedule.success_s {
+        out.add(&families::SCHEDULE_SUCCESS, labels, success_s);
+    }
+    if let Some(next_s) = schedule.next_s {
+        out.add(&families::SCHEDULE_NEXT, labels, next_s);
+    }
+    out.add(&families::SCHEDULE_FAILURES, labels, schedule.failures);
+    out.add(&families::SCHEDULE_PAUSED, labels, schedule.is_paused);
 }
 
 #[cfg(test)]
