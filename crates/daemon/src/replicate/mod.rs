@@ -119,7 +119,9 @@ fn end_run(service: &Service, begun: &Begun<Replication>, result: Option<Replica
             own.last.clone_from(&result);
         }
     };
-    service.replications.end(begun, failure.as_ref(), note);
+    service
+        .replications
+        .end(begun, failure.as_ref(), false, note);
     begun.work.answer(match failure {
         Some(failure) => Err(failure),
         None => serde_json::to_value(&result)

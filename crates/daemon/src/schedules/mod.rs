@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use api::{
     Alert, AlertFact, AlertRule, AlertSeverity, Empty, Failure, FailureKind, Job, JobKind,
-    ScheduleListReply, ScheduleObstacle, SchedulePause, ScheduleRemove, ScheduleReport,
+    JobState, ScheduleListReply, ScheduleObstacle, SchedulePause, ScheduleRemove, ScheduleReport,
     ScheduleResult, ScheduleRun, ScheduleRunReply, ScheduleSet, ScheduleSetReply, ScheduleTask,
     ScheduleWhat, ScheduleWhen,
 };
@@ -156,7 +156,7 @@ fn begin(service: &Arc<Service>, name: &str) -> Result<Job, Failure> {
 
 /// Notes what a run came to.
 fn end_run(service: &Service, begun: &Begun<Schedule>, result: Option<ScheduleResult>) {
-    let result = result.unwrap_or_else(|| {
+    let mut result = result.unwrap_or_else(|| {
         let name = &begun.kept.course.name;
         let message = format!("schedule '{name}' broke off; see the server's log");
         let failure = Failure::new(FailureKind::Other, message);
@@ -164,9 +164,22 @@ fn end_run(service: &Service, begun: &Begun<Schedule>, result: Option<ScheduleRe
         run::conclude(&mut result, Some(failure));
         result
     });
+    // A pool that went away meanwhile is waited for, as one that was away before.
+    let away = match run::obstacle(service, &begun.kept.own.what) {
+        Some(Obstacle::Waits(why)) if result.state == JobState::Failed => Some(why),
+        _ => None,
+    };
+    if let Some(why) = away {
+        let why = words(why, pool_of(&begun.kept.own.what.target));
+        run::conclude(&mut result, Some(Failure::new(FailureKind::Canceled, why)));
+    }
     let failure = result.failure.clone();
     let note = |own: &mut Schedule| own.last = Some(result.clone());
-    service.schedules.table.end(begun, failure.as_ref(), note);
+    let goes_on = away.is_some();
+    service
+        .schedules
+        .table
+        .end(begun, failure.as_ref(), goes_on, note);
     begun.work.answer(match failure {
         Some(failure) => Err(failure),
         None => serde_json::to_value(&result)

@@ -387,11 +387,13 @@ impl<K: Recurs> Table<K> {
         Ok(Begun { kept, work, end })
     }
 
-    /// Notes what a run came to.
+    /// Notes what a run came to. One that was stopped goes on where `goes_on`, and where it rests or
+    /// the server leaves.
     pub(crate) fn end(
         &self,
         begun: &Begun<K>,
         failure: Option<&Failure>,
+        goes_on: bool,
         note: impl FnOnce(&mut K),
     ) {
         let name = &begun.kept.course.name;
@@ -409,7 +411,7 @@ impl<K: Recurs> Table<K> {
                     // What the end of the server cuts off goes on when it comes back; so does what
                     // rests.
                     Some(FailureKind::Canceled) => Ended::Canceled {
-                        goes_on: is_stopping || course.is_paused,
+                        goes_on: goes_on || is_stopping || course.is_paused,
                     },
                     Some(_) => Ended::Failed,
                 };

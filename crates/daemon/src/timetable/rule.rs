@@ -69,17 +69,14 @@ impl Rhythm {
     /// server was away, or as the clock jumped forward, is made up for by one run. After a jump
     /// back the next one is no further than usual.
     pub(crate) fn next_s(&self, now_s: u64, zone: &impl TimeZone) -> u64 {
-        let begun_s = self.begun_s.min(now_s);
+        // What was before it was made was not missed.
+        let after_s = self.begun_s.max(self.first_s).min(now_s);
         let (usual, most_s) = match self.when {
             ScheduleWhen::Interval { seconds } => {
                 let every_s = seconds.max(1);
-                (slot_after(self.first_s, every_s, begun_s), every_s)
+                (slot_after(self.first_s, every_s, after_s), every_s)
             }
-            ref when => {
-                // What was before it was made was not missed.
-                let after_s = begun_s.max(self.first_s.min(now_s));
-                (time_after(when, after_s, zone), RETRY_MAX_S)
-            }
+            when => (time_after(when, after_s, zone), RETRY_MAX_S),
         };
         if self.failures == 0 {
             return usual;
@@ -92,11 +89,11 @@ impl Rhythm {
 }
 
 /// The first time after `at_s` that is such a time of day there.
-fn time_after(when: &ScheduleWhen, at_s: u64, zone: &impl TimeZone) -> u64 {
+fn time_after(when: ScheduleWhen, at_s: u64, zone: &impl TimeZone) -> u64 {
     let at = i64::try_from(at_s).ok();
     let at = at.and_then(|at| DateTime::from_timestamp(at, 0));
     let local = at.unwrap_or_default().with_timezone(zone);
-    let (hour, minute) = match *when {
+    let (hour, minute) = match when {
         ScheduleWhen::Interval { seconds } => return at_s.saturating_add(seconds.max(1)),
         ScheduleWhen::Hour { minute } => {
             let ahead_s = i64::from(local.offset().fix().local_minus_utc());
@@ -108,7 +105,7 @@ fn time_after(when: &ScheduleWhen, at_s: u64, zone: &impl TimeZone) -> u64 {
         | ScheduleWhen::Week { hour, minute, .. }
         | ScheduleWhen::Month { hour, minute, .. } => (hour, minute),
     };
-    let is_day = |date: NaiveDate| match *when {
+    let is_day = |date: NaiveDate| match when {
         ScheduleWhen::Week { day, .. } => {
             date.weekday().num_days_from_monday() == day.days_from_monday()
         }
@@ -215,7 +212,7 @@ mod tests {
     fn after(when: ScheduleWhen, at: &str, zone: &impl TimeZone) -> String {
         let form = "%Y-%m-%d %H:%M";
         let at_s = of_moment(form, at).unwrap();
-        moment(form, time_after(&when, at_s, zone))
+        moment(form, time_after(when, at_s, zone))
     }
 
     #[test]
@@ -397,14 +394,15 @@ mod tests {
         /// The same at times of day, and nothing is due before it was made.
         #[test]
         fn missed_times_of_day_are_one_run(
-            kind in 0..4u8, day in 1..32u8, hour in 0..24u8, minute in 0..60u8,
+            kind in 0..5u8, day in 1..32u8, hour in 0..24u8, minute in 0..60u8,
             first_s in MONDAY_S..MONDAY_S + YEAR_S, away_s in 0..YEAR_S,
         ) {
             let when = match kind {
                 0 => ScheduleWhen::Hour { minute },
                 1 => ScheduleWhen::Day { hour, minute },
                 2 => ScheduleWhen::Week { day: Weekday::ALL[usize::from(day % 7)], hour, minute },
-                _ => ScheduleWhen::Month { day, hour, minute },
+                3 => ScheduleWhen::Month { day, hour, minute },
+                _ => ScheduleWhen::Interval { seconds: u64::from(day) * DAY_S },
             };
             let new = Rhythm { when, first_s, begun_s: 0, ended_s: 0, failures: 0 };
             let next = new.next_s(first_s, &Utc);

@@ -215,7 +215,7 @@ fn whoever_stops_or_removes_one_waits_for_its_end() {
                 tokio::task::yield_now().await;
             }
             let stopped = Failure::new(FailureKind::Canceled, "stopped");
-            running.end(&begun, Some(&stopped), |_| {});
+            running.end(&begun, Some(&stopped), false, |_| {});
             begun.is_over();
         });
         table.pause(&jobs, "a", true, |_| {}).await.unwrap();
