@@ -39,6 +39,7 @@ const PAGES = [
   `#/datasets/${pool}/media?sharing`,
   `#/datasets/${pool}/media?properties`,
   '#/shares',
+  '#/schedules',
   '#/jobs',
   '#/events',
   '#/account',
@@ -326,6 +327,60 @@ test('a volume is made and shared by iSCSI', async () => {
   await expect(page.getByText(new RegExp(`^iqn\\..*${pool}:disk$`))).toBeVisible();
 });
 
+test('a schedule is made, run, changed, paused and removed', async () => {
+  const dataset = `${pool}/media`;
+  await go(page, '#/schedules');
+  await expect(page.getByText('There are no schedules yet.')).toBeVisible();
+  await page.getByRole('button', { name: 'Add schedule' }).click();
+  const dialog = page.getByRole('dialog');
+  const add = dialog.getByRole('button', { name: 'Add schedule' });
+  await expect(add).toBeDisabled();
+  await dialog.getByLabel('Filesystem or volume').selectOption(dataset);
+  await dialog.getByLabel('How often').selectOption('day');
+  await dialog.getByLabel('Time').fill('04:30');
+  await dialog.getByLabel('Days').fill('7');
+  await dialog.getByLabel('Name (optional)').fill('media');
+  const command =
+    `millpond schedule set snapshot ${dataset} --every day --at 04:30 ` +
+    '--keep hourly=24,daily=7,weekly=8,monthly=12 --name media';
+  await expect(dialog.getByText(command)).toBeVisible();
+  await add.click();
+  const row = page.getByRole('row').filter({ hasText: 'media' });
+  await expect(row).toContainText('Each day at 04:30');
+  await expect(row).toContainText('New');
+
+  await row.getByRole('button', { name: 'Run now' }).click();
+  await expect(row).toContainText('Done');
+  await expect(row).toContainText(/Took auto-media-\d{4}-\d\d-\d\d-\d{4}/);
+  await row.getByRole('button', { name: 'Pause' }).click();
+  await expect(row).toContainText('Paused');
+  await row.getByRole('button', { name: 'Resume' }).click();
+  await expect(row).not.toContainText('Paused');
+
+  await row.getByRole('button', { name: 'Change…' }).click();
+  await dialog.getByLabel('How often').selectOption('hour');
+  await dialog.getByLabel('Minute of the hour').fill('15');
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  await expect(row).toContainText('Each hour at :15');
+
+  // A scrub is offered as it is usual.
+  await page.getByRole('button', { name: 'Add schedule' }).click();
+  await dialog.getByRole('radio', { name: /Scrub/ }).check();
+  await dialog.getByLabel('Pool').selectOption(pool);
+  await expect(
+    dialog.getByText(
+      `millpond schedule set scrub ${pool} --every month --on 1 --at 02:00 --name scrub-${pool}`,
+    ),
+  ).toBeVisible();
+  await add.click();
+  const scrub = page.getByRole('row').filter({ hasText: `scrub-${pool}` });
+  await expect(scrub).toContainText('Each month on day 1 at 02:00');
+  await scrub.getByRole('button', { name: 'Remove…' }).click();
+  await dialog.getByRole('button', { name: 'Remove', exact: true }).click();
+  await expect(page.getByText(`scrub-${pool} is removed.`)).toBeVisible();
+  await expect(scrub).toHaveCount(0);
+});
+
 test('who may only look can change nothing', async ({ browser }) => {
   await go(page, '#/users');
   await page.getByRole('button', { name: 'Add user' }).first().click();
@@ -339,7 +394,7 @@ test('who may only look can change nothing', async ({ browser }) => {
   listen(viewer);
   await signIn(viewer, 'ann', VIEWER_PASSWORD);
   const words =
-    /^(Scrub|Clear|Export|Destroy|New|Take|Save|Add|Make|Edit|Inherit|Rename|Replace|Set |Roll|Mount|Unmount|Import)/;
+    /^(Scrub|Clear|Export|Destroy|New|Take|Save|Add|Make|Edit|Inherit|Rename|Replace|Set |Roll|Mount|Unmount|Import|Run|Pause|Change|Remove)/;
   for (const path of PAGES) {
     await go(viewer, path);
     await expect(viewer.getByRole('button', { name: words })).toHaveCount(0);

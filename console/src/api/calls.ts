@@ -187,6 +187,21 @@ export interface Calls {
   '/v1/smb/user/add': [{ name: string; password: string }, api.Empty];
   '/v1/smb/user/password': [{ name: string; password: string }, api.Empty];
   '/v1/smb/user/remove': [{ name: string }, api.Empty];
+  '/v1/schedules/list': [api.Empty, { schedules: api.Schedule[] }];
+  '/v1/schedules/set': [
+    {
+      name: string | null;
+      task: api.ScheduleTask;
+      target: string;
+      recursive: boolean;
+      when: api.ScheduleWhen;
+      keep: api.Keep | null;
+    },
+    { name: string; next_s: number | null },
+  ];
+  '/v1/schedules/run': [{ name: string }, { job: api.Job }];
+  '/v1/schedules/pause': [{ name: string; is_paused: boolean }, api.Empty];
+  '/v1/schedules/remove': [{ name: string }, api.Empty];
   '/v1/jobs/list': [{ pool?: string | null }, { jobs: api.Job[] }];
   '/v1/jobs/result': [{ id: number }, unknown];
   '/v1/jobs/cancel': [{ id: number }, api.Empty];

@@ -323,6 +323,55 @@ export interface Job {
   sequence: number;
 }
 
+export type ScheduleTask = 'scrub' | 'trim' | 'snapshot';
+
+export type Weekday =
+  'monday' | 'tuesday' | 'wednesday' | 'thursday' | 'friday' | 'saturday' | 'sunday';
+
+export type ScheduleWhen =
+  | { every: 'interval'; seconds: number }
+  | { every: 'hour'; minute: number }
+  | { every: 'day'; hour: number; minute: number }
+  | { every: 'week'; day: Weekday; hour: number; minute: number }
+  | { every: 'month'; day: number; hour: number; minute: number };
+
+export interface Keep {
+  hourly: number;
+  daily: number;
+  weekly: number;
+  monthly: number;
+}
+
+export type ScheduleObstacle =
+  'not-imported' | 'suspended' | 'resilvering' | 'scrubbing' | 'scrub-paused' | 'trimming';
+
+export interface ScheduleResult {
+  begin_s: number;
+  end_s: number;
+  state: JobState;
+  skipped: ScheduleObstacle | null;
+  snapshot: string | null;
+  destroyed: number;
+  left: { snapshot: string; why: string }[];
+  failure: Failure | null;
+}
+
+export interface Schedule {
+  name: string;
+  task: ScheduleTask;
+  target: string;
+  recursive: boolean;
+  when: ScheduleWhen;
+  keep: Keep | null;
+  is_paused: boolean;
+  job: Job | null;
+  next_s: number | null;
+  waits: ScheduleObstacle | null;
+  last: ScheduleResult | null;
+  success_s: number | null;
+  failures: number;
+}
+
 export interface ServerEvent {
   sequence: number;
   time_ns: string;

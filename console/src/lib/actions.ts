@@ -5,6 +5,7 @@
 import type { Path, Request } from '../api/calls';
 import type { Role, Settings, VdevSpec } from '../api/types';
 import { vdevWords } from './capacity';
+import { rule, whenWords } from './schedules';
 import { bytes } from './units';
 
 export interface Action<P extends Path = Path> {
@@ -333,6 +334,35 @@ export function setSecret(name: string, secret: string | null): Action<'/v1/iscs
 export function removeSecret(name: string, force: boolean): Action {
   const command = line('millpond', 'iscsi', 'secret', 'remove', force && '-f', name);
   return action('/v1/iscsi/secret/remove', command, { name, force });
+}
+
+// Schedules
+
+export function setSchedule(spec: Request<'/v1/schedules/set'>): Action<'/v1/schedules/set'> {
+  const { name, task, target, recursive, when, keep } = spec;
+  const kept = task === 'snapshot' ? ['--keep', rule(keep)] : [];
+  const command = line(
+    ...['millpond', 'schedule', 'set', task, target],
+    recursive && '-r',
+    ...whenWords(when),
+    ...kept,
+    ...(name === null ? [] : ['--name', name]),
+  );
+  return action('/v1/schedules/set', command, spec);
+}
+
+export function runSchedule(name: string): Action {
+  return action('/v1/schedules/run', line('millpond', 'schedule', 'run', name), { name });
+}
+
+export function pauseSchedule(name: string, isPaused: boolean): Action {
+  const verb = isPaused ? 'pause' : 'resume';
+  const body = { name, is_paused: isPaused };
+  return action('/v1/schedules/pause', line('millpond', 'schedule', verb, name), body);
+}
+
+export function removeSchedule(name: string): Action {
+  return action('/v1/schedules/remove', line('millpond', 'schedule', 'remove', name), { name });
 }
 
 // Users of the console

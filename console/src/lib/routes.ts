@@ -8,6 +8,7 @@ export type Page =
   | { page: 'dataset'; name: string; tab: DatasetTab }
   | { page: 'shares' }
   | { page: 'setup' }
+  | { page: 'schedules' }
   | { page: 'jobs' }
   | { page: 'events' }
   | { page: 'users' }
@@ -25,6 +26,7 @@ const SIMPLE = [
   'datasets',
   'shares',
   'setup',
+  'schedules',
   'jobs',
   'events',
   'users',

@@ -12,6 +12,7 @@ import type {
   VdevClass,
   VdevState,
 } from '../api/types';
+import { schedules } from './schedules';
 
 /** One of something or several: `1 disk`, `3 disks`. */
 export function many(count: number, one: string, several = `${one}s`): string {
@@ -43,6 +44,7 @@ export const t = {
     pools: 'Pools',
     datasets: 'Datasets',
     shares: 'Shares',
+    schedules: 'Schedules',
     jobs: 'Jobs',
     events: 'Events',
     users: 'Users and keys',
@@ -836,6 +838,8 @@ export const t = {
     choose: (name: string) => `Choose ${name}`,
   },
 
+  schedules,
+
   jobs: {
     title: 'Jobs',
     none: 'Nothing has run since the server started.',
@@ -856,6 +860,8 @@ export const t = {
       receive: 'Receive',
       send: 'Send',
       rewrite: 'Rewrite',
+      replicate: 'Replication',
+      schedule: 'Schedule',
     } as Record<string, string>,
     states: {
       running: 'Running',

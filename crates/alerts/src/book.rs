@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use api::{Alert, AlertRule, AlertSettings, AlertSeverity, Guid, StandingAlert};
+use api::{Alert, AlertFact, AlertRule, AlertSettings, AlertSeverity, Guid, StandingAlert};
 use serde::{Deserialize, Serialize};
 
 use crate::file::{self, FileError};
@@ -36,9 +36,13 @@ pub struct Book {
     report_s: u64,
 }
 
-/// What makes two alerts the same one.
-fn key(alert: &Alert) -> (Guid, AlertRule, Option<Guid>) {
-    (alert.pool_guid, alert.rule, alert.device_guid)
+/// What makes two alerts the same one: of the same pool, rule, and device or schedule.
+fn key(alert: &Alert) -> (Guid, AlertRule, Option<Guid>, Option<&str>) {
+    let schedule = match &alert.fact {
+        AlertFact::Schedule { name, .. } => Some(name.as_str()),
+        _ => None,
+    };
+    (alert.pool_guid, alert.rule, alert.device_guid, schedule)
 }
 
 impl Book {
@@ -183,8 +187,6 @@ impl Book {
 
 #[cfg(test)]
 mod tests {
-    use api::AlertFact;
-
     use super::*;
 
     const POOL: Guid = Guid(7);
@@ -254,6 +256,32 @@ mod tests {
         assert!(rig.book.stands(&critical[0]) && rig.book.stands(&warning[0]));
         assert_eq!(rig.at(1002, &[POOL], &warning), []);
         assert_eq!(rig.at(1003, &[POOL], &critical), [Reason::Raised]);
+    }
+
+    /// Two schedules of a pool that fail are two alerts, whatever each says at that moment.
+    #[test]
+    fn each_schedule_is_an_alert_of_its_own() {
+        let failing = |name: &str, why: &str| Alert {
+            fact: AlertFact::Schedule {
+                name: name.into(),
+                task: api::ScheduleTask::Snapshot,
+                target: "tank/a".into(),
+                why: why.into(),
+            },
+            ..alert(AlertRule::Schedule, AlertSeverity::Warning)
+        };
+        let (a, b) = (failing("a", "no space"), failing("b", "no space"));
+        let mut rig = Rig::new();
+        assert_eq!(
+            rig.at(1000, &[POOL], std::slice::from_ref(&a)),
+            [Reason::Raised]
+        );
+        let both = [failing("a", "another reason"), b];
+        assert_eq!(rig.at(1001, &[POOL], &both), [Reason::Raised]);
+        assert_eq!(rig.at(1002, &[POOL], &both), []);
+        assert_eq!(rig.at(1003, &[POOL], &both[1..]), []);
+        assert_eq!(rig.at(1200, &[POOL], &both[1..]), [Reason::Recovered]);
+        assert_eq!(rig.book.list().len(), 1);
     }
 
     #[test]

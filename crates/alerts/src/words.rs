@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use api::{Alert, AlertFact, AlertRule, AlertSeverity, PoolStatusReport, VdevAux, VdevState};
+use api::{
+    Alert, AlertFact, AlertRule, AlertSeverity, PoolStatusReport, ScheduleTask, VdevAux, VdevState,
+};
 use chrono::{DateTime, Local};
 
 use crate::{Message, Reason};
@@ -90,6 +92,19 @@ pub fn line(alert: &Alert) -> String {
              checksums"
         ),
         AlertFact::Space { percent, .. } => format!("pool {pool} is {percent}% full"),
+        AlertFact::Schedule {
+            name,
+            task,
+            target,
+            why,
+        } => {
+            let does = match task {
+                ScheduleTask::Scrub => "scrub",
+                ScheduleTask::Trim => "trim",
+                ScheduleTask::Snapshot => "snapshots",
+            };
+            format!("schedule {name} ({does} of {target}) fails: {why}")
+        }
         AlertFact::Scan {
             examined_bytes,
             repaired_bytes,
@@ -155,6 +170,10 @@ fn advice(alert: &Alert) -> String {
             "A full pool gets slow and then takes nothing more. Destroy snapshots that nobody \
              needs ('zfs list -t snapshot -o name,used -S used -r {pool}') or add devices ('zpool \
              add')."
+        ),
+        AlertFact::Schedule { name, .. } => format!(
+            "It is tried again by itself. 'millpond schedule' shows all of them, 'millpond \
+             schedule run {name}' tries it now, and 'millpond schedule remove {name}' ends it."
         ),
         AlertFact::Scan { errors: 0, .. } => String::new(),
         AlertFact::Scan { .. } => format!("'zpool status -v {pool}' names the files."),

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, Guid, Role, Secret, VdevAux, VdevState};
+use crate::{Access, Call, Empty, Guid, Role, ScheduleTask, Secret, VdevAux, VdevState};
 
 /// What an alert is about. Each can be switched off by its name.
 #[derive(
@@ -32,13 +32,15 @@ pub enum AlertRule {
     Scrub,
     /// A resilver is done.
     Resilver,
+    /// A schedule cannot do what it is to do.
+    Schedule,
     /// How everything is, once a week.
     Report,
 }
 
 impl AlertRule {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::PoolSuspended,
         Self::PoolHealth,
         Self::DataErrors,
@@ -47,6 +49,7 @@ impl AlertRule {
         Self::Space,
         Self::Scrub,
         Self::Resilver,
+        Self::Schedule,
         Self::Report,
     ];
 
@@ -61,6 +64,7 @@ impl AlertRule {
             Self::Space => "space",
             Self::Scrub => "scrub",
             Self::Resilver => "resilver",
+            Self::Schedule => "schedule",
             Self::Report => "report",
         }
     }
@@ -131,6 +135,17 @@ pub enum AlertFact {
         percent: u64,
         /// From where on that is told.
         limit_percent: u64,
+    },
+    /// [`AlertRule::Schedule`].
+    Schedule {
+        /// The schedule.
+        name: String,
+        /// What it does.
+        task: ScheduleTask,
+        /// Of what.
+        target: String,
+        /// Why it could not.
+        why: String,
     },
     /// [`AlertRule::Scrub`] and [`AlertRule::Resilver`]: what a scan came to.
     Scan {

@@ -70,6 +70,8 @@ pub enum JobKind {
     Send,
     /// Writes files again. Canceling it leaves the rest of them as they are.
     Rewrite,
+    /// Runs a schedule. Canceling it leaves what is done; a scrub that was begun goes on.
+    Schedule,
     /// Replicates datasets. Canceling it leaves what was received whole; the next run goes on.
     Replicate,
 }

@@ -22,6 +22,7 @@ mod openapi;
 mod people;
 mod permissions;
 mod replications;
+mod schedules;
 mod server;
 mod shares;
 mod smb;
@@ -56,7 +57,7 @@ pub use iscsi::{
 pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
 };
-pub use openapi::{OPENAPI_PATH, openapi};
+pub use openapi::{METRICS_PATH, OPENAPI_PATH, openapi};
 pub use people::{
     ApiKeyList, ApiKeyListReply, ApiKeyMake, ApiKeyMakeReply, ApiKeyRemove, ApiKeyReport,
     AuditEntry, AuditList, AuditListReply, AuditVia, CSRF_HEADER, ConsoleLink, ConsoleLinkReply,
@@ -71,6 +72,11 @@ pub use replications::{
     Keep, ReplicationCreate, ReplicationList, ReplicationListReply, ReplicationNote,
     ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun,
     ReplicationRunReply, ReplicationSpec, ReplicationTarget, ReplicationWhat,
+};
+pub use schedules::{
+    ScheduleLeft, ScheduleList, ScheduleListReply, ScheduleObstacle, SchedulePause, ScheduleRemove,
+    ScheduleReport, ScheduleResult, ScheduleRun, ScheduleRunReply, ScheduleSet, ScheduleSetReply,
+    ScheduleTask, ScheduleWhat, ScheduleWhen, Weekday,
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use shares::{

@@ -10,8 +10,9 @@ use crate::{
     AuditList, CSRF_HEADER, Call, ConsoleLink, DiskList, EVENTS_PATH, Event, Failure,
     IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, Job, JobCancel, JobGet, JobList, JobResult,
     ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, Role,
-    SESSION_COOKIE, STREAM_JOB_HEADER, STREAM_PROTOCOL, ServerInfo, ServerStop, SessionInfo,
-    SessionLogin, SessionLogout, SessionPassword, SessionSetup, ShareList, SmbUserAdd, SmbUserList,
+    SESSION_COOKIE, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause,
+    ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerStop, SessionInfo, SessionLogin,
+    SessionLogout, SessionPassword, SessionSetup, ShareList, SmbUserAdd, SmbUserList,
     SmbUserPassword, SmbUserRemove, UserAdd, UserChange, UserList, UserRemove, ZfsAllow,
     ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds,
     ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote,
@@ -26,6 +27,9 @@ use crate::{
 
 /// Path of the description itself, which a `GET` gives.
 pub const OPENAPI_PATH: &str = "/v1/openapi.json";
+
+/// Path of what programs that watch servers ask for by a `GET`, in the text format of OpenMetrics.
+pub const METRICS_PATH: &str = "/metrics";
 
 /// What has been described.
 struct Document {
@@ -188,6 +192,26 @@ impl Document {
             .insert(OPENAPI_PATH.into(), json!({"get": operation}));
     }
 
+    fn add_metrics(&mut self) {
+        let operation = json!({
+            "operationId": "metrics",
+            "tags": ["metrics"],
+            "summary": "Gives metrics of pools, devices, datasets, shares and the server.",
+            "x-role": word(Role::Viewer),
+            "security": [{"session": []}, {"key": []}],
+            "responses": {
+                "200": {
+                    "description": "OpenMetrics 1.0.",
+                    "content": {"application/openmetrics-text": {"schema": {"type": "string"}}},
+                },
+                "401": self.failure("There is neither a session nor a key."),
+                "default": self.failure("It failed."),
+            },
+        });
+        self.paths
+            .insert(METRICS_PATH.into(), json!({"get": operation}));
+    }
+
     fn finish(mut self, version: &str) -> Value {
         let schemas = self.schemas.take_definitions(true);
         self.paths.sort_keys();
@@ -248,6 +272,11 @@ pub fn openapi(version: &str) -> Value {
         JobGet,
         JobList,
         JobResult,
+        ScheduleList,
+        SchedulePause,
+        ScheduleRemove,
+        ScheduleRun,
+        ScheduleSet,
         ServerInfo,
         ServerStop,
         SessionInfo,
@@ -332,6 +361,7 @@ pub fn openapi(version: &str) -> Value {
     add_all!(document, Answer::Stream, ZfsReceive, ZfsSend);
     document.add_events();
     document.add_itself();
+    document.add_metrics();
     document.finish(version)
 }
 
@@ -354,8 +384,8 @@ mod tests {
                 known += 1;
             }
         }
-        // The two that are no calls.
-        assert_eq!(known + 2, paths.len());
+        // The three that are no calls.
+        assert_eq!(known + 3, paths.len());
         let text = document.to_string();
         for name in text.split("\"#/components/schemas/").skip(1) {
             let name = name.split('"').next().unwrap();

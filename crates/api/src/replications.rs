@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, Failure, Job, JobState};
+use crate::{Access, Call, Empty, Failure, Job, JobState, Role};
 
 /// Where a replication goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -109,6 +109,7 @@ impl Call for ReplicationRun {
     const PATH: &'static str = "/v1/replications/run";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot run replication '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ReplicationRunReply;
 }
 
@@ -143,6 +144,7 @@ impl Call for ReplicationPause {
         true => format!("cannot pause replication '{}'", call.name),
         false => format!("cannot resume replication '{}'", call.name),
     });
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
 }
 
@@ -154,6 +156,7 @@ pub struct ReplicationList {}
 impl Call for ReplicationList {
     const PATH: &'static str = "/v1/replications/list";
     const ACCESS: Access<Self> = Access::Change(|_| "cannot list replications".to_owned());
+    const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ReplicationListReply;
 
     fn changes(&self) -> bool {

@@ -66,7 +66,7 @@ struct Set {
     #[arg(long, value_name = "RULE")]
     on: Vec<String>,
     /// Do not be told of this: pool-suspended, pool-health, data-errors, device-state,
-    /// device-errors, space, scrub, resilver, report
+    /// device-errors, space, scrub, resilver, schedule, report
     #[arg(long, value_name = "RULE")]
     off: Vec<String>,
     /// How full a pool is to be, in percent, for a warning and for a louder one

@@ -21,10 +21,12 @@ mod json;
 mod labels;
 mod man;
 mod numbers;
+mod periods;
 mod prompt;
 mod refusals;
 mod replicate;
 mod rescue;
+mod schedule;
 mod server;
 mod shares;
 mod streams;
@@ -68,6 +70,8 @@ enum Command {
     Shares(shares::Shares),
     /// Send the snapshots of a dataset elsewhere, again and again
     Replicate(Box<replicate::Replicate>),
+    /// Have the server do things again and again: scrubs, trims, snapshots
+    Schedule(schedule::Schedule),
     /// Print where the console is
     Console,
     /// Who may log in: to the console, and by SMB
@@ -203,6 +207,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Iscsi(iscsi) => iscsi.run(&Client::new(state, of_root)?),
         Command::Shares(shares) => shares.run(&Client::new(state, of_root)?),
         Command::Replicate(replicate) => replicate.run(&Client::new(state, of_root)?),
+        Command::Schedule(schedule) => schedule.run(&Client::new(state, of_root)?),
         Command::Console => console::run(&Client::new(state, of_root)?),
         Command::Apikey(apikey) => apikey.run(&Client::new(state, of_root)?),
         Command::User(user) => user.run(&Client::new(state, of_root)?),

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use api::{
-    Job, JobState, Keep, ReplicationCreate, ReplicationList, ReplicationNote, ReplicationPause,
+    Job, JobState, ReplicationCreate, ReplicationList, ReplicationNote, ReplicationPause,
     ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun, ReplicationRunReply,
     ReplicationSpec, ReplicationTarget,
 };
@@ -12,6 +12,7 @@ use clap::Args;
 use crate::client::Client;
 use crate::columns::{self, Column};
 use crate::numbers::{local_minute, nice_bytes};
+use crate::periods::{self, Rule};
 use crate::refusals;
 
 /// Send the snapshots of a filesystem or volume to another pool, or to another host.
@@ -29,11 +30,11 @@ pub struct Replicate {
     #[arg(short)]
     recursive: bool,
     /// Run by itself, in this interval: 15m, 1h, 1d (default: only on request)
-    #[arg(long, value_parser = interval)]
+    #[arg(long, value_parser = periods::interval)]
     every: Option<u64>,
     /// Which of its snapshots stay, or 'all'
     #[arg(long, value_name = "RULE", default_value = "hourly=24,daily=7,weekly=4,monthly=12",
-          value_parser = rule)]
+          value_parser = periods::rule)]
     keep: Rule,
     /// Most bytes in a second, such as 50M
     #[arg(long, value_parser = bytes)]
@@ -65,53 +66,6 @@ pub struct Replicate {
     /// Have one go on that was paused
     #[arg(long, value_name = "NAME")]
     resume: Option<String>,
-}
-
-/// Which snapshots stay; all of them where there is no rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rule(Option<Keep>);
-
-/// Seconds of `15m` and the like.
-fn interval(text: &str) -> Result<u64, String> {
-    let wrong = || "write a number and s, m, h, d or w: 15m, 1h, 1d".to_owned();
-    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (digits, unit) = text.split_at(at);
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 24 * 3600,
-        "w" => 7 * 24 * 3600,
-        _ => return Err(wrong()),
-    };
-    let count: u64 = digits.parse().map_err(|_| wrong())?;
-    let total = count.checked_mul(seconds).filter(|total| *total > 0);
-    total.ok_or_else(wrong)
-}
-
-fn rule(text: &str) -> Result<Rule, String> {
-    if text == "all" {
-        return Ok(Rule(None));
-    }
-    let wrong = || "write hourly=24,daily=7,weekly=4,monthly=12, parts of it, or 'all'".to_owned();
-    let mut keep = Keep::default();
-    let mut seen = Vec::new();
-    for part in text.split(',') {
-        let (period, count) = part.split_once('=').ok_or_else(wrong)?;
-        let count: u32 = count.parse().map_err(|_| wrong())?;
-        if seen.contains(&period) {
-            return Err(wrong());
-        }
-        seen.push(period);
-        match period {
-            "hourly" => keep.hourly = count,
-            "daily" => keep.daily = count,
-            "weekly" => keep.weekly = count,
-            "monthly" => keep.monthly = count,
-            _ => return Err(wrong()),
-        }
-    }
-    Ok(Rule(Some(keep)))
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
@@ -190,7 +144,7 @@ impl Replicate {
                 println!(
                     "replication '{}' runs every {}; its first run has begun",
                     begun.name,
-                    every(every_s)
+                    periods::every(every_s)
                 );
                 Ok(())
             }
@@ -250,20 +204,6 @@ fn noted(note: &ReplicationNote) -> String {
             };
             format!("the {whose} snapshot '{snapshot}' stays: {why}")
         }
-    }
-}
-
-fn every(seconds: u64) -> String {
-    let units = [
-        (7 * 24 * 3600, "w"),
-        (24 * 3600, "d"),
-        (3600, "h"),
-        (60, "m"),
-    ];
-    let unit = units.iter().find(|(unit, _)| seconds.is_multiple_of(*unit));
-    match unit {
-        Some((unit, letter)) => format!("{}{letter}", seconds / unit),
-        None => format!("{seconds}s"),
     }
 }
 
@@ -332,7 +272,7 @@ fn row(replication: &ReplicationReport) -> Vec<String> {
             false => what.source.clone(),
         },
         to,
-        what.every_s.map_or_else(dash, every),
+        what.every_s.map_or_else(dash, periods::every),
         state,
         last.map_or_else(dash, |last| local_minute(last.end_s)),
         last.map_or_else(dash, |last| nice_bytes(last.bytes)),
@@ -357,27 +297,5 @@ mod tests {
         assert_eq!(of("root@[::1]:backup"), "root@[::1] backup");
         assert!(of("tank/a@b").contains("is a snapshot"));
         assert!(of("tls://h/tank").contains("not there yet"));
-    }
-
-    #[test]
-    fn intervals_and_rules_are_read() {
-        for (text, seconds) in [("15m", 900), ("1h", 3600), ("2d", 172_800), ("90s", 90)] {
-            assert_eq!(interval(text), Ok(seconds));
-        }
-        assert_eq!(every(900), "15m");
-        assert_eq!(every(90), "90s");
-        for wrong in ["", "15", "m", "0h", "1y", "-1h", "99999999999999999999d"] {
-            assert!(interval(wrong).is_err(), "{wrong}");
-        }
-        let keep = Keep {
-            hourly: 2,
-            monthly: 12,
-            ..Keep::default()
-        };
-        assert_eq!(rule("hourly=2,monthly=12"), Ok(Rule(Some(keep))));
-        assert_eq!(rule("all"), Ok(Rule(None)));
-        for wrong in ["", "hourly", "hourly=x", "yearly=1", "daily=1,daily=2"] {
-            assert!(rule(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -98,8 +98,8 @@ impl Alerts {
         }
     }
 
-    /// Takes in how pools are, and what happened.
-    fn take_in(&self, pools: &[PoolStatusReport], absent: &[Alert], happened: &[Alert]) {
+    /// Takes in how pools are, what else stands, and what happened.
+    fn take_in(&self, pools: &[PoolStatusReport], others: &[Alert], happened: &[Alert]) {
         let now_s = now_s();
         let taken = self.with(|state| {
             let State { kept, book, outbox } = state;
@@ -109,11 +109,11 @@ impl Alerts {
             let found = pools
                 .iter()
                 .flat_map(|pool| ::alerts::found_in(pool, settings, |alert| before.stands(alert)))
-                .chain(absent.iter().filter(is_told).cloned())
+                .chain(others.iter().filter(is_told).cloned())
                 .collect();
             let known = pools.iter().map(|pool| pool.guid);
             let guids: Vec<api::Guid> = known
-                .chain(absent.iter().map(|alert| alert.pool_guid))
+                .chain(others.iter().map(|alert| alert.pool_guid))
                 .collect();
             let mut messages = book.update(&self.host, &guids, found, settings, now_s);
             let notices = happened.iter();
@@ -202,9 +202,10 @@ async fn look(weak: Weak<Service>) {
             return;
         };
         let pools = reports_of(&service);
-        let absent = absent_from(&service);
+        let mut others = absent_from(&service);
+        others.extend(crate::schedules::failing(&service));
         let happened_now = std::mem::take(&mut happened);
-        service.alerts.take_in(&pools, &absent, &happened_now);
+        service.alerts.take_in(&pools, &others, &happened_now);
         drop(service);
         let mut until = tokio::time::Instant::now() + LOOK_EVERY;
         while let Ok(event) = tokio::time::timeout_at(until, reader.next()).await {

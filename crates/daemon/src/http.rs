@@ -18,11 +18,12 @@ use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
     AuditEntry, AuditList, Call, ConsoleLink, DiskList, EVENTS_PATH, Empty, Failure, FailureKind,
     IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList,
-    JobResult, OPENAPI_PATH, ReplicationCreate, ReplicationList, ReplicationPause,
-    ReplicationRemove, ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ServerInfo, ServerStop,
-    ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd, UserChange,
-    UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy,
-    ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
+    JobResult, METRICS_PATH, OPENAPI_PATH, ReplicationCreate, ReplicationList, ReplicationPause,
+    ReplicationRemove, ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList,
+    SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerStop, ShareList,
+    SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd, UserChange, UserList,
+    UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
+    ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
     ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite,
     ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
     ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear,
@@ -33,7 +34,7 @@ use api::{
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
-use axum::http::header::{CONNECTION, HeaderName, UPGRADE};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderName, UPGRADE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -54,9 +55,9 @@ use crate::jobs::Work;
 use crate::service::Service;
 use crate::web::about;
 use crate::{
-    DaemonError, activity, alerts, create, destroy, diff, disks, import, keys, owners, permissions,
-    properties, receive, reopen, replicate, rewrite, scrub, send, snapshots, split, topology,
-    upgrade, usage, vdevs, zfs, zpool,
+    DaemonError, activity, alerts, create, destroy, diff, disks, import, keys, metrics, owners,
+    permissions, properties, receive, reopen, replicate, rewrite, schedules, scrub, send,
+    snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
 };
 
 /// How long a request may take to come.
@@ -337,6 +338,15 @@ fn requests(service: Arc<Service>) -> Router {
             replicate::pause(&service, &call).await
         })
         .on(|service, _: ReplicationList| async move { Ok(replicate::list(&service)) })
+        .on(|service, call: ScheduleSet| async move { schedules::set(&service, call).await })
+        .on(|service, call: ScheduleRun| async move { schedules::run_now(&service, &call) })
+        .on(|service, call: ScheduleRemove| async move {
+            schedules::remove(&service, &call).await
+        })
+        .on(|service, call: SchedulePause| async move { schedules::pause(&service, &call).await })
+        .on_behalf(|service, caller, _: ScheduleList| async move {
+            Ok(schedules::list(&service, caller.may_change()))
+        })
         .on(|service, _: DiskList| async move { disks::disk_list(&service).await })
         .on(|service, _: ShareList| async move { Ok(service.share_list().await) })
         .on(|service, call: SmbUserAdd| async move { service.smb_user_add(call).await })
@@ -357,6 +367,7 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, _: ConsoleLink| async move { Ok(service.web.link()) })
         .with_events()
         .with_description()
+        .with_metrics()
         .router
 }
 
@@ -576,6 +587,20 @@ impl Routes {
         };
         Self {
             router: self.router.route(EVENTS_PATH, get(answer)),
+            service: self.service,
+        }
+    }
+
+    /// What programs that watch servers ask for.
+    fn with_metrics(self) -> Self {
+        let service = Arc::clone(&self.service);
+        let answer = move |ConnectInfo(caller): ConnectInfo<Caller>| async move {
+            let _place = caller.place().await;
+            let text = metrics::text(&service).await;
+            ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text)
+        };
+        Self {
+            router: self.router.route(METRICS_PATH, get(answer)),
             service: self.service,
         }
     }

@@ -7,7 +7,8 @@
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: [`supervisor`]), `pools.json` (what to import at the next
-//! start), `replications.json` ([`replicate`]), `iscsi-secrets.json` (for CHAP), `alerts*.json`
+//! start), `replications.json` ([`replicate`]), `schedules.json`
+//! ([`schedules`]), `iscsi-secrets.json` (for CHAP), `alerts*.json`
 //! (crate `alerts`), `people.json` (users and API keys), `audit.jsonl` (the record of changes),
 //! `https-certificate.pem` and `https-key.pem`, `smb/` (all that Samba keeps, with its users),
 //! `zvol/` (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All
@@ -38,6 +39,7 @@ mod import;
 mod iscsi;
 mod jobs;
 mod keys;
+mod metrics;
 mod mounts;
 mod names;
 mod nfs;
@@ -54,6 +56,7 @@ mod replication;
 mod reports;
 mod reservations;
 mod rewrite;
+mod schedules;
 mod scrub;
 mod secrets;
 mod send;
@@ -65,6 +68,7 @@ mod spares;
 mod split;
 mod state;
 mod supervisor;
+mod timetable;
 mod topology;
 mod upgrade;
 mod usage;
@@ -236,7 +240,8 @@ async fn serve(
     };
     service.nfs.begin().await;
     alerts::begin(&service);
-    tokio::spawn(replicate::schedule(Arc::clone(&service)));
+    tokio::spawn(replicate::follow(Arc::clone(&service)));
+    tokio::spawn(schedules::follow(Arc::clone(&service)));
     if default_pool.is_some() {
         // What is printed tells what is shared.
         service.smb.settle().await;

@@ -30,6 +30,7 @@ use crate::mounts::Mounts;
 use crate::nfs::Nfs;
 use crate::pools::{OpenPool, Pools};
 use crate::replicate::Replications;
+use crate::schedules::Schedules;
 use crate::secrets::Secrets;
 use crate::shares::Withheld;
 use crate::smb::Smb;
@@ -69,6 +70,7 @@ pub(crate) struct Service {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) pools: Pools,
     pub(crate) replications: Replications,
+    pub(crate) schedules: Schedules,
     pub(crate) web: Arc<Web>,
     state: Arc<State>,
     stop: Notify,
@@ -127,6 +129,7 @@ impl Service {
             secrets: Secrets::load(state.directory()),
             pools: Pools::new(Arc::clone(&state), cache_bytes),
             replications: Replications::load(&state),
+            schedules: Schedules::load(&state),
             state,
             stop: Notify::new(),
             stopped: watch::Sender::new(false),
@@ -238,7 +241,10 @@ impl Service {
 
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
     pub(crate) async fn shut_down(&self) {
-        self.replications.stop(&self.jobs).await;
+        tokio::join!(
+            self.replications.stop(&self.jobs),
+            self.schedules.stop(&self.jobs)
+        );
         // First: clients that ask later find their files with the next server.
         self.nfs.stop_serving().await;
         self.volumes.stop_serving().await;

@@ -58,7 +58,7 @@ const MODE_OF_ROOTS: u32 = 0o711;
 const MODE_OF_USERS: u32 = 0o700;
 /// Files in it, and directories with what they hold, that were made when every file was for all to
 /// read.
-const PRIVATE: [&str; 18] = [
+const PRIVATE: [&str; 21] = [
     "alerts-book.json",
     "alerts-outbox.json",
     "alerts-secrets.json",
@@ -76,19 +76,32 @@ const PRIVATE: [&str; 18] = [
     "replications.json",
     "replications.json.new",
     "replications.json.damaged",
+    "schedules.json",
+    "schedules.json.new",
+    "schedules.json.damaged",
     "disks",
+];
+
+/// Those of them that hold secrets: who could read one may know them still.
+const SECRETS: [&str; 4] = [
+    "alerts-secrets.json",
+    "https-key.pem",
+    "iscsi-secrets.json",
+    "people.json",
 ];
 
 /// What else is in it.
 const FOR_ALL: [&str; 4] = ["millpond.sock", "zvol", "mnt", "smb"];
 
 /// Sees to it that others cannot read the state directory. One in which others keep things for all
-/// to read is left as it is, but for what is ours in it.
-fn make_private(directory: &Path) -> io::Result<()> {
+/// to read is left as it is, but for what is ours in it. Gives the files with secrets that others
+/// could read.
+fn make_private(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut exposed = Vec::new();
     let found = directory.metadata()?;
     let own = geteuid();
     if found.uid() != own.as_raw() {
-        return Ok(());
+        return Ok(exposed);
     }
     let mut is_shared = found.mode() & Mode::SVTX.as_raw_mode() != 0;
     for entry in std::fs::read_dir(directory)? {
@@ -125,10 +138,14 @@ fn make_private(directory: &Path) -> io::Result<()> {
                 }
             }
         } else if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+            let was_open = path.metadata()?.mode() & 0o077 != 0;
+            if was_open && SECRETS.contains(&name) {
+                exposed.push(path.clone());
+            }
             set_mode(&path, 0o600)?;
         }
     }
-    Ok(())
+    Ok(exposed)
 }
 
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
@@ -159,7 +176,12 @@ impl State {
         };
         std::fs::create_dir_all(directory).map_err(failed(directory))?;
         let lock_path = directory.join("millpond.lock");
-        make_private(directory).map_err(failed(directory))?;
+        for path in make_private(directory).map_err(failed(directory))? {
+            tracing::warn!(
+                "others could read the secrets in {}; now only its owner can; change them",
+                path.display()
+            );
+        }
         let mut lock = File::options()
             .read(true)
             .write(true)
@@ -275,6 +297,22 @@ mod tests {
         for file in files {
             assert_eq!(mode(&state.join(file)), 0o600, "{file}");
         }
+    }
+
+    #[test]
+    fn secrets_that_others_could_read_are_told() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, mode) in [
+            ("iscsi-secrets.json", 0o644),
+            ("people.json", 0o600),
+            ("pools.json", 0o644),
+        ] {
+            std::fs::write(directory.path().join(name), "{}").unwrap();
+            set_mode(&directory.path().join(name), mode).unwrap();
+        }
+        let told = make_private(directory.path()).unwrap();
+        assert_eq!(told, [directory.path().join("iscsi-secrets.json")]);
+        assert!(make_private(directory.path()).unwrap().is_empty());
     }
 
     #[test]

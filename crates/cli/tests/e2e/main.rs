@@ -51,6 +51,7 @@ mod replicate;
 mod rewrite;
 mod san;
 mod schemathesis;
+mod schedule;
 mod scrub;
 mod smb;
 mod snapdir;

@@ -6,7 +6,7 @@
 
 use dataset::ResumeToken;
 
-use super::rule;
+use super::names;
 
 /// A snapshot or bookmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +114,7 @@ pub(super) fn next(
     };
     let own = &source.snapshots[..=end];
     let is_wanted = |point: &Point| {
-        rule::taken_at(replication, &point.name).is_some() || !rule::is_taken_by_any(&point.name)
+        names::taken_at(replication, &point.name).is_some() || !names::is_taken_by_any(&point.name)
     };
     let Some(target) = target else {
         let origin = source.origin.as_ref().filter(|(name, guid)| {
@@ -215,7 +215,7 @@ fn resumed(
     // A dataset of another host may have the same name.
     let is_own = |name: &str| {
         let short = name.split('@').nth(1);
-        short.is_some_and(|short| rule::taken_at(replication, short).is_some())
+        short.is_some_and(|short| names::taken_at(replication, short).is_some())
     };
     let is_ours =
         newest_common(source, target).is_some() || is_own(&read.to_name) && source.knows(guid);

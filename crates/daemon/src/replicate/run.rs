@@ -19,15 +19,15 @@ use std::time::Duration;
 use api::{
     Failure, FailureKind, JobState, Progress, ReceiveNaming, ReceiveObstacle, Refusal,
     ReplicationNote, ReplicationResult, ReplicationTarget, ReplicationWhat, Settings, Unit,
-    ZfsDestroy, ZfsReceive, ZfsReceiveAbort, ZfsSend, ZfsSendPlan, ZfsSnapshot,
+    ZfsReceive, ZfsReceiveAbort, ZfsSend, ZfsSendPlan,
 };
 use dataset::{DatasetError, DatasetKind, ListOptions};
 use tokio::io::AsyncWriteExt;
 
 use super::limit::{Limit, Limited};
+use super::names;
 use super::plan::{Obstacle, Point, Series, SourceSet, Step, TargetSet, newest_common, next};
 use super::ssh::Ssh;
-use super::{now_s, rule};
 use crate::error::from_dataset;
 use crate::jobs::Work;
 use crate::order::behind_what_they_need;
@@ -35,6 +35,7 @@ use crate::pools::OpenPool;
 use crate::receive::receive_from;
 use crate::send::{send_to, zfs_send_plan};
 use crate::service::Service;
+use crate::timetable::{destroy_snapshots, now_s, rule, take_snapshot};
 
 /// What may be between who sends and who receives in the same process, in bytes.
 const PIPE_BYTES: usize = 4 << 20;
@@ -183,23 +184,18 @@ impl Run {
             }
         }
         let at_s = now_s();
-        for later in 0..NAMES_MAX {
-            let short = rule::snapshot_name(&self.tag, at_s + later);
-            let call = ZfsSnapshot {
-                names: vec![format!("{source}@{short}")],
-                recursive: self.what.recursive,
-                properties: Settings::default(),
-                command: self.command(),
-            };
-            match crate::zfs::zfs_snapshot(&self.service, call).await {
-                Ok(_) => return Ok(short),
-                // Another one was taken in the same second.
-                Err(failure) if failure.kind == FailureKind::Exists => {}
-                Err(failure) => return Err(failure),
-            }
-        }
-        let message = format!("{}: snapshots of these seconds are there", self.doing());
-        Err(Failure::new(FailureKind::Exists, message))
+        let names = (0..NAMES_MAX).map(|later| names::snapshot_name(&self.tag, at_s + later));
+        let (properties, recursive) = (Settings::default(), self.what.recursive);
+        let command = self.command();
+        take_snapshot(
+            &self.service,
+            &command,
+            source,
+            recursive,
+            &properties,
+            names,
+        )
+        .await
     }
 
     /// Datasets of the source, those first that others need: parents, and origins of clones.
@@ -658,7 +654,7 @@ impl Run {
     async fn bookmark_ahead(&self, open: &OpenPool, source: &mut SourceSet, series: &Series) {
         let mut made: Vec<Point> = Vec::new();
         for snapshot in &source.snapshots[series.first..=series.last] {
-            let name = rule::bookmark_name(&self.tag, snapshot.guid);
+            let name = names::bookmark_name(&self.tag, snapshot.guid);
             if !source.bookmarks.iter().any(|own| own.name == name) {
                 made.push(Point {
                     name,
@@ -697,7 +693,7 @@ impl Run {
         };
         let guid = newest.guid;
         let source = &mut sides.sources[at];
-        let name = rule::bookmark_name(&self.tag, guid);
+        let name = names::bookmark_name(&self.tag, guid);
         let bookmarks = open.pool.dsl().bookmarks();
         let _admin = open.admin.lock().await;
         if !source.bookmarks.iter().any(|own| own.name == name) {
@@ -716,7 +712,7 @@ impl Run {
                 ..snapshot.clone()
             });
         }
-        let is_old = |own: &Point| own.name != name && rule::is_own_bookmark(&self.tag, &own.name);
+        let is_old = |own: &Point| own.name != name && names::is_own_bookmark(&self.tag, &own.name);
         let old: Vec<String> = source
             .bookmarks
             .iter()
@@ -759,7 +755,7 @@ impl Run {
             let own_bookmarks = source
                 .bookmarks
                 .iter()
-                .filter(|point| rule::is_own_bookmark(&self.tag, &point.name));
+                .filter(|point| names::is_own_bookmark(&self.tag, &point.name));
             common.extend(own_bookmarks.map(|point| point.guid));
             let mut snapshots = source.snapshots.clone();
             for point in &mut snapshots {
@@ -796,7 +792,7 @@ impl Run {
         let Some(keep) = &self.what.keep else {
             return Vec::new();
         };
-        let own = |point: &Point| rule::taken_at(&self.tag, &point.name);
+        let own = |point: &Point| names::taken_at(&self.tag, &point.name);
         let taken: BTreeSet<u64> = points.iter().filter_map(own).collect();
         let kept = rule::kept(&taken, keep);
         let goes = points.iter().filter(|point| {
@@ -808,30 +804,8 @@ impl Run {
         goes.map(|point| point.name.clone()).collect()
     }
 
-    /// Destroys snapshots of a dataset of this server; gives those that could not be, and why.
     async fn destroy_here(&self, dataset: &str, names: &[String]) -> Vec<(String, String)> {
-        let mut left = Vec::new();
-        if names.is_empty() {
-            return left;
-        }
-        let destroy = async |names: &[String]| {
-            let call = ZfsDestroy {
-                target: format!("{dataset}@{}", names.join(",")),
-                command: self.command(),
-                ..ZfsDestroy::default()
-            };
-            crate::destroy::zfs_destroy(&self.service, call, &self.work).await
-        };
-        if destroy(names).await.is_ok() {
-            return left;
-        }
-        // One that is in the way keeps the others.
-        for name in names {
-            if let Err(failure) = destroy(std::slice::from_ref(name)).await {
-                left.push((format!("{dataset}@{name}"), failure.message));
-            }
-        }
-        left
+        destroy_snapshots(&self.service, &self.work, &self.command(), dataset, names).await
     }
 
     fn note_left(&mut self, left: Vec<(String, String)>, is_of_target: bool) {

@@ -777,3 +777,61 @@ async fn one_address_does_not_take_all_connections() {
     }
     assert!(connections.one_more(address("192.0.2.1")).is_none());
 }
+
+/// Goal: a program with a key that may only look gets metrics that agree with what is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_that_watch_get_metrics_with_a_key() {
+    use crate::metrics::read::samples;
+
+    let server = Server::with_users().await;
+    let admin = server.log_in("admin").await.headers();
+    let disk = server.directory.path().join("disk");
+    let file = std::fs::File::create(&disk).unwrap();
+    file.set_len(256 << 20).unwrap();
+    let create = json!({
+        "name": "tank",
+        "vdevs": [{"layout": {"device": {"path": disk}}}],
+        "properties": {}, "filesystem_properties": {"mountpoint": "none"},
+        "force": false, "dry_run": false, "no_features": false,
+        "altroot": null, "command": "zpool create tank",
+    });
+    let made = server.post("/v1/zpool/create", &admin, create).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    let make = json!({"name": "prometheus", "role": "viewer"});
+    let made = server.post("/v1/keys/make", &admin, make).await;
+    let key = made.json()["key"].as_str().unwrap().to_owned();
+    let bearer = format!("authorization: Bearer {key}\r\n");
+    let answer = server.send("GET", "/metrics", &bearer, "").await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(
+        answer.header("content-type"),
+        Some(crate::metrics::CONTENT_TYPE)
+    );
+    let all = samples(&answer.body).unwrap();
+    let value = |name: &str, label: &str, of: &str| {
+        let mut all = all.iter();
+        let found = all.find(|sample| {
+            let has = sample.labels.get(label);
+            sample.name == name && (label.is_empty() || has.is_some_and(|has| has == of))
+        });
+        found.unwrap_or_else(|| panic!("no {name}")).value
+    };
+    let listed = server
+        .post("/v1/zpool/list", &bearer, json!({"names": []}))
+        .await
+        .json();
+    let size = listed["pools"][0]["tree"]["size_bytes"].as_f64().unwrap();
+    assert_eq!(value("millpond_pool_size_bytes", "pool", "tank"), size);
+    assert!(value("millpond_dataset_used_bytes", "dataset", "tank") > 0.0);
+    assert!(value("millpond_cache_limit_bytes", "pool", "tank") > 0.0);
+    assert!(value("millpond_device_bytes_total", "op", "write") > 0.0);
+    assert!(value("process_resident_memory_bytes", "", "") > 1e6);
+    assert!(value("process_start_time_seconds", "", "") <= now_s() as f64 + 1.0);
+    assert_eq!(value("millpond_datasets", "pool", "tank"), 1.0);
+    let path = disk.to_str().unwrap();
+    assert_eq!(
+        value("millpond_device_slow_operations_total", "device", path),
+        0.0
+    );
+    server.stop().await;
+}

@@ -1,0 +1,457 @@
+//! `millpond schedule`: what the server does again and again.
+
+use api::{
+    JobState, Keep, ScheduleLeft, ScheduleList, ScheduleObstacle, SchedulePause, ScheduleRemove,
+    ScheduleReport, ScheduleResult, ScheduleRun, ScheduleSet, ScheduleTask, ScheduleWhen, Weekday,
+};
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::client::Client;
+use crate::columns::{self, Column};
+use crate::numbers::local_minute;
+use crate::periods::{self, Rule};
+use crate::refusals;
+
+/// What stays of snapshots unless something else is said.
+const KEEP: Keep = Keep {
+    hourly: 24,
+    daily: 30,
+    weekly: 8,
+    monthly: 12,
+};
+
+/// What the server does again and again: scrubs, trims, snapshots. Lists it without a command.
+#[derive(Debug, Args)]
+pub struct Schedule {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List schedules, what their last runs came to and when they run next
+    List(List),
+    /// Make a schedule, or change the one of that name
+    Set(Box<Set>),
+    /// Run one now, and wait for its end
+    Run { name: String },
+    /// Have one run no more by itself
+    Pause { name: String },
+    /// Have one go on that was paused, from its next time
+    Resume { name: String },
+    /// Forget one; its snapshots stay where they are
+    Remove { name: String },
+}
+
+#[derive(Debug, Default, Args)]
+struct List {
+    /// As JSON
+    #[arg(short, long)]
+    json: bool,
+    /// No header, and one tab between columns
+    #[arg(short = 'H')]
+    scripted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Task {
+    /// Verify everything in a pool, by default on the first of each month at 02:00
+    Scrub,
+    /// Tell a pool's devices what is free, by default each Sunday at 02:00
+    Trim,
+    /// Take a snapshot of a dataset and destroy old ones, by default each hour
+    Snapshot,
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    /// What it does
+    task: Task,
+    /// A pool; for snapshots a filesystem or volume
+    target: String,
+    /// Snapshots of datasets below it, too, at the same moment
+    #[arg(short)]
+    recursive: bool,
+    /// hour, day, week, month, or an interval: 15m, 6h (default: by what it does)
+    #[arg(long, value_name = "PERIOD", value_parser = period)]
+    every: Option<Period>,
+    /// Day of the week (mon to sun) or of the month (1 to 31)
+    #[arg(long, value_name = "DAY", value_parser = day)]
+    on: Option<Day>,
+    /// Time of day where the server is, HH:MM; of hours :MM
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    at: Option<Time>,
+    /// Which of its snapshots stay, or 'all' (default: hourly=24,daily=30,weekly=8,monthly=12)
+    #[arg(long, value_name = "RULE", value_parser = periods::rule)]
+    keep: Option<Rule>,
+    /// What it is called (default: by what it does)
+    #[arg(long)]
+    name: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Period {
+    Hour,
+    Day,
+    Week,
+    Month,
+    Interval(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Day {
+    OfWeek(Weekday),
+    OfMonth(u8),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Time {
+    hour: Option<u8>,
+    minute: u8,
+}
+
+fn period(text: &str) -> Result<Period, String> {
+    Ok(match text {
+        "hour" => Period::Hour,
+        "day" => Period::Day,
+        "week" => Period::Week,
+        "month" => Period::Month,
+        other => Period::Interval(
+            periods::interval(other)
+                .map_err(|_| "write hour, day, week, month, or 15m, 6h, 2d".to_owned())?,
+        ),
+    })
+}
+
+/// The name of a day of the week.
+fn weekday(day: Weekday) -> &'static str {
+    match day {
+        Weekday::Monday => "monday",
+        Weekday::Tuesday => "tuesday",
+        Weekday::Wednesday => "wednesday",
+        Weekday::Thursday => "thursday",
+        Weekday::Friday => "friday",
+        Weekday::Saturday => "saturday",
+        Weekday::Sunday => "sunday",
+    }
+}
+
+fn day(text: &str) -> Result<Day, String> {
+    let wrong = || "write mon to sun, or 1 to 31".to_owned();
+    if let Ok(number) = text.parse::<u8>() {
+        let is_there = (1..=31).contains(&number);
+        return is_there.then_some(Day::OfMonth(number)).ok_or_else(wrong);
+    }
+    let text = text.to_lowercase();
+    let mut all = Weekday::ALL.into_iter();
+    let found = all.find(|day| text == weekday(*day) || text == weekday(*day)[..3]);
+    found.map(Day::OfWeek).ok_or_else(wrong)
+}
+
+fn time(text: &str) -> Result<Time, String> {
+    let wrong = || "write HH:MM, or :MM".to_owned();
+    let (hour, minute) = text.split_once(':').ok_or_else(wrong)?;
+    let number = |text: &str, below: u8| {
+        let number: u8 = text.parse().map_err(|_| wrong())?;
+        (number < below).then_some(number).ok_or_else(wrong)
+    };
+    Ok(Time {
+        hour: match hour {
+            "" => None,
+            hour => Some(number(hour, 24)?),
+        },
+        minute: number(minute, 60)?,
+    })
+}
+
+impl Set {
+    fn when(&self) -> anyhow::Result<ScheduleWhen> {
+        let period = self.every.unwrap_or(match self.task {
+            Task::Scrub => Period::Month,
+            Task::Trim => Period::Week,
+            Task::Snapshot => Period::Hour,
+        });
+        let usual_hour = match self.task {
+            Task::Scrub | Task::Trim => 2,
+            Task::Snapshot => 0,
+        };
+        let (hour, minute) = match (self.at, period) {
+            (None, _) => (usual_hour, 0),
+            (Some(_), Period::Interval(_)) => {
+                bail_usage!("an interval has no time of day; leave --at out, or say --every day")
+            }
+            (Some(Time { hour: None, minute }), Period::Hour) => (0, minute),
+            (Some(_), Period::Hour) => {
+                bail_usage!("each hour has minutes alone: --at :15")
+            }
+            (Some(Time { hour: None, .. }), _) => bail_usage!("write --at as HH:MM"),
+            (
+                Some(Time {
+                    hour: Some(hour),
+                    minute,
+                }),
+                _,
+            ) => (hour, minute),
+        };
+        Ok(match (period, self.on) {
+            (Period::Week, None) => ScheduleWhen::Week {
+                day: Weekday::Sunday,
+                hour,
+                minute,
+            },
+            (Period::Week, Some(Day::OfWeek(day))) => ScheduleWhen::Week { day, hour, minute },
+            (Period::Month, None) => ScheduleWhen::Month {
+                day: 1,
+                hour,
+                minute,
+            },
+            (Period::Month, Some(Day::OfMonth(day))) => ScheduleWhen::Month { day, hour, minute },
+            (Period::Week, Some(_)) => bail_usage!("a week has days from mon to sun"),
+            (Period::Month, Some(_)) => bail_usage!("a month has days from 1 to 31"),
+            (_, Some(_)) => bail_usage!("--on is for --every week and --every month"),
+            (Period::Hour, None) => ScheduleWhen::Hour { minute },
+            (Period::Day, None) => ScheduleWhen::Day { hour, minute },
+            (Period::Interval(seconds), None) => ScheduleWhen::Interval { seconds },
+        })
+    }
+
+    fn call(self) -> anyhow::Result<ScheduleSet> {
+        let when = self.when()?;
+        let is_of_snapshots = self.task == Task::Snapshot;
+        if !is_of_snapshots && (self.recursive || self.keep.is_some()) {
+            bail_usage!("-r and --keep are for snapshots alone");
+        }
+        Ok(ScheduleSet {
+            name: self.name,
+            task: match self.task {
+                Task::Scrub => ScheduleTask::Scrub,
+                Task::Trim => ScheduleTask::Trim,
+                Task::Snapshot => ScheduleTask::Snapshot,
+            },
+            target: self.target,
+            recursive: self.recursive,
+            when,
+            keep: match is_of_snapshots {
+                true => self.keep.unwrap_or(Rule(Some(KEEP))).0,
+                false => None,
+            },
+        })
+    }
+}
+
+impl Schedule {
+    /// Does it.
+    pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        match self.command {
+            None => list(client, &List::default())?,
+            Some(Command::List(options)) => list(client, &options)?,
+            Some(Command::Set(set)) => {
+                let call = set.call()?;
+                let reply = client.call(&call)?;
+                let first = match reply.next_s {
+                    Some(next_s) => format!("; next at {}", local_minute(next_s)),
+                    None => "; it is paused".to_owned(),
+                };
+                println!("schedule '{}' runs {}{first}", reply.name, every(call.when));
+            }
+            Some(Command::Run { name }) => {
+                let begun = client.call(&ScheduleRun { name: name.clone() })?;
+                let result = client.result_of(&begun.job, |_| {})?;
+                let result: ScheduleResult = serde_json::from_value(result)?;
+                println!("{name}: {}", told(&result));
+                tell_left(&result);
+            }
+            Some(Command::Pause { name }) => {
+                client.call(&SchedulePause {
+                    name,
+                    is_paused: true,
+                })?;
+            }
+            Some(Command::Resume { name }) => {
+                client.call(&SchedulePause {
+                    name,
+                    is_paused: false,
+                })?;
+            }
+            Some(Command::Remove { name }) => {
+                client.call(&ScheduleRemove { name })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How often, in words.
+fn every(when: ScheduleWhen) -> String {
+    match when {
+        ScheduleWhen::Interval { seconds } => format!("every {}", periods::every(seconds)),
+        ScheduleWhen::Hour { minute } => format!("each hour at :{minute:02}"),
+        ScheduleWhen::Day { hour, minute } => format!("each day at {hour:02}:{minute:02}"),
+        ScheduleWhen::Week { day, hour, minute } => {
+            let day = weekday(day);
+            format!("each {day} at {hour:02}:{minute:02}")
+        }
+        ScheduleWhen::Month { day, hour, minute } => {
+            format!("each month on {day} at {hour:02}:{minute:02}")
+        }
+    }
+}
+
+fn obstacle(why: ScheduleObstacle) -> &'static str {
+    match why {
+        ScheduleObstacle::NotImported => "the pool is not imported",
+        ScheduleObstacle::Suspended => "the pool has stopped",
+        ScheduleObstacle::Resilvering => "the pool is being resilvered",
+        ScheduleObstacle::Scrubbing => "the pool is being scrubbed",
+        ScheduleObstacle::ScrubPaused => "a scrub is paused",
+        ScheduleObstacle::Trimming => "the pool is being trimmed",
+    }
+}
+
+/// What a run came to, in words.
+fn told(result: &ScheduleResult) -> String {
+    if let Some(why) = result.skipped {
+        return format!("nothing to do, {}", obstacle(why));
+    }
+    match (result.state, &result.snapshot) {
+        (JobState::Failed, _) => "failed".to_owned(),
+        (JobState::Canceled, _) => "stopped".to_owned(),
+        (_, Some(snapshot)) => match result.destroyed {
+            0 => format!("{snapshot} taken"),
+            1 => format!("{snapshot} taken, an old one destroyed"),
+            many => format!("{snapshot} taken, {many} old ones destroyed"),
+        },
+        (_, None) => "begun".to_owned(),
+    }
+}
+
+fn tell_left(result: &ScheduleResult) {
+    for ScheduleLeft { snapshot, why } in &result.left {
+        eprintln!("snapshot '{snapshot}' stays: {why}");
+    }
+}
+
+fn list(client: &Client, options: &List) -> anyhow::Result<()> {
+    let reply = client.call(&ScheduleList {})?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&reply)?);
+        return Ok(());
+    }
+    let columns = [
+        "NAME", "DOES", "OF", "EVERY", "KEEPS", "STATE", "LAST", "NEXT",
+    ];
+    let columns = columns.map(Column::left);
+    let rows: Vec<Vec<String>> = reply.schedules.iter().map(row).collect();
+    print!("{}", columns::render(&columns, &rows, options.scripted));
+    if options.scripted {
+        return Ok(());
+    }
+    for schedule in &reply.schedules {
+        if let Some(why) = schedule.waits {
+            println!("\n{}: waits, as {}", schedule.name, obstacle(why));
+        }
+        let Some(last) = &schedule.last else { continue };
+        if let Some(failure) = &last.failure {
+            println!("\n{}: {}", schedule.name, refusals::words(failure));
+        }
+        if last.skipped.is_some() {
+            println!("\n{}: {}", schedule.name, told(last));
+        }
+        tell_left(last);
+    }
+    Ok(())
+}
+
+fn row(schedule: &ScheduleReport) -> Vec<String> {
+    let what = &schedule.what;
+    let task = match what.task {
+        ScheduleTask::Scrub => "scrub",
+        ScheduleTask::Trim => "trim",
+        ScheduleTask::Snapshot => "snapshot",
+    };
+    let last = schedule.last.as_ref();
+    let state = match last.map(|last| (last.state, last.skipped)) {
+        _ if schedule.job.is_some() => "running",
+        _ if schedule.is_paused => "paused",
+        _ if schedule.waits.is_some() => "waits",
+        Some((JobState::Failed, _)) => "failed",
+        Some((JobState::Canceled, _)) => "stopped",
+        Some((_, Some(_))) => "skipped",
+        Some(_) => "done",
+        None => "new",
+    };
+    let dash = || "-".to_owned();
+    vec![
+        schedule.name.clone(),
+        task.to_owned(),
+        match what.recursive {
+            true => format!("{} -r", what.target),
+            false => what.target.clone(),
+        },
+        every(what.when),
+        match what.task {
+            ScheduleTask::Snapshot => periods::shown_rule(what.keep.as_ref()),
+            _ => dash(),
+        },
+        state.to_owned(),
+        last.map_or_else(dash, |last| local_minute(last.end_s)),
+        schedule.next_s.map_or_else(dash, local_minute),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        set: Set,
+    }
+
+    fn call(line: &str) -> anyhow::Result<ScheduleSet> {
+        let words = std::iter::once("set").chain(line.split_whitespace());
+        Line::try_parse_from(words)?.set.call()
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_usual() {
+        let when = |line: &str| every(call(line).unwrap().when);
+        assert_eq!(when("scrub tank"), "each month on 1 at 02:00");
+        assert_eq!(when("trim tank"), "each sunday at 02:00");
+        assert_eq!(when("snapshot tank"), "each hour at :00");
+        assert_eq!(when("snapshot tank --every day"), "each day at 00:00");
+        assert_eq!(when("snapshot tank --every 15m"), "every 15m");
+        assert_eq!(when("snapshot tank --at :15"), "each hour at :15");
+        let line = "scrub tank --every week --on Wed --at 23:45";
+        assert_eq!(when(line), "each wednesday at 23:45");
+        assert_eq!(when("scrub tank --on 31"), "each month on 31 at 02:00");
+        assert_eq!(call("snapshot tank").unwrap().keep, Some(KEEP));
+        assert_eq!(call("snapshot tank --keep all").unwrap().keep, None);
+        assert_eq!(call("scrub tank").unwrap().keep, None);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in [
+            "scrub tank -r",
+            "trim tank --keep all",
+            "scrub tank --on mon",
+            "scrub tank --every week --on 3",
+            "scrub tank --every day --on 3",
+            "scrub tank --every 6h --at 02:00",
+            "scrub tank --at :15",
+            "snapshot tank --at 02:15",
+            "scrub tank --at 24:00",
+            "scrub tank --at 2:60",
+            "scrub tank --on 0",
+            "scrub tank --on 32",
+            "scrub tank --every year",
+            "smart tank",
+        ] {
+            assert!(call(line).is_err(), "{line}");
+        }
+    }
+}

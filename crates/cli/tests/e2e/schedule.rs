@@ -1,0 +1,242 @@
+//! Goal: schedules do what they say and no more: they come at their times, make up once for what
+//! was missed, destroy nothing that is not their own, and tell when they fail. Method: pools on
+//! files, `millpond schedule`, and its state file between two runs of the server.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Server, zdb_is_clean};
+
+/// A server with pool `tank` and filesystems `tank/a` and `tank/a/b`, nothing mounted.
+fn with_pool() -> (Server, Vec<String>) {
+    let server = Server::start();
+    let disks = server.disks(2, 256 << 20);
+    server.ok(&format!(
+        "zpool create -O mountpoint=none tank {}",
+        disks[0]
+    ));
+    server.ok("zfs create -p tank/a/b");
+    (server, disks)
+}
+
+/// What the list tells of a schedule.
+fn listed(server: &Server, name: &str) -> Value {
+    let all: Value = serde_json::from_str(&server.ok("schedule list --json")).expect("JSON");
+    let mut all = all["schedules"].as_array().expect("a list").iter();
+    let found = all.find(|one| one["name"] == name);
+    found.cloned().unwrap_or(Value::Null)
+}
+
+/// Names of snapshots of a dataset, after the `@`, oldest first.
+fn snapshots(server: &Server, dataset: &str) -> Vec<String> {
+    let text = server.ok(&format!(
+        "zfs list -Hp -t snapshot -o name -s createtxg {dataset}"
+    ));
+    let names = text.lines().filter_map(|name| name.split_once('@'));
+    names.map(|(_, short)| short.to_owned()).collect()
+}
+
+/// Runs a schedule and gives the snapshot that it took.
+fn run(server: &Server, name: &str) -> String {
+    server.ok(&format!("schedule run {name}"));
+    let last = listed(server, name)["last"].clone();
+    assert_eq!(last["state"], "finished", "{last}");
+    last["snapshot"].as_str().expect("a snapshot").to_owned()
+}
+
+#[test]
+fn snapshots_come_and_only_own_ones_go() {
+    let (server, disks) = with_pool();
+    let said = server.ok("schedule set snapshot tank/a -r --every day --keep hourly=1 --name a");
+    assert!(
+        said.contains("'a' runs each day at 00:00; next at"),
+        "{said}"
+    );
+    assert_eq!(listed(&server, "a")["last"], Value::Null);
+
+    let first = run(&server, "a");
+    assert!(first.starts_with("auto-a-2") && first.len() == "auto-a-2026-11-25-1200".len());
+    for dataset in ["tank/a", "tank/a/b"] {
+        assert_eq!(snapshots(&server, dataset), [first.as_str()]);
+    }
+    // What is called as if it were an own one is none, nor is what another schedule took.
+    let others = ["auto-a-2020-01-01-0000", "auto-a-2020-01-01-0001", "mine"];
+    server.ok(&format!("zfs snapshot tank/a@{}", others[0]));
+    server.ok(&format!(
+        "zfs snapshot -o millpond:schedule=b tank/a@{}",
+        others[1]
+    ));
+    server.ok(&format!("zfs snapshot tank/a@{}", others[2]));
+    server.ok(&format!("zfs hold stay tank/a@{first}"));
+    let second = run(&server, "a");
+    assert!(second > first, "{second}");
+    let all = |own: &[&String]| {
+        let mut all: Vec<String> = others.map(str::to_owned).to_vec();
+        all.extend(own.iter().map(|name| (*name).clone()));
+        all.sort();
+        all
+    };
+    let sorted = |dataset: &str| {
+        let mut names = snapshots(&server, dataset);
+        names.sort();
+        names
+    };
+    assert_eq!(sorted("tank/a"), all(&[&first, &second]));
+    assert_eq!(snapshots(&server, "tank/a/b"), [second.as_str()]);
+    assert_eq!(listed(&server, "a")["last"]["destroyed"], 1);
+
+    // Neither goes what a replication has a bookmark of.
+    server.ok(&format!("zfs release stay tank/a@{first}"));
+    let guid = server.ok(&format!("zfs get -Hp -o value guid tank/a@{second}"));
+    let guid: u64 = guid.trim().parse().expect("a GUID");
+    let bookmark = format!("tank/a#millpond-r-0123abcd-{guid:016x}");
+    server.ok(&format!("zfs bookmark tank/a@{second} {bookmark}"));
+    let third = run(&server, "a");
+    assert_eq!(sorted("tank/a"), all(&[&second, &third]));
+    server.ok(&format!("zfs destroy {bookmark}"));
+
+    // One that has a clone stays, which is told, and keeps none of the others.
+    server.ok(&format!("zfs clone tank/a@{third} tank/clone"));
+    let fourth = run(&server, "a");
+    assert_eq!(sorted("tank/a"), all(&[&third, &fourth]));
+    let left = listed(&server, "a")["last"]["left"].clone();
+    assert_eq!(left[0]["snapshot"], format!("tank/a@{third}"), "{left}");
+    server.ok("zfs destroy tank/clone");
+    let fifth = run(&server, "a");
+    assert_eq!(sorted("tank/a"), all(&[&fifth]));
+
+    // What came from elsewhere is not this server's to destroy, though a schedule is called so.
+    server.ok(&format!(
+        "zpool create -O mountpoint=none backup {}",
+        disks[1]
+    ));
+    server.ok("replicate tank/a backup/a");
+    let there = snapshots(&server, "backup/a");
+    assert!(there.contains(&fifth), "{there:?}");
+    server.ok("schedule set snapshot backup/a --keep hourly=0 --name a");
+    let own = run(&server, "a");
+    let mut wanted = there;
+    wanted.push(own);
+    assert_eq!(snapshots(&server, "backup/a"), wanted);
+
+    server.ok("schedule remove a");
+    assert_eq!(server.ok("schedule list -H"), "");
+    let said = server.fails("schedule run a");
+    assert!(said.contains("no schedule 'a'"), "{said}");
+    assert!(snapshots(&server, "tank/a").contains(&fifth));
+    for pool in ["tank", "backup"] {
+        server.ok(&format!("zpool export {pool}"));
+        zdb_is_clean(&server.path("disks"), pool);
+    }
+}
+
+#[test]
+fn runs_come_by_themselves_and_make_up_for_what_was_missed_once() {
+    let (mut server, disks) = with_pool();
+    server.ok("schedule set snapshot tank/a --every 1s --keep all --name often");
+    server.wait_until("two snapshots are there", || {
+        snapshots(&server, "tank/a").len() >= 2
+    });
+    server.ok("schedule pause often");
+    let before = snapshots(&server, "tank/a");
+    assert_eq!(listed(&server, "often")["next_s"], Value::Null);
+    assert!(server.ok("schedule").contains("paused"));
+
+    // A day, of which some are missed.
+    server.ok("schedule set snapshot tank/a/b --every 1d --name daily");
+    server.stop();
+    let path = server.state().join("schedules.json");
+    let text = std::fs::read_to_string(&path).expect("what is kept");
+    let mut kept: Value = serde_json::from_str(&text).expect("JSON");
+    for one in kept.as_array_mut().expect("a list") {
+        if one["name"] == "daily" {
+            let created_s = one["created_s"].as_u64().expect("a time");
+            one["created_s"] = json!(created_s - 5 * 24 * 3600);
+            one["begun_s"] = json!(created_s - 4 * 24 * 3600);
+        }
+    }
+    std::fs::write(&path, kept.to_string()).expect("the file");
+    server.launch(&["daemon"]);
+    server.wait_until("it was made up for", || {
+        listed(&server, "daily")["success_s"].is_u64()
+    });
+    // Time enough for others.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(snapshots(&server, "tank/a/b").len(), 1);
+    assert_eq!(snapshots(&server, "tank/a"), before, "it is paused still");
+
+    // A pool that is away is waited for, which is no failure.
+    server.ok("schedule resume often");
+    server.ok("zpool export tank");
+    server.wait_until("it waits", || {
+        listed(&server, "often")["waits"] == "not-imported"
+    });
+    assert!(
+        server
+            .ok("schedule list")
+            .contains("the pool is not imported")
+    );
+    let said = server.fails("schedule run often");
+    assert!(said.contains("pool 'tank' is not imported"), "{said}");
+    assert_eq!(listed(&server, "often")["failures"], 0);
+    server.ok(&format!("zpool import -d {} tank", disks[0]));
+    let count = snapshots(&server, "tank/a").len();
+    server.wait_until("it goes on", || snapshots(&server, "tank/a").len() > count);
+    assert_eq!(listed(&server, "often")["waits"], Value::Null);
+}
+
+#[test]
+fn scrubs_and_trims_begin_and_failures_are_alerts() {
+    let (server, _) = with_pool();
+    assert!(
+        server
+            .ok("schedule set scrub tank")
+            .contains("'scrub-tank' runs each month on 1 at 02:00")
+    );
+    server.ok("schedule set trim tank");
+    assert_eq!(server.ok("schedule run scrub-tank"), "scrub-tank: begun\n");
+    server.wait_until("the scrub is done", || {
+        server.ok("zpool status tank").contains("scrub repaired")
+    });
+    assert_eq!(server.ok("schedule run trim-tank"), "trim-tank: begun\n");
+    let history = server.ok("zpool history tank");
+    assert!(
+        history.contains("millpond schedule run trim-tank"),
+        "{history}"
+    );
+    for (words, told) in [
+        ("schedule set scrub tank/a", "it is no pool"),
+        ("schedule set scrub pond", "no such pool"),
+        ("schedule set snapshot tank/none", "does not exist"),
+        ("schedule set snapshot tank/a@x", "@"),
+        (
+            "schedule set snapshot tank/a --name a/b",
+            "the name of a schedule",
+        ),
+        ("schedule pause none", "there is no schedule 'none'"),
+    ] {
+        let said = server.fails(words);
+        assert!(said.contains(told), "{words}: {said}");
+    }
+
+    server.ok("zfs create tank/gone");
+    server.ok("schedule set snapshot tank/gone --every 1s --keep hourly=2");
+    server.ok("zfs destroy -r tank/gone");
+    server.wait_until("it fails", || {
+        listed(&server, "tank-gone")["failures"].as_u64() > Some(0)
+    });
+    let text = server.ok("schedule list");
+    assert!(
+        text.contains("failed") && text.contains("does not exist"),
+        "{text}"
+    );
+    // Alerts look once a minute.
+    let told = || {
+        server
+            .ok("alerts")
+            .contains("schedule tank-gone (snapshots of tank/gone) fails")
+    };
+    server.wait_until("that is an alert", told);
+    server.ok("zfs create tank/gone");
+    server.ok("schedule run tank-gone");
+    assert_eq!(listed(&server, "tank-gone")["failures"], 0);
+}
