@@ -70,6 +70,9 @@ pub enum JobKind {
     Send,
     /// Writes files again. Canceling it leaves the rest of them as they are.
     Rewrite,
+    /// Puts files from a snapshot back. Canceling it leaves what is there as it was, and what was
+    /// restored by then beside it.
+    Restore,
     /// Replicates datasets. Canceling it leaves what was received whole; the next run goes on.
     Replicate,
 }

@@ -29,9 +29,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::{
-    Empty, Failure, FailureKind, Job, JobKind, JobState, ReplicationCreate, ReplicationListReply,
-    ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun,
-    ReplicationRunReply, ReplicationTarget, ReplicationWhat,
+    Empty, Failure, FailureKind, Job, JobKind, JobState, ReplicationChange, ReplicationCreate,
+    ReplicationListReply, ReplicationPause, ReplicationRemove, ReplicationReport,
+    ReplicationResult, ReplicationRun, ReplicationRunReply, ReplicationTarget, ReplicationWhat,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -189,6 +189,30 @@ impl Replications {
         if let Err(error) = self.save(table) {
             tracing::error!("{FILE} could not be written: {error}; see to the state directory");
         }
+    }
+
+    /// Has one do otherwise than until now, which its next run does.
+    fn change(&self, call: &ReplicationChange) -> Result<(), Failure> {
+        let doing = format!("cannot change replication '{}'", call.name);
+        check_numbers(&doing, call.every_s, call.limit_bytes)?;
+        let mut table = self.table.lock();
+        let entry = table
+            .get_mut(&call.name)
+            .ok_or_else(|| unknown(&call.name))?;
+        entry.check_stays()?;
+        let before = entry.kept.what.clone();
+        let what = &mut entry.kept.what;
+        what.recursive = call.recursive;
+        what.every_s = call.every_s;
+        what.keep = call.keep;
+        what.limit_bytes = call.limit_bytes;
+        self.save(&table).map_err(|error| {
+            if let Some(entry) = table.get_mut(&call.name) {
+                entry.kept.what = before;
+            }
+            let message = format!("{doing}: {FILE} could not be written: {error}");
+            Failure::new(FailureKind::Io, message)
+        })
     }
 
     /// Stops all runs; they go on with the next start.
@@ -378,6 +402,25 @@ fn end_run(service: &Service, name: &str, work: &Work, result: Option<Replicatio
     });
 }
 
+fn check_numbers(
+    doing: &str,
+    every_s: Option<u64>,
+    limit_bytes: Option<u64>,
+) -> Result<(), Failure> {
+    if every_s != Some(0) && limit_bytes != Some(0) {
+        return Ok(());
+    }
+    let message = format!("{doing}: an interval or limit of nothing makes no sense");
+    Err(Failure::new(FailureKind::Invalid, message))
+}
+
+/// `millpond replicate --change`.
+pub(crate) fn change(service: &Service, call: &ReplicationChange) -> Result<Empty, Failure> {
+    service.replications.change(call)?;
+    service.replications.changed.notify_one();
+    Ok(Empty {})
+}
+
 /// `millpond replicate SOURCE TARGET`.
 pub(crate) async fn create(
     service: &Arc<Service>,
@@ -406,9 +449,7 @@ pub(crate) async fn create(
             )));
         }
     }
-    if spec.every_s == Some(0) || spec.limit_bytes == Some(0) {
-        return Err(invalid("an interval or limit of nothing makes no sense"));
-    }
+    check_numbers(&doing, spec.every_s, spec.limit_bytes)?;
     let open = service.pools.of_dataset(&spec.source)?;
     let failed = |error| crate::error::from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
@@ -687,6 +728,42 @@ mod tests {
                 .expect("it is due");
             assert_eq!(due, ["a"]);
         }
+    }
+
+    /// Goal: a change is kept, and what makes no sense changes nothing.
+    #[test]
+    fn one_is_changed_and_stays_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = Arc::new(State::open(directory.path()).unwrap());
+        let replications = Replications::load(&state);
+        let entry = Entry::new(kept());
+        replications.table.lock().insert("a".into(), entry);
+        let mut call = ReplicationChange {
+            name: "a".into(),
+            recursive: false,
+            every_s: Some(60),
+            keep: None,
+            limit_bytes: Some(1 << 20),
+        };
+        replications.change(&call).unwrap();
+        let there = load(directory.path()).unwrap().remove(0);
+        let expected = ReplicationWhat {
+            recursive: false,
+            every_s: Some(60),
+            keep: None,
+            limit_bytes: Some(1 << 20),
+            ..kept().what
+        };
+        assert_eq!(there.what, expected);
+        assert_eq!((there.id, there.begun_s), (kept().id, kept().begun_s));
+        call.every_s = Some(0);
+        let refused = replications.change(&call).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::Invalid);
+        call.name = "b".into();
+        call.every_s = None;
+        let refused = replications.change(&call).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::NotFound);
+        assert_eq!(load(directory.path()).unwrap()[0].what, expected);
     }
 
     #[test]
