@@ -8,6 +8,8 @@ export type Page =
   | { page: 'dataset'; name: string; tab: DatasetTab }
   | { page: 'shares' }
   | { page: 'setup' }
+  | { page: 'alerts' }
+  | { page: 'replication' }
   | { page: 'jobs' }
   | { page: 'events' }
   | { page: 'users' }
@@ -25,6 +27,8 @@ const SIMPLE = [
   'datasets',
   'shares',
   'setup',
+  'alerts',
+  'replication',
   'jobs',
   'events',
   'users',
