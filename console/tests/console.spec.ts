@@ -15,6 +15,8 @@ import { join } from 'node:path';
 import { AxeBuilder } from '@axe-core/playwright';
 import { expect, test, type Browser, type Page } from '@playwright/test';
 
+import { mailServer } from './smtp';
+
 const PASSWORD = 'correct horse battery';
 const VIEWER_PASSWORD = 'only looks around';
 const DISK_SIZE = '512M';
@@ -40,11 +42,12 @@ const PAGES = [
   `#/datasets/${pool}/media?properties`,
   '#/shares',
   '#/schedules',
+  '#/alerts',
   '#/jobs',
   '#/events',
   '#/account',
 ];
-const ADMIN_PAGES = [`#/pools/${pool}?history`, '#/setup', '#/users', '#/audit'];
+const ADMIN_PAGES = [`#/pools/${pool}?history`, '#/setup', '#/replication', '#/users', '#/audit'];
 
 /** Everything on the page is there: nothing is loading any more. */
 async function settled(page: Page): Promise<void> {
@@ -156,6 +159,21 @@ test('the wizard leads from empty disks to a shared filesystem with data on it',
   await page.getByLabel('SMB').uncheck();
   await page.getByLabel('NFS', { exact: true }).check();
   await page.getByLabel(/Hosts and networks/).fill('127.0.0.1');
+  await next.click();
+
+  // Who hears of failures: it can be skipped, and a test arrives.
+  await expect(page.getByRole('heading', { level: 2 })).toHaveText('Tell me when something fails');
+  const mail = await mailServer();
+  const send = page.getByRole('button', { name: 'Save and send a test mail' });
+  await expect(send).toBeDisabled();
+  await page.getByLabel('Mail server (SMTP)').fill(`127.0.0.1:${mail.port}`);
+  await expect(next).toBeDisabled();
+  await page.getByLabel('Mail addresses').fill('ann@example.org');
+  await send.click();
+  await expect(page.getByText('taken', { exact: true })).toBeVisible();
+  await expect.poll(() => mail.mails.length).toBe(1);
+  expect(mail.mails[0]).toContain('To: ann@example.org');
+  mail.close();
   await next.click();
 
   await expect(page.getByText(`zfs create -o sharenfs=rw=127.0.0.1 ${pool}/media`)).toBeVisible();

@@ -1,4 +1,7 @@
 /** Every request that the console makes: its path, what it takes, what comes back. */
+import type { AlertCalls } from './alerts';
+import type { FileCalls } from './files';
+import type { ReplicationCalls } from './replications';
 import type * as api from './types';
 
 interface Named {
@@ -6,7 +9,7 @@ interface Named {
 }
 
 /** Requests by path. */
-export interface Calls {
+export interface Calls extends AlertCalls, FileCalls, ReplicationCalls {
   '/v1/session/info': [api.Empty, api.SessionInfo];
   '/v1/session/login': [{ user: string; password: string; totp?: string | null }, api.Session];
   '/v1/session/logout': [api.Empty, api.Empty];
@@ -214,6 +217,7 @@ export type Reply<P extends Path> = Calls[P][1];
 
 /** Requests that the server does as jobs, which may go on when the answer is there. */
 export const JOBS: ReadonlySet<Path> = new Set([
+  '/v1/files/restore',
   '/v1/zfs/destroy',
   '/v1/zpool/export',
   '/v1/zpool/import',

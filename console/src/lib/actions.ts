@@ -21,14 +21,15 @@ export function quote(word: string): string {
   return `'${word.replaceAll("'", String.raw`'\''`)}'`;
 }
 
-function line(...words: (string | false | undefined)[]): string {
+/** A command line of these words. */
+export function line(...words: (string | false | undefined)[]): string {
   return words
     .filter((word) => word !== false && word !== undefined)
     .map(quote)
     .join(' ');
 }
 
-function action<P extends Path>(path: P, command: string, body: Request<P>): Action<P> {
+export function action<P extends Path>(path: P, command: string, body: Request<P>): Action<P> {
   return { path, command, body };
 }
 

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
+import type { Alert } from '../api/alerts';
 import type { PoolStatus, Scan, Vdev } from '../api/types';
 import { conditionOf, healthOf, scanSecondsLeft, scanShare } from './health';
 
@@ -38,12 +39,30 @@ describe('the sentence', () => {
   it('is quiet without pools', () => expect(healthOf([]).level).toBe('quiet'));
 
   it('says that all is well only where it is', () => {
-    const well = healthOf([pool({}), pool({ name: 'vault' })], 2000 + 86_400 * 3);
+    const well = healthOf([pool({}), pool({ name: 'vault' })], [], 2000 + 86_400 * 3);
     expect(well).toMatchObject({ level: 'ok', says: 'Both pools work as they should.' });
     expect(well.todo).toContain('3 days ago');
     expect(healthOf([pool({ scan: null })]).todo).toContain('scrubbed yet');
     const found = pool({ scan: { ...scan, errors: 2 } });
     expect(healthOf([found]).todo).not.toContain('nothing wrong');
+  });
+
+  it('mentions an alert of a pool that works', () => {
+    const alert: Alert = {
+      rule: 'space',
+      severity: 'critical',
+      pool: 'tank',
+      pool_guid: '1',
+      fact: { is: 'space', percent: 91, limit_percent: 90 },
+      since_s: 1,
+      told_s: 1,
+    };
+    expect(healthOf([pool({})], [alert])).toMatchObject({
+      level: 'bad',
+      says: 'tank is 91% full.',
+    });
+    const told = healthOf([pool({})], [{ ...alert, severity: 'warning' }]);
+    expect(told.level).toBe('warn');
   });
 
   it('is about the worst', () => {

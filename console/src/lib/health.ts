@@ -1,4 +1,5 @@
 /** How pools are, in one sentence, and what to do. */
+import type { Alert } from '../api/alerts';
 import type { PoolCondition, PoolHealth, PoolStatus, Scan, VdevState } from '../api/types';
 import { t } from '../texts/en';
 import { ago } from './units';
@@ -32,13 +33,23 @@ export function conditionOf(pool: PoolStatus): Verdict | undefined {
 }
 
 /** The worst that is to be said of all pools together, or that all is well. */
-export function healthOf(pools: readonly PoolStatus[], now = Date.now() / 1000): Verdict {
+export function healthOf(
+  pools: readonly PoolStatus[],
+  alerts: readonly Alert[] = [],
+  now = Date.now() / 1000,
+): Verdict {
   if (pools.length === 0) return { level: 'quiet', says: t.overview.noPools };
   const order: Level[] = ['bad', 'warn'];
   const verdicts = pools.filter((pool) => !pool.is_healthy).map(verdictOf);
   for (const level of order) {
     const found = verdicts.find((verdict) => verdict.level === level);
     if (found) return found;
+  }
+  // A pool may work, and be full all the same. The worst alert comes first.
+  const [alert] = alerts;
+  if (alert) {
+    const level = alert.severity === 'critical' ? 'bad' : 'warn';
+    return { level, says: t.alerts.says(alert), todo: t.alerts.todo(alert) };
   }
   const scans = pools.map(({ scan }) => (scan && isCleanScrub(scan) ? scan.end_time_s : 0));
   const oldest = Math.min(...scans);

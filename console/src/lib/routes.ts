@@ -9,6 +9,8 @@ export type Page =
   | { page: 'shares' }
   | { page: 'setup' }
   | { page: 'schedules' }
+  | { page: 'alerts' }
+  | { page: 'replication' }
   | { page: 'jobs' }
   | { page: 'events' }
   | { page: 'users' }
@@ -27,6 +29,8 @@ const SIMPLE = [
   'shares',
   'setup',
   'schedules',
+  'alerts',
+  'replication',
   'jobs',
   'events',
   'users',

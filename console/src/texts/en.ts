@@ -13,11 +13,12 @@ import type {
   VdevState,
 } from '../api/types';
 import { schedules } from './schedules';
+import { alerts } from './alerts';
+import { files } from './files';
+import { many } from './many';
+import { replications } from './replications';
 
-/** One of something or several: `1 disk`, `3 disks`. */
-export function many(count: number, one: string, several = `${one}s`): string {
-  return `${count} ${count === 1 ? one : several}`;
-}
+export { many };
 
 export const t = {
   product: 'Millpond',
@@ -45,6 +46,8 @@ export const t = {
     datasets: 'Datasets',
     shares: 'Shares',
     schedules: 'Schedules',
+    alerts: 'Alerts',
+    replication: 'Replication',
     jobs: 'Jobs',
     events: 'Events',
     users: 'Users and keys',
@@ -733,8 +736,8 @@ export const t = {
 
   setup: {
     title: 'Set up storage',
-    intro: 'From empty disks to something that others can use, in five steps.',
-    steps: ['Disks', 'Layout', 'Pool', 'Share', 'Review'],
+    intro: 'From empty disks to something that others can use, in six steps.',
+    steps: ['Disks', 'Layout', 'Pool', 'Share', alerts.setup.step, 'Review'],
     step: (index: number, of: number) => `Step ${index} of ${of}`,
     disksTitle: 'Which disks?',
     disksText: 'All that is on them is lost. Disks that are in use cannot be chosen.',
@@ -816,7 +819,8 @@ export const t = {
     shareBy: 'Share it by',
     nfsTo: 'Hosts and networks that may mount it by NFS',
     reviewTitle: 'Ready?',
-    reviewText: 'These commands do what you have chosen. Nothing has been changed so far.',
+    reviewText:
+      'These commands do what you have chosen. Nothing on the disks has been changed so far.',
     erases: (count: number) =>
       `All that is on ${count === 1 ? 'this disk' : `these ${count} disks`} is lost:`,
     start: 'Set it up',
@@ -862,6 +866,7 @@ export const t = {
       rewrite: 'Rewrite',
       replicate: 'Replication',
       schedule: 'Schedule',
+      restore: 'Restore of files',
     } as Record<string, string>,
     states: {
       running: 'Running',
@@ -887,6 +892,10 @@ export const t = {
     noTerminal:
       'curl --unix-socket /var/lib/millpond/millpond.sock http://localhost/v1/jobs/list -d {}',
   },
+
+  alerts,
+  replications,
+  files,
 
   events: {
     title: 'Events',

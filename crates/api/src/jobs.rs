@@ -72,6 +72,9 @@ pub enum JobKind {
     Rewrite,
     /// Runs a schedule. Canceling it leaves what is done; a scrub that was begun goes on.
     Schedule,
+    /// Puts files from a snapshot back. Canceling it leaves what is there as it was, and what was
+    /// restored by then beside it.
+    Restore,
     /// Replicates datasets. Canceling it leaves what was received whole; the next run goes on.
     Replicate,
 }

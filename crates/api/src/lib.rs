@@ -15,6 +15,7 @@ mod common;
 mod condition;
 mod disks;
 mod events;
+mod files;
 mod guid;
 mod iscsi;
 mod jobs;
@@ -49,6 +50,10 @@ pub use common::{
 pub use condition::{Failmode, FoundCondition, PoolCondition};
 pub use disks::{DiskList, DiskListReply, DiskReport, DiskUse};
 pub use events::{EVENTS_PATH, Event, EventKind, EventPool};
+pub use files::{
+    FILE_DOWNLOAD_PATH, FILE_ENTRIES_MAX, FileEntry, FileFault, FileList, FileListReply,
+    FileReport, FileRestore, FileRestoreReply, FileType,
+};
 pub use guid::Guid;
 pub use iscsi::{
     IscsiSecretList, IscsiSecretListReply, IscsiSecretRemove, IscsiSecretReport, IscsiSecretSet,
@@ -69,9 +74,9 @@ pub use permissions::{
     GrantReport, Grantee, GrantsReport, Needed, ZfsAllow, ZfsAllowList, ZfsAllowListReply,
 };
 pub use replications::{
-    Keep, ReplicationCreate, ReplicationList, ReplicationListReply, ReplicationNote,
-    ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun,
-    ReplicationRunReply, ReplicationSpec, ReplicationTarget, ReplicationWhat,
+    Keep, ReplicationChange, ReplicationCreate, ReplicationList, ReplicationListReply,
+    ReplicationNote, ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult,
+    ReplicationRun, ReplicationRunReply, ReplicationSpec, ReplicationTarget, ReplicationWhat,
 };
 pub use schedules::{
     ScheduleLeft, ScheduleList, ScheduleListReply, ScheduleObstacle, SchedulePause, ScheduleRemove,

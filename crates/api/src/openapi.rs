@@ -7,22 +7,22 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
-    AuditList, CSRF_HEADER, Call, ConsoleLink, DiskList, EVENTS_PATH, Event, Failure,
-    IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, Job, JobCancel, JobGet, JobList, JobResult,
-    ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, Role,
-    SESSION_COOKIE, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause,
-    ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerStop, SessionInfo, SessionLogin,
-    SessionLogout, SessionPassword, SessionSetup, ShareList, SmbUserAdd, SmbUserList,
-    SmbUserPassword, SmbUserRemove, UserAdd, UserChange, UserList, UserRemove, ZfsAllow,
-    ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds,
-    ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote,
-    ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend,
-    ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
-    ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
-    ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
-    ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid,
-    ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
-    ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    AuditList, CSRF_HEADER, Call, ConsoleLink, DiskList, EVENTS_PATH, Event, FILE_DOWNLOAD_PATH,
+    Failure, FileList, FileRestore, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, Job,
+    JobCancel, JobGet, JobList, JobResult, ReplicationChange, ReplicationCreate, ReplicationList,
+    ReplicationPause, ReplicationRemove, ReplicationRun, Role, SESSION_COOKIE, STREAM_JOB_HEADER,
+    STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet,
+    ServerInfo, ServerStop, SessionInfo, SessionLogin, SessionLogout, SessionPassword,
+    SessionSetup, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd,
+    UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate,
+    ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount,
+    ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename,
+    ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace,
+    ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint,
+    ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
+    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
+    ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
+    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 
 /// Path of the description itself, which a `GET` gives.
@@ -172,6 +172,35 @@ impl Document {
             .insert(EVENTS_PATH.into(), json!({"get": operation}));
     }
 
+    fn add_download(&mut self) {
+        let query = |name: &str, about: &str| {
+            json!({"name": name, "in": "query", "description": about, "required": true,
+                   "schema": {"type": "string"}})
+        };
+        let operation = json!({
+            "operationId": "files_download",
+            "tags": ["files"],
+            "summary": "Gives what a regular file holds.",
+            "x-role": word(Role::Operator),
+            "security": [{"session": []}, {"key": []}],
+            "parameters": [
+                query("dataset", "A filesystem, or a snapshot of one."),
+                query("path", "Path of the file in it, as /v1/files/list writes it."),
+            ],
+            "responses": {
+                "200": {
+                    "description": "The file.",
+                    "content": {"application/octet-stream": {}},
+                },
+                "401": self.failure("There is neither a session nor a key."),
+                "403": self.failure("The role does not suffice."),
+                "default": self.failure("It failed."),
+            },
+        });
+        self.paths
+            .insert(FILE_DOWNLOAD_PATH.into(), json!({"get": operation}));
+    }
+
     fn add_itself(&mut self) {
         let operation = json!({
             "operationId": "openapi",
@@ -265,6 +294,8 @@ pub fn openapi(version: &str) -> Value {
         AuditList,
         ConsoleLink,
         DiskList,
+        FileList,
+        FileRestore,
         IscsiSecretList,
         IscsiSecretRemove,
         IscsiSecretSet,
@@ -284,6 +315,7 @@ pub fn openapi(version: &str) -> Value {
         SessionLogout,
         SessionPassword,
         SessionSetup,
+        ReplicationChange,
         ReplicationCreate,
         ReplicationList,
         ReplicationPause,
@@ -360,6 +392,7 @@ pub fn openapi(version: &str) -> Value {
     );
     add_all!(document, Answer::Stream, ZfsReceive, ZfsSend);
     document.add_events();
+    document.add_download();
     document.add_itself();
     document.add_metrics();
     document.finish(version)

@@ -97,6 +97,30 @@ impl Call for ReplicationCreate {
     type Reply = ReplicationRunReply;
 }
 
+/// Changes what a replication does; source and target stay. A run that is under way goes on as it
+/// was begun.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicationChange {
+    /// Which.
+    pub name: String,
+    /// Datasets below its source, too.
+    pub recursive: bool,
+    /// Seconds between the beginnings of two runs; none where it runs only on request.
+    pub every_s: Option<u64>,
+    /// Which of its snapshots stay; none where all do.
+    pub keep: Option<Keep>,
+    /// Most bytes of streams in a second.
+    pub limit_bytes: Option<u64>,
+}
+
+impl Call for ReplicationChange {
+    const PATH: &'static str = "/v1/replications/change";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot change replication '{}'", call.name));
+    type Reply = Empty;
+}
+
 /// Runs a replication now.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

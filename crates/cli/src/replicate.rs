@@ -3,9 +3,9 @@
 use std::io::{IsTerminal, Write};
 
 use api::{
-    Job, JobState, ReplicationCreate, ReplicationList, ReplicationNote, ReplicationPause,
-    ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun, ReplicationRunReply,
-    ReplicationSpec, ReplicationTarget,
+    Job, JobState, Keep, ReplicationChange, ReplicationCreate, ReplicationList, ReplicationNote,
+    ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun,
+    ReplicationRunReply, ReplicationSpec, ReplicationTarget,
 };
 use clap::Args;
 
@@ -18,7 +18,7 @@ use crate::refusals;
 /// Send the snapshots of a filesystem or volume to another pool, or to another host.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("action")
-    .args(["list", "run", "remove", "pause", "resume"]))]
+    .args(["list", "run", "change", "remove", "pause", "resume"]))]
 pub struct Replicate {
     /// Filesystem or volume
     #[arg(required_unless_present = "action", conflicts_with = "action")]
@@ -57,6 +57,9 @@ pub struct Replicate {
     /// Run one now, and wait for its end
     #[arg(long, value_name = "NAME")]
     run: Option<String>,
+    /// Have one do from now on what -r, --every, --keep and --limit say; source and target stay
+    #[arg(long, value_name = "NAME")]
+    change: Option<String>,
     /// Forget one; snapshots stay where they are
     #[arg(long, value_name = "NAME")]
     remove: Option<String>,
@@ -114,6 +117,16 @@ impl Replicate {
         if let Some(name) = self.run {
             let begun = client.call(&ReplicationRun { name })?;
             return wait(client, &begun);
+        }
+        if let Some(name) = self.change {
+            client.call(&ReplicationChange {
+                name,
+                recursive: self.recursive,
+                every_s: self.every,
+                keep: self.keep.0,
+                limit_bytes: self.limit,
+            })?;
+            return Ok(());
         }
         if let Some(name) = self.remove {
             client.call(&ReplicationRemove { name })?;

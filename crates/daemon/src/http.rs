@@ -5,7 +5,8 @@
 //! ([`crate::caller`]); that of another user is theirs alone. A request runs as a task of its own:
 //! a client that goes away does not stop half-way what it asked for. What takes long is a job
 //! meanwhile ([`crate::jobs`]), and is answered as one if the client prefers that. One `GET`
-//! streams events ([`crate::events`]); it ends with its client.
+//! streams events ([`crate::events`]), another one gives a file ([`crate::files`]); they end with
+//! their client.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -16,21 +17,22 @@ use std::time::Duration;
 
 use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
-    AuditEntry, AuditList, Call, ConsoleLink, DiskList, EVENTS_PATH, Empty, Failure, FailureKind,
-    IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList,
-    JobResult, METRICS_PATH, OPENAPI_PATH, ReplicationCreate, ReplicationList, ReplicationPause,
-    ReplicationRemove, ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList,
-    SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerStop, ShareList,
-    SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd, UserChange, UserList,
-    UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
-    ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
-    ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite,
-    ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
-    ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear,
-    ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
-    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
-    ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
-    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    AuditEntry, AuditList, Call, ConsoleLink, DiskList, EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH,
+    Failure, FailureKind, FileList, FileRestore, IscsiSecretList, IscsiSecretRemove,
+    IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, METRICS_PATH, OPENAPI_PATH,
+    ReplicationChange, ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove,
+    ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause,
+    ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerStop, ShareList, SmbUserAdd,
+    SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd, UserChange, UserList, UserRemove,
+    ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold,
+    ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject,
+    ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback,
+    ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount,
+    ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
+    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
+    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
+    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
+    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
@@ -55,8 +57,8 @@ use crate::jobs::Work;
 use crate::service::Service;
 use crate::web::about;
 use crate::{
-    DaemonError, activity, alerts, create, destroy, diff, disks, import, keys, metrics, owners,
-    permissions, properties, receive, reopen, replicate, rewrite, schedules, scrub, send,
+    DaemonError, activity, alerts, create, destroy, diff, disks, files, import, keys, metrics,
+    owners, permissions, properties, receive, reopen, replicate, rewrite, schedules, scrub, send,
     snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
 };
 
@@ -330,6 +332,7 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: ReplicationCreate| async move {
             replicate::create(&service, call).await
         })
+        .on(|service, call: ReplicationChange| async move { replicate::change(&service, &call) })
         .on(|service, call: ReplicationRun| async move { replicate::run_now(&service, &call) })
         .on(|service, call: ReplicationRemove| async move {
             replicate::remove(&service, &call).await
@@ -346,6 +349,10 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: SchedulePause| async move { schedules::pause(&service, &call).await })
         .on_behalf(|service, caller, _: ScheduleList| async move {
             Ok(schedules::list(&service, caller.may_change()))
+        })
+        .on(|service, call: FileList| async move { files::list(&service, &call).await })
+        .on_job(|service, call: FileRestore, work| async move {
+            files::restore(&service, &call, &work).await
         })
         .on(|service, _: DiskList| async move { disks::disk_list(&service).await })
         .on(|service, _: ShareList| async move { Ok(service.share_list().await) })
@@ -366,6 +373,7 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: AuditList| async move { service.audit_list(&call).await })
         .on(|service, _: ConsoleLink| async move { Ok(service.web.link()) })
         .with_events()
+        .with_downloads()
         .with_description()
         .with_metrics()
         .router
@@ -440,7 +448,7 @@ impl Routes {
                 Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
             };
-            let can_cancel = matches!(kind, JobKind::Destroy | JobKind::Rewrite);
+            let can_cancel = matches!(kind, JobKind::Destroy | JobKind::Rewrite | JobKind::Restore);
             let work = service.jobs.begin(kind, call.pool(), None, can_cancel);
             let work = Arc::new(work);
             let id = work.id();
@@ -601,6 +609,19 @@ impl Routes {
         };
         Self {
             router: self.router.route(METRICS_PATH, get(answer)),
+            ..self
+        }
+    }
+
+    /// What files hold.
+    fn with_downloads(self) -> Self {
+        let service = Arc::clone(&self.service);
+        let answer = move |ConnectInfo(caller): ConnectInfo<Caller>,
+                           Query(query): Query<HashMap<String, String>>| {
+            files::download(service, caller, query)
+        };
+        Self {
+            router: self.router.route(FILE_DOWNLOAD_PATH, get(answer)),
             service: self.service,
         }
     }

@@ -34,6 +34,7 @@ mod diff;
 mod disks;
 mod error;
 mod events;
+mod files;
 mod http;
 mod import;
 mod iscsi;

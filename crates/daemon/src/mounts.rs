@@ -5,6 +5,7 @@
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,6 +73,21 @@ impl Mounts {
             .get(name)
             .filter(|mounted| mounted.mount.is_mounted())
             .map(|mounted| mounted.mountpoint.clone())
+    }
+
+    /// Whether something else is mounted at this path of a mounted filesystem, or below it.
+    pub(crate) fn is_over_mount(&self, name: &str, path: &Path) -> bool {
+        let mounted = self.by_name.lock().get(name).cloned();
+        mounted.is_some_and(|mounted| mounted.mount.is_over_mount(path))
+    }
+
+    /// Has the kernel look names in a directory of a filesystem up again, which lead elsewhere now
+    /// without its knowing.
+    pub(crate) async fn forget_names(&self, name: &str, directory: u64, names: Vec<OsString>) {
+        let mounted = self.by_name.lock().get(name).cloned();
+        if let Some(mounted) = mounted {
+            mounted.mount.forget_names(directory, names).await;
+        }
     }
 
     /// Which mount of a dataset there is, and what completes when it is gone, whoever took it away.

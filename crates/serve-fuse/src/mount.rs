@@ -1,5 +1,6 @@
 //! A filesystem mounted through FUSE.
 
+use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -372,6 +373,32 @@ impl Mount {
     /// Whether the kernel was told to obey POSIX access control lists, when this was mounted.
     pub fn has_posix_acls(&self) -> bool {
         self.posix_acl
+    }
+
+    /// Whether something else is mounted at `path` in it, or below that; also where that cannot be
+    /// told. Giving the name to another file takes such a mount away.
+    pub fn is_over_mount(&self, path: &Path) -> bool {
+        let Some(table) = MountTable::now() else {
+            return true;
+        };
+        let mut places = table.places_inside(self.mountpoint());
+        places.any(|place| place.starts_with(path))
+    }
+
+    /// Has the kernel look names in a directory up again, since somebody else than it had them
+    /// lead elsewhere. Not for names on the way to another mount ([`Self::is_over_mount`]).
+    pub async fn forget_names(&self, directory: u64, names: Vec<OsString>) {
+        let node = INodeNo(self.inner.nodes.live_node(directory));
+        let notifier = self.inner.served.notifier().clone();
+        // The kernel may call back for what it drops: not on a thread of the runtime.
+        let forget = move || {
+            for name in names {
+                // What it does not know need not be forgotten.
+                let _ = notifier.inval_entry(node, &name);
+            }
+            let _ = notifier.inval_inode(node, 0, 0);
+        };
+        let _ = tokio::task::spawn_blocking(forget).await;
     }
 
     /// Changes what is to be seen of `.zfs`.

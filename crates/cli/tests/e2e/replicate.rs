@@ -428,7 +428,7 @@ fn old_snapshots_go_by_the_rule_on_both_sides() {
     exported_and_clean(&server);
 }
 
-/// Goal: it runs by itself, rests when it is told to, and keeps that over a restart.
+/// Goal: it runs by itself, rests when it is told to, keeps that over a restart, and is changed.
 #[test]
 fn it_runs_by_itself_until_it_is_paused() {
     let mut server = Server::start();
@@ -452,6 +452,20 @@ fn it_runs_by_itself_until_it_is_paused() {
     assert_eq!(count(&server), before);
     server.ok("replicate --resume r");
     server.wait_until("another run", || count(&server) > before);
+    // It does otherwise from its next run on.
+    server.ok("replicate --change r --every 2d --keep daily=2 --limit 50M");
+    let told = listed(&server, "r");
+    assert_eq!(told["every_s"], 2 * 86_400, "{told}");
+    assert_eq!(
+        (&told["keep"]["daily"], &told["keep"]["hourly"]),
+        (&2.into(), &0.into())
+    );
+    assert_eq!(told["limit_bytes"], 50 << 20, "{told}");
+    assert!(
+        server
+            .fails("replicate --change none --every 1h")
+            .contains("'none'")
+    );
     server.ok("replicate --remove r");
     assert_eq!(server.ok("replicate --list -H"), "");
     let last = count(&server);

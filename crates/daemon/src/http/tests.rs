@@ -12,6 +12,8 @@ use super::*;
 use crate::Options;
 use crate::state::State;
 
+mod files;
+
 struct Server {
     service: Arc<Service>,
     listening: Listening,

@@ -19,9 +19,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use api::{
-    Empty, Failure, FailureKind, Job, JobKind, ReplicationCreate, ReplicationListReply,
-    ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun,
-    ReplicationRunReply, ReplicationTarget, ReplicationWhat, ScheduleWhen,
+    Empty, Failure, FailureKind, Job, JobKind, ReplicationChange, ReplicationCreate,
+    ReplicationListReply, ReplicationPause, ReplicationRemove, ReplicationReport,
+    ReplicationResult, ReplicationRun, ReplicationRunReply, ReplicationTarget, ReplicationWhat,
+    ScheduleWhen,
 };
 use serde::{Deserialize, Serialize};
 
@@ -129,6 +130,40 @@ fn end_run(service: &Service, begun: &Begun<Replication>, result: Option<Replica
     });
 }
 
+fn check_numbers(
+    doing: &str,
+    every_s: Option<u64>,
+    limit_bytes: Option<u64>,
+) -> Result<(), Failure> {
+    if every_s != Some(0) && limit_bytes != Some(0) {
+        return Ok(());
+    }
+    let message = format!("{doing}: an interval or limit of nothing makes no sense");
+    Err(Failure::new(FailureKind::Invalid, message))
+}
+
+/// `millpond replicate --change`: its next run does otherwise.
+pub(crate) fn change(service: &Service, call: &ReplicationChange) -> Result<Empty, Failure> {
+    change_in(&service.replications, call).map(|()| Empty {})
+}
+
+fn change_in(replications: &Replications, call: &ReplicationChange) -> Result<(), Failure> {
+    let doing = format!("cannot change replication '{}'", call.name);
+    check_numbers(&doing, call.every_s, call.limit_bytes)?;
+    let mut entries = replications.lock();
+    let entry = entries
+        .get(&call.name)
+        .ok_or_else(|| Replications::unknown(&call.name))?;
+    entry.check_stays()?;
+    let mut kept = entry.kept.clone();
+    let what = &mut kept.own.what;
+    what.recursive = call.recursive;
+    what.every_s = call.every_s;
+    what.keep = call.keep;
+    what.limit_bytes = call.limit_bytes;
+    replications.put(&mut entries, kept, &doing)
+}
+
 /// `millpond replicate SOURCE TARGET`.
 pub(crate) async fn create(
     service: &Arc<Service>,
@@ -157,9 +192,7 @@ pub(crate) async fn create(
             )));
         }
     }
-    if spec.every_s == Some(0) || spec.limit_bytes == Some(0) {
-        return Err(invalid("an interval or limit of nothing makes no sense"));
-    }
+    check_numbers(&doing, spec.every_s, spec.limit_bytes)?;
     let open = service.pools.of_dataset(&spec.source)?;
     let failed = |error| crate::error::from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
@@ -354,5 +387,46 @@ mod tests {
         assert_eq!(pending(5000), Some(taken.clone()));
         assert_eq!(pending(5899), Some(taken));
         assert_eq!((pending(5900), pending(4999)), (None, None));
+    }
+
+    /// Goal: a change is kept, and what makes no sense changes nothing.
+    #[test]
+    fn one_is_changed_and_stays_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = Arc::new(crate::state::State::open(directory.path()).unwrap());
+        let replications = Replications::load(&state);
+        replications
+            .put(&mut replications.lock(), kept(), "cannot keep it")
+            .unwrap();
+        let mut call = ReplicationChange {
+            name: "a".into(),
+            recursive: false,
+            every_s: Some(60),
+            keep: None,
+            limit_bytes: Some(1 << 20),
+        };
+        change_in(&replications, &call).unwrap();
+        let load = || {
+            let again = Replications::load(&state);
+            let entries = again.lock();
+            entries["a"].kept.clone()
+        };
+        let mut expected = kept();
+        expected.own.what = ReplicationWhat {
+            recursive: false,
+            every_s: Some(60),
+            keep: None,
+            limit_bytes: Some(1 << 20),
+            ..kept().own.what
+        };
+        assert_eq!(load(), expected);
+        call.every_s = Some(0);
+        let refused = change_in(&replications, &call).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::Invalid);
+        call.name = "b".into();
+        call.every_s = None;
+        let refused = change_in(&replications, &call).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::NotFound);
+        assert_eq!(load(), expected);
     }
 }

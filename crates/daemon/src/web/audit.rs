@@ -29,7 +29,7 @@ const ABOUT_MAX: usize = 16;
 const ABOUT_LENGTH_MAX: usize = 256;
 
 /// Fields that say what a request is about; what is in others is not put on record.
-const ABOUT: [&str; 14] = [
+const ABOUT: [&str; 15] = [
     "name",
     "names",
     "target",
@@ -43,6 +43,7 @@ const ABOUT: [&str; 14] = [
     "device",
     "user",
     "id",
+    "path",
     "paths",
 ];
 

@@ -1,0 +1,86 @@
+/** Messages about alerts (crate `api`, module `alerts`). */
+import type { Empty, VdevAux, VdevState } from './types';
+
+export const ALERT_RULES = [
+  'pool-suspended',
+  'pool-health',
+  'data-errors',
+  'device-state',
+  'device-errors',
+  'space',
+  'scrub',
+  'resilver',
+  'report',
+] as const;
+export type AlertRule = (typeof ALERT_RULES)[number];
+
+export type AlertSeverity = 'info' | 'warning' | 'critical';
+
+export type AlertFact =
+  | { is: 'suspended'; why: string }
+  | { is: 'degraded' }
+  | { is: 'faulted' }
+  | { is: 'not-imported'; why: string }
+  | { is: 'data-errors'; count: number }
+  | { is: 'device'; device: string; state: VdevState; aux?: VdevAux | null; is_log: boolean }
+  | { is: 'device-errors'; device: string; read: number; write: number; checksum: number }
+  | { is: 'space'; percent: number; limit_percent: number }
+  | {
+      is: 'scan';
+      examined_bytes: number;
+      repaired_bytes: number;
+      errors: number;
+      took_s: number;
+    };
+
+export interface Alert {
+  rule: AlertRule;
+  severity: AlertSeverity;
+  pool: string;
+  pool_guid: string;
+  device_guid?: string | null;
+  fact: AlertFact;
+  since_s: number;
+  told_s: number;
+}
+
+/** A message that waits to be sent. */
+export interface Delivery {
+  channel: string;
+  subject: string;
+  since_s: number;
+  tries: number;
+  next_s: number;
+  problem?: string | null;
+}
+
+export type MailTls = 'auto' | 'tls' | 'starttls' | 'none';
+
+export interface AlertSettings {
+  smtp_host: string | null;
+  smtp_port: number | null;
+  smtp_tls: MailTls;
+  smtp_user: string | null;
+  from: string | null;
+  to: string[];
+  webhooks: string[];
+  off: AlertRule[];
+  space_percent: [number, number];
+  remind_hours: number;
+}
+
+export interface AlertSettingsReply {
+  settings: AlertSettings;
+  has_password: boolean;
+  has_webhook_key: boolean;
+}
+
+export interface AlertCalls {
+  '/v1/alerts/list': [Empty, { alerts: Alert[]; waiting: Delivery[] }];
+  '/v1/alerts/settings': [Empty, AlertSettingsReply];
+  '/v1/alerts/settings-set': [
+    { settings: AlertSettings; password?: string | null; webhook_key?: string | null },
+    Empty,
+  ];
+  '/v1/alerts/test': [Empty, { channels: [string, string | null][] }];
+}

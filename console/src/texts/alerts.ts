@@ -1,0 +1,153 @@
+/** What the console says of alerts. */
+import type { Alert, AlertRule, AlertSeverity, MailTls } from '../api/alerts';
+import { duration, size } from '../lib/units';
+import { many } from './many';
+
+export const alerts = {
+  title: 'Alerts',
+  text: 'What somebody should know who does not look, and how they are told.',
+  standing: 'What stands now',
+  nothing: 'Nothing is wrong.',
+  since: (when: string) => `since ${when}`,
+  toPool: (pool: string) => `Open ${pool}`,
+  severities: {
+    info: 'Good to know',
+    warning: 'Warning',
+    critical: 'Critical',
+  } satisfies Record<AlertSeverity, string>,
+
+  /** An alert in a sentence. */
+  says({ rule, pool, fact }: Pick<Alert, 'rule' | 'pool' | 'fact'>): string {
+    switch (fact.is) {
+      case 'suspended':
+        return `${pool} has stopped${fact.why === '' ? '' : `: ${fact.why}`}.`;
+      case 'degraded':
+        return `${pool} works with less redundancy than it has.`;
+      case 'faulted':
+        return `${pool} does not work.`;
+      case 'not-imported':
+        return `${pool} could not be imported: ${fact.why}`;
+      case 'data-errors':
+        return `${pool} has lost ${many(fact.count, 'block')}.`;
+      case 'device':
+        return `${fact.is_log ? 'The log device' : 'The device'} ${fact.device} of ${pool} ${
+          fact.state === 'removed'
+            ? 'was removed'
+            : fact.state === 'faulted'
+              ? 'is not used any more'
+              : fact.state === 'degraded'
+                ? 'has too many errors'
+                : 'cannot be opened'
+        }.`;
+      case 'device-errors':
+        return `The device ${fact.device} of ${pool} had errors: ${fact.read} read, ${fact.write} write, ${fact.checksum} checksum.`;
+      case 'space':
+        return `${pool} is ${fact.percent}% full.`;
+      case 'scan':
+        return `${rule === 'resilver' ? 'The resilver' : 'The scrub'} of ${pool} is done: ${size(fact.examined_bytes)} in ${duration(fact.took_s)}, ${size(fact.repaired_bytes)} repaired, ${fact.errors === 0 ? 'nothing lost' : `${many(fact.errors, 'block')} lost`}.`;
+    }
+  },
+
+  /** What to do about it. */
+  todo({ pool, fact }: Pick<Alert, 'pool' | 'fact'>): string {
+    switch (fact.is) {
+      case 'suspended':
+        return `Nothing is written, and who writes waits. Bring its devices back, then choose “Clear errors” on the page of ${pool}.`;
+      case 'degraded':
+      case 'faulted':
+        return `Look at the devices of ${pool}: replace those that do not work.`;
+      case 'not-imported':
+        return 'Bring its devices back, then choose “Import pools”.';
+      case 'data-errors':
+        return `The page of ${pool} names the files. Restore them from a snapshot or a backup, then scrub the pool.`;
+      case 'device':
+        return `Look at its cables and power. If it comes back, it is given what it missed; else replace it on the page of ${pool}.`;
+      case 'device-errors':
+        return `What could be repaired was. Scrub ${pool} and look whether they become more; replace the device if they do. “Clear errors” sets them to zero.`;
+      case 'space':
+        return 'Destroy snapshots or files that are not needed, or add devices. A pool that is full is slow, and then takes nothing more.';
+      case 'scan':
+        return fact.errors === 0
+          ? 'Nothing.'
+          : `The page of ${pool} names the files. Restore them from a snapshot or a backup.`;
+    }
+  },
+  all: (count: number) => (count === 1 ? 'Open alerts' : `All ${count} alerts`),
+
+  waiting: 'Waiting to be sent',
+  waitingNone: 'No message waits.',
+  message: 'Message',
+  channel: 'By',
+  mail: 'mail',
+  waits: 'Waits',
+  tries: 'Tries',
+  next: 'Next try',
+  problem: 'Why',
+  notTried: 'not tried yet',
+
+  settings: 'Who is told, and of what',
+  onlyAdmins: 'Admins say who is told.',
+  host: 'Mail server (SMTP)',
+  hostHint: 'Such as mail.example.org, or with a port: mail.example.org:587',
+  hostWrong: 'A host, perhaps with a colon and a port behind it.',
+  addresses: 'Mail addresses',
+  addressesHint: 'Separated by commas.',
+  addressWrong: 'Something like ann@example.org.',
+  more: 'More: sender, log in, encryption, web hooks, rules',
+  from: 'Sender',
+  fromHint: 'Empty: millpond@ and the name of the host.',
+  user: 'User name at the mail server',
+  userHint: 'Empty: it does not ask who sends.',
+  password: 'Password at the mail server',
+  passwordKept: 'There is one. Empty: it stays.',
+  passwordNone: 'There is none yet.',
+  tls: 'Encryption',
+  tlsWords: {
+    auto: 'Where the server can, and always with a password',
+    tls: 'TLS from the beginning (port 465)',
+    starttls: 'STARTTLS, always',
+    none: 'None',
+  } satisfies Record<MailTls, string>,
+  hooks: 'Web hooks',
+  hooksHint: 'An address on each line, https://…; each message is posted there as JSON.',
+  hookWrong: 'Each line begins with https:// or http://.',
+  key: 'Key that messages to web hooks are signed with',
+  keyKept: 'There is one. Empty: it stays.',
+  keyNone: 'There is none: messages are not signed.',
+  rules: 'Tell of',
+  ruleWords: {
+    'pool-suspended': 'A pool that stopped',
+    'pool-health': 'A pool without its redundancy, or that could not be imported',
+    'data-errors': 'Lost data',
+    'device-state': 'A device that is faulted, removed or cannot be opened',
+    'device-errors': 'Errors of a device',
+    space: 'A pool that gets full',
+    scrub: 'A scrub that is done',
+    resilver: 'A resilver that is done',
+    report: 'How all is, every Monday',
+  } satisfies Record<AlertRule, string>,
+  low: 'Warn when a pool is full to, in percent',
+  high: 'Warn loudly at, in percent',
+  percentWrong: 'Two numbers from 1 to 100, the first one smaller.',
+  remind: 'Tell again what still stands, after hours',
+  remindHint: '0: never.',
+  save: 'Save',
+  saved: 'The settings of alerts are kept.',
+  unchanged: 'Nothing is changed yet.',
+  test: 'Send a test',
+  testHint: 'By the settings that are kept.',
+  testing: 'Sending…',
+  testNobody: 'Nobody is told yet: give a mail server and an address, or a web hook.',
+  arrived: 'taken',
+  failed: 'failed',
+
+  setup: {
+    step: 'Alerts',
+    title: 'Tell me when something fails',
+    text: 'A disk that fails costs nothing if somebody hears of it in time. You can skip this, and come back to it on the page “Alerts”.',
+    already: (who: string) => `Alerts go to ${who} already.`,
+    try: 'Save and send a test mail',
+    unsaved: 'This is not kept yet. Save it, or empty both fields to go on without.',
+    kept: 'This is kept. Look whether the test mail has come.',
+  },
+};
