@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use api::{
-    Job, JobState, Keep, ReplicationChange, ReplicationCreate, ReplicationList, ReplicationNote,
+    Job, JobState, ReplicationChange, ReplicationCreate, ReplicationList, ReplicationNote,
     ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun,
     ReplicationRunReply, ReplicationSpec, ReplicationTarget,
 };

@@ -7,21 +7,12 @@ mod client;
 mod rig;
 mod version4;
 
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use access::{Access, Snapdir};
 use client::{Client, NLM, ROOT, Who, Words, made, user};
-use device::World;
-use filesystem::{Caller, XattrMode, ZplInit};
-use pool::{
-    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
-    VdevLayout, VdevSpec,
-};
+use filesystem::{Caller, XattrMode};
 use rig::*;
-use serve_nfs::{Policy, Server, Service, ShareSpec, Shares};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Lets everybody in from any port, and root be root.

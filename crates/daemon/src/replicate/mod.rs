@@ -95,7 +95,7 @@ fn begin(service: &Arc<Service>, name: &str, is_asked_for: bool) -> Result<Job, 
         // A run that panics has failed; the next one goes on.
         let result = tokio::spawn(run.run(pending)).await;
         end_run(&service, &begun, result.ok());
-        begun.is_over();
+        begun.over();
     });
     Ok(job)
 }

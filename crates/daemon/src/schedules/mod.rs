@@ -149,7 +149,7 @@ fn begin(service: &Arc<Service>, name: &str) -> Result<Job, Failure> {
         // A run that panics has failed; the next one goes on.
         let result = tokio::spawn(run.run()).await;
         end_run(&service, &begun, result.ok());
-        begun.is_over();
+        begun.over();
     });
     Ok(job)
 }

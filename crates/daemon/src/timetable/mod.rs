@@ -482,7 +482,7 @@ impl<K: Recurs> Table<K> {
 
 impl<K> Begun<K> {
     /// All is done; whoever waits for its end hears of it.
-    pub(crate) fn is_over(self) {
+    pub(crate) fn over(self) {
         self.end.send_replace(true);
     }
 }

@@ -216,7 +216,7 @@ fn whoever_stops_or_removes_one_waits_for_its_end() {
             }
             let stopped = Failure::new(FailureKind::Canceled, "stopped");
             running.end(&begun, Some(&stopped), false, |_| {});
-            begun.is_over();
+            begun.over();
         });
         table.pause(&jobs, "a", true, |_| {}).await.unwrap();
         run.await.unwrap();

@@ -3,18 +3,17 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::client::{Client, NLM, ROOT, Who, Words, made, user};
+use crate::OPEN;
+use crate::client::Client;
 use access::{Access, Snapdir};
 use device::World;
-use filesystem::{Caller, XattrMode, ZplInit};
+use filesystem::ZplInit;
 use pool::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
     VdevLayout, VdevSpec,
 };
 use serve_nfs::{Policy, Server, Service, ShareSpec, Shares};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 pub struct Rig {
     pub pool: Arc<Pool>,
