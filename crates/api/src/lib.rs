@@ -114,12 +114,13 @@ pub use zevents::{
     ZpoolEventsReply,
 };
 pub use zfs::{
-    DatasetKind, DatasetReport, HoldReport, KeyDetails, KeyFormat, KeyReport, NotRewritten,
-    ProjectChange, ProjectReport, Secret, SpaceOwner, SpaceReport, Usage, ZfsChanged, ZfsCreate,
-    ZfsCreateReply, ZfsDestroy, ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit, ZfsKeys,
-    ZfsKeysReply, ZfsList, ZfsListReply, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsMountListReply,
-    ZfsMounted, ZfsProject, ZfsProjectReply, ZfsRename, ZfsRewrite, ZfsRewriteReply, ZfsRollback,
-    ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply, ZfsUnloadKey, ZfsUnmount,
+    DatasetKind, DatasetReport, HoldReport, KeyDetails, KeyFormat, KeyReport, NewKey, NotRewritten,
+    ProjectChange, ProjectReport, Secret, SpaceOwner, SpaceReport, Usage, ZfsChangeKey, ZfsChanged,
+    ZfsCreate, ZfsCreateReply, ZfsDestroy, ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit,
+    ZfsKeys, ZfsKeysReply, ZfsList, ZfsListReply, ZfsLoadKey, ZfsMount, ZfsMountList,
+    ZfsMountListReply, ZfsMounted, ZfsProject, ZfsProjectReply, ZfsRename, ZfsRewrite,
+    ZfsRewriteReply, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply, ZfsUnloadKey,
+    ZfsUnmount,
 };
 pub use zpool::{
     FoundPoolReport, HistoryRecord, ImportedPool, PoolHistory, PoolReport, PoolUpgrade,

@@ -100,6 +100,9 @@ pub struct ZfsCreate {
     /// Only check, and say what would be made (`-n`).
     #[serde(default)]
     pub dry_run: bool,
+    /// The key of an encryption root; the properties are to say its `keyformat`.
+    #[serde(default)]
+    pub key: Option<NewKey>,
     /// The command as typed, for the pool's history.
     pub command: String,
 }
@@ -793,6 +796,43 @@ impl std::fmt::Debug for Secret {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("(secret)")
     }
+}
+
+/// A key that a user gives an encryption root. The properties that come with it say how it was
+/// given (`keyformat`, `pbkdf2iters`).
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewKey {
+    /// The wrapping key: 64 hexadecimal digits. Of a passphrase what was derived from it.
+    pub key: Secret,
+    /// The salt that a passphrase was derived with, as a string of digits: random, not 0. 0 for
+    /// other formats.
+    #[serde(with = "crate::guid::decimal")]
+    #[schemars(with = "crate::Guid")]
+    pub salt: u64,
+}
+
+/// `zfs change-key`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ZfsChangeKey {
+    /// A filesystem or volume. With a new key it becomes an encryption root.
+    pub name: String,
+    /// The new key; none to inherit the parent's (`-i`).
+    pub key: Option<NewKey>,
+    /// `keyformat`, `keylocation`, `pbkdf2iters`, and user properties (`-o`). What an encryption
+    /// root is not told of the first two it keeps.
+    pub properties: Settings,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZfsChangeKey {
+    const PATH: &'static str = "/v1/zfs/change-key";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot change the key of '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
+    type Reply = Empty;
 }
 
 /// `zfs load-key`, of one encryption root.

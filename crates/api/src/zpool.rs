@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
 use crate::{
-    Access, Call, Empty, Failure, FoundCondition, Guid, JobKind, PoolHealth, PropertyMap, Role,
-    Settings, VdevReport, VdevSpec, VdevState,
+    Access, Call, Empty, Failure, FoundCondition, Guid, JobKind, NewKey, PoolHealth, PropertyMap,
+    Role, Settings, VdevReport, VdevSpec, VdevState,
 };
 
 /// `zpool create`.
@@ -29,6 +29,10 @@ pub struct ZpoolCreate {
     pub no_features: bool,
     /// Directory below which everything is mounted (`-R`).
     pub altroot: Option<String>,
+    /// The key of the root filesystem, where that is an encryption root; its properties are to say
+    /// its `keyformat`.
+    #[serde(default)]
+    pub key: Option<NewKey>,
     /// The command as typed, for the pool's history.
     pub command: String,
 }

@@ -174,6 +174,7 @@ pub(crate) async fn zfs_create(
     if call.dry_run {
         return Ok(reply);
     }
+    let key = crate::keys::new_key(&doing, call.key.as_ref(), &planned, None)?;
     if call.parents {
         make_parents(service, &open, &call.name, &doing, call.parents_unmounted).await?;
     }
@@ -187,12 +188,12 @@ pub(crate) async fn zfs_create(
         let block_bytes = u32::try_from(number("volblocksize")).unwrap_or(u32::MAX);
         let init = ZvolInit::new(number("volsize"), block_bytes);
         dsl.datasets()
-            .create(&call.name, &planned, Arc::new(init))
+            .create_with_key(&call.name, &planned, Arc::new(init), key)
             .await
             .map_err(failed)?;
     } else {
         dsl.datasets()
-            .create(&call.name, &planned, Arc::new(maker.filesystem()))
+            .create_with_key(&call.name, &planned, Arc::new(maker.filesystem()), key)
             .await
             .map_err(failed)?;
     }

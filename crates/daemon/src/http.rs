@@ -24,15 +24,15 @@ use api::{
     ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause,
     ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerStop, ShareList, SmbUserAdd,
     SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd, UserChange, UserList, UserRemove,
-    ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold,
-    ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject,
-    ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback,
-    ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount,
-    ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
-    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
-    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
-    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
-    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
+    ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
+    ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite,
+    ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
+    ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear,
+    ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
+    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
+    ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
+    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
@@ -324,6 +324,7 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsKeys| async move { keys::zfs_keys(&service, &call).await })
         .on(|service, call: ZfsLoadKey| async move { keys::zfs_load_key(&service, call).await })
         .on(|service, call: ZfsUnloadKey| async move { keys::zfs_unload_key(&service, call).await })
+        .on(|service, call: ZfsChangeKey| async move { keys::zfs_change_key(&service, call).await })
         .on(|service, call: IscsiSecretSet| async move { service.iscsi_secret_set(call).await })
         .on(|service, call: IscsiSecretList| async move { service.iscsi_secret_list(&call) })
         .on(|service, call: IscsiSecretRemove| async move {

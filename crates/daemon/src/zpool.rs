@@ -317,7 +317,8 @@ pub(crate) async fn zpool_create(
             warnings: Vec::new(),
         });
     }
-    let pool = Pool::create(&service.world, spec)
+    let key = crate::keys::new_key(&doing, call.key.as_ref(), &spec.root_properties, None)?;
+    let pool = Pool::create_with_key(&service.world, spec, key)
         .await
         .map_err(|error| create_failure(&doing, &error))?;
     log_command(&pool, &call.command).await;

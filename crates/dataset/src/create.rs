@@ -14,6 +14,7 @@ use crate::deadlist::Deadlist;
 use crate::dsl::{CreateParams, DslPool, ObjsetInit};
 use crate::features::guid;
 use crate::info::DatasetKind;
+use crate::new_key::{NewKey, check_clone_properties, complete, is_in_key_object};
 use crate::state::{Dir, Ds};
 use crate::stored::{check_settable, check_together, parse_setting};
 use crate::task::{SpaceCheck, SyncTask};
@@ -213,7 +214,12 @@ impl Datasets<'_> {
             properties.push((name.clone(), parse_setting(name, typed, kind, true)?));
         }
         let root_dir = self.dsl.directories().root_dir().clone();
+        complete(&mut properties, params.root_key.as_ref());
         let head = self.create_head(ctx, &root_dir, None).await?;
+        self.dsl
+            .keys()
+            .encrypt(ctx, None, &head, &properties, params.root_key.as_ref())
+            .await?;
         self.fill_new(ctx, &head, &properties, params.root_init.as_ref())
             .await
     }
@@ -260,9 +266,8 @@ impl Datasets<'_> {
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         for (name, value) in properties {
-            // Those of encryption are in the crypto key object.
-            let is_encryption = matches!(name.as_str(), "encryption" | "keyformat");
-            if !is_encryption && !init.own_properties().contains(&name.as_str()) {
+            // Some of encryption are in the crypto key object.
+            if !is_in_key_object(name) && !init.own_properties().contains(&name.as_str()) {
                 self.dsl
                     .properties()
                     .change_property(ctx, head, name, Some(value))
@@ -359,6 +364,21 @@ impl Datasets<'_> {
         properties: &[(String, String)],
         init: Arc<dyn ObjsetInit>,
     ) -> Result<(), DatasetError> {
+        self.create_with_key(name, properties, init, None).await
+    }
+
+    /// The same; with a key, it is an encryption root, whose key that is. The key is loaded then.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; [`DatasetError::KeyNotLoaded`] where the parent's key is needed and not
+    /// there.
+    pub async fn create_with_key(
+        &self,
+        name: &str,
+        properties: &[(String, String)],
+        init: Arc<dyn ObjsetInit>,
+        key: Option<NewKey>,
+    ) -> Result<(), DatasetError> {
         let kind = init.kind();
         let kinds = kind_of(kind).kinds();
         let mut parsed = Vec::new();
@@ -368,6 +388,7 @@ impl Datasets<'_> {
                 parse_setting(property, typed, kinds, true)?,
             ));
         }
+        complete(&mut parsed, key.as_ref());
         {
             let _config = self.dsl.config.read().await;
             self.dsl.directories().check_new_name(name).await?;
@@ -378,12 +399,13 @@ impl Datasets<'_> {
                 dsl: self.dsl.clone(),
                 name: name.to_owned(),
                 properties: parsed.clone(),
-                source: Source::New(init),
+                source: Source::New(init, key),
             }))
             .await?;
         let mut input = NvList::new();
         let code = if kind == ObjsetKind::Volume { 3 } else { 2 };
         input.set("type", NvValue::Int32(code));
+        parsed.retain(|(name, _)| !is_in_key_object(name));
         if !parsed.is_empty() {
             input.set("props", as_nvlist(&parsed));
         }
@@ -401,6 +423,7 @@ impl Datasets<'_> {
         name: &str,
         properties: &[(String, String)],
     ) -> Result<(), DatasetError> {
+        check_clone_properties(properties)?;
         let parsed = {
             let _config = self.dsl.config.read().await;
             self.dsl.directories().check_new_name(name).await?;
@@ -460,7 +483,8 @@ fn last_number(properties: &[(String, PropertyValue)], wanted: &str) -> Option<u
 }
 
 enum Source {
-    New(Arc<dyn ObjsetInit>),
+    /// With what an encryption root gets for a key.
+    New(Arc<dyn ObjsetInit>, Option<NewKey>),
     Snapshot(String),
 }
 
@@ -487,10 +511,10 @@ impl CreateTask {
                 });
             }
         }
-        if let Source::New(_) = &self.source {
+        if let Source::New(_, key) = &self.source {
             self.dsl
                 .keys()
-                .check_new_encryption(&parent, &self.properties)
+                .check_new(&parent, &self.name, &self.properties, key.as_ref())
                 .await?;
         }
         check_together(|wanted| last_number(&self.properties, wanted))?;
@@ -528,10 +552,10 @@ impl CreateTask {
                 .await?;
         }
         match &self.source {
-            Source::New(init) => {
+            Source::New(init, key) => {
                 let head = dsl.datasets().create_head(ctx, &dir, None).await?;
                 dsl.keys()
-                    .encrypt_new(ctx, &parent, &head, &self.properties)
+                    .encrypt(ctx, Some(&parent), &head, &self.properties, key.as_ref())
                     .await?;
                 let properties = dsl
                     .datasets()

@@ -15,14 +15,15 @@
 //! overwritten with zeros when the last user lets go. Who loads or unloads holds the configuration
 //! lock for writing, so no dataset is opened meanwhile. The store's own lock is held for map
 //! operations only. Nothing of this is on disk: after a crash no key is loaded.
+//!
+//! New keys are in `new_key.rs`, changed ones in `change_key.rs`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use codec::crypt::{DataKey, IV_BYTES, Suite, WrappedKey, WrappingKey};
-use format::{ObjectId, ObjectType, ObjsetId, names};
-use object::{SyncContext, Zap, ZapOptions, ZapValue};
+use codec::crypt::{Suite, WrappedKey, WrappingKey};
+use format::{ObjectId, ObjsetId, names};
+use object::{SyncContext, Zap, ZapValue};
 use parking_lot::Mutex;
 use zio::Tx;
 use zio::pipeline::BlockKey;
@@ -109,7 +110,7 @@ pub(crate) struct StoredKey {
 }
 
 impl StoredKey {
-    fn wrapped(&self, name: &dyn Fn() -> String) -> Result<WrappedKey, DatasetError> {
+    pub(crate) fn wrapped(&self, name: &dyn Fn() -> String) -> Result<WrappedKey, DatasetError> {
         let suite = Suite::from_code(self.suite).filter(|_| self.version <= 1);
         let Some(suite) = suite else {
             return Err(DatasetError::Unsupported {
@@ -159,8 +160,29 @@ struct Loaded {
 pub(crate) struct KeyStore(Mutex<Loaded>);
 
 impl KeyStore {
-    fn root(&self, root: ObjectId) -> Option<WrappingKey> {
+    /// The key of an encryption root, if it is loaded.
+    pub(crate) fn root(&self, root: ObjectId) -> Option<WrappingKey> {
         self.0.lock().roots.get(&root).cloned()
+    }
+
+    /// Has the key of an encryption root from now on, in place of the one before.
+    pub(crate) fn load_root(&self, root: ObjectId, wrapping: WrappingKey) {
+        self.0.lock().roots.insert(root, wrapping);
+    }
+
+    /// Forgets the key of what is no encryption root any more, and gives it.
+    pub(crate) fn take_root(&self, root: ObjectId) -> Option<WrappingKey> {
+        self.0.lock().roots.remove(&root)
+    }
+
+    /// The keys in these key objects are those of another encryption root from now on.
+    pub(crate) fn move_to_root(&self, objects: &[ObjectId], root: ObjectId) {
+        let mut loaded = self.0.lock();
+        for object in objects {
+            if let Some(key) = loaded.keys.get_mut(object) {
+                key.root = root;
+            }
+        }
     }
 
     pub(crate) fn is_loaded(&self, root: ObjectId) -> bool {
@@ -223,8 +245,18 @@ impl Keys<'_> {
         }))
     }
 
+    /// The error of a dataset whose encryption root's key is not loaded.
+    pub(crate) async fn not_loaded(
+        &self,
+        name: String,
+        root: ObjectId,
+    ) -> Result<DatasetError, DatasetError> {
+        let root = self.root_name(root).await?;
+        Ok(DatasetError::KeyNotLoaded { name, root })
+    }
+
     /// Name of an encryption root.
-    async fn root_name(&self, root: ObjectId) -> Result<String, DatasetError> {
+    pub(crate) async fn root_name(&self, root: ObjectId) -> Result<String, DatasetError> {
         Ok(self
             .dsl
             .directories()
@@ -290,7 +322,7 @@ impl Keys<'_> {
     }
 
     /// The key in a key object, from the store or unwrapped now.
-    async fn unwrapped(
+    pub(crate) async fn unwrapped(
         &self,
         stored: &StoredKey,
         dir: &Arc<Dir>,
@@ -300,10 +332,7 @@ impl Keys<'_> {
         }
         let name = || dir.full_name(&self.dsl.pool_name());
         let Some(wrapping) = self.dsl.keys.root(stored.root) else {
-            return Err(DatasetError::KeyNotLoaded {
-                name: name(),
-                root: self.root_name(stored.root).await?,
-            });
+            return Err(self.not_loaded(name(), stored.root).await?);
         };
         let key = stored
             .wrapped(&name)?
@@ -490,127 +519,9 @@ impl Keys<'_> {
     }
 }
 
-/// What a new dataset's encryption is to be.
-enum NewEncryption {
-    /// None.
-    Off,
-    /// As its parent's.
-    Inherited(StoredKey),
-}
-
 /// Changes, in syncing context.
 impl Keys<'_> {
-    /// What a new dataset below `parent` gets: its parent's encryption unless it is to have none
-    /// (`dmu_objset_create_crypt_check`). Encryption roots are not made here.
-    async fn new_encryption(
-        &self,
-        parent: &Arc<Dir>,
-        properties: &[(String, PropertyValue)],
-    ) -> Result<NewEncryption, DatasetError> {
-        let is_off = properties
-            .iter()
-            .any(|(name, value)| name == "encryption" && *value == PropertyValue::Number(2));
-        Ok(match self.stored(parent).await? {
-            Some(key) if !is_off => NewEncryption::Inherited(key),
-            _ => NewEncryption::Off,
-        })
-    }
-
-    /// Whether a dataset can be created below `parent` as far as encryption goes.
-    pub(crate) async fn check_new_encryption(
-        &self,
-        parent: &Arc<Dir>,
-        properties: &[(String, PropertyValue)],
-    ) -> Result<(), DatasetError> {
-        if let NewEncryption::Inherited(key) = self.new_encryption(parent, properties).await? {
-            let name = || parent.full_name(&self.dsl.pool_name());
-            key.wrapped(&name)?;
-            if !self.dsl.keys.is_loaded(key.root) {
-                return Err(DatasetError::KeyNotLoaded {
-                    name: name(),
-                    root: self.root_name(key.root).await?,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a new dataset below `parent` is encrypted.
-    pub(crate) async fn is_new_encrypted(
-        &self,
-        parent: &Arc<Dir>,
-        properties: &[(String, PropertyValue)],
-    ) -> Result<bool, DatasetError> {
-        let encryption = self.new_encryption(parent, properties).await?;
-        Ok(matches!(encryption, NewEncryption::Inherited(_)))
-    }
-
-    /// Gives a new, empty dataset a key of its own, wrapped with its parent's root's
-    /// (`dsl_dataset_create_crypt_sync`). Before anything is written into it.
-    pub(crate) async fn encrypt_new(
-        &self,
-        ctx: &SyncContext,
-        parent: &Arc<Dir>,
-        head: &Arc<Ds>,
-        properties: &[(String, PropertyValue)],
-    ) -> Result<(), DatasetError> {
-        let NewEncryption::Inherited(of_parent) = self.new_encryption(parent, properties).await?
-        else {
-            return Ok(());
-        };
-        let name = || parent.full_name(&self.dsl.pool_name());
-        let suite = of_parent.wrapped(&name)?.suite;
-        let Some(wrapping) = self.dsl.keys.root(of_parent.root) else {
-            return Err(DatasetError::KeyNotLoaded {
-                name: name(),
-                root: self.root_name(of_parent.root).await?,
-            });
-        };
-        let random = &self.dsl.env().world.random;
-        let key = DataKey::generate(suite, &mut |out: &mut [u8]| random.fill(out));
-        let mut iv = [0; IV_BYTES];
-        random.fill(&mut iv);
-        let wrapped = key
-            .wrap(&wrapping, iv)
-            .map_err(|error| DatasetError::Hook {
-                what: "wrapping a new key".into(),
-                source: error.into(),
-            })?;
-        let tx = Tx::syncing(ctx.txg);
-        let zap = Zap::create(
-            self.dsl.mos(),
-            &tx,
-            ZapOptions::new(ObjectType::OTN_ZAP_METADATA),
-        )
-        .await?;
-        use names::crypto_key as entry;
-        for (name, number) in [
-            (entry::CRYPTO_SUITE, suite.code()),
-            (entry::ROOT_DDOBJ, of_parent.root.get()),
-            (entry::GUID, wrapped.guid),
-            ("keyformat", of_parent.format),
-            ("pbkdf2salt", of_parent.salt),
-            ("pbkdf2iters", of_parent.iterations),
-            (entry::REFCOUNT, 1),
-            (entry::VERSION, wrapped.version),
-        ] {
-            zap.update_u64(&tx, name, number).await?;
-        }
-        for (name, bytes) in [
-            (entry::IV, &wrapped.iv[..]),
-            (entry::MAC, &wrapped.mac[..]),
-            (entry::MASTER_KEY, &wrapped.master[..]),
-            (entry::HMAC_KEY, &wrapped.hmac[..]),
-        ] {
-            let value = ZapValue::from_bytes(Bytes::copy_from_slice(bytes));
-            zap.update(&tx, name, value).await?;
-        }
-        self.name_key(ctx, &head.dir(), zap.id()).await?;
-        self.dsl
-            .activate_feature(ctx, head, guid::ENCRYPTION, ZapValue::from_u64(0))
-            .await
-    }
-
+    /// Notes in a directory which crypto key object is its.
     pub(crate) async fn name_key(
         &self,
         ctx: &SyncContext,
@@ -721,42 +632,6 @@ impl Keys<'_> {
         Err(DatasetError::WrongKind {
             name: dir.full_name(&self.dsl.pool_name()),
             reason: "cannot move encrypted child outside of its encryption root".into(),
-        })
-    }
-
-    /// Refuses to promote where the encryption root would change
-    /// (`dsl_dataset_promote_crypt_check`): OpenZFS makes the promoted clone the root then, which
-    /// is not done here yet.
-    pub(crate) async fn check_promote_encrypted(
-        &self,
-        target: &Arc<Dir>,
-        origin: &Arc<Dir>,
-    ) -> Result<(), DatasetError> {
-        let Some(key) = self.stored(origin).await? else {
-            return Ok(());
-        };
-        if !origin.state().origin_txg.is_zero() {
-            return Ok(());
-        }
-        let name = target.full_name(&self.dsl.pool_name());
-        if key.root == origin.object {
-            return Err(DatasetError::Unsupported {
-                name,
-                what: "promoting a clone of an encryption root".into(),
-            });
-        }
-        let mut roots = [None, None];
-        for (root, dir) in roots.iter_mut().zip([origin, target]) {
-            if let Some(parent) = dir.parent() {
-                *root = self.stored(&parent).await?.map(|key| key.root);
-            }
-        }
-        if roots[0].is_some() && roots[0] == roots[1] {
-            return Ok(());
-        }
-        Err(DatasetError::WrongKind {
-            name,
-            reason: "its encryption root is not that of its origin".into(),
         })
     }
 

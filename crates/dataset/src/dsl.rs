@@ -32,6 +32,7 @@ use crate::features::{Features, guid};
 use crate::holds::{HoldState, Holds};
 use crate::limits::Limits;
 use crate::logs::Logs;
+use crate::new_key::NewKey;
 use crate::settings::mos_properties;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceLimits;
@@ -90,6 +91,8 @@ pub struct CreateParams {
     pub root_properties: Vec<(String, String)>,
     /// Fills the root dataset.
     pub root_init: Arc<dyn ObjsetInit>,
+    /// The key of the root dataset, where that is an encryption root.
+    pub root_key: Option<NewKey>,
 }
 
 pub(crate) fn slot(txg: Txg) -> usize {

@@ -11,7 +11,7 @@
 //! | [`Sends`] | `dmu_send` | snapshots that are to be sent |
 //! | [`Destroyer`] | `dsl_destroy`, `dsl_scan` | destroying, and freeing in the background |
 //! | [`Properties`] | `dsl_prop` | properties of datasets: looking, setting |
-//! | [`Keys`] | `dsl_crypt` | keys of encrypted datasets: loading, unloading |
+//! | [`Keys`] | `dsl_crypt` | keys of encrypted datasets: making, changing, loading |
 //! | [`Holds`] | `dsl_userhold` | user holds |
 //! | [`Bookmarks`] | `dsl_bookmark` | bookmarks |
 //! | [`Delegation`] | `dsl_deleg` | what users other than root may do |
@@ -39,6 +39,7 @@
 mod account;
 mod bookmark;
 mod bookmark_create;
+mod change_key;
 mod create;
 mod crypto;
 mod damage;
@@ -57,6 +58,7 @@ mod logs;
 mod lookup;
 mod markers;
 pub mod name;
+mod new_key;
 mod promote;
 pub mod props;
 pub mod range_lock;
@@ -79,6 +81,7 @@ mod token;
 
 pub use bookmark::{BookmarkInfo, Bookmarks};
 pub use bookmark_create::NewBookmark;
+pub use change_key::KeyChange;
 pub use create::Datasets;
 pub use crypto::{KeyFormat, KeyInfo, Keys};
 pub use damage::{Damage, DamagedIn, block_of};
@@ -94,12 +97,16 @@ pub use features::Features;
 pub use holds::Holds;
 pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
 pub use logs::{LogClaim, Logs};
+pub use new_key::{NewKey, PBKDF2_ITERATIONS, PBKDF2_ITERATIONS_MIN, RootKey};
 pub use props::{PropertySetting, PropertySource, PropertyValue};
 pub use raw::KeyRoot;
 pub use receive::{Finisher, ReceiveObstacle, ReceiveTarget, Receives, Receiving, ResumePoint};
 pub use sending::{SendFrom, SendSource, Sends};
 pub use snapshot::Snapshots;
-pub use stored::{Properties, check_new_properties, check_root_properties, check_root_space};
+pub use stored::{
+    Properties, check_new_properties, check_root_encryption, check_root_properties,
+    check_root_space,
+};
 pub use sync::Syncer;
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};
 pub use tasks::Tasks;

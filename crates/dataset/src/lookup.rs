@@ -138,7 +138,12 @@ impl Properties<'_> {
             return Ok(None);
         }
         if let Some(value) = self.dsl.keys().property(dataset, name).await? {
-            return Ok(setting(name, value, PropertySource::None));
+            // Keys that are no passphrases have none.
+            let source = match (name, &value) {
+                ("pbkdf2iters", PropertyValue::Number(0)) => PropertySource::Default,
+                _ => PropertySource::None,
+            };
+            return Ok(setting(name, value, source));
         }
         if let Some(value) = self.computed(dataset, name).await? {
             let source = match (name, &value) {

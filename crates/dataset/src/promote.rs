@@ -150,6 +150,7 @@ impl Snapshots<'_> {
             ..
         } = &parts;
         let (dir, odd) = (clone.dir(), origin.dir());
+        self.dsl.keys().promote(ctx, clone, origin_head).await?;
         let oldest_of_clone = parts.of_clone.last().unwrap_or(clone).clone();
         let old_next = origin.phys().next_snapshot;
 

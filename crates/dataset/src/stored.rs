@@ -13,6 +13,7 @@ use zio::Tx;
 
 use crate::dsl::DslPool;
 use crate::features::guid;
+use crate::new_key::RootKey;
 use crate::props::{Attr, Kinds, Property, ValueKind, find, refusal};
 use crate::set::check_feature;
 use crate::settings::compression_of;
@@ -509,6 +510,26 @@ pub fn check_root_properties(
     Ok(())
 }
 
+/// Checks whether the root filesystem of a pool that is to be made with these features (by guid)
+/// can be encrypted as its properties say.
+///
+/// # Errors
+/// [`DatasetError::InvalidProperty`], [`DatasetError::Unsupported`].
+pub fn check_root_encryption(
+    pool: &str,
+    properties: &[(String, String)],
+    features: &[String],
+    key: RootKey<'_>,
+) -> Result<(), DatasetError> {
+    let enabled = crate::features::with_dependencies(features);
+    let kinds = crate::DatasetKind::Filesystem.kinds();
+    let mut parsed = Vec::new();
+    for (name, typed) in properties {
+        parsed.push((name.clone(), parse_setting(name, typed, kinds, true)?));
+    }
+    crate::new_key::check_root(pool, &parsed, key, |needs| enabled.contains(needs))
+}
+
 /// Checks that the root filesystem of a pool that is to be made finds what it reserves, before
 /// anything is written: not more than the pool has for users (`usable_bytes`), nor than its own
 /// quotas allow (`dsl_dir_set_reservation_check`, module/zfs/dsl_dir.c;
@@ -624,21 +645,8 @@ pub(crate) fn parse_setting(
                     "'refreservation=auto' must be worked out from the volume's size first",
                 ));
             }
-            if name == "encryption" && value != PropertyValue::Number(2)
-                || name == "keyformat" && value != PropertyValue::Number(0)
-            {
-                return Err(property.invalid(format!(
-                    "'{name}={typed}': encryption can only be inherited here; create the dataset \
-                     below an encrypted one, or with OpenZFS"
-                )));
-            }
-            let is_of_key = name == "pbkdf2iters" || name == "keylocation" && typed != "none";
-            if at_creation && is_of_key {
-                return Err(property.invalid(format!(
-                    "'{name}={typed}': encryption must be turned on to set encryption properties, \
-                     and can only be inherited here; create the dataset below an encrypted one, \
-                     without '{name}', or with OpenZFS"
-                )));
+            if let ("pbkdf2iters", PropertyValue::Number(iterations)) = (name, &value) {
+                crate::new_key::check_iterations(*iterations)?;
             }
             debug_assert!(matches!(
                 (property.kind, &value),

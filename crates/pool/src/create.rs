@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dataset::{CreateParams, DslEnvironment, DslPool};
+use dataset::{CreateParams, DslEnvironment, DslPool, NewKey, RootKey};
 use device::{BoxFuture, World};
 use format::{Compression, Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
 use object::{NewObject, Zap};
@@ -41,8 +41,13 @@ use crate::{CreateSpec, FeatureChoice, PoolError, config, directory, features, l
 const TEMPORARY_NAME: &str = "tname";
 
 /// Creates a pool (`spa_create`).
-pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>, PoolError> {
-    let (ground, choices) = plan(world, &spec).await?;
+pub(crate) async fn create(
+    world: &World,
+    spec: CreateSpec,
+    root_key: Option<NewKey>,
+) -> Result<Arc<Core>, PoolError> {
+    let (ground, mut choices) = plan(world, &spec, RootKey::Given(root_key.as_ref())).await?;
+    choices.root_key = root_key;
     let pipeline = ground.pipeline.clone();
     // In a box: its type is too deep for compilers to nest it further.
     let work: BoxFuture<'_, _> = Box::pin(create_on(world, &spec, choices, &ground));
@@ -55,13 +60,17 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
 
 /// Whether [`create`] would begin to write.
 pub(crate) async fn check(world: &World, spec: &CreateSpec) -> Result<(), PoolError> {
-    let (ground, _) = plan(world, spec).await?;
+    let (ground, _) = plan(world, spec, RootKey::Later).await?;
     ground.tree.close();
     Ok(())
 }
 
 /// Checks all that was asked for and opens the devices; nothing is written.
-async fn plan(world: &World, spec: &CreateSpec) -> Result<(Ground, Choices), PoolError> {
+async fn plan(
+    world: &World,
+    spec: &CreateSpec,
+    root_key: RootKey<'_>,
+) -> Result<(Ground, Choices), PoolError> {
     layout::check_name(&spec.name)?;
     layout::check_new_pool(&spec.vdevs)?;
     let mut changes = Vec::new();
@@ -112,7 +121,9 @@ async fn plan(world: &World, spec: &CreateSpec) -> Result<(Ground, Choices), Poo
             }
         }
     }
-    dataset::check_root_properties(&spec.name, &spec.root_properties, &guids)?;
+    let properties = &spec.root_properties;
+    dataset::check_root_properties(&spec.name, properties, &guids)?;
+    dataset::check_root_encryption(&spec.name, properties, &guids, root_key)?;
 
     let facts = layout::examine(world, &spec.vdevs, spec.force).await?;
     let guid = loop {
@@ -155,6 +166,7 @@ async fn plan(world: &World, spec: &CreateSpec) -> Result<(Ground, Choices), Poo
         name: temporary_name.unwrap_or_else(|| spec.name.clone()),
         auxiliary,
         salt,
+        root_key: None,
     };
     Ok((ground, choices))
 }
@@ -169,6 +181,7 @@ struct Choices {
     name: String,
     auxiliary: NewAuxiliary,
     salt: [u8; 32],
+    root_key: Option<NewKey>,
 }
 
 async fn create_on(
@@ -185,6 +198,7 @@ async fn create_on(
         name,
         auxiliary,
         salt,
+        root_key,
     } = choices;
     let before = Txg::new(Txg::INITIAL.get() - 1);
     let uberblock = Uberblock {
@@ -238,6 +252,7 @@ async fn create_on(
         features: feature_guids,
         root_properties: spec.root_properties.clone(),
         root_init: spec.root_init.clone(),
+        root_key,
     };
     ground.space.start(&ground.shapes());
     let dsl = DslPool::create(env, &ctx, params).await?;

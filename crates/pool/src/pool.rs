@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 
-use dataset::DslPool;
+use dataset::{DslPool, NewKey};
 use device::{BoxFuture, World};
 use format::Bookmark;
 use format::{Guid, NvList, Txg};
@@ -70,8 +70,20 @@ impl Pool {
     /// [`PoolError::BadName`], [`PoolError::BadVdevs`], [`PoolError::DeviceInUse`],
     /// [`PoolError::TooSmall`], [`PoolError::BadProperty`], and failures of devices.
     pub async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Pool>, PoolError> {
+        Self::create_with_key(world, spec, None).await
+    }
+
+    /// The same; with a key, the root dataset is an encryption root, whose key that is.
+    ///
+    /// # Errors
+    /// As [`Pool::create`].
+    pub async fn create_with_key(
+        world: &World,
+        spec: CreateSpec,
+        root_key: Option<NewKey>,
+    ) -> Result<Arc<Pool>, PoolError> {
         // In a box: what waits for it would else be a future too deep for the compiler.
-        let created: BoxFuture<'_, _> = Box::pin(create::create(world, spec));
+        let created: BoxFuture<'_, _> = Box::pin(create::create(world, spec, root_key));
         Ok(Arc::new(Pool {
             core: created.await?,
         }))
@@ -102,7 +114,8 @@ impl Pool {
         split::planned(&self.core, devices)
     }
 
-    /// Checks all that [`Pool::create`] checks before it writes; nothing is written.
+    /// Checks all that [`Pool::create`] checks before it writes, but for the key of the root
+    /// dataset; nothing is written.
     ///
     /// # Errors
     /// As [`Pool::create`].

@@ -1,5 +1,4 @@
-//! Pools that OpenZFS made, on simulated disks: they have encryption roots, which are not made
-//! here.
+//! Pools that OpenZFS made, on simulated disks, with encryption roots of all kinds.
 //!
 //! Workers own datasets below encryption roots and inherit from them. An import claims the intent
 //! logs of encrypted datasets before it has their keys; what they say is replayed when their keys

@@ -1,22 +1,31 @@
-//! `zfs load-key` and `zfs unload-key`: asking for keys, and what they are made of
-//! (zfs-load-key(8); `get_key_material` and `zfs_crypto_load_key`, lib/libzfs/libzfs_crypto.c).
+//! `zfs load-key`, `zfs unload-key` and `zfs change-key`, and the keys of new encryption roots:
+//! asking for keys, and what they are made of (zfs-load-key(8); `get_key_material`,
+//! `zfs_crypto_load_key`, `zfs_crypto_create` and `zfs_crypto_rewrap`,
+//! lib/libzfs/libzfs_crypto.c).
 
 use std::io::{BufRead, IsTerminal, Read};
 
 use anyhow::{anyhow, bail};
 use api::{
-    Failure, FailureKind, KeyDetails, KeyFormat, KeyReport, Secret, ZfsKeys, ZfsLoadKey,
-    ZfsUnloadKey,
+    Failure, FailureKind, KeyDetails, KeyFormat, KeyReport, NewKey, Secret, Settings, ZfsChangeKey,
+    ZfsKeys, ZfsList, ZfsLoadKey, ZfsUnloadKey,
 };
 use clap::Args;
 use codec::crypt::{WRAPPING_KEY_BYTES, WrappingKey, passphrase_key};
+use dataset::props::parse_size;
+use dataset::{PBKDF2_ITERATIONS, PBKDF2_ITERATIONS_MIN};
+use device::{Random, SystemRandom};
 use zeroize::Zeroizing;
 
 use crate::client::Client;
 use crate::prompt;
+use crate::zpool::assignments;
 
 /// How often a key is asked for at a terminal (`MAX_KEY_PROMPT_ATTEMPTS`).
 const ATTEMPTS_MAX: u32 = 3;
+/// Bytes of a new passphrase (`MIN_PASSPHRASE_LEN`, `MAX_PASSPHRASE_LEN`).
+const PASSPHRASE_BYTES_MIN: usize = 8;
+const PASSPHRASE_BYTES_MAX: usize = 512;
 
 /// Load the key of an encrypted dataset.
 #[derive(Debug, Args)]
@@ -46,6 +55,177 @@ pub struct UnloadKey {
     #[arg(short)]
     recursive: bool,
     dataset: Option<String>,
+}
+
+/// Change the key of an encryption root, or make a dataset one.
+#[derive(Debug, Args)]
+pub struct ChangeKey {
+    /// Load the present key first if it is not
+    #[arg(short)]
+    load: bool,
+    /// Inherit the parent's key from now on
+    #[arg(short)]
+    inherit: bool,
+    /// keyformat, keylocation, pbkdf2iters or a user property, PROPERTY=VALUE
+    #[arg(short = 'o')]
+    properties: Vec<String>,
+    dataset: String,
+}
+
+impl ChangeKey {
+    /// Asks for the new key and has it taken.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        if let Err(error) = self.change(client, typed) {
+            eprintln!("{error:#}");
+            // As OpenZFS's ends.
+            std::process::exit(255);
+        }
+        Ok(())
+    }
+
+    fn change(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        let mut properties = assignments(&self.properties)?;
+        let mut reports = datasets(client, Some(self.dataset.clone()), false)?;
+        let Some(report) = reports.pop() else {
+            bail!("cannot open '{}': dataset does not exist", self.dataset);
+        };
+        let name = &report.name;
+        let Some(key) = &report.key else {
+            bail!("Key change error: Dataset not encrypted.");
+        };
+        if !key.is_loaded {
+            if !self.load {
+                bail!("Key change error: Key must be loaded.");
+            }
+            let root = root_key(&report, "loaded");
+            let root = root.map_err(|error| anyhow!("Key load error: {error:#}"))?;
+            load(client, name, &root, None, false, false)?;
+        }
+        let key = match self.inherit {
+            true => None,
+            false => {
+                let has = (key.root == *name).then_some(key);
+                let new = of_changed(name, has, &mut properties);
+                Some(new.map_err(|error| anyhow!("Key change error: {error:#}"))?)
+            }
+        };
+        client.call(&ZfsChangeKey {
+            name: name.clone(),
+            key,
+            properties,
+            command: typed,
+        })?;
+        Ok(())
+    }
+}
+
+/// The new key of a dataset; `has` is the one that it has as an encryption root.
+fn of_changed(
+    name: &str,
+    has: Option<&KeyDetails>,
+    properties: &mut Settings,
+) -> anyhow::Result<NewKey> {
+    let format = match (properties.get("keyformat"), has) {
+        (Some(word), _) => format_of(word)?,
+        (None, Some(key)) => key.format,
+        (None, None) => bail!("Keyformat required for new encryption root."),
+    };
+    let location = match (properties.get("keylocation"), has) {
+        (Some(location), _) => location.clone(),
+        (None, Some(key)) => key.location.clone(),
+        (None, None) => "prompt".to_owned(),
+    };
+    new_key(Some(name), format, &location, properties)
+}
+
+/// The key of a new dataset or pool whose properties make it an encryption root, and what they lack
+/// put among them; none where they do not. Whether they go together is the daemon's to say.
+pub fn of_new(
+    client: &Client,
+    parent: Option<&str>,
+    properties: &mut Settings,
+) -> anyhow::Result<Option<NewKey>> {
+    let format = match properties.get("keyformat").map(String::as_str) {
+        None | Some("none") => return Ok(None),
+        Some(word) => format_of(word)?,
+    };
+    let is_encrypted = match properties.get("encryption").map(String::as_str) {
+        Some(word) => word != "off",
+        None => is_encrypted(client, parent)?,
+    };
+    if !is_encrypted {
+        return Ok(None);
+    }
+    let location = properties
+        .entry("keylocation".into())
+        .or_insert_with(|| "prompt".into())
+        .clone();
+    new_key(None, format, &location, properties).map(Some)
+}
+
+/// Whether what a dataset is made below is encrypted: the closest one that is there.
+fn is_encrypted(client: &Client, parent: Option<&str>) -> anyhow::Result<bool> {
+    let mut parent = parent;
+    while let Some(name) = parent {
+        let query = ZfsList {
+            names: vec![name.to_owned()],
+            depth: Some(0),
+            properties: Some(vec!["encryption".into()]),
+            ..ZfsList::default()
+        };
+        if let Some(report) = client.call(&query)?.datasets.first() {
+            let value = report.properties.get("encryption");
+            return Ok(value.is_some_and(|property| property.value != "off"));
+        }
+        parent = name.rsplit_once('/').map(|(above, _)| above);
+    }
+    Ok(false)
+}
+
+fn format_of(word: &str) -> anyhow::Result<KeyFormat> {
+    Ok(match word {
+        "raw" => KeyFormat::Raw,
+        "hex" => KeyFormat::Hex,
+        "passphrase" => KeyFormat::Passphrase,
+        _ => bail!("'keyformat' must be one of 'raw | hex | passphrase'"),
+    })
+}
+
+/// Gets a key that was not there before, for a dataset that has a name already or for a new one
+/// (`populate_create_encryption_params_nvlists`). Of a passphrase, the salt is new, and the
+/// iterations are among the properties then.
+fn new_key(
+    name: Option<&str>,
+    format: KeyFormat,
+    location: &str,
+    properties: &mut Settings,
+) -> anyhow::Result<NewKey> {
+    let mut recipe = Recipe {
+        format,
+        salt: 0,
+        iterations: 0,
+    };
+    let typed = properties.get("pbkdf2iters");
+    if format == KeyFormat::Passphrase {
+        recipe.iterations = match typed {
+            Some(typed) => parse_size(typed).map_err(anyhow::Error::msg)?,
+            None => PBKDF2_ITERATIONS,
+        };
+        if recipe.iterations < PBKDF2_ITERATIONS_MIN {
+            bail!("minimum pbkdf2 iterations is {PBKDF2_ITERATIONS_MIN}");
+        }
+        while recipe.salt == 0 {
+            recipe.salt = SystemRandom.next_u64();
+        }
+        properties.insert("pbkdf2iters".into(), recipe.iterations.to_string());
+    } else if typed.is_some() {
+        bail!("Cannot specify pbkdf2iters with a non-passphrase keyformat.");
+    }
+    let material = material(&Asked { name, is_new: true }, format, location)?;
+    Ok(NewKey {
+        key: Secret(digits(&derive(&recipe, &material)?)),
+        salt: recipe.salt,
+    })
 }
 
 fn datasets(
@@ -217,8 +397,17 @@ fn load(
     let mut attempt = 1;
     loop {
         let may_try_again = is_asked && key.format != KeyFormat::Raw && attempt < ATTEMPTS_MAX;
-        let result = material(name, key.format, location)
-            .and_then(|material| derive(key, &material))
+        let asked = Asked {
+            name: Some(name),
+            is_new: false,
+        };
+        let recipe = Recipe {
+            format: key.format,
+            salt: key.salt,
+            iterations: key.iterations,
+        };
+        let result = material(&asked, key.format, location)
+            .and_then(|material| derive(&recipe, &material))
             .map_err(|error| anyhow!("Key load error: {error:#}"));
         let error = match result {
             Ok(wrapping) => {
@@ -252,19 +441,70 @@ fn load(
 }
 
 fn digits(key: &WrappingKey) -> String {
-    key.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut text = String::with_capacity(2 * WRAPPING_KEY_BYTES);
+    for nibble in key.iter().flat_map(|byte| [byte >> 4, byte & 15]) {
+        text.push(char::from_digit(nibble.into(), 16).unwrap_or_default());
+    }
+    text
 }
 
 type Material = Zeroizing<Vec<u8>>;
 
-/// What the user gives as a key.
-fn material(name: &str, format: KeyFormat, location: &str) -> anyhow::Result<Material> {
+/// Whose key is asked for.
+struct Asked<'a> {
+    /// The dataset; none where it is yet to be made.
+    name: Option<&'a str>,
+    /// The key is chosen now.
+    is_new: bool,
+}
+
+/// How a wrapping key is made of what the user gives.
+struct Recipe {
+    format: KeyFormat,
+    /// Of a passphrase.
+    salt: u64,
+    /// PBKDF2's, of a passphrase.
+    iterations: u64,
+}
+
+/// What the user gives as a key. A new one is asked for twice at a terminal.
+fn material(asked: &Asked<'_>, format: KeyFormat, location: &str) -> anyhow::Result<Material> {
+    let material = from_location(asked, format, location)?;
+    if asked.is_new && format == KeyFormat::Passphrase {
+        check_passphrase(&material)?;
+    }
+    Ok(material)
+}
+
+/// Old passphrases are taken whatever their length (`validate_key`).
+fn check_passphrase(material: &Material) -> anyhow::Result<()> {
+    match material.len() {
+        length if length > PASSPHRASE_BYTES_MAX => {
+            bail!("Passphrase too long (max {PASSPHRASE_BYTES_MAX}).")
+        }
+        length if length < PASSPHRASE_BYTES_MIN => {
+            bail!("Passphrase too short (min {PASSPHRASE_BYTES_MIN}).")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn from_location(asked: &Asked<'_>, format: KeyFormat, location: &str) -> anyhow::Result<Material> {
     if location == "prompt" {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
             return read_key(&mut stdin.lock(), format);
         }
-        return ask(name, format);
+        let key = ask("Enter", asked, format)?;
+        if asked.is_new {
+            if format == KeyFormat::Passphrase {
+                check_passphrase(&key)?;
+            }
+            if ask("Re-enter", asked, format)? != key {
+                bail!("Provided keys do not match.");
+            }
+        }
+        return Ok(key);
     }
     if let Some(path) = location.strip_prefix("file://") {
         let file = std::fs::File::open(path)
@@ -291,17 +531,19 @@ fn read_key(from: &mut dyn BufRead, format: KeyFormat) -> anyhow::Result<Materia
 }
 
 /// Asks at the terminal.
-fn ask(name: &str, format: KeyFormat) -> anyhow::Result<Material> {
+fn ask(verb: &str, asked: &Asked<'_>, format: KeyFormat) -> anyhow::Result<Material> {
     let what = match format {
         KeyFormat::Raw => bail!("Cannot enter raw keys on the terminal"),
         KeyFormat::Hex => "hex key",
         KeyFormat::Passphrase => "passphrase",
     };
-    prompt::hidden(&format!("Enter {what} for '{name}':"))
+    let new = if asked.is_new { "new " } else { "" };
+    let whose = asked.name.map(|name| format!(" for '{name}'"));
+    prompt::hidden(&format!("{verb} {new}{what}{}:", whose.unwrap_or_default()))
 }
 
 /// The wrapping key of what the user gave (`validate_key`, `derive_key`).
-fn derive(key: &KeyDetails, material: &Material) -> anyhow::Result<WrappingKey> {
+fn derive(key: &Recipe, material: &Material) -> anyhow::Result<WrappingKey> {
     let sized = |what: &str, wanted: usize| match material.len() {
         length if length < wanted => bail!("{what} key too short (expected {wanted})."),
         length if length > wanted => bail!("{what} key too long (expected {wanted})."),
@@ -330,7 +572,10 @@ fn derive(key: &KeyDetails, material: &Material) -> anyhow::Result<WrappingKey> 
             let Some(iterations) = iterations else {
                 bail!("Failed to generate key from passphrase.");
             };
-            wrapping = passphrase_key(material, key.salt, iterations);
+            // OpenZFS takes it for a string of C.
+            let end = material.iter().position(|byte| *byte == 0);
+            let passphrase = &material[..end.unwrap_or(material.len())];
+            wrapping = passphrase_key(passphrase, key.salt, iterations);
         }
     }
     Ok(wrapping)
@@ -340,19 +585,13 @@ fn derive(key: &KeyDetails, material: &Material) -> anyhow::Result<WrappingKey> 
 mod tests {
     use super::*;
 
-    fn details(format: KeyFormat) -> KeyDetails {
-        KeyDetails {
-            root: "p".into(),
-            is_loaded: false,
+    fn derived(format: KeyFormat, material: &[u8]) -> Result<[u8; 32], String> {
+        let recipe = Recipe {
             format,
-            location: "prompt".into(),
             salt: 1,
             iterations: 1000,
-        }
-    }
-
-    fn derived(format: KeyFormat, material: &[u8]) -> Result<[u8; 32], String> {
-        derive(&details(format), &Zeroizing::new(material.to_vec()))
+        };
+        derive(&recipe, &Zeroizing::new(material.to_vec()))
             .map(|key| *key)
             .map_err(|error| error.to_string())
     }
@@ -370,6 +609,20 @@ mod tests {
         let error = derived(KeyFormat::Hex, &[b'a'; 65]).unwrap_err();
         assert_eq!(error, "Hex key too long (expected 64).");
         assert!(derived(KeyFormat::Passphrase, b"x").is_ok());
+        let of = |passphrase: &[u8]| derived(KeyFormat::Passphrase, passphrase);
+        assert_eq!(of(b"x\0y"), of(b"x"));
+        assert_ne!(of(b"xy"), of(b"x"));
+    }
+
+    /// Only new ones are refused for their length.
+    #[test]
+    fn new_passphrases_have_eight_to_512_bytes() {
+        let check = |length| check_passphrase(&Zeroizing::new(vec![b'x'; length]));
+        assert!(check(8).is_ok() && check(512).is_ok());
+        let short = check(7).unwrap_err().to_string();
+        assert_eq!(short, "Passphrase too short (min 8).");
+        let long = check(513).unwrap_err().to_string();
+        assert_eq!(long, "Passphrase too long (max 512).");
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod space;
 mod upgrade;
 mod values;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use api::{
     DatasetKind, Protocol, SpaceOwner, ZfsChanged, ZfsCreate, ZfsDestroy, ZfsInherit, ZfsList,
     ZfsMount, ZfsMountList, ZfsRename, ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot, ZfsUnmount,
@@ -62,6 +62,8 @@ enum Command {
     LoadKey(keys::LoadKey),
     /// Unload keys of encrypted datasets
     UnloadKey(keys::UnloadKey),
+    /// Change the key of an encrypted dataset
+    ChangeKey(keys::ChangeKey),
     /// Make snapshots
     #[command(alias = "snap")]
     Snapshot(Snapshot),
@@ -369,6 +371,7 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Version(version) => version.run("zfs"),
         Command::LoadKey(load) => load.run(client),
         Command::UnloadKey(unload) => unload.run(client),
+        Command::ChangeKey(change) => change.run(client, typed),
         Command::Mount(mount) => run_mount(mount, client),
         Command::Unmount(unmount) => {
             client.call(&ZfsUnmount {
@@ -507,8 +510,17 @@ fn run_create(create: Create, client: &Client, typed: String) -> anyhow::Result<
         ),
         None => None,
     };
+    let key = match create.dry_run {
+        true => None,
+        false => {
+            let parent = create.dataset.rsplit_once('/').map(|(parent, _)| parent);
+            keys::of_new(client, parent, &mut properties)
+                .with_context(|| format!("cannot create '{}'", create.dataset))?
+        }
+    };
     let reply = client.call(&ZfsCreate {
         name: create.dataset.clone(),
+        key,
         properties,
         volume_size_bytes,
         sparse: create.sparse,

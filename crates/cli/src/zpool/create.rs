@@ -5,6 +5,7 @@ use api::{DeviceSpec, Settings, VdevClass, VdevLayout, VdevSpec, ZpoolCreate};
 use clap::Args;
 
 use crate::client::Client;
+use crate::zfs::keys;
 use crate::zpool::vdevs::{Naming, planned_layout};
 
 /// Make a pool of the given devices.
@@ -51,9 +52,16 @@ impl Create {
         if let Some(name) = self.temporary_name {
             properties.insert("tname".into(), name);
         }
+        let vdevs = parse_new_pool(&self.vdevs)?;
+        let key = match self.dry_run {
+            true => None,
+            false => keys::of_new(client, None, &mut filesystem_properties)
+                .with_context(|| format!("cannot create '{}'", self.pool))?,
+        };
         let call = ZpoolCreate {
             name: self.pool.clone(),
-            vdevs: parse_new_pool(&self.vdevs)?,
+            vdevs,
+            key,
             properties,
             filesystem_properties,
             force: self.force,

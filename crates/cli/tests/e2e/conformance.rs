@@ -148,7 +148,7 @@ fn creation_is_refused_as_by_openzfs() {
         (
             "-O keylocation=prompt",
             one.clone(),
-            "encryption must be turned on",
+            "Encryption must be turned on",
         ),
         (
             "-O userquota@nobody-of-that-name=1M",
@@ -165,11 +165,11 @@ fn creation_is_refused_as_by_openzfs() {
         ("-s -V 1Z tank/v", "value is too large"),
         (
             "-o keylocation=prompt tank/a",
-            "encryption must be turned on",
+            "Encryption must be turned on",
         ),
         (
             "-o pbkdf2iters=400000 tank/a",
-            "encryption must be turned on",
+            "Encryption must be turned on",
         ),
         ("-o utf8only=off -o normalization=formC tank/a", "utf8only"),
     ] {

@@ -282,6 +282,24 @@ mod tests {
             password: api::Secret("a long password".into()),
         };
         assert_eq!(about(&call), ["ann"]);
+        let key = api::NewKey {
+            key: api::Secret("0f".repeat(32)),
+            salt: 1,
+        };
+        let call = api::ZfsChangeKey {
+            name: "tank/a".into(),
+            key: Some(key.clone()),
+            ..api::ZfsChangeKey::default()
+        };
+        assert_eq!(about(&call), ["tank/a"]);
+        assert!(!format!("{call:?}").contains("0f0f"));
+        let call = api::ZfsCreate {
+            name: "tank/b".into(),
+            key: Some(key),
+            ..api::ZfsCreate::default()
+        };
+        assert_eq!(about(&call), ["tank/b"]);
+        assert!(!format!("{call:?}").contains("0f0f"));
         let call = api::ZfsSnapshot {
             names: vec!["a@b".into(), "c@d".into()],
             ..api::ZfsSnapshot::default()

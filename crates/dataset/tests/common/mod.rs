@@ -138,6 +138,7 @@ impl TestPool {
             features,
             root_properties: vec![("compression".into(), "off".into())],
             root_init: Arc::new(Init(ObjsetKind::Filesystem)),
+            root_key: None,
         };
         let dsl = DslPool::create(environment(&world, &pipeline, &txgs, false), &ctx, params)
             .await

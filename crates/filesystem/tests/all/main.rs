@@ -15,6 +15,7 @@ mod golden;
 mod links;
 mod members;
 mod model;
+mod newkeys;
 mod rawstreams;
 mod replay;
 mod rewriting;

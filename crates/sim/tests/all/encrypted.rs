@@ -118,7 +118,7 @@ fn every_moment_of_a_small_encrypted_workload() {
 
 /// Lets something be done until it ends or the power goes; then the power is back and nothing runs
 /// any more.
-async fn until_the_power_goes<T>(
+pub async fn until_the_power_goes<T>(
     sim: &SimWorld,
     what: &str,
     doing: impl Future<Output = Result<T, Failure>>,

@@ -73,6 +73,16 @@ pub async fn create_with(
     features: FeatureChoice,
     root_properties: &[(&str, &str)],
 ) -> Arc<Pool> {
+    let spec = spec_with(image, features, root_properties);
+    Pool::create(world, spec).await.expect("create")
+}
+
+/// What such a pool is made of.
+pub fn spec_with(
+    image: &Image,
+    features: FeatureChoice,
+    root_properties: &[(&str, &str)],
+) -> CreateSpec {
     let path = image.path().join("d0.img");
     let leaf = LeafSpec {
         path: path.to_str().expect("UTF-8").to_owned(),
@@ -80,7 +90,7 @@ pub async fn create_with(
         is_file: false,
     };
     let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-    let spec = CreateSpec {
+    CreateSpec {
         name: "tank".into(),
         vdevs: vec![VdevSpec {
             layout: VdevLayout::Leaf(leaf),
@@ -94,8 +104,7 @@ pub async fn create_with(
         force: false,
         host: host(),
         events: None,
-    };
-    Pool::create(world, spec).await.expect("create")
+    }
 }
 
 /// The one pool in a directory, imported.
