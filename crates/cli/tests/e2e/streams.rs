@@ -13,7 +13,7 @@ use crate::harness::{MILLPOND, Server, can_mount, finds, need, run, text_of, zdb
 use crate::walk::compare_received;
 
 /// A stream of the golden set, unpacked; nothing where there is none.
-fn unpack(server: &Server, name: &str) -> Option<(PathBuf, Value)> {
+pub fn unpack(server: &Server, name: &str) -> Option<(PathBuf, Value)> {
     let streams = oracles::golden()?.join("streams");
     let file = server.path(&format!("{name}.zstream"));
     let packed = streams.join(format!("{name}.zstream.zst"));
@@ -33,7 +33,7 @@ fn with_file(server: &Server, words: &str, input: &Path) -> std::process::Output
         .expect("millpond runs")
 }
 
-fn receive(server: &Server, words: &str, input: &Path) -> String {
+pub fn receive(server: &Server, words: &str, input: &Path) -> String {
     let output = with_file(server, words, input);
     assert!(
         output.status.success(),
@@ -50,18 +50,18 @@ fn refused(server: &Server, words: &str, input: &Path) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn pool(server: &Server) {
+pub fn pool(server: &Server) {
     let disk = &server.disks(1, 512 << 20)[0];
     server.ok(&format!("zpool create -O mountpoint=none tank {disk}"));
 }
 
-fn value(server: &Server, dataset: &str, property: &str) -> String {
+pub fn value(server: &Server, dataset: &str, property: &str) -> String {
     let words = format!("zfs get -Hp -o value {property} {dataset}");
     server.ok(&words).trim_end().to_owned()
 }
 
 /// Compares what is below a dataset with a manifest.
-fn compare(server: &Server, manifest: &Value, target: &str) {
+pub fn compare(server: &Server, manifest: &Value, target: &str) {
     let name_of = |name: &str| name.replacen("TARGET", target, 1);
     let all = server.ok(&format!("zfs list -Hrt all -o name {target}"));
     let found: BTreeSet<&str> = all.lines().collect();
