@@ -44,7 +44,7 @@ pub fn receive(server: &Server, words: &str, input: &Path) -> String {
     text_of(&output)
 }
 
-fn refused(server: &Server, words: &str, input: &Path) -> String {
+pub fn refused(server: &Server, words: &str, input: &Path) -> String {
     let output = with_file(server, words, input);
     assert!(!output.status.success(), "{words}:\n{}", text_of(&output));
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -307,7 +307,7 @@ fn a_filesystem_goes_with_the_rest_of_a_receive() {
 }
 
 /// Sends into a file.
-fn send(server: &Server, words: &str, name: &str) -> PathBuf {
+pub fn send(server: &Server, words: &str, name: &str) -> PathBuf {
     let file = server.path(name);
     let output = Command::new(MILLPOND)
         .args(words.split_whitespace())
@@ -327,7 +327,7 @@ fn send(server: &Server, words: &str, name: &str) -> PathBuf {
 }
 
 /// Streams that we send are whole in the eyes of OpenZFS's `zstream` and of our own command.
-fn accepted(server: &Server, stream: &Path) -> String {
+pub fn accepted(server: &Server, stream: &Path) -> String {
     let path = stream.to_string_lossy();
     if need("zstream", finds("zstream")) {
         let theirs = run("zstream", &["dump", &path]);
