@@ -453,15 +453,12 @@ impl SyncTask for KeyRootTask {
             let (_, dir, root) = self.dirs().await?;
             let stored = self.dsl.keys().stored(&dir).await?;
             let before = stored.map_or(dir.object, |key| key.root);
-            for loaded in [before, root] {
-                // Whoever has it loaded would have to be told.
-                if before != root && self.dsl.keys.is_loaded(loaded) {
-                    return Err(DatasetError::Busy {
-                        name: self.name.clone(),
-                        reason: "its key, or the one that it is to inherit, is loaded; unload it"
-                            .into(),
-                    });
-                }
+            // What was opened with it goes by it.
+            if before != root && self.dsl.keys.is_loaded(before) {
+                return Err(DatasetError::Busy {
+                    name: self.name.clone(),
+                    reason: "its key is loaded; unload it, and receive again".into(),
+                });
             }
             Ok(())
         })
@@ -498,7 +495,7 @@ impl Keys<'_> {
     /// with both was sent.
     ///
     /// # Errors
-    /// [`DatasetError::WrongKind`] of what is not encrypted; [`DatasetError::Busy`] while a key is
+    /// [`DatasetError::WrongKind`] of what is not encrypted; [`DatasetError::Busy`] while its key is
     /// loaded; [`DatasetError::NotFound`].
     pub async fn set_root(&self, name: &str, root: KeyRoot) -> Result<(), DatasetError> {
         let task = KeyRootTask {

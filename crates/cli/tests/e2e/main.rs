@@ -43,6 +43,7 @@ mod packages;
 mod posix;
 mod properties;
 mod races;
+mod rawstreams;
 mod rebuild;
 mod refusals;
 mod removed;

@@ -13,7 +13,7 @@ use crate::harness::{MILLPOND, Server, can_mount, finds, need, run, text_of, zdb
 use crate::walk::compare_received;
 
 /// A stream of the golden set, unpacked; nothing where there is none.
-fn unpack(server: &Server, name: &str) -> Option<(PathBuf, Value)> {
+pub fn unpack(server: &Server, name: &str) -> Option<(PathBuf, Value)> {
     let streams = oracles::golden()?.join("streams");
     let file = server.path(&format!("{name}.zstream"));
     let packed = streams.join(format!("{name}.zstream.zst"));
@@ -33,7 +33,7 @@ fn with_file(server: &Server, words: &str, input: &Path) -> std::process::Output
         .expect("millpond runs")
 }
 
-fn receive(server: &Server, words: &str, input: &Path) -> String {
+pub fn receive(server: &Server, words: &str, input: &Path) -> String {
     let output = with_file(server, words, input);
     assert!(
         output.status.success(),
@@ -44,24 +44,24 @@ fn receive(server: &Server, words: &str, input: &Path) -> String {
     text_of(&output)
 }
 
-fn refused(server: &Server, words: &str, input: &Path) -> String {
+pub fn refused(server: &Server, words: &str, input: &Path) -> String {
     let output = with_file(server, words, input);
     assert!(!output.status.success(), "{words}:\n{}", text_of(&output));
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn pool(server: &Server) {
+pub fn pool(server: &Server) {
     let disk = &server.disks(1, 512 << 20)[0];
     server.ok(&format!("zpool create -O mountpoint=none tank {disk}"));
 }
 
-fn value(server: &Server, dataset: &str, property: &str) -> String {
+pub fn value(server: &Server, dataset: &str, property: &str) -> String {
     let words = format!("zfs get -Hp -o value {property} {dataset}");
     server.ok(&words).trim_end().to_owned()
 }
 
 /// Compares what is below a dataset with a manifest.
-fn compare(server: &Server, manifest: &Value, target: &str) {
+pub fn compare(server: &Server, manifest: &Value, target: &str) {
     let name_of = |name: &str| name.replacen("TARGET", target, 1);
     let all = server.ok(&format!("zfs list -Hrt all -o name {target}"));
     let found: BTreeSet<&str> = all.lines().collect();
@@ -307,7 +307,7 @@ fn a_filesystem_goes_with_the_rest_of_a_receive() {
 }
 
 /// Sends into a file.
-fn send(server: &Server, words: &str, name: &str) -> PathBuf {
+pub fn send(server: &Server, words: &str, name: &str) -> PathBuf {
     let file = server.path(name);
     let output = Command::new(MILLPOND)
         .args(words.split_whitespace())
@@ -327,7 +327,7 @@ fn send(server: &Server, words: &str, name: &str) -> PathBuf {
 }
 
 /// Streams that we send are whole in the eyes of OpenZFS's `zstream` and of our own command.
-fn accepted(server: &Server, stream: &Path) -> String {
+pub fn accepted(server: &Server, stream: &Path) -> String {
     let path = stream.to_string_lossy();
     if need("zstream", finds("zstream")) {
         let theirs = run("zstream", &["dump", &path]);

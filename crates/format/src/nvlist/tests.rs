@@ -179,3 +179,14 @@ proptest! {
         }
     }
 }
+
+/// As OpenZFS's kernel module reads them: it takes no byte with bits above it.
+#[test]
+fn bytes_in_xdr_have_zeros_above() {
+    let mut list = NvList::new();
+    list.push("a", NvValue::UInt8Array(vec![0x80, 0xff]));
+    list.push("b", NvValue::Int8(-1));
+    let packed = list.encode(NvEncoding::Xdr).expect("encoded");
+    assert!(!packed.windows(4).any(|word| word[..3] == [0xff; 3]));
+    assert_eq!(NvList::decode(&packed).expect("decoded"), list);
+}

@@ -201,9 +201,10 @@ fn put_array<T: Copy>(out: &mut Vec<u8>, values: &[T], mut put: impl FnMut(&mut 
     }
 }
 
-/// Bytes go through C's `char`, which is signed on the machines that write pools.
+/// A byte in a word, the other three zero: the kernel's reader refuses anything else
+/// (`xdrmem_dec_char`, module/os/linux/spl/spl-xdr.c).
 fn char_word(value: u8) -> u32 {
-    i32::from(value as i8) as u32
+    value.into()
 }
 
 fn encode_value(value: &NvValue, out: &mut Vec<u8>, depth: u32) -> Result<()> {
@@ -211,7 +212,7 @@ fn encode_value(value: &NvValue, out: &mut Vec<u8>, depth: u32) -> Result<()> {
         NvValue::Boolean => {}
         NvValue::BooleanValue(v) => word(out, (*v).into()),
         NvValue::Byte(v) | NvValue::UInt8(v) => word(out, char_word(*v)),
-        NvValue::Int8(v) => word(out, i32::from(*v) as u32),
+        NvValue::Int8(v) => word(out, char_word(*v as u8)),
         NvValue::Int16(v) => word(out, i32::from(*v) as u32),
         NvValue::UInt16(v) => word(out, (*v).into()),
         NvValue::Int32(v) => word(out, *v as u32),
@@ -224,7 +225,7 @@ fn encode_value(value: &NvValue, out: &mut Vec<u8>, depth: u32) -> Result<()> {
         NvValue::List(v) => encode_list(v, out, depth + 1)?,
         NvValue::BooleanArray(v) => put_array(out, v, |out, v| word(out, v.into())),
         NvValue::ByteArray(v) => opaque(out, v),
-        NvValue::Int8Array(v) => put_array(out, v, |out, v| word(out, i32::from(v) as u32)),
+        NvValue::Int8Array(v) => put_array(out, v, |out, v| word(out, char_word(v as u8))),
         NvValue::UInt8Array(v) => put_array(out, v, |out, v| word(out, char_word(v))),
         NvValue::Int16Array(v) => put_array(out, v, |out, v| word(out, i32::from(v) as u32)),
         NvValue::UInt16Array(v) => put_array(out, v, |out, v| word(out, v.into())),
