@@ -14,8 +14,9 @@ type Answer<P extends Path> = Operation<P>['responses'][200]['content']['applica
  * An answer as it comes: what the description calls optional may be left out of what is sent to the
  * server, and is always in what it answers.
  */
-type Told<T> = T extends readonly (infer U)[]
-  ? Told<U>[]
+type Told<T> = T extends readonly unknown[]
+  ? // Of a list, and of what has places of different types.
+    { [K in keyof T]: Told<T[K]> }
   : T extends object
     ? { [K in keyof T]-?: Told<Exclude<T[K], undefined>> }
     : T;

@@ -36,6 +36,8 @@ export async function mailServer(): Promise<MailServer> {
         } else if (/^QUIT/i.test(line)) {
           say('221 bye');
           socket.end();
+        } else if (/^(STARTTLS|AUTH)/i.test(line)) {
+          say('502 there is none');
         } else {
           say('250 fine');
         }

@@ -163,8 +163,8 @@ test('what cannot be sent waits, and is seen waiting', async () => {
   await expect(page.getByText(/Scrub finished/)).toBeVisible();
   await go('#/alerts');
   const waiting = page.getByRole('region', { name: 'Waiting to be sent' });
-  await expect(waiting.getByText(/scrub of pool/)).toBeVisible({ timeout: 60_000 });
-  await expect(waiting.getByRole('cell', { name: 'mail' })).toBeVisible();
+  await expect(waiting.getByText(/scrub of pool/).first()).toBeVisible({ timeout: 60_000 });
+  await expect(waiting.getByRole('cell', { name: 'mail', exact: true }).first()).toBeVisible();
   await look('messages that wait');
   server = await mailServer();
   expect(server.port).not.toBe(gone);
