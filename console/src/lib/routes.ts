@@ -7,6 +7,7 @@ export type Page =
   | { page: 'datasets' }
   | { page: 'dataset'; name: string; tab: DatasetTab }
   | { page: 'shares' }
+  | { page: 'disks' }
   | { page: 'setup' }
   | { page: 'jobs' }
   | { page: 'events' }
@@ -24,6 +25,7 @@ const SIMPLE = [
   'pools',
   'datasets',
   'shares',
+  'disks',
   'setup',
   'jobs',
   'events',

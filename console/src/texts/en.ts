@@ -12,6 +12,7 @@ import type {
   VdevClass,
   VdevState,
 } from '../api/types';
+import { disks } from './disks.en';
 
 /** One of something or several: `1 disk`, `3 disks`. */
 export function many(count: number, one: string, several = `${one}s`): string {
@@ -19,6 +20,7 @@ export function many(count: number, one: string, several = `${one}s`): string {
 }
 
 export const t = {
+  disks,
   product: 'Millpond',
   skip: 'Skip to content',
   loading: 'Loading…',
@@ -43,6 +45,7 @@ export const t = {
     pools: 'Pools',
     datasets: 'Datasets',
     shares: 'Shares',
+    disks: 'Disks',
     jobs: 'Jobs',
     events: 'Events',
     users: 'Users and keys',

@@ -14,6 +14,7 @@ mod alerts;
 mod common;
 mod condition;
 mod disks;
+mod drives;
 mod events;
 mod guid;
 mod iscsi;
@@ -36,9 +37,9 @@ pub use activity::{
     ActivityAction, ActivityObstacle, ActivityRefusal, ActivityReply, ZpoolInitialize, ZpoolTrim,
 };
 pub use alerts::{
-    Alert, AlertFact, AlertList, AlertListReply, AlertRule, AlertSettings, AlertSettingsGet,
-    AlertSettingsReply, AlertSettingsSet, AlertSeverity, AlertTest, AlertTestReply, Delivery,
-    MailTls, StandingAlert,
+    Alert, AlertDisk, AlertFact, AlertList, AlertListReply, AlertRule, AlertSettings,
+    AlertSettingsGet, AlertSettingsReply, AlertSettingsSet, AlertSeverity, AlertTest,
+    AlertTestReply, Delivery, MailTls, StandingAlert,
 };
 pub use common::{
     Access, Call, Dependence, DeviceUse, Failure, FailureKind, ImportObstacle, ImportRefusal,
@@ -46,6 +47,11 @@ pub use common::{
 };
 pub use condition::{Failmode, FoundCondition, PoolCondition};
 pub use disks::{DiskList, DiskListReply, DiskReport, DiskUse};
+pub use drives::{
+    DiskCondition, DiskLights, DiskLightsTest, DiskLightsTestReply, DiskLocate, DiskMember,
+    DiskOverview, DiskOverviewReply, DiskSample, DiskShow, DiskShowReply, DiskState, DiskTest,
+    LightKind, LightTested, SelfTest, SelfTestKind, SmartReport, SmartState, Transport,
+};
 pub use events::{EVENTS_PATH, Event, EventKind, EventPool};
 pub use guid::Guid;
 pub use iscsi::{

@@ -72,7 +72,7 @@ pub struct Replicate {
 struct Rule(Option<Keep>);
 
 /// Seconds of `15m` and the like.
-fn interval(text: &str) -> Result<u64, String> {
+pub(crate) fn interval(text: &str) -> Result<u64, String> {
     let wrong = || "write a number and s, m, h, d or w: 15m, 1h, 1d".to_owned();
     let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let (digits, unit) = text.split_at(at);

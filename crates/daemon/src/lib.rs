@@ -8,7 +8,7 @@
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: [`supervisor`]), `pools.json` (what to import at the next
 //! start), `replications.json` ([`replicate`]), `iscsi-secrets.json` (for CHAP), `alerts*.json`
-//! (crate `alerts`), `people.json` (users and API keys), `audit.jsonl` (the record of changes),
+//! (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `people.json` (users and API keys), `audit.jsonl` (the record of changes),
 //! `https-certificate.pem` and `https-key.pem`, `smb/` (all that Samba keeps, with its users),
 //! `zvol/` (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All
 //! of it is its user's alone. Where that is root, others pass through to the socket, to `zvol/` and
@@ -31,6 +31,7 @@ mod default_pool;
 mod destroy;
 mod diff;
 mod disks;
+mod drives;
 mod error;
 mod events;
 mod http;
@@ -236,6 +237,7 @@ async fn serve(
     };
     service.nfs.begin().await;
     alerts::begin(&service);
+    drives::begin(&service);
     tokio::spawn(replicate::schedule(Arc::clone(&service)));
     if default_pool.is_some() {
         // What is printed tells what is shared.
