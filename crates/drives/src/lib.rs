@@ -22,7 +22,6 @@ mod book;
 mod file;
 mod history;
 mod lights;
-mod program;
 mod smart;
 mod smartctl;
 mod sysfs;

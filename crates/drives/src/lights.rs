@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::program::output_within;
 use api::LightKind;
+use device::output_within;
 use serde::{Deserialize, Serialize};
 
 use crate::smartctl::find;

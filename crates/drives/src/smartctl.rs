@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::program::output_within;
 use api::{SelfTestKind, SmartReport};
+use device::output_within;
 
 use crate::smart;
 

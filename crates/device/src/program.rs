@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// It cannot be run; [`io::ErrorKind::TimedOut`] where it takes too long.
-pub(crate) fn output_within<T: Send + 'static>(
+pub fn output_within<T: Send + 'static>(
     command: &mut Command,
     limit: Duration,
     held: impl FnOnce() -> T,
