@@ -4,8 +4,8 @@
  * test makes, the next ones use.
  *
  * The environment has: MILLPOND_URL; MILLPOND_TOKEN, which makes the first user; MILLPOND_DISKS,
- * paths of empty disks of DISK_SIZE, separated by commas; MILLPOND_NFS_PORT; MILLPOND_POOL, the
- * name of the pool to make. With MILLPOND_PICTURES, pictures for the documents are put there.
+ * paths of empty disks of DISK_SIZE, separated by commas; MILLPOND_SYSFS, a tree as the kernel's in
+ * which each has a slot; MILLPOND_NFS_PORT; MILLPOND_POOL, the name of the pool to make. With MILLPOND_PICTURES, pictures for the documents are put there.
  */
 import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -43,6 +43,7 @@ const PAGES = [
   '#/shares',
   '#/schedules',
   '#/alerts',
+  '#/disks',
   '#/jobs',
   '#/events',
   '#/account',
@@ -254,6 +255,75 @@ test('a device goes offline, is replaced by a click, and all is well again', asy
   await expect(tree.getByText(name(by)).first()).toBeVisible();
   await expect(tree.getByText(name(old), { exact: true })).toHaveCount(0);
   await expect(page.getByText('was taken offline')).toHaveCount(0);
+});
+
+test('a disk fails, its light goes on, it is replaced, and the light goes off', async () => {
+  const [by, failed] = disks;
+  const name = (path: string | undefined): string => (path ?? '').split('/').at(-1) ?? '';
+  const light = (index: number, which: string): string => {
+    const slot = `class/enclosure/0:0:24:0/Slot 0${index}/${which}`;
+    return readFileSync(join(given('MILLPOND_SYSFS'), slot), 'utf8').trim();
+  };
+  await go(page, '#/disks');
+  const row = page.getByRole('row').filter({ hasText: 'Slot 01' });
+  await expect(row).toContainText(pool);
+  await expect(row).toContainText('serial Z1');
+
+  // What it tells of itself, and a test of it.
+  await row.getByRole('button', { name: name(failed), exact: true }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByRole('button', { name: 'Ask it now' }).click();
+  await expect(dialog.getByText('32 °C')).toBeVisible();
+  await expect(dialog.getByText('Completed without error')).toBeVisible();
+  await dialog.getByRole('button', { name: 'Short test' }).click();
+  await expect(page.getByText(`${name(failed)} is testing itself.`)).toBeVisible();
+  await page.keyboard.press('Escape');
+
+  await row.getByRole('button', { name: `Locate ${name(failed)}` }).click();
+  await expect.poll(() => light(1, 'locate')).toBe('1');
+  await row.getByRole('button', { name: `Stop locating ${name(failed)}` }).click();
+  await expect.poll(() => light(1, 'locate')).toBe('0');
+
+  const status = await page.evaluate(
+    async ([of, device]) => {
+      const info = await fetch('/v1/session/info', { method: 'POST', body: '{}' });
+      const { csrf } = (await info.json()) as { csrf: string };
+      const headers = { 'X-Millpond-CSRF': csrf, 'Content-Type': 'application/json' };
+      const asked = {
+        name: of,
+        device,
+        temporary: false,
+        fault: true,
+        command: 'zpool offline -f',
+      };
+      const body = JSON.stringify(asked);
+      return (await fetch('/v1/zpool/offline', { method: 'POST', headers, body })).status;
+    },
+    [pool, failed],
+  );
+  expect(status).toBe(200);
+  await expect.poll(() => light(1, 'fault')).toBe('1');
+  await expect(row).toContainText('Failing');
+  await expect(row).toContainText('Fault light on');
+
+  await go(page, `#/pools/${pool}`);
+  await page.getByRole('button', { name: new RegExp(`^${name(failed)}`) }).click();
+  await page.getByRole('button', { name: 'Replace…' }).click();
+  await page.getByLabel('New device').fill(by ?? '');
+  // It was offline when it was replaced, so the pool's label is on it still.
+  await page.getByRole('checkbox').check();
+  await page.getByRole('button', { name: 'Replace', exact: true }).click();
+  await expect.poll(() => light(1, 'fault'), { timeout: 120_000 }).toBe('0');
+  await go(page, '#/disks');
+  await expect(row).toContainText('Nothing');
+  await expect(page.getByRole('row').filter({ hasText: 'Slot 00' })).toContainText(pool);
+
+  await page.getByRole('button', { name: 'Test the lights…' }).click();
+  await page.getByRole('button', { name: 'Switch them on' }).click();
+  await expect(page.getByText('How the lights are')).toBeVisible();
+  await expect(dialog.getByText('Lit', { exact: true })).toHaveCount(disks.length);
+  expect(light(2, 'fault')).toBe('0');
+  await page.keyboard.press('Escape');
 });
 
 test('a snapshot is taken, rolled back to, held, cloned and destroyed', async () => {
@@ -473,6 +543,10 @@ for (const scheme of ['light', 'dark'] as const) {
     await go(page, `#/pools/${pool}`);
     await page.getByRole('button', { name: 'Destroy…' }).click();
     await look(page, 'a dialog');
+    await page.keyboard.press('Escape');
+    await go(page, '#/disks');
+    await page.getByRole('row').nth(1).getByRole('button').first().click();
+    await look(page, 'a disk');
     await page.keyboard.press('Escape');
 
     const stranger = await browser.newContext({ colorScheme: scheme, ignoreHTTPSErrors: true });

@@ -31,6 +31,14 @@ export interface Calls extends AlertCalls, FileCalls, ReplicationCalls {
   '/v1/audit/list': [{ limit?: number | null }, { entries: api.AuditEntry[] }];
   '/v1/server/info': [api.Empty, api.ServerInfo];
   '/v1/disks/list': [api.Empty, { disks: api.Disk[] }];
+  '/v1/disks/overview': [api.Empty, { disks: api.DiskState[]; problem: string | null }];
+  '/v1/disks/show': [
+    { disk: string; fresh?: boolean },
+    { disk: api.DiskState; history: api.DiskSample[] },
+  ];
+  '/v1/disks/locate': [{ disk: string; on: boolean; for_s?: number | null }, api.Empty];
+  '/v1/disks/test': [{ disk: string; kind: 'short' | 'long' }, api.Empty];
+  '/v1/disks/lights-test': [{ seconds: number }, { bays: api.LightTested[] }];
   '/v1/zpool/status': [
     { names: string[]; verbose?: boolean },
     { pools: api.PoolStatus[]; absent: api.Failure[] },

@@ -410,3 +410,77 @@ export interface Disk {
   is_rotational: boolean;
   in_use: DiskUse | null;
 }
+
+export type DiskCondition = 'unknown' | 'good' | 'warning' | 'failing' | 'missing';
+
+export type SmartState =
+  | { state: 'not-asked' }
+  | { state: 'known' }
+  | { state: 'standby' }
+  | { state: 'unsupported'; why: string }
+  | { state: 'failed'; why: string }
+  | { state: 'no-answer' };
+
+export interface SelfTest {
+  kind: string;
+  result: string;
+  passed: boolean | null;
+  at_hours: number | null;
+}
+
+export interface SmartReport {
+  time_s: number;
+  passed: boolean | null;
+  temperature_c: number | null;
+  temperature_limit_c: number | null;
+  power_on_hours: number | null;
+  wear_percent: number | null;
+  reallocated_sectors: number | null;
+  pending_sectors: number | null;
+  uncorrectable_sectors: number | null;
+  crc_errors: number | null;
+  test_remaining_percent: number | null;
+  tests: SelfTest[];
+  model: string | null;
+  serial: string | null;
+}
+
+export interface DiskMember {
+  pool: string;
+  guid: string;
+  path: string;
+  vdev: string;
+  state: VdevState;
+}
+
+export interface DiskState {
+  id: string;
+  name: string;
+  path: string;
+  model: string | null;
+  serial: string | null;
+  size_bytes: number;
+  is_rotational: boolean;
+  transport: 'sata' | 'sas' | 'nvme' | 'usb' | 'virtio' | 'other';
+  enclosure: string | null;
+  bay: string | null;
+  members: DiskMember[];
+  condition: DiskCondition;
+  smart_state: SmartState;
+  smart: SmartReport | null;
+  new_bad_sectors: number;
+  lights: { by: 'enclosure' | 'npem' | 'ledctl'; fault: boolean; locate: boolean } | null;
+}
+
+export interface DiskSample {
+  time_s: number;
+  temperature_c?: number | null;
+  bad_sectors?: number | null;
+  wear_percent?: number | null;
+}
+
+export interface LightTested {
+  place: string;
+  disk: string | null;
+  problem: string | null;
+}

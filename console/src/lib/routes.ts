@@ -7,6 +7,7 @@ export type Page =
   | { page: 'datasets' }
   | { page: 'dataset'; name: string; tab: DatasetTab }
   | { page: 'shares' }
+  | { page: 'disks' }
   | { page: 'setup' }
   | { page: 'schedules' }
   | { page: 'alerts' }
@@ -27,6 +28,7 @@ const SIMPLE = [
   'pools',
   'datasets',
   'shares',
+  'disks',
   'setup',
   'schedules',
   'alerts',

@@ -17,10 +17,12 @@ import { alerts } from './alerts';
 import { files } from './files';
 import { many } from './many';
 import { replications } from './replications';
+import { disks } from './disks.en';
 
 export { many };
 
 export const t = {
+  disks,
   product: 'Millpond',
   skip: 'Skip to content',
   loading: 'Loading…',
@@ -48,6 +50,7 @@ export const t = {
     schedules: 'Schedules',
     alerts: 'Alerts',
     replication: 'Replication',
+    disks: 'Disks',
     jobs: 'Jobs',
     events: 'Events',
     users: 'Users and keys',

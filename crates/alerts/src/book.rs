@@ -36,13 +36,32 @@ pub struct Book {
     report_s: u64,
 }
 
-/// What makes two alerts the same one: of the same pool, rule, and device or schedule.
+/// What is there to be looked at: of what is not, nobody knows whether it is well again.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Pools that are imported or could not be.
+    pub pools: Vec<Guid>,
+    /// Disks, by what they are known by.
+    pub disks: Vec<String>,
+}
+
+impl Known {
+    fn has(&self, alert: &Alert) -> bool {
+        match &alert.disk {
+            Some(disk) => self.disks.contains(&disk.id),
+            None => self.pools.contains(&alert.pool_guid),
+        }
+    }
+}
+
+/// What makes two alerts the same one: of the same pool, rule, and device, disk or schedule.
 fn key(alert: &Alert) -> (Guid, AlertRule, Option<Guid>, Option<&str>) {
-    let schedule = match &alert.fact {
-        AlertFact::Schedule { name, .. } => Some(name.as_str()),
-        _ => None,
+    let name = match (&alert.fact, &alert.disk) {
+        (AlertFact::Schedule { name, .. }, _) => Some(name.as_str()),
+        (_, Some(disk)) => Some(&*disk.id),
+        (_, None) => None,
     };
-    (alert.pool_guid, alert.rule, alert.device_guid, schedule)
+    (alert.pool_guid, alert.rule, alert.device_guid, name)
 }
 
 impl Book {
@@ -76,12 +95,11 @@ impl Book {
         all
     }
 
-    /// Takes in what was found in `pools`, which are all that are imported or could not be; what is
-    /// to be told.
+    /// Takes in what was found in what is `known`; what is to be told.
     pub fn update(
         &mut self,
         host: &str,
-        pools: &[Guid],
+        known: &Known,
         found: Vec<Alert>,
         settings: &AlertSettings,
         now_s: u64,
@@ -110,7 +128,7 @@ impl Book {
             }
             let gone_s = *one.gone_s.get_or_insert(now_s);
             let away_s = now_s.saturating_sub(gone_s);
-            if !pools.contains(&alert.pool_guid) {
+            if !known.has(alert) {
                 return away_s < FORGOTTEN_AFTER_S;
             }
             if away_s < RECOVERED_AFTER_S {
@@ -197,6 +215,7 @@ mod tests {
             severity,
             pool: "tank".into(),
             pool_guid: POOL,
+            disk: None,
             device_guid: None,
             fact: AlertFact::Degraded,
         }
@@ -217,9 +236,13 @@ mod tests {
 
         /// Reasons of what is told at that time.
         fn at(&mut self, now_s: u64, pools: &[Guid], found: &[Alert]) -> Vec<Reason> {
+            let known = Known {
+                pools: pools.to_vec(),
+                disks: vec!["Z1".into()],
+            };
             let told = self
                 .book
-                .update("host", pools, found.to_vec(), &self.settings, now_s);
+                .update("host", &known, found.to_vec(), &self.settings, now_s);
             told.into_iter().map(|message| message.reason).collect()
         }
     }
@@ -299,6 +322,36 @@ mod tests {
         assert_eq!(rig.at(6600, &[], &[]), []);
         assert!(rig.book.list().is_empty());
         assert_eq!(rig.at(7000, &[POOL], &degraded), [Reason::Raised]);
+    }
+
+    #[test]
+    fn disks_are_told_apart_and_are_not_well_when_they_are_away() {
+        let of_disk = |id: &str| {
+            let mut alert = alert(AlertRule::DiskHealth, AlertSeverity::Critical);
+            alert.pool_guid = Guid(0);
+            alert.disk = Some(api::AlertDisk {
+                id: id.into(),
+                path: "/dev/sda".into(),
+                model: None,
+                serial: None,
+                bay: None,
+            });
+            alert.fact = AlertFact::DiskFailing;
+            alert
+        };
+        let (here, away) = (of_disk("Z1"), of_disk("Z2"));
+        let mut rig = Rig::new();
+        let both = [here.clone(), away.clone()];
+        assert_eq!(rig.at(1000, &[], &both), [Reason::Raised, Reason::Raised]);
+        // It moves to another pool.
+        let mut moved = here.clone();
+        moved.pool = "other".into();
+        assert_eq!(rig.at(1001, &[], &[moved, away]), []);
+        assert_eq!(rig.at(1002, &[], &[]), []);
+        assert_eq!(rig.at(1122, &[], &[]), [Reason::Recovered]);
+        assert_eq!(rig.book.list().len(), 1);
+        assert_eq!(rig.at(4602, &[], &[]), []);
+        assert!(rig.book.list().is_empty());
     }
 
     #[test]

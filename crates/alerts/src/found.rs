@@ -22,6 +22,7 @@ pub fn found_in(
         severity,
         pool: pool.name.clone(),
         pool_guid: pool.guid,
+        disk: None,
         device_guid: None,
         fact,
     };
@@ -112,6 +113,7 @@ fn devices(pool: &PoolStatusReport, vdev: &VdevReport, out: &mut Vec<Alert>) {
         severity,
         pool: pool.name.clone(),
         pool_guid: pool.guid,
+        disk: None,
         device_guid: Some(vdev.guid),
         fact,
     };

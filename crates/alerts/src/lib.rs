@@ -1,7 +1,7 @@
 //! Alerts for people who do not look: mails and web hooks.
 //!
-//! The daemon looks at its pools now and then, and whenever something happens, and says what it
-//! found ([`found_in`]). The [`Book`] knows which alerts stood before: what is new is told, what is
+//! The daemon looks at its pools and disks now and then, and whenever something happens, and says
+//! what it found ([`found_in`], [`found_in_disk`]). The [`Book`] knows which alerts stood before: what is new is told, what is
 //! gone is told as well, and what stays is told again after a day. What is told is a [`Message`],
 //! in words for people ([`words`]: the one place above the command lines that has any). Messages go
 //! to the [`Outbox`], which keeps them on disk until every channel has taken them, so that neither
@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod book;
+mod disks;
 mod file;
 mod found;
 mod outbox;
@@ -24,7 +25,8 @@ pub mod send;
 mod settings;
 pub mod words;
 
-pub use book::Book;
+pub use book::{Book, Known};
+pub use disks::{found_in_disk, temperature_limit_c};
 pub use file::FileError;
 pub use found::found_in;
 pub use outbox::{Entry, Outbox, Problem, name_of};

@@ -84,6 +84,13 @@ fn check(settings: &AlertSettings, has_password: bool) -> Result<(), SettingsErr
              most the second, and that at most 100"
         ));
     }
+    if let Some(celsius) = settings.disk_temperature_c
+        && !(1..=150).contains(&celsius)
+    {
+        return invalid(format!(
+            "disks are too warm at {celsius} °C: it is to be 1 to 150"
+        ));
+    }
     Ok(())
 }
 
@@ -235,6 +242,7 @@ mod tests {
             change(&|s| s.webhooks = vec!["https://a b".into()]),
             change(&|s| s.space_percent = (95, 90)),
             change(&|s| s.space_percent = (80, 101)),
+            change(&|s| s.disk_temperature_c = Some(-5)),
         ] {
             let refused = kept.change(call(bad.clone(), None));
             assert!(matches!(refused, Err(SettingsError::Invalid(_))), "{bad:?}");

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use api::{
-    Alert, AlertFact, AlertRule, AlertSeverity, PoolStatusReport, ScheduleTask, VdevAux, VdevState,
+    Alert, AlertDisk, AlertFact, AlertRule, AlertSeverity, PoolStatusReport, ScheduleTask, VdevAux,
+    VdevState,
 };
 use chrono::{DateTime, Local};
 
@@ -59,9 +60,32 @@ fn state(state: VdevState, aux: Option<VdevAux>) -> &'static str {
     }
 }
 
+/// A disk as people find it: `/dev/sda (ST4000, serial Z1, Slot 03)`.
+fn disk(disk: Option<&AlertDisk>) -> String {
+    let Some(disk) = disk else {
+        return "a disk".to_owned();
+    };
+    let serial = disk
+        .serial
+        .as_ref()
+        .map(|serial| format!("serial {serial}"));
+    let parts: Vec<String> = disk
+        .model
+        .clone()
+        .into_iter()
+        .chain(serial)
+        .chain(disk.bay.clone())
+        .collect();
+    match parts.is_empty() {
+        true => format!("disk {}", disk.path),
+        false => format!("disk {} ({})", disk.path, parts.join(", ")),
+    }
+}
+
 /// An alert in one line, without a full stop.
 pub fn line(alert: &Alert) -> String {
     let pool = &alert.pool;
+    let disk = disk(alert.disk.as_ref());
     match &alert.fact {
         AlertFact::Suspended { why } if why.is_empty() => format!("pool {pool} has stopped"),
         AlertFact::Suspended { why } => format!("pool {pool} has stopped: {why}"),
@@ -104,6 +128,17 @@ pub fn line(alert: &Alert) -> String {
                 ScheduleTask::Snapshot => "snapshots",
             };
             format!("schedule {name} ({does} of {target}) fails: {why}")
+        }
+        AlertFact::DiskFailing => format!("{disk} says that it is failing"),
+        AlertFact::DiskSectors { count, new } => {
+            format!("{disk} has {count} bad sectors, {new} of them new")
+        }
+        AlertFact::DiskTemperature {
+            celsius,
+            limit_celsius,
+        } => format!("{disk} has {celsius} °C, and {limit_celsius} °C are too many"),
+        AlertFact::DiskWear { percent } => {
+            format!("{disk} has had {percent}% of the writes that it is made for")
         }
         AlertFact::Scan {
             examined_bytes,
@@ -175,6 +210,30 @@ fn advice(alert: &Alert) -> String {
             "It is tried again by itself. 'millpond schedule' shows all of them, 'millpond \
              schedule run {name}' tries it now, and 'millpond schedule remove {name}' ends it."
         ),
+        AlertFact::DiskFailing => {
+            let id = alert.disk.as_ref().map_or("DISK", |disk| &*disk.path);
+            let replace = match pool.is_empty() {
+                true => String::new(),
+                false => format!(" It is used by pool {pool}: 'zpool replace {pool} {id} NEW'."),
+            };
+            format!(
+                "Replace it soon: it may be gone any time. 'millpond disks locate {id}' shows \
+                 where it is.{replace}"
+            )
+        }
+        AlertFact::DiskSectors { .. } => {
+            let id = alert.disk.as_ref().map_or("DISK", |disk| &*disk.path);
+            format!(
+                "Have another disk ready. Run 'millpond disks test {id} long' and scrub its pool; \
+                 replace it if they go on to become more."
+            )
+        }
+        AlertFact::DiskTemperature { .. } => "Look at the fans and the air. 'millpond alerts set \
+                                              --temperature CELSIUS' sets another limit."
+            .to_owned(),
+        AlertFact::DiskWear { .. } => {
+            "Have another disk ready: it may soon take no more writes.".to_owned()
+        }
         AlertFact::Scan { errors: 0, .. } => String::new(),
         AlertFact::Scan { .. } => format!("'zpool status -v {pool}' names the files."),
     }

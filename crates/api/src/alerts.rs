@@ -28,6 +28,14 @@ pub enum AlertRule {
     DeviceErrors,
     /// A pool is nearly full.
     Space,
+    /// A disk says that it is failing.
+    DiskHealth,
+    /// A disk has got more bad sectors.
+    DiskSectors,
+    /// A disk is too warm.
+    DiskTemperature,
+    /// A disk is nearly worn out.
+    DiskWear,
     /// A scrub is done.
     Scrub,
     /// A resilver is done.
@@ -40,13 +48,17 @@ pub enum AlertRule {
 
 impl AlertRule {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 14] = [
         Self::PoolSuspended,
         Self::PoolHealth,
         Self::DataErrors,
         Self::DeviceState,
         Self::DeviceErrors,
         Self::Space,
+        Self::DiskHealth,
+        Self::DiskSectors,
+        Self::DiskTemperature,
+        Self::DiskWear,
         Self::Scrub,
         Self::Resilver,
         Self::Schedule,
@@ -62,6 +74,10 @@ impl AlertRule {
             Self::DeviceState => "device-state",
             Self::DeviceErrors => "device-errors",
             Self::Space => "space",
+            Self::DiskHealth => "disk-health",
+            Self::DiskSectors => "disk-sectors",
+            Self::DiskTemperature => "disk-temperature",
+            Self::DiskWear => "disk-wear",
             Self::Scrub => "scrub",
             Self::Resilver => "resilver",
             Self::Schedule => "schedule",
@@ -147,6 +163,27 @@ pub enum AlertFact {
         /// Why it could not.
         why: String,
     },
+    /// [`AlertRule::DiskHealth`].
+    DiskFailing,
+    /// [`AlertRule::DiskSectors`].
+    DiskSectors {
+        /// How many it has now.
+        count: u64,
+        /// How many more these are than up to 30 days ago.
+        new: u64,
+    },
+    /// [`AlertRule::DiskTemperature`].
+    DiskTemperature {
+        /// In degrees Celsius.
+        celsius: i64,
+        /// From where on that is told.
+        limit_celsius: i64,
+    },
+    /// [`AlertRule::DiskWear`].
+    DiskWear {
+        /// How much of what may be written to it has been.
+        percent: u64,
+    },
     /// [`AlertRule::Scrub`] and [`AlertRule::Resilver`]: what a scan came to.
     Scan {
         /// Bytes verified.
@@ -160,6 +197,21 @@ pub enum AlertFact {
     },
 }
 
+/// The disk that an alert is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AlertDisk {
+    /// What it is known by, wherever it is plugged in.
+    pub id: String,
+    /// Its path.
+    pub path: String,
+    /// What it says that it is.
+    pub model: Option<String>,
+    /// Its serial number.
+    pub serial: Option<String>,
+    /// Where it is.
+    pub bay: Option<String>,
+}
+
 /// Something that somebody should know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Alert {
@@ -167,10 +219,13 @@ pub struct Alert {
     pub rule: AlertRule,
     /// How bad it is.
     pub severity: AlertSeverity,
-    /// The pool.
+    /// The pool; of a disk, one that has something on it, or nothing.
     pub pool: String,
-    /// Its GUID.
+    /// Its GUID; zero where it is about a disk.
     pub pool_guid: Guid,
+    /// The disk, where it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<AlertDisk>,
     /// The device's GUID, where it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_guid: Option<Guid>,
@@ -265,6 +320,9 @@ pub struct AlertSettings {
     pub off: BTreeSet<AlertRule>,
     /// A pool that is that full in percent is worth a warning, and worth a louder one.
     pub space_percent: (u64, u64),
+    /// From how many degrees Celsius on a disk is too warm; by default its own limit, or else 60
+    /// for one that turns and 70 for another.
+    pub disk_temperature_c: Option<i64>,
     /// After how many hours what still stands is told again; zero is never.
     pub remind_hours: u64,
 }
@@ -281,6 +339,7 @@ impl Default for AlertSettings {
             webhooks: Vec::new(),
             off: BTreeSet::new(),
             space_percent: (80, 90),
+            disk_temperature_c: None,
             remind_hours: 24,
         }
     }

@@ -14,6 +14,7 @@ mod alerts;
 mod common;
 mod condition;
 mod disks;
+mod drives;
 mod events;
 mod files;
 mod guid;
@@ -39,9 +40,9 @@ pub use activity::{
     ActivityAction, ActivityObstacle, ActivityRefusal, ActivityReply, ZpoolInitialize, ZpoolTrim,
 };
 pub use alerts::{
-    Alert, AlertFact, AlertList, AlertListReply, AlertRule, AlertSettings, AlertSettingsGet,
-    AlertSettingsReply, AlertSettingsSet, AlertSeverity, AlertTest, AlertTestReply, Delivery,
-    MailTls, StandingAlert,
+    Alert, AlertDisk, AlertFact, AlertList, AlertListReply, AlertRule, AlertSettings,
+    AlertSettingsGet, AlertSettingsReply, AlertSettingsSet, AlertSeverity, AlertTest,
+    AlertTestReply, Delivery, MailTls, StandingAlert,
 };
 pub use common::{
     Access, Call, Dependence, DeviceUse, Failure, FailureKind, ImportObstacle, ImportRefusal,
@@ -49,6 +50,11 @@ pub use common::{
 };
 pub use condition::{Failmode, FoundCondition, PoolCondition};
 pub use disks::{DiskList, DiskListReply, DiskReport, DiskUse};
+pub use drives::{
+    DiskCondition, DiskLights, DiskLightsTest, DiskLightsTestReply, DiskLocate, DiskMember,
+    DiskOverview, DiskOverviewReply, DiskSample, DiskShow, DiskShowReply, DiskState, DiskTest,
+    LightKind, LightTested, SelfTest, SelfTestKind, SmartReport, SmartState, Transport,
+};
 pub use events::{EVENTS_PATH, Event, EventKind, EventPool};
 pub use files::{
     FILE_DOWNLOAD_PATH, FILE_ENTRIES_MAX, FileEntry, FileFault, FileList, FileListReply,

@@ -66,15 +66,34 @@ struct Set {
     #[arg(long, value_name = "RULE")]
     on: Vec<String>,
     /// Do not be told of this: pool-suspended, pool-health, data-errors, device-state,
-    /// device-errors, space, scrub, resilver, schedule, report
+    /// device-errors, space, disk-health, disk-sectors, disk-temperature, disk-wear, scrub,
+    /// resilver, schedule, report
     #[arg(long, value_name = "RULE")]
     off: Vec<String>,
     /// How full a pool is to be, in percent, for a warning and for a louder one
     #[arg(long, value_name = "LOW,HIGH")]
     space: Option<String>,
+    /// From how many degrees Celsius on a disk is too warm, or 'auto': its own limit, or else 60
+    /// for one that turns and 70 for another
+    #[arg(long, value_name = "CELSIUS", value_parser = celsius)]
+    temperature: Option<Celsius>,
     /// After how many hours what still stands is told again; 0 is never
     #[arg(long, value_name = "HOURS")]
     remind: Option<u64>,
+}
+
+/// A temperature; none where each disk has its own.
+#[derive(Clone, Copy, Debug)]
+struct Celsius(Option<i64>);
+
+fn celsius(text: &str) -> Result<Celsius, String> {
+    match text {
+        "auto" => Ok(Celsius(None)),
+        number => match number.parse() {
+            Ok(number) => Ok(Celsius(Some(number))),
+            Err(_) => Err("write degrees Celsius, such as 55, or 'auto'".to_owned()),
+        },
+    }
 }
 
 fn rule(name: &str) -> anyhow::Result<AlertRule> {
@@ -135,6 +154,9 @@ impl Set {
             let both = space.split_once(',');
             let both = both.and_then(|(low, high)| Some((percent(low)?, percent(high)?)));
             settings.space_percent = both.ok_or_else(|| anyhow!("'{space}' is not as in 80,90"))?;
+        }
+        if let Some(Celsius(celsius)) = self.temperature {
+            settings.disk_temperature_c = celsius;
         }
         if let Some(hours) = self.remind {
             settings.remind_hours = hours;
@@ -228,6 +250,10 @@ impl Alerts {
         println!("not told of:  {}", many(&off));
         let (low, high) = settings.space_percent;
         println!("space:        {low}%, {high}%");
+        match settings.disk_temperature_c {
+            None => println!("temperature:  each disk's own limit"),
+            Some(celsius) => println!("temperature:  {celsius} °C"),
+        }
         match settings.remind_hours {
             0 => println!("told again:   never"),
             hours => println!("told again:   after {hours} hours"),

@@ -16,6 +16,7 @@ mod client;
 mod columns;
 mod completions;
 mod console;
+mod disks;
 mod iscsi;
 mod json;
 mod labels;
@@ -84,6 +85,8 @@ enum Command {
     Rescue(rescue::Rescue),
     /// See what is wrong, and who is told of it
     Alerts(alerts::Alerts),
+    /// List disks and how they are, show where they are, and test them
+    Disks(disks::Disks),
     /// Look into streams of snapshots
     Stream(streams::Stream),
     /// Print what a shell needs to complete words of millpond, zpool and zfs
@@ -212,6 +215,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Apikey(apikey) => apikey.run(&Client::new(state, of_root)?),
         Command::User(user) => user.run(&Client::new(state, of_root)?),
         Command::Alerts(alerts) => alerts.run(&Client::new(state, of_root)?),
+        Command::Disks(disks) => disks.run(&Client::new(state, of_root)?),
         Command::Labels(labels) => labels.run(),
         Command::Openapi => openapi(),
         Command::Completions(completions) => completions.run(),

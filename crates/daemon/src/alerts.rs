@@ -1,5 +1,5 @@
-//! Alerts: looks at the pools whenever something happened and once a minute, and has told what is
-//! new ([`alerts::Book`], [`alerts::Outbox`]).
+//! Alerts: looks at pools and disks whenever something happened and once a minute, and has told
+//! what is new ([`alerts::Book`], [`alerts::Outbox`]).
 //!
 //! Two tasks: one looks, the other one sends, so that a mail server that does not answer keeps
 //! nobody from noticing. A server that is killed between the two has the message on disk. Files
@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ::alerts::{Book, Kept, Message, Outbox, Problem, SettingsError, name_of};
+use ::alerts::{Book, Kept, Known, Message, Outbox, Problem, SettingsError, name_of};
 use api::{
-    Alert, AlertFact, AlertListReply, AlertRule, AlertSettingsReply, AlertSettingsSet,
-    AlertSeverity, AlertTestReply, Empty, Event, EventKind, EventPool, Failure, FailureKind,
-    PoolStatusReport, ScanFunction,
+    Alert, AlertFact, AlertListReply, AlertRule, AlertSettings, AlertSettingsReply,
+    AlertSettingsSet, AlertSeverity, AlertTestReply, DiskState, Empty, Event, EventKind, EventPool,
+    Failure, FailureKind, PoolStatusReport, ScanFunction,
 };
 use chrono::{Datelike, Days, Local, NaiveTime};
 use parking_lot::Mutex;
@@ -98,8 +98,20 @@ impl Alerts {
         }
     }
 
-    /// Takes in how pools are, what else stands, and what happened.
-    fn take_in(&self, pools: &[PoolStatusReport], others: &[Alert], happened: &[Alert]) {
+    /// The settings, or those of who has none.
+    pub(crate) fn current(&self) -> AlertSettings {
+        let settings = self.with(|state| state.kept.settings().clone());
+        settings.unwrap_or_default()
+    }
+
+    /// Takes in how pools and disks are, what else stands, and what happened.
+    fn take_in(
+        &self,
+        pools: &[PoolStatusReport],
+        disks: &[DiskState],
+        others: &[Alert],
+        happened: &[Alert],
+    ) {
         let now_s = now_s();
         let taken = self.with(|state| {
             let State { kept, book, outbox } = state;
@@ -109,13 +121,24 @@ impl Alerts {
             let found = pools
                 .iter()
                 .flat_map(|pool| ::alerts::found_in(pool, settings, |alert| before.stands(alert)))
+                .chain(disks.iter().flat_map(|disk| {
+                    ::alerts::found_in_disk(disk, settings, |alert| before.stands(alert))
+                }))
                 .chain(others.iter().filter(is_told).cloned())
                 .collect();
-            let known = pools.iter().map(|pool| pool.guid);
-            let guids: Vec<api::Guid> = known
-                .chain(others.iter().map(|alert| alert.pool_guid))
-                .collect();
-            let mut messages = book.update(&self.host, &guids, found, settings, now_s);
+            let guids = pools.iter().map(|pool| pool.guid);
+            let known = Known {
+                pools: guids
+                    .chain(others.iter().map(|alert| alert.pool_guid))
+                    .collect(),
+                // Of one that has not told yet nobody knows whether it is well again.
+                disks: disks
+                    .iter()
+                    .filter(|disk| disk.smart.is_some())
+                    .map(|disk| disk.id.clone())
+                    .collect(),
+            };
+            let mut messages = book.update(&self.host, &known, found, settings, now_s);
             let notices = happened.iter();
             messages.extend(
                 notices.filter_map(|alert| Book::notice(&self.host, alert, settings, now_s)),
@@ -204,8 +227,11 @@ async fn look(weak: Weak<Service>) {
         let pools = reports_of(&service);
         let mut others = absent_from(&service);
         others.extend(crate::schedules::failing(&service));
+        let disks = crate::drives::states(&service).await;
         let happened_now = std::mem::take(&mut happened);
-        service.alerts.take_in(&pools, &others, &happened_now);
+        service
+            .alerts
+            .take_in(&pools, &disks, &others, &happened_now);
         drop(service);
         let mut until = tokio::time::Instant::now() + LOOK_EVERY;
         while let Ok(event) = tokio::time::timeout_at(until, reader.next()).await {
@@ -231,6 +257,7 @@ fn absent_from(service: &Service) -> Vec<Alert> {
         pool,
         pool_guid: api::Guid(guid),
         device_guid: None,
+        disk: None,
         fact: AlertFact::NotImported { why },
     });
     alerts.collect()
@@ -272,6 +299,7 @@ fn happened_in(service: &Service, event: &Event) -> Option<Alert> {
         },
         pool: name,
         pool_guid: guid,
+        disk: None,
         device_guid: None,
         fact: AlertFact::Scan {
             examined_bytes: scan.examined_bytes,

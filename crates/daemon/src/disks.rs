@@ -2,30 +2,33 @@
 //! `/sys/block`, and what it is used for.
 //!
 //! A disk counts as free only where `zpool create` would take it without force, and where neither
-//! the kernel nor a pool here uses it or a partition of it.
+//! the kernel nor a pool here uses it or a partition of it. One that hangs is told as such, and holds
+//! up nobody.
 //!
-//! Source: the kernel's Documentation/ABI/stable/sysfs-block, proc_pid_mountinfo(5).
+//! Source: proc_pid_mountinfo(5).
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
 
+use ::drives::Disk;
 use api::{DiskListReply, DiskReport, DiskUse, Failure};
+use device::World;
 use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 use pool::DeviceUse;
 use rustix::fs::{major, minor};
+use tokio::task::JoinHandle;
 
 use crate::reports;
 use crate::service::Service;
 
-/// Bytes of a sector as `/sys/block/*/size` counts them, whatever the disk's are.
-const SECTOR_BYTES: u64 = 512;
-
 /// So many disks are looked at at the same time.
 const LOOKS: usize = 8;
 
-/// Disks in memory, drives for discs that are not of ours, and volumes of ZFS.
-const NOT_DISKS: [&str; 6] = ["ram", "zram", "sr", "fd", "zd", "mtdblock"];
+/// How long a disk may take: one that has to be woken takes some seconds.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 
 /// A disk as the kernel has it.
 struct Found {
@@ -37,10 +40,13 @@ struct Found {
 /// The disks of the host.
 pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failure> {
     let users = pool_devices(service);
+    let sysfs = service.drives.sysfs().clone();
     let look = move || {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-        let mut found = find(Path::new("/sys/block"), Path::new("/dev"));
+        let (dev, disks) = (Path::new("/dev"), sysfs.disks().into_iter());
+        let stable = stable_paths(dev);
+        let mut found: Vec<Found> = disks.map(|disk| report(disk, dev, &stable)).collect();
         for disk in &mut found {
             let known = used_by_pool(&users, &disk.numbers)
                 .or_else(|| mounted(&mounts, &disk.numbers))
@@ -65,9 +71,15 @@ pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failur
     Ok(DiskListReply { disks })
 }
 
-/// What is on a disk that nobody uses at the moment.
+/// What is on a disk that nobody uses at the moment, if it answers.
 async fn content(service: &Service, path: &str) -> Option<DiskUse> {
-    match pool::device_use(&service.world, path).await {
+    let (world, device) = (service.world.clone(), path.to_owned());
+    let look = async move { found_on(&world, &device).await };
+    service.looks.look(path, look).await
+}
+
+async fn found_on(world: &World, path: &str) -> Option<DiskUse> {
+    match pool::device_use(world, path).await {
         Ok(None) => None,
         Ok(Some(DeviceUse::ActivePool { pool })) => Some(DiskUse::OtherPool {
             pool,
@@ -136,80 +148,82 @@ fn swapped(swaps: &str, numbers: &[String]) -> Option<DiskUse> {
     paths.any(is_ours).then_some(DiskUse::Swap)
 }
 
-/// A file of the kernel with one line, if there is something in it.
-fn line(path: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let text = text.trim();
-    (!text.is_empty()).then(|| text.to_owned())
-}
-
-/// Names in a directory, in order.
-fn names(directory: &Path) -> Vec<String> {
-    let mut out: Vec<String> = std::fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
-    out.sort();
-    out
-}
-
-/// The disks below `sys`, by name; `dev` has their nodes.
-fn find(sys: &Path, dev: &Path) -> Vec<Found> {
-    let stable = stable_paths(dev);
-    let mut out: Vec<Found> = names(sys)
-        .into_iter()
-        .filter_map(|name| read(&sys.join(&name), name, dev, &stable))
-        .collect();
-    out.sort_by_key(|disk| {
-        let name = disk.report.name.clone();
-        // `sdz` before `sdaa`, `loop9` before `loop10`.
-        let letters = name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-        let number: u64 = name[letters..].parse().unwrap_or(0);
-        (name[..letters].len(), name[..letters].to_owned(), number)
-    });
-    out
-}
-
-/// What the kernel tells of one disk; none where it is nothing for a pool.
-fn read(sys: &Path, name: String, dev: &Path, stable: &BTreeMap<String, String>) -> Option<Found> {
-    let kind = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    let sectors: u64 = line(&sys.join("size"))?.parse().ok()?;
-    let is_read_only = line(&sys.join("ro")).as_deref() == Some("1");
-    if NOT_DISKS.contains(&kind) || sectors == 0 || is_read_only {
-        return None;
+/// What the kernel tells of a disk; `stable` has its paths that stay.
+fn report(disk: Disk, dev: &Path, stable: &BTreeMap<String, String>) -> Found {
+    let path = stable.get(&disk.name).cloned();
+    let in_use = disk.holders.into_iter().next();
+    let report = DiskReport {
+        path: path.unwrap_or_else(|| dev.join(&disk.name).display().to_string()),
+        name: disk.name,
+        size_bytes: disk.size_bytes,
+        model: disk.model,
+        serial: disk.serial,
+        is_rotational: disk.is_rotational,
+        in_use: in_use.map(|by| DiskUse::Holder { by }),
+    };
+    Found {
+        report,
+        numbers: disk.numbers,
     }
-    let mut numbers = vec![line(&sys.join("dev"))?];
-    let mut holders = names(&sys.join("holders"));
-    for part in names(sys) {
-        let part = sys.join(part);
-        if part.join("partition").exists() {
-            numbers.extend(line(&part.join("dev")));
-            holders.extend(names(&part.join("holders")));
+}
+
+/// Disks that somebody has begun to look at and that did not answer, by their paths, with who still
+/// waits for them.
+#[derive(Default)]
+pub(crate) struct Looks {
+    waiting: Mutex<HashMap<String, JoinHandle<Option<DiskUse>>>>,
+}
+
+fn no_answer() -> Option<DiskUse> {
+    let seconds = ANSWERS_WITHIN.as_secs();
+    Some(DiskUse::Unreadable {
+        why: format!("it does not answer within {seconds} seconds; look at its cables and power"),
+    })
+}
+
+impl Looks {
+    /// Looks at a disk for as long as one that works may take. One that does not answer is left to
+    /// who waits for it, and looked at again only when that has come back.
+    async fn look(
+        &self,
+        path: &str,
+        look: impl Future<Output = Option<DiskUse>> + Send + 'static,
+    ) -> Option<DiskUse> {
+        let is_waited_for = {
+            let mut waiting = self.waiting.lock();
+            waiting.retain(|_, look| !look.is_finished());
+            waiting.contains_key(path)
+        };
+        if is_waited_for {
+            return no_answer();
+        }
+        let mut looking = tokio::spawn(look);
+        match tokio::time::timeout(ANSWERS_WITHIN, &mut looking).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => Some(DiskUse::Unreadable {
+                why: error.to_string(),
+            }),
+            Err(_) => {
+                self.waiting.lock().insert(path.to_owned(), looking);
+                no_answer()
+            }
         }
     }
-    let path = stable.get(&name).cloned();
-    let in_use = holders.into_iter().next().map(|by| DiskUse::Holder { by });
-    let report = DiskReport {
-        path: path.unwrap_or_else(|| dev.join(&name).display().to_string()),
-        size_bytes: sectors.checked_mul(SECTOR_BYTES)?,
-        model: line(&sys.join("device/model")),
-        serial: line(&sys.join("device/serial")).or_else(|| line(&sys.join("serial"))),
-        is_rotational: line(&sys.join("queue/rotational")).as_deref() == Some("1"),
-        in_use,
-        name,
-    };
-    Some(Found { report, numbers })
 }
 
 /// By name of a disk, its path below `/dev/disk/by-id`: one with its model and serial number
 /// rather than one that is only a number.
-fn stable_paths(dev: &Path) -> BTreeMap<String, String> {
+pub(crate) fn stable_paths(dev: &Path) -> BTreeMap<String, String> {
     let directory = dev.join("disk/by-id");
     let mut out: BTreeMap<String, String> = BTreeMap::new();
     let is_number = |name: &str| name.starts_with("wwn-") || name.starts_with("nvme-eui.");
-    let mut links = names(&directory);
+    let entries = std::fs::read_dir(&directory)
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut links: Vec<String> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
     links.sort_by_key(|name| (is_number(name), name.clone()));
     for link in links {
         let path = directory.join(link);
@@ -230,59 +244,65 @@ fn stable_paths(dev: &Path) -> BTreeMap<String, String> {
 mod tests {
     use super::*;
 
-    fn write(path: &Path, text: &str) {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-
-    /// Goal: the kernel's tree is understood. Method: a small one, as Linux 6.1 has it.
+    /// Goal: paths that stay are preferred. Method: links as udev makes them.
     #[test]
-    fn disks_are_found_with_what_holds_them() {
+    fn disks_are_told_with_the_path_that_stays() {
         let directory = tempfile::tempdir().unwrap();
-        let (sys, dev) = (directory.path().join("sys"), directory.path().join("dev"));
-        let disk = |name: &str, number: &str, sectors: &str| {
-            write(&sys.join(name).join("size"), sectors);
-            write(&sys.join(name).join("dev"), number);
-        };
-        disk("sda", "8:0", "7814037168\n");
-        write(&sys.join("sda/device/model"), "ST4000VN008-2DR1\n");
-        write(&sys.join("sda/serial"), "ZGY0\n");
-        write(&sys.join("sda/queue/rotational"), "1\n");
-        write(&sys.join("sda/sda1/partition"), "1\n");
-        write(&sys.join("sda/sda1/dev"), "8:1\n");
-        write(&sys.join("sda/sda1/holders/dm-0/x"), "");
-        disk("sdaa", "65:160", "2048\n");
-        disk("sdz", "65:144", "2048\n");
-        write(&sys.join("sdz/ro"), "0\n");
-        disk("sdb", "8:16", "0\n");
-        disk("sdc", "8:32", "2048\n");
-        write(&sys.join("sdc/ro"), "1\n");
-        disk("sr0", "11:0", "2048\n");
-        disk("zram0", "253:0", "2048\n");
+        let dev = directory.path();
         let by_id = dev.join("disk/by-id");
         std::fs::create_dir_all(&by_id).unwrap();
         for link in ["wwn-0x5000", "ata-ST4000VN008-2DR1_ZGY0"] {
             std::os::unix::fs::symlink("../../sda", by_id.join(link)).unwrap();
         }
-
-        let found = find(&sys, &dev);
-        let names: Vec<_> = found.iter().map(|disk| &*disk.report.name).collect();
-        assert_eq!(names, ["sda", "sdz", "sdaa"]);
-        let first = &found[0];
-        assert_eq!(first.numbers, ["8:0", "8:1"]);
-        let path = by_id.join("ata-ST4000VN008-2DR1_ZGY0");
-        let expected = DiskReport {
-            path: path.display().to_string(),
-            name: "sda".into(),
-            size_bytes: 4_000_787_030_016,
-            model: Some("ST4000VN008-2DR1".into()),
-            serial: Some("ZGY0".into()),
-            is_rotational: true,
-            in_use: Some(DiskUse::Holder { by: "dm-0".into() }),
+        let stable = stable_paths(dev);
+        let told = |name: &str, holders: &[&str]| {
+            let disk = Disk {
+                name: name.into(),
+                numbers: vec!["8:0".into()],
+                holders: holders.iter().map(|&by| by.to_owned()).collect(),
+                ..Disk::default()
+            };
+            report(disk, dev, &stable).report
         };
-        assert_eq!(first.report, expected);
-        assert_eq!(found[1].report.in_use, None);
-        assert!(found[1].report.path.ends_with("dev/sdz"));
+        let first = told("sda", &["dm-0"]);
+        let path = by_id.join("ata-ST4000VN008-2DR1_ZGY0");
+        assert_eq!(first.path, path.display().to_string());
+        assert_eq!(first.in_use, Some(DiskUse::Holder { by: "dm-0".into() }));
+        let second = told("sdz", &[]);
+        assert_eq!(second.path, dev.join("sdz").display().to_string());
+        assert_eq!(second.in_use, None);
+    }
+
+    /// Goal: a disk that hangs is told of, holds up nobody, and is not waited for by more and more
+    /// tasks. Method: looks that never end, and time that passes by itself.
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_does_not_answer_holds_up_nobody() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicUsize, Ordering};
+
+        let (looks, begun) = (Looks::default(), Arc::new(AtomicUsize::new(0)));
+        let answer = Arc::new(tokio::sync::Notify::new());
+        let look = || {
+            let (begun, answer) = (Arc::clone(&begun), Arc::clone(&answer));
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                answer.notified().await;
+                Some(DiskUse::Swap)
+            }
+        };
+        for _ in 0..3 {
+            let told = looks.look("/dev/sda", look()).await;
+            assert!(matches!(told, Some(DiskUse::Unreadable { .. })), "{told:?}");
+        }
+        assert_eq!(begun.load(Ordering::Relaxed), 1);
+        assert_eq!(looks.look("/dev/sdb", async { None }).await, None);
+        // It comes back.
+        answer.notify_one();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let answers = Arc::clone(&answer);
+        tokio::spawn(async move { answers.notify_one() });
+        assert_eq!(looks.look("/dev/sda", look()).await, Some(DiskUse::Swap));
+        assert_eq!(begun.load(Ordering::Relaxed), 2);
     }
 
     #[test]

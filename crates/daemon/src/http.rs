@@ -17,22 +17,22 @@ use std::time::Duration;
 
 use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
-    AuditEntry, AuditList, Call, ConsoleLink, DiskList, EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH,
-    Failure, FailureKind, FileList, FileRestore, IscsiSecretList, IscsiSecretRemove,
-    IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, METRICS_PATH, OPENAPI_PATH,
-    ReplicationChange, ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove,
-    ReplicationRun, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause,
-    ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerStop, ShareList, SmbUserAdd,
-    SmbUserList, SmbUserPassword, SmbUserRemove, UserAdd, UserChange, UserList, UserRemove,
-    ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff,
-    ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
-    ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite,
-    ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
-    ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear,
-    ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
-    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
-    ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
-    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    AuditEntry, AuditList, Call, ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview,
+    DiskShow, DiskTest, EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList,
+    FileRestore, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind,
+    JobList, JobResult, METRICS_PATH, OPENAPI_PATH, ReplicationChange, ReplicationCreate,
+    ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, STREAM_JOB_HEADER,
+    STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet,
+    ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove,
+    UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsChangeKey,
+    ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList,
+    ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort,
+    ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare,
+    ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach,
+    ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
+    ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
+    ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
+    ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
@@ -57,9 +57,9 @@ use crate::jobs::Work;
 use crate::service::Service;
 use crate::web::about;
 use crate::{
-    DaemonError, activity, alerts, create, destroy, diff, disks, files, import, keys, metrics,
-    owners, permissions, properties, receive, reopen, replicate, rewrite, schedules, scrub, send,
-    snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
+    DaemonError, activity, alerts, create, destroy, diff, disks, drives, files, import, keys,
+    metrics, owners, permissions, properties, receive, reopen, replicate, rewrite, schedules,
+    scrub, send, snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
 };
 
 /// How long a request may take to come.
@@ -356,6 +356,15 @@ fn requests(service: Arc<Service>) -> Router {
             files::restore(&service, &call, &work).await
         })
         .on(|service, _: DiskList| async move { disks::disk_list(&service).await })
+        .on(|service, _: DiskOverview| async move { Ok(drives::overview(&service).await) })
+        .on_behalf(|service, caller, call: DiskShow| async move {
+            drives::show(&service, &call, caller.may_change()).await
+        })
+        .on(|service, call: DiskLocate| async move { drives::locate(&service, call).await })
+        .on(|service, call: DiskTest| async move { drives::test(&service, call).await })
+        .on(|service, call: DiskLightsTest| async move {
+            drives::lights_test(&service, call).await
+        })
         .on(|service, _: ShareList| async move { Ok(service.share_list().await) })
         .on(|service, call: SmbUserAdd| async move { service.smb_user_add(call).await })
         .on(|service, call: SmbUserPassword| async move { service.smb_user_password(call).await })

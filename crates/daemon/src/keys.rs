@@ -122,8 +122,8 @@ pub(crate) async fn zfs_change_key(
     {
         return Err(invalid(match call.key {
             Some(_) => {
-                "Only keyformat, keylocation, pbkdf2iters, and user properties may be set with this \
-                 command."
+                "Only keyformat, keylocation, pbkdf2iters, and user properties may be set with \
+                 this command."
             }
             None => "Only user properties may be set with 'zfs change-key -i'",
         }));

@@ -9,7 +9,8 @@
 //! service manager may have made it: [`supervisor`]), `pools.json` (what to import at the next
 //! start), `replications.json` ([`replicate`]), `schedules.json`
 //! ([`schedules`]), `iscsi-secrets.json` (for CHAP), `alerts*.json`
-//! (crate `alerts`), `people.json` (users and API keys), `audit.jsonl` (the record of changes),
+//! (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `people.json` (users and API
+//! keys), `audit.jsonl` (the record of changes),
 //! `https-certificate.pem` and `https-key.pem`, `smb/` (all that Samba keeps, with its users),
 //! `zvol/` (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All
 //! of it is its user's alone. Where that is root, others pass through to the socket, to `zvol/` and
@@ -32,6 +33,7 @@ mod default_pool;
 mod destroy;
 mod diff;
 mod disks;
+mod drives;
 mod error;
 mod events;
 mod files;
@@ -241,6 +243,7 @@ async fn serve(
     };
     service.nfs.begin().await;
     alerts::begin(&service);
+    drives::begin(&service);
     tokio::spawn(replicate::follow(Arc::clone(&service)));
     tokio::spawn(schedules::follow(Arc::clone(&service)));
     if default_pool.is_some() {

@@ -23,6 +23,8 @@ use tokio::sync::{Notify, watch};
 
 use crate::alerts::Alerts;
 use crate::background::{self, Background};
+use crate::disks::Looks;
+use crate::drives::Drives;
 use crate::error::{from_access, from_pool, suspended};
 use crate::events::Events;
 use crate::jobs::Jobs;
@@ -67,6 +69,8 @@ pub(crate) struct Service {
     pub(crate) withheld: Withheld,
     pub(crate) events: Arc<Events>,
     pub(crate) alerts: Arc<Alerts>,
+    pub(crate) drives: Arc<Drives>,
+    pub(crate) looks: Looks,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) pools: Pools,
     pub(crate) replications: Replications,
@@ -120,6 +124,8 @@ impl Service {
             web: Web::new(state.directory(), Arc::clone(&world.random), &host.hostname),
             world,
             alerts: Alerts::load(state.directory().to_owned(), &host.hostname),
+            drives: Drives::load(state.directory()),
+            looks: Looks::default(),
             smb: Smb::new(state.directory(), &host.hostname, options.smb),
             withheld: Withheld::default(),
             host,
@@ -241,6 +247,7 @@ impl Service {
 
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
     pub(crate) async fn shut_down(&self) {
+        self.drives.stop();
         tokio::join!(
             self.replications.stop(&self.jobs),
             self.schedules.stop(&self.jobs)

@@ -58,7 +58,7 @@ const MODE_OF_ROOTS: u32 = 0o711;
 const MODE_OF_USERS: u32 = 0o700;
 /// Files in it, and directories with what they hold, that were made when every file was for all to
 /// read.
-const PRIVATE: [&str; 21] = [
+const PRIVATE: [&str; 23] = [
     "alerts-book.json",
     "alerts-outbox.json",
     "alerts-secrets.json",
@@ -69,6 +69,8 @@ const PRIVATE: [&str; 21] = [
     "https-certificate.pem",
     "https-key.pem",
     "iscsi-secrets.json",
+    "lights.json",
+    "smart",
     "people.json",
     "millpond.lock",
     "pools.json",

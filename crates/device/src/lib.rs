@@ -16,6 +16,8 @@
 //! [`Tasks`] owns the tasks that belong together: it hears of their panics, cancels them and waits
 //! for them.
 //!
+//! [`output_within`] runs programs that look at devices, and may never come back.
+//!
 //! [`Allocator`] is where the process has its memory from.
 //!
 //! `unsafe` appears in `allocator`, `descriptors`, `file::buffer` (aligned, recycled buffers),
@@ -27,6 +29,7 @@ mod cpu;
 mod descriptors;
 mod file;
 mod memory;
+mod program;
 pub mod sim;
 mod sparse;
 mod system;
@@ -38,6 +41,7 @@ pub use cpu::{CpuPool, InlineCpu};
 pub use descriptors::leave_descriptors;
 pub use file::{FileDevice, FileOptions, IoEngine, create_sparse_file};
 pub use memory::MemoryDevice;
+pub use program::output_within;
 pub use system::{SystemClock, SystemOpener, SystemRandom, TokioSpawn};
 pub use tasks::{TaskPanic, Tasks};
 pub use world::{

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::disks::Fake;
 use crate::harness::{Server, can_mount, finds, need, text_of};
 
 /// Size of a disk, which `console/tests` knows too.
@@ -68,13 +69,14 @@ fn people_use_the_console_in_a_browser() {
     }
     let mut server = Server::prepare();
     server.https = None;
+    let files = server.disks(5, DISK_BYTES);
+    let disks = server.attach(&files);
+    let fake = Fake::of(&mut server, &disks);
     server.launch(&["up", "--size", "1G"]);
     server.wait_until("up says what runs", || server.log().contains("stop:"));
     let link = server.ok("console");
     let (url, token) = link.trim().split_once("#setup=").expect("no user yet");
 
-    let files = server.disks(5, DISK_BYTES);
-    let disks = server.attach(&files);
     let pool = format!("console{}", std::process::id());
     let chromium = ["/usr/bin/chromium", "/usr/local/bin/chromium"];
     let chromium = chromium.into_iter().find(|path| Path::new(path).exists());
@@ -85,6 +87,7 @@ fn people_use_the_console_in_a_browser() {
             ("MILLPOND_TOKEN", token),
             ("MILLPOND_DISKS", &disks.join(",")),
             ("MILLPOND_NFS_PORT", &server.nfs_port.to_string()),
+            ("MILLPOND_SYSFS", &fake.root()),
             ("MILLPOND_POOL", &pool),
             ("MILLPOND_RESULTS", &server.text("results")),
             ("MILLPOND_CHROMIUM", chromium.unwrap_or("chromium")),

@@ -19,6 +19,7 @@ mod counting;
 mod damage;
 mod dedup;
 mod diff;
+mod disks;
 mod events;
 mod expand;
 mod foreign;

@@ -375,6 +375,7 @@ pub(crate) fn failing(service: &Service) -> Vec<Alert> {
             pool: open.pool.name(),
             pool_guid: crate::reports::guid(open.pool.guid()),
             device_guid: None,
+            disk: None,
             fact: AlertFact::Schedule {
                 name: course.name.clone(),
                 task: own.what.task,

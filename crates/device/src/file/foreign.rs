@@ -2,14 +2,19 @@
 //!
 //! Whoever is about to overwrite a device asks first. There are hundreds of formats, so the answer
 //! is libblkid's, by the program `blkid` (package util-linux): in a process of its own, a parser in
-//! C that a hostile disk leads astray takes no pool with it.
+//! C that a hostile disk leads astray takes no pool with it. One that does not come back, since its
+//! disk does not answer, is left alone after a while, and no second one is sent after it.
 //!
 //! Source: blkid(8), "-p, --probe" and "EXIT STATUS".
 
+use std::collections::BTreeSet;
 use std::io;
 use std::process::{Command, Output};
+use std::time::Duration;
 
-use crate::{DeviceError, Foreign};
+use parking_lot::Mutex;
+
+use crate::{DeviceError, Foreign, output_within};
 
 /// Where the program is looked for; `sbin` is not in every user's path.
 const PROGRAMS: [&str; 3] = ["blkid", "/usr/sbin/blkid", "/sbin/blkid"];
@@ -17,6 +22,28 @@ const PROGRAMS: [&str; 3] = ["blkid", "/usr/sbin/blkid", "/sbin/blkid"];
 const NOTHING: i32 = 2;
 /// Exit status where there is more than one thing.
 const AMBIVALENT: i32 = 8;
+/// How long it may take: a disk that has to be woken takes some seconds, and one that tries its
+/// worst to read a sector half a minute.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Devices that the program has not come back from.
+static HUNG: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// One that it has not come back from, until it does.
+struct Hung(String);
+
+impl Hung {
+    fn note(path: &str) -> Self {
+        HUNG.lock().insert(path.to_owned());
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        HUNG.lock().remove(&self.0);
+    }
+}
 
 /// What is on the device, if anything that is not ZFS's.
 ///
@@ -27,7 +54,12 @@ pub(super) fn probe(path: &str) -> Result<Option<Foreign>, DeviceError> {
         path: path.to_owned(),
         why,
     };
-    let output = run(path).map_err(|error| match error.kind() {
+    let no_answer = || unexamined("it does not answer; look at its cables and power".into());
+    if HUNG.lock().contains(path) {
+        return Err(no_answer());
+    }
+    let output = run(path, PATIENCE).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => no_answer(),
         io::ErrorKind::NotFound => {
             unexamined("the program blkid (package util-linux) is missing".into())
         }
@@ -45,14 +77,14 @@ pub(super) fn probe(path: &str) -> Result<Option<Foreign>, DeviceError> {
     }
 }
 
-fn run(path: &str) -> io::Result<Output> {
+fn run(path: &str, patience: Duration) -> io::Result<Output> {
     let mut missing = None;
     for program in PROGRAMS {
-        let run = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(["-p", "-o", "export", "--", path])
-            .env("LC_ALL", "C")
-            .output();
-        match run {
+            .env("LC_ALL", "C");
+        match output_within(&mut command, patience, || Hung::note(path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => missing = Some(error),
             other => return other,
         }
@@ -82,6 +114,17 @@ fn parse(text: &str) -> Option<Foreign> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: who asks about a device that does not answer is told so, and asks no second program.
+    /// Method: one that is noted as such, as after a program that was given up.
+    #[test]
+    fn a_device_that_does_not_answer_is_asked_once() {
+        let hung = Hung::note("/dev/none-of-the-tests");
+        let error = probe("/dev/none-of-the-tests").unwrap_err();
+        assert!(error.to_string().contains("does not answer"), "{error}");
+        drop(hung);
+        assert!(!HUNG.lock().contains("/dev/none-of-the-tests"));
+    }
 
     #[test]
     fn answers_of_blkid_are_understood() {

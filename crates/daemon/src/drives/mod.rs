@@ -1,0 +1,161 @@
+//! The health of the host's disks, and their lights ([`::drives`]).
+//!
+//! Three tasks do all of it. One asks each disk now and then how it is ([`smart`]); one looks at
+//! the pools whenever something happened, and once a minute, and switches lights ([`lights`]);
+//! alerts look at what is known. Requests are answered from what is known too, so a disk that hangs
+//! keeps nobody waiting: whoever does wait for one is a thread that is left alone, and no second one
+//! is sent after it.
+//!
+//! Locks: `known`, `book` and `hung` are short. `work` is held by the thread that switches lights,
+//! for as long as that takes; who waits for it gives up after a while.
+
+mod lights;
+mod overview;
+mod smart;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use ::drives::{Book, History, Lamps, Sysfs};
+use api::{SmartReport, SmartState};
+use parking_lot::Mutex;
+
+pub(crate) use lights::{lights_test, locate};
+pub(crate) use overview::{overview, show, states};
+pub(crate) use smart::test;
+
+use crate::events::Wanted;
+use crate::service::Service;
+
+/// How often lights are looked at when nothing happens.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How long after something happened they are looked at: one fault makes many events.
+const SETTLES_WITHIN: Duration = Duration::from_secs(1);
+
+/// What a disk has told.
+#[derive(Default)]
+struct Told {
+    state: SmartState,
+    report: Option<SmartReport>,
+    history: History,
+}
+
+/// The disks of a server.
+pub(crate) struct Drives {
+    sysfs: Sysfs,
+    state: PathBuf,
+    /// By what disks are known by.
+    known: Mutex<HashMap<String, Told>>,
+    /// Disks, by the kernel's names, that a program hangs at.
+    hung: Arc<Mutex<BTreeSet<String>>>,
+    /// Why there is none, where its file is not understood: then no light is switched.
+    book: Mutex<Result<Book, String>>,
+    work: Arc<tokio::sync::Mutex<()>>,
+    /// Pools are being exported, which says nothing of their disks.
+    is_leaving: AtomicBool,
+}
+
+fn now_s() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// A program hangs at a disk, as long as this is there.
+struct Hangs {
+    all: Arc<Mutex<BTreeSet<String>>>,
+    name: String,
+}
+
+impl Drop for Hangs {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.name);
+    }
+}
+
+impl Drives {
+    /// Reads what the state directory has of them.
+    pub(crate) fn load(state: &Path) -> Arc<Self> {
+        let book = Book::load(&state.join("lights.json")).map_err(|error| error.to_string());
+        if let Err(error) = &book {
+            tracing::error!(error, "lights of disks are not switched");
+        }
+        Arc::new(Self {
+            sysfs: Sysfs::of_host(),
+            state: state.to_owned(),
+            known: Mutex::default(),
+            hung: Arc::default(),
+            book: Mutex::new(book),
+            work: Arc::default(),
+            is_leaving: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn sysfs(&self) -> &Sysfs {
+        &self.sysfs
+    }
+
+    fn lamps(&self) -> Lamps {
+        Lamps::find(self.sysfs.clone())
+    }
+
+    fn hangs(&self, name: &str) -> impl FnOnce() -> Hangs + Send + 'static {
+        let (all, name) = (Arc::clone(&self.hung), name.to_owned());
+        move || {
+            all.lock().insert(name.clone());
+            Hangs { all, name }
+        }
+    }
+
+    /// Leaves the lights as they are from now on: the server goes, and comes back.
+    pub(crate) fn stop(&self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Relaxed)
+    }
+}
+
+/// Begins to ask disks and to switch lights, until the service goes away.
+pub(crate) fn begin(service: &Arc<Service>) {
+    tokio::spawn(smart::ask_all(Arc::downgrade(&service.drives)));
+    tokio::spawn(watch(Arc::downgrade(service)));
+}
+
+/// Has lights follow what happens to pools.
+async fn watch(weak: Weak<Service>) {
+    let Some(service) = weak.upgrade() else {
+        return;
+    };
+    let mut reader = service.events.reader(None, Wanted::All);
+    drop(service);
+    let mut problems = Vec::new();
+    loop {
+        let Some(service) = weak.upgrade() else {
+            return;
+        };
+        if service.drives.is_leaving() {
+            return;
+        }
+        let outcome = lights::carry_out(&service, |_| {}).await;
+        let found = outcome.unwrap_or_else(|failure| vec![failure.message]);
+        if found != problems {
+            for problem in &found {
+                tracing::warn!("{problem}");
+            }
+            problems = found;
+        }
+        let pause = lights::next(&service).map_or(LOOK_EVERY, |next| next.min(LOOK_EVERY));
+        drop(service);
+        let mut until = tokio::time::Instant::now() + pause;
+        while let Ok(event) = tokio::time::timeout_at(until, reader.next()).await {
+            let Some(event) = event else { return };
+            if event.kind.job().is_none() {
+                until = until.min(tokio::time::Instant::now() + SETTLES_WITHIN);
+            }
+        }
+    }
+}

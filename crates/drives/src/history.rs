@@ -1,0 +1,193 @@
+//! How a disk was.
+
+use std::path::{Path, PathBuf};
+
+use api::{DiskSample, SmartReport};
+use serde::{Deserialize, Serialize};
+
+use crate::file::{self, FileError};
+
+/// How far apart samples are at least, in seconds.
+const APART_S: u64 = 3600;
+
+/// How many are kept: 30 days of them.
+const SAMPLES_MAX: usize = 720;
+
+/// For how long the file of a disk is kept that is not there any more, in seconds.
+const KEPT_S: u64 = 400 * 24 * 3600;
+
+/// Longest name of a file that is made of a disk's.
+const NAME_MAX: usize = 80;
+
+/// Sectors that are bad in one way or another, where the disk counts any.
+pub fn bad_sectors(report: &SmartReport) -> Option<u64> {
+    let counts = [
+        report.reallocated_sectors,
+        report.pending_sectors,
+        report.uncorrectable_sectors,
+    ];
+    counts
+        .into_iter()
+        .flatten()
+        .reduce(|sum, count| sum.saturating_add(count))
+}
+
+/// How one disk was: at most one sample an hour, for 30 days of being on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    /// What the disk is known by: names of files are made of it, but it is more than one may hold.
+    id: String,
+    samples: Vec<DiskSample>,
+}
+
+impl History {
+    /// The directory where they are.
+    pub fn directory(state: &Path) -> PathBuf {
+        state.join("smart")
+    }
+
+    fn path(directory: &Path, id: &str) -> PathBuf {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let name = id.chars().take(NAME_MAX);
+        let name: String = name.map(|c| if is_plain(c) { c } else { '_' }).collect();
+        directory.join(format!("{name}.json"))
+    }
+
+    /// Reads that of a disk; an empty one where there is none, or one of another disk.
+    ///
+    /// # Errors
+    /// When there is one that cannot be read, or is not understood.
+    pub fn load(directory: &Path, id: &str) -> Result<Self, FileError> {
+        let found: Self = file::read(&Self::path(directory, id))?;
+        if found.id == id {
+            return Ok(found);
+        }
+        Ok(Self {
+            id: id.to_owned(),
+            samples: Vec::new(),
+        })
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn save(&self, directory: &Path) -> Result<(), FileError> {
+        file::make_directory(directory)?;
+        file::write(&Self::path(directory, &self.id), self)
+    }
+
+    /// The samples, the oldest first.
+    pub fn samples(&self) -> &[DiskSample] {
+        &self.samples
+    }
+
+    /// Takes in what a disk has told, unless the last sample is younger than an hour; whether it
+    /// was.
+    pub fn add(&mut self, report: &SmartReport) -> bool {
+        let last = self.samples.last();
+        // A clock that was put back does not stop it.
+        let is_soon = last.is_some_and(|last| {
+            (last.time_s..last.time_s.saturating_add(APART_S)).contains(&report.time_s)
+        });
+        if is_soon {
+            return false;
+        }
+        self.samples.push(DiskSample {
+            time_s: report.time_s,
+            temperature_c: report.temperature_c,
+            bad_sectors: bad_sectors(report),
+            wear_percent: report.wear_percent,
+        });
+        let too_many = self.samples.len().saturating_sub(SAMPLES_MAX);
+        self.samples.drain(..too_many);
+        true
+    }
+
+    /// By how many the bad sectors of this report are more than those of the oldest sample.
+    pub fn new_bad_sectors(&self, report: &SmartReport) -> u64 {
+        let oldest = self.samples.iter().find_map(|sample| sample.bad_sectors);
+        match (bad_sectors(report), oldest) {
+            (Some(now), Some(then)) => now.saturating_sub(then),
+            _ => 0,
+        }
+    }
+
+    /// Removes files of disks that have not been there for longer than a year.
+    pub fn remove_old(directory: &Path, now_s: u64) {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let Ok(found) = file::read::<Self>(&entry.path()) else {
+                continue;
+            };
+            let last_s = found.samples.last().map(|sample| sample.time_s);
+            if last_s.is_some_and(|last_s| last_s.saturating_add(KEPT_S) < now_s) {
+                // It is tried again at the next start.
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(time_s: u64, bad: u64) -> SmartReport {
+        SmartReport {
+            time_s,
+            temperature_c: Some(35),
+            reallocated_sectors: Some(bad),
+            pending_sectors: Some(0),
+            ..SmartReport::default()
+        }
+    }
+
+    #[test]
+    fn samples_are_an_hour_apart_and_bounded() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let directory = History::directory(directory.path());
+        let mut history = History::load(&directory, "WD-1 2/3").expect("none yet");
+        assert!(history.add(&report(1000, 0)));
+        assert!(!history.add(&report(4599, 0)));
+        assert!(history.add(&report(4600, 0)));
+        for hour in 0..2000 {
+            history.add(&report(10_000 + hour * APART_S, hour));
+        }
+        assert_eq!(history.samples().len(), SAMPLES_MAX);
+        history.save(&directory).expect("written");
+        let again = History::load(&directory, "WD-1 2/3").expect("read");
+        assert_eq!(again, history);
+        // Another disk whose name makes the same file.
+        let other = History::load(&directory, "WD-1_2_3").expect("read");
+        assert!(other.samples().is_empty());
+        let last_s = history.samples().last().expect("one").time_s;
+        History::remove_old(&directory, last_s + KEPT_S);
+        assert_eq!(
+            History::load(&directory, "WD-1 2/3").expect("read"),
+            history
+        );
+        History::remove_old(&directory, last_s + KEPT_S + 1);
+        let gone = History::load(&directory, "WD-1 2/3").expect("read");
+        assert!(gone.samples().is_empty());
+    }
+
+    #[test]
+    fn a_clock_that_was_put_back_does_not_stop_it() {
+        let mut history = History::default();
+        assert!(history.add(&report(1_000_000, 0)));
+        assert!(history.add(&report(5000, 0)));
+    }
+
+    #[test]
+    fn bad_sectors_are_new_against_the_oldest_sample() {
+        let mut history = History::default();
+        assert_eq!(history.new_bad_sectors(&report(0, 9)), 0);
+        // One that does not count them.
+        history.add(&SmartReport::default());
+        history.add(&report(10_000, 8));
+        history.add(&report(20_000, 10));
+        assert_eq!(history.new_bad_sectors(&report(20_001, 12)), 4);
+        assert_eq!(history.new_bad_sectors(&report(20_001, 7)), 0);
+        assert_eq!(history.new_bad_sectors(&SmartReport::default()), 0);
+    }
+}

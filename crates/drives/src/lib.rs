@@ -1,0 +1,36 @@
+//! The host's disks: what the kernel and `smartctl` tell of them, how they were, their bays and
+//! lights.
+//!
+//! | Part | What it does |
+//! |---|---|
+//! | [`Sysfs`] | disks, partitions, multipath, enclosures: the kernel's tree, without I/O to disks |
+//! | [`Smartctl`] | asks a disk how it is, and has it test itself; leaves one alone that hangs |
+//! | [`History`] | how a disk was, a bounded number of times, in the state directory |
+//! | [`Lamps`] | switches lights: SES, NPEM, `ledctl` |
+//! | [`Book`] | which lights are to be on and which are, and in which bay each device of a pool was |
+//!
+//! All of it blocks; the daemon calls it from threads that it can do without for a while. Nothing
+//! here knows of pools: what is to be lit is given.
+//!
+//! Files in the state directory: `lights.json` (the book), `smart/ID.json` (how a disk was). Each
+//! is replaced whole, so a crash leaves the old one or the new one. The book is stored before a
+//! light goes on and after one has gone off, so that none stays on that nobody remembers.
+
+#![forbid(unsafe_code)]
+
+mod book;
+mod file;
+mod history;
+mod lights;
+mod smart;
+mod smartctl;
+mod sysfs;
+#[cfg(test)]
+mod tree;
+
+pub use book::{Book, Failed, Remembered};
+pub use file::FileError;
+pub use history::{History, bad_sectors};
+pub use lights::{Lamp, Lamps, Light};
+pub use smartctl::{Answer, Smartctl};
+pub use sysfs::{Disk, Sysfs, order};
