@@ -1,5 +1,5 @@
 /** Messages about alerts (crate `api`, module `alerts`). */
-import type { Empty, VdevAux, VdevState } from './types';
+import type { Empty, ScheduleTask, VdevAux, VdevState } from './types';
 
 export const ALERT_RULES = [
   'pool-suspended',
@@ -8,8 +8,13 @@ export const ALERT_RULES = [
   'device-state',
   'device-errors',
   'space',
+  'disk-health',
+  'disk-sectors',
+  'disk-temperature',
+  'disk-wear',
   'scrub',
   'resilver',
+  'schedule',
   'report',
 ] as const;
 export type AlertRule = (typeof ALERT_RULES)[number];
@@ -25,6 +30,11 @@ export type AlertFact =
   | { is: 'device'; device: string; state: VdevState; aux?: VdevAux | null; is_log: boolean }
   | { is: 'device-errors'; device: string; read: number; write: number; checksum: number }
   | { is: 'space'; percent: number; limit_percent: number }
+  | { is: 'disk-failing' }
+  | { is: 'disk-sectors'; count: number; new: number }
+  | { is: 'disk-temperature'; celsius: number; limit_celsius: number }
+  | { is: 'disk-wear'; percent: number }
+  | { is: 'schedule'; name: string; task: ScheduleTask; target: string; why: string }
   | {
       is: 'scan';
       examined_bytes: number;
@@ -33,11 +43,21 @@ export type AlertFact =
       took_s: number;
     };
 
+/** A disk that an alert is about. */
+export interface AlertDisk {
+  id: string;
+  path: string;
+  model: string | null;
+  serial: string | null;
+  bay: string | null;
+}
+
 export interface Alert {
   rule: AlertRule;
   severity: AlertSeverity;
   pool: string;
   pool_guid: string;
+  disk?: AlertDisk | null;
   device_guid?: string | null;
   fact: AlertFact;
   since_s: number;
@@ -66,6 +86,7 @@ export interface AlertSettings {
   webhooks: string[];
   off: AlertRule[];
   space_percent: [number, number];
+  disk_temperature_c: number | null;
   remind_hours: number;
 }
 

@@ -13,6 +13,7 @@ const none: AlertSettings = {
   webhooks: [],
   off: ['scrub'],
   space_percent: [80, 90],
+  disk_temperature_c: null,
   remind_hours: 24,
 };
 

@@ -68,6 +68,9 @@ export function setAlerts(
   if (!same(before.space_percent, next.space_percent)) {
     words.push('--space', next.space_percent.join(','));
   }
+  if (before.disk_temperature_c !== next.disk_temperature_c) {
+    words.push('--temperature', String(next.disk_temperature_c ?? 'auto'));
+  }
   if (before.remind_hours !== next.remind_hours) {
     words.push('--remind', String(next.remind_hours));
   }

@@ -16,9 +16,23 @@ export const alerts = {
     critical: 'Critical',
   } satisfies Record<AlertSeverity, string>,
 
+  toDisks: 'Open disks',
+  toSchedules: 'Open schedules',
+
   /** An alert in a sentence. */
-  says({ rule, pool, fact }: Pick<Alert, 'rule' | 'pool' | 'fact'>): string {
+  says({ rule, pool, fact, disk }: Pick<Alert, 'rule' | 'pool' | 'fact' | 'disk'>): string {
+    const which = `The disk ${disk?.path ?? ''}${disk?.bay ? ` in bay ${disk.bay}` : ''}`;
     switch (fact.is) {
+      case 'disk-failing':
+        return `${which} says that it is failing.`;
+      case 'disk-sectors':
+        return `${which} has ${many(fact.count, 'bad sector')}, ${fact.new} of them new.`;
+      case 'disk-temperature':
+        return `${which} has ${fact.celsius} °C, and ${fact.limit_celsius} °C are too many.`;
+      case 'disk-wear':
+        return `${which} has had ${fact.percent}% of the writes that it is made for.`;
+      case 'schedule':
+        return `The schedule ${fact.name} of ${fact.target} fails: ${fact.why}`;
       case 'suspended':
         return `${pool} has stopped${fact.why === '' ? '' : `: ${fact.why}`}.`;
       case 'degraded':
@@ -51,6 +65,16 @@ export const alerts = {
   /** What to do about it. */
   todo({ pool, fact }: Pick<Alert, 'pool' | 'fact'>): string {
     switch (fact.is) {
+      case 'disk-failing':
+        return 'Replace it soon: it may be gone any time. The page of disks lights its bay.';
+      case 'disk-sectors':
+        return 'Have another disk ready. Test it on the page of disks and scrub its pool; replace it if they go on to become more.';
+      case 'disk-temperature':
+        return 'Look at the fans and the air.';
+      case 'disk-wear':
+        return 'Have another disk ready: it may soon take no more writes.';
+      case 'schedule':
+        return 'It is tried again by itself. The page of schedules says more, and runs it now.';
       case 'suspended':
         return `Nothing is written, and who writes waits. Bring its devices back, then choose “Clear errors” on the page of ${pool}.`;
       case 'degraded':
@@ -122,13 +146,20 @@ export const alerts = {
     'device-state': 'A device that is faulted, removed or cannot be opened',
     'device-errors': 'Errors of a device',
     space: 'A pool that gets full',
+    'disk-health': 'A disk that says that it is failing',
+    'disk-sectors': 'Bad sectors of a disk that become more',
+    'disk-temperature': 'A disk that is too warm',
+    'disk-wear': 'A disk that is nearly worn out',
     scrub: 'A scrub that is done',
     resilver: 'A resilver that is done',
+    schedule: 'A schedule that fails',
     report: 'How all is, every Monday',
   } satisfies Record<AlertRule, string>,
   low: 'Warn when a pool is full to, in percent',
   high: 'Warn loudly at, in percent',
   percentWrong: 'Two numbers from 1 to 100, the first one smaller.',
+  warm: 'A disk is too warm from, in °C',
+  warmHint: 'Empty: by its own limit, or else 60, and 70 where nothing turns.',
   remind: 'Tell again what still stands, after hours',
   remindHint: '0: never.',
   save: 'Save',

@@ -1,8 +1,9 @@
 //! Alerts for people who do not look: mails and web hooks.
 //!
 //! The daemon looks at its pools and disks now and then, and whenever something happens, and says
-//! what it found ([`found_in`], [`found_in_disk`]). The [`Book`] knows which alerts stood before: what is new is told, what is
-//! gone is told as well, and what stays is told again after a day. What is told is a [`Message`],
+//! what it found ([`found_in`], [`found_in_disk`]). The [`Book`] knows which alerts stood before:
+//! what is new is told, what is gone is told as well, and what stays is told again after a day.
+//! What is told is a [`Message`],
 //! in words for people ([`words`]: the one place above the command lines that has any). Messages go
 //! to the [`Outbox`], which keeps them on disk until every channel has taken them, so that neither
 //! a restart nor a mail server that is away loses one. [`send`] is what talks to mail servers and

@@ -2,8 +2,8 @@
 //! `/sys/block`, and what it is used for.
 //!
 //! A disk counts as free only where `zpool create` would take it without force, and where neither
-//! the kernel nor a pool here uses it or a partition of it. One that hangs is told as such, and holds
-//! up nobody.
+//! the kernel nor a pool here uses it or a partition of it. One that hangs is told as such, and
+//! holds up nobody.
 //!
 //! Source: proc_pid_mountinfo(5).
 

@@ -495,8 +495,8 @@ impl Keys<'_> {
     /// with both was sent.
     ///
     /// # Errors
-    /// [`DatasetError::WrongKind`] of what is not encrypted; [`DatasetError::Busy`] while its key is
-    /// loaded; [`DatasetError::NotFound`].
+    /// [`DatasetError::WrongKind`] of what is not encrypted; [`DatasetError::Busy`] while its key
+    /// is loaded; [`DatasetError::NotFound`].
     pub async fn set_root(&self, name: &str, root: KeyRoot) -> Result<(), DatasetError> {
         let task = KeyRootTask {
             dsl: self.dsl.clone(),

@@ -118,9 +118,9 @@ impl ReceiveObstacle {
                  new dataset"
             }
             Self::IvSetMissing => {
-                "IV set guid missing: its latest snapshot, or what the stream begins with, was made \
-                 by a release that did not note how it is encrypted; receive a full raw stream into \
-                 a new dataset"
+                "IV set guid missing: its latest snapshot, or what the stream begins with, was \
+                 made by a release that did not note how it is encrypted; receive a full raw \
+                 stream into a new dataset"
             }
             Self::IvSetMismatch => {
                 "IV set guid mismatch: the snapshot that the stream begins with is encrypted in \

@@ -1,5 +1,6 @@
 //! Counting what was there before the pool could count it, after `zpool upgrade` (objects of users
-//! and groups, and what projects use), and all of what was received raw, without its key (`dmu_objset_id_quota_upgrade`, module/zfs/dmu_objset.c).
+//! and groups, and what projects use), and all of what was received raw, without its key
+//! (`dmu_objset_id_quota_upgrade`, module/zfs/dmu_objset.c).
 //!
 //! Every object is written again as it is, and counted by that. Each carries a mark that it was, so
 //! after a crash the next to open the filesystem begins anew, and counts none twice. That it is

@@ -74,12 +74,19 @@ pub(super) fn obstacle(service: &Service, what: &ScheduleWhat) -> Option<Obstacl
     is_scrubbing.then_some(Obstacle::Waits(Scrubbing))
 }
 
-/// Names for a snapshot of this moment: the minute, then seconds.
-fn names(schedule: &str, at_s: u64) -> impl Iterator<Item = String> {
+/// Names for a snapshot of this moment: the minute, then seconds. It comes after `newest`, as it
+/// would otherwise be taken for an older one and might be destroyed at once: so there is no minute
+/// where that is of the same, and seconds begin after it. One that is of a time to come by more
+/// than a minute was taken by a clock that was wrong, and counts for nothing.
+fn names(schedule: &str, at_s: u64, newest: Option<u64>) -> impl Iterator<Item = String> {
     let name = move |form: &str, at_s: u64| format!("{PREFIX}{schedule}-{}", moment(form, at_s));
-    let minute = name(MINUTE, at_s);
-    let seconds = (0..NAMES_MAX).map(move |later| name(SECOND, at_s + later));
-    std::iter::once(minute).chain(seconds)
+    let newest = newest.filter(|newest| *newest < at_s + 60);
+    let minute_s = at_s - at_s % 60;
+    let minute = newest.is_none_or(|newest| newest < minute_s);
+    let minute = minute.then(|| name(MINUTE, at_s));
+    let from_s = newest.map_or(at_s, |newest| at_s.max(newest + 1));
+    let seconds = (0..NAMES_MAX).map(move |later| name(SECOND, from_s + later));
+    minute.into_iter().chain(seconds)
 }
 
 /// When a schedule took a snapshot, by its name after the `@`; nothing where it is called
@@ -230,13 +237,15 @@ impl Run {
         let mut properties = Settings::default();
         properties.insert(PROPERTY.to_owned(), self.name.clone());
         let command = self.command();
+        let own = self.own_snapshots(&open).await?;
+        let newest = own.values().flatten().map(|own| own.at_s).max();
         let taken = take_snapshot(
             &self.service,
             &command,
             &self.what.target,
             self.what.recursive,
             &properties,
-            names(&self.name, now_s()),
+            names(&self.name, now_s(), newest),
         );
         self.result.snapshot = Some(taken.await?);
         match self.what.keep {
@@ -333,7 +342,7 @@ mod tests {
     #[test]
     fn names_say_which_schedule_took_a_snapshot_and_when() {
         let at_s = 1_795_608_030;
-        let all: Vec<String> = names("home", at_s).take(3).collect();
+        let all: Vec<String> = names("home", at_s, None).take(3).collect();
         let wanted = [
             "auto-home-2026-11-25-1200",
             "auto-home-2026-11-25-120030",
@@ -357,13 +366,27 @@ mod tests {
         }
     }
 
+    /// Runs that come close after each other are in their order, whatever was destroyed between.
+    #[test]
+    fn a_name_comes_after_those_before() {
+        let at_s = 1_795_608_030;
+        let next = |newest| names("home", at_s, newest).next().unwrap();
+        let time = |name: &str| taken_at("home", name).unwrap();
+        assert_eq!(next(Some(at_s - 31)), "auto-home-2026-11-25-1200");
+        for newest in [at_s - 30, at_s - 1, at_s, at_s + 29] {
+            assert!(time(&next(Some(newest))) > newest, "{newest}");
+            assert!(time(&next(Some(newest))) >= at_s, "{newest}");
+        }
+        assert_eq!(next(Some(at_s + 1000)), "auto-home-2026-11-25-1200");
+    }
+
     proptest! {
         /// Names in the order of the alphabet are names in the order of time.
         #[test]
         fn names_are_in_order(one in 0..200_000_000u64, other in 0..200_000_000u64) {
-            let name = |at_s: u64| names("a", at_s).next().unwrap();
+            let name = |at_s: u64| names("a", at_s, None).next().unwrap();
             prop_assert_eq!((one / 60).cmp(&(other / 60)), name(one).cmp(&name(other)));
-            let with_seconds: Vec<String> = names("a", one).collect();
+            let with_seconds: Vec<String> = names("a", one, None).collect();
             prop_assert!(with_seconds.is_sorted());
             for (at, name) in with_seconds.iter().enumerate().skip(1) {
                 prop_assert_eq!(taken_at("a", name), Some(one + at as u64 - 1));

@@ -387,8 +387,8 @@ impl<K: Recurs> Table<K> {
         Ok(Begun { kept, work, end })
     }
 
-    /// Notes what a run came to. One that was stopped goes on where `goes_on`, and where it rests or
-    /// the server leaves.
+    /// Notes what a run came to. One that was stopped goes on where `goes_on`, and where it rests
+    /// or the server leaves.
     pub(crate) fn end(
         &self,
         begun: &Begun<K>,

@@ -85,9 +85,9 @@ pub trait Visitor: Send + Sync + 'static {
     }
 
     /// Whether blocks are old by when their data was written, rather than by when their space was
-    /// allocated: then blocks that were only moved (`zfs rewrite -P`) are not met (`TRAVERSE_LOGICAL`,
-    /// `traverse_visitbp`, module/zfs/dmu_traverse.c). A block above is never older than those below
-    /// it, by either.
+    /// allocated: then blocks that were only moved (`zfs rewrite -P`) are not met
+    /// (`TRAVERSE_LOGICAL`, `traverse_visitbp`, module/zfs/dmu_traverse.c). A block above is never
+    /// older than those below it, by either.
     fn goes_by_data(&self) -> bool {
         false
     }
