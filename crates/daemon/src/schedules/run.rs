@@ -235,7 +235,7 @@ impl Run {
     async fn snapshot(&mut self) -> Result<(), Failure> {
         let open = self.service.pools.of_dataset(&self.what.target)?;
         let mut properties = Settings::default();
-        properties.insert(PROPERTY.to_owned(), self.name.clone());
+        properties.insert(PROPERTY.to_owned(), self.mark(&open).await?);
         let command = self.command();
         let own = self.own_snapshots(&open).await?;
         let newest = own.values().flatten().map(|own| own.at_s).max();
@@ -275,6 +275,17 @@ impl Run {
         Ok(())
     }
 
+    /// What snapshots of this schedule are marked with: its name, its pool, and the number of its
+    /// target there. Copies that a stream brought keep their marks as if they had been set here
+    /// (`store_received` of crate `dataset`), and are not this schedule's to destroy.
+    async fn mark(&self, open: &OpenPool) -> Result<String, Failure> {
+        let target = &self.what.target;
+        let found = open.pool.dsl().directories().lookup(target).await;
+        let found = found.map_err(|error| from_dataset(&self.doing(), &error))?;
+        let (pool, number) = (open.pool.guid().get(), found.object.get());
+        Ok(format!("{}@{pool:016x}:{number}", self.name))
+    }
+
     /// The snapshots that this schedule took, by dataset.
     async fn own_snapshots(&self, open: &OpenPool) -> Result<BTreeMap<String, Vec<Own>>, Failure> {
         let failed = |error: DatasetError| from_dataset(&self.doing(), &error);
@@ -286,6 +297,7 @@ impl Run {
         let options = crate::zfs::everything(depth);
         let listed = dsl.directories().list(target, &options).await;
         let property = [PROPERTY.to_owned()];
+        let mark = PropertyValue::Text(self.mark(open).await?);
         let mut out: BTreeMap<String, Vec<Own>> = BTreeMap::new();
         for info in listed.map_err(failed)? {
             let Some((head, short)) = info.name.split_once('@') else {
@@ -300,10 +312,9 @@ impl Run {
             // One that somebody destroys meanwhile is none.
             let settings = dsl.properties().named(&info.name, &property).await;
             let is_own = settings.is_ok_and(|settings| {
-                settings.iter().any(|setting| {
-                    setting.source == PropertySource::Local
-                        && setting.value == PropertyValue::Text(self.name.clone())
-                })
+                settings
+                    .iter()
+                    .any(|setting| setting.source == PropertySource::Local && setting.value == mark)
             });
             if !is_own {
                 continue;
