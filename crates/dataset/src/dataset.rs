@@ -459,9 +459,9 @@ impl Dataset {
         self.hold.dsl.features().is_enabled(guid)
     }
 
-    /// Counts objects per owner, and space per project, and of what was received raw all space, from
-    /// now on, as far as the pool's features let it. Answers the bits `format::OBJSET_FLAG_*` to set
-    /// once every object was written again (`dmu_objset_id_quota_upgrade_cb`,
+    /// Counts objects per owner, and space per project, and of what was received raw all space,
+    /// from now on, as far as the pool's features let it. Answers the bits `format::OBJSET_FLAG_*`
+    /// to set once every object was written again (`dmu_objset_id_quota_upgrade_cb`,
     /// module/zfs/dmu_objset.c); zero where there is nothing to do.
     pub fn begin_to_count(&self) -> u64 {
         let objset = self.objset();

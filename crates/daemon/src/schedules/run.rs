@@ -1,8 +1,8 @@
 //! One run of a schedule.
 //!
 //! Snapshots are called `auto-NAME-2026-11-25-1200`, by the time of UTC, so that they sort. Each
-//! has the property `millpond:schedule` with the schedule's name. One that came in a stream has it
-//! as received, so what another server's schedule of the same name took is never taken for an own
+//! has the property `millpond:schedule` with the schedule's name, its pool and its target. So one
+//! that came in a stream, which another schedule of the same name took, is never taken for an own
 //! one; neither is what a person called so.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
