@@ -107,13 +107,15 @@ struct Own {
     is_held: bool,
 }
 
-/// Those that go: what the rule does not keep, but for what is held, and what a replication needs.
-fn doomed(all: &[Own], keep: &Keep, needed: &HashSet<u64>) -> Vec<String> {
-    let taken: BTreeSet<u64> = all.iter().map(|own| own.at_s).collect();
-    let kept = rule::kept(&taken, keep);
-    let go = all
-        .iter()
-        .filter(|own| !kept.contains(&own.at_s) && !own.is_held && !needed.contains(&own.guid));
+/// Those that go: what the rule does not keep, but for what is held, what a replication needs, and
+/// the one that was taken just now: by a clock that was ahead, an older one may look newer.
+fn doomed(all: &[Own], keep: &Keep, needed: &HashSet<u64>, taken: Option<&str>) -> Vec<String> {
+    let times: BTreeSet<u64> = all.iter().map(|own| own.at_s).collect();
+    let kept = rule::kept(&times, keep);
+    let go = all.iter().filter(|own| {
+        let stays = own.is_held || needed.contains(&own.guid) || taken == Some(&*own.name);
+        !stays && !kept.contains(&own.at_s)
+    });
     go.map(|own| own.name.clone()).collect()
 }
 
@@ -262,7 +264,8 @@ impl Run {
                 return Err(Failure::new(FailureKind::Canceled, message));
             }
             let needed = self.needed(open, &dataset).await?;
-            let names = doomed(&all, keep, &needed);
+            let taken = self.result.snapshot.as_deref();
+            let names = doomed(&all, keep, &needed, taken);
             let (service, command) = (&self.service, self.command());
             let left = destroy_snapshots(service, &self.work, &command, &dataset, &names).await;
             let gone = names.len().saturating_sub(left.len());
@@ -377,6 +380,26 @@ mod tests {
         }
     }
 
+    /// After a clock that was ahead was set right, what is taken is not destroyed at once.
+    #[test]
+    fn what_was_just_taken_stays() {
+        let own = |at_s: u64| Own {
+            name: at_s.to_string(),
+            guid: at_s,
+            at_s,
+            is_held: false,
+        };
+        let keep = Keep {
+            hourly: 1,
+            daily: 0,
+            weekly: 0,
+            monthly: 0,
+        };
+        let all = [own(10), own(4000), own(9_000_000)];
+        let gone = doomed(&all, &keep, &HashSet::new(), Some("4000"));
+        assert_eq!(gone, ["10"]);
+    }
+
     /// Runs that come close after each other are in their order, whatever was destroyed between.
     #[test]
     fn a_name_comes_after_those_before() {
@@ -427,7 +450,7 @@ mod tests {
                 .collect();
             let needed = all.iter().filter(|(_, (_, is_needed))| *is_needed);
             let needed: HashSet<u64> = needed.map(|(at_s, _)| at_s + 7).collect();
-            let gone = doomed(&own, &keep, &needed);
+            let gone = doomed(&own, &keep, &needed, None);
             for name in &gone {
                 let at_s: u64 = name.parse().unwrap();
                 prop_assert_eq!(all[&at_s], (false, false));
