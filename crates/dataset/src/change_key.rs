@@ -99,7 +99,11 @@ impl Keys<'_> {
 
     /// Whose data keys are wrapped with `root`'s key, from `top` on
     /// (`spa_keystore_change_key_sync_impl`).
-    async fn of_root(&self, root: ObjectId, top: &Arc<Dir>) -> Result<Vec<Keyed>, DatasetError> {
+    pub(crate) async fn of_root(
+        &self,
+        root: ObjectId,
+        top: &Arc<Dir>,
+    ) -> Result<Vec<Keyed>, DatasetError> {
         let mut found = Vec::new();
         let mut seen = HashSet::new();
         // Clones of what was found are looked through, but their keys are their origin's.

@@ -457,7 +457,8 @@ impl<'k> Wrapping<'k> {
     }
 }
 
-/// Puts a wrapped key into its object (`dsl_crypto_key_sync_impl`). Its version stays.
+/// Puts a key that was wrapped here into its object (`dsl_crypto_key_sync_impl`). Its version
+/// stays.
 pub(crate) async fn store(
     zap: &Zap,
     tx: &Tx,
@@ -487,6 +488,9 @@ pub(crate) async fn store(
         ("pbkdf2iters", wrapping.iterations),
     ] {
         zap.update_u64(tx, name, number).await?;
+    }
+    if zap.lookup_u64(entry::RECEIVED).await?.is_some() {
+        zap.remove(tx, entry::RECEIVED).await?;
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ use object::{ObjectSet, ObjsetOptions, RawRoot, SyncContext, Zap, ZapOptions, Za
 use zio::{ReadContext, Tx};
 
 use crate::create::Datasets;
-use crate::crypto::{KeyFormat, Keys};
+use crate::crypto::{KeyFormat, Keys, StoredKey};
 use crate::features::guid;
 use crate::state::{Dir, Ds};
 use crate::task::{SpaceCheck, SyncTask};
@@ -192,8 +192,25 @@ impl Keys<'_> {
             .unwrap_or(0))
     }
 
+    /// Whether a dataset's key is wrapped anew when the sender's is: where nothing of its
+    /// encryption root was wrapped here.
+    async fn follows_sender(&self, stored: &StoredKey) -> Result<bool, DatasetError> {
+        if !stored.is_received {
+            return Ok(false);
+        }
+        let root = self.dsl.directories().dir(stored.root).await?;
+        let of_root = self.stored(&root).await?;
+        let of_root = of_root.ok_or_else(|| missing(stored.object))?;
+        if of_root.object != stored.object {
+            return Ok(of_root.is_received);
+        }
+        let all = self.of_root(root.object, &root).await?;
+        Ok(all.iter().all(|(_, key)| key.is_received))
+    }
+
     /// Stores a key that came with a raw stream, as it is wrapped; a dataset without one becomes
-    /// an encryption root (`dsl_crypto_recv_raw_key_sync`).
+    /// an encryption root (`dsl_crypto_recv_raw_key_sync`). One that has another user's key by now
+    /// keeps that.
     pub(crate) async fn receive_key(
         &self,
         ctx: &SyncContext,
@@ -202,8 +219,9 @@ impl Keys<'_> {
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         let dir = head.dir();
-        let zap = match self.object(&dir).await? {
-            Some(object) => Zap::hold(self.dsl.mos(), object).await?,
+        let zap = match self.stored(&dir).await? {
+            Some(stored) if !self.follows_sender(&stored).await? => return Ok(()),
+            Some(stored) => Zap::hold(self.dsl.mos(), stored.object).await?,
             None => {
                 let options = ZapOptions::new(ObjectType::OTN_ZAP_METADATA);
                 let zap = Zap::create(self.dsl.mos(), &tx, options).await?;
@@ -211,6 +229,7 @@ impl Keys<'_> {
                     (names::crypto_key::ROOT_DDOBJ, dir.object.get()),
                     (names::crypto_key::REFCOUNT, 1),
                     (names::crypto_key::VERSION, KEY_VERSION),
+                    (names::crypto_key::RECEIVED, 1),
                 ] {
                     zap.update_u64(&tx, name, number).await?;
                 }
@@ -403,17 +422,23 @@ impl KeyRootTask {
             reason: reason.into(),
         };
         let keys = self.dsl.keys();
-        if keys.stored(&dir).await?.is_none() {
+        let Some(stored) = keys.stored(&dir).await? else {
             return Err(refused("it is not encrypted"));
-        }
+        };
         let root = match self.root {
             KeyRoot::Own => dir.object,
             KeyRoot::Inherited => {
                 let parent = dir.parent().ok_or_else(|| refused("there is none above"))?;
                 let above = keys.stored(&parent).await?;
-                above
-                    .ok_or_else(|| refused("what is above is not encrypted"))?
-                    .root
+                let above = above.ok_or_else(|| refused("what is above is not encrypted"))?;
+                // They would be wrapped with two users' keys, and one of them never opened.
+                if above.root != stored.root && !(stored.is_received && above.is_received) {
+                    return Err(refused(
+                        "what is above has a key that did not come with a raw stream, so this \
+                         keeps its own; 'zfs change-key -i' changes that",
+                    ));
+                }
+                above.root
             }
         };
         Ok((head, dir, root))

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 
 use crate::common::*;
+use crate::rawstreams::send;
+use crate::streams::{How, receive};
 use bytes::Bytes;
 use codec::crypt::{WrappingKey, passphrase_key};
 use dataset::{DatasetError, KeyChange, KeyFormat, NewKey, PBKDF2_ITERATIONS_MIN, PropertyChange};
@@ -539,4 +541,80 @@ async fn what_openzfs_refuses_is_refused() {
     assert_eq!(text(&pool, "tank/a/b", "encryptionroot").await, "tank/a/b");
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");
+}
+
+/// Goal: a raw difference brings a key that was changed where it is sent, and never leaves a
+/// dataset that no key opens. Method: a filesystem goes raw to two targets, one of which inherits
+/// another user's key since then; its key is changed, and a difference sent. OpenZFS wraps the key
+/// of both as it is sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raw_difference_leaves_no_dataset_that_no_key_opens() {
+    let (world, images) = (World::system(2), [Image::new(128), Image::new(128)]);
+    let pool = create(&world, &images[0], &[]).await;
+    let other = create(&world, &images[1], &[]).await;
+    let root = [("encryption", "on"), ("keyformat", "raw")];
+    let made = make(&pool, "tank/source", &root, Some(raw(1))).await;
+    made.expect("made");
+    let made = make(&other, "tank/above", &root, Some(raw(3))).await;
+    made.expect("made");
+    let filesystem = open(&world, &pool, "tank/source").await;
+    let snapshot = async |name: &str, content: &[u8]| {
+        write(&filesystem, name.as_bytes(), content).await;
+        let full = format!("tank/source@{name}");
+        let taken = pool.dsl().snapshots().take(&[full.clone()], &[]).await;
+        taken.expect("taken");
+        full
+    };
+    let one = snapshot("one", b"first").await;
+    let full = send(&pool, &one, None).await;
+    let targets = ["tank/above/inherits", "tank/follows"];
+    for target in targets {
+        let received = receive(&other, &full, target, &How::default()).await;
+        received.expect("received");
+    }
+    let keys = other.dsl().keys();
+    let loaded = keys.load(targets[0], wrapping(1), false).await;
+    loaded.expect("the right key");
+    let inherits = keys.change(targets[0], KeyChange::Inherit, &[]).await;
+    inherits.expect("changed");
+    let change = KeyChange::New {
+        key: raw(2),
+        location: None,
+    };
+    let changed = pool.dsl().keys().change("tank/source", change, &[]).await;
+    changed.expect("changed");
+    let two = snapshot("two", b"second").await;
+    let difference = send(&pool, &two, Some(&one)).await;
+    for target in targets {
+        let received = receive(&other, &difference, target, &How::default()).await;
+        received.expect("received");
+    }
+    filesystem.close().await.expect("close");
+    pool.export(false).await.expect("export");
+    other.export(false).await.expect("export");
+
+    let other = import(&world, images[1].path(), false).await;
+    let keys = other.dsl().keys();
+    for (root, right, wrong) in [("tank/above", 3, 2), ("tank/follows", 2, 1)] {
+        let refused = keys.load(root, wrapping(wrong), false).await;
+        let is_refused = matches!(refused, Err(DatasetError::WrongKey { .. }));
+        assert!(is_refused, "{root}: {refused:?}");
+        let loaded = keys.load(root, wrapping(right), false).await;
+        loaded.unwrap_or_else(|error| panic!("{root}: {error}"));
+    }
+    for target in targets {
+        let filesystem = open(&world, &other, target).await;
+        assert_eq!(read(&filesystem, b"one").await, b"first", "{target}");
+        assert_eq!(read(&filesystem, b"two").await, b"second", "{target}");
+        filesystem.close().await.expect("close");
+    }
+    // What came with another user's key does not become a dataset that inherits.
+    let received = receive(&other, &full, "tank/above/new", &How::default()).await;
+    received.expect("received");
+    let refused = keys.set_root("tank/above/new", dataset::KeyRoot::Inherited);
+    let refused = refused.await;
+    let is_refused = matches!(refused, Err(DatasetError::WrongKind { .. }));
+    assert!(is_refused, "{refused:?}");
+    other.export(false).await.expect("export");
+    zdb_is_clean(images[1].path(), "tank");
 }

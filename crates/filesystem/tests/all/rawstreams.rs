@@ -62,7 +62,7 @@ async fn send_with(
     Ok(out)
 }
 
-async fn send(pool: &Pool, name: &str, from: Option<&str>) -> Vec<u8> {
+pub async fn send(pool: &Pool, name: &str, from: Option<&str>) -> Vec<u8> {
     send_with(pool, name, from, &RAW).await.expect("sent")
 }
 
