@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dataset::{DatasetKind, DslPool, ListOptions};
+use codec::crypt::{WRAPPING_KEY_BYTES, WrappingKey};
+use dataset::{DatasetError, DatasetKind, DslPool, ListOptions};
 use device::World;
 use filesystem::{FileKind, Filesystem};
 use volume::Volume;
 
-use super::model::{CONTENT, Files, PoolModel};
+use super::model::{CONTENT, Files, PoolModel, USERS};
 use crate::torture::POOL;
 use crate::verify::{Failure, Report};
 
@@ -30,6 +31,8 @@ pub(super) struct FoundSet {
     pub(super) snaps: Vec<FoundSnap>,
     pub(super) marks: BTreeMap<String, u64>,
     origin: Option<String>,
+    /// Name of its encryption root.
+    root: Option<String>,
 }
 
 /// What was found in a pool.
@@ -40,6 +43,32 @@ pub(super) struct Found {
     pub(super) rests: BTreeMap<String, (String, bool)>,
     /// Rests that nobody can go on with.
     pub(super) dead: Vec<String>,
+    /// Which of the users' keys opens an encryption root.
+    users: BTreeMap<String, u8>,
+}
+
+/// A user's key.
+pub(super) fn wrapping(user: u8) -> WrappingKey {
+    WrappingKey::new([user; WRAPPING_KEY_BYTES])
+}
+
+/// The user's key that opens an encryption root, which is loaded if none is.
+async fn unlock(dsl: &Arc<DslPool>, root: &str) -> Result<u8, Failure> {
+    let mut users = Vec::new();
+    for user in 1..=USERS {
+        match dsl.keys().load(root, wrapping(user), true).await {
+            Ok(()) => users.push(user),
+            Err(DatasetError::WrongKey { .. }) => {}
+            Err(error) => return Err(format!("{root}: {error}").into()),
+        }
+    }
+    let [user] = users[..] else {
+        return Err(format!("{root} is opened by {users:?}").into());
+    };
+    match dsl.keys().load(root, wrapping(user), false).await {
+        Ok(()) | Err(DatasetError::KeyLoaded { .. }) => Ok(user),
+        Err(error) => Err(format!("{root}: {error}").into()),
+    }
 }
 
 fn everything() -> ListOptions {
@@ -121,6 +150,13 @@ pub(super) async fn observe(dsl: &Arc<DslPool>, world: &World) -> Result<Found, 
             if info.is_inconsistent {
                 continue;
             }
+            let key = dsl.keys().info(&info.name).await?;
+            if let Some(key) = &key
+                && !out.users.contains_key(&key.root)
+            {
+                let user = unlock(dsl, &key.root).await?;
+                out.users.insert(key.root.clone(), user);
+            }
             let marks = dsl.bookmarks().list(&info.name).await?;
             let is_volume = info.kind == DatasetKind::Volume;
             let set = FoundSet {
@@ -135,6 +171,7 @@ pub(super) async fn observe(dsl: &Arc<DslPool>, world: &World) -> Result<Found, 
                     })
                     .collect(),
                 origin: info.origin,
+                root: key.map(|key| key.root),
             };
             out.sets.insert(info.name, set);
             continue;
@@ -171,6 +208,17 @@ pub(super) fn difference(
         let there = &found.sets[name];
         if set.is_volume != there.is_volume {
             return Some(format!("{name} is of another kind"));
+        }
+        let root = model.key(name).map(|key| {
+            let name = model.root_name(key.root).unwrap_or("nothing");
+            (name, key.user)
+        });
+        let there_root = there.root.as_ref().map(|root| {
+            let user = found.users.get(root).copied();
+            (root.as_str(), user.unwrap_or(0))
+        });
+        if root != there_root {
+            return Some(format!("{name} has the key {there_root:?}, not {root:?}"));
         }
         let wanted: Vec<_> = set.snaps.iter().map(|snap| &snap.name).collect();
         let snaps: Vec<_> = there.snaps.iter().map(|snap| &snap.name).collect();

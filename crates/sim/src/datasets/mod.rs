@@ -12,17 +12,19 @@
 //! | [`model`] | what datasets should be, and what is refused |
 //! | [`found`] | what they are |
 //! | [`steps`] | random operations |
+//! | [`streams`] | random streams |
 
 mod found;
 mod model;
 mod steps;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
-use dataset::PropertyChange;
+use dataset::{DatasetError, PropertyChange};
 use device::sim::{PowerCut, SimOp, SimWorld};
 use filesystem::Filesystem;
 use pool::Pool;
@@ -154,6 +156,23 @@ impl Side {
         };
         self.open.insert(name.to_owned(), opened.clone());
         Ok(opened)
+    }
+
+    /// Loads the user's key of a dataset's encryption root, as it came with a raw stream.
+    async fn load_key(&mut self, name: &str) -> Result<(), Failure> {
+        let model = self.model().clone();
+        let Some(key) = model.key(name) else {
+            return Ok(());
+        };
+        let root = model.root_name(key.root).ok_or("no encryption root")?;
+        self.close("").await?;
+        let keys = self.pool().dsl().keys();
+        match keys.unload(root).await {
+            Ok(()) | Err(DatasetError::KeyNotLoaded { .. }) => {}
+            Err(error) => return Err(format!("unload {root}: {error}").into()),
+        }
+        let loaded = keys.load(root, found::wrapping(key.user), false).await;
+        loaded.map_err(|error| format!("load {root} {}: {error}", key.user).into())
     }
 
     /// Closes what is open at and below a filesystem; everything where there is no name.

@@ -3,19 +3,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dataset::{DatasetError, ObjsetInit, ReceiveObstacle, ReceiveTarget, ResumeToken};
+use dataset::{DatasetError, KeyChange, KeyFormat, NewKey, ObjsetInit, ReceiveObstacle};
 use filesystem::{Caller, SetAttributes};
-use format::stream::StreamFeatures;
-use stream::{Progress, SendOptions, Start, StreamError, StreamReader};
 use volume::{Volume, ZvolInit};
 
-use super::model::{CONTENT, Mark, PoolModel, Refused, Sent, VOLUME_BYTES};
-use super::{Opened, Rest, Run};
+use super::found::wrapping;
+use super::model::{CONTENT, Mark, PoolModel, Refused, USERS, VOLUME_BYTES};
+use super::{Opened, Run};
 use crate::torture::POOL;
 use crate::verify::Failure;
 
 /// Filesystems and volumes of a pool.
-const SETS_MAX: usize = 8;
+pub(super) const SETS_MAX: usize = 8;
 /// Snapshots of a filesystem.
 const SNAPS_MAX: usize = 6;
 /// Blocks of volumes, in bytes; what is written within one is written at once.
@@ -24,6 +23,16 @@ const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
 const FILE_BYTES_MAX: u64 = 300 << 10;
 const FILES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const TAGS: [&str; 3] = ["one", "two", "three"];
+
+fn new_key(user: u8) -> Result<NewKey, DatasetError> {
+    NewKey::new(KeyFormat::Raw, wrapping(user))
+}
+
+/// Properties of a new encryption root.
+fn encrypted() -> Vec<(String, String)> {
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    vec![pair("encryption", "on"), pair("keyformat", "raw")]
+}
 
 fn is_as_told(refused: Refused, error: &DatasetError) -> bool {
     use DatasetError as Error;
@@ -45,30 +54,13 @@ fn is_as_told(refused: Refused, error: &DatasetError) -> bool {
         ),
         Refused::HasClones => matches!(error, Error::HasClones { .. }),
         Refused::Held => matches!(error, Error::Held { .. }),
-        Refused::NotAClone => matches!(error, Error::WrongKind { .. }),
+        Refused::NotAClone | Refused::Key => matches!(error, Error::WrongKind { .. }),
+        Refused::NotEncrypted => obstacle == Some(ReceiveObstacle::NotEncrypted),
+        Refused::OtherKey => obstacle == Some(ReceiveObstacle::OtherKey),
+        Refused::OtherIvs => obstacle == Some(ReceiveObstacle::IvSetMismatch),
         Refused::NoSource => obstacle == Some(ReceiveObstacle::NoSource),
         Refused::Modified => obstacle == Some(ReceiveObstacle::Modified),
     }
-}
-
-/// A stream, and what it is to do.
-struct Stream {
-    source: usize,
-    target: String,
-    sent: Sent,
-    bytes: Vec<u8>,
-}
-
-/// What a stream may be.
-#[derive(Clone)]
-struct Choice {
-    /// Full name and id of what it is the difference to.
-    from: Option<(String, u64)>,
-    /// Whether nothing was changed between the two.
-    is_empty: bool,
-    target: String,
-    /// Of a new target, the number of the snapshot there that it is a clone of.
-    origin: Option<u64>,
 }
 
 impl Run {
@@ -91,7 +83,8 @@ impl Run {
             70..=73 => self.destroy(side).await,
             74..=76 => self.hold(side).await,
             77..=78 => self.release(side).await,
-            79..=82 => self.bookmark(side).await,
+            79..=81 => self.bookmark(side).await,
+            82 => self.change_key(side).await,
             83..=88 if has_rests => self.resume(side).await,
             89 if has_rests => {
                 let names: Vec<String> = self.sides[side].rests.keys().cloned().collect();
@@ -102,18 +95,18 @@ impl Run {
         }
     }
 
-    fn pick_set(&mut self, side: usize) -> Result<String, Failure> {
+    pub(super) fn pick_set(&mut self, side: usize) -> Result<String, Failure> {
         let names: Vec<String> = self.sides[side].model().sets.keys().cloned().collect();
         self.rng.pick(&names).ok_or_else(|| "no filesystems".into())
     }
 
     /// What there should be now, to be changed.
-    fn next(&self, side: usize) -> PoolModel {
+    pub(super) fn next(&self, side: usize) -> PoolModel {
         (**self.sides[side].model()).clone()
     }
 
     /// Does what the model has done already, or has refused.
-    async fn agree<T>(
+    pub(super) async fn agree<T>(
         &mut self,
         side: usize,
         op: &'static str,
@@ -142,7 +135,7 @@ impl Run {
     }
 
     /// Gives the rest of a receive up.
-    async fn abandon(&mut self, side: usize, name: &str) -> Result<(), Failure> {
+    pub(super) async fn abandon(&mut self, side: usize, name: &str) -> Result<(), Failure> {
         if !self.sides[side].rests.contains_key(name) {
             return Ok(());
         }
@@ -163,7 +156,7 @@ impl Run {
     }
 
     /// A new name, in the pool or below a filesystem.
-    fn new_name(&mut self, side: usize) -> Result<String, Failure> {
+    pub(super) fn new_name(&mut self, side: usize) -> Result<String, Failure> {
         let own = self.name("n");
         let parent = match self.rng.percent(50) {
             true => POOL.to_owned(),
@@ -184,18 +177,65 @@ impl Run {
         }
         let name = self.new_name(side)?;
         let is_volume = self.rng.percent(25);
-        model.create(&name, is_volume);
+        let user = match self.rng.percent(35) {
+            true => Some(self.user()),
+            false => None,
+        };
+        model.create(&name, is_volume, self.fresh(), user);
         let dsl = self.sides[side].pool().dsl().clone();
         let init: Arc<dyn ObjsetInit> = match is_volume {
             true => Arc::new(ZvolInit::new(VOLUME_BYTES, VOLUME_BLOCK_BYTES as u32)),
             false => Arc::new(filesystem::ZplInit::new()),
         };
-        let work = async { dsl.datasets().create(&name, &[], init).await };
-        let op = match is_volume {
-            true => "create volume",
-            false => "create",
+        let work = async {
+            let properties = user.map_or(Vec::new(), |_| encrypted());
+            let key = user.map(new_key).transpose()?;
+            let datasets = dsl.datasets();
+            datasets
+                .create_with_key(&name, &properties, init, key)
+                .await
+        };
+        let op = match (is_volume, user) {
+            (_, Some(_)) => "create encrypted",
+            (true, None) => "create volume",
+            (false, None) => "create",
         };
         self.agree(side, op, &name, (model, Ok(())), work).await?;
+        Ok(())
+    }
+
+    fn user(&mut self) -> u8 {
+        1 + self.rng.below(USERS.into()) as u8
+    }
+
+    async fn change_key(&mut self, side: usize) -> Result<(), Failure> {
+        let mut model = self.next(side);
+        let encrypted = model.sets.iter().filter(|(_, set)| set.key.is_some());
+        let encrypted: Vec<String> = encrypted.map(|(name, _)| name.clone()).collect();
+        let name = match self.rng.pick(&encrypted) {
+            Some(name) if self.rng.percent(90) => name,
+            _ => self.pick_set(side)?,
+        };
+        self.abandon_all(side).await?;
+        let user = match self.rng.percent(60) {
+            true => Some(self.user()),
+            false => None,
+        };
+        let told = model.change_key(&name, user);
+        let dsl = self.sides[side].pool().dsl().clone();
+        let work = async {
+            let change = match user {
+                Some(user) => KeyChange::New {
+                    key: new_key(user)?,
+                    location: Some("prompt".into()),
+                },
+                None => KeyChange::Inherit,
+            };
+            dsl.keys().change(&name, change, &[]).await
+        };
+        let what = format!("{name} {user:?}");
+        self.agree(side, "change key", &what, (model, told), work)
+            .await?;
         Ok(())
     }
 
@@ -415,11 +455,11 @@ impl Run {
         }
         self.abandon_all(side).await?;
         self.sides[side].close(&from).await?;
-        model.rename(&from, &to);
+        let told = model.rename(&from, &to);
         let dsl = self.sides[side].pool().dsl().clone();
         let work = async { dsl.directories().rename(&from, &to).await };
         let what = format!("{from} {to}");
-        self.agree(side, "rename", &what, (model, Ok(())), work)
+        self.agree(side, "rename", &what, (model, told), work)
             .await?;
         Ok(())
     }
@@ -618,6 +658,7 @@ impl Run {
                 id: snap.id,
                 state: snap.state,
                 number: snap.number,
+                ivs: snap.ivs,
             };
             (format!("{name}@{}", snap.name), mark)
         });
@@ -661,308 +702,5 @@ impl Run {
         self.agree(side, "destroy bookmarks", &what, (model, Ok(())), work)
             .await?;
         Ok(())
-    }
-
-    /// Makes a stream of one pool and has it received by the other, or by the same.
-    async fn receive(&mut self, side: usize) -> Result<(), Failure> {
-        let source = match self.rng.percent(80) {
-            true => 1 - side,
-            false => side,
-        };
-        let there = self.sides[source].model().clone();
-        let here = self.sides[side].model().clone();
-        let with_snaps = there.sets.iter().filter(|(_, set)| !set.snaps.is_empty());
-        let names: Vec<String> = with_snaps.map(|(name, _)| name.clone()).collect();
-        let Some(name) = self.rng.pick(&names) else {
-            return Ok(());
-        };
-        let set = &there.sets[&name];
-        let at = self.rng.below(set.snaps.len() as u64) as usize;
-        let to = &set.snaps[at];
-        // What there is to be a difference to: its full name, and its id.
-        let mut bases: Vec<(String, u64, bool)> = set.snaps[..at]
-            .iter()
-            .map(|snap| {
-                let is_same = snap.state == to.state;
-                (format!("{name}@{}", snap.name), snap.id, is_same)
-            })
-            .collect();
-        let marks = set.marks.iter().filter(|(_, mark)| mark.number < to.number);
-        bases.extend(marks.map(|(short, mark)| {
-            let is_same = mark.state == to.state;
-            (format!("{name}#{short}"), mark.id, is_same)
-        }));
-        let mut choices: Vec<Choice> = Vec::new();
-        for (base, id, is_empty) in bases {
-            for (target, other) in &here.sets {
-                let has_it = other.snaps.iter().any(|snap| snap.id == id);
-                let is_itself = source == side && *target == name;
-                if has_it && !is_itself {
-                    choices.push(Choice {
-                        from: Some((base.clone(), id)),
-                        is_empty,
-                        target: target.clone(),
-                        origin: None,
-                    });
-                }
-            }
-        }
-        if here.sets.len() < SETS_MAX && (choices.is_empty() || self.rng.percent(30)) {
-            let target = self.new_name(side)?;
-            choices.clear();
-            let origin = set.origin.and_then(|number| {
-                let (_, snap) = there.find(number)?;
-                let is_empty = snap.state == to.state;
-                Some((there.full_name(number)?, snap.id, is_empty))
-            });
-            let all = here.sets.values().flat_map(|set| &set.snaps);
-            for snap in all {
-                if let Some((full_name, id, is_empty)) = &origin
-                    && snap.id == *id
-                    && !snap.is_doomed
-                {
-                    choices.push(Choice {
-                        from: Some((full_name.clone(), *id)),
-                        is_empty: *is_empty,
-                        target: target.clone(),
-                        origin: Some(snap.number),
-                    });
-                }
-            }
-            if choices.is_empty() || self.rng.percent(20) {
-                choices = vec![Choice {
-                    from: None,
-                    is_empty: false,
-                    target,
-                    origin: None,
-                }];
-            }
-        }
-        let Some(choice) = self.rng.pick(&choices) else {
-            return Ok(());
-        };
-        let Choice {
-            from,
-            is_empty,
-            target,
-            origin,
-        } = choice;
-        let (from, from_id) = from.unzip();
-        self.abandon(side, &target).await?;
-        let sent = Sent {
-            name: match self.rng.percent(80) {
-                true => to.name.clone(),
-                false => self.name("x"),
-            },
-            id: to.id,
-            is_volume: set.is_volume,
-            files: to.files.clone(),
-            from: from_id,
-            is_empty,
-            force: self.rng.percent(40),
-            origin,
-        };
-        if sent.force {
-            self.abandon_all(side).await?;
-        }
-        let as_stored = self.rng.percent(50);
-        let options = SendOptions {
-            large_blocks: as_stored,
-            embedded: as_stored,
-            compressed: as_stored,
-            ..SendOptions::default()
-        };
-        let to = format!("{name}@{}", to.name);
-        let bytes = self.send(source, &to, from.as_deref(), &options).await?;
-        let stream = Stream {
-            source,
-            target,
-            sent,
-            bytes,
-        };
-        self.take(side, stream, "receive").await
-    }
-
-    async fn send(
-        &mut self,
-        source: usize,
-        to: &str,
-        from: Option<&str>,
-        options: &SendOptions,
-    ) -> Result<Vec<u8>, Failure> {
-        let dsl = self.sides[source].pool().dsl().clone();
-        let sending = async {
-            let made = dsl.sends().source(to, from).await?;
-            let mut bytes = Vec::new();
-            stream::send(&made, options, &mut bytes, &Progress::default()).await?;
-            Ok::<_, StreamError>(bytes)
-        };
-        let sent = sending.await;
-        sent.map_err(|error| format!("pool {source}: send {to} from {from:?}: {error}").into())
-    }
-
-    /// Goes on with an interrupted receive.
-    async fn resume(&mut self, side: usize) -> Result<(), Failure> {
-        let names: Vec<String> = self.sides[side].rests.keys().cloned().collect();
-        let target = self.rng.pick(&names).ok_or("no rests")?;
-        let rest = self.sides[side].rests[&target].clone();
-        let token = ResumeToken::decode(&rest.token).ok_or("a token that is none")?;
-        if self.guids.get(&rest.sent.id) != Some(&token.to_guid.get()) {
-            return Err(format!("pool {side}: {target} has another token: {token:?}").into());
-        }
-        let there = self.sides[rest.source].model().clone();
-        // Both may be somewhere else by now, or gone.
-        let mut found = None;
-        for (name, set) in &there.sets {
-            for (at, snap) in set.snaps.iter().enumerate() {
-                if snap.id != rest.sent.id {
-                    continue;
-                }
-                let to = format!("{name}@{}", snap.name);
-                let Some(from) = rest.sent.from else {
-                    found = Some((to, None));
-                    continue;
-                };
-                let earlier = set.snaps[..at].iter().find(|snap| snap.id == from);
-                let earlier = earlier.map(|snap| format!("{name}@{}", snap.name));
-                let mut marks = set.marks.iter();
-                let mark = marks.find(|(_, mark)| mark.id == from && mark.number < snap.number);
-                let mark = mark.map(|(short, _)| format!("{name}#{short}"));
-                let is_clone = rest.sent.origin.is_some();
-                let origin = set.origin.and_then(|number| there.find(number));
-                let origin = origin.filter(|(_, snap)| snap.id == from);
-                let origin = origin.map(|(set, snap)| format!("{set}@{}", snap.name));
-                let base = match is_clone {
-                    true => origin,
-                    false => earlier.or(mark),
-                };
-                if let Some(base) = base {
-                    found = Some((to, Some(base)));
-                }
-            }
-        }
-        let Some((to, from)) = found else {
-            return self.abandon(side, &target).await;
-        };
-        let options = SendOptions {
-            large_blocks: token.large_blocks,
-            embedded: token.embedded,
-            compressed: token.compressed,
-            raw: false,
-            resume_at: Some((token.object, token.offset_bytes)),
-        };
-        let bytes = self
-            .send(rest.source, &to, from.as_deref(), &options)
-            .await?;
-        let stream = Stream {
-            source: rest.source,
-            target,
-            sent: rest.sent,
-            bytes,
-        };
-        self.take(side, stream, "resume").await
-    }
-
-    /// Receives a stream, or a part of it.
-    async fn take(&mut self, side: usize, stream: Stream, op: &'static str) -> Result<(), Failure> {
-        let Stream {
-            source,
-            target,
-            sent,
-            bytes,
-        } = stream;
-        let cut = self.rng.percent(35);
-        let length = match cut {
-            true => self.rng.below(bytes.len() as u64) as usize,
-            false => bytes.len(),
-        };
-        let what = format!(
-            "{target}@{} from {:?} force {} ({length} of {} bytes)",
-            sent.name,
-            sent.from,
-            sent.force,
-            bytes.len()
-        );
-        let mut model = self.next(side);
-        let told = model.receive(&target, &sent);
-        let mut reader = StreamReader::new(&bytes[..length]);
-        let (begin, list) = match reader.start().await {
-            Ok(Start::Begin(begin, list)) => (*begin, list),
-            _ if cut => return Ok(()),
-            _ => return Err(format!("pool {side}: {op} {what}: no beginning").into()),
-        };
-        let resumes = begin.features.contains(StreamFeatures::RESUMING);
-        let origin = sent.origin.filter(|_| !resumes);
-        let origin = origin.and_then(|number| self.sides[side].model().full_name(number));
-        let resumable = cut || resumes || self.rng.percent(50);
-        let wanted = ReceiveTarget {
-            name: target.clone(),
-            snapshot: sent.name.clone(),
-            begin,
-            origin,
-            force: sent.force,
-            resumable,
-            properties: Vec::new(),
-            key_data: None,
-        };
-        if resumable {
-            let rest = Rest {
-                source,
-                sent: sent.clone(),
-                token: String::new(),
-            };
-            self.sides[side].receiving = Some((target.clone(), rest));
-        }
-        let dsl = self.sides[side].pool().dsl().clone();
-        let receiving = match dsl.receives().begin(wanted).await {
-            Ok(receiving) => receiving,
-            Err(error) => {
-                let refused = async { Err::<(), _>(error) };
-                self.agree(side, op, &what, (model, told), refused).await?;
-                // What could not be gone on with is given up.
-                return self.abandon(side, &target).await;
-            }
-        };
-        let progress = Progress::default();
-        let received = stream::receive(&mut reader, &list, &receiving, &progress).await;
-        match received {
-            Ok(()) if cut => {
-                return Err(format!("pool {side}: {op} {what}: whole, though it was cut").into());
-            }
-            Err(error) if !cut || !error.is_of_stream() => {
-                return Err(format!("pool {side}: {op} {what}: {error}").into());
-            }
-            Err(_) => {
-                dsl.receives().give_up(receiving, true).await?;
-                let token = dsl
-                    .properties()
-                    .get(&target, "receive_resume_token")
-                    .await?;
-                let dataset::PropertyValue::Text(token) = token.value else {
-                    return Err(format!("pool {side}: {op} {what}: no token").into());
-                };
-                if ResumeToken::decode(&token).is_none() {
-                    return Err(format!("pool {side}: {op} {what}: no token: {token}").into());
-                }
-                let rest = Rest {
-                    source,
-                    sent,
-                    token,
-                };
-                self.sides[side].rests.insert(target, rest);
-                *self.outcome.done.entry("interrupted receive").or_default() += 1;
-                return Ok(());
-            }
-            Ok(()) => {}
-        }
-        self.sides[side].close(&target).await?;
-        let ended = async { dsl.receives().finish(&receiving).await };
-        let is_done = self.agree(side, op, &what, (model, told), ended).await?;
-        if is_done {
-            self.sides[side].rests.remove(&target);
-            return Ok(());
-        }
-        dsl.receives().give_up(receiving, false).await?;
-        self.abandon(side, &target).await
     }
 }

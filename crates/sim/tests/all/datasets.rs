@@ -41,8 +41,10 @@ fn runs_have_everything_in_them() {
     for op in [
         "abort",
         "bookmark",
+        "change key",
         "clone",
         "create",
+        "create encrypted",
         "create volume",
         "destroy",
         "destroy bookmarks",
@@ -51,10 +53,12 @@ fn runs_have_everything_in_them() {
         "interrupted receive",
         "promote",
         "receive",
+        "receive raw",
         "release",
         "rename",
         "rename snapshot",
         "resume",
+        "resume raw",
         "rollback",
         "snapshot",
         "write",
@@ -62,7 +66,14 @@ fn runs_have_everything_in_them() {
     ] {
         assert!(done.contains_key(op), "no {op}: {done:?}");
     }
-    for op in ["destroy", "destroy snapshots", "receive", "snapshot"] {
+    for op in [
+        "change key",
+        "destroy",
+        "destroy snapshots",
+        "receive",
+        "receive raw",
+        "snapshot",
+    ] {
         assert!(refused.contains_key(op), "no refused {op}: {refused:?}");
     }
     assert!(cuts > 5 && figures > 1000, "{cuts} {figures}");
