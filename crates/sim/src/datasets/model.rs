@@ -608,7 +608,8 @@ impl PoolModel {
             }
             let later = set.snaps[base + 1..].iter();
             let later: Vec<u64> = later.map(|snap| snap.number).collect();
-            for number in &later {
+            // The newest goes first, and its reason to stay is the one that is told.
+            for number in later.iter().rev() {
                 self.check_free(*number)?;
             }
             self.set(target).snaps.truncate(base + 1);
