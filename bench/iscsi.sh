@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Blocks: a volume by iSCSI against tgt on a raw file, same client (iscsi-perf), one run. Prints ratios.
+# Blocks: a volume by iSCSI against tgt on a raw file, same client (iscsi-perf reads, qemu-img
+# writes), one run. Prints ratios.
 . "$(dirname "$0")/lib.sh"
 seconds=${BENCH_SECONDS:-10}
 mkdir -p "$work/disks"
@@ -30,10 +31,26 @@ rate() {
 }
 
 printf '\n%-34s %12s %12s %10s\n' "iSCSI reads, cached (operations/s)" millpond tgt "mp / tgt"
-for spec in "4K random, queue 32|8|32|-r" "4K random, queue 1|8|1|-r" "128K sequential, queue 8|256|8|"; do
+for spec in "4K random, queue 32|8|32|-r" "4K random, queue 1|8|1|-r" "64K sequential, queue 8|128|8|" \
+  "128K sequential, queue 8|256|8|"; do
   IFS='|' read -r name blocks queue random <<<"$spec"
   rate "$ours" "$blocks" "$queue" $random >/dev/null  # warms the cache
   a=$(rate "$ours" "$blocks" "$queue" $random)
   b=$(rate "$theirs" "$blocks" "$queue" $random)
+  printf '%-34s %12s %12s %10s\n' "$name" "$a" "$b" "$(ratio "$a" "$b")"
+done
+
+# written URL BYTES QUEUE COUNT: that many writes one after the other, in operations per second.
+written() {
+  qemu-img bench -w -f raw -s "$2" -d "$3" -c "$4" "$1" | awk -v n="$4" '/completed in/ {printf "%.0f", n / $4}'
+}
+
+printf '\n%-34s %12s %12s %10s\n' "iSCSI writes (operations/s)" millpond tgt "mp / tgt"
+for spec in "4K sequential, queue 32|4096|32|30000" "4K sequential, queue 1|4096|1|5000" \
+  "64K sequential, queue 8|65536|8|10000"; do
+  IFS='|' read -r name bytes queue count <<<"$spec"
+  written "$ours" "$bytes" "$queue" "$count" >/dev/null
+  a=$(written "$ours" "$bytes" "$queue" $((count * seconds)))
+  b=$(written "$theirs" "$bytes" "$queue" $((count * seconds)))
   printf '%-34s %12s %12s %10s\n' "$name" "$a" "$b" "$(ratio "$a" "$b")"
 done

@@ -13,6 +13,8 @@ finish() {
   for pid in ${pids[@]+"${pids[@]}"}; do kill "$pid" 2>/dev/null || true; done
   for m in $(awk -v w="$work" 'index($2, w) == 1 {print $2}' /proc/self/mounts | sort -r); do umount -l "$m" 2>/dev/null || true; done
   sleep 0.5
+  # tgtd goes on while it has targets.
+  for pid in ${pids[@]+"${pids[@]}"}; do kill -9 "$pid" 2>/dev/null || true; done
   rm -rf "$work"
 }
 trap finish EXIT

@@ -9,13 +9,13 @@ truncate -s 4G "$work/disks/millpond"
 nfs_port=$((port + 2))
 start_millpond --nfs "127.0.0.1:$nfs_port"
 "$millpond" zpool create -o ashift=12 -O compression=off -O atime=off -m "$work/mnt" bench "$work/disks/millpond"
-"$millpond" zfs set sharenfs=no_root_squash bench
+"$millpond" zfs set sharenfs=insecure,no_root_squash bench
 ours=("127.0.0.1:$nfs_port" "127.0.0.1:$nfs_port" "$work/mnt")
 
 command -v ganesha.nfsd >/dev/null || { echo "nfs-ganesha is not installed: apt-get install nfs-ganesha nfs-ganesha-vfs" >&2; exit 1; }
 theirs_port=$((port + 3)) mount_port=$((port + 4))
-# Ganesha gives up without a portmapper.
-if ! rpcinfo 127.0.0.1 >/dev/null 2>&1; then rpcbind -f -h 127.0.0.1 >"$work/rpcbind.log" 2>&1 & pids+=($!); sleep 1; fi
+# Ganesha gives up without a portmapper. Debian's rpcbind aborts when it is given an address (-h).
+if ! rpcinfo 127.0.0.1 >/dev/null 2>&1; then rpcbind -f >"$work/rpcbind.log" 2>&1 & pids+=($!); sleep 1; fi
 cat >"$work/ganesha.conf" <<EOF
 NFS_Core_Param { NFS_Port = $theirs_port; MNT_Port = $mount_port; Rquota_Port = $((port + 5));
   NLM_Port = $((port + 6)); Bind_addr = 127.0.0.1; Protocols = 3; Enable_NLM = false; Enable_RQUOTA = false; }

@@ -29,6 +29,7 @@ struct Load {
     offset_at: Option<usize>,
     size_bytes: u64,
     is_random: bool,
+    is_read: bool,
 }
 
 impl Load {
@@ -57,6 +58,7 @@ impl Load {
             offset_at,
             size_bytes,
             is_random: what.starts_with("random"),
+            is_read: procedure == 6,
         })
     }
 }
@@ -109,7 +111,7 @@ impl Pipe {
     }
 
     /// Takes an answer, of whichever request.
-    fn take(&mut self) -> Result<(), Failure> {
+    fn take(&mut self, load: &Load) -> Result<(), Failure> {
         let mut mark = [0; 4];
         self.stream.read_exact(&mut mark)?;
         let length = (u32::from_be_bytes(mark) & !(1 << 31)) as usize;
@@ -117,8 +119,21 @@ impl Pipe {
         self.stream.read_exact(&mut self.answer[..length])?;
         // xid, REPLY, MSG_ACCEPTED, a verifier without a body, SUCCESS, NFS3_OK.
         match self.answer.get(24..28) {
-            Some([0, 0, 0, 0]) => Ok(()),
-            status => Err(format!("the server answers with {status:?}").into()),
+            Some([0, 0, 0, 0]) => {}
+            status => return Err(format!("the server answers with {status:?}").into()),
+        }
+        if !load.is_read {
+            return Ok(());
+        }
+        // After the status whether there are attributes, these (84 bytes), and the count of bytes.
+        let attributes: usize = match self.answer.get(28..32) {
+            Some([0, 0, 0, 0]) => 0,
+            _ => 84,
+        };
+        let count = self.answer.get(32 + attributes..36 + attributes);
+        match count == Some(&(load.size_bytes as u32).to_be_bytes()) {
+            true => Ok(()),
+            false => Err("a read got less than was asked for: fill the file first".into()),
         }
     }
 }
@@ -128,7 +143,10 @@ fn run(words: &[String]) -> Result<(), Failure> {
         return Err("see the head of this file for the arguments".into());
     };
     let (size_bytes, queue): (u64, u64) = (size_bytes.parse()?, queue.parse()?);
-    let longest = Duration::from_secs(seconds.parse()?);
+    let longest = match what.as_str() {
+        "fill" => Duration::MAX,
+        _ => Duration::from_secs(seconds.parse()?),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -156,11 +174,11 @@ fn run(words: &[String]) -> Result<(), Failure> {
     let begin = Instant::now();
     let mut done = 0;
     while done < pipe.sent || pipe.sent < all && begin.elapsed() < longest {
-        let is_over = begin.elapsed() >= longest && what != "fill";
+        let is_over = begin.elapsed() >= longest;
         while pipe.sent - done < queue && pipe.sent < all && !is_over {
             pipe.send(&load)?;
         }
-        pipe.take()?;
+        pipe.take(&load)?;
         done += 1;
     }
     if load.procedure == 7 {
