@@ -1,5 +1,6 @@
 /** Messages about alerts (crate `api`, module `alerts`). */
 import type { Empty, ScheduleTask, VdevAux, VdevState } from './types';
+import type { UpsCondition } from './ups';
 
 export const ALERT_RULES = [
   'pool-suspended',
@@ -12,9 +13,13 @@ export const ALERT_RULES = [
   'disk-sectors',
   'disk-temperature',
   'disk-wear',
+  'disk-test',
   'scrub',
   'resilver',
   'schedule',
+  'replication',
+  'certificate',
+  'ups',
   'report',
 ] as const;
 export type AlertRule = (typeof ALERT_RULES)[number];
@@ -34,6 +39,31 @@ export type AlertFact =
   | { is: 'disk-sectors'; count: number; new: number }
   | { is: 'disk-temperature'; celsius: number; limit_celsius: number }
   | { is: 'disk-wear'; percent: number }
+  | { is: 'disk-test'; kind: 'short' | 'long'; result: string; at_hours: number | null }
+  | {
+      is: 'replication-late';
+      name: string;
+      source: string;
+      every_s: number;
+      success_s: number | null;
+      is_running: boolean;
+      why: string | null;
+    }
+  | {
+      is: 'ups';
+      name: string;
+      condition: UpsCondition;
+      charge_percent: number | null;
+      runtime_s: number | null;
+      are_pools_exported: boolean;
+    }
+  | {
+      is: 'certificate';
+      path: string;
+      by: 'server' | 'person';
+      end_s: number;
+      is_over: boolean;
+    }
   | { is: 'schedule'; name: string; task: ScheduleTask; target: string; why: string }
   | {
       is: 'scan';

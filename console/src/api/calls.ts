@@ -1,5 +1,6 @@
 /** Every request that the console makes: its path, what it takes, what comes back. */
 import type { AlertCalls } from './alerts';
+import type { UpsCalls } from './ups';
 import type { FileCalls } from './files';
 import type { ReplicationCalls } from './replications';
 import type * as api from './types';
@@ -9,7 +10,7 @@ interface Named {
 }
 
 /** Requests by path. */
-export interface Calls extends AlertCalls, FileCalls, ReplicationCalls {
+export interface Calls extends AlertCalls, FileCalls, ReplicationCalls, UpsCalls {
   '/v1/session/info': [api.Empty, api.SessionInfo];
   '/v1/session/login': [{ user: string; password: string; totp?: string | null }, api.Session];
   '/v1/session/logout': [api.Empty, api.Empty];
@@ -34,7 +35,7 @@ export interface Calls extends AlertCalls, FileCalls, ReplicationCalls {
   '/v1/disks/overview': [api.Empty, { disks: api.DiskState[]; problem: string | null }];
   '/v1/disks/show': [
     { disk: string; fresh?: boolean },
-    { disk: api.DiskState; history: api.DiskSample[] },
+    { disk: api.DiskState; history: api.DiskSample[]; tests: api.DiskTested[] },
   ];
   '/v1/disks/locate': [{ disk: string; on: boolean; for_s?: number | null }, api.Empty];
   '/v1/disks/test': [{ disk: string; kind: 'short' | 'long' }, api.Empty];

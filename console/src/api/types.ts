@@ -323,7 +323,7 @@ export interface Job {
   sequence: number;
 }
 
-export type ScheduleTask = 'scrub' | 'trim' | 'snapshot';
+export type ScheduleTask = 'scrub' | 'trim' | 'snapshot' | 'smart-short' | 'smart-long';
 
 export type Weekday =
   'monday' | 'tuesday' | 'wednesday' | 'thursday' | 'friday' | 'saturday' | 'sunday';
@@ -343,7 +343,13 @@ export interface Keep {
 }
 
 export type ScheduleObstacle =
-  'not-imported' | 'suspended' | 'resilvering' | 'scrubbing' | 'scrub-paused' | 'trimming';
+  | 'not-imported'
+  | 'suspended'
+  | 'resilvering'
+  | 'scrubbing'
+  | 'scrub-paused'
+  | 'trimming'
+  | 'testing';
 
 export interface ScheduleResult {
   begin_s: number;
@@ -353,6 +359,8 @@ export interface ScheduleResult {
   snapshot: string | null;
   destroyed: number;
   left: { snapshot: string; why: string }[];
+  tested: number;
+  untested: { disk: string; why: string }[];
   failure: Failure | null;
 }
 
@@ -426,6 +434,11 @@ export interface SelfTest {
   result: string;
   passed: boolean | null;
   at_hours: number | null;
+}
+
+/** A test that ended while the server looked. */
+export interface DiskTested extends SelfTest {
+  time_s: number;
 }
 
 export interface SmartReport {

@@ -343,7 +343,7 @@ export function setSchedule(spec: Request<'/v1/schedules/set'>): Action<'/v1/sch
   const { name, task, target, recursive, when, keep } = spec;
   const kept = task === 'snapshot' ? ['--keep', rule(keep)] : [];
   const command = line(
-    ...['millpond', 'schedule', 'set', task, target],
+    ...['millpond', 'schedule', 'set', task, target].filter((word) => word !== ''),
     recursive && '-r',
     ...whenWords(when),
     ...kept,

@@ -40,6 +40,8 @@ describe('how often', () => {
 it('names schedules by what they do', () => {
   expect(schedules.defaultName('snapshot', 'tank/my films')).toBe('tank-my-films');
   expect(schedules.defaultName('scrub', 'tank')).toBe('scrub-tank');
+  expect(schedules.defaultName('smart-long', '')).toBe('smart-long');
+  expect(schedules.defaultName('smart-short', 'tank')).toBe('smart-short-tank');
   expect(schedules.isName('a-b_c.1') && !schedules.isName('a/b') && !schedules.isName('')).toBe(
     true,
   );
@@ -69,6 +71,17 @@ it('makes command lines that do the same', () => {
   expect(scrub.command).toBe(
     'millpond schedule set scrub tank --every month --on 1 --at 02:00 --name scrub-tank',
   );
+  const tests = actions.setSchedule({
+    name: 'smart-long',
+    task: 'smart-long',
+    target: '',
+    recursive: false,
+    when: schedules.usual('smart-long'),
+    keep: null,
+  });
+  expect(tests.command).toBe(
+    'millpond schedule set smart-long --every month --on 15 --at 02:00 --name smart-long',
+  );
   expect(schedules.rule(null)).toBe('all');
   expect(actions.pauseSchedule('a', false)).toMatchObject({
     command: 'millpond schedule resume a',
@@ -85,6 +98,8 @@ it('tells how a schedule is', () => {
     snapshot: null,
     destroyed: 0,
     left: [],
+    tested: 0,
+    untested: [],
     failure: null,
   };
   const schedule: Schedule = {

@@ -6,7 +6,13 @@ import { duration } from './units';
 
 const DAY_S = 86_400;
 
-export const TASKS = ['snapshot', 'scrub', 'trim'] as const satisfies readonly ScheduleTask[];
+export const TASKS = [
+  'snapshot',
+  'scrub',
+  'trim',
+  'smart-short',
+  'smart-long',
+] as const satisfies readonly ScheduleTask[];
 export const PERIODS = ['hour', 'day', 'week', 'month', 'interval'] as const;
 export type Period = ScheduleWhen['every'];
 export const WEEKDAYS = [
@@ -39,6 +45,11 @@ export function parseTime(text: string): { hour: number; minute: number } | unde
   return hour < 24 && minute < 60 ? { hour, minute } : undefined;
 }
 
+/** Whether disks test themselves: those of a pool, or all of the host where there is no target. */
+export function isTest(task: ScheduleTask): boolean {
+  return task === 'smart-short' || task === 'smart-long';
+}
+
 /** What something does usually: scrubs monthly, trims weekly, snapshots hourly. */
 export function usual(task: ScheduleTask): ScheduleWhen {
   switch (task) {
@@ -48,6 +59,10 @@ export function usual(task: ScheduleTask): ScheduleWhen {
       return { every: 'week', day: 'sunday', hour: 2, minute: 0 };
     case 'snapshot':
       return { every: 'hour', minute: 0 };
+    case 'smart-short':
+      return { every: 'week', day: 'wednesday', hour: 2, minute: 0 };
+    case 'smart-long':
+      return { every: 'month', day: 15, hour: 2, minute: 0 };
   }
 }
 
@@ -110,7 +125,8 @@ export function whenWords(when: ScheduleWhen): string[] {
 
 /** What a schedule is called that is given no name. */
 export function defaultName(task: ScheduleTask, target: string): string {
-  const name = task === 'snapshot' ? target : `${task}-${target}`;
+  const name =
+    task === 'snapshot' ? target : [task, target].filter((word) => word !== '').join('-');
   return name.replace(/[^\w.-]/g, '-').slice(0, 64);
 }
 

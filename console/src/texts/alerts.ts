@@ -1,7 +1,8 @@
 /** What the console says of alerts. */
 import type { Alert, AlertRule, AlertSeverity, MailTls } from '../api/alerts';
-import { duration, size } from '../lib/units';
+import { duration, moment, size } from '../lib/units';
 import { many } from './many';
+import { ups } from './ups';
 
 export const alerts = {
   title: 'Alerts',
@@ -18,6 +19,7 @@ export const alerts = {
 
   toDisks: 'Open disks',
   toSchedules: 'Open schedules',
+  toReplications: 'Open replication',
 
   /** An alert in a sentence. */
   says({ rule, pool, fact, disk }: Pick<Alert, 'rule' | 'pool' | 'fact' | 'disk'>): string {
@@ -31,8 +33,24 @@ export const alerts = {
         return `${which} has ${fact.celsius} °C, and ${fact.limit_celsius} °C are too many.`;
       case 'disk-wear':
         return `${which} has had ${fact.percent}% of the writes that it is made for.`;
+      case 'disk-test':
+        return `${which} failed its ${fact.kind} test: ${fact.result}`;
       case 'schedule':
-        return `The schedule ${fact.name} of ${fact.target} fails: ${fact.why}`;
+        return `The schedule ${fact.name} of ${fact.target === '' ? 'all disks' : fact.target} fails: ${fact.why}`;
+      case 'replication-late': {
+        const last =
+          fact.success_s === null ? 'nothing was sent yet' : `last sent ${moment(fact.success_s)}`;
+        const why = fact.is_running
+          ? '; a run is under way'
+          : fact.why === null
+            ? ''
+            : `; it fails: ${fact.why}`;
+        return `The replication ${fact.name} of ${fact.source} is late: every ${duration(fact.every_s)}, ${last}${why}.`;
+      }
+      case 'ups':
+        return ups.says(fact);
+      case 'certificate':
+        return `The certificate of the console ${fact.is_over ? 'ended' : 'ends'} ${moment(fact.end_s)}.`;
       case 'suspended':
         return `${pool} has stopped${fact.why === '' ? '' : `: ${fact.why}`}.`;
       case 'degraded':
@@ -73,6 +91,16 @@ export const alerts = {
         return 'Look at the fans and the air.';
       case 'disk-wear':
         return 'Have another disk ready: it may soon take no more writes.';
+      case 'disk-test':
+        return 'Have another disk ready, and scrub its pool. A long test that finds nothing ends this.';
+      case 'replication-late':
+        return 'It is tried again by itself. Until it has worked, what was written since is here alone.';
+      case 'ups':
+        return ups.todo(fact.condition);
+      case 'certificate':
+        return fact.by === 'person'
+          ? `Put another one into ${fact.path}: it is taken up by itself.`
+          : 'The server makes another one by itself, and could not: its log says why.';
       case 'schedule':
         return 'It is tried again by itself. The page of schedules says more, and runs it now.';
       case 'suspended':
@@ -150,9 +178,13 @@ export const alerts = {
     'disk-sectors': 'Bad sectors of a disk that become more',
     'disk-temperature': 'A disk that is too warm',
     'disk-wear': 'A disk that is nearly worn out',
+    'disk-test': 'A disk that failed its test of itself',
     scrub: 'A scrub that is done',
     resilver: 'A resilver that is done',
     schedule: 'A schedule that fails',
+    replication: 'A replication that is late',
+    certificate: 'A certificate near its end',
+    ups: 'A UPS that runs on its battery, or has a fault',
     report: 'How all is, every Monday',
   } satisfies Record<AlertRule, string>,
   low: 'Warn when a pool is full to, in percent',

@@ -73,7 +73,8 @@ export const disks = {
       ? 'One of its bad sectors is new within 30 days.'
       : `${count} of its bad sectors are new within 30 days.`,
   selfSays: 'It says itself that it is failing. Replace it soon.',
-  tests: 'Tests of itself',
+  tests: 'Tests of itself, by its own record',
+  tested: 'Tests, as they ended',
   test: 'Test',
   result: 'Result',
   atHours: 'At hours',

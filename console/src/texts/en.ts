@@ -14,6 +14,7 @@ import type {
 } from '../api/types';
 import { schedules } from './schedules';
 import { alerts } from './alerts';
+import { ups } from './ups';
 import { files } from './files';
 import { many } from './many';
 import { replications } from './replications';
@@ -897,6 +898,7 @@ export const t = {
   },
 
   alerts,
+  ups,
   replications,
   files,
 

@@ -49,15 +49,20 @@ impl Known {
     fn has(&self, alert: &Alert) -> bool {
         match &alert.disk {
             Some(disk) => self.disks.contains(&disk.id),
+            // What the server itself does is always known.
+            None if alert.pool_guid == Guid(0) => true,
             None => self.pools.contains(&alert.pool_guid),
         }
     }
 }
 
-/// What makes two alerts the same one: of the same pool, rule, and device, disk or schedule.
+/// What makes two alerts the same one: of the same pool, rule, and device, disk, schedule or
+/// replication.
 fn key(alert: &Alert) -> (Guid, AlertRule, Option<Guid>, Option<&str>) {
     let name = match (&alert.fact, &alert.disk) {
-        (AlertFact::Schedule { name, .. }, _) => Some(name.as_str()),
+        (AlertFact::Schedule { name, .. } | AlertFact::ReplicationLate { name, .. }, _) => {
+            Some(name.as_str())
+        }
         (_, Some(disk)) => Some(&*disk.id),
         (_, None) => None,
     };
@@ -85,6 +90,14 @@ impl Book {
     pub fn stands(&self, alert: &Alert) -> bool {
         let mut same = self.standing.iter().map(|one| &one.stands.alert);
         same.any(|one| key(one) == key(alert) && one.severity >= alert.severity)
+    }
+
+    /// Whether the alert that says that this replication is late stands.
+    pub fn is_late(&self, replication: &str) -> bool {
+        let mut all = self.standing.iter().map(|one| &one.stands.alert.fact);
+        all.any(
+            |fact| matches!(fact, AlertFact::ReplicationLate { name, .. } if name == replication),
+        )
     }
 
     /// What stands, the worst first, then the oldest.
@@ -305,6 +318,57 @@ mod tests {
         assert_eq!(rig.at(1003, &[POOL], &both[1..]), []);
         assert_eq!(rig.at(1200, &[POOL], &both[1..]), [Reason::Recovered]);
         assert_eq!(rig.book.list().len(), 1);
+    }
+
+    /// What the server does is no pool's: it is told once, reminded of, and over when it is.
+    #[test]
+    fn each_replication_and_the_certificate_are_alerts_of_their_own() {
+        let of_server = |rule, fact| Alert {
+            pool: String::new(),
+            pool_guid: Guid(0),
+            fact,
+            ..alert(rule, AlertSeverity::Warning)
+        };
+        let late = |name: &str, is_running| {
+            let fact = AlertFact::ReplicationLate {
+                name: name.into(),
+                source: "tank/a".into(),
+                every_s: 3600,
+                success_s: Some(5),
+                is_running,
+                why: None,
+            };
+            of_server(AlertRule::Replication, fact)
+        };
+        let ends = |is_over| {
+            let fact = AlertFact::Certificate {
+                path: "c.pem".into(),
+                by: api::CertificateBy::Person,
+                end_s: 2000,
+                is_over,
+            };
+            let mut alert = of_server(AlertRule::Certificate, fact);
+            if is_over {
+                alert.severity = AlertSeverity::Critical;
+            }
+            alert
+        };
+        let mut rig = Rig::new();
+        let all = [late("a", false), late("b", false), ends(false)];
+        assert_eq!(rig.at(1000, &[], &all), [Reason::Raised; 3]);
+        assert!(rig.book.is_late("a") && !rig.book.is_late("c"));
+        let all = [late("a", true), late("b", false), ends(true)];
+        assert_eq!(rig.at(2000, &[], &all), [Reason::Raised], "it is worse");
+        assert_eq!(rig.at(2060, &[], &all[1..]), []);
+        assert_eq!(rig.at(2180, &[], &all[1..]), [Reason::Recovered]);
+        assert!(!rig.book.is_late("a"));
+        assert_eq!(
+            rig.at(1000 + 24 * 3600, &[], &all[1..2]),
+            [Reason::Reminder]
+        );
+        rig.settings.off.insert(AlertRule::Replication);
+        assert_eq!(rig.at(1120 + 24 * 3600, &[], &[]), [Reason::Recovered]);
+        assert!(rig.book.list().is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use api::{
     Alert, AlertDisk, AlertFact, AlertRule, AlertSettings, AlertSeverity, DiskState, Guid,
-    SmartState,
+    SelfTest, SelfTestKind, SmartState,
 };
 
 /// Degrees Celsius that a disk may have which does not say how many, and turns; and one that does
@@ -24,6 +24,25 @@ pub fn temperature_limit_c(disk: &DiskState, settings: &AlertSettings) -> i64 {
         false => HOT_C.1,
     };
     settings.disk_temperature_c.or(own).unwrap_or(usual)
+}
+
+/// The test that found something and was not made up for: no later one of its kind, and no later
+/// long one, came to an end without. `tests` has the newest first.
+fn failed_test(tests: &[SelfTest]) -> Option<(SelfTestKind, &SelfTest)> {
+    let mut passed_short = false;
+    for test in tests {
+        let Some(kind) = SelfTestKind::of(&test.kind) else {
+            continue;
+        };
+        match (test.passed, kind) {
+            (Some(true), SelfTestKind::Long) => return None,
+            (Some(true), SelfTestKind::Short) => passed_short = true,
+            (Some(false), SelfTestKind::Short) if passed_short => {}
+            (Some(false), kind) => return Some((kind, test)),
+            (None, _) => {}
+        }
+    }
+    None
 }
 
 /// The alerts that a disk gives reason for. `stood` says whether an alert stood before, which
@@ -105,6 +124,14 @@ pub fn found_in_disk(
         let fact = AlertFact::DiskWear { percent };
         out.push(of_disk(AlertRule::DiskWear, severity, fact));
     }
+    if let Some((kind, test)) = failed_test(&report.tests) {
+        let fact = AlertFact::DiskTest {
+            kind,
+            result: test.result.clone(),
+            at_hours: test.at_hours,
+        };
+        out.push(of_disk(AlertRule::DiskTest, AlertSeverity::Warning, fact));
+    }
     out.retain(|alert| !settings.off.contains(&alert.rule));
     out
 }
@@ -171,6 +198,48 @@ mod tests {
         // What it said once that it was failing stays so; how warm it was does not.
         bad.smart_state = SmartState::NoAnswer;
         assert_eq!(rules(&bad, &settings, false), [all[1], all[3]]);
+    }
+
+    /// A failed test stands until one that looks at as much finds nothing.
+    #[test]
+    fn a_failed_test_is_made_up_for_by_one_of_its_kind_or_a_longer_one() {
+        let settings = AlertSettings::default();
+        let found = |newest_first: &[(&str, Option<bool>)]| {
+            let tests = newest_first.iter().enumerate();
+            let tests = tests.map(|(index, (kind, passed))| SelfTest {
+                kind: (*kind).into(),
+                result: format!("result {index}"),
+                passed: *passed,
+                at_hours: None,
+            });
+            let report = SmartReport {
+                tests: tests.collect(),
+                ..SmartReport::default()
+            };
+            let found = found_in_disk(&disk(report), &settings, |_| false);
+            let facts = found.into_iter().map(|alert| match alert.fact {
+                AlertFact::DiskTest { kind, result, .. } => (kind, result),
+                other => panic!("{other:?}"),
+            });
+            facts.collect::<Vec<_>>()
+        };
+        let (short, long) = ("Short offline", "Extended offline");
+        let (good, bad) = (Some(true), Some(false));
+        let of = |kind, index: u32| vec![(kind, format!("result {index}"))];
+        assert_eq!(found(&[(short, good), (long, good)]), []);
+        assert_eq!(found(&[(short, bad)]), of(SelfTestKind::Short, 0));
+        assert_eq!(found(&[(short, good), (short, bad)]), []);
+        assert_eq!(
+            found(&[(long, None), (short, bad)]),
+            of(SelfTestKind::Short, 1)
+        );
+        assert_eq!(found(&[("Background long", good), (short, bad)]), []);
+        assert_eq!(
+            found(&[(short, good), (long, bad)]),
+            of(SelfTestKind::Long, 1)
+        );
+        assert_eq!(found(&[(long, good), (long, bad)]), []);
+        assert_eq!(found(&[("Vendor (0x50)", bad)]), []);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use api::{
-    Alert, AlertDisk, AlertFact, AlertRule, AlertSeverity, PoolStatusReport, ScheduleTask, VdevAux,
-    VdevState,
+    Alert, AlertDisk, AlertFact, AlertRule, AlertSeverity, CertificateBy, PoolStatusReport,
+    ScheduleTask, SelfTestKind, UpsCondition, VdevAux, VdevState,
 };
 use chrono::{DateTime, Local};
 
@@ -43,6 +43,23 @@ fn duration(seconds: u64) -> String {
         (0, 0) => format!("{seconds} s"),
         (0, _) => format!("{minutes} min"),
         _ => format!("{hours} h {minutes} min"),
+    }
+}
+
+/// How often something is to be, in the largest unit of which it is a whole number.
+fn period(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [
+        (24 * 3600, "day"),
+        (3600, "hour"),
+        (60, "minute"),
+        (1, "second"),
+    ];
+    let mut units = UNITS.into_iter();
+    let fits = |(unit, _): &(u64, &str)| seconds > 0 && seconds.is_multiple_of(*unit);
+    let (unit, name) = units.find(fits).unwrap_or((1, "second"));
+    match seconds / unit {
+        1 => name.to_owned(),
+        many => format!("{many} {name}s"),
     }
 }
 
@@ -126,8 +143,64 @@ pub fn line(alert: &Alert) -> String {
                 ScheduleTask::Scrub => "scrub",
                 ScheduleTask::Trim => "trim",
                 ScheduleTask::Snapshot => "snapshots",
+                ScheduleTask::SmartShort => "short tests",
+                ScheduleTask::SmartLong => "long tests",
+            };
+            let target = match target.is_empty() {
+                true => "all disks",
+                false => target.as_str(),
             };
             format!("schedule {name} ({does} of {target}) fails: {why}")
+        }
+        AlertFact::ReplicationLate {
+            name,
+            source,
+            every_s,
+            success_s,
+            is_running,
+            why,
+        } => {
+            let last = match success_s {
+                Some(success_s) => format!("last sent {}", time(*success_s)),
+                None => "nothing was sent yet".to_owned(),
+            };
+            let why = match (is_running, why) {
+                (true, _) => "; a run is under way".to_owned(),
+                (false, Some(why)) => format!("; it fails: {why}"),
+                (false, None) => String::new(),
+            };
+            let every = period(*every_s);
+            format!("replication {name} of {source} is late: every {every}, {last}{why}")
+        }
+        AlertFact::Certificate { end_s, is_over, .. } => {
+            let ends = match is_over {
+                true => "ended",
+                false => "ends",
+            };
+            format!("the certificate of the console {ends} {}", time(*end_s))
+        }
+        AlertFact::Ups {
+            name,
+            condition,
+            charge_percent,
+            runtime_s,
+            are_pools_exported,
+        } => {
+            let is = match (condition, are_pools_exported) {
+                (_, true) => "has a battery that is nearly empty: all pools are exported",
+                (UpsCondition::LowBattery, false) => "has a battery that is nearly empty",
+                (UpsCondition::OnBattery, false) => "runs on its battery",
+                (UpsCondition::NoAnswer, false) => "does not answer",
+                (UpsCondition::ReplaceBattery, false) => "wants another battery",
+                (UpsCondition::Online | UpsCondition::Unknown, false) => "is well",
+            };
+            let charge = charge_percent.map(|percent| format!("{percent}%"));
+            let lasts = runtime_s.map(|seconds| format!("{} left", duration(seconds)));
+            let parts: Vec<String> = charge.into_iter().chain(lasts).collect();
+            match parts.is_empty() {
+                true => format!("UPS {name} {is}"),
+                false => format!("UPS {name} {is} ({})", parts.join(", ")),
+            }
         }
         AlertFact::DiskFailing => format!("{disk} says that it is failing"),
         AlertFact::DiskSectors { count, new } => {
@@ -139,6 +212,19 @@ pub fn line(alert: &Alert) -> String {
         } => format!("{disk} has {celsius} °C, and {limit_celsius} °C are too many"),
         AlertFact::DiskWear { percent } => {
             format!("{disk} has had {percent}% of the writes that it is made for")
+        }
+        AlertFact::DiskTest {
+            kind,
+            result,
+            at_hours,
+        } => {
+            let kind = match kind {
+                SelfTestKind::Short => "short",
+                SelfTestKind::Long => "long",
+            };
+            let at = at_hours.map(|hours| format!(" (after {hours} hours of being on)"));
+            let at = at.unwrap_or_default();
+            format!("{disk} failed its {kind} test{at}: {result}")
         }
         AlertFact::Scan {
             examined_bytes,
@@ -210,6 +296,34 @@ fn advice(alert: &Alert) -> String {
             "It is tried again by itself. 'millpond schedule' shows all of them, 'millpond \
              schedule run {name}' tries it now, and 'millpond schedule remove {name}' ends it."
         ),
+        AlertFact::ReplicationLate { name, .. } => format!(
+            "It is tried again by itself. 'millpond replicate --list' shows how far it is, and \
+             'millpond replicate --run {name}' tries it now. Until it has worked, what was \
+             written since is here alone."
+        ),
+        AlertFact::Certificate { path, by, .. } => match by {
+            CertificateBy::Person => format!(
+                "Put another one into {path}, and its key into its own file: they are taken up by \
+                 themselves. Browsers and programs refuse one that has ended."
+            ),
+            CertificateBy::Server => format!(
+                "The server makes another one by itself, and could not write it to {path}: its \
+                 log says why."
+            ),
+        },
+        AlertFact::Ups { condition, .. } => match condition {
+            UpsCondition::LowBattery => "Nothing is served until there has been power for a \
+                                         minute; then pools are imported again by themselves."
+                .to_owned(),
+            UpsCondition::OnBattery => "The power failed. When the battery is nearly empty, all \
+                                        pools are exported; they come back with the power."
+                .to_owned(),
+            UpsCondition::NoAnswer => "Nobody knows whether there is power. Look at NUT's server \
+                                       (upsd) and its driver: 'upsc' shows what it knows."
+                .to_owned(),
+            UpsCondition::ReplaceBattery => "It may not last when the power fails.".to_owned(),
+            UpsCondition::Online | UpsCondition::Unknown => String::new(),
+        },
         AlertFact::DiskFailing => {
             let id = alert.disk.as_ref().map_or("DISK", |disk| &*disk.path);
             let replace = match pool.is_empty() {
@@ -226,6 +340,14 @@ fn advice(alert: &Alert) -> String {
             format!(
                 "Have another disk ready. Run 'millpond disks test {id} long' and scrub its pool; \
                  replace it if they go on to become more."
+            )
+        }
+        AlertFact::DiskTest { .. } => {
+            let id = alert.disk.as_ref().map_or("DISK", |disk| &*disk.path);
+            format!(
+                "Have another disk ready, and scrub its pool: what can be repaired is. A test of \
+                 that kind, or a long one, that finds nothing ends this: 'millpond disks test {id} \
+                 long'."
             )
         }
         AlertFact::DiskTemperature { .. } => "Look at the fans and the air. 'millpond alerts set \

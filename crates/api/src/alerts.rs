@@ -8,7 +8,10 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, Guid, Role, ScheduleTask, Secret, VdevAux, VdevState};
+use crate::{
+    Access, Call, Empty, Guid, Role, ScheduleTask, Secret, SelfTestKind, UpsCondition, VdevAux,
+    VdevState,
+};
 
 /// What an alert is about. Each can be switched off by its name.
 #[derive(
@@ -36,19 +39,27 @@ pub enum AlertRule {
     DiskTemperature,
     /// A disk is nearly worn out.
     DiskWear,
+    /// A disk found something wrong as it tested itself.
+    DiskTest,
     /// A scrub is done.
     Scrub,
     /// A resilver is done.
     Resilver,
     /// A schedule cannot do what it is to do.
     Schedule,
+    /// What a replication sends comes later than it should.
+    Replication,
+    /// The certificate of the console ends soon, or has ended.
+    Certificate,
+    /// The UPS runs on its battery, or something is wrong with it.
+    Ups,
     /// How everything is, once a week.
     Report,
 }
 
 impl AlertRule {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::PoolSuspended,
         Self::PoolHealth,
         Self::DataErrors,
@@ -59,9 +70,13 @@ impl AlertRule {
         Self::DiskSectors,
         Self::DiskTemperature,
         Self::DiskWear,
+        Self::DiskTest,
         Self::Scrub,
         Self::Resilver,
         Self::Schedule,
+        Self::Replication,
+        Self::Certificate,
+        Self::Ups,
         Self::Report,
     ];
 
@@ -78,9 +93,13 @@ impl AlertRule {
             Self::DiskSectors => "disk-sectors",
             Self::DiskTemperature => "disk-temperature",
             Self::DiskWear => "disk-wear",
+            Self::DiskTest => "disk-test",
             Self::Scrub => "scrub",
             Self::Resilver => "resilver",
             Self::Schedule => "schedule",
+            Self::Replication => "replication",
+            Self::Certificate => "certificate",
+            Self::Ups => "ups",
             Self::Report => "report",
         }
     }
@@ -163,6 +182,45 @@ pub enum AlertFact {
         /// Why it could not.
         why: String,
     },
+    /// [`AlertRule::Replication`].
+    ReplicationLate {
+        /// The replication.
+        name: String,
+        /// What it sends.
+        source: String,
+        /// How often it is to, in seconds.
+        every_s: u64,
+        /// When the last run that worked ended, in seconds since 1970; none where none has.
+        success_s: Option<u64>,
+        /// Whether a run is under way.
+        is_running: bool,
+        /// Why the last run failed, if it did; not for those who may only look.
+        why: Option<String>,
+    },
+    /// [`AlertRule::Certificate`].
+    Certificate {
+        /// Its file.
+        path: String,
+        /// Whose business another one is.
+        by: CertificateBy,
+        /// When it ends, in seconds since 1970.
+        end_s: u64,
+        /// Whether it has ended.
+        is_over: bool,
+    },
+    /// [`AlertRule::Ups`].
+    Ups {
+        /// What it is called, and where it is asked for.
+        name: String,
+        /// How it is.
+        condition: UpsCondition,
+        /// How full its battery is, in percent.
+        charge_percent: Option<u64>,
+        /// For how long that lasts, in seconds.
+        runtime_s: Option<u64>,
+        /// Whether pools are exported until there is power again.
+        are_pools_exported: bool,
+    },
     /// [`AlertRule::DiskHealth`].
     DiskFailing,
     /// [`AlertRule::DiskSectors`].
@@ -184,6 +242,15 @@ pub enum AlertFact {
         /// How much of what may be written to it has been.
         percent: u64,
     },
+    /// [`AlertRule::DiskTest`]: what the last test of that kind came to.
+    DiskTest {
+        /// Which.
+        kind: SelfTestKind,
+        /// What the disk says that it came to.
+        result: String,
+        /// At how many hours of being on.
+        at_hours: Option<u64>,
+    },
     /// [`AlertRule::Scrub`] and [`AlertRule::Resilver`]: what a scan came to.
     Scan {
         /// Bytes verified.
@@ -195,6 +262,16 @@ pub enum AlertFact {
         /// How long it took, in seconds.
         took_s: u64,
     },
+}
+
+/// Whose business a certificate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum CertificateBy {
+    /// The server made and signed it.
+    Server,
+    /// Somebody gave it.
+    Person,
 }
 
 /// The disk that an alert is about.
@@ -221,7 +298,7 @@ pub struct Alert {
     pub severity: AlertSeverity,
     /// The pool; of a disk, one that has something on it, or nothing.
     pub pool: String,
-    /// Its GUID; zero where it is about a disk.
+    /// Its GUID; zero where it is about a disk, or about what the server does.
     pub pool_guid: Guid,
     /// The disk, where it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

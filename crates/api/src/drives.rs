@@ -206,6 +206,16 @@ pub struct DiskSample {
     pub wear_percent: Option<u64>,
 }
 
+/// A test of itself that came to an end while somebody looked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DiskTested {
+    /// When it was first seen to have ended, in seconds since 1970.
+    pub time_s: u64,
+    /// What it was, and what it came to.
+    #[serde(flatten)]
+    pub test: SelfTest,
+}
+
 /// Asks how the host's disks are. What is told is known already: no disk is asked for it.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -244,6 +254,9 @@ pub struct DiskShowReply {
     pub disk: DiskState,
     /// How it was: at most one an hour, for 30 days, the oldest first.
     pub history: Vec<DiskSample>,
+    /// Tests of itself, from when the server first saw the disk on, the oldest first: more than
+    /// the disk itself remembers.
+    pub tests: Vec<DiskTested>,
 }
 
 impl Call for DiskShow {
@@ -282,6 +295,20 @@ pub enum SelfTestKind {
     Short,
     /// All of it, in hours.
     Long,
+}
+
+impl SelfTestKind {
+    /// The kind of a test that a disk tells of in words of smartmontools: `Short offline`,
+    /// `Background long`, `Extended`. None where it is another one.
+    pub fn of(words: &str) -> Option<Self> {
+        let words = words.to_ascii_lowercase();
+        let has = |word: &str| words.contains(word);
+        match (has("short"), has("long") || has("extended")) {
+            (true, _) => Some(Self::Short),
+            (false, true) => Some(Self::Long),
+            (false, false) => None,
+        }
+    }
 }
 
 /// Has a disk test itself. It can be used meanwhile.

@@ -31,6 +31,7 @@ mod smb;
 mod snapshots;
 mod status;
 mod streams;
+mod ups;
 mod vdev;
 mod zevents;
 mod zfs;
@@ -42,7 +43,7 @@ pub use activity::{
 pub use alerts::{
     Alert, AlertDisk, AlertFact, AlertList, AlertListReply, AlertRule, AlertSettings,
     AlertSettingsGet, AlertSettingsReply, AlertSettingsSet, AlertSeverity, AlertTest,
-    AlertTestReply, Delivery, MailTls, StandingAlert,
+    AlertTestReply, CertificateBy, Delivery, MailTls, StandingAlert,
 };
 pub use common::{
     Access, Call, Dependence, DeviceUse, Failure, FailureKind, ImportObstacle, ImportRefusal,
@@ -53,7 +54,7 @@ pub use disks::{DiskList, DiskListReply, DiskReport, DiskUse};
 pub use drives::{
     DiskCondition, DiskLights, DiskLightsTest, DiskLightsTestReply, DiskLocate, DiskMember,
     DiskOverview, DiskOverviewReply, DiskSample, DiskShow, DiskShowReply, DiskState, DiskTest,
-    LightKind, LightTested, SelfTest, SelfTestKind, SmartReport, SmartState, Transport,
+    DiskTested, LightKind, LightTested, SelfTest, SelfTestKind, SmartReport, SmartState, Transport,
 };
 pub use events::{EVENTS_PATH, Event, EventKind, EventPool};
 pub use files::{
@@ -87,7 +88,7 @@ pub use replications::{
 pub use schedules::{
     ScheduleLeft, ScheduleList, ScheduleListReply, ScheduleObstacle, SchedulePause, ScheduleRemove,
     ScheduleReport, ScheduleResult, ScheduleRun, ScheduleRunReply, ScheduleSet, ScheduleSetReply,
-    ScheduleTask, ScheduleWhat, ScheduleWhen, Weekday,
+    ScheduleTask, ScheduleUntested, ScheduleWhat, ScheduleWhen, Weekday,
 };
 pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use shares::{
@@ -110,6 +111,7 @@ pub use streams::{
     STREAM_PROTOCOL, ZfsReceive, ZfsReceiveAbort, ZfsReceiveReply, ZfsSend, ZfsSendPlan,
     ZfsSendPlanReply, ZfsSendReply,
 };
+pub use ups::{UpsCondition, UpsReport, UpsStatus, UpsStatusReply};
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,
     Operations, RebuildReport, RebuildState, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport,

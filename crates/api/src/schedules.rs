@@ -17,6 +17,10 @@ pub enum ScheduleTask {
     Trim,
     /// Takes a snapshot of a dataset, and destroys those of its own that the rule does not keep.
     Snapshot,
+    /// Has disks test themselves in some minutes: those of a pool, or all of the host.
+    SmartShort,
+    /// Has them test all of themselves, in hours.
+    SmartLong,
 }
 
 /// A day of the week.
@@ -107,7 +111,8 @@ pub struct ScheduleSet {
     pub name: Option<String>,
     /// What it does.
     pub task: ScheduleTask,
-    /// Of what: a pool; for snapshots a filesystem or volume.
+    /// Of what: a pool; for snapshots a filesystem or volume; for tests of disks a pool, or nothing
+    /// for all disks of the host.
     pub target: String,
     /// For snapshots: of all datasets below it, too, at the same moment.
     pub recursive: bool,
@@ -128,8 +133,10 @@ pub struct ScheduleSetReply {
 
 impl Call for ScheduleSet {
     const PATH: &'static str = "/v1/schedules/set";
-    const ACCESS: Access<Self> =
-        Access::Change(|call| format!("cannot set a schedule for '{}'", call.target));
+    const ACCESS: Access<Self> = Access::Change(|call| match call.target.as_str() {
+        "" => "cannot set a schedule for all disks".to_owned(),
+        target => format!("cannot set a schedule for '{target}'"),
+    });
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ScheduleSetReply;
 }
@@ -216,7 +223,7 @@ pub struct ScheduleListReply {
 pub struct ScheduleWhat {
     /// What.
     pub task: ScheduleTask,
-    /// Of what: a pool; for snapshots a filesystem or volume.
+    /// Of what, as in [`ScheduleSet`].
     pub target: String,
     /// For snapshots: of all datasets below it, too, at the same moment.
     pub recursive: bool,
@@ -258,7 +265,7 @@ pub enum ScheduleObstacle {
     NotImported,
     /// The pool has stopped after an I/O failure.
     Suspended,
-    /// A resilver is under way: a scrub comes after it.
+    /// A resilver is under way: scrubs and tests of disks come after it.
     Resilvering,
     /// A scrub is under way already.
     Scrubbing,
@@ -266,6 +273,8 @@ pub enum ScheduleObstacle {
     ScrubPaused,
     /// All devices are being trimmed already.
     Trimming,
+    /// Disks test themselves already: the next test comes after it.
+    Testing,
 }
 
 /// What a run came to.
@@ -285,6 +294,12 @@ pub struct ScheduleResult {
     pub destroyed: u64,
     /// Snapshots that the rule does not keep and that could not be destroyed; ten at most.
     pub left: Vec<ScheduleLeft>,
+    /// How many disks have begun to test themselves.
+    #[serde(default)]
+    pub tested: u64,
+    /// Disks that have not; ten at most.
+    #[serde(default)]
+    pub untested: Vec<ScheduleUntested>,
     /// Why it failed; not for those who may only look.
     pub failure: Option<Failure>,
 }
@@ -294,6 +309,15 @@ pub struct ScheduleResult {
 pub struct ScheduleLeft {
     /// Full name.
     pub snapshot: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A disk that did not begin to test itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ScheduleUntested {
+    /// Its path.
+    pub disk: String,
     /// Why.
     pub why: String,
 }

@@ -66,8 +66,8 @@ struct Set {
     #[arg(long, value_name = "RULE")]
     on: Vec<String>,
     /// Do not be told of this: pool-suspended, pool-health, data-errors, device-state,
-    /// device-errors, space, disk-health, disk-sectors, disk-temperature, disk-wear, scrub,
-    /// resilver, schedule, report
+    /// device-errors, space, disk-health, disk-sectors, disk-temperature, disk-wear, disk-test,
+    /// scrub, resilver, schedule, replication, certificate, ups, report
     #[arg(long, value_name = "RULE")]
     off: Vec<String>,
     /// How full a pool is to be, in percent, for a warning and for a louder one

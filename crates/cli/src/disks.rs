@@ -4,7 +4,7 @@ use ::alerts::words;
 use anyhow::bail;
 use api::{
     DiskCondition, DiskLightsTest, DiskLocate, DiskOverview, DiskShow, DiskShowReply, DiskState,
-    DiskTest, LightKind, SelfTestKind, SmartState, Transport, VdevState,
+    DiskTest, DiskTested, LightKind, SelfTest, SelfTestKind, SmartState, Transport, VdevState,
 };
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -13,7 +13,7 @@ use crate::columns::{self, Column};
 use crate::numbers::nice_bytes;
 use crate::periods::interval;
 
-/// So many samples of how a disk was are shown.
+/// So many samples of how a disk was are shown, and tests that it made.
 const SHOWN: usize = 12;
 
 /// The host's disks, how they are and where.
@@ -249,15 +249,22 @@ fn show(shown: &DiskShowReply) {
     }
     for test in &report.tests {
         let at = test.at_hours.map(|hours| format!(" after {hours} hours"));
-        let passed = match test.passed {
-            Some(true) => "passed",
-            Some(false) => "FAILED",
-            None => "not finished",
-        };
-        let at = at.unwrap_or_default();
         println!(
-            "test:           {} {passed}{at}: {}",
-            test.kind, test.result
+            "test:           {} {}{}: {}",
+            test.kind,
+            outcome(test),
+            at.unwrap_or_default(),
+            test.result
+        );
+    }
+    let seen = &shown.tests[shown.tests.len().saturating_sub(SHOWN)..];
+    for DiskTested { time_s, test } in seen.iter().rev() {
+        println!(
+            "tested:         {} {} {}: {}",
+            words::time(*time_s),
+            test.kind,
+            outcome(test),
+            test.result
         );
     }
     let samples = &shown.history[shown.history.len().saturating_sub(SHOWN)..];
@@ -270,6 +277,15 @@ fn show(shown: &DiskShowReply) {
             celsius.unwrap_or_default(),
             bad.unwrap_or_default()
         );
+    }
+}
+
+/// What a test came to, in a word.
+fn outcome(test: &SelfTest) -> &'static str {
+    match test.passed {
+        Some(true) => "passed",
+        Some(false) => "FAILED",
+        None => "not finished",
     }
 }
 

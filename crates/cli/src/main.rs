@@ -31,6 +31,7 @@ mod schedule;
 mod server;
 mod shares;
 mod streams;
+mod ups;
 mod user;
 mod version;
 mod zfs;
@@ -71,7 +72,7 @@ enum Command {
     Shares(shares::Shares),
     /// Send the snapshots of a dataset elsewhere, again and again
     Replicate(Box<replicate::Replicate>),
-    /// Have the server do things again and again: scrubs, trims, snapshots
+    /// Have the server do things again and again: scrubs, trims, snapshots, tests of disks
     Schedule(schedule::Schedule),
     /// Print where the console is
     Console,
@@ -87,6 +88,8 @@ enum Command {
     Alerts(alerts::Alerts),
     /// List disks and how they are, show where they are, and test them
     Disks(disks::Disks),
+    /// Tell how the UPS is
+    Ups(ups::Ups),
     /// Look into streams of snapshots
     Stream(streams::Stream),
     /// Print what a shell needs to complete words of millpond, zpool and zfs
@@ -216,6 +219,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::User(user) => user.run(&Client::new(state, of_root)?),
         Command::Alerts(alerts) => alerts.run(&Client::new(state, of_root)?),
         Command::Disks(disks) => disks.run(&Client::new(state, of_root)?),
+        Command::Ups(ups) => ups.run(&Client::new(state, of_root)?),
         Command::Labels(labels) => labels.run(),
         Command::Openapi => openapi(),
         Command::Completions(completions) => completions.run(),

@@ -2,7 +2,8 @@
 
 use api::{
     JobState, Keep, ScheduleLeft, ScheduleList, ScheduleObstacle, SchedulePause, ScheduleRemove,
-    ScheduleReport, ScheduleResult, ScheduleRun, ScheduleSet, ScheduleTask, ScheduleWhen, Weekday,
+    ScheduleReport, ScheduleResult, ScheduleRun, ScheduleSet, ScheduleTask, ScheduleUntested,
+    ScheduleWhen, Weekday,
 };
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -20,7 +21,8 @@ const KEEP: Keep = Keep {
     monthly: 12,
 };
 
-/// What the server does again and again: scrubs, trims, snapshots. Lists it without a command.
+/// What the server does again and again: scrubs, trims, snapshots, tests of disks. Lists it without
+/// a command.
 #[derive(Debug, Args)]
 pub struct Schedule {
     #[command(subcommand)]
@@ -61,14 +63,19 @@ enum Task {
     Trim,
     /// Take a snapshot of a dataset and destroy old ones, by default each hour
     Snapshot,
+    /// Have disks test themselves in some minutes, by default each Wednesday at 02:00
+    SmartShort,
+    /// Have disks test all of themselves, in hours, by default on the 15th of each month at 02:00
+    SmartLong,
 }
 
 #[derive(Debug, Args)]
 struct Set {
     /// What it does
     task: Task,
-    /// A pool; for snapshots a filesystem or volume
-    target: String,
+    /// A pool; for snapshots a filesystem or volume; for tests a pool, or nothing for all disks
+    #[arg(required_if_eq_any([("task", "scrub"), ("task", "trim"), ("task", "snapshot")]))]
+    target: Option<String>,
     /// Snapshots of datasets below it, too, at the same moment
     #[arg(short)]
     recursive: bool,
@@ -167,12 +174,12 @@ fn time(text: &str) -> Result<Time, String> {
 impl Set {
     fn when(&self) -> anyhow::Result<ScheduleWhen> {
         let period = self.every.unwrap_or(match self.task {
-            Task::Scrub => Period::Month,
-            Task::Trim => Period::Week,
+            Task::Scrub | Task::SmartLong => Period::Month,
+            Task::Trim | Task::SmartShort => Period::Week,
             Task::Snapshot => Period::Hour,
         });
         let usual_hour = match self.task {
-            Task::Scrub | Task::Trim => 2,
+            Task::Scrub | Task::Trim | Task::SmartShort | Task::SmartLong => 2,
             Task::Snapshot => 0,
         };
         let (hour, minute) = match (self.at, period) {
@@ -195,13 +202,19 @@ impl Set {
         };
         Ok(match (period, self.on) {
             (Period::Week, None) => ScheduleWhen::Week {
-                day: Weekday::Sunday,
+                day: match self.task {
+                    Task::SmartShort => Weekday::Wednesday,
+                    _ => Weekday::Sunday,
+                },
                 hour,
                 minute,
             },
             (Period::Week, Some(Day::OfWeek(day))) => ScheduleWhen::Week { day, hour, minute },
             (Period::Month, None) => ScheduleWhen::Month {
-                day: 1,
+                day: match self.task {
+                    Task::SmartLong => 15,
+                    _ => 1,
+                },
                 hour,
                 minute,
             },
@@ -227,8 +240,10 @@ impl Set {
                 Task::Scrub => ScheduleTask::Scrub,
                 Task::Trim => ScheduleTask::Trim,
                 Task::Snapshot => ScheduleTask::Snapshot,
+                Task::SmartShort => ScheduleTask::SmartShort,
+                Task::SmartLong => ScheduleTask::SmartLong,
             },
-            target: self.target,
+            target: self.target.unwrap_or_default(),
             recursive: self.recursive,
             when,
             keep: match is_of_snapshots {
@@ -305,6 +320,7 @@ fn obstacle(why: ScheduleObstacle) -> &'static str {
         ScheduleObstacle::Scrubbing => "the pool is being scrubbed",
         ScheduleObstacle::ScrubPaused => "a scrub is paused",
         ScheduleObstacle::Trimming => "the pool is being trimmed",
+        ScheduleObstacle::Testing => "disks test themselves",
     }
 }
 
@@ -321,13 +337,20 @@ fn told(result: &ScheduleResult) -> String {
             1 => format!("{snapshot} taken, an old one destroyed"),
             many => format!("{snapshot} taken, {many} old ones destroyed"),
         },
-        (_, None) => "begun".to_owned(),
+        (_, None) => match result.tested {
+            0 => "begun".to_owned(),
+            1 => "begun by one disk".to_owned(),
+            many => format!("begun by {many} disks"),
+        },
     }
 }
 
 fn tell_left(result: &ScheduleResult) {
     for ScheduleLeft { snapshot, why } in &result.left {
         eprintln!("snapshot '{snapshot}' stays: {why}");
+    }
+    for ScheduleUntested { disk, why } in &result.untested {
+        eprintln!("disk '{disk}' does not test itself: {why}");
     }
 }
 
@@ -368,6 +391,8 @@ fn row(schedule: &ScheduleReport) -> Vec<String> {
         ScheduleTask::Scrub => "scrub",
         ScheduleTask::Trim => "trim",
         ScheduleTask::Snapshot => "snapshot",
+        ScheduleTask::SmartShort => "smart-short",
+        ScheduleTask::SmartLong => "smart-long",
     };
     let last = schedule.last.as_ref();
     let state = match last.map(|last| (last.state, last.skipped)) {
@@ -384,9 +409,10 @@ fn row(schedule: &ScheduleReport) -> Vec<String> {
     vec![
         schedule.name.clone(),
         task.to_owned(),
-        match what.recursive {
-            true => format!("{} -r", what.target),
-            false => what.target.clone(),
+        match (what.target.as_str(), what.recursive) {
+            ("", _) => "all disks".to_owned(),
+            (target, true) => format!("{target} -r"),
+            (target, false) => target.to_owned(),
         },
         every(what.when),
         match what.task {
@@ -427,6 +453,10 @@ mod tests {
         assert_eq!(when("snapshot tank --at :15"), "each hour at :15");
         let line = "scrub tank --every week --on Wed --at 23:45";
         assert_eq!(when(line), "each wednesday at 23:45");
+        assert_eq!(when("smart-short"), "each wednesday at 02:00");
+        assert_eq!(when("smart-long tank"), "each month on 15 at 02:00");
+        let of = |line: &str| call(line).unwrap().target;
+        assert_eq!([of("smart-short"), of("smart-long tank")], ["", "tank"]);
         assert_eq!(when("scrub tank --on 31"), "each month on 31 at 02:00");
         assert_eq!(call("snapshot tank").unwrap().keep, Some(KEEP));
         assert_eq!(call("snapshot tank --keep all").unwrap().keep, None);
@@ -450,6 +480,10 @@ mod tests {
             "scrub tank --on 32",
             "scrub tank --every year",
             "smart tank",
+            "smart-long tank -r",
+            "smart-short --keep all",
+            "scrub",
+            "snapshot",
         ] {
             assert!(call(line).is_err(), "{line}");
         }

@@ -47,6 +47,10 @@ pub struct Daemon {
     /// File with the certificate's key, in PEM
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
+    /// The UPS that the power comes from, as NUT's server tells of it: pools are exported before
+    /// its battery is empty (default host: localhost, port 3493)
+    #[arg(long, value_name = "NAME[@HOST[:PORT]]")]
+    ups: Option<daemon::UpsAddress>,
     /// Most memory for the cache, such as 2G (default: a quarter of the machine's)
     #[arg(long)]
     cache: Option<String>,
@@ -130,6 +134,7 @@ impl Daemon {
             https: self.https.unwrap_or(daemon::Https::Near(HTTPS_HERE)),
             certificate: self.certificate.clone().zip(self.key.clone()),
             cache_bytes: size(self.cache.as_deref())?,
+            ups: self.ups.clone(),
         })
     }
 

@@ -98,6 +98,12 @@ impl Alerts {
         }
     }
 
+    /// Whether people were told that this replication is late.
+    fn knows_late(&self, replication: &str) -> bool {
+        let known = self.with(|state| state.book.is_late(replication));
+        known.unwrap_or_default()
+    }
+
     /// The settings, or those of who has none.
     pub(crate) fn current(&self) -> AlertSettings {
         let settings = self.with(|state| state.kept.settings().clone());
@@ -218,15 +224,26 @@ async fn look(weak: Weak<Service>) {
         return;
     };
     let mut reader = service.events.reader(None, Wanted::All);
+    let mut power = service.ups.changes();
     drop(service);
+    let started_s = now_s();
     let mut happened = Vec::new();
     loop {
         let Some(service) = weak.upgrade() else {
             return;
         };
         let pools = reports_of(&service);
-        let mut others = absent_from(&service);
+        let mut others = Vec::new();
+        // While the power fails none is to be.
+        if !service.ups.is_resting() {
+            others.extend(absent_from(&service));
+        }
+        others.extend(service.ups.alert());
         others.extend(crate::schedules::failing(&service));
+        others.extend(crate::replicate::late(&service, started_s, |name| {
+            service.alerts.knows_late(name)
+        }));
+        others.extend(service.web.certificate_alert());
         let disks = crate::drives::states(&service).await;
         let happened_now = std::mem::take(&mut happened);
         service
@@ -234,7 +251,15 @@ async fn look(weak: Weak<Service>) {
             .take_in(&pools, &disks, &others, &happened_now);
         drop(service);
         let mut until = tokio::time::Instant::now() + LOOK_EVERY;
-        while let Ok(event) = tokio::time::timeout_at(until, reader.next()).await {
+        loop {
+            let event = tokio::select! {
+                event = reader.next() => event,
+                Ok(()) = power.changed() => {
+                    until = until.min(tokio::time::Instant::now() + SETTLES_WITHIN);
+                    continue;
+                }
+                () = tokio::time::sleep_until(until) => break,
+            };
             let Some(event) = event else { return };
             if event.kind.job().is_some() {
                 continue;
@@ -311,11 +336,18 @@ fn happened_in(service: &Service, event: &Event) -> Option<Alert> {
 }
 
 /// `millpond alerts`.
-pub(crate) fn list(service: &Service) -> Result<AlertListReply, Failure> {
-    service.alerts.with(|state| AlertListReply {
+pub(crate) fn list(service: &Service, may_change: bool) -> Result<AlertListReply, Failure> {
+    let mut reply = service.alerts.with(|state| AlertListReply {
         alerts: state.book.list(),
         waiting: state.outbox.list(),
-    })
+    })?;
+    for one in reply.alerts.iter_mut().filter(|_| !may_change) {
+        // What the other side said is not for everybody.
+        if let AlertFact::ReplicationLate { why, .. } = &mut one.alert.fact {
+            *why = None;
+        }
+    }
+    Ok(reply)
 }
 
 /// The settings.

@@ -24,12 +24,12 @@ use api::{
     ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, STREAM_JOB_HEADER,
     STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet,
     ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove,
-    UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsChangeKey,
-    ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList,
-    ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort,
-    ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare,
-    ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach,
-    ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
+    UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark,
+    ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys,
+    ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive,
+    ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet,
+    ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd,
+    ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
     ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
     ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
     ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
@@ -59,7 +59,7 @@ use crate::web::about;
 use crate::{
     DaemonError, activity, alerts, create, destroy, diff, disks, drives, files, import, keys,
     metrics, owners, permissions, properties, receive, reopen, replicate, rewrite, schedules,
-    scrub, send, snapshots, split, topology, upgrade, usage, vdevs, zfs, zpool,
+    scrub, send, snapshots, split, topology, upgrade, ups, usage, vdevs, zfs, zpool,
 };
 
 /// How long a request may take to come.
@@ -237,7 +237,10 @@ fn requests(service: Arc<Service>) -> Router {
             zpool::zpool_history(&service, &call).await
         })
         .on(|service, call: ZpoolSync| async move { zpool::zpool_sync(&service, &call).await })
-        .on(|service, _: AlertList| async move { alerts::list(&service) })
+        .on(|service, _: UpsStatus| async move { Ok(ups::status(&service)) })
+        .on_behalf(|service, caller, _: AlertList| async move {
+            alerts::list(&service, caller.may_change())
+        })
         .on(|service, _: AlertSettingsGet| async move { alerts::settings(&service) })
         .on(|service, call: AlertSettingsSet| async move { alerts::set_settings(&service, call) })
         .on(|service, _: AlertTest| async move { alerts::test(&service).await })

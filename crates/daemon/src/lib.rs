@@ -74,6 +74,7 @@ mod supervisor;
 mod timetable;
 mod topology;
 mod upgrade;
+mod ups;
 mod usage;
 mod vdevs;
 mod volumes;
@@ -89,6 +90,7 @@ use std::time::Duration;
 
 pub use error::DaemonError;
 pub use smb::SmbListen;
+pub use ups::UpsAddress;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::Service;
@@ -141,6 +143,8 @@ pub struct Options {
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// Most memory for the cache in bytes; a quarter of the machine's where not given.
     pub cache_bytes: Option<u64>,
+    /// The UPS that the power comes from.
+    pub ups: Option<UpsAddress>,
 }
 
 /// The embedded pool of `millpond up`.
@@ -236,7 +240,10 @@ async fn serve(
     tokio::spawn(give_back_memory());
     service.volumes.take_away_dead_directory().await;
     // The API answers once the pools are there: a first 'zpool list' must not miss them.
-    service.import_cached().await;
+    match default_pool.is_none() && ups::is_empty_at_start(&service.ups).await {
+        true => service.expect_power(),
+        false => service.import_cached().await,
+    }
     let brought_up = match &default_pool {
         Some(wanted) => default_pool::bring_up(&service, wanted).await,
         None => Ok(None),
@@ -246,6 +253,7 @@ async fn serve(
     drives::begin(&service);
     tokio::spawn(replicate::follow(Arc::clone(&service)));
     tokio::spawn(schedules::follow(Arc::clone(&service)));
+    tokio::spawn(ups::follow(Arc::downgrade(&service)));
     if default_pool.is_some() {
         // What is printed tells what is shared.
         service.smb.settle().await;

@@ -123,9 +123,12 @@ impl Pools {
         self.names.close().await;
     }
 
-    /// What was imported when the server last ran; all of it is waited for from now on.
+    /// What was imported when the server last ran, or before all of it was exported; what is not
+    /// here is waited for from now on.
     pub(crate) fn expect_cached(&self) -> Vec<CachedPool> {
-        let cached = self.state.cached_pools();
+        let mut cached = self.state.cached_pools();
+        let here = self.all();
+        cached.retain(|cached| !here.iter().any(|open| cached.is(open.pool.guid().get())));
         *self.absent.lock() = cached.iter().cloned().map(Absent::new).collect();
         cached
     }

@@ -37,6 +37,7 @@ use crate::secrets::Secrets;
 use crate::shares::Withheld;
 use crate::smb::Smb;
 use crate::state::{CachedPool, State};
+use crate::ups::Ups;
 use crate::volumes::Volumes;
 use crate::web::Web;
 use crate::{DaemonError, Options};
@@ -52,6 +53,9 @@ const NFS_BYTES_MAX: u64 = 1 << 30;
 
 /// How long those who make or import a pool may take when the server leaves.
 const LAST_IMPORTS: Duration = Duration::from_secs(30);
+
+/// How long what is dirty may take to reach disks, before pools are left because the power fails.
+const LAST_SYNC: Duration = Duration::from_secs(30);
 
 /// How long a pool's export may take when the server leaves. Long enough for all that may be dirty
 /// to reach slow disks: what is left behind is lost like in a crash.
@@ -76,6 +80,7 @@ pub(crate) struct Service {
     pub(crate) replications: Replications,
     pub(crate) schedules: Schedules,
     pub(crate) web: Arc<Web>,
+    pub(crate) ups: Ups,
     state: Arc<State>,
     stop: Notify,
     /// Whether all is left: what [`Service::shut_down`] does is done.
@@ -136,6 +141,7 @@ impl Service {
             pools: Pools::new(Arc::clone(&state), cache_bytes),
             replications: Replications::load(&state),
             schedules: Schedules::load(&state),
+            ups: Ups::new(options.ups.clone()),
             state,
             stop: Notify::new(),
             stopped: watch::Sender::new(false),
@@ -263,6 +269,13 @@ impl Service {
         {
             tracing::warn!("pools are still being imported; leaving");
         }
+        self.leave_all().await;
+        self.volumes.close_directory().await;
+        self.stopped.send_replace(true);
+    }
+
+    /// Exports every pool, remembering what to import.
+    async fn leave_all(&self) {
         let pools = self.pools.all();
         let leaving = pools.iter().map(|open| {
             let left: BoxFuture<'_, ()> = Box::pin(self.leave_pool(open));
@@ -277,8 +290,37 @@ impl Service {
             tracing::error!("{message}");
             eprintln!("{message}");
         }
-        self.volumes.close_directory().await;
-        self.stopped.send_replace(true);
+    }
+
+    /// Stops serving and exports every pool before the power fails. What clients use is there again
+    /// with [`Service::come_back`], or with the next start.
+    pub(crate) async fn rest(&self) {
+        tracing::error!("the battery of the UPS is nearly empty: all pools are exported");
+        // What is dirty is the first to be safe: what follows takes its time.
+        let pools = self.pools.all();
+        let syncs = pools.iter().map(|open| open.pool.sync());
+        let _ = tokio::time::timeout(LAST_SYNC, join_all(syncs)).await;
+        self.nfs.stop_serving().await;
+        self.volumes.stop_serving().await;
+        self.leave_all().await;
+        self.expect_power();
+    }
+
+    /// Waits with all pools of the list until there is power again, and says so to who asks.
+    pub(crate) fn expect_power(&self) {
+        let why =
+            "the battery of the UPS is nearly empty; it is imported again when there is power";
+        let why = Failure::new(FailureKind::Busy, why);
+        for cached in self.pools.expect_cached() {
+            self.pools.could_not_be_imported(cached.guid, &why);
+        }
+    }
+
+    /// Imports and serves again what [`Service::rest`] exported, or the start left alone.
+    pub(crate) async fn come_back(&self) {
+        tracing::warn!("there is power again: pools are imported");
+        self.import_cached().await;
+        self.nfs.begin().await;
     }
 
     /// Unshares, unmounts and exports a pool, by force if need be.

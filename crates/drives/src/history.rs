@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use api::{DiskSample, SmartReport};
+use api::{DiskSample, DiskTested, SelfTest, SmartReport};
 use serde::{Deserialize, Serialize};
 
 use crate::file::{self, FileError};
@@ -12,6 +12,9 @@ const APART_S: u64 = 3600;
 
 /// How many are kept: 30 days of them.
 const SAMPLES_MAX: usize = 720;
+
+/// How many tests are kept: a short one each week and a long one each month, for three years.
+const TESTS_MAX: usize = 200;
 
 /// For how long the file of a disk is kept that is not there any more, in seconds.
 const KEPT_S: u64 = 400 * 24 * 3600;
@@ -32,12 +35,38 @@ pub fn bad_sectors(report: &SmartReport) -> Option<u64> {
         .reduce(|sum, count| sum.saturating_add(count))
 }
 
-/// How one disk was: at most one sample an hour, for 30 days of being on.
+/// Whether a test is under way, by its row of the log: smartmontools calls it "Self-test routine in
+/// progress" (ATA) or "Self test in progress ..." (SCSI).
+fn is_under_way(test: &SelfTest) -> bool {
+    test.passed.is_none() && test.result.to_ascii_lowercase().contains("in progress")
+}
+
+/// Whether a disk tests itself.
+pub fn is_testing(report: &SmartReport) -> bool {
+    report.test_remaining_percent.is_some() || report.tests.first().is_some_and(is_under_way)
+}
+
+/// What is before the part of a log, the newest first, that was there earlier. A disk forgets its
+/// oldest ones.
+fn new_in<'a>(before: &[SelfTest], log: &'a [SelfTest]) -> &'a [SelfTest] {
+    let is_rest = |count: &usize| before.starts_with(&log[*count..]);
+    let count = (0..=log.len()).find(is_rest).unwrap_or(log.len());
+    &log[..count]
+}
+
+/// How one disk was: at most one sample an hour, for 30 days of being on; and what its tests came
+/// to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// What the disk is known by: names of files are made of it, but it is more than one may hold.
     id: String,
     samples: Vec<DiskSample>,
+    /// What the disk's own log of tests had last, the newest first; none before it was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    log: Option<Vec<SelfTest>>,
+    /// Tests that ended since, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tests: Vec<DiskTested>,
 }
 
 impl History {
@@ -64,7 +93,7 @@ impl History {
         }
         Ok(Self {
             id: id.to_owned(),
-            samples: Vec::new(),
+            ..Self::default()
         })
     }
 
@@ -82,9 +111,40 @@ impl History {
         &self.samples
     }
 
-    /// Takes in what a disk has told, unless the last sample is younger than an hour; whether it
-    /// was.
+    /// The tests that ended while somebody looked, the oldest first.
+    pub fn tests(&self) -> &[DiskTested] {
+        &self.tests
+    }
+
+    /// Takes in what a disk has told; whether there is something new to be kept.
     pub fn add(&mut self, report: &SmartReport) -> bool {
+        let has_new_tests = self.add_tests(report);
+        self.add_sample(report) || has_new_tests
+    }
+
+    /// Takes in the disk's log of tests. What is there when it is first seen is of nobody knows
+    /// when, and stays in the disk alone.
+    fn add_tests(&mut self, report: &SmartReport) -> bool {
+        let all = report.tests.iter().filter(|test| !is_under_way(test));
+        let log: Vec<SelfTest> = all.cloned().collect();
+        if self.log.as_ref() == Some(&log) {
+            return false;
+        }
+        if let Some(before) = &self.log {
+            let new = new_in(before, &log).iter().rev();
+            self.tests.extend(new.map(|test| DiskTested {
+                time_s: report.time_s,
+                test: test.clone(),
+            }));
+            let too_many = self.tests.len().saturating_sub(TESTS_MAX);
+            self.tests.drain(..too_many);
+        }
+        self.log = Some(log);
+        true
+    }
+
+    /// Takes in how a disk is, unless the last sample is younger than an hour; whether it was.
+    fn add_sample(&mut self, report: &SmartReport) -> bool {
         let last = self.samples.last();
         // A clock that was put back does not stop it.
         let is_soon = last.is_some_and(|last| {
@@ -169,6 +229,61 @@ mod tests {
         History::remove_old(&directory, last_s + KEPT_S + 1);
         let gone = History::load(&directory, "WD-1 2/3").expect("read");
         assert!(gone.samples().is_empty());
+    }
+
+    fn test_at(hours: u64, passed: Option<bool>, result: &str) -> SelfTest {
+        SelfTest {
+            kind: "Short offline".into(),
+            result: result.into(),
+            passed,
+            at_hours: Some(hours),
+        }
+    }
+
+    /// Each test is kept once, when it has ended, however the disk's own log moves.
+    #[test]
+    fn tests_are_kept_once_they_have_ended() {
+        let good = |hours| test_at(hours, Some(true), "Completed without error");
+        let asked = |time_s, tests: &[SelfTest]| SmartReport {
+            time_s,
+            tests: tests.to_vec(),
+            ..SmartReport::default()
+        };
+        let mut history = History::default();
+        assert!(history.add(&asked(1000, &[good(5)])));
+        assert!(history.tests().is_empty(), "it is of nobody knows when");
+        let under_way = test_at(6, None, "Self-test routine in progress");
+        let report = asked(1001, &[under_way, good(5)]);
+        assert!(is_testing(&report) && !is_testing(&asked(1, &[good(5)])));
+        assert!(!history.add(&report), "it has not ended");
+        let failed = test_at(6, Some(false), "Completed: read failure");
+        let log = [failed.clone(), good(5)];
+        assert!(history.add(&asked(1002, &log)));
+        assert!(!history.add(&asked(1003, &log)));
+        // Two at once, one of them as an earlier one; the oldest one is forgotten.
+        let log = [failed.clone(), good(7), failed.clone()];
+        assert!(history.add(&asked(1004, &log)));
+        let told = history.tests().iter();
+        let told: Vec<_> = told.map(|one| (one.time_s, one.test.at_hours)).collect();
+        assert_eq!(told, [(1002, Some(6)), (1004, Some(7)), (1004, Some(6))]);
+        let text = serde_json::to_string(&history).expect("JSON");
+        let again: History = serde_json::from_str(&text).expect("it is read");
+        assert_eq!(again, history);
+        // A disk whose log was emptied has nothing new.
+        assert!(history.add(&asked(1005, &[])));
+        assert_eq!(history.tests().len(), 3);
+        for hours in 0..300 {
+            history.add(&asked(2000 + hours, &[good(hours)]));
+        }
+        assert_eq!(history.tests().len(), TESTS_MAX);
+    }
+
+    /// What earlier servers kept is understood.
+    #[test]
+    fn those_of_old_are_understood() {
+        let text = r#"{"id": "Z1", "samples": [{"time_s": 5, "temperature_c": 30}]}"#;
+        let history: History = serde_json::from_str(text).expect("it is read");
+        assert_eq!((history.samples().len(), history.log), (1, None));
     }
 
     #[test]

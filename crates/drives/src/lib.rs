@@ -30,7 +30,7 @@ mod tree;
 
 pub use book::{Book, Failed, Remembered};
 pub use file::FileError;
-pub use history::{History, bad_sectors};
+pub use history::{History, bad_sectors, is_testing};
 pub use lights::{Lamp, Lamps, Light};
 pub use smartctl::{Answer, Smartctl};
 pub use sysfs::{Disk, Sysfs, order};

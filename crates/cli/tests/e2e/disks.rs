@@ -1,6 +1,7 @@
 //! Goal: disks are listed with how they are and where, lights follow what pools lack and what
 //! people ask for, also through a crash, and who is to be told is. Method: loop devices in a tree
-//! as the kernel's and a program in place of `smartctl`, whose answers lie in files.
+//! as the kernel's and a program in place of `smartctl`, whose answers lie in files. Disks test
+//! themselves by schedule: one test after the other, and what they find is told.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,12 @@ for disk; do :; done
 disk=${disk##*/}
 echo "$*" >> asked
 case "$*" in
-*" -t "*) echo '{"smartctl":{"exit_status":0}}' ;;
+*" -t "*)
+    if [ -e "$disk.refuses" ]; then
+        echo '{"smartctl":{"exit_status":4,"messages":[{"string":"it is too hot"}]}}'
+    else
+        echo '{"smartctl":{"exit_status":0}}'
+    fi ;;
 *) cat "$disk.json" ;;
 esac
 "#;
@@ -121,6 +127,15 @@ impl Fake {
     /// Where the tree is.
     pub fn root(&self) -> String {
         self.root.display().to_string()
+    }
+
+    /// Whether a disk wants to test itself from now on.
+    fn refuse(&self, index: usize, refuses: bool) {
+        let path = self.smart.join(format!("{}.refuses", self.names[index]));
+        match refuses {
+            true => write(&path, ""),
+            false => std::fs::remove_file(path).expect("it refused"),
+        }
     }
 
     /// What a disk answers from now on: that it is well, with a change.
@@ -292,6 +307,167 @@ fn disks_are_known_found_and_lit() {
     server.wait_until("its fault light", || fake.is_lit(2, "fault"));
     server.ok("down");
     assert!(fake.is_lit(2, "fault"));
+}
+
+/// How often something was asked of a disk.
+fn count_asked(fake: &Fake, words: &str) -> usize {
+    let asked = std::fs::read_to_string(fake.smart.join("asked")).unwrap_or_default();
+    asked.lines().filter(|line| line.contains(words)).count()
+}
+
+/// The log of tests of a disk, the newest first: hours, status, and whether it passed.
+fn with_tests(answer: &mut Value, tests: &[(u64, &str, Option<bool>)]) {
+    let row = |(hours, result, passed): &(u64, &str, Option<bool>)| {
+        let mut row = json!({
+            "type": {"string": "Extended offline"},
+            "status": {"string": result},
+            "lifetime_hours": hours,
+        });
+        if let Some(passed) = passed {
+            row["status"]["passed"] = json!(passed);
+        }
+        row
+    };
+    let table: Vec<Value> = tests.iter().map(row).collect();
+    answer["ata_smart_self_test_log"]["standard"]["table"] = json!(table);
+}
+
+fn schedule(server: &Server, name: &str) -> Value {
+    let all: Value = serde_json::from_str(&server.ok("schedule list --json")).expect("JSON");
+    let mut all = all["schedules"].as_array().expect("a list").iter();
+    let found = all.find(|one| one["name"] == name);
+    found.cloned().unwrap_or(Value::Null)
+}
+
+#[test]
+fn disks_test_themselves_by_schedule_and_what_they_find_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let mut server = Server::prepare();
+    let files = server.disks(2, DISK_BYTES);
+    let devices = server.attach(&files);
+    let fake = Fake::of(&mut server, &devices);
+    server.launch(&["daemon"]);
+    let pool = format!("tests{}", std::process::id());
+    server.ok(&format!("zpool create -m none {pool} {}", devices[0]));
+
+    // All disks, and those of a pool.
+    let said = server.ok("schedule set smart-short");
+    assert!(
+        said.contains("'smart-short' runs each wednesday at 02:00"),
+        "{said}"
+    );
+    let said = server.ok(&format!("schedule set smart-long {pool} --name thorough"));
+    assert!(
+        said.contains("'thorough' runs each month on 15 at 02:00"),
+        "{said}"
+    );
+    assert!(server.ok("schedule list").contains("all disks"));
+    assert_eq!(
+        server.ok("schedule run smart-short"),
+        "smart-short: begun by 2 disks\n"
+    );
+    for name in &fake.names {
+        assert_eq!(count_asked(&fake, &format!("-t short /dev/{name}")), 1);
+    }
+    server.ok("schedule run thorough");
+    assert_eq!(schedule(&server, "thorough")["last"]["tested"], 1);
+    let long = |index: usize| count_asked(&fake, &format!("-t long /dev/{}", fake.names[index]));
+    assert_eq!((long(0), long(1)), (1, 0));
+
+    // One that does not want to is told of, and keeps no other from it.
+    fake.refuse(1, true);
+    assert_eq!(
+        server.ok("schedule run smart-short"),
+        "smart-short: begun by one disk\n"
+    );
+    let last = schedule(&server, "smart-short")["last"].clone();
+    assert_eq!(last["untested"][0]["why"], "it is too hot", "{last}");
+    fake.refuse(1, false);
+
+    // A test that is under way is waited for, also by what was missed while the server was away.
+    fake.answer(0, |answer| {
+        answer["ata_smart_data"]["self_test"]["status"]["remaining_percent"] = json!(90);
+    });
+    server.ok("disks show Z0");
+    for name in ["smart-short", "thorough"] {
+        let said = server.fails(&format!("schedule run {name}"));
+        assert!(said.contains("disks test themselves already"), "{said}");
+    }
+    server.stop();
+    let path = server.state().join("schedules.json");
+    let text = std::fs::read_to_string(&path).expect("what is kept");
+    let mut kept: Value = serde_json::from_str(&text).expect("JSON");
+    for one in kept.as_array_mut().expect("a list") {
+        if one["name"] == "thorough" {
+            for time in ["created_s", "begun_s", "ended_s"] {
+                let at_s = one[time].as_u64().expect("a time");
+                one[time] = json!(at_s - 40 * 24 * 3600);
+            }
+        }
+    }
+    std::fs::write(&path, kept.to_string()).expect("the file");
+    server.launch(&["daemon"]);
+    server.wait_until("it waits", || {
+        schedule(&server, "thorough")["waits"] == "testing"
+    });
+    assert_eq!(
+        (long(0), schedule(&server, "thorough")["failures"] == 0),
+        (1, true)
+    );
+
+    // The disk found something: that is kept and told, and the missed run is made up for.
+    fake.answer(0, |answer| {
+        let failed = (4001, "Completed: read failure", Some(false));
+        with_tests(
+            answer,
+            &[failed, (3999, "Completed without error", Some(true))],
+        );
+    });
+    let shown = server.ok("disks show Z0");
+    assert!(shown.contains("tested:         "), "{shown}");
+    assert!(
+        shown.contains("Extended offline FAILED: Completed: read failure"),
+        "{shown}"
+    );
+    server.wait_until("the run that was missed", || long(0) == 2);
+    let of_disk = "failed its long test (after 4001 hours of being on): Completed: read failure";
+    let alerts = || server.ok("alerts");
+    server.ok(&format!("zfs create -o canmount=off {pool}/event"));
+    server.wait_until("an alert", || alerts().contains(of_disk));
+    let disks = listed(&server);
+    assert_eq!(named(&disks, &fake.names[0])["condition"], "warning");
+
+    // A longer look that finds nothing ends it; the disk's own log is not all that is known.
+    fake.answer(0, |answer| {
+        with_tests(answer, &[(4003, "Completed without error", Some(true))])
+    });
+    let shown = server.ok("disks show Z0 --json");
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    let seen = shown["tests"].as_array().expect("tests");
+    let seen: Vec<&Value> = seen.iter().map(|test| &test["at_hours"]).collect();
+    assert_eq!(seen, [3999, 4001, 4003]);
+    let disks = listed(&server);
+    assert_eq!(named(&disks, &fake.names[0])["condition"], "good");
+
+    // No disk at all can: that is a failure, and an alert.
+    for index in 0..2 {
+        fake.answer(index, |answer| {
+            *answer = json!({"smartctl": {"exit_status": 1, "messages": [{
+                "string": "Unable to detect device type", "severity": "error",
+            }]}});
+        });
+    }
+    let said = server.fails("schedule run smart-short");
+    assert!(
+        said.contains("the host has no disks that can test themselves"),
+        "{said}"
+    );
+    server.ok(&format!("zfs create -o canmount=off {pool}/another"));
+    server.wait_until("an alert of the schedule", || {
+        alerts().contains("schedule smart-short (short tests of all disks) fails")
+    });
 }
 
 #[test]

@@ -63,6 +63,7 @@ mod streams;
 mod suspend;
 mod topology;
 mod up;
+mod ups;
 mod users;
 mod vdevprops;
 mod walk;

@@ -7,7 +7,8 @@
 //! one is sent after it.
 //!
 //! Locks: `known`, `book` and `hung` are short. `work` is held by the thread that switches lights,
-//! for as long as that takes; who waits for it gives up after a while.
+//! for as long as that takes; who waits for it gives up after a while. `tests` is held by who has
+//! disks begin to test themselves, so that one test comes after the other.
 
 mod lights;
 mod overview;
@@ -25,7 +26,7 @@ use parking_lot::Mutex;
 
 pub(crate) use lights::{lights_test, locate};
 pub(crate) use overview::{overview, show, states};
-pub(crate) use smart::test;
+pub(crate) use smart::{Tests, begin_tests, is_testing, test};
 
 use crate::events::Wanted;
 use crate::service::Service;
@@ -43,6 +44,14 @@ struct Told {
     history: History,
 }
 
+impl Told {
+    /// Whether it tests itself.
+    fn is_testing(&self) -> bool {
+        let report = self.report.as_ref();
+        self.state == SmartState::Known && report.is_some_and(::drives::is_testing)
+    }
+}
+
 /// The disks of a server.
 pub(crate) struct Drives {
     sysfs: Sysfs,
@@ -54,6 +63,7 @@ pub(crate) struct Drives {
     /// Why there is none, where its file is not understood: then no light is switched.
     book: Mutex<Result<Book, String>>,
     work: Arc<tokio::sync::Mutex<()>>,
+    tests: tokio::sync::Mutex<()>,
     /// Pools are being exported, which says nothing of their disks.
     is_leaving: AtomicBool,
 }
@@ -89,6 +99,7 @@ impl Drives {
             hung: Arc::default(),
             book: Mutex::new(book),
             work: Arc::default(),
+            tests: tokio::sync::Mutex::default(),
             is_leaving: AtomicBool::new(false),
         })
     }

@@ -248,7 +248,7 @@ fn condition(state: &DiskState, has_failed: bool, settings: &AlertSettings) -> D
     }
 }
 
-async fn rows(service: &Service) -> Vec<Row> {
+pub(super) async fn rows(service: &Service) -> Vec<Row> {
     let (leaves, _) = leaves(service);
     let settings = service.alerts.current();
     let drives = Arc::clone(&service.drives);
@@ -344,8 +344,23 @@ pub(crate) async fn show(
     let told = known.get(&row.state.id);
     Ok(DiskShowReply {
         history: told.map_or_else(Vec::new, |told| told.history.samples().to_vec()),
+        tests: told.map_or_else(Vec::new, |told| told.history.tests().to_vec()),
         disk: row.state,
     })
+}
+
+/// The disks that are there and that a pool has something on; all disks for no pool.
+pub(super) async fn disks_with(service: &Service, pool: &str) -> Vec<(Disk, DiskState)> {
+    let rows = rows(service).await.into_iter();
+    let is_meant = |state: &DiskState| {
+        let mut members = state.members.iter();
+        pool.is_empty() || members.any(|member| member.pool == pool)
+    };
+    let mut ids = BTreeSet::new();
+    let found = rows.filter(|row| is_meant(&row.state));
+    // Paths of a multipath device lead to one disk.
+    let found = found.filter_map(|row| Some((row.disk?, row.state)));
+    found.filter(|(disk, _)| ids.insert(disk.id())).collect()
 }
 
 /// What is to be remembered of where a device is that works.

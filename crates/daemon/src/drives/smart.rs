@@ -5,11 +5,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::drives::{Answer, Disk, History, Smartctl};
-use api::{DiskTest, Empty, Failure, FailureKind, SmartState};
+use api::{DiskTest, Empty, Failure, FailureKind, ScheduleUntested, SelfTestKind, SmartState};
 use futures::{StreamExt, stream};
 
-use super::overview::resolve;
-use super::{Drives, now_s};
+use super::overview::{disks_of, disks_with, leaves, resolve};
+use super::{Drives, Told, now_s};
 use crate::service::Service;
 
 /// How often disks are asked.
@@ -95,9 +95,10 @@ impl Drives {
                 return;
             }
             Answer::Standby => {
-                // One that sleeps is not as warm as it was.
+                // One that sleeps is not as warm as it was, and does not test itself.
                 if let Some(report) = &mut told.report {
                     report.temperature_c = None;
+                    report.test_remaining_percent = None;
                 }
                 SmartState::Standby
             }
@@ -119,12 +120,128 @@ pub(crate) async fn test(service: &Service, call: DiskTest) -> Result<Empty, Fai
         let message = format!("{doing}: it is not there");
         return Err(Failure::new(FailureKind::NotFound, message));
     };
-    let hangs = service.drives.hangs(&disk.name);
-    let (device, kind) = (device(&disk.name), call.kind);
+    let begun = begin_test(&service.drives, disk, call.kind).await;
+    begun.map_err(|why| Failure::new(FailureKind::Io, format!("{doing}: {why}")))?;
+    Ok(Empty {})
+}
+
+/// Has a disk begin to test itself, and asks it how it is then. One that a program hangs at is left
+/// alone.
+async fn begin_test(drives: &Arc<Drives>, disk: Disk, kind: SelfTestKind) -> Result<(), String> {
+    if drives.hung.lock().contains(&disk.name) {
+        return Err("it does not answer; look at its cables and power".to_owned());
+    }
+    let hangs = drives.hangs(&disk.name);
+    let device = device(&disk.name);
     let begin = move || Smartctl::find().test(&device, kind, hangs);
     let begun = tokio::task::spawn_blocking(begin).await;
-    let begun = begun.unwrap_or_else(|error| Err(error.to_string()));
-    begun.map_err(|why| Failure::new(FailureKind::Io, format!("{doing}: {why}")))?;
-    ask(Arc::clone(&service.drives), disk).await;
-    Ok(Empty {})
+    begun.unwrap_or_else(|error| Err(error.to_string()))?;
+    ask(Arc::clone(drives), disk).await;
+    Ok(())
+}
+
+/// What became of having disks test themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tests {
+    /// How many have begun.
+    pub(crate) begun: u64,
+    /// How many are at an earlier test still.
+    pub(crate) are_testing: u64,
+    /// Those that do not, and why.
+    pub(crate) refused: Vec<ScheduleUntested>,
+    /// How many have nothing to tell, and are not asked for a test either.
+    pub(crate) unable: u64,
+}
+
+/// Has the disks of a pool test themselves; for no pool, all of the host. One that sleeps is woken
+/// for it. One that tests itself already is left alone.
+///
+/// # Errors
+/// [`FailureKind::Unsupported`] where `smartctl` is not installed.
+pub(crate) async fn begin_tests(
+    service: &Service,
+    pool: &str,
+    kind: SelfTestKind,
+) -> Result<Tests, Failure> {
+    if let Some(problem) = Smartctl::find().problem() {
+        let message = format!("cannot test disks: {problem}");
+        return Err(Failure::new(FailureKind::Unsupported, message));
+    }
+    let drives = &service.drives;
+    let _one_after_the_other = drives.tests.lock().await;
+    let all = disks_with(service, pool).await;
+    let each = stream::iter(all).map(|(disk, state)| async move {
+        let id = disk.id();
+        ask(Arc::clone(drives), disk.clone()).await;
+        if drives.is_testing(&id) {
+            return Begun::IsTesting;
+        }
+        if matches!(drives.state_of(&id), SmartState::Unsupported { .. }) {
+            return Begun::Unable;
+        }
+        match begin_test(drives, disk, kind).await {
+            Ok(()) => Begun::Yes,
+            Err(why) => Begun::No(ScheduleUntested {
+                disk: state.path,
+                why,
+            }),
+        }
+    });
+    let mut each = std::pin::pin!(each.buffered(ASKED));
+    let mut tests = Tests::default();
+    while let Some(begun) = each.next().await {
+        match begun {
+            Begun::Yes => tests.begun += 1,
+            Begun::IsTesting => tests.are_testing += 1,
+            Begun::Unable => tests.unable += 1,
+            Begun::No(untested) => tests.refused.push(untested),
+        }
+    }
+    Ok(tests)
+}
+
+/// What became of having one test itself.
+enum Begun {
+    Yes,
+    IsTesting,
+    Unable,
+    No(ScheduleUntested),
+}
+
+impl Drives {
+    /// How asking a disk went last.
+    fn state_of(&self, id: &str) -> SmartState {
+        let known = self.known.lock();
+        known
+            .get(id)
+            .map_or(SmartState::NotAsked, |told| told.state.clone())
+    }
+
+    /// Whether a disk tests itself, as far as it is known.
+    fn is_testing(&self, id: &str) -> bool {
+        let known = self.known.lock();
+        known.get(id).is_some_and(Told::is_testing)
+    }
+}
+
+/// Whether one of a pool's disks tests itself, as far as it is known; of any for no pool. Nothing
+/// is asked.
+pub(crate) fn is_testing(service: &Service, pool: &str) -> bool {
+    let drives = &service.drives;
+    if !drives.known.lock().values().any(Told::is_testing) {
+        return false;
+    }
+    let disks = drives.sysfs.disks();
+    if pool.is_empty() {
+        // One that was pulled meanwhile does not test itself any more.
+        return disks.iter().any(|disk| drives.is_testing(&disk.id()));
+    }
+    let (leaves, _) = leaves(service);
+    let of_pool = leaves.iter().filter(|leaf| leaf.member.pool == pool);
+    let mut names = of_pool.flat_map(|leaf| disks_of(drives, &leaf.member.path));
+    names.any(|name| {
+        let mut disks = disks.iter();
+        let disk = disks.find(|disk| disk.name == name);
+        disk.is_some_and(|disk| drives.is_testing(&disk.id()))
+    })
 }

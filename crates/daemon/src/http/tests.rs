@@ -37,6 +37,7 @@ impl Server {
             https: crate::Https::Off,
             certificate: None,
             cache_bytes: Some(64 << 20),
+            ups: None,
         };
         let state = State::open(&options.state).unwrap();
         let service = Service::new(&options, state).await.unwrap();

@@ -387,7 +387,7 @@ fn add_shares(out: &mut Exposition, shares: &ShareListReply) {
 }
 
 fn add_alerts(out: &mut Exposition, service: &Service) {
-    let Ok(list) = crate::alerts::list(service) else {
+    let Ok(list) = crate::alerts::list(service, true) else {
         return;
     };
     let mut counts: BTreeMap<(&str, String), u64> = BTreeMap::new();

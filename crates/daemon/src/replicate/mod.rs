@@ -16,19 +16,28 @@ mod run;
 mod ssh;
 
 use std::hash::{BuildHasher, RandomState};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use api::{
-    Empty, Failure, FailureKind, Job, JobKind, ReplicationChange, ReplicationCreate,
-    ReplicationListReply, ReplicationPause, ReplicationRemove, ReplicationReport,
-    ReplicationResult, ReplicationRun, ReplicationRunReply, ReplicationTarget, ReplicationWhat,
-    ScheduleWhen,
+    Alert, AlertFact, AlertRule, AlertSeverity, Empty, Failure, FailureKind, Job, JobKind,
+    ReplicationChange, ReplicationCreate, ReplicationListReply, ReplicationPause,
+    ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun, ReplicationRunReply,
+    ReplicationTarget, ReplicationWhat, ScheduleWhen,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::mounts::is_at_or_below;
 use crate::service::Service;
 use crate::timetable::{Begun, Course, Entry, Kept, Recurs, Table, now_s, rule};
+
+/// How much longer than its interval a replication may be without a run that worked, as a part of
+/// it and within these bounds, before it is late: a run takes its time, and one that fails is tried
+/// again.
+const SLACK_PART: u64 = 2;
+const SLACK_S: RangeInclusive<u64> = 3600..=24 * 3600;
+/// How long after its start the server has to make up for what was missed, in seconds.
+const MAKES_UP_WITHIN_S: u64 = 3600;
 
 /// A replication, as it is kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -311,6 +320,72 @@ pub(crate) fn list(service: &Service) -> ReplicationListReply {
     }
 }
 
+/// Whether a run that worked is overdue. What is sent for the first time takes as long as it takes,
+/// as long as it does not fail.
+fn is_overdue(kept: &Kept<Replication>, is_running: bool, now_s: u64) -> bool {
+    let Kept { course, own } = kept;
+    let Some(every_s) = own.what.every_s.filter(|_| !course.is_paused) else {
+        return false;
+    };
+    if course.success_s.is_none() && is_running && course.failures == 0 {
+        return false;
+    }
+    let slack_s = (every_s / SLACK_PART).clamp(*SLACK_S.start(), *SLACK_S.end());
+    let since_s = course.success_s.unwrap_or(course.created_s);
+    // After a clock that was ahead was set right, nobody knows.
+    since_s.saturating_add(every_s).saturating_add(slack_s) < now_s
+}
+
+/// What is to be told of those that are late, for [`crate::alerts`]. `started_s` is when the server
+/// started; `is_told` says whether it was told of one already.
+pub(crate) fn late(
+    service: &Service,
+    started_s: u64,
+    is_told: impl Fn(&str) -> bool,
+) -> Vec<Alert> {
+    late_in(&service.replications, now_s(), started_s, is_told)
+}
+
+fn late_in(
+    replications: &Replications,
+    now_s: u64,
+    started_s: u64,
+    is_told: impl Fn(&str) -> bool,
+) -> Vec<Alert> {
+    let is_up_for_long = now_s >= started_s.saturating_add(MAKES_UP_WITHIN_S);
+    let entries = replications.lock();
+    let late = entries.values().filter_map(|entry| {
+        let Kept { course, own } = &entry.kept;
+        let is_running = entry.running.is_some();
+        let is_late = is_overdue(&entry.kept, is_running, now_s);
+        if !is_late || !is_up_for_long && !is_told(&course.name) {
+            return None;
+        }
+        let failure = own.last.as_ref().and_then(|last| last.failure.as_ref());
+        let source = own.what.source.clone();
+        Some(Alert {
+            rule: AlertRule::Replication,
+            severity: AlertSeverity::Warning,
+            pool: source.split('/').next().unwrap_or_default().to_owned(),
+            // Its pool may be away, and it is late all the same.
+            pool_guid: api::Guid(0),
+            device_guid: None,
+            disk: None,
+            fact: AlertFact::ReplicationLate {
+                name: course.name.clone(),
+                source,
+                every_s: own.what.every_s.unwrap_or_default(),
+                success_s: course.success_s,
+                is_running,
+                why: failure
+                    .filter(|_| course.failures > 0)
+                    .map(|failure| failure.message.clone()),
+            },
+        })
+    });
+    late.collect()
+}
+
 /// Tells all of them, for [`crate::metrics`].
 pub(crate) fn add_metrics(
     service: &Service,
@@ -387,6 +462,80 @@ mod tests {
         assert_eq!(pending(5000), Some(taken.clone()));
         assert_eq!(pending(5899), Some(taken));
         assert_eq!((pending(5900), pending(4999)), (None, None));
+    }
+
+    /// Goal: one that fails, or does nothing, is late after its interval and some slack; one that
+    /// sends for the first time is not, nor one that rests or that runs on request. After a start
+    /// there is time to make up for what was missed, unless it was told before.
+    #[test]
+    fn what_does_not_arrive_is_late() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = Arc::new(crate::state::State::open(directory.path()).unwrap());
+        let replications = Replications::load(&state);
+        let late = |change: &dyn Fn(&mut Kept<Replication>), now_s, started_s, is_told| {
+            let mut kept = kept();
+            kept.own.what.every_s = Some(8 * 3600);
+            change(&mut kept);
+            let mut entries = replications.lock();
+            replications
+                .put(&mut entries, kept, "cannot keep it")
+                .unwrap();
+            drop(entries);
+            late_in(&replications, now_s, started_s, |name| {
+                name == "a" && is_told
+            })
+        };
+        // Eight hours, and four of slack.
+        let (hour, sent_s) = (3600, 100_000);
+        let end_s = sent_s + 12 * hour;
+        let sent = |kept: &mut Kept<Replication>| kept.course.success_s = Some(sent_s);
+        assert_eq!(late(&sent, end_s, 0, false), []);
+        let found = late(&sent, end_s + 1, 0, false);
+        let [
+            Alert {
+                rule, fact, pool, ..
+            },
+        ] = &found[..]
+        else {
+            panic!("{found:?}");
+        };
+        assert_eq!((*rule, pool.as_str()), (AlertRule::Replication, "tank"));
+        let wanted = AlertFact::ReplicationLate {
+            name: "a".into(),
+            source: "tank/a".into(),
+            every_s: 8 * hour,
+            success_s: Some(sent_s),
+            is_running: false,
+            why: None,
+        };
+        assert_eq!(*fact, wanted);
+        let paused = |kept: &mut Kept<Replication>| kept.course.is_paused = true;
+        assert_eq!(late(&paused, end_s * 2, 0, false), []);
+        let on_request = |kept: &mut Kept<Replication>| kept.own.what.every_s = None;
+        assert_eq!(late(&on_request, end_s * 2, 0, false), []);
+        // Never sent: since it was made.
+        let never = |_: &mut Kept<Replication>| ();
+        assert_eq!(late(&never, 1000 + 12 * hour, 0, false), []);
+        assert_eq!(late(&never, 1001 + 12 * hour, 0, false).len(), 1);
+        // The server has just started.
+        assert_eq!(late(&sent, end_s + hour, end_s + 1, false), []);
+        assert_eq!(late(&sent, end_s + hour, end_s + 1, true).len(), 1);
+        assert_eq!(late(&sent, end_s + hour, end_s, false).len(), 1);
+
+        let mut kept = kept();
+        kept.own.what.every_s = Some(60);
+        assert!(
+            !is_overdue(&kept, true, 1_000_000),
+            "the first one takes long"
+        );
+        kept.course.failures = 1;
+        assert!(is_overdue(&kept, true, 1_000_000));
+        kept.course.success_s = Some(1_000_000);
+        assert!(!is_overdue(&kept, false, 1_003_660));
+        assert!(is_overdue(&kept, false, 1_003_661));
+        assert!(!is_overdue(&kept, false, 5000), "a clock that was set back");
+        kept.own.what.every_s = Some(30 * 24 * hour);
+        assert!(is_overdue(&kept, false, 1_000_001 + 31 * 24 * hour));
     }
 
     /// Goal: a change is kept, and what makes no sense changes nothing.

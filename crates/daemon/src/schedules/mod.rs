@@ -100,6 +100,7 @@ pub(crate) fn words(obstacle: ScheduleObstacle, pool: &str) -> String {
             format!("a scrub of pool '{pool}' is paused; 'zpool scrub {pool}' goes on with it")
         }
         ScheduleObstacle::Trimming => format!("pool '{pool}' is being trimmed already"),
+        ScheduleObstacle::Testing => "disks test themselves already".to_owned(),
     }
 }
 
@@ -136,10 +137,8 @@ fn ready(service: &Service, name: &str) -> Result<Option<ScheduleObstacle>, Fail
 /// Begins a run.
 fn begin(service: &Arc<Service>, name: &str) -> Result<Job, Failure> {
     let begun = service.schedules.table.begin(name, |own| {
-        let pool = pool_of(&own.what.target).to_owned();
-        service
-            .jobs
-            .begin(JobKind::Schedule, Some(pool), None, true)
+        let pool = Some(pool_of(&own.what.target).to_owned()).filter(|pool| !pool.is_empty());
+        service.jobs.begin(JobKind::Schedule, pool, None, true)
     })?;
     let job = begun.work.job();
     let (service, what) = (Arc::clone(service), begun.kept.own.what.clone());
@@ -193,6 +192,10 @@ fn default_name(task: ScheduleTask, target: &str) -> String {
         ScheduleTask::Scrub => format!("scrub-{target}"),
         ScheduleTask::Trim => format!("trim-{target}"),
         ScheduleTask::Snapshot => target.to_owned(),
+        ScheduleTask::SmartShort if target.is_empty() => "smart-short".to_owned(),
+        ScheduleTask::SmartLong if target.is_empty() => "smart-long".to_owned(),
+        ScheduleTask::SmartShort => format!("smart-short-{target}"),
+        ScheduleTask::SmartLong => format!("smart-long-{target}"),
     })
 }
 
@@ -218,7 +221,15 @@ fn check_when(when: ScheduleWhen) -> Result<(), &'static str> {
 /// `millpond schedule set`.
 pub(crate) async fn set(service: &Service, call: ScheduleSet) -> Result<ScheduleSetReply, Failure> {
     let target = call.target;
-    let doing = format!("cannot set a schedule for '{target}'");
+    let is_of_host = target.is_empty()
+        && matches!(
+            call.task,
+            ScheduleTask::SmartShort | ScheduleTask::SmartLong
+        );
+    let doing = match is_of_host {
+        true => "cannot set a schedule for all disks".to_owned(),
+        false => format!("cannot set a schedule for '{target}'"),
+    };
     let invalid = |why: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
     let name = call
         .name
@@ -229,11 +240,16 @@ pub(crate) async fn set(service: &Service, call: ScheduleSet) -> Result<Schedule
             rule::NAME_MAX
         )));
     }
-    dataset::name::check_name(&target)
-        .map_err(|error| crate::error::from_dataset(&doing, &error))?;
+    if !is_of_host {
+        dataset::name::check_name(&target)
+            .map_err(|error| crate::error::from_dataset(&doing, &error))?;
+    }
     check_when(call.when).map_err(invalid)?;
     match call.task {
-        ScheduleTask::Scrub | ScheduleTask::Trim => {
+        ScheduleTask::Scrub
+        | ScheduleTask::Trim
+        | ScheduleTask::SmartShort
+        | ScheduleTask::SmartLong => {
             if target.contains(['/', '@']) {
                 return Err(invalid("it is no pool; name a pool"));
             }
@@ -242,7 +258,9 @@ pub(crate) async fn set(service: &Service, call: ScheduleSet) -> Result<Schedule
                     "'recursive' and what is kept are for snapshots alone",
                 ));
             }
-            service.pools.get(&target)?;
+            if !is_of_host {
+                service.pools.get(&target)?;
+            }
         }
         ScheduleTask::Snapshot => {
             if target.contains('@') {
@@ -337,6 +355,7 @@ pub(crate) fn list(service: &Service, may_change: bool) -> ScheduleListReply {
         if let Some(last) = last.as_mut().filter(|_| !may_change) {
             last.failure = None;
             last.left.clear();
+            last.untested.clear();
         }
         ScheduleReport {
             name: course.name.clone(),
@@ -367,13 +386,19 @@ pub(crate) fn failing(service: &Service) -> Vec<Alert> {
         if course.failures == 0 || course.is_paused {
             return None;
         }
-        let open = service.pools.get(pool_of(&own.what.target)).ok()?;
+        let (pool, pool_guid) = match own.what.target.as_str() {
+            "" => (String::new(), api::Guid(0)),
+            target => {
+                let open = service.pools.get(pool_of(target)).ok()?;
+                (open.pool.name(), crate::reports::guid(open.pool.guid()))
+            }
+        };
         let failure = own.last.as_ref()?.failure.as_ref()?;
         Some(Alert {
             rule: AlertRule::Schedule,
             severity: AlertSeverity::Warning,
-            pool: open.pool.name(),
-            pool_guid: crate::reports::guid(open.pool.guid()),
+            pool,
+            pool_guid,
             device_guid: None,
             disk: None,
             fact: AlertFact::Schedule {
@@ -415,6 +440,8 @@ mod tests {
             (ScheduleTask::Scrub, "tank", "scrub-tank"),
             (ScheduleTask::Trim, "tank", "trim-tank"),
             (ScheduleTask::Snapshot, "tank/home/a b", "tank-home-a-b"),
+            (ScheduleTask::SmartShort, "", "smart-short"),
+            (ScheduleTask::SmartLong, "tank", "smart-long-tank"),
         ] {
             let name = default_name(task, target);
             assert_eq!(name, wanted);

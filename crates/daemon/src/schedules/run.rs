@@ -10,12 +10,13 @@ use std::sync::Arc;
 
 use api::{
     ActivityAction, ActivityObstacle, Failure, FailureKind, JobState, Keep, ScheduleLeft,
-    ScheduleObstacle, ScheduleResult, ScheduleTask, ScheduleWhat, ScrubAction, Settings,
-    ZpoolScrub, ZpoolTrim,
+    ScheduleObstacle, ScheduleResult, ScheduleTask, ScheduleWhat, ScrubAction, SelfTestKind,
+    Settings, ZpoolScrub, ZpoolTrim,
 };
 use dataset::{DatasetError, PropertySource, PropertyValue};
 
 use super::pool_of;
+use crate::drives::{Tests, begin_tests, is_testing};
 use crate::error::from_dataset;
 use crate::jobs::Work;
 use crate::pools::OpenPool;
@@ -33,7 +34,8 @@ const SECOND: &str = "%Y-%m-%d-%H%M%S";
 const PROPERTY: &str = "millpond:schedule";
 /// How many names are tried for a snapshot.
 const NAMES_MAX: u64 = 20;
-/// Of how many snapshots it is told that they could not be destroyed.
+/// Of how many snapshots it is told that they could not be destroyed, and of how many disks that
+/// they did not begin a test.
 const LEFT_MAX: usize = 10;
 
 /// What is in the way of a run.
@@ -47,12 +49,31 @@ pub(super) enum Obstacle {
 
 /// What is in the way of a run now.
 pub(super) fn obstacle(service: &Service, what: &ScheduleWhat) -> Option<Obstacle> {
-    use ScheduleObstacle::{NotImported, Resilvering, ScrubPaused, Scrubbing, Suspended};
+    use ScheduleObstacle::{NotImported, Resilvering, ScrubPaused, Scrubbing, Suspended, Testing};
+    let is_test = match what.task {
+        ScheduleTask::SmartShort | ScheduleTask::SmartLong => true,
+        ScheduleTask::Scrub | ScheduleTask::Trim | ScheduleTask::Snapshot => false,
+    };
+    if is_test && is_testing(service, &what.target) {
+        return Some(Obstacle::Waits(Testing));
+    }
+    if is_test && what.target.is_empty() {
+        return None;
+    }
     let Ok(open) = service.pools.get(pool_of(&what.target)) else {
         return Some(Obstacle::Waits(NotImported));
     };
     if open.pool.suspended().is_some() {
         return Some(Obstacle::Waits(Suspended));
+    }
+    if is_test {
+        let is_resilvering = open.pool.is_rebuilding()
+            || open.pool.is_resilver_due()
+            || open.pool.scrub_status().is_some_and(|scan| {
+                scan.state == pool::ScanState::Scanning
+                    && scan.function == pool::ScanFunction::Resilver
+            });
+        return is_resilvering.then_some(Obstacle::Waits(Resilvering));
     }
     if what.task != ScheduleTask::Scrub {
         return None;
@@ -129,6 +150,8 @@ pub(super) fn nothing_yet(begin_s: u64) -> ScheduleResult {
         snapshot: None,
         destroyed: 0,
         left: Vec::new(),
+        tested: 0,
+        untested: Vec::new(),
         failure: None,
     }
 }
@@ -175,6 +198,8 @@ impl Run {
             ScheduleTask::Scrub => self.scrub().await,
             ScheduleTask::Trim => self.trim().await,
             ScheduleTask::Snapshot => self.snapshot().await,
+            ScheduleTask::SmartShort => self.test(SelfTestKind::Short).await,
+            ScheduleTask::SmartLong => self.test(SelfTestKind::Long).await,
         };
         conclude(&mut self.result, outcome.err());
         self.result
@@ -228,6 +253,54 @@ impl Run {
             self.name
         );
         Err(Failure::new(FailureKind::Unsupported, message))
+    }
+
+    /// Has disks test themselves. Those that do not are told of; where none does, the run has
+    /// failed.
+    async fn test(&mut self, kind: SelfTestKind) -> Result<(), Failure> {
+        let Tests {
+            begun,
+            are_testing,
+            mut refused,
+            unable,
+        } = begin_tests(&self.service, &self.what.target, kind).await?;
+        let count = refused.len();
+        self.result.tested = begun;
+        refused.truncate(LEFT_MAX);
+        self.result.untested = refused;
+        if begun > 0 {
+            return Ok(());
+        }
+        let of = match self.what.target.as_str() {
+            "" => "the host".to_owned(),
+            pool => format!("pool '{pool}'"),
+        };
+        let (kind, message) = match self.result.untested.first() {
+            // What is at an earlier test is waited for.
+            _ if are_testing > 0 => {
+                let message = format!("the disks of {of} test themselves already");
+                (FailureKind::Busy, message)
+            }
+            Some(first) => {
+                let message = format!(
+                    "none of {count} disks of {of} began to test itself; {}: {}",
+                    first.disk, first.why
+                );
+                (FailureKind::Io, message)
+            }
+            None => {
+                let why = match unable {
+                    0 => "has no disks",
+                    _ => "has no disks that can test themselves",
+                };
+                let message = format!(
+                    "{of} {why}; remove the schedule ('millpond schedule remove {}')",
+                    self.name
+                );
+                (FailureKind::Unsupported, message)
+            }
+        };
+        Err(Failure::new(kind, message))
     }
 
     fn doing(&self) -> String {

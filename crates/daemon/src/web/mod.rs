@@ -81,6 +81,8 @@ pub(crate) struct Web {
     setup: Mutex<Option<String>>,
     /// Where the console is.
     listening: Mutex<Option<SocketAddr>>,
+    /// What connections are answered with, while it is there.
+    certificate: Mutex<Option<Arc<tls::Certificate>>>,
     /// Requests of a user or key that are worked at.
     requests: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
@@ -154,6 +156,7 @@ impl Web {
             hostname: hostname.to_owned(),
             setup: Mutex::new(None),
             listening: Mutex::new(None),
+            certificate: Mutex::new(None),
             requests: Mutex::default(),
         })
     }
@@ -190,6 +193,12 @@ impl Web {
         }
         let token = setup.get_or_insert_with(|| tokens::token(&*self.random));
         Some(token.clone())
+    }
+
+    /// What is to be told of the certificate, for [`crate::alerts`].
+    pub(crate) fn certificate_alert(&self) -> Option<api::Alert> {
+        let certificate = self.certificate.lock().clone();
+        certificate?.alert(now_s())
     }
 
     /// Where the console is.
@@ -290,6 +299,7 @@ async fn listen_within(
     let failed = |why| DaemonError::Certificate { why };
     let certificate = loaded.map_err(failed)?;
     let follows = tokio::spawn(Arc::clone(&certificate).follow());
+    *web.certificate.lock() = Some(Arc::clone(&certificate));
     let configuration = tls::configuration(certificate).map_err(failed)?;
     let acceptor = TlsAcceptor::from(Arc::new(configuration));
     let router = crate::http::network_router(service, login::routes(service));

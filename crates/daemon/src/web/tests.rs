@@ -85,6 +85,7 @@ fn options(state: PathBuf) -> Options {
         https: Https::At(([127, 0, 0, 1], 0).into()),
         certificate: None,
         cache_bytes: Some(64 << 20),
+        ups: None,
     }
 }
 

@@ -1,11 +1,12 @@
 //! The server's certificate: one that it makes and signs itself, or one that somebody has given,
-//! taken up anew when its files change.
+//! taken up anew when its files change. Whoever is to be told of its end looks at [`Validity`].
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use api::{Alert, AlertFact, AlertRule, AlertSeverity, CertificateBy};
 use parking_lot::RwLock;
 use rcgen::{CertificateParams, DnType, KeyPair};
 use rustls::ServerConfig;
@@ -14,11 +15,16 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// How long a certificate of our own is good; browsers take none that is longer.
 const OWN_VALID: Duration = Duration::from_secs(825 * 24 * 3600);
 /// Age at which another one is made.
 const OWN_AGE_MAX: Duration = Duration::from_secs(730 * 24 * 3600);
+/// How long before its end a certificate is told of, in seconds; or a quarter of the time that it
+/// is good for, where that is shorter: some are good for days only.
+const NEAR_END_S: u64 = 21 * 24 * 3600;
+const NEAR_END_PART: u64 = 4;
 /// How often files are looked at.
 const LOOKS: Duration = Duration::from_secs(10);
 
@@ -37,6 +43,32 @@ pub(super) struct Certificate {
     files: Files,
     names: Vec<String>,
     current: RwLock<Arc<CertifiedKey>>,
+}
+
+/// From when to when a certificate is good, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Validity {
+    begin_s: u64,
+    end_s: u64,
+}
+
+impl Validity {
+    /// That of a certificate (RFC 5280, section 4.1.2.5); none where it is not understood.
+    fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        let validity = certificate.validity();
+        let seconds = |time: i64| u64::try_from(time).unwrap_or(0);
+        Some(Self {
+            begin_s: seconds(validity.not_before.timestamp()),
+            end_s: seconds(validity.not_after.timestamp()),
+        })
+    }
+
+    /// How long before the end it is told of.
+    fn near_s(self) -> u64 {
+        let good_s = self.end_s.saturating_sub(self.begin_s);
+        NEAR_END_S.min(good_s / NEAR_END_PART)
+    }
 }
 
 impl ResolvesServerCert for Certificate {
@@ -180,6 +212,36 @@ impl Certificate {
         }))
     }
 
+    /// What is to be told of its end.
+    pub(super) fn alert(&self, now_s: u64) -> Option<Alert> {
+        let certified = Arc::clone(&self.current.read());
+        let validity = Validity::of(certified.cert.first()?)?;
+        if now_s.saturating_add(validity.near_s()) < validity.end_s {
+            return None;
+        }
+        let is_over = now_s > validity.end_s;
+        Some(Alert {
+            rule: AlertRule::Certificate,
+            severity: match is_over {
+                true => AlertSeverity::Critical,
+                false => AlertSeverity::Warning,
+            },
+            pool: String::new(),
+            pool_guid: api::Guid(0),
+            disk: None,
+            device_guid: None,
+            fact: AlertFact::Certificate {
+                path: self.files.certificate.display().to_string(),
+                by: match self.files.is_own {
+                    true => CertificateBy::Server,
+                    false => CertificateBy::Person,
+                },
+                end_s: validity.end_s,
+                is_over,
+            },
+        })
+    }
+
     /// Takes up what changes, for ever.
     pub(super) async fn follow(self: Arc<Self>) {
         let mut before = self.files.stamp();
@@ -280,6 +342,41 @@ mod tests {
         std::fs::write(&key, std::fs::read(&new_key).unwrap()).unwrap();
         followed.look(stamp);
         assert_eq!(current(&followed), current(&new));
+    }
+
+    /// It is told some time before its end, more loudly after it, and not at all for long before.
+    #[test]
+    fn its_end_is_told_in_time() {
+        const DAY_S: u64 = 24 * 3600;
+        let directory = tempfile::tempdir().unwrap();
+        let made = own(directory.path());
+        let validity = Validity::of(&made.current.read().cert[0]).unwrap();
+        let good_s = validity.end_s - validity.begin_s;
+        assert_eq!(good_s, OWN_VALID.as_secs() + DAY_S);
+        let at = |now_s| {
+            let alert = made.alert(now_s)?;
+            let AlertFact::Certificate {
+                end_s, is_over, by, ..
+            } = alert.fact
+            else {
+                panic!("{alert:?}");
+            };
+            assert_eq!((end_s, by), (validity.end_s, CertificateBy::Server));
+            Some((alert.severity, is_over))
+        };
+        let told_s = validity.end_s - 21 * DAY_S;
+        assert_eq!(at(told_s - 1), None);
+        assert_eq!(at(told_s), Some((AlertSeverity::Warning, false)));
+        assert_eq!(
+            at(validity.end_s + 1),
+            Some((AlertSeverity::Critical, true))
+        );
+        let short = Validity {
+            begin_s: 0,
+            end_s: 6 * DAY_S,
+        };
+        assert_eq!(short.near_s(), 6 * DAY_S / 4);
+        assert_eq!(Validity::of(&CertificateDer::from(vec![0x30, 0])), None);
     }
 
     /// A certificate that is not good keeps no server from starting, and is used once it is good.
