@@ -44,6 +44,7 @@ const PAGES = [
   '#/schedules',
   '#/alerts',
   '#/disks',
+  '#/reports',
   '#/jobs',
   '#/events',
   '#/account',
@@ -413,6 +414,35 @@ test('a volume is made and shared by iSCSI', async () => {
   await expect(page.getByText('The sharing of')).toBeVisible();
   await go(page, '#/shares');
   await expect(page.getByText(new RegExp(`^iqn\\..*${pool}:disk$`))).toBeVisible();
+});
+
+test('reports show what was read and written, over an hour to a year', async () => {
+  await go(page, '#/reports');
+  const of = page.getByLabel('Of', { exact: true });
+  await expect(of).toContainText(pool, { timeout: 30_000 });
+  await of.selectOption({ label: pool });
+  await expect(
+    page.getByRole('img', { name: `Throughput of ${pool}, the last hour` }),
+  ).toBeVisible();
+  const figures = page.getByRole('table', { name: `Throughput: ${pool}` });
+  // What the wizard and the tests before this one wrote is in it.
+  const written = figures.getByRole('row').filter({ hasText: 'Written' });
+  await expect(written).toContainText(/[1-9][\d.]* [KMG]iB$/);
+  await page.getByText('As a table: Throughput').click();
+  await expect(page.getByRole('columnheader', { name: 'Time', exact: true })).toBeVisible();
+  await expect(page.getByText(`millpond reports ${pool} --last hour --points`)).toBeVisible();
+  for (const span of ['Day', 'Week', 'Month', 'Year']) {
+    await page.getByLabel('Time', { exact: true }).selectOption(span);
+    const name = `Throughput of ${pool}, the last ${span.toLowerCase()}`;
+    await expect(page.getByRole('img', { name })).toBeVisible();
+    await expect(written).toContainText(/[1-9][\d.]* [KMG]iB$/);
+  }
+  // A device has its queue, and the log its most.
+  await expect(page.getByRole('heading', { name: 'Intent logs' })).toBeVisible();
+  await of.selectOption(
+    await of.locator('optgroup[label="Devices"] option').first().getAttribute('value'),
+  );
+  await expect(page.getByRole('heading', { name: 'Queue' })).toBeVisible();
 });
 
 test('a schedule is made, run, changed, paused and removed', async () => {

@@ -3,6 +3,7 @@ import type { AlertCalls } from './alerts';
 import type { UpsCalls } from './ups';
 import type { FileCalls } from './files';
 import type { ReplicationCalls } from './replications';
+import type { ReportCalls } from './reports';
 import type * as api from './types';
 
 interface Named {
@@ -10,7 +11,12 @@ interface Named {
 }
 
 /** Requests by path. */
-export interface Calls extends AlertCalls, FileCalls, ReplicationCalls, UpsCalls {
+export interface Calls
+  extends AlertCalls,
+    FileCalls,
+    ReplicationCalls,
+    ReportCalls,
+    UpsCalls {
   '/v1/session/info': [api.Empty, api.SessionInfo];
   '/v1/session/login': [{ user: string; password: string; totp?: string | null }, api.Session];
   '/v1/session/logout': [api.Empty, api.Empty];

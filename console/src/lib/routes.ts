@@ -12,6 +12,7 @@ export type Page =
   | { page: 'schedules' }
   | { page: 'alerts' }
   | { page: 'replication' }
+  | { page: 'reports' }
   | { page: 'jobs' }
   | { page: 'events' }
   | { page: 'users' }
@@ -33,6 +34,7 @@ const SIMPLE = [
   'schedules',
   'alerts',
   'replication',
+  'reports',
   'jobs',
   'events',
   'users',

@@ -18,6 +18,7 @@ import { ups } from './ups';
 import { files } from './files';
 import { many } from './many';
 import { replications } from './replications';
+import { reports } from './reports';
 import { disks } from './disks.en';
 
 export { many };
@@ -51,6 +52,7 @@ export const t = {
     schedules: 'Schedules',
     alerts: 'Alerts',
     replication: 'Replication',
+    reports: 'Reports',
     disks: 'Disks',
     jobs: 'Jobs',
     events: 'Events',
@@ -847,6 +849,8 @@ export const t = {
   },
 
   schedules,
+
+  reports,
 
   jobs: {
     title: 'Jobs',

@@ -30,6 +30,7 @@ export const icons = {
   menu: 'M4 7h16M4 12h16M4 17h16',
   dots: 'M6 12h.01M12 12h.01M18 12h.01',
   disk: 'M4 4h16v16H4zM12 15a4 4 0 1 0 0-8 4 4 0 0 0 0 8zM12 11h.01M7 17.500h.01M17 17.500h.01',
+  chart: 'M4 4v16h16M8 16v-5M12 16V7M16 16v-3',
   camera: 'M4 8h3.500l1.500-2.500h6L16.500 8H20v11H4zM12 16a3 3 0 1 0 0-6 3 3 0 0 0 0 6z',
   edit: 'M4 20l1-4L16 5l3 3L8 19zM14 7l3 3',
   out: 'M10 4H5v16h5M15 8l4 4-4 4M19 12H9',

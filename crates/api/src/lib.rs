@@ -24,6 +24,7 @@ mod openapi;
 mod people;
 mod permissions;
 mod replications;
+mod reports;
 mod schedules;
 mod server;
 mod shares;
@@ -84,6 +85,10 @@ pub use replications::{
     Keep, ReplicationChange, ReplicationCreate, ReplicationList, ReplicationListReply,
     ReplicationNote, ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult,
     ReplicationRun, ReplicationRunReply, ReplicationSpec, ReplicationTarget, ReplicationWhat,
+};
+pub use reports::{
+    REPORT_SUBJECTS_MAX, Report, ReportFigure, ReportGet, ReportGetReply, ReportList,
+    ReportListReply, ReportSpan, ReportSubject, ReportValues, ReportedSubject,
 };
 pub use schedules::{
     ScheduleLeft, ScheduleList, ScheduleListReply, ScheduleObstacle, SchedulePause, ScheduleRemove,

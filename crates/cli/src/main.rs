@@ -26,6 +26,7 @@ mod periods;
 mod prompt;
 mod refusals;
 mod replicate;
+mod reports;
 mod rescue;
 mod schedule;
 mod server;
@@ -70,6 +71,8 @@ enum Command {
     Iscsi(iscsi::Iscsi),
     /// List what is shared on the network, who uses it, and how much
     Shares(shares::Shares),
+    /// Tell what was read and written, over an hour to a year
+    Reports(reports::Reports),
     /// Send the snapshots of a dataset elsewhere, again and again
     Replicate(Box<replicate::Replicate>),
     /// Have the server do things again and again: scrubs, trims, snapshots, tests of disks
@@ -212,6 +215,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Info => server::info(&Client::new(state, of_root)?),
         Command::Iscsi(iscsi) => iscsi.run(&Client::new(state, of_root)?),
         Command::Shares(shares) => shares.run(&Client::new(state, of_root)?),
+        Command::Reports(reports) => reports.run(&Client::new(state, of_root)?),
         Command::Replicate(replicate) => replicate.run(&Client::new(state, of_root)?),
         Command::Schedule(schedule) => schedule.run(&Client::new(state, of_root)?),
         Command::Console => console::run(&Client::new(state, of_root)?),

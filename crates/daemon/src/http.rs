@@ -21,18 +21,19 @@ use api::{
     DiskShow, DiskTest, EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList,
     FileRestore, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind,
     JobList, JobResult, METRICS_PATH, OPENAPI_PATH, ReplicationChange, ReplicationCreate,
-    ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, STREAM_JOB_HEADER,
-    STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet,
-    ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove,
-    UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark,
-    ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys,
-    ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive,
-    ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet,
-    ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd,
-    ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
-    ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
-    ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
-    ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList,
+    STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun,
+    ScheduleSet, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
+    SmbUserRemove, UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList,
+    ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds,
+    ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote,
+    ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend,
+    ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
+    ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
+    ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
+    ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid,
+    ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
+    ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
@@ -57,8 +58,8 @@ use crate::jobs::Work;
 use crate::service::Service;
 use crate::web::about;
 use crate::{
-    DaemonError, activity, alerts, create, destroy, diff, disks, drives, files, import, keys,
-    metrics, owners, permissions, properties, receive, reopen, replicate, rewrite, schedules,
+    DaemonError, activity, alerts, create, destroy, diff, disks, drives, figures, files, import,
+    keys, metrics, owners, permissions, properties, receive, reopen, replicate, rewrite, schedules,
     scrub, send, snapshots, split, topology, upgrade, ups, usage, vdevs, zfs, zpool,
 };
 
@@ -351,6 +352,12 @@ fn requests(service: Arc<Service>) -> Router {
             schedules::remove(&service, &call).await
         })
         .on(|service, call: SchedulePause| async move { schedules::pause(&service, &call).await })
+        .on_behalf(|service, caller, _: ReportList| async move {
+            Ok(figures::list(&service, caller.may_change()))
+        })
+        .on_behalf(|service, caller, call: ReportGet| async move {
+            figures::get(&service, call, caller.may_change()).await
+        })
         .on_behalf(|service, caller, _: ScheduleList| async move {
             Ok(schedules::list(&service, caller.may_change()))
         })

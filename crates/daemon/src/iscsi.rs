@@ -228,13 +228,20 @@ impl Volumes {
         shared.collect()
     }
 
-    /// What is offered, and what initiators have done with it.
-    pub(crate) fn in_use(&self, secrets: &Secrets) -> Vec<ShareReport> {
+    /// What is offered, with what is counted of it.
+    pub(crate) fn traffic(&self, secrets: &Secrets) -> Vec<(ShareInfo, Option<UnitTraffic>)> {
         let mut units = self.targets().traffic();
-        let reports = self.shares(secrets).into_iter().map(|share| {
+        let shares = self.shares(secrets).into_iter().map(|share| {
             let is_of_share = |unit: &UnitTraffic| unit.iqn.eq_ignore_ascii_case(&share.name);
             let found = units.iter().position(is_of_share);
-            let unit = found.map(|at| units.swap_remove(at));
+            (share, found.map(|at| units.swap_remove(at)))
+        });
+        shares.collect()
+    }
+
+    /// What is offered, and what initiators have done with it.
+    pub(crate) fn in_use(&self, secrets: &Secrets) -> Vec<ShareReport> {
+        let reports = self.traffic(secrets).into_iter().map(|(share, unit)| {
             let (total, clients) = unit
                 .map(|unit| (unit.total, unit.clients))
                 .unwrap_or_default();

@@ -9,8 +9,8 @@
 //! service manager may have made it: [`supervisor`]), `pools.json` (what to import at the next
 //! start), `replications.json` ([`replicate`]), `schedules.json`
 //! ([`schedules`]), `iscsi-secrets.json` (for CHAP), `alerts*.json`
-//! (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `people.json` (users and API
-//! keys), `audit.jsonl` (the record of changes),
+//! (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate `series`),
+//! `people.json` (users and API keys), `audit.jsonl` (the record of changes),
 //! `https-certificate.pem` and `https-key.pem`, `smb/` (all that Samba keeps, with its users),
 //! `zvol/` (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All
 //! of it is its user's alone. Where that is root, others pass through to the socket, to `zvol/` and
@@ -36,6 +36,7 @@ mod disks;
 mod drives;
 mod error;
 mod events;
+mod figures;
 mod files;
 mod http;
 mod import;
@@ -251,6 +252,7 @@ async fn serve(
     service.nfs.begin().await;
     alerts::begin(&service);
     drives::begin(&service);
+    figures::begin(&service);
     tokio::spawn(replicate::follow(Arc::clone(&service)));
     tokio::spawn(schedules::follow(Arc::clone(&service)));
     tokio::spawn(ups::follow(Arc::downgrade(&service)));

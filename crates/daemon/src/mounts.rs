@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use access::{Lease, Snapdir, User};
+use access::{Lease, Snapdir, TrafficCounts, User};
 use api::{Failure, FailureKind, ZfsMountListReply, ZfsMounted};
 use dataset::{DatasetKind, ListOptions, PropertySource};
 use filesystem::{Filesystem, FsError, MountChoices};
@@ -63,6 +63,24 @@ pub(crate) struct Mounts {
     by_name: Mutex<BTreeMap<String, Arc<Mounted>>>,
     /// How many there have been.
     count: AtomicU64,
+    /// What those did that are gone, until somebody asks.
+    ended: Mutex<Vec<MountTraffic>>,
+}
+
+/// Most mounts whose traffic waits to be asked for when they are gone.
+const ENDED_MAX: usize = 4096;
+
+/// What was read and written through a mount.
+#[derive(Clone, Debug)]
+pub(crate) struct MountTraffic {
+    /// The filesystem.
+    pub(crate) dataset: String,
+    /// Which of all mounts since the server started.
+    pub(crate) number: u64,
+    /// Whether it is still there.
+    pub(crate) is_mounted: bool,
+    /// Since it is mounted.
+    pub(crate) counts: TrafficCounts,
 }
 
 impl Mounts {
@@ -79,6 +97,38 @@ impl Mounts {
     pub(crate) fn is_over_mount(&self, name: &str, path: &Path) -> bool {
         let mounted = self.by_name.lock().get(name).cloned();
         mounted.is_some_and(|mounted| mounted.mount.is_over_mount(path))
+    }
+
+    /// What was read and written through each mount that there is, and through those that ended
+    /// since this was asked before.
+    pub(crate) fn take_traffic(&self) -> Vec<MountTraffic> {
+        let by_name = self.by_name.lock();
+        let mut all = std::mem::take(&mut *self.ended.lock());
+        all.extend(by_name.iter().map(|(name, mounted)| MountTraffic {
+            dataset: name.clone(),
+            number: mounted.order,
+            is_mounted: true,
+            counts: mounted.mount.traffic(),
+        }));
+        all
+    }
+
+    /// Puts another mount in the place of the one that a dataset had, or none.
+    fn put(&self, name: &str, mounted: Option<Arc<Mounted>>) {
+        let mut by_name = self.by_name.lock();
+        let before = match mounted {
+            Some(mounted) => by_name.insert(name.to_owned(), mounted),
+            None => by_name.remove(name),
+        };
+        let mut ended = self.ended.lock();
+        if let Some(before) = before.filter(|_| ended.len() < ENDED_MAX) {
+            ended.push(MountTraffic {
+                dataset: name.to_owned(),
+                number: before.order,
+                is_mounted: false,
+                counts: before.mount.traffic(),
+            });
+        }
     }
 
     /// Has the kernel look names in a directory of a filesystem up again, which lead elsewhere now
@@ -465,10 +515,7 @@ impl Service {
             is_placed_by_name,
         };
         mounted.choose(options);
-        self.mounts
-            .by_name
-            .lock()
-            .insert(name.to_owned(), Arc::new(mounted));
+        self.mounts.put(name, Some(Arc::new(mounted)));
         self.share_by_smb(open, name).await;
         Ok(())
     }
@@ -571,7 +618,7 @@ impl Service {
         let Some(closed) = self.unless_suspended(name, closing).await else {
             return Ok(());
         };
-        self.mounts.by_name.lock().remove(name);
+        self.mounts.put(name, None);
         closed.map_err(|error| {
             Failure::new(
                 FailureKind::Io,

@@ -27,6 +27,7 @@ use crate::disks::Looks;
 use crate::drives::Drives;
 use crate::error::{from_access, from_pool, suspended};
 use crate::events::Events;
+use crate::figures::Figures;
 use crate::jobs::Jobs;
 use crate::mounts::Mounts;
 use crate::nfs::Nfs;
@@ -74,6 +75,7 @@ pub(crate) struct Service {
     pub(crate) events: Arc<Events>,
     pub(crate) alerts: Arc<Alerts>,
     pub(crate) drives: Arc<Drives>,
+    pub(crate) figures: Arc<Figures>,
     pub(crate) looks: Looks,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) pools: Pools,
@@ -130,6 +132,7 @@ impl Service {
             world,
             alerts: Alerts::load(state.directory().to_owned(), &host.hostname),
             drives: Drives::load(state.directory()),
+            figures: Figures::load(state.directory()),
             looks: Looks::default(),
             smb: Smb::new(state.directory(), &host.hostname, options.smb),
             withheld: Withheld::default(),
@@ -254,6 +257,7 @@ impl Service {
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
     pub(crate) async fn shut_down(&self) {
         self.drives.stop();
+        self.figures.stop(self).await;
         tokio::join!(
             self.replications.stop(&self.jobs),
             self.schedules.stop(&self.jobs)

@@ -13,9 +13,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use access::{ControlEntry, ControlNode, Snapdir};
+use access::{ControlEntry, ControlNode, Snapdir, Traffic, TrafficKind};
 use bytes::Bytes;
 use filesystem::{
     Allocate, Attributes, FileKind, FsError, RenameMode, SeekTo, SetAttributes, XattrMode,
@@ -57,6 +57,8 @@ pub(crate) struct Handler {
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) runtime: Runner,
     pub(crate) posix_acl: bool,
+    /// What was read and written, as far as it did not stay in the kernel's cache.
+    pub(crate) traffic: Arc<Traffic>,
     /// How the kernel is told something, once it is mounted.
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
 }
@@ -175,6 +177,11 @@ macro_rules! on_file {
             }
         })
     };
+}
+
+fn count_read(traffic: &Traffic, pieces: &[Bytes], since: Instant) {
+    let bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
+    traffic.count(TrafficKind::Read, bytes, since.elapsed());
 }
 
 fn sized(reply: ReplyXattr, size: u32, data: &[u8]) {
@@ -530,12 +537,15 @@ impl fuser::Filesystem for Handler {
     ) {
         let length = size as usize;
         let moves_time = flags.0 & O_NOATIME == 0;
+        let since = Instant::now();
         let at_once = |file: File| file.filesystem.try_read(file.ino, offset, length);
         if moves_time && let Some(pieces) = self.nodes.try_file(node.0).and_then(at_once) {
             self.runtime.readers.begin(length >= LONG_BYTES);
+            count_read(&self.traffic, &pieces, since);
             convert::joined(&pieces, |data| reply.data(data));
             return self.runtime.readers.end();
         }
+        let traffic = Arc::clone(&self.traffic);
         on_file!(
             self,
             node,
@@ -547,6 +557,7 @@ impl fuser::Filesystem for Handler {
                 }
             },
             |pieces| {
+                count_read(&traffic, &pieces, since);
                 convert::joined(&pieces, |data| reply.data(data));
             }
         );
@@ -574,6 +585,7 @@ impl fuser::Filesystem for Handler {
         }
         let sync = flags.0 & O_DSYNC != 0;
         let written = data.len() as u32;
+        let (traffic, since) = (Arc::clone(&self.traffic), Instant::now());
         let data = if data.len() >= LONG_BYTES {
             device::FileDevice::aligned_copy(data)
         } else {
@@ -590,7 +602,10 @@ impl fuser::Filesystem for Handler {
                     .write(file.ino, offset, data, sync, caller)
                     .await
             },
-            |()| reply.written(written)
+            |()| {
+                traffic.count(TrafficKind::Write, written.into(), since.elapsed());
+                reply.written(written)
+            }
         );
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use access::{Access, ControlNode, Lease, Snapdir, Snapshot, User};
+use access::{Access, ControlNode, Lease, Snapdir, Snapshot, Traffic, TrafficCounts, User};
 use filesystem::{Filesystem, FsError};
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use parking_lot::Mutex;
@@ -275,6 +275,7 @@ impl Drop for Served {
 pub struct Mount {
     inner: Arc<Inner>,
     posix_acl: bool,
+    traffic: Arc<Traffic>,
     housekeeper: Mutex<Option<tokio::task::AbortHandle>>,
 }
 
@@ -313,10 +314,12 @@ impl Mount {
         let runtime = Runner::current();
         let readers = runtime.readers.clone();
         let notifier = Arc::new(OnceLock::new());
+        let traffic = Arc::new(Traffic::default());
         let handler = Handler {
             nodes: Arc::clone(&nodes),
             runtime,
             posix_acl,
+            traffic: Arc::clone(&traffic),
             notifier: Arc::clone(&notifier),
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -339,6 +342,7 @@ impl Mount {
         Ok(Self {
             inner,
             posix_acl,
+            traffic,
             housekeeper: Mutex::new(Some(housekeeper.abort_handle())),
         })
     }
@@ -353,6 +357,13 @@ impl Mount {
     /// for good gives it back.
     pub fn lease(&self) -> &Lease<Filesystem> {
         &self.inner.lease
+    }
+
+    /// What was read and written through it since it was mounted. What programs find in the
+    /// kernel's cache does not come here; operations that move no content, and failed ones, are not
+    /// counted.
+    pub fn traffic(&self) -> TrafficCounts {
+        self.traffic.counts()
     }
 
     /// Where it is mounted.

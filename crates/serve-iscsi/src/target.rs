@@ -197,14 +197,21 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.set.sessions.lock().remove(&self.tsih);
+        let mut sessions = self.set.sessions.lock();
         if let Some(nexus) = &self.nexus {
+            // Whoever looks finds it among those that there are or among the ended ones.
             for (lun, unit) in nexus.target.units.read().iter() {
-                unit.detach(nexus.id);
                 let traffic = nexus.traffic.lock().get(lun).cloned();
                 if let Some(traffic) = traffic {
-                    unit.ended_traffic.add(&traffic.counts());
+                    unit.ended_traffic.add(&nexus.port.name, &traffic.counts());
                 }
+            }
+        }
+        sessions.remove(&self.tsih);
+        drop(sessions);
+        if let Some(nexus) = &self.nexus {
+            for unit in nexus.target.units.read().values() {
+                unit.detach(nexus.id);
             }
         }
     }
@@ -479,7 +486,7 @@ impl TargetSet {
         let mut all = Vec::new();
         for target in targets.values() {
             for (lun, unit) in target.units.read().iter() {
-                let ended = unit.ended_traffic.counts();
+                let ended = &unit.ended_traffic;
                 let mut traffic = UnitTraffic::new(target.iqn.clone(), *lun, ended);
                 let nexuses = sessions.values().filter_map(|session| {
                     let nexus = session.nexus.as_ref()?;

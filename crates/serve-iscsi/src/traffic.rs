@@ -1,8 +1,13 @@
 //! What sessions have done to units, for reports.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use access::TrafficCounts;
+
+/// Initiators of a unit that are remembered when their sessions have ended; others count for the
+/// unit alone.
+const INITIATORS_MAX: usize = 1024;
 
 /// What one session has done to a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,16 +33,20 @@ pub struct UnitTraffic {
     pub total: TrafficCounts,
     /// By each session that there is.
     pub clients: Vec<ClientTraffic>,
+    /// By initiators' names, in sessions that have ended.
+    pub ended: BTreeMap<String, TrafficCounts>,
 }
 
 impl UnitTraffic {
     /// One of which sessions that have ended have done this.
-    pub(crate) fn new(iqn: String, lun: u16, ended: TrafficCounts) -> Self {
+    pub(crate) fn new(iqn: String, lun: u16, ended: &Ended) -> Self {
+        let ended = ended.0.lock();
         Self {
             iqn,
             lun,
-            total: ended,
+            total: ended.all,
             clients: Vec::new(),
+            ended: ended.by_initiator.clone(),
         }
     }
 
@@ -49,14 +58,48 @@ impl UnitTraffic {
 
 /// What sessions that have ended have done.
 #[derive(Debug, Default)]
-pub(crate) struct Ended(parking_lot::Mutex<TrafficCounts>);
+pub(crate) struct Ended(parking_lot::Mutex<EndedCounts>);
+
+#[derive(Debug, Default)]
+struct EndedCounts {
+    all: TrafficCounts,
+    by_initiator: BTreeMap<String, TrafficCounts>,
+}
 
 impl Ended {
-    pub(crate) fn add(&self, counts: &TrafficCounts) {
-        self.0.lock().add(counts);
+    pub(crate) fn add(&self, initiator: &str, counts: &TrafficCounts) {
+        let mut ended = self.0.lock();
+        ended.all.add(counts);
+        let is_full = ended.by_initiator.len() >= INITIATORS_MAX;
+        match ended.by_initiator.get_mut(initiator) {
+            Some(own) => own.add(counts),
+            None if is_full => {}
+            None => {
+                ended.by_initiator.insert(initiator.to_owned(), *counts);
+            }
+        }
     }
+}
 
-    pub(crate) fn counts(&self) -> TrafficCounts {
-        *self.0.lock()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initiators_are_remembered_and_not_too_many_of_them() {
+        let ended = Ended::default();
+        let counts = TrafficCounts {
+            reads: 1,
+            read_bytes: 512,
+            ..TrafficCounts::default()
+        };
+        for n in 0..2 * INITIATORS_MAX {
+            ended.add(&format!("iqn.2026-11.test:{n}"), &counts);
+        }
+        ended.add("iqn.2026-11.test:0", &counts);
+        let told = UnitTraffic::new("iqn".into(), 0, &ended);
+        assert_eq!(told.ended.len(), INITIATORS_MAX);
+        assert_eq!(told.ended["iqn.2026-11.test:0"].read_bytes, 1024);
+        assert_eq!(told.total.reads, 2 * INITIATORS_MAX as u64 + 1);
     }
 }

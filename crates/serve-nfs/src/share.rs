@@ -285,6 +285,8 @@ impl Paused for Pause {
 /// A share, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShareReport {
+    /// The dataset's guid, which it keeps when it is called otherwise.
+    pub guid: u64,
     /// The dataset.
     pub dataset: String,
     /// The path by which clients mount it.
@@ -433,6 +435,7 @@ impl Shares {
         let reports = by_guid.values().map(|share| {
             let Called { dataset, path } = share.names();
             ShareReport {
+                guid: share.guid,
                 dataset,
                 path,
                 counts: share.traffic.all(),

@@ -50,6 +50,7 @@ mod refusals;
 mod removed;
 mod reopen;
 mod replicate;
+mod reports;
 mod rewrite;
 mod san;
 mod schedule;

@@ -293,6 +293,34 @@ async fn who_logs_in_may_ask_and_who_logs_out_may_not() {
     server.stop().await;
 }
 
+/// Reports are for everybody, but what a client did is told only to those who see shares in use.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_only_looks_is_not_told_what_clients_did() {
+    let server = Server::with_users().await;
+    let of_client = json!({
+        "of": "client", "protocol": "nfs", "dataset": "tank/a", "share": "/tank/a",
+        "client": "10.0.0.1",
+    });
+    let of_pool = json!({"of": "pool", "pool": "tank"});
+    for (user, sees_clients) in [("viewer", false), ("operator", true), ("admin", true)] {
+        let headers = server.log_in(user).await.headers();
+        let get = |subjects: Value| {
+            let body = json!({"subjects": subjects});
+            server.post("/v1/reports/get", &headers, body)
+        };
+        let told = get(json!([of_pool])).await;
+        assert_eq!(told.status, 200, "{user}: {}", told.body);
+        let told = get(json!([of_pool, of_client])).await;
+        match sees_clients {
+            true => assert_eq!(told.json()["reports"][1]["subject"], of_client),
+            false => assert_eq!((told.status, told.kind()), (403, json!("denied"))),
+        }
+        let listed = server.post("/v1/reports/list", &headers, json!({})).await;
+        assert_eq!(listed.status, 200, "{user}: {}", listed.body);
+    }
+    server.stop().await;
+}
+
 /// Each request, for each role, as the description says.
 #[tokio::test(flavor = "multi_thread")]
 async fn roles_may_ask_what_the_description_says() {

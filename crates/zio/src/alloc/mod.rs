@@ -184,13 +184,44 @@ pub struct Allocator {
     logs: Mutex<LogSpace>,
 }
 
-/// Space that intent logs hold outside of log vdevs, as users see it. Nobody's use of space counts
-/// it, and it cannot be used.
+/// Space that intent logs hold, as users see it.
 #[derive(Debug, Default)]
 struct LogSpace {
-    held_bytes: u64,
+    /// Outside of log vdevs: nobody's use of space counts it, and it cannot be used.
+    among_data: HeldSpace,
+    on_log_devices: HeldSpace,
+    /// The most that was held together since somebody asked.
+    peak_bytes: u64,
+}
+
+/// Space that intent logs hold on some vdevs.
+#[derive(Debug, Default)]
+struct HeldSpace {
+    bytes: u64,
     /// Of that, what a txg that is not on disk yet frees.
     freed_bytes: BTreeMap<Txg, u64>,
+}
+
+impl HeldSpace {
+    /// `txg` is on disk.
+    fn sync_done(&mut self, txg: Txg) {
+        let later = self.freed_bytes.split_off(&txg.next());
+        let freed = std::mem::replace(&mut self.freed_bytes, later);
+        self.bytes = self.bytes.saturating_sub(freed.values().sum());
+    }
+}
+
+impl LogSpace {
+    fn on(&mut self, class: AllocClass) -> &mut HeldSpace {
+        match class {
+            AllocClass::Log => &mut self.on_log_devices,
+            _ => &mut self.among_data,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.among_data.bytes + self.on_log_devices.bytes
+    }
 }
 
 impl Default for Allocator {
@@ -609,11 +640,8 @@ impl Allocator {
         *self.totals.lock() = None;
         // From here on it counts as deferred, or as free.
         let mut logs = self.logs.lock();
-        let later = logs.freed_bytes.split_off(&txg.next());
-        let freed: u64 = std::mem::replace(&mut logs.freed_bytes, later)
-            .values()
-            .sum();
-        logs.held_bytes = logs.held_bytes.saturating_sub(freed);
+        logs.among_data.sync_done(txg);
+        logs.on_log_devices.sync_done(txg);
     }
 
     /// Begins or stops to remember what comes free, for [`Self::hold_for_trim`].
@@ -687,30 +715,42 @@ impl Allocator {
     /// Notes that an intent log holds this place: it was allocated for a log's block, or found in
     /// one at import.
     pub fn note_log_held(&self, dva: &Dva) {
-        self.logs.lock().held_bytes += self.log_bytes(dva);
+        let (class, bytes) = self.log_bytes(dva);
+        let mut logs = self.logs.lock();
+        logs.on(class).bytes += bytes;
+        logs.peak_bytes = logs.peak_bytes.max(logs.bytes());
     }
 
     /// Notes that `txg` frees this place of an intent log's block.
     pub fn note_log_freed(&self, txg: Txg, dva: &Dva) {
-        let bytes = self.log_bytes(dva);
+        let (class, bytes) = self.log_bytes(dva);
         if bytes > 0 {
-            *self.logs.lock().freed_bytes.entry(txg).or_default() += bytes;
+            let mut logs = self.logs.lock();
+            *logs.on(class).freed_bytes.entry(txg).or_default() += bytes;
         }
     }
 
     /// Bytes that intent logs hold outside of log vdevs, as users see them.
     pub fn log_held_bytes(&self) -> u64 {
-        self.logs.lock().held_bytes
+        self.logs.lock().among_data.bytes
     }
 
-    /// What a place takes of the space that is not only for logs, as users see it.
-    fn log_bytes(&self, dva: &Dva) -> u64 {
-        match self.entry(dva.vdev()) {
-            Some(entry) if entry.class != AllocClass::Log => {
-                deflate(entry.own_asize(dva), entry.deflate_ratio)
-            }
-            _ => 0,
-        }
+    /// Bytes that intent logs hold now, wherever, and the most that they held since this was asked
+    /// before; as users see them.
+    pub fn take_log_peak(&self) -> (u64, u64) {
+        let mut logs = self.logs.lock();
+        let now = logs.bytes();
+        (now, std::mem::replace(&mut logs.peak_bytes, now))
+    }
+
+    /// What a place takes, as users see it, and of which class of vdevs. Nothing where the vdev is
+    /// gone.
+    fn log_bytes(&self, dva: &Dva) -> (AllocClass, u64) {
+        self.entry(dva.vdev())
+            .map_or((AllocClass::Normal, 0), |entry| {
+                let bytes = deflate(entry.own_asize(dva), entry.deflate_ratio);
+                (entry.class, bytes)
+            })
     }
 
     /// Space that only the checkpoint uses, over all vdevs: nobody else may count on it

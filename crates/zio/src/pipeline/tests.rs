@@ -821,6 +821,8 @@ fn log_blocks_are_written_read_and_claimed() {
                 among_data: true,
             };
             assert_eq!(pool.pipeline.allocator().log_held_bytes(), 0);
+            let (on_device, peak) = pool.pipeline.allocator().take_log_peak();
+            assert!(on_device >= 128 << 10 && peak == on_device, "{on_device}");
             let elsewhere = pool
                 .pipeline
                 .log_blocks()
@@ -835,6 +837,11 @@ fn log_blocks_are_written_read_and_claimed() {
             assert_eq!(pool.pipeline.allocator().log_held_bytes(), held);
             pool.pipeline.sync_done(TXG);
             assert_eq!(pool.pipeline.allocator().log_held_bytes(), 0);
+            // The most is told once.
+            let most = (on_device, on_device + held);
+            assert_eq!(pool.pipeline.allocator().take_log_peak(), most);
+            let after = pool.pipeline.allocator().take_log_peak();
+            assert_eq!(after, (on_device, on_device));
             let nowhere = LogPlaces {
                 among_data: false,
                 ..among_data

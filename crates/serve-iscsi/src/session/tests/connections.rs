@@ -206,4 +206,6 @@ fn counters_say_what_was_read_and_written() {
     let all = world.targets.traffic();
     assert!(all[0].clients.is_empty());
     assert_eq!((all[0].total.reads, all[0].total.writes), (3, 1));
+    let ended: Vec<_> = all[0].ended.values().collect();
+    assert_eq!(ended, [&all[0].total]);
 }
