@@ -16,8 +16,9 @@
 //! that is renamed goes on under its new name with what comes from then on, and a device that
 //! leaves a pool takes nothing of what the others did with it.
 //!
-//! Lock: `before` is held while samples are taken in, by that thread alone. What a report needs is
-//! in the store, whose locks are its own.
+//! Locks: who reads has `turn` (async) until all is taken in, so that readings come in the order in
+//! which they were made. `before` is held while samples are taken in. What a report needs is in the
+//! store, whose locks are its own.
 
 mod reading;
 mod report;
@@ -109,6 +110,7 @@ fn shape_of(name: &str) -> Option<&'static Shape> {
 /// The figures of a server.
 pub(crate) struct Figures {
     store: Store,
+    turn: tokio::sync::Mutex<()>,
     before: Mutex<Before>,
     left_out: AtomicUsize,
     is_leaving: AtomicBool,
@@ -141,6 +143,7 @@ impl Figures {
         }
         Arc::new(Self {
             store,
+            turn: tokio::sync::Mutex::default(),
             before: Mutex::new(Before {
                 at: Instant::now(),
                 parts: HashMap::new(),
@@ -184,12 +187,16 @@ impl Figures {
         if self.is_leaving.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (here, readings) = (Arc::clone(self), reading::all(service));
-        let writing = tokio::task::spawn_blocking(move || {
-            here.record(readings);
-            here.store.flush()
-        });
-        match tokio::time::timeout(LAST, writing).await {
+        let last = async {
+            let _turn = self.turn.lock().await;
+            let (here, readings) = (Arc::clone(self), reading::all(service));
+            let writing = tokio::task::spawn_blocking(move || {
+                here.record(readings);
+                here.store.flush()
+            });
+            writing.await
+        };
+        match tokio::time::timeout(LAST, last).await {
             Ok(Ok(taken)) => self.before.lock().complain(&taken.errors),
             _ => tracing::warn!("the last figures for reports could not be written"),
         }
@@ -238,7 +245,9 @@ async fn follow(weak: Weak<Service>) {
         let Some(service) = weak.upgrade() else {
             return;
         };
-        if service.figures.is_leaving.load(Ordering::Relaxed) {
+        let figures = Arc::clone(&service.figures);
+        let _turn = figures.turn.lock().await;
+        if figures.is_leaving.load(Ordering::Relaxed) {
             return;
         }
         let reading = tokio::task::spawn_blocking(move || {
