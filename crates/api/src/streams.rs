@@ -56,6 +56,9 @@ pub struct ZfsReceive {
     pub set: Settings,
     /// Properties to leave out (`-x`).
     pub exclude: Vec<String>,
+    /// The key of an encryption root; `set` is to say its `keyformat`.
+    #[serde(default)]
+    pub key: Option<crate::NewKey>,
     /// The command as typed, for the pool's history.
     pub command: String,
 }
@@ -141,6 +144,9 @@ pub struct ZfsSend {
     pub holds: bool,
     /// Datasets that lack the snapshot are left out (`-s`).
     pub skip_missing: bool,
+    /// Datasets that are left out with all below them (`-X`).
+    #[serde(default)]
+    pub exclude: Vec<String>,
     /// Blocks of more than 128 KiB stay whole (`-L`).
     pub large_blocks: bool,
     /// Embedded blocks stay so (`-e`).

@@ -268,6 +268,10 @@ async fn put_away_and_destroy(
             service.close_volume(name, mode).await?;
         }
         service.release_snapshots(names).await;
+        for name in names.iter().filter(|name| !name.contains('@')) {
+            let given_up = dsl.receives().abort_clone(name).await;
+            given_up.map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
+        }
         for run in runs(names) {
             let name = &run[0];
             work.progress(Progress {

@@ -236,10 +236,15 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
     let mut left_out: Vec<String> = Vec::new();
     // GUID of the snapshot of each dataset that a receiver has before its children come.
     let mut parents: BTreeMap<String, u64> = BTreeMap::new();
+    if call.exclude.iter().any(|one| one == head) {
+        return Err(invalid(name, "it cannot be left out of its own stream"));
+    }
+    left_out.extend(call.exclude.iter().cloned());
     for one in heads {
-        if left_out
-            .iter()
-            .any(|above| one.starts_with(&format!("{above}/")))
+        if left_out.contains(&one)
+            || left_out
+                .iter()
+                .any(|above| one.starts_with(&format!("{above}/")))
         {
             continue;
         }

@@ -436,6 +436,10 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
     let failed = |error: DatasetError| from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
     let refused = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
+    if call.from.contains('%') {
+        // The hidden clone of a receive is nobody's to move (`zfs_validate_name`).
+        return Err(refused("invalid character '%' in name"));
+    }
     if let Some((head, old)) = call.from.split_once('@') {
         let (new_head, new) = call.to.split_once('@').unwrap_or((head, &call.to));
         if new_head != head && !new_head.is_empty() {

@@ -97,7 +97,9 @@ pub use features::Features;
 pub use holds::Holds;
 pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
 pub use logs::{LogClaim, Logs};
-pub use new_key::{NewKey, PBKDF2_ITERATIONS, PBKDF2_ITERATIONS_MIN, RootKey};
+pub use new_key::{
+    NewKey, PBKDF2_ITERATIONS, PBKDF2_ITERATIONS_MIN, RootKey, encryption_properties,
+};
 pub use props::{PropertySetting, PropertySource, PropertyValue};
 pub use raw::KeyRoot;
 pub use receive::{Finisher, ReceiveObstacle, ReceiveTarget, Receives, Receiving, ResumePoint};

@@ -17,7 +17,9 @@ use zio::Tx;
 
 use crate::crypto::{KeyFormat, Keys, StoredKey};
 use crate::features::guid;
+use crate::info::DatasetKind;
 use crate::state::{Dir, Ds};
+use crate::stored::parse_setting;
 use crate::{DatasetError, PropertyValue};
 
 /// Fewest iterations of PBKDF2 for a new passphrase (`MIN_PBKDF2_ITERATIONS`).
@@ -227,6 +229,22 @@ fn choose(
     Ok(Chosen::Root(suite))
 }
 
+/// The properties of encryption among `typed`, for a dataset that is to be received.
+///
+/// # Errors
+/// [`DatasetError::InvalidProperty`].
+pub fn encryption_properties(
+    typed: &[(String, String)],
+) -> Result<Vec<(String, PropertyValue)>, DatasetError> {
+    let kinds = DatasetKind::Filesystem.kinds();
+    let of_keys = typed
+        .iter()
+        .filter(|(name, _)| name == "keylocation" || is_in_key_object(name));
+    of_keys
+        .map(|(name, typed)| Ok((name.clone(), parse_setting(name, typed, kinds, true)?)))
+        .collect()
+}
+
 /// Says where the key of a new encryption root is, where its maker does not (`zfs_crypto_create`).
 pub(crate) fn complete(properties: &mut Vec<(String, PropertyValue)>, key: Option<&NewKey>) {
     let says = |(name, _): &(String, PropertyValue)| name == "keylocation";
@@ -335,37 +353,16 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// The same without a key of its own.
-    pub(crate) async fn check_new_encryption(
-        &self,
-        parent: &Arc<Dir>,
-        properties: &[(String, PropertyValue)],
-    ) -> Result<(), DatasetError> {
-        let name = parent.full_name(&self.dsl.pool_name());
-        self.check_new(parent, &name, properties, None).await
-    }
-
     /// Whether a new dataset below `parent` is encrypted.
     pub(crate) async fn is_new_encrypted(
         &self,
         parent: &Arc<Dir>,
         properties: &[(String, PropertyValue)],
+        key: Option<&NewKey>,
     ) -> Result<bool, DatasetError> {
         let name = parent.full_name(&self.dsl.pool_name());
-        let plan = self.plan_new(&name, Some(parent), properties, None);
+        let plan = self.plan_new(&name, Some(parent), properties, key);
         Ok(!matches!(plan.await?, Plan::Off))
-    }
-
-    /// Gives a new, empty dataset a key as its parent has it.
-    pub(crate) async fn encrypt_new(
-        &self,
-        ctx: &SyncContext,
-        parent: &Arc<Dir>,
-        head: &Arc<Ds>,
-        properties: &[(String, PropertyValue)],
-    ) -> Result<(), DatasetError> {
-        self.encrypt(ctx, Some(parent), head, properties, None)
-            .await
     }
 
     /// Gives a new, empty dataset a data key, wrapped with its parent's root's key or with its own

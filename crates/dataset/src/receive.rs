@@ -31,6 +31,7 @@ use crate::dataset::Dataset;
 use crate::dsl::{DslPool, slot};
 use crate::logs::LOG_TRIES_MAX;
 use crate::name::check_name;
+use crate::new_key::NewKey;
 use crate::raw::KeyData;
 use crate::state::Ds;
 use crate::task::{SpaceCheck, SyncTask};
@@ -165,8 +166,11 @@ pub struct ReceiveTarget {
     pub force: bool,
     /// After a break one can go on.
     pub resumable: bool,
-    /// `encryption` as it was given, where it was.
+    /// Of a new dataset whose stream is not raw: `encryption`, and what goes with it, as they were
+    /// given ([`crate::encryption_properties`]).
     pub properties: Vec<(String, PropertyValue)>,
+    /// The key that makes it an encryption root. Loaded then.
+    pub new_key: Option<NewKey>,
     /// What a raw stream's description says of the key (`crypt_keydata`).
     pub key_data: Option<NvList>,
 }
@@ -477,6 +481,28 @@ impl Receives<'_> {
         };
         self.destroy_rest(object).await?;
         Ok(true)
+    }
+
+    /// Destroys what an interrupted receive left beside `name`: a hidden clone of one of its
+    /// snapshots, which would keep that. One that is under way stays.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`].
+    pub async fn abort_clone(&self, name: &str) -> Result<(), DatasetError> {
+        let object = {
+            let _config = self.dsl.config.read().await;
+            let directories = self.dsl.directories();
+            let dir = directories.resolve(name).await?.dir();
+            let Some(hidden) = directories.child_dir(&dir, CLONE_NAME).await? else {
+                return Ok(());
+            };
+            let rest = directories.head(&hidden).await?;
+            if rest.hold_count() > 0 {
+                return Ok(());
+            }
+            rest.object
+        };
+        self.destroy_rest(object).await
     }
 
     /// The dataset with the rest of a receive that was interrupted and that can be gone on with.

@@ -77,6 +77,17 @@ impl Receive {
             (_, true) => ReceiveNaming::LastOnly,
             _ => ReceiveNaming::Exact,
         };
+        let parent = self.target.split('@').next().unwrap_or_default();
+        let parent = parent.rsplit_once('/').map(|(above, _)| above);
+        let is_typed = set.get("keylocation").is_none_or(|at| at == "prompt");
+        let has_format = set.get("keyformat").is_some_and(|format| format != "none");
+        if has_format && is_typed {
+            bail!(
+                "a new key cannot be typed in: the stream comes from standard input; give \
+                 -o keylocation=file:///PATH"
+            );
+        }
+        let key = super::keys::of_new(client, parent, &mut set)?;
         let reply = client.send_stream(&ZfsReceive {
             target: self.target,
             naming,
@@ -89,6 +100,7 @@ impl Receive {
             origin,
             set,
             exclude: self.exclude,
+            key,
             command,
         })?;
         if self.verbose {

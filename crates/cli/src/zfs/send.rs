@@ -36,6 +36,18 @@ pub struct Send {
     /// Leave out datasets that lack the snapshot
     #[arg(short, long, requires = "replicate")]
     skip_missing: bool,
+    /// Leave out these datasets, and all below them; separated by commas
+    #[arg(
+        short = 'X',
+        long,
+        value_name = "DATASET",
+        value_delimiter = ',',
+        requires = "replicate"
+    )]
+    exclude: Vec<String>,
+    /// Without effect: streams are not deduplicated
+    #[arg(short = 'D', long = "dedup", hide = true)]
+    dedup: bool,
     /// Properties, too
     #[arg(short, long = "props")]
     properties: bool,
@@ -52,11 +64,12 @@ pub struct Send {
     #[arg(short = 'V', long)]
     proctitle: bool,
     /// The difference to this snapshot or bookmark
-    #[arg(short, value_name = "SNAPSHOT", conflicts_with = "all_from")]
-    incremental: Option<String>,
+    #[arg(short, value_name = "SNAPSHOT", conflicts_with = "all_from",
+          action = clap::ArgAction::Append)]
+    incremental: Vec<String>,
     /// All snapshots since this one
-    #[arg(short = 'I', value_name = "SNAPSHOT")]
-    all_from: Option<String>,
+    #[arg(short = 'I', value_name = "SNAPSHOT", action = clap::ArgAction::Append)]
+    all_from: Vec<String>,
     /// Go on where a receive was interrupted
     #[arg(short, value_name = "TOKEN", conflicts_with_all = ["replicate", "properties", "backup",
           "holds", "incremental", "all_from", "snapshot"])]
@@ -78,7 +91,13 @@ impl Send {
         }
         let snapshot = self.snapshot.unwrap_or_default();
         let head = snapshot.split('@').next().unwrap_or_default();
-        let from = self.incremental.as_ref().or(self.all_from.as_ref());
+        if self.incremental.len() + self.all_from.len() > 1 {
+            bail!("a stream begins with one snapshot: give -i or -I once");
+        }
+        if self.dedup {
+            eprintln!("WARNING: streams are not deduplicated any more; -D has no effect");
+        }
+        let from = self.incremental.first().or(self.all_from.first());
         let from = from.map(|from| match from.starts_with(['@', '#']) {
             true => format!("{head}{from}"),
             false if from.contains(['@', '#']) => from.clone(),
@@ -93,12 +112,13 @@ impl Send {
         let send = ZfsSend {
             snapshot,
             from,
-            all_between: self.all_from.is_some(),
+            all_between: !self.all_from.is_empty(),
             replicate: self.replicate,
             properties: self.properties,
             backup: self.backup,
             holds: self.holds,
             skip_missing: self.skip_missing,
+            exclude: self.exclude,
             large_blocks: self.large_blocks,
             embedded: self.embedded,
             compressed: self.compressed,

@@ -253,6 +253,117 @@ fn an_interrupted_receive_is_given_up_or_goes_on() {
     zdb_is_clean(&server.path("disks"), "tank");
 }
 
+/// Goal: a partial receive goes with the dataset that it is a difference to, and has no name that
+/// others could give it another of.
+#[test]
+fn a_partial_difference_goes_with_its_dataset() {
+    let server = Server::start();
+    let Some((full, _)) = unpack(&server, "full") else {
+        return;
+    };
+    let (difference, _) = unpack(&server, "incr_i").expect("it is there");
+    pool(&server);
+    receive(&server, "zfs receive -u tank/a", &full);
+    let bytes = std::fs::read(difference).expect("a stream");
+    let cut = server.path("cut");
+    std::fs::write(&cut, &bytes[..bytes.len() / 2]).expect("a file");
+    refused(&server, "zfs receive -s -u tank/a", &cut);
+    let why = server.fails("zfs rename tank/a/%recv tank/b");
+    assert!(why.contains("invalid character '%'"), "{why}");
+    assert_eq!(value(&server, "tank/a/%recv", "inconsistent"), "1");
+    server.ok("zfs destroy -r tank/a");
+    assert_eq!(server.ok("zfs list -Ho name"), "tank\n");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// Goal: what is received is encrypted as the options say, and in the clear only where they do not
+/// ask for more (zfs-receive(8)).
+#[test]
+fn what_is_received_is_encrypted_as_asked() {
+    let server = Server::start();
+    pool(&server);
+    let key = server.path("key");
+    std::fs::write(&key, "a passphrase of some length").expect("a file");
+    let location = format!("file://{}", key.display());
+    let own = format!("-o encryption=on -o keyformat=passphrase -o keylocation={location}");
+    server.ok("zfs create -u tank/plain");
+    server.ok("zfs create -u tank/plain/below");
+    server.ok("zfs snapshot -r tank/plain@a");
+    let send = |words: &str| {
+        let path = server.path(&words.replace([' ', '/'], "_"));
+        let status = Command::new(MILLPOND)
+            .args(words.split_whitespace())
+            .env("MILLPOND_STATE", server.state())
+            .stdout(std::fs::File::create(&path).expect("a file"))
+            .status();
+        assert!(status.expect("millpond runs").success(), "{words}");
+        path
+    };
+    let tree = send("zfs send -R tank/plain@a");
+    receive(&server, &format!("zfs receive -u {own} tank/root"), &tree);
+    for (dataset, property, wanted) in [
+        ("tank/root", "encryption", "aes-256-gcm"),
+        ("tank/root", "encryptionroot", "tank/root"),
+        ("tank/root", "keylocation", location.as_str()),
+        ("tank/root", "keystatus", "available"),
+        ("tank/root/below", "encryption", "aes-256-gcm"),
+        ("tank/root/below", "encryptionroot", "tank/root"),
+    ] {
+        assert_eq!(
+            value(&server, dataset, property),
+            wanted,
+            "{dataset} {property}"
+        );
+    }
+    // With properties, that it is in the clear is one of them.
+    let encryption = |dataset: &str| value(&server, dataset, "encryption");
+    receive(&server, "zfs receive -u tank/root/clear", &tree);
+    assert_eq!(encryption("tank/root/clear"), "off");
+    receive(
+        &server,
+        "zfs receive -u -x encryption tank/root/kept",
+        &tree,
+    );
+    assert_eq!(encryption("tank/root/kept"), "aes-256-gcm");
+    assert_eq!(encryption("tank/root/kept/below"), "aes-256-gcm");
+    let one = send("zfs send tank/plain@a");
+    receive(&server, "zfs receive -u tank/root/one", &one);
+    assert_eq!(encryption("tank/root/one"), "aes-256-gcm");
+    let raw = send("zfs send -w tank/root@a");
+    for (words, stream, why) in [
+        (
+            "zfs receive -u -o encryption=on -o keyformat=passphrase tank/x",
+            &tree,
+            "cannot be typed in",
+        ),
+        (
+            "zfs receive -u -o encryption=on tank/x",
+            &tree,
+            "Keyformat required",
+        ),
+        (
+            "zfs receive -u -x encryption tank/x",
+            &raw,
+            "a raw stream brings what it says",
+        ),
+    ] {
+        let text = refused(&server, words, stream);
+        assert!(text.contains(why), "{words}: {text}");
+    }
+    let top = send("zfs send -R -X tank/plain/below tank/plain@a");
+    receive(&server, "zfs receive -u tank/top", &top);
+    let text = server.fails("zfs send -n -i tank/plain@a -i tank/plain@a tank/plain@a");
+    assert!(text.contains("-i or -I once"), "{text}");
+    let listed = server.ok("zfs list -Ho name -r tank/top");
+    assert_eq!(listed, "tank/top\n");
+    server.ok("zpool export tank");
+    server.ok(&format!("zpool import -l -d {} tank", server.text("disks")));
+    assert_eq!(value(&server, "tank/root/kept", "keystatus"), "available");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
 /// Goal: what a package destroys is below what it is received into. With `-d` and `-e` that is not
 /// what was asked for, beside which others may have anything.
 #[test]

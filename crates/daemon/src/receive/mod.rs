@@ -21,7 +21,7 @@ use api::{
     ReceivedReport, Refusal, Unit, ZfsReceive, ZfsReceiveAbort, ZfsReceiveReply,
 };
 use dataset::{
-    DatasetError, DatasetInfo, DatasetKind, ListOptions, PropertyChange, PropertyValue,
+    DatasetError, DatasetInfo, DatasetKind, ListOptions, NewKey, PropertyChange, PropertyValue,
     ReceiveTarget, Receiving,
 };
 use device::BoxFuture;
@@ -40,6 +40,8 @@ use crate::zfs::mode;
 /// Properties that wait for the contents, which they might keep out (`extract_delay_props`,
 /// module/zfs/zfs_ioctl.c).
 const LAST: [&str; 1] = ["refquota"];
+/// Stored for `encryption=off` (`ZIO_CRYPT_OFF`, include/sys/zio_crypt.h).
+const OFF: u64 = 2;
 /// Properties of keys. How a key is to be had comes with a raw stream, and where from is set at the
 /// end ([`roots`]); a stream that is not raw brings none.
 const OF_KEYS: [&str; 5] = [
@@ -410,6 +412,10 @@ impl Run<'_> {
     ) -> Result<bool, Failure> {
         let open = Arc::clone(&self.open);
         let dsl = open.pool.dsl();
+        let (properties, new_key) = self.encryption(&begin, place)?;
+        if place.existing.is_none() {
+            self.make_parents(place).await?;
+        }
         let target = ReceiveTarget {
             name: place.head.clone(),
             snapshot: place.snapshot.clone(),
@@ -417,7 +423,8 @@ impl Run<'_> {
             origin: place.origin.clone(),
             force: self.call.force,
             resumable: self.call.resumable,
-            properties: self.encryption(),
+            properties,
+            new_key,
             key_data: list.list("crypt_keydata").cloned(),
         };
         let receiving = {
@@ -458,18 +465,82 @@ impl Run<'_> {
         Ok(sets)
     }
 
-    fn encryption(&self) -> Vec<(String, PropertyValue)> {
-        let wants_none = self.call.exclude.iter().any(|name| name == "encryption")
-            || self
-                .call
-                .set
-                .get("encryption")
-                .is_some_and(|word| word == "off");
-        match wants_none {
-            // As stored: off.
-            true => vec![("encryption".into(), PropertyValue::Number(2))],
-            false => Vec::new(),
+    /// How a dataset is to be encrypted: as the options say, where it is the one that was asked for;
+    /// `-x encryption`, and what is below it, as the parent. A stream with properties that is not
+    /// raw is of a dataset in the clear, and that is a property, too (`zfs_receive_one`,
+    /// lib/libzfs/libzfs_sendrecv.c).
+    fn encryption(
+        &self,
+        begin: &Begin,
+        place: &Place,
+    ) -> Result<(Vec<(String, PropertyValue)>, Option<NewKey>), Failure> {
+        let (set, exclude) = (&self.call.set, &self.call.exclude);
+        let doing = format!("cannot receive into '{}'", place.head);
+        let named = set.keys().chain(exclude).find(|name| {
+            // Where a key is can be said of any.
+            OF_KEYS.contains(&name.as_str()) && *name != "keylocation"
+        });
+        let is_raw = begin.features.contains(StreamFeatures::RAW);
+        if let Some(name) = named
+            && (is_raw || !place.is_new() && self.package.is_none())
+        {
+            let why = match is_raw {
+                true => "a raw stream brings what it says",
+                false => "the dataset is there already; see 'zfs change-key'",
+            };
+            let message = format!("{doing}: '{name}' cannot be given: {why}");
+            return Err(Failure::new(FailureKind::Invalid, message));
         }
+        let is_resumed = begin.features.contains(StreamFeatures::RESUMING);
+        if is_raw || is_resumed || place.existing.is_some() || place.origin.is_some() {
+            return Ok((Vec::new(), None));
+        }
+        let is_top = self.is_top(begin);
+        let typed: Vec<(String, String)> = match is_top {
+            true => (set.iter())
+                .map(|(name, typed)| (name.clone(), typed.clone()))
+                .collect(),
+            false => Vec::new(),
+        };
+        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let mut properties = dataset::encryption_properties(&typed).map_err(failed)?;
+        let is_chosen = ["encryption", "keyformat"]
+            .iter()
+            .any(|name| set.contains_key(*name) || exclude.iter().any(|other| other == name));
+        let has_properties = self
+            .sent(begin)
+            .is_some_and(|(sent, _)| !sent.properties.is_empty());
+        if !is_chosen && has_properties {
+            properties.push(("encryption".into(), PropertyValue::Number(OFF)));
+        }
+        if !is_top && set.get("encryption").is_some_and(|word| word == "off") {
+            properties.push(("encryption".into(), PropertyValue::Number(OFF)));
+        }
+        let given = self.call.key.as_ref().filter(|_| is_top);
+        let key = crate::keys::new_key(&doing, given, &typed, None)?;
+        Ok((properties, key))
+    }
+
+    /// Whether a stream is of the dataset that was asked for, not of one below it.
+    fn is_top(&self, begin: &Begin) -> bool {
+        let (sent, _) = dataset::name::split_snapshot(&begin.to_name);
+        let packed = self.package.as_ref();
+        packed.is_none_or(|packed| sent == packed.top)
+    }
+
+    /// Makes what is missing between the target and a new dataset (`-d`).
+    async fn make_parents(&self, place: &Place) -> Result<(), Failure> {
+        let is_below = place.head.starts_with(&format!("{}/", self.call.target));
+        if self.call.naming != ReceiveNaming::WithoutPool || !is_below {
+            return Ok(());
+        }
+        let directories = self.open.pool.dsl().directories();
+        if directories.lookup(&self.call.target).await.is_err() {
+            return Ok(());
+        }
+        let doing = format!("cannot receive into '{}'", place.head);
+        let _admin = self.open.admin.lock().await;
+        crate::create::make_parents(self.service, &self.open, &place.head, &doing, false).await
     }
 
     async fn finish(
@@ -573,17 +644,18 @@ impl Run<'_> {
             outcomes.push((doing, set.map(|_| ())));
         }
         // What is set here is of the dataset that was asked for, not of those below it.
-        let (sent, _) = dataset::name::split_snapshot(&begin.to_name);
-        let packed = self.package.as_ref();
-        let is_top = packed.is_none_or(|packed| sent == packed.top);
+        let is_top = self.is_top(begin);
         let mut changes: Vec<(String, PropertyChange)> = Vec::new();
         for (name, typed) in &self.call.set {
-            if is_top && name != "encryption" && !(are_first && LAST.contains(&name.as_str())) {
+            if is_top
+                && !OF_KEYS.contains(&name.as_str())
+                && !(are_first && LAST.contains(&name.as_str()))
+            {
                 changes.push((name.clone(), PropertyChange::Set(typed.clone())));
             }
         }
         for name in &self.call.exclude {
-            if name != "encryption" {
+            if !OF_KEYS.contains(&name.as_str()) {
                 changes.push((name.clone(), PropertyChange::Inherit));
             }
         }

@@ -868,6 +868,11 @@ fn options_of_new(source: &SourceSet) -> Vec<String> {
     for name in LEFT_OUT_OF_ALL.iter().chain(left_out) {
         out.extend(["-x", name]);
     }
+    // What is in the clear here is encrypted below an encrypted target, as anything made there; a
+    // clone is what its origin is.
+    if !source.is_encrypted && source.origin.is_none() {
+        out.extend(["-x", "encryption"]);
+    }
     out.into_iter().map(str::to_owned).collect()
 }
 

@@ -268,10 +268,11 @@ impl BeginTask {
                 return Ok(Place::New(None));
             }
             let keys = dsl.keys();
-            keys.check_new_encryption(&parent, &target.properties)
+            let (properties, key) = (&target.properties, target.new_key.as_ref());
+            keys.check_new(&parent, &target.name, properties, key)
                 .await?;
             if target.has(StreamFeatures::EMBED_DATA)
-                && keys.is_new_encrypted(&parent, &target.properties).await?
+                && keys.is_new_encrypted(&parent, properties, key).await?
             {
                 return target.refuse(ReceiveObstacle::Encrypted);
             }
@@ -346,9 +347,16 @@ impl BeginTask {
             }
             None => {
                 if is_new && key.is_none() {
+                    let (properties, key) = (&target.properties, target.new_key.as_ref());
                     dsl.keys()
-                        .encrypt_new(ctx, &parent, &head, &target.properties)
+                        .encrypt(ctx, Some(&parent), &head, properties, key)
                         .await?;
+                    let location = properties.iter().find(|(name, _)| name == "keylocation");
+                    if let Some((name, location)) = location.filter(|_| key.is_some()) {
+                        dsl.properties()
+                            .change_property(ctx, &head, name, Some(location))
+                            .await?;
+                    }
                 }
             }
         }

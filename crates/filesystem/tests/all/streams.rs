@@ -69,6 +69,7 @@ pub async fn receive(
         force: how.force,
         resumable: how.resumable,
         properties: Vec::new(),
+        new_key: None,
         key_data: list.list("crypt_keydata").cloned(),
     };
     let dsl = pool.dsl();
@@ -407,6 +408,7 @@ async fn a_crash_leaves_nothing_that_is_in_the_way() {
         force: false,
         resumable: false,
         properties: Vec::new(),
+        new_key: None,
         key_data: list.list("crypt_keydata").cloned(),
     };
     let receiving = pool

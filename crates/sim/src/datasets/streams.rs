@@ -326,6 +326,7 @@ impl Run {
             force: sent.force,
             resumable,
             properties: Vec::new(),
+            new_key: None,
             key_data: list.list("crypt_keydata").cloned(),
         };
         if resumable {
