@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_at_most_is_within_the_limit() {
-        assert!(LIMIT_BYTES < 50_000_000);
+        const { assert!(LIMIT_BYTES < 50_000_000) };
         assert!(SHAPES.iter().all(|shape| shape.limit_bytes <= LIMIT_BYTES));
         // What strangers make leaves room for what is ours.
         let strangers = shape_of(CLIENT).expect("clients").limit_bytes;
