@@ -11,12 +11,7 @@ interface Named {
 }
 
 /** Requests by path. */
-export interface Calls
-  extends AlertCalls,
-    FileCalls,
-    ReplicationCalls,
-    ReportCalls,
-    UpsCalls {
+export interface Calls extends AlertCalls, FileCalls, ReplicationCalls, ReportCalls, UpsCalls {
   '/v1/session/info': [api.Empty, api.SessionInfo];
   '/v1/session/login': [{ user: string; password: string; totp?: string | null }, api.Session];
   '/v1/session/logout': [api.Empty, api.Empty];

@@ -465,9 +465,9 @@ impl Run<'_> {
         Ok(sets)
     }
 
-    /// How a dataset is to be encrypted: as the options say, where it is the one that was asked for;
-    /// `-x encryption`, and what is below it, as the parent. A stream with properties that is not
-    /// raw is of a dataset in the clear, and that is a property, too (`zfs_receive_one`,
+    /// How a dataset is to be encrypted: as the options say, where it is the one that was asked
+    /// for; `-x encryption`, and what is below it, as the parent. A stream with properties that is
+    /// not raw is of a dataset in the clear, and that is a property, too (`zfs_receive_one`,
     /// lib/libzfs/libzfs_sendrecv.c).
     fn encryption(
         &self,
@@ -507,9 +507,11 @@ impl Run<'_> {
         let is_chosen = ["encryption", "keyformat"]
             .iter()
             .any(|name| set.contains_key(*name) || exclude.iter().any(|other| other == name));
-        let has_properties = self
-            .sent(begin)
-            .is_some_and(|(sent, _)| !sent.properties.is_empty());
+        let is_tree = |packed: &Packed| !packed.package.is_not_recursive;
+        let has_properties = self.package.as_ref().is_some_and(is_tree)
+            || self
+                .sent(begin)
+                .is_some_and(|(sent, _)| !sent.properties.is_empty());
         if !is_chosen && has_properties {
             properties.push(("encryption".into(), PropertyValue::Number(OFF)));
         }
