@@ -358,6 +358,9 @@ fn old_snapshots_go_by_the_rule_on_both_sides() {
     let first = snapshots(&server, "tank/src").pop().expect("a snapshot");
     let (own, _) = first.rsplit_once('-').expect("a moment");
     server.ok("replicate --remove r");
+    // Of two runs in one second the later snapshot is named after the next one, and a third run
+    // would have an older name than that.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
     let old = |moment: &str| format!("{own}-{moment}");
     let moments = [
         "20250110T120000Z",
