@@ -185,6 +185,10 @@ pub(crate) type Input = Box<dyn AsyncRead + Unpin + Send>;
 
 type Reader = StreamReader<Input>;
 
+/// What a new dataset is to have of properties of keys, and the key that makes it an encryption
+/// root.
+type Encryption = (Vec<(String, PropertyValue)>, Option<NewKey>);
+
 impl Run<'_> {
     async fn all(&mut self, reader: &mut Reader) -> Result<(), Failure> {
         let mut count = 0;
@@ -469,11 +473,7 @@ impl Run<'_> {
     /// for; `-x encryption`, and what is below it, as the parent. A stream with properties that is
     /// not raw is of a dataset in the clear, and that is a property, too (`zfs_receive_one`,
     /// lib/libzfs/libzfs_sendrecv.c).
-    fn encryption(
-        &self,
-        begin: &Begin,
-        place: &Place,
-    ) -> Result<(Vec<(String, PropertyValue)>, Option<NewKey>), Failure> {
+    fn encryption(&self, begin: &Begin, place: &Place) -> Result<Encryption, Failure> {
         let (set, exclude) = (&self.call.set, &self.call.exclude);
         let doing = format!("cannot receive into '{}'", place.head);
         let named = set.keys().chain(exclude).find(|name| {
