@@ -561,7 +561,11 @@ async fn a_raw_difference_leaves_no_dataset_that_no_key_opens() {
     let snapshot = async |name: &str, content: &[u8]| {
         write(&filesystem, name.as_bytes(), content).await;
         let full = format!("tank/source@{name}");
-        let taken = pool.dsl().snapshots().take(&[full.clone()], &[]).await;
+        let taken = pool
+            .dsl()
+            .snapshots()
+            .take(std::slice::from_ref(&full), &[])
+            .await;
         taken.expect("taken");
         full
     };
