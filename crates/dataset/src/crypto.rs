@@ -102,8 +102,8 @@ pub(crate) struct StoredKey {
     pub salt: u64,
     /// `pbkdf2iters`.
     pub iterations: u64,
-    /// Whether it is wrapped as a raw stream brought it, and not by us.
-    pub is_received: bool,
+    /// The txg in which it was wrapped as a raw stream brought it; none if it was wrapped here.
+    pub received_in: Option<u64>,
     version: u64,
     iv: Vec<u8>,
     mac: Vec<u8>,
@@ -239,7 +239,7 @@ impl Keys<'_> {
             format: number("keyformat").await?.unwrap_or(0),
             salt: number("pbkdf2salt").await?.unwrap_or(0),
             iterations: number("pbkdf2iters").await?.unwrap_or(0),
-            is_received: number(key::RECEIVED).await?.is_some(),
+            received_in: number(key::RECEIVED).await?,
             version: number(key::VERSION).await?.unwrap_or(0),
             iv: bytes(key::IV).await?,
             mac: bytes(key::MAC).await?,

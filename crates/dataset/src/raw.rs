@@ -193,19 +193,20 @@ impl Keys<'_> {
     }
 
     /// Whether a dataset's key is wrapped anew when the sender's is: where nothing of its
-    /// encryption root was wrapped here.
+    /// encryption root was wrapped here, or where the root went along since. Else root and dataset
+    /// would be wrapped with two users' keys, and the dataset never opened.
     async fn follows_sender(&self, stored: &StoredKey) -> Result<bool, DatasetError> {
-        if !stored.is_received {
+        let Some(received_in) = stored.received_in else {
             return Ok(false);
-        }
+        };
         let root = self.dsl.directories().dir(stored.root).await?;
         let of_root = self.stored(&root).await?;
         let of_root = of_root.ok_or_else(|| missing(stored.object))?;
-        if of_root.object != stored.object {
-            return Ok(of_root.is_received);
+        if of_root.received_in > Some(received_in) {
+            return Ok(true);
         }
         let all = self.of_root(root.object, &root).await?;
-        Ok(all.iter().all(|(_, key)| key.is_received))
+        Ok(all.iter().all(|(_, key)| key.received_in.is_some()))
     }
 
     /// Stores a key that came with a raw stream, as it is wrapped; a dataset without one becomes
@@ -229,7 +230,6 @@ impl Keys<'_> {
                     (names::crypto_key::ROOT_DDOBJ, dir.object.get()),
                     (names::crypto_key::REFCOUNT, 1),
                     (names::crypto_key::VERSION, KEY_VERSION),
-                    (names::crypto_key::RECEIVED, 1),
                 ] {
                     zap.update_u64(&tx, name, number).await?;
                 }
@@ -245,6 +245,8 @@ impl Keys<'_> {
                 zap
             }
         };
+        zap.update_u64(&tx, names::crypto_key::RECEIVED, ctx.txg.get())
+            .await?;
         for (name, number) in &key.numbers {
             zap.update_u64(&tx, *name, *number).await?;
         }
@@ -432,7 +434,8 @@ impl KeyRootTask {
                 let above = keys.stored(&parent).await?;
                 let above = above.ok_or_else(|| refused("what is above is not encrypted"))?;
                 // They would be wrapped with two users' keys, and one of them never opened.
-                if above.root != stored.root && !(stored.is_received && above.is_received) {
+                let are_received = stored.received_in.is_some() && above.received_in.is_some();
+                if above.root != stored.root && !are_received {
                     return Err(refused(
                         "what is above has a key that did not come with a raw stream, so this \
                          keeps its own; 'zfs change-key -i' changes that",

@@ -233,7 +233,8 @@ pub mod crypto_key {
         ROOT_DDOBJ "DSL_CRYPTO_ROOT_DDOBJ";
         REFCOUNT "DSL_CRYPTO_REFCOUNT";
         VERSION "DSL_CRYPTO_VERSION";
-        // Ours, which OpenZFS passes over: the keys are wrapped as a raw stream brought them.
+        // Ours, which OpenZFS passes over: the keys are wrapped as a raw stream brought them, in
+        // this txg.
         RECEIVED "millpond:received";
     }
 }

@@ -543,6 +543,85 @@ async fn what_openzfs_refuses_is_refused() {
     zdb_is_clean(image.path(), "tank");
 }
 
+/// Goal: the same for a dataset that inherits from another one that came raw, whether that goes
+/// along with the sender or not. Method: the key is changed at the sender; at one of the targets
+/// something was made below the root, which is wrapped with the key that was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raw_difference_leaves_no_child_that_its_root_does_not_open() {
+    let (world, images) = (World::system(2), [Image::new(128), Image::new(128)]);
+    let pool = create(&world, &images[0], &[]).await;
+    let other = create(&world, &images[1], &[]).await;
+    let root = [("encryption", "on"), ("keyformat", "raw")];
+    let made = make(&pool, "tank/r", &root, Some(raw(1))).await;
+    made.expect("made");
+    make(&pool, "tank/r/c", &[], None).await.expect("made");
+    let sources = ["tank/r", "tank/r/c"];
+    let snapshot = async |name: &str| {
+        for source in sources {
+            let filesystem = open(&world, &pool, source).await;
+            write(&filesystem, name.as_bytes(), name.as_bytes()).await;
+            filesystem.close().await.expect("close");
+        }
+        let all = sources.map(|source| format!("{source}@{name}"));
+        let taken = pool.dsl().snapshots().take(&all, &[]).await;
+        taken.expect("taken");
+        all
+    };
+    let one = snapshot("one").await;
+    let keys = other.dsl().keys();
+    for target in ["tank/alone", "tank/mixed"] {
+        for (full, below) in one.iter().zip(["", "/c"]) {
+            let full = send(&pool, full, None).await;
+            let to = format!("{target}{below}");
+            let received = receive(&other, &full, &to, &How::default()).await;
+            received.expect("received");
+        }
+        let below = format!("{target}/c");
+        let inherits = keys.set_root(&below, dataset::KeyRoot::Inherited).await;
+        inherits.expect("it has the same key");
+        let loaded = keys.load(target, wrapping(1), false).await;
+        loaded.expect("the right key");
+    }
+    make(&other, "tank/mixed/own", &[], None)
+        .await
+        .expect("made");
+    let change = KeyChange::New {
+        key: raw(2),
+        location: None,
+    };
+    let changed = pool.dsl().keys().change("tank/r", change, &[]).await;
+    changed.expect("changed");
+    let two = snapshot("two").await;
+    for target in ["tank/alone", "tank/mixed"] {
+        for ((one, two), below) in one.iter().zip(&two).zip(["", "/c"]) {
+            let difference = send(&pool, two, Some(one)).await;
+            let to = format!("{target}{below}");
+            let received = receive(&other, &difference, &to, &How::default()).await;
+            received.expect("received");
+        }
+    }
+    pool.export(false).await.expect("export");
+    other.export(false).await.expect("export");
+
+    let other = import(&world, images[1].path(), false).await;
+    let keys = other.dsl().keys();
+    for (root, right, wrong) in [("tank/alone", 2, 1), ("tank/mixed", 1, 2)] {
+        let refused = keys.load(root, wrapping(wrong), false).await;
+        assert!(refused.is_err(), "{root}");
+        let loaded = keys.load(root, wrapping(right), false).await;
+        loaded.unwrap_or_else(|error| panic!("{root}: {error}"));
+        for below in ["", "/c"] {
+            let filesystem = open(&world, &other, &format!("{root}{below}")).await;
+            assert_eq!(read(&filesystem, b"two").await, b"two", "{root}{below}");
+            filesystem.close().await.expect("close");
+        }
+    }
+    let filesystem = open(&world, &other, "tank/mixed/own").await;
+    filesystem.close().await.expect("close");
+    other.export(false).await.expect("export");
+    zdb_is_clean(images[1].path(), "tank");
+}
+
 /// Goal: a raw difference brings a key that was changed where it is sent, and never leaves a
 /// dataset that no key opens. Method: a filesystem goes raw to two targets, one of which inherits
 /// another user's key since then; its key is changed, and a difference sent. OpenZFS wraps the key
