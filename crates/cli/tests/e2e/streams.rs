@@ -330,7 +330,26 @@ fn what_is_received_is_encrypted_as_asked() {
     receive(&server, "zfs receive -u tank/root/one", &one);
     assert_eq!(encryption("tank/root/one"), "aes-256-gcm");
     let raw = send("zfs send -w tank/root@a");
+    let words = format!("zfs receive -u -o keylocation={location} tank/raw");
+    receive(&server, &words, &raw);
+    assert_eq!(value(&server, "tank/raw", "keylocation"), location);
+    assert_eq!(value(&server, "tank/raw", "keystatus"), "unavailable");
+    // What is there already is not encrypted by that, and a clone is what its origin is.
+    server.ok("zfs create -u tank/there");
+    server.ok("zfs clone tank/plain@a tank/clone");
+    server.ok("zfs snapshot tank/clone@b");
+    let clone = send("zfs send -i tank/plain@a tank/clone@b");
     for (words, stream, why) in [
+        (
+            "zfs receive -u -F -x encryption tank/there",
+            &tree,
+            "the dataset is there already",
+        ),
+        (
+            "zfs receive -u -o encryption=off -o origin=tank/plain@a tank/x",
+            &clone,
+            "a clone is encrypted as its origin",
+        ),
         (
             "zfs receive -u -o encryption=on -o keyformat=passphrase tank/x",
             &tree,

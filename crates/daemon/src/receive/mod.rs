@@ -52,6 +52,9 @@ const OF_KEYS: [&str; 5] = [
     "pbkdf2salt",
 ];
 
+/// That of them which can be set at any time.
+const LOCATION: &str = "keylocation";
+
 /// Destroys what receives left that a crash interrupted.
 pub(crate) async fn destroy_interrupted(open: Arc<OpenPool>) {
     if open.pool.is_read_only() {
@@ -417,7 +420,7 @@ impl Run<'_> {
         let open = Arc::clone(&self.open);
         let dsl = open.pool.dsl();
         let (properties, new_key) = self.encryption(&begin, place)?;
-        if place.existing.is_none() {
+        if place.existing.is_none() && (begin.from_guid.get() == 0 || place.origin.is_some()) {
             self.make_parents(place).await?;
         }
         let target = ReceiveTarget {
@@ -476,18 +479,23 @@ impl Run<'_> {
     fn encryption(&self, begin: &Begin, place: &Place) -> Result<Encryption, Failure> {
         let (set, exclude) = (&self.call.set, &self.call.exclude);
         let doing = format!("cannot receive into '{}'", place.head);
-        let named = set.keys().chain(exclude).find(|name| {
-            // Where a key is can be said of any.
-            OF_KEYS.contains(&name.as_str()) && *name != "keylocation"
-        });
+        // Where a key is can be said of any.
+        let is_of_key = |name: &&String| OF_KEYS[..].contains(&name.as_str()) && *name != LOCATION;
         let is_raw = begin.features.contains(StreamFeatures::RAW);
-        if let Some(name) = named
-            && (is_raw || !place.is_new() && self.package.is_none())
-        {
-            let why = match is_raw {
-                true => "a raw stream brings what it says",
-                false => "the dataset is there already; see 'zfs change-key'",
-            };
+        let is_whole = begin.from_guid.get() == 0;
+        let (named, why) = if is_raw {
+            let named = set.keys().chain(exclude).find(is_of_key);
+            (named, "a raw stream brings what it says")
+        } else if !place.is_new() && (is_whole || self.package.is_none()) {
+            let named = set.keys().chain(exclude).find(is_of_key);
+            (named, "the dataset is there already; see 'zfs change-key'")
+        } else if place.origin.is_some() && self.is_top(begin) {
+            let named = set.keys().find(is_of_key);
+            (named, "a clone is encrypted as its origin")
+        } else {
+            (None, "")
+        };
+        if let Some(name) = named {
             let message = format!("{doing}: '{name}' cannot be given: {why}");
             return Err(Failure::new(FailureKind::Invalid, message));
         }
@@ -649,10 +657,8 @@ impl Run<'_> {
         let is_top = self.is_top(begin);
         let mut changes: Vec<(String, PropertyChange)> = Vec::new();
         for (name, typed) in &self.call.set {
-            if is_top
-                && !OF_KEYS.contains(&name.as_str())
-                && !(are_first && LAST.contains(&name.as_str()))
-            {
+            let is_of_key = OF_KEYS.contains(&name.as_str()) && name != LOCATION;
+            if is_top && !is_of_key && !(are_first && LAST.contains(&name.as_str())) {
                 changes.push((name.clone(), PropertyChange::Set(typed.clone())));
             }
         }
