@@ -113,9 +113,23 @@ pub(crate) fn from_pool(doing: &str, error: &PoolError) -> Failure {
         | PoolError::BadVdevs { .. }
         | PoolError::BadProperty { .. }
         | PoolError::BadVdevProperty { .. }
+        | PoolError::AshiftMismatch { .. }
+        | PoolError::IsCache { .. }
+        | PoolError::IsSpare { .. }
+        | PoolError::Topology(_)
+        | PoolError::CannotRebuild { .. }
+        | PoolError::NoHostid { .. }
         | PoolError::TooSmall { .. } => FailureKind::Invalid,
         PoolError::DeviceInUse { .. }
         | PoolError::ForeignHost { .. }
+        | PoolError::RemoteActive { .. }
+        | PoolError::ReadOnly { .. }
+        | PoolError::Closed { .. }
+        | PoolError::CannotRemove { .. }
+        | PoolError::CannotCheckpoint { .. }
+        | PoolError::NotHealthy { .. }
+        | PoolError::ResilverUnderWay { .. }
+        | PoolError::RebuildUnderWay { .. }
         | PoolError::DiscardingCheckpoint { .. }
         | PoolError::ScrubActive { .. }
         | PoolError::ScrubPaused { .. }
@@ -128,11 +142,15 @@ pub(crate) fn from_pool(doing: &str, error: &PoolError) -> Failure {
         | PoolError::Resilvering { .. }
         | PoolError::NoResilverDefer { .. }
         | PoolError::NoHeadErrlog { .. }
+        | PoolError::RebuildDisabled { .. }
         | PoolError::CannotSplit { .. }
         | PoolError::ScrubOfOldPool { .. }
         | PoolError::BadFeature { .. } => FailureKind::Unsupported,
         PoolError::HasCheckpoint { .. } => FailureKind::Exists,
         PoolError::Destroyed { .. }
+        | PoolError::NotInPool { .. }
+        | PoolError::NoSuchDevice { .. }
+        | PoolError::NoCheckpoint { .. }
         | PoolError::NoCheckpointToDiscard { .. }
         | PoolError::NoScrub { .. } => FailureKind::NotFound,
         PoolError::Device(device::DeviceError::Open { source, .. }) => match source.kind() {
@@ -141,7 +159,14 @@ pub(crate) fn from_pool(doing: &str, error: &PoolError) -> Failure {
             _ => FailureKind::Invalid,
         },
         PoolError::NoLabel { .. } => FailureKind::NotFound,
+        PoolError::Dataset(error) => kind_of(error),
         PoolError::MissingDevices { .. }
+        | PoolError::MissingLog { .. }
+        | PoolError::NoState { .. }
+        | PoolError::TakenOver { .. }
+        | PoolError::Object(_)
+        | PoolError::Zio(_)
+        | PoolError::Format(_)
         | PoolError::Damaged { .. }
         | PoolError::Device(_)
         | PoolError::Suspended { .. } => FailureKind::Io,
@@ -161,29 +186,41 @@ pub(crate) fn from_dataset(doing: &str, error: &DatasetError) -> Failure {
     {
         return suspended(doing);
     }
-    let kind = match error {
+    Failure::new(kind_of(error), format!("{doing}: {error}"))
+}
+
+/// What was asked wrongly is never the server's failure.
+fn kind_of(error: &DatasetError) -> FailureKind {
+    match error {
         DatasetError::NotFound { .. } => FailureKind::NotFound,
-        DatasetError::Exists { .. } => FailureKind::Exists,
-        DatasetError::InvalidName { .. } | DatasetError::InvalidProperty { .. } => {
-            FailureKind::Invalid
-        }
+        DatasetError::Exists { .. } | DatasetError::KeyLoaded { .. } => FailureKind::Exists,
+        DatasetError::InvalidName { .. }
+        | DatasetError::InvalidProperty { .. }
+        | DatasetError::WrongKind { .. }
+        | DatasetError::NotAncestor { .. } => FailureKind::Invalid,
         DatasetError::Busy { .. }
         | DatasetError::HasChildren { .. }
         | DatasetError::HasSnapshots { .. }
         | DatasetError::HasClones { .. }
         | DatasetError::Held { .. }
         | DatasetError::NewerSnapshots { .. }
+        | DatasetError::ReadOnly { .. }
+        | DatasetError::KeyNotLoaded { .. }
+        | DatasetError::Closed
+        | DatasetError::Again { .. }
         | DatasetError::Receive { .. } => FailureKind::Busy,
+        DatasetError::Unsupported { .. } => FailureKind::Unsupported,
         DatasetError::WrongKey { .. } => FailureKind::WrongKey,
-        DatasetError::KeyLoaded { .. } => FailureKind::Exists,
-        DatasetError::NoSpace { .. } | DatasetError::QuotaExceeded { .. } => FailureKind::NoSpace,
+        DatasetError::NoSpace { .. }
+        | DatasetError::QuotaExceeded { .. }
+        | DatasetError::LimitReached { .. } => FailureKind::NoSpace,
         DatasetError::Zio(_)
         | DatasetError::Object(_)
         | DatasetError::Format(_)
+        | DatasetError::Log(_)
         | DatasetError::Corrupt { .. } => FailureKind::Io,
         _ => FailureKind::Other,
-    };
-    Failure::new(kind, format!("{doing}: {error}"))
+    }
 }
 
 /// Turns an error of mounting into an answer.
@@ -222,4 +259,27 @@ pub(crate) fn all_done(failures: &[Failure]) -> Result<Empty, Failure> {
     };
     let messages: Vec<String> = failures.iter().map(ToString::to_string).collect();
     Err(Failure::new(first.kind, messages.join("\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who asks for what does not apply is told so, whatever layer found it; it is no failure of
+    /// the server.
+    #[test]
+    fn a_wrong_request_is_not_the_servers_failure() {
+        let name = || "tank".to_owned();
+        let wrong = DatasetError::WrongKind {
+            name: name(),
+            reason: "it is not encrypted".into(),
+        };
+        let failure = from_dataset("Key unload error", &wrong);
+        assert_eq!(failure.kind, FailureKind::Invalid);
+        let failure = from_pool("cannot scrub", &PoolError::Dataset(wrong));
+        assert_eq!(failure.kind, FailureKind::Invalid);
+        let read_only = PoolError::ReadOnly { pool: name() };
+        let failure = from_pool("cannot scrub", &read_only);
+        assert_eq!(failure.kind, FailureKind::Busy);
+    }
 }
