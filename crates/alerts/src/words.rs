@@ -195,7 +195,9 @@ pub fn line(alert: &Alert) -> String {
         } => {
             let is = match (condition, are_pools_exported) {
                 (_, true) => "has a battery that is nearly empty: all pools are exported",
-                (UpsCondition::LowBattery, false) => "has a battery that is nearly empty",
+                (UpsCondition::LowBattery, false) => {
+                    "has a battery that is nearly empty: all pools are being exported"
+                }
                 (UpsCondition::OnBattery, false) => "runs on its battery",
                 (UpsCondition::NoAnswer, false) => "does not answer",
                 (UpsCondition::ReplaceBattery, false) => "wants another battery",

@@ -228,7 +228,7 @@ pub enum AlertFact {
         charge_percent: Option<u64>,
         /// For how long that lasts, in seconds.
         runtime_s: Option<u64>,
-        /// Whether pools are exported until there is power again.
+        /// Whether all pools were exported, until there is power again.
         are_pools_exported: bool,
     },
     /// [`AlertRule::DiskHealth`].

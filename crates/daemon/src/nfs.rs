@@ -7,7 +7,8 @@
 //! why.
 //!
 //! Shares are there before the server listens: clients that come back after a restart find all
-//! files where they were. It listens while anything is shared, and from then on.
+//! files where they were. It listens while anything is shared, and from then on, until
+//! [`Nfs::stop_serving`]: then not before [`Nfs::begin`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -46,6 +47,8 @@ pub(crate) struct Nfs {
     memory_bytes: u64,
     /// Whether all is shared that was when the server last ran.
     is_ready: AtomicBool,
+    /// Whether it is not to listen, whatever is shared. Set with `server` locked.
+    is_stopped: AtomicBool,
     server: tokio::sync::Mutex<Option<Server>>,
     /// Why filesystems are not shared that are meant to be.
     refused: Mutex<BTreeMap<String, String>>,
@@ -68,6 +71,7 @@ impl Nfs {
             is_insecure,
             memory_bytes,
             is_ready: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
             server: tokio::sync::Mutex::new(None),
             refused: Mutex::default(),
         }
@@ -87,10 +91,10 @@ impl Nfs {
         *self.address.lock() = address;
     }
 
-    /// Makes sure that it listens.
+    /// Makes sure that it listens, unless it is stopped.
     pub(crate) async fn listen(&self) -> Result<(), ServerError> {
         let mut server = self.server.lock().await;
-        if server.is_none() {
+        if server.is_none() && !self.is_stopped.load(Ordering::Acquire) {
             let service = Arc::clone(&self.service);
             let mut bound = Server::bind(self.address(), service, self.memory_bytes).await?;
             if self.is_portmapper {
@@ -105,6 +109,7 @@ impl Nfs {
 
     /// All that was shared when the server last ran is: clients may come.
     pub(crate) async fn begin(&self) {
+        self.is_stopped.store(false, Ordering::Release);
         self.is_ready.store(true, Ordering::Release);
         if !self.shares().datasets().is_empty()
             && let Err(error) = self.listen().await
@@ -122,10 +127,12 @@ impl Nfs {
         }
     }
 
-    /// Answers what is asked, and stops listening. Shares stay, as clients find them with the next
-    /// server.
+    /// Answers what is asked, and stops listening, until it begins again: what is shared meanwhile
+    /// is not served. Shares stay, as clients find them with the next server.
     pub(crate) async fn stop_serving(&self) {
-        if let Some(server) = self.server.lock().await.take() {
+        let mut server = self.server.lock().await;
+        self.is_stopped.store(true, Ordering::Release);
+        if let Some(server) = server.take() {
             server.shutdown().await;
         }
     }
