@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,7 +36,13 @@ pub(crate) const SHARE_PROPERTIES: [&str; 4] = [NFS_PROPERTY, "mountpoint", "can
 
 /// What is offered by NFS.
 pub(crate) struct Nfs {
-    service: Arc<serve_nfs::Service>,
+    shares: Arc<Shares>,
+    /// What clients have. Another one after each stop, as another server would have: clients of
+    /// version 4 find that they may take back what they had, however long it lasted.
+    service: Mutex<Arc<serve_nfs::Service>>,
+    /// Where clients are remembered.
+    directory: PathBuf,
+    random: Arc<dyn Random>,
     /// Where it is to listen, and since it does, where it does: port 0 is another one then.
     address: Mutex<SocketAddr>,
     /// Whether it answers on a portmapper's port as well.
@@ -64,8 +70,13 @@ impl Nfs {
         directory: PathBuf,
         random: Arc<dyn Random>,
     ) -> Self {
+        let shares = Arc::<Shares>::default();
+        let service = service_of(&shares, &directory, &random);
         Self {
-            service: serve_nfs::Service::new(Arc::default(), Some(directory), random),
+            shares,
+            service: Mutex::new(service),
+            directory,
+            random,
             address: Mutex::new(address),
             is_portmapper,
             is_insecure,
@@ -78,7 +89,7 @@ impl Nfs {
     }
 
     pub(crate) fn shares(&self) -> &Shares {
-        self.service.shares()
+        &self.shares
     }
 
     /// Where NFS listens, or will.
@@ -95,7 +106,7 @@ impl Nfs {
     pub(crate) async fn listen(&self) -> Result<(), ServerError> {
         let mut server = self.server.lock().await;
         if server.is_none() && !self.is_stopped.load(Ordering::Acquire) {
-            let service = Arc::clone(&self.service);
+            let service = Arc::clone(&self.service.lock());
             let mut bound = Server::bind(self.address(), service, self.memory_bytes).await?;
             if self.is_portmapper {
                 let address = SocketAddr::new(self.address().ip(), PORTMAPPER_PORT);
@@ -134,6 +145,7 @@ impl Nfs {
         self.is_stopped.store(true, Ordering::Release);
         if let Some(server) = server.take() {
             server.shutdown().await;
+            *self.service.lock() = service_of(&self.shares, &self.directory, &self.random);
         }
     }
 
@@ -216,6 +228,16 @@ impl Nfs {
         }
         Ok(policy)
     }
+}
+
+/// What clients will have, beginning with what those may take back who are remembered.
+fn service_of(
+    shares: &Arc<Shares>,
+    directory: &Path,
+    random: &Arc<dyn Random>,
+) -> Arc<serve_nfs::Service> {
+    let directory = Some(directory.to_owned());
+    serve_nfs::Service::new(Arc::clone(shares), directory, Arc::clone(random))
 }
 
 fn client(report: ClientReport) -> ShareClient {

@@ -10,9 +10,9 @@ use std::sync::Mutex;
 
 use serde_json::Value;
 
-use crate::harness::{Server, can_mount, finds, need, text_of, zdb_is_clean};
+use crate::harness::{Peer, Server, can_mount, finds, need, text_of, zdb_is_clean};
 use crate::initiator::{Initiator, READ, WRITE, blocks};
-use crate::nfs::libnfs;
+use crate::nfs::{GUEST_PROGRAMS, copy_perl, libnfs, traffic};
 use crate::suspend::{Small, fill, filled, noise, until_suspended};
 
 /// An `upsd` with one UPS, `cellar`; its status can be changed.
@@ -197,11 +197,7 @@ fn clients_find_what_they_wrote_when_the_power_is_back() {
     assert_eq!(ups(&server)["not_exported"], serde_json::json!([]));
     assert!(server.ok("info").contains("pools: none"));
     assert!(!listens(server.nfs_port) && !listens(server.iscsi_port));
-    assert!(
-        initiator
-            .command(&blocks(READ, 0, 16, 1), 512, &[])
-            .is_err()
-    );
+    drop(initiator);
     let wrote = open.write_all(b"more").and_then(|()| open.sync_all());
     assert!(wrote.is_err(), "nobody takes it");
     assert!(!mounted.join("open").exists());
@@ -293,4 +289,72 @@ fn what_cannot_be_exported_is_told_and_tried_again() {
     };
     filled(&root, files);
     server.ok("zpool destroy tank");
+}
+
+/// Linux waits for the power, however long its lease is over then, and goes on with the files that
+/// it has open and locked.
+#[test]
+fn linux_goes_on_by_nfs_when_the_power_is_back() {
+    if !can_mount() || !need("perl", finds("/usr/bin/perl")) {
+        return;
+    }
+    let Some(peer) = Peer::find() else { return };
+    let (port, status) = upsd("OL CHRG");
+    let set = |text: &str| *status.lock().expect("it") = text.to_owned();
+    let mut server = Server::prepare();
+    let disks = server.disks(1, 1 << 30);
+    server.launch(&["daemon", "--ups", &format!("cellar@127.0.0.1:{port}")]);
+    let at = server.text("tank");
+    server.ok(&format!("zpool create -m {at} tank {}", disks[0]));
+    server.ok("zfs set sharenfs=rw=127.0.0.1,insecure,no_root_squash tank");
+    let input = server.path("in");
+    copy_perl(&input);
+    let script = format!(
+        r#"set -e
+{GUEST_PROGRAMS}
+mkdir -p /m
+mount -t nfs -o vers=4.1,proto=tcp,port={} 10.0.2.2:{at} /m
+echo held > /m/held
+exec 5>> /m/open; echo first >&5
+cat > /tmp/hold <<'SH'
+dd if=/dev/zero of=/m/much bs=1M count=48 conv=fsync 2>/dev/null
+while [ ! -e /m/away ]; do sleep 0.2; done
+echo more >> /m/held
+SH
+/peer/perl /tmp/lock /m/held w try 0 10 'sh /tmp/hold'
+[ "$(tr '\n' ' ' < /m/held)" = 'held more ' ]
+echo second >&5; exec 5>&-
+[ "$(tr '\n' ' ' < /m/open)" = 'first second ' ]
+sync
+umount /m
+"#,
+        server.nfs_port
+    );
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            let input = input.to_string_lossy();
+            peer.run(&[], &["-n", "-i", &input], &script)
+        });
+        server.wait_until("the client writes", || {
+            running.is_finished() || traffic(&server, "tank")[5] > 4 << 20
+        });
+        set("OB DISCHRG LB");
+        server.wait_until("pools are exported", || {
+            ups(&server)["are_pools_exported"] == true
+        });
+        zdb_is_clean(&server.path("disks"), "tank");
+        // Longer than a lease; only then the lock is what the server gave it to keep.
+        std::thread::sleep(std::time::Duration::from_secs(100));
+        assert!(!running.is_finished(), "the client waits");
+        set("OL CHRG");
+        server.wait_until("pools come back", || pools(&server) == "tank\n");
+        let held = Path::new(&at).join("held");
+        server.wait_until("the mount is back", || held.exists());
+        std::fs::write(held.with_file_name("away"), "").expect("a file");
+        running.join().expect("the guest is content");
+    });
+    let held = std::fs::read_to_string(Path::new(&at).join("held")).expect("a file");
+    assert_eq!(held, "held\nmore\n");
+    server.stop();
+    zdb_is_clean(&server.path("disks"), "tank");
 }
