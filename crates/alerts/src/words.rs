@@ -11,8 +11,8 @@ use chrono::{DateTime, Local};
 use crate::{Message, Reason};
 
 /// What becomes of a certificate that could not be got.
-const AGAIN: &str = "It is tried again by itself; 'millpond certificate renew' tries it now, and 'millpond \
-     certificate' shows what is set.";
+const AGAIN: &str = "It is tried again by itself; 'millpond certificate renew' tries it now, and \
+                     'millpond certificate' shows what is set.";
 
 /// A time of day where the server is.
 pub fn time(seconds: u64) -> String {

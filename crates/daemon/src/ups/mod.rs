@@ -10,8 +10,8 @@
 //! as with NUT's own `upsmon` (`is_ups_critical` and `DEADTIME`, clients/upsmon.c): the network may
 //! be what failed first.
 //!
-//! What cannot be exported is tried again with every answer, and people are told that all is when it
-//! is.
+//! What cannot be exported is tried again with every answer, and people are told that all is when
+//! it is.
 //!
 //! [`Watch`] decides, from readings and times that it is given alone.
 //!
