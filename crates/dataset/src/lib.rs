@@ -54,6 +54,7 @@ pub mod features;
 mod holds;
 mod info;
 mod limits;
+mod livelist;
 mod logs;
 mod lookup;
 mod markers;

@@ -13,6 +13,7 @@ mod full;
 mod gangs_peer;
 mod golden;
 mod links;
+mod livelists;
 mod members;
 mod model;
 mod newkeys;
