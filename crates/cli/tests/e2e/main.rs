@@ -50,6 +50,7 @@ mod refusals;
 mod removed;
 mod reopen;
 mod replicate;
+mod replicate_tls;
 mod reports;
 mod rewrite;
 mod san;

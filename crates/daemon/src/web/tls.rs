@@ -17,6 +17,8 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::tokens::fingerprint;
+
 /// How long a certificate of our own is good; browsers take none that is longer.
 const OWN_VALID: Duration = Duration::from_secs(825 * 24 * 3600);
 /// Age at which another one is made.
@@ -210,6 +212,12 @@ impl Certificate {
             names,
             current,
         }))
+    }
+
+    /// SHA-256 of what connections are answered with, in hexadecimal digits.
+    pub(super) fn fingerprint(&self) -> Option<String> {
+        let certified = Arc::clone(&self.current.read());
+        certified.cert.first().map(|own| fingerprint(own))
     }
 
     /// What is to be told of its end.
