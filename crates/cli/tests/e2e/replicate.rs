@@ -231,10 +231,7 @@ fn what_is_in_the_way_is_named() {
         ("replicate tank/none backup/x", "tank/none"),
         ("replicate tank/src@a backup/x", "is a snapshot"),
         ("replicate tank/src nowhere/x", "no pool 'nowhere'"),
-        (
-            "replicate tank/src tls://host/x",
-            "TLS connection is not there yet",
-        ),
+        ("replicate tank/src https://host", "names no dataset"),
         (
             "replicate tank/src -oProxyCommand=x@h:tank",
             "unexpected argument",
