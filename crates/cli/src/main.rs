@@ -17,6 +17,7 @@ mod columns;
 mod completions;
 mod console;
 mod disks;
+mod fetch;
 mod iscsi;
 mod json;
 mod labels;

@@ -107,7 +107,7 @@ pub use sending::{SendFrom, SendSource, Sends};
 pub use snapshot::Snapshots;
 pub use stored::{
     Properties, check_new_properties, check_root_encryption, check_root_properties,
-    check_root_space,
+    check_root_space, check_setting,
 };
 pub use sync::Syncer;
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};

@@ -31,6 +31,8 @@ pub struct SendSource {
     /// What a raw stream says of the key (`crypt_keydata`), where the snapshot is encrypted and
     /// was opened to be sent raw.
     pub key_data: Option<NvList>,
+    /// Name and GUID that the stream says, where it is to say others than the snapshot's own.
+    pub sent_as: Option<(String, Guid)>,
 }
 
 /// Sending: [`DslPool::sends`].
@@ -48,7 +50,8 @@ impl DslPool {
 
 impl Sends<'_> {
     /// Opens a snapshot to be sent, as the difference to `from` (a full name of a snapshot or
-    /// bookmark), if there is one.
+    /// bookmark), if there is one. In a pool that is open read-only it may be a filesystem or
+    /// volume, which is as good as a snapshot there.
     ///
     /// # Errors
     /// [`DatasetError::NotFound`]; [`DatasetError::WrongKind`] where it is no snapshot, or `from`
@@ -57,7 +60,7 @@ impl Sends<'_> {
     pub async fn source(&self, name: &str, from: Option<&str>) -> Result<SendSource, DatasetError> {
         let from = self.from(name, from).await?;
         let snapshot = self.dsl.open_dataset(name).await?;
-        Self::checked(name, snapshot, from, None)
+        self.checked(name, snapshot, from, None)
     }
 
     /// The same to send it raw: of what is encrypted no key is needed; nothing else is raw.
@@ -77,6 +80,13 @@ impl Sends<'_> {
             let iv_set = found.map_or(0, |from| from.iv_set);
             match snapshot.is_snapshot() {
                 true => self.dsl.keys().key_data(&snapshot, iv_set).await?,
+                // Its set of IVs is a snapshot's.
+                false if snapshot.is_encrypted() => {
+                    return Err(DatasetError::Unsupported {
+                        name: name.to_owned(),
+                        what: "sending raw what is no snapshot".into(),
+                    });
+                }
                 false => None,
             }
         };
@@ -84,7 +94,7 @@ impl Sends<'_> {
             return self.source(name, from).await;
         }
         let snapshot = self.dsl.open_raw_snapshot(name).await?;
-        Self::checked(name, snapshot, found, key_data)
+        self.checked(name, snapshot, found, key_data)
     }
 
     async fn from(&self, name: &str, from: Option<&str>) -> Result<Option<SendFrom>, DatasetError> {
@@ -96,12 +106,13 @@ impl Sends<'_> {
     }
 
     fn checked(
+        &self,
         name: &str,
         snapshot: Dataset,
         from: Option<SendFrom>,
         key_data: Option<NvList>,
     ) -> Result<SendSource, DatasetError> {
-        if !snapshot.is_snapshot() {
+        if !snapshot.is_snapshot() && !self.dsl.env().read_only {
             return Err(DatasetError::WrongKind {
                 name: name.to_owned(),
                 reason: "it is not a snapshot".into(),
@@ -117,6 +128,7 @@ impl Sends<'_> {
             snapshot,
             from,
             key_data,
+            sent_as: None,
         })
     }
 

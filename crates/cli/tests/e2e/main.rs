@@ -40,6 +40,7 @@ mod multihost;
 mod nfs;
 mod nfs41;
 mod nopwrite;
+mod options;
 mod packages;
 mod posix;
 mod properties;
