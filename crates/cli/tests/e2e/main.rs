@@ -8,6 +8,7 @@ mod alerts;
 mod bookmarks;
 mod browser;
 mod busy;
+mod certificate;
 mod checkpoint;
 mod classes;
 mod clones;
