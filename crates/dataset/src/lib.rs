@@ -102,7 +102,9 @@ pub use new_key::{
 };
 pub use props::{PropertySetting, PropertySource, PropertyValue};
 pub use raw::KeyRoot;
-pub use receive::{Finisher, ReceiveObstacle, ReceiveTarget, Receives, Receiving, ResumePoint};
+pub use receive::{
+    Corrective, Finisher, ReceiveObstacle, ReceiveTarget, Receives, Receiving, ResumePoint,
+};
 pub use sending::{SendFrom, SendSource, Sends};
 pub use snapshot::Snapshots;
 pub use stored::{

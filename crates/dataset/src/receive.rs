@@ -17,6 +17,7 @@
 //! The target as it was, or with the whole snapshot; and beside it the inconsistent dataset.
 
 mod begin;
+mod heal;
 
 use std::sync::Arc;
 
@@ -39,6 +40,8 @@ use crate::token::ResumeToken;
 use crate::{DatasetError, PropertyValue};
 
 use begin::BeginTask;
+
+pub use heal::Corrective;
 
 /// Name of the clone that a receive into an existing dataset writes to (`recv_clone_name`).
 pub(crate) const CLONE_NAME: &str = "%recv";
@@ -81,6 +84,12 @@ pub enum ReceiveObstacle {
     LargeBlocks,
     /// A clone's stream needs its origin, or the origin is not what the stream is made for.
     Origin,
+    /// A corrective receive is of a snapshot that is not there.
+    NothingToHeal,
+    /// A corrective receive is of another snapshot.
+    OtherSnapshot,
+    /// The key is not loaded that a corrective receive needs.
+    NeedsKey,
     /// It is not a stream of a filesystem or volume, or one that cannot be there.
     BadStream,
 }
@@ -139,6 +148,18 @@ impl ReceiveObstacle {
             Self::LargeBlocks => "it was received with large blocks; send with -L",
             Self::Origin => {
                 "the stream is a clone's; give the snapshot that it was made of with -o origin="
+            }
+            Self::NothingToHeal => {
+                "corrective recv must specify an existing snapshot to heal; name the snapshot that \
+                 the stream is of"
+            }
+            Self::OtherSnapshot => {
+                "local snapshot doesn't match the snapshot in the provided stream; send the one \
+                 that is to be healed"
+            }
+            Self::NeedsKey => {
+                "key must be loaded to do a non-raw corrective recv on an encrypted dataset; load \
+                 it with 'zfs load-key', or send with -w"
             }
             Self::BadStream => "the stream is damaged or of no filesystem or volume; send it again",
         }

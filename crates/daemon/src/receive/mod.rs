@@ -9,6 +9,7 @@
 //! a receive begins and ends. A filesystem that is mounted, or a volume that is in use, goes on
 //! with what was received.
 
+mod corrective;
 mod differences;
 mod roots;
 
@@ -114,6 +115,7 @@ pub(crate) fn receive_from<'a>(
     progress: stream::Progress,
 ) -> BoxFuture<'a, Result<ZfsReceiveReply, Failure>> {
     Box::pin(async move {
+        corrective::check(&call)?;
         let open = service.pools.of_dataset(&call.target)?;
         // Nobody exports it meanwhile.
         let _receiving = Arc::clone(&open.receives);
@@ -204,6 +206,7 @@ impl Run<'_> {
                 Start::Nothing if self.package.is_some() => {
                     return Err(self.refused(None, false, ReceiveObstacle::CutShort));
                 }
+                Start::Nothing | Start::End if self.call.corrective => return Ok(()),
                 Start::Nothing | Start::End => return roots::restore(self).await,
                 Start::Begin(begin, list) if begin.header == HeaderKind::Compound => {
                     if self.package.is_some() {
@@ -257,6 +260,7 @@ impl Run<'_> {
             ReceiveObstacle::NoSource
             | ReceiveObstacle::NoTarget
             | ReceiveObstacle::NoOrigin
+            | ReceiveObstacle::NothingToHeal
             | ReceiveObstacle::NothingToResume => FailureKind::NotFound,
             ReceiveObstacle::Modified
             | ReceiveObstacle::Interrupted
@@ -373,12 +377,17 @@ impl Run<'_> {
             name: place.full_name(),
             is_full,
             is_skipped: false,
+            healed_blocks: self.call.corrective.then_some(0),
             bytes: 0,
             duration_ms: 0,
         };
+        if self.call.corrective {
+            self.check_corrective(&begin, &place).await?;
+        }
         let is_resuming = begin.features.contains(StreamFeatures::RESUMING);
         if let Some(existing) = &place.existing
             && !existing.is_inconsistent
+            && !self.call.corrective
         {
             let snapshots = self.snapshots_of(&place.head).await?;
             let same = snapshots.iter().find(|info| info.name == report.name);
@@ -398,6 +407,9 @@ impl Run<'_> {
         if report.is_skipped || self.call.dry_run {
             let skipped = self.progress.unless_stopped(reader.skip()).await;
             skipped.map_err(|error| self.of_stream(&error))?;
+        } else if self.call.corrective {
+            let healed = self.correct(reader, &begin, list, &place).await?;
+            report.healed_blocks = Some(healed);
         } else {
             let set = self.contents(reader, begin.clone(), list, &place).await?;
             self.settle(&begin, &place, set).await?;
@@ -759,6 +771,9 @@ impl Run<'_> {
                 Why::Interrupted => at(&place.head, ReceiveObstacle::Interrupted),
                 Why::NothingToResume => at(&place.head, ReceiveObstacle::NothingToResume),
                 Why::UnderWay => at(&place.head, ReceiveObstacle::UnderWay),
+                Why::NothingToHeal => at(&place.full_name(), ReceiveObstacle::NothingToHeal),
+                Why::OtherSnapshot => at(&place.full_name(), ReceiveObstacle::OtherSnapshot),
+                Why::NeedsKey => at(&place.head, ReceiveObstacle::NeedsKey),
                 _ => from_dataset(&self.doing(is_full, is_new), error),
             },
             DatasetError::Exists { name } if name.contains('@') => {

@@ -36,7 +36,7 @@ enum Place {
 }
 
 impl BeginTask {
-    fn check_features(&self) -> Result<(), DatasetError> {
+    pub(super) fn check_features(&self) -> Result<(), DatasetError> {
         let target = &self.target;
         let features = target.begin.features;
         if features.without(StreamFeatures::KNOWN) != StreamFeatures::default() {

@@ -12,6 +12,7 @@ mod features;
 mod full;
 mod gangs_peer;
 mod golden;
+mod healing;
 mod links;
 mod members;
 mod model;

@@ -177,7 +177,7 @@ received! {
 }
 
 /// Sends a snapshot.
-async fn send(pool: &Pool, name: &str, from: Option<&str>, options: &SendOptions) -> Vec<u8> {
+pub async fn send(pool: &Pool, name: &str, from: Option<&str>, options: &SendOptions) -> Vec<u8> {
     let source = pool
         .dsl()
         .sends()
