@@ -28,6 +28,7 @@ use object::{SyncContext, Zap, ZapValue};
 use parking_lot::Mutex;
 use zio::Tx;
 
+use crate::bookmark_create::redacted_with;
 use crate::dataset::Dataset;
 use crate::dsl::{DslPool, slot};
 use crate::logs::LOG_TRIES_MAX;
@@ -46,12 +47,18 @@ pub use heal::Corrective;
 /// Name of the clone that a receive into an existing dataset writes to (`recv_clone_name`).
 pub(crate) const CLONE_NAME: &str = "%recv";
 
+/// Most snapshots that a dataset may be redacted with: a ZAP's value has to hold their GUIDs
+/// (`ZAP_MAXVALUELEN`).
+const REDACTION_GUIDS_MAX: usize = 1024;
+
 /// Why a stream cannot be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReceiveObstacle {
     /// The target has no snapshot that the stream is the difference to.
     NoSource,
+    /// The stream is redacted with other snapshots than what it follows, or not at all.
+    Redaction,
     /// The stream is a difference, and the target does not exist.
     NoTarget,
     /// The target was changed since its most recent snapshot.
@@ -100,6 +107,11 @@ impl ReceiveObstacle {
             Self::NoSource => {
                 "it has no snapshot that the stream is the difference to; send from a snapshot \
                  that both sides have"
+            }
+            Self::Redaction => {
+                "the snapshot that the stream follows lacks blocks that the stream takes for \
+                 granted (zfs-send(8) says what can follow a redacted stream); send from its \
+                 redaction bookmark"
             }
             Self::NoTarget => {
                 "the stream is incremental and the target does not exist; receive a full stream \
@@ -194,6 +206,36 @@ pub struct ReceiveTarget {
     pub new_key: Option<NewKey>,
     /// What a raw stream's description says of the key (`crypt_keydata`).
     pub key_data: Option<NvList>,
+    /// What the stream's description says of what it leaves out.
+    pub redaction: Redaction,
+}
+
+/// What a stream's description says of redaction: GUIDs of snapshots.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Redaction {
+    /// Those that it is redacted with (`redact_snaps`).
+    pub with: Option<Vec<u64>>,
+    /// Those that what it follows was redacted with (`redact_from_snaps`).
+    pub from: Option<Vec<u64>>,
+}
+
+impl Redaction {
+    /// From a stream's description.
+    pub fn of(list: &NvList) -> Self {
+        let guids = |name| list.u64s(name).map(<[u64]>::to_vec);
+        Self {
+            with: guids("redact_snaps"),
+            from: guids("redact_from_snaps"),
+        }
+    }
+
+    /// Whether it says what a redacted stream has to say, and no more than can be stored of it.
+    fn is_sound(&self) -> bool {
+        let fits = |guids: &Vec<u64>| guids.len() <= REDACTION_GUIDS_MAX;
+        let with = self.with.as_ref();
+        with.is_some_and(|with| !with.is_empty() && fits(with))
+            && self.from.as_ref().is_none_or(fits)
+    }
 }
 
 impl ReceiveTarget {
@@ -231,6 +273,29 @@ impl ReceiveTarget {
         match dsl.keys().check_raw(&key, source).await? {
             Ok(()) => Ok(()),
             Err(obstacle) => self.refuse(obstacle),
+        }
+    }
+
+    /// Refuses a stream that takes blocks for granted which the snapshot that it follows lacks
+    /// (`redact_check`, module/zfs/dmu_recv.c).
+    fn check_redaction(&self, source: &Arc<Ds>) -> Result<(), DatasetError> {
+        if self.begin.from_guid.get() == 0 {
+            return Ok(());
+        }
+        let Some(lacks) = redacted_with(source) else {
+            return Ok(());
+        };
+        let has = |guid: &u64| lacks.contains(&Guid::new(*guid));
+        // With fewer snapshots more is left out: what was, is so still.
+        let is_part = |guids: &[u64]| guids.len() <= lacks.len() && guids.iter().all(has);
+        let fits = match (&self.redaction.from, &self.redaction.with) {
+            (Some(from), _) => is_part(from),
+            (None, Some(with)) if self.has(StreamFeatures::REDACTED) => is_part(with),
+            (None, _) => has(&self.begin.to_guid.get()),
+        };
+        match fits {
+            true => Ok(()),
+            false => self.refuse(ReceiveObstacle::Redaction),
         }
     }
 
@@ -586,6 +651,8 @@ impl Receives<'_> {
             embedded: number(field::RESUME_EMBEDOK).await?.is_some(),
             compressed: number(field::RESUME_COMPRESSOK).await?.is_some(),
             raw: number(field::RESUME_RAWOK).await?.is_some(),
+            redact_snaps: redacted_with(&dataset)
+                .map(|guids| guids.iter().map(|guid| guid.get()).collect()),
             redacted_with: redacted.map(|value| value.to_u64s()),
         };
         Ok(Some(token.encode()))

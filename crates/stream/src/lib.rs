@@ -21,6 +21,7 @@ mod collect;
 mod error;
 mod heal;
 mod out;
+mod overlay;
 mod package;
 mod reader;
 mod receive;

@@ -70,6 +70,7 @@ impl Run<'_> {
             properties: Vec::new(),
             new_key: None,
             key_data: list.list("crypt_keydata").cloned(),
+            redaction: dataset::Redaction::of(list),
         };
         let failed =
             |run: &Self, error: &dataset::DatasetError| run.of_dataset(place, begin, error);

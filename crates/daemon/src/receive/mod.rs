@@ -445,6 +445,7 @@ impl Run<'_> {
             properties,
             new_key,
             key_data: list.list("crypt_keydata").cloned(),
+            redaction: dataset::Redaction::of(list),
         };
         let receiving = {
             let _admin = open.admin.lock().await;

@@ -136,6 +136,7 @@ async fn heal_into(
         properties: Vec::new(),
         new_key: None,
         key_data: list.list("crypt_keydata").cloned(),
+        redaction: dataset::Redaction::of(&list),
     };
     let receives = pool.dsl().receives();
     let corrective = receives.begin_corrective(target).await?;

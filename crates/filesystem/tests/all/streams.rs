@@ -71,6 +71,7 @@ pub async fn receive(
         properties: Vec::new(),
         new_key: None,
         key_data: list.list("crypt_keydata").cloned(),
+        redaction: dataset::Redaction::of(&list),
     };
     let dsl = pool.dsl();
     let receiving = dsl.receives().begin(target).await?;
@@ -410,6 +411,7 @@ async fn a_crash_leaves_nothing_that_is_in_the_way() {
         properties: Vec::new(),
         new_key: None,
         key_data: list.list("crypt_keydata").cloned(),
+        redaction: dataset::Redaction::of(&list),
     };
     let receiving = pool
         .dsl()
