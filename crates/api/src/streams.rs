@@ -162,6 +162,10 @@ pub struct ZfsSend {
     pub compressed: bool,
     /// Blocks stay as they are stored, encrypted ones encrypted (`-w`).
     pub raw: bool,
+    /// Without what this redaction bookmark of the snapshot lists (`--redact`): its name, with or
+    /// without the dataset and the `#`.
+    #[serde(default)]
+    pub redact: Option<String>,
     /// Goes on where a receive was interrupted (`-t`).
     pub token: Option<String>,
 }

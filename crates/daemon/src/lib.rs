@@ -54,6 +54,7 @@ mod pools;
 mod private;
 mod properties;
 mod receive;
+mod redact;
 mod reopen;
 mod replicate;
 mod replication;

@@ -630,6 +630,13 @@ impl Run<'_> {
             .await
             .ok()
             .flatten();
+        if begin.features.contains(StreamFeatures::REDACTED) && !is_new {
+            // It was whole before (`zfs_ioc_recv_impl`, module/zfs/zfs_ioctl.c).
+            let force = mode(self.call.force_unmount);
+            if let Err(failure) = service.unmount(&place.head, force).await {
+                self.reply.warnings.push(failure.message);
+            }
+        }
         let outcome = if key.is_some_and(|key| !key.is_loaded) {
             // Of use as soon as it is, as any other.
             Ok(())

@@ -18,6 +18,8 @@ mod members;
 mod model;
 mod newkeys;
 mod rawstreams;
+mod redaction;
+mod redaction_peer;
 mod replay;
 mod rewriting;
 mod rewritten;
