@@ -425,6 +425,9 @@ pub struct ZfsMount {
     pub all: bool,
     /// Also over a directory that is not empty (`-O`).
     pub overlay: bool,
+    /// Also a redacted one, which lacks some of its blocks (`-f`).
+    #[serde(default)]
+    pub force: bool,
     /// Mount options (`-o`).
     pub options: Vec<String>,
 }

@@ -48,6 +48,7 @@ mod properties;
 mod races;
 mod rawstreams;
 mod rebuild;
+mod redaction;
 mod refusals;
 mod removed;
 mod reopen;
