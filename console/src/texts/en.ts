@@ -14,6 +14,7 @@ import type {
 } from '../api/types';
 import { schedules } from './schedules';
 import { alerts } from './alerts';
+import { certificate } from './certificate';
 import { ups } from './ups';
 import { files } from './files';
 import { many } from './many';
@@ -25,6 +26,7 @@ export { many };
 
 export const t = {
   disks,
+  certificate,
   product: 'Millpond',
   skip: 'Skip to content',
   loading: 'Loading…',
@@ -58,6 +60,7 @@ export const t = {
     events: 'Events',
     users: 'Users and keys',
     audit: 'Audit log',
+    certificate: 'Certificate',
     account: 'Your account',
     setup: 'Set up storage',
     signOut: 'Sign out',
@@ -871,6 +874,7 @@ export const t = {
       destroy: 'Destruction',
       receive: 'Receive',
       send: 'Send',
+      redact: 'Redaction',
       rewrite: 'Rewrite',
       replicate: 'Replication',
       schedule: 'Schedule',

@@ -17,17 +17,18 @@ use std::time::Duration;
 
 use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
-    AuditEntry, AuditList, Call, ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview,
-    DiskShow, DiskTest, EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList,
-    FileRestore, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind,
-    JobList, JobResult, METRICS_PATH, OPENAPI_PATH, ReplicationChange, ReplicationCreate,
-    ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList,
-    STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun,
-    ScheduleSet, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
-    SmbUserRemove, UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList,
-    ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds,
-    ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote,
-    ZfsReceive, ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend,
+    AuditEntry, AuditList, Call, CertificateRenew, CertificateSet, CertificateStatus, ConsoleLink,
+    DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow, DiskTest, EVENTS_PATH, Empty,
+    FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore, IscsiSecretList,
+    IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult,
+    METRICS_PATH, OPENAPI_PATH, ReplicationChange, ReplicationCreate, ReplicationList,
+    ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList, STREAM_JOB_HEADER,
+    STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet,
+    ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove,
+    UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark,
+    ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys,
+    ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive,
+    ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend,
     ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
     ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
     ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
@@ -59,8 +60,8 @@ use crate::service::Service;
 use crate::web::about;
 use crate::{
     DaemonError, activity, alerts, create, destroy, diff, disks, drives, figures, files, import,
-    keys, metrics, owners, permissions, properties, receive, reopen, replicate, rewrite, schedules,
-    scrub, send, snapshots, split, topology, upgrade, ups, usage, vdevs, zfs, zpool,
+    keys, metrics, owners, permissions, properties, receive, redact, reopen, replicate, rewrite,
+    schedules, scrub, send, snapshots, split, topology, upgrade, ups, usage, vdevs, zfs, zpool,
 };
 
 /// How long a request may take to come.
@@ -245,6 +246,13 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, _: AlertSettingsGet| async move { alerts::settings(&service) })
         .on(|service, call: AlertSettingsSet| async move { alerts::set_settings(&service, call) })
         .on(|service, _: AlertTest| async move { alerts::test(&service).await })
+        .on(|service, _: CertificateStatus| async move { service.web.certificate_status() })
+        .on(|service, call: CertificateSet| async move {
+            service.web.set_certificate(call.acme)
+        })
+        .on(|service, call: CertificateRenew| async move {
+            service.web.renew_certificate(call.only_if_due).await
+        })
         .on(|service, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&service)) })
         .on(|service, _: ZpoolEventsClear| async move { Ok(zpool::zpool_events_clear(&service)) })
         .on(|service, call: ZpoolClear| async move { zpool::zpool_clear(&service, &call).await })
@@ -311,6 +319,9 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsUnshare| async move { service.zfs_unshare(call).await })
         .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service, &call).await })
         .on(|service, call: ZfsProject| async move { owners::zfs_project(&service, call).await })
+        .on_job(|service, call: ZfsRedact, work| async move {
+            redact::zfs_redact(&service, &call, &work).await
+        })
         .on_job(|service, call: ZfsRewrite, work| async move {
             rewrite::zfs_rewrite(&service, &call, &work).await
         })
@@ -468,7 +479,10 @@ impl Routes {
                 Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
             };
-            let can_cancel = matches!(kind, JobKind::Destroy | JobKind::Rewrite | JobKind::Restore);
+            let can_cancel = matches!(
+                kind,
+                JobKind::Destroy | JobKind::Redact | JobKind::Rewrite | JobKind::Restore
+            );
             let work = service.jobs.begin(kind, call.pool(), None, can_cancel);
             let work = Arc::new(work);
             let id = work.id();

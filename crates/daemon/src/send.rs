@@ -48,6 +48,8 @@ struct Plan {
     options: SendOptions,
     /// What a stream of a filesystem or volume itself said as GUID that is gone on with.
     head_guid: Option<Guid>,
+    /// The redaction bookmark's name after the `#`.
+    redact: Option<String>,
     warnings: Vec<String>,
 }
 
@@ -143,9 +145,11 @@ async fn write(
             head::send(plan, name, from.as_deref(), output, progress).await?;
             continue;
         }
-        let source = match plan.options.raw {
-            true => dsl.sends().raw_source(name, from.as_deref()).await,
-            false => dsl.sends().source(name, from.as_deref()).await,
+        let (sends, from) = (dsl.sends(), from.as_deref());
+        let source = match &plan.redact {
+            Some(bookmark) => sends.redacted_source(name, from, bookmark).await,
+            None if plan.options.raw => sends.raw_source(name, from).await,
+            None => sends.source(name, from).await,
         };
         let source = source.map_err(|error| of_dataset(name, &error))?;
         stream::send(&source, &plan.options, &mut *output, progress)
@@ -189,7 +193,24 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
     }
     let name = &call.snapshot;
     let open = service.pools.of_dataset(name)?;
+    if call.redact.is_some() {
+        if !name.contains('@') {
+            return Err(invalid(
+                name,
+                "only a snapshot can be sent redacted; give FILESYSTEM@SNAPSHOT",
+            ));
+        }
+        if call.raw {
+            return Err(invalid(name, "raw sends may not be redacted"));
+        }
+        if call.replicate || call.all_between {
+            return Err(invalid(name, "multiple snapshots cannot be sent redacted"));
+        }
+    }
+    let redact = call.redact.as_deref();
+    let redact = redact.map(|name| name.rsplit('#').next().unwrap_or(name).to_owned());
     let mut plan = Plan {
+        redact,
         options: SendOptions {
             large_blocks: call.large_blocks || call.raw,
             embedded: call.embedded || call.raw,
@@ -535,19 +556,21 @@ async fn plan_of_token(service: &Service, call: &ZfsSend, token: &str) -> Result
         };
     }
     let head_guid = (!sent.contains('@')).then_some(token.to_guid);
-    if token.redacted_with.is_some() {
-        let message = "cannot resume send: redacted streams are not made here; use OpenZFS";
-        return Err(Failure::new(FailureKind::Unsupported, message));
-    }
     let from = match token.from_guid {
         None => None,
         Some(guid) => {
             let (head, _) = dataset::name::split_snapshot(name);
-            let found = with_guid(&open, head, guid.get()).await?;
+            let with = token.redacted_with.as_deref();
+            let found = with_guid(&open, head, guid.get(), with).await?;
             Some(found.ok_or_else(|| gone(&format!("incremental source {:#x}", guid.get())))?)
         }
     };
+    let redact = match &token.redact_snaps {
+        None => None,
+        Some(with) => Some(redaction_of(&open, name, token.to_guid, with).await?),
+    };
     Ok(Plan {
+        redact,
         streams: vec![(sent.to_owned(), from)],
         package: None,
         is_package: false,
@@ -564,9 +587,37 @@ async fn plan_of_token(service: &Service, call: &ZfsSend, token: &str) -> Result
     })
 }
 
+/// The redaction bookmark that a stream was made with: its name after the `#`.
+async fn redaction_of(
+    open: &OpenPool,
+    name: &str,
+    guid: Guid,
+    with: &[u64],
+) -> Result<String, Failure> {
+    let (head, _) = dataset::name::split_snapshot(name);
+    let found = crate::redact::bookmark_with(open, head, guid, with).await;
+    let refused = |why: &str| {
+        let message = format!("cannot resume send: {why} provided");
+        Failure::new(FailureKind::NotFound, message)
+    };
+    match found.map_err(|error| of_dataset(name, &error))? {
+        Some((bookmark, true)) => {
+            let short = bookmark.rsplit('#').next().unwrap_or_default();
+            Ok(short.to_owned())
+        }
+        Some((_, false)) => Err(refused("incomplete redaction bookmark")),
+        None => Err(refused("nonexistent redaction bookmark")),
+    }
+}
+
 /// The snapshot or bookmark that has a GUID: of a dataset, or of what it was cloned from, as it was
-/// then or earlier, and so on.
-async fn with_guid(open: &OpenPool, head: &str, guid: u64) -> Result<Option<String>, Failure> {
+/// then or earlier, and so on. `redacted_with`: only a redaction bookmark that was made with these.
+async fn with_guid(
+    open: &OpenPool,
+    head: &str,
+    guid: u64,
+    redacted_with: Option<&[u64]>,
+) -> Result<Option<String>, Failure> {
     let dsl = open.pool.dsl();
     let failed = |error: DatasetError| of_dataset(head, &error);
     let mut at = head.to_owned();
@@ -575,15 +626,22 @@ async fn with_guid(open: &OpenPool, head: &str, guid: u64) -> Result<Option<Stri
         let is_it = |found: Guid, txg: Txg| {
             found.get() == guid && until.is_none_or(|until: Txg| txg <= until)
         };
-        let snapshots = snapshots_of(open, &at).await?;
-        let mut all = snapshots.into_iter();
-        if let Some(found) = all.find(|info| is_it(info.guid, info.createtxg)) {
-            return Ok(Some(found.name));
-        }
-        let bookmarks = dsl.bookmarks().list(&at).await.map_err(failed)?;
-        let mut all = bookmarks.into_iter();
-        if let Some(found) = all.find(|found| is_it(found.phys.guid, found.phys.creation_txg)) {
-            return Ok(Some(found.name));
+        if let Some(with) = redacted_with {
+            let found = crate::redact::bookmark_with(open, &at, Guid::new(guid), with).await;
+            if let Some((name, _)) = found.map_err(failed)? {
+                return Ok(Some(name));
+            }
+        } else {
+            let snapshots = snapshots_of(open, &at).await?;
+            let mut all = snapshots.into_iter();
+            if let Some(found) = all.find(|info| is_it(info.guid, info.createtxg)) {
+                return Ok(Some(found.name));
+            }
+            let bookmarks = dsl.bookmarks().list(&at).await.map_err(failed)?;
+            let mut all = bookmarks.into_iter();
+            if let Some(found) = all.find(|found| is_it(found.phys.guid, found.phys.creation_txg)) {
+                return Ok(Some(found.name));
+            }
         }
         let info = dsl.directories().lookup(&at).await.map_err(failed)?;
         let Some(origin) = info.origin else {

@@ -21,6 +21,7 @@ use zio::{ReadContext, Tx};
 
 use crate::DatasetError;
 use crate::bookmark::SnapshotBookmarks;
+use crate::bookmark_create::redacted_with;
 use crate::create::kind_of;
 use crate::dsl::{DslPool, set_once, slot};
 use crate::features::PER_DATASET;
@@ -333,6 +334,7 @@ impl<'a> Directories<'a> {
             referenced_bytes: phys.referenced_bytes,
             origin,
             is_inconsistent: phys.flags & DslDatasetPhys::FLAG_INCONSISTENT != 0,
+            is_redacted: redacted_with(dataset).is_some(),
         })
     }
 

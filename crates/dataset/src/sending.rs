@@ -7,6 +7,7 @@ use format::{Guid, NvList, Txg};
 
 use crate::dsl::DslPool;
 use crate::features::guid;
+use crate::redact::{RedactObstacle, RedactionList, refused};
 use crate::{Dataset, DatasetError};
 
 /// Where a difference begins.
@@ -33,6 +34,18 @@ pub struct SendSource {
     pub key_data: Option<NvList>,
     /// Name and GUID that the stream says, where it is to say others than the snapshot's own.
     pub sent_as: Option<(String, Guid)>,
+    /// What is left out of it, and of what the receiver has.
+    pub redactions: Redactions,
+}
+
+/// Redaction lists that a stream is made with.
+#[derive(Debug, Default)]
+pub struct Redactions {
+    /// What is left out (`--redact`).
+    pub of_stream: Option<RedactionList>,
+    /// What the receiver lacks of the snapshot that the difference begins with, as that was sent
+    /// with this list.
+    pub of_receiver: Option<RedactionList>,
 }
 
 /// Sending: [`DslPool::sends`].
@@ -58,9 +71,51 @@ impl Sends<'_> {
     /// is no earlier one; [`DatasetError::KeyNotLoaded`]; [`DatasetError::Unsupported`] of a
     /// redacted dataset.
     pub async fn source(&self, name: &str, from: Option<&str>) -> Result<SendSource, DatasetError> {
-        let from = self.from(name, from).await?;
+        let found = self.from(name, from).await?;
         let snapshot = self.dsl.open_dataset(name).await?;
-        self.checked(name, snapshot, from, None)
+        let mut source = self.checked(name, snapshot, found, None)?;
+        if let Some(from) = from.filter(|from| from.contains('#')) {
+            source.redactions.of_receiver = self.list_of(from).await?;
+        }
+        Ok(source)
+    }
+
+    /// The same without what a redaction bookmark of the snapshot lists (`zfs send --redact`).
+    /// `bookmark` is its name after the `#`.
+    ///
+    /// # Errors
+    /// As [`Self::source`]; [`DatasetError::Redact`] where it is no redaction bookmark of this
+    /// snapshot, or is not whole.
+    pub async fn redacted_source(
+        &self,
+        name: &str,
+        from: Option<&str>,
+        bookmark: &str,
+    ) -> Result<SendSource, DatasetError> {
+        let mut source = self.source(name, from).await?;
+        let (head, _) = crate::name::split_snapshot(name);
+        let full_name = format!("{head}#{bookmark}");
+        let _config = self.dsl.config.read().await;
+        let (_, entry) = self.dsl.bookmarks().entry(&full_name).await?;
+        let list = entry.phys.redaction_list;
+        if !list.is_zero() && entry.phys.guid != source.snapshot.guid() {
+            return refused(&full_name, RedactObstacle::OtherSource);
+        }
+        let list = self.dsl.bookmarks().open_list(&full_name, list).await?;
+        source.redactions.of_stream = Some(list);
+        Ok(source)
+    }
+
+    /// The redaction list of a bookmark, if it has one.
+    async fn list_of(&self, bookmark: &str) -> Result<Option<RedactionList>, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let bookmarks = self.dsl.bookmarks();
+        let (_, entry) = bookmarks.entry(bookmark).await?;
+        let list = entry.phys.redaction_list;
+        match list.is_zero() {
+            true => Ok(None),
+            false => Ok(Some(bookmarks.open_list(bookmark, list).await?)),
+        }
     }
 
     /// The same to send it raw: of what is encrypted no key is needed; nothing else is raw.
@@ -92,6 +147,14 @@ impl Sends<'_> {
         };
         if key_data.is_none() {
             return self.source(name, from).await;
+        }
+        if let Some(from) = from.filter(|from| from.contains('#'))
+            && self.list_of(from).await?.is_some()
+        {
+            return Err(DatasetError::Unsupported {
+                name: name.to_owned(),
+                what: "sending it raw from a redaction bookmark".into(),
+            });
         }
         let snapshot = self.dsl.open_raw_snapshot(name).await?;
         self.checked(name, snapshot, found, key_data)
@@ -129,6 +192,7 @@ impl Sends<'_> {
             from,
             key_data,
             sent_as: None,
+            redactions: Redactions::default(),
         })
     }
 
@@ -161,10 +225,12 @@ impl Sends<'_> {
         let bookmarks = self.dsl.bookmarks();
         let (of, entry) = bookmarks.entry(from).await?;
         let txg = entry.creation_txg();
+        // What a redacted stream of the same snapshot left out can follow it.
+        let fills_in = !entry.phys.redaction_list.is_zero() && entry.phys.guid == to.phys().guid;
         // One of the filesystem that this was cloned from, but later than the clone, is of contents
         // that the clone never had.
         let is_before = bookmarks.is_before(&to.dir(), &of.dir(), txg).await?;
-        if !is_before || txg >= to.phys().creation_txg {
+        if !is_before || txg >= to.phys().creation_txg && !fills_in {
             return Err(not_earlier(from, name));
         }
         Ok(SendFrom {

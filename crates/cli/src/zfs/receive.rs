@@ -23,6 +23,15 @@ pub struct Receive {
     /// Leave holds out
     #[arg(short = 'h')]
     skip_holds: bool,
+    /// Put damaged blocks of a snapshot right that is there already
+    #[arg(
+        short = 'c',
+        conflicts_with_all = [
+            "force", "without_pool", "last_only", "skip_holds", "resumable", "no_mount", "abort",
+            "set", "exclude",
+        ]
+    )]
+    corrective: bool,
     /// Unmount what is in use
     #[arg(short = 'M')]
     force_unmount: bool,
@@ -103,6 +112,7 @@ impl Receive {
             dry_run: self.dry_run,
             force_unmount: self.force_unmount,
             skip_holds: self.skip_holds,
+            corrective: self.corrective,
             origin,
             set,
             exclude: self.exclude,
@@ -134,8 +144,12 @@ fn told(received: &ReceivedReport, is_dry: bool) -> String {
     if received.is_skipped {
         return format!("snap {} already exists; ignoring\n", received.name);
     }
+    let corrective = match received.healed_blocks {
+        Some(_) => "corrective ",
+        None => "",
+    };
     let mut text = format!(
-        "{doing} {kind} stream of {} into {}\n",
+        "{doing} {corrective}{kind} stream of {} into {}\n",
         received.sent, received.name
     );
     if !is_dry {
@@ -146,6 +160,9 @@ fn told(received: &ReceivedReport, is_dry: bool) -> String {
             numbers::nice_bytes(received.bytes),
             numbers::nice_bytes(rate)
         ));
+        if let Some(blocks) = received.healed_blocks {
+            text.push_str(&format!("healed {blocks} damaged blocks\n"));
+        }
     }
     text
 }

@@ -70,6 +70,10 @@ pub struct Send {
     /// All snapshots since this one
     #[arg(short = 'I', value_name = "SNAPSHOT", action = clap::ArgAction::Append)]
     all_from: Vec<String>,
+    /// Without what this redaction bookmark of the snapshot lists
+    #[arg(short = 'd', long, value_name = "BOOKMARK",
+          conflicts_with_all = ["raw", "replicate", "all_from", "token"])]
+    redact: Option<String>,
     /// Go on where a receive was interrupted
     #[arg(short, value_name = "TOKEN", conflicts_with_all = ["replicate", "properties", "backup",
           "holds", "incremental", "all_from", "snapshot"])]
@@ -121,6 +125,7 @@ impl Send {
             embedded: self.embedded,
             compressed: self.compressed,
             raw: self.raw,
+            redact: self.redact,
             token: self.token,
         };
         let mut first = String::new();

@@ -9,6 +9,7 @@
 //! a receive begins and ends. A filesystem that is mounted, or a volume that is in use, goes on
 //! with what was received.
 
+mod corrective;
 mod differences;
 mod options;
 mod roots;
@@ -115,6 +116,7 @@ pub(crate) fn receive_from<'a>(
     progress: stream::Progress,
 ) -> BoxFuture<'a, Result<ZfsReceiveReply, Failure>> {
     Box::pin(async move {
+        corrective::check(&call)?;
         let open = service.pools.of_dataset(&call.target)?;
         let call = options::checked(call)?;
         // Nobody exports it meanwhile.
@@ -208,6 +210,7 @@ impl Run<'_> {
                 Start::Nothing if self.package.is_some() => {
                     return Err(self.refused(None, false, ReceiveObstacle::CutShort));
                 }
+                Start::Nothing | Start::End if self.call.corrective => return Ok(()),
                 Start::Nothing | Start::End => return roots::restore(self).await,
                 Start::Begin(begin, list) if begin.header == HeaderKind::Compound => {
                     if self.package.is_some() {
@@ -261,6 +264,7 @@ impl Run<'_> {
             ReceiveObstacle::NoSource
             | ReceiveObstacle::NoTarget
             | ReceiveObstacle::NoOrigin
+            | ReceiveObstacle::NothingToHeal
             | ReceiveObstacle::NothingToResume => FailureKind::NotFound,
             ReceiveObstacle::Modified
             | ReceiveObstacle::Interrupted
@@ -378,12 +382,17 @@ impl Run<'_> {
             name: place.full_name(),
             is_full,
             is_skipped: false,
+            healed_blocks: self.call.corrective.then_some(0),
             bytes: 0,
             duration_ms: 0,
         };
+        if self.call.corrective {
+            self.check_corrective(&begin, &place).await?;
+        }
         let is_resuming = begin.features.contains(StreamFeatures::RESUMING);
         if let Some(existing) = &place.existing
             && !existing.is_inconsistent
+            && !self.call.corrective
         {
             let snapshots = self.snapshots_of(&place.head).await?;
             let same = snapshots.iter().find(|info| info.name == report.name);
@@ -406,6 +415,9 @@ impl Run<'_> {
         if report.is_skipped || self.call.dry_run {
             let skipped = self.progress.unless_stopped(reader.skip()).await;
             skipped.map_err(|error| self.of_stream(&error))?;
+        } else if self.call.corrective {
+            let healed = self.correct(reader, &begin, list, &place).await?;
+            report.healed_blocks = Some(healed);
         } else {
             let set = self.contents(reader, begin.clone(), list, &place).await?;
             self.settle(&begin, &place, set).await?;
@@ -441,6 +453,7 @@ impl Run<'_> {
             properties,
             new_key,
             key_data: list.list("crypt_keydata").cloned(),
+            redaction: dataset::Redaction::of(list),
         };
         let receiving = {
             let _admin = open.admin.lock().await;
@@ -628,6 +641,13 @@ impl Run<'_> {
             .await
             .ok()
             .flatten();
+        if begin.features.contains(StreamFeatures::REDACTED) && !is_new {
+            // It was whole before (`zfs_ioc_recv_impl`, module/zfs/zfs_ioctl.c).
+            let force = mode(self.call.force_unmount);
+            if let Err(failure) = service.unmount(&place.head, force).await {
+                self.reply.warnings.push(failure.message);
+            }
+        }
         let outcome = if key.is_some_and(|key| !key.is_loaded) {
             // Of use as soon as it is, as any other.
             Ok(())
@@ -758,6 +778,9 @@ impl Run<'_> {
                 Why::Interrupted => at(&place.head, ReceiveObstacle::Interrupted),
                 Why::NothingToResume => at(&place.head, ReceiveObstacle::NothingToResume),
                 Why::UnderWay => at(&place.head, ReceiveObstacle::UnderWay),
+                Why::NothingToHeal => at(&place.full_name(), ReceiveObstacle::NothingToHeal),
+                Why::OtherSnapshot => at(&place.full_name(), ReceiveObstacle::OtherSnapshot),
+                Why::NeedsKey => at(&place.head, ReceiveObstacle::NeedsKey),
                 _ => from_dataset(&self.doing(is_full, is_new), error),
             },
             DatasetError::Exists { name } if name.contains('@') => {
