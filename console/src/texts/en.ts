@@ -874,6 +874,7 @@ export const t = {
       destroy: 'Destruction',
       receive: 'Receive',
       send: 'Send',
+      redact: 'Redaction',
       rewrite: 'Rewrite',
       replicate: 'Replication',
       schedule: 'Schedule',

@@ -68,6 +68,8 @@ pub enum JobKind {
     Receive,
     /// Sends streams. Canceling it cuts the stream off.
     Send,
+    /// Makes a redaction bookmark. Canceling it leaves one that is gone on with by the same request.
+    Redact,
     /// Writes files again. Canceling it leaves the rest of them as they are.
     Rewrite,
     /// Runs a schedule. Canceling it leaves what is done; a scrub that was begun goes on.

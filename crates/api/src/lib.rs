@@ -109,7 +109,7 @@ pub use smb::{
 };
 pub use snapshots::{
     DiffFile, DiffKind, DiffReport, ZfsBookmark, ZfsClone, ZfsDiff, ZfsDiffReply, ZfsHold,
-    ZfsPromote, ZfsRelease, ZfsWait,
+    ZfsPromote, ZfsRedact, ZfsRelease, ZfsWait,
 };
 pub use status::{
     CheckpointReport, DedupBucket, DedupCounts, DedupReport, ErrorScrubReport, ExpansionReport,

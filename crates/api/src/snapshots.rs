@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
 use crate::permissions::{head, parent};
-use crate::{Access, Call, Empty, Failure, Needed, Role, Settings};
+use crate::{Access, Call, Empty, Failure, JobKind, Needed, Role, Settings};
 
 /// `zfs clone`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -104,6 +104,33 @@ impl Call for ZfsBookmark {
         // With `-r` they are made where the snapshots are.
         let at = |name| Needed::on(head(name), "bookmark").and_below(self.recursive);
         Some(vec![at(&self.name), at(&self.source)])
+    }
+}
+
+/// `zfs redact`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ZfsRedact {
+    /// `pool/fs@snapshot`.
+    pub snapshot: String,
+    /// The bookmark's name, without the dataset and the `#`.
+    pub bookmark: String,
+    /// Full names of later snapshots of it or of clones: what none of them has is left out.
+    pub with: Vec<String>,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZfsRedact {
+    const PATH: &'static str = "/v1/zfs/redact";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot redact '{}'", call.snapshot));
+    const ROLE: Option<Role> = Some(Role::Operator);
+    const JOB: Option<JobKind> = Some(JobKind::Redact);
+    type Reply = Empty;
+
+    fn pool(&self) -> Option<String> {
+        self.snapshot.split(['/', '@']).next().map(str::to_owned)
     }
 }
 

@@ -50,6 +50,10 @@ pub struct ZfsReceive {
     pub force_unmount: bool,
     /// Leave holds out (`-h`).
     pub skip_holds: bool,
+    /// Put damaged blocks of a snapshot right that is here already (`-c`). Goes with `dry_run` and
+    /// `force_unmount` only.
+    #[serde(default)]
+    pub corrective: bool,
     /// The snapshot that a new dataset is to be a clone of (`-o origin=`).
     pub origin: Option<String>,
     /// Properties to set (`-o`).
@@ -83,6 +87,9 @@ pub struct ReceivedReport {
     pub is_full: bool,
     /// It was here already.
     pub is_skipped: bool,
+    /// Of a corrective receive: damaged blocks that were put right.
+    #[serde(default)]
+    pub healed_blocks: Option<u64>,
     /// Bytes of the stream.
     pub bytes: u64,
     /// How long it took, in milliseconds.
@@ -155,6 +162,10 @@ pub struct ZfsSend {
     pub compressed: bool,
     /// Blocks stay as they are stored, encrypted ones encrypted (`-w`).
     pub raw: bool,
+    /// Without what this redaction bookmark of the snapshot lists (`--redact`): its name, with or
+    /// without the dataset and the `#`.
+    #[serde(default)]
+    pub redact: Option<String>,
     /// Goes on where a receive was interrupted (`-t`).
     pub token: Option<String>,
 }
@@ -256,6 +267,12 @@ pub enum ReceiveObstacle {
     SnapshotNotAllowed,
     /// The origin of a clone is not here.
     NoOrigin,
+    /// A corrective receive is of a snapshot that is not here.
+    NothingToHeal,
+    /// A corrective receive is of another snapshot than the one of that name here.
+    OtherSnapshot,
+    /// A corrective receive of a stream that is not raw needs the key.
+    NeedsKey,
     /// The stream ends before its end.
     CutShort,
     /// The stream holds something else than was sent.

@@ -425,6 +425,9 @@ pub struct ZfsMount {
     pub all: bool,
     /// Also over a directory that is not empty (`-O`).
     pub overlay: bool,
+    /// Also a redacted one, which lacks some of its blocks (`-f`).
+    #[serde(default)]
+    pub force: bool,
     /// Mount options (`-o`).
     pub options: Vec<String>,
 }
@@ -787,7 +790,7 @@ impl Call for ZfsKeys {
 }
 
 /// Something not to be shown in logs.
-#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("format" = "password"))]
 pub struct Secret(pub String);

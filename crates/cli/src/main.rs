@@ -18,6 +18,7 @@ mod columns;
 mod completions;
 mod console;
 mod disks;
+mod fetch;
 mod iscsi;
 mod json;
 mod labels;

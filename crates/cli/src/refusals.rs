@@ -74,7 +74,12 @@ pub fn words(failure: &Failure) -> String {
 
 /// Why a stream is not received (`zfs_receive_one`, lib/libzfs/libzfs_sendrecv.c).
 fn receive(target: &str, is_full: Option<bool>, is_new: bool, why: ReceiveObstacle) -> String {
+    let is_corrective = matches!(
+        why,
+        ReceiveObstacle::NothingToHeal | ReceiveObstacle::OtherSnapshot | ReceiveObstacle::NeedsKey
+    );
     let what = match (is_full, is_new) {
+        _ if is_corrective => "cannot receive",
         (Some(false), _) => "cannot receive incremental stream",
         (Some(true), true) => "cannot receive new filesystem stream",
         _ => "cannot receive",
@@ -106,6 +111,15 @@ fn receive(target: &str, is_full: Option<bool>, is_new: bool, why: ReceiveObstac
         }
         ReceiveObstacle::NoOrigin => {
             format!("local origin for clone {target} does not exist")
+        }
+        ReceiveObstacle::NothingToHeal => {
+            "corrective recv must specify an existing snapshot to heal".to_owned()
+        }
+        ReceiveObstacle::OtherSnapshot => {
+            "local snapshot doesn't match the snapshot in the provided stream".to_owned()
+        }
+        ReceiveObstacle::NeedsKey => {
+            "key must be loaded to do a non-raw corrective recv on an encrypted dataset.".to_owned()
         }
         ReceiveObstacle::CutShort => "incomplete stream".to_owned(),
         ReceiveObstacle::Checksum => "invalid stream (checksum mismatch)".to_owned(),

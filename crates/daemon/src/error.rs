@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use access::AccessError;
 use api::{Empty, Failure, FailureKind};
-use dataset::DatasetError;
+use dataset::{DatasetError, RedactObstacle};
 use pool::PoolError;
 use serve_fuse::MountError;
 
@@ -198,6 +198,12 @@ fn kind_of(error: &DatasetError) -> FailureKind {
         | DatasetError::InvalidProperty { .. }
         | DatasetError::WrongKind { .. }
         | DatasetError::NotAncestor { .. } => FailureKind::Invalid,
+        DatasetError::Redact { obstacle, .. } => match obstacle {
+            RedactObstacle::Exists => FailureKind::Exists,
+            RedactObstacle::UnderWay => FailureKind::Busy,
+            _ => FailureKind::Invalid,
+        },
+        DatasetError::Interrupted => FailureKind::Canceled,
         DatasetError::Busy { .. }
         | DatasetError::HasChildren { .. }
         | DatasetError::HasSnapshots { .. }

@@ -28,12 +28,13 @@ use api::{
     UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark,
     ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys,
     ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive,
-    ZfsReceiveAbort, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet,
-    ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd,
-    ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
-    ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
-    ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
-    ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend,
+    ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
+    ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
+    ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
+    ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid,
+    ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
+    ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
@@ -59,8 +60,8 @@ use crate::service::Service;
 use crate::web::about;
 use crate::{
     DaemonError, activity, alerts, create, destroy, diff, disks, drives, figures, files, import,
-    keys, metrics, owners, permissions, properties, receive, reopen, replicate, rewrite, schedules,
-    scrub, send, snapshots, split, topology, upgrade, ups, usage, vdevs, zfs, zpool,
+    keys, metrics, owners, permissions, properties, receive, redact, reopen, replicate, rewrite,
+    schedules, scrub, send, snapshots, split, topology, upgrade, ups, usage, vdevs, zfs, zpool,
 };
 
 /// How long a request may take to come.
@@ -318,6 +319,9 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsUnshare| async move { service.zfs_unshare(call).await })
         .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service, &call).await })
         .on(|service, call: ZfsProject| async move { owners::zfs_project(&service, call).await })
+        .on_job(|service, call: ZfsRedact, work| async move {
+            redact::zfs_redact(&service, &call, &work).await
+        })
         .on_job(|service, call: ZfsRewrite, work| async move {
             rewrite::zfs_rewrite(&service, &call, &work).await
         })
@@ -475,7 +479,10 @@ impl Routes {
                 Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
             };
-            let can_cancel = matches!(kind, JobKind::Destroy | JobKind::Rewrite | JobKind::Restore);
+            let can_cancel = matches!(
+                kind,
+                JobKind::Destroy | JobKind::Redact | JobKind::Rewrite | JobKind::Restore
+            );
             let work = service.jobs.begin(kind, call.pool(), None, can_cancel);
             let work = Arc::new(work);
             let id = work.id();

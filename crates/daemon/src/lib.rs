@@ -54,6 +54,7 @@ mod permissions;
 mod pools;
 mod properties;
 mod receive;
+mod redact;
 mod reopen;
 mod replicate;
 mod replication;

@@ -288,18 +288,38 @@ pub(crate) fn is_at_or_below(name: &str, top: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// The word for what lacks blocks ([`Place::Nowhere`]).
+pub(crate) const REDACTED: &str = "redacted";
+
 /// Where a filesystem goes by its properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// At this path (altroot included).
     At(PathBuf),
-    /// Nowhere by itself: `none`, `legacy`, or `canmount=off`; the word says which.
+    /// Nowhere by itself: `none`, `legacy`, or `canmount=off`, or as it is redacted; the word says
+    /// which.
     Nowhere(&'static str),
 }
 
 impl Service {
-    /// Where a filesystem belongs, and whether `canmount` lets it be mounted by itself.
+    /// Where a filesystem belongs, and whether `canmount` lets it be mounted by itself. One that is
+    /// redacted belongs nowhere (`zfs_is_mountable`).
     pub(crate) async fn place(
+        &self,
+        open: &OpenPool,
+        name: &str,
+    ) -> Result<(Place, bool), Failure> {
+        let found = open.pool.dsl().directories().lookup(name).await;
+        let doing = format!("cannot mount '{name}'");
+        let info = found.map_err(|error| from_dataset(&doing, &error))?;
+        match info.is_redacted {
+            true => Ok((Place::Nowhere(REDACTED), false)),
+            false => self.place_of_any(open, name).await,
+        }
+    }
+
+    /// The same, also of one that is redacted.
+    pub(crate) async fn place_of_any(
         &self,
         open: &OpenPool,
         name: &str,

@@ -2,7 +2,10 @@
 //! (`zfs_send_cb_impl`, `gather_nvlist`, `dump_filesystems`; lib/libzfs/libzfs_sendrecv.c).
 //!
 //! A snapshot is held while its stream is made. Of several, those whose turn is still to come can
-//! be destroyed; then the whole breaks off.
+//! be destroyed; then the whole breaks off. A filesystem or volume itself is sent as what it is at
+//! the moment ([`head`]).
+
+mod head;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -43,6 +46,10 @@ struct Plan {
     package: Option<Package>,
     is_package: bool,
     options: SendOptions,
+    /// What a stream of a filesystem or volume itself said as GUID that is gone on with.
+    head_guid: Option<Guid>,
+    /// The redaction bookmark's name after the `#`.
+    redact: Option<String>,
     warnings: Vec<String>,
 }
 
@@ -134,9 +141,15 @@ async fn write(
         .map_err(|error| of_stream(&call.snapshot, &error))?;
     }
     for (name, from) in &plan.streams {
-        let source = match plan.options.raw {
-            true => dsl.sends().raw_source(name, from.as_deref()).await,
-            false => dsl.sends().source(name, from.as_deref()).await,
+        if !name.contains('@') {
+            head::send(plan, name, from.as_deref(), output, progress).await?;
+            continue;
+        }
+        let (sends, from) = (dsl.sends(), from.as_deref());
+        let source = match &plan.redact {
+            Some(bookmark) => sends.redacted_source(name, from, bookmark).await,
+            None if plan.options.raw => sends.raw_source(name, from).await,
+            None => sends.source(name, from).await,
         };
         let source = source.map_err(|error| of_dataset(name, &error))?;
         stream::send(&source, &plan.options, &mut *output, progress)
@@ -180,13 +193,24 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
     }
     let name = &call.snapshot;
     let open = service.pools.of_dataset(name)?;
-    let Some((head, to)) = name.split_once('@') else {
-        return Err(invalid(
-            name,
-            "it is not a snapshot; give FILESYSTEM@SNAPSHOT",
-        ));
-    };
+    if call.redact.is_some() {
+        if !name.contains('@') {
+            return Err(invalid(
+                name,
+                "only a snapshot can be sent redacted; give FILESYSTEM@SNAPSHOT",
+            ));
+        }
+        if call.raw {
+            return Err(invalid(name, "raw sends may not be redacted"));
+        }
+        if call.replicate || call.all_between {
+            return Err(invalid(name, "multiple snapshots cannot be sent redacted"));
+        }
+    }
+    let redact = call.redact.as_deref();
+    let redact = redact.map(|name| name.rsplit('#').next().unwrap_or(name).to_owned());
     let mut plan = Plan {
+        redact,
         options: SendOptions {
             large_blocks: call.large_blocks || call.raw,
             embedded: call.embedded || call.raw,
@@ -202,8 +226,12 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
         open,
         streams: Vec::new(),
         package: None,
+        head_guid: None,
         warnings: Vec::new(),
     };
+    if name.contains('#') {
+        return Err(invalid(name, "a bookmark has no contents; give a snapshot"));
+    }
     let directories = plan.open.pool.dsl().directories();
     // What does not exist is told before anything is sent.
     for wanted in [Some(name), call.from.as_ref()].into_iter().flatten() {
@@ -219,6 +247,15 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
             "bookmarks go with neither -R, -I, -p, -b nor -h",
         ));
     }
+    let Some((head, to)) = name.split_once('@') else {
+        if plan.is_package {
+            let why = "only what is in it goes, so neither with -R, -I, -p, -b nor -h; send a \
+                       snapshot";
+            return Err(invalid(name, why));
+        }
+        plan.streams = vec![(name.clone(), call.from.clone())];
+        return Ok(plan);
+    };
     let (heads, origins) = match call.replicate {
         true => tree(&plan.open, head).await?,
         false => (vec![head.to_owned()], HashSet::new()),
@@ -328,6 +365,14 @@ async fn streams_of(
         let mut all = snapshots.iter();
         all.position(|info| short(&info.name) == from)
     });
+    if call.replicate && start == Some(earlier.len()) {
+        // In the words of `dump_filesystem` (lib/libzfs/libzfs_sendrecv.c).
+        let message = format!(
+            "WARNING: could not send {}:\nincremental source ({}) is not earlier than it",
+            last.name, last.name
+        );
+        return Err(Failure::new(FailureKind::Invalid, message));
+    }
     let given = call.from.clone().filter(|_| is_top);
     // Where a dataset below has not the snapshot that the others begin with, all of it is sent.
     let is_whole = call.replicate && start.is_none();
@@ -501,25 +546,35 @@ async fn plan_of_token(service: &Service, call: &ZfsSend, token: &str) -> Result
     };
     let directories = open.pool.dsl().directories();
     let found = directories.lookup(name).await.ok();
+    let mut sent = name.as_str();
     if found.is_none_or(|found| found.guid != token.to_guid) {
-        return Err(gone(&format!("'{name}'")));
+        // Its head may be what was being sent; whether it is still that, shows where it is sent.
+        let head = name.strip_suffix(head::SNAPSHOT);
+        sent = match head.and_then(|head| head.strip_suffix('@')) {
+            Some(head) if directories.lookup(head).await.is_ok() => head,
+            _ => return Err(gone(&format!("'{name}'"))),
+        };
     }
-    if token.redacted_with.is_some() {
-        let message = "cannot resume send: redacted streams are not made here; use OpenZFS";
-        return Err(Failure::new(FailureKind::Unsupported, message));
-    }
+    let head_guid = (!sent.contains('@')).then_some(token.to_guid);
     let from = match token.from_guid {
         None => None,
         Some(guid) => {
             let (head, _) = dataset::name::split_snapshot(name);
-            let found = with_guid(&open, head, guid.get()).await?;
+            let with = token.redacted_with.as_deref();
+            let found = with_guid(&open, head, guid.get(), with).await?;
             Some(found.ok_or_else(|| gone(&format!("incremental source {:#x}", guid.get())))?)
         }
     };
+    let redact = match &token.redact_snaps {
+        None => None,
+        Some(with) => Some(redaction_of(&open, name, token.to_guid, with).await?),
+    };
     Ok(Plan {
-        streams: vec![(name.clone(), from)],
+        redact,
+        streams: vec![(sent.to_owned(), from)],
         package: None,
         is_package: false,
+        head_guid,
         options: SendOptions {
             large_blocks: token.large_blocks || call.large_blocks,
             embedded: token.embedded || call.embedded,
@@ -532,9 +587,37 @@ async fn plan_of_token(service: &Service, call: &ZfsSend, token: &str) -> Result
     })
 }
 
+/// The redaction bookmark that a stream was made with: its name after the `#`.
+async fn redaction_of(
+    open: &OpenPool,
+    name: &str,
+    guid: Guid,
+    with: &[u64],
+) -> Result<String, Failure> {
+    let (head, _) = dataset::name::split_snapshot(name);
+    let found = crate::redact::bookmark_with(open, head, guid, with).await;
+    let refused = |why: &str| {
+        let message = format!("cannot resume send: {why} provided");
+        Failure::new(FailureKind::NotFound, message)
+    };
+    match found.map_err(|error| of_dataset(name, &error))? {
+        Some((bookmark, true)) => {
+            let short = bookmark.rsplit('#').next().unwrap_or_default();
+            Ok(short.to_owned())
+        }
+        Some((_, false)) => Err(refused("incomplete redaction bookmark")),
+        None => Err(refused("nonexistent redaction bookmark")),
+    }
+}
+
 /// The snapshot or bookmark that has a GUID: of a dataset, or of what it was cloned from, as it was
-/// then or earlier, and so on.
-async fn with_guid(open: &OpenPool, head: &str, guid: u64) -> Result<Option<String>, Failure> {
+/// then or earlier, and so on. `redacted_with`: only a redaction bookmark that was made with these.
+async fn with_guid(
+    open: &OpenPool,
+    head: &str,
+    guid: u64,
+    redacted_with: Option<&[u64]>,
+) -> Result<Option<String>, Failure> {
     let dsl = open.pool.dsl();
     let failed = |error: DatasetError| of_dataset(head, &error);
     let mut at = head.to_owned();
@@ -543,15 +626,22 @@ async fn with_guid(open: &OpenPool, head: &str, guid: u64) -> Result<Option<Stri
         let is_it = |found: Guid, txg: Txg| {
             found.get() == guid && until.is_none_or(|until: Txg| txg <= until)
         };
-        let snapshots = snapshots_of(open, &at).await?;
-        let mut all = snapshots.into_iter();
-        if let Some(found) = all.find(|info| is_it(info.guid, info.createtxg)) {
-            return Ok(Some(found.name));
-        }
-        let bookmarks = dsl.bookmarks().list(&at).await.map_err(failed)?;
-        let mut all = bookmarks.into_iter();
-        if let Some(found) = all.find(|found| is_it(found.phys.guid, found.phys.creation_txg)) {
-            return Ok(Some(found.name));
+        if let Some(with) = redacted_with {
+            let found = crate::redact::bookmark_with(open, &at, Guid::new(guid), with).await;
+            if let Some((name, _)) = found.map_err(failed)? {
+                return Ok(Some(name));
+            }
+        } else {
+            let snapshots = snapshots_of(open, &at).await?;
+            let mut all = snapshots.into_iter();
+            if let Some(found) = all.find(|info| is_it(info.guid, info.createtxg)) {
+                return Ok(Some(found.name));
+            }
+            let bookmarks = dsl.bookmarks().list(&at).await.map_err(failed)?;
+            let mut all = bookmarks.into_iter();
+            if let Some(found) = all.find(|found| is_it(found.phys.guid, found.phys.creation_txg)) {
+                return Ok(Some(found.name));
+            }
         }
         let info = dsl.directories().lookup(&at).await.map_err(failed)?;
         let Some(origin) = info.origin else {
@@ -577,13 +667,15 @@ async fn estimate(plan: &Plan, name: &str, from: Option<&str>) -> Result<u64, Fa
         number("logicalreferenced").await?,
     );
     let (stored, logical) = match from {
-        Some(from) if from.contains('@') => {
-            let written = number(&format!("written@{from}")).await.unwrap_or(stored);
+        // Without what a bookmark can tell, it is all.
+        Some(from) => {
+            let mark = if from.contains('#') { '#' } else { '@' };
+            let written = number(&format!("written{mark}{from}")).await;
+            let written = written.unwrap_or(stored);
             let share = u128::from(written) * u128::from(logical) / u128::from(stored.max(1));
             (written, share as u64)
         }
-        // What a bookmark does not tell, is all.
-        _ => (stored, logical),
+        None => (stored, logical),
     };
     let (head, _) = dataset::name::split_snapshot(name);
     let record = async |property: &str| {
@@ -601,7 +693,7 @@ async fn estimate(plan: &Plan, name: &str, from: Option<&str>) -> Result<u64, Fa
     };
     Ok(data
         .saturating_sub(records * POINTER_BYTES)
-        .saturating_add(records * RECORD_BYTES))
+        .saturating_add((records + 2) * RECORD_BYTES))
 }
 
 #[cfg(test)]

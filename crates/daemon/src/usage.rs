@@ -9,7 +9,7 @@ use api::{
 };
 use dataset::{BookmarkInfo, ListOptions};
 use filesystem::QuotaKind;
-use format::SnapshotBookmark;
+use format::{RedactionListPhys, SnapshotBookmark};
 
 use crate::error::from_dataset;
 use crate::pools::OpenPool;
@@ -262,15 +262,21 @@ pub(crate) async fn bookmark_reports(
         .list(head)
         .await
         .map_err(|error| from_dataset(&format!("cannot open '{head}'"), &error))?;
-    Ok(bookmarks
-        .into_iter()
-        .filter(|bookmark| only.is_none_or(|only| bookmark.name == only))
-        .map(bookmark_report)
-        .collect())
+    let mut reports = Vec::new();
+    for bookmark in bookmarks {
+        if only.is_none_or(|only| bookmark.name == only) {
+            let list = open.pool.dsl().bookmarks().redaction(&bookmark.phys).await;
+            let list = list.map_err(|error| {
+                from_dataset(&format!("cannot open '{}'", bookmark.name), &error)
+            })?;
+            reports.push(bookmark_report(bookmark, list));
+        }
+    }
+    Ok(reports)
 }
 
 /// What a bookmark tells (`dsl_bookmark_fetch_props`, module/zfs/dsl_bookmark.c).
-fn bookmark_report(bookmark: BookmarkInfo) -> DatasetReport {
+fn bookmark_report(bookmark: BookmarkInfo, list: Option<RedactionListPhys>) -> DatasetReport {
     let phys = &bookmark.phys;
     let mut properties = api::PropertyMap::new();
     let mut tell = |name: &str, value: String| {
@@ -293,6 +299,10 @@ fn bookmark_report(bookmark: BookmarkInfo) -> DatasetReport {
     }
     if phys.ivset_guid != 0 {
         tell("ivsetguid", phys.ivset_guid.to_string());
+    }
+    if let Some(list) = list {
+        let guids: Vec<String> = list.snapshots.iter().map(|guid| guid.to_string()).collect();
+        tell("redact_snaps", guids.join(","));
     }
     crate::reports::put_in_order(&mut properties);
     DatasetReport {

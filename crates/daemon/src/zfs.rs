@@ -12,7 +12,7 @@ use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
 use serve_fuse::{MountTable, UnmountMode};
 
 use crate::error::{all_done, from_access, from_dataset};
-use crate::mounts::{Place, Taken};
+use crate::mounts::{Place, REDACTED, Taken};
 use crate::pools::OpenPool;
 use crate::reports;
 use crate::service::Service;
@@ -552,7 +552,19 @@ pub(crate) async fn zfs_mount(service: &Service, call: ZfsMount) -> Result<Empty
         let remounted = service.remount(&open, name, &call.options).await;
         return remounted.map(|()| Empty {});
     }
-    match service.place(&open, name).await? {
+    let place = match call.force {
+        true => service.place_of_any(&open, name).await?,
+        false => service.place(&open, name).await?,
+    };
+    match place {
+        (Place::Nowhere(REDACTED), _) => Err(Failure::new(
+            FailureKind::Invalid,
+            format!(
+                "cannot mount '{name}': Dataset is not complete, was created by receiving a \
+                 redacted zfs send stream.\nuse '-f' to mount it all the same: what it lacks \
+                 reads as zeros"
+            ),
+        )),
         (Place::At(path), _) => {
             let mounting = service.mount_at(&open, name, &path, call.overlay, &call.options);
             mounting.await?;

@@ -453,8 +453,17 @@ impl SyncTask for DestroyBookmarksTask {
     }
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(async {
-            for (head, _) in &self.bookmarks {
-                self.dsl.directories().resolve(head).await?;
+            for (head, bookmark) in &self.bookmarks {
+                let head = self.dsl.directories().resolve(head).await?;
+                let list = head.state().bookmarks.find(bookmark);
+                let list = list.map_or(ObjectId::ZERO, |entry| entry.phys.redaction_list);
+                if self.dsl.lists_in_use.is_used(list) {
+                    let head = self.dsl.directories().full_name(&head).await?;
+                    return Err(DatasetError::Busy {
+                        name: format!("{head}#{bookmark}"),
+                        reason: "it is being made, or sent with".into(),
+                    });
+                }
             }
             Ok(())
         })

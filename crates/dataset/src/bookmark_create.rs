@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{NvList, ObjectType, SnapshotBookmark, Txg, names};
+use format::{Guid, NvList, ObjectType, RedactionListPhys, SnapshotBookmark, Txg, names};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use zio::Tx;
 
@@ -105,7 +105,8 @@ impl Bookmarks<'_> {
         }
     }
 
-    async fn check_new(&self, name: &str, source: &str) -> Result<(), DatasetError> {
+    /// Whether a bookmark can be made of a snapshot or bookmark (`dsl_bookmark_create_check_impl`).
+    pub(crate) async fn check_new(&self, name: &str, source: &str) -> Result<(), DatasetError> {
         let (head, short) = self.head_of(name).await?;
         if head.state().bookmarks.find(short).is_some() {
             return Err(DatasetError::Exists {
@@ -117,11 +118,8 @@ impl Bookmarks<'_> {
             (of.dir(), entry.creation_txg())
         } else {
             let snapshot = self.dsl.directories().resolve(source).await?;
-            if (snapshot.state().features).contains_key(guid::REDACTED_DATASETS) {
-                return Err(DatasetError::Unsupported {
-                    name: source.to_owned(),
-                    what: "a bookmark of a redacted snapshot".into(),
-                });
+            if let Some(with) = redacted_with(&snapshot) {
+                self.check_list(name, with.len())?;
             }
             (snapshot.dir(), snapshot.phys().creation_txg)
         };
@@ -204,42 +202,77 @@ impl Bookmarks<'_> {
         name: &str,
         source: &str,
     ) -> Result<(), DatasetError> {
+        if !source.contains('#') {
+            return self.create_of_snapshot(ctx, name, source, None).await;
+        }
         let (head, short) = self.head_of(name).await?;
-        let (phys, told_of, text) = if source.contains('#') {
-            let (of, entry) = self.entry(source).await?;
-            let mut phys = entry.phys;
-            // The list belongs to the other one, and goes with it.
-            phys.redaction_list = format::ObjectId::ZERO;
-            let text = format!(
-                "name={short} creation_txg={} source_guid={}",
-                phys.creation_txg, phys.guid
-            );
-            (phys, of, text)
-        } else {
-            let snapshot = self.dsl.directories().resolve(source).await?;
-            let phys = self.phys_of(&snapshot).await?;
-            let text = format!(
-                "name={short} creation_txg={} target_snap={} redact_obj=0",
-                phys.creation_txg, snapshot.object
-            );
-            (phys, head.clone(), text)
-        };
+        let (of, entry) = self.entry(source).await?;
+        let mut phys = entry.phys;
+        // The list belongs to the other one, and goes with it.
+        phys.redaction_list = format::ObjectId::ZERO;
+        let text = format!(
+            "name={short} creation_txg={} source_guid={}",
+            phys.creation_txg, phys.guid
+        );
+        self.add_new(ctx, &head, short, phys).await?;
+        let told_of = self.dsl.directories().full_name(&of).await?;
+        self.dsl
+            .history(ctx, "bookmark", told_of, of.object, text)
+            .await
+    }
+
+    /// Makes a bookmark of a snapshot, with a redaction list or without, in syncing context
+    /// (`dsl_bookmark_create_sync_impl_snap`). One of a redacted snapshot has a list that names no
+    /// blocks, only the snapshots.
+    pub(crate) async fn create_of_snapshot(
+        &self,
+        ctx: &SyncContext,
+        name: &str,
+        source: &str,
+        list: Option<RedactionListPhys>,
+    ) -> Result<(), DatasetError> {
+        let (head, short) = self.head_of(name).await?;
+        let snapshot = self.dsl.directories().resolve(source).await?;
+        let mut phys = self.phys_of(&snapshot).await?;
+        let of_redacted = redacted_with(&snapshot).map(|snapshots| RedactionListPhys {
+            reached: RedactionListPhys::WHOLE,
+            entries: 0,
+            snapshots,
+        });
+        if let Some(list) = of_redacted.or(list) {
+            phys.redaction_list = self.create_list(ctx, &list).await?;
+        }
+        let text = format!(
+            "name={short} creation_txg={} target_snap={} redact_obj={}",
+            phys.creation_txg, snapshot.object, phys.redaction_list
+        );
+        self.add_new(ctx, &head, short, phys).await?;
+        let told_of = self.dsl.directories().full_name(&head).await?;
+        self.dsl
+            .history(ctx, "bookmark", told_of, head.object, text)
+            .await
+    }
+
+    async fn add_new(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+        short: &str,
+        phys: SnapshotBookmark,
+    ) -> Result<(), DatasetError> {
         let features = self.dsl.features();
         let counts_freed = phys.flags & SnapshotBookmark::FLAG_HAS_FREED_BEFORE_NEXT != 0;
         if counts_freed {
             features.increment(ctx, guid::BOOKMARK_WRITTEN).await?;
         }
-        let is_long =
-            features.is_enabled(guid::BOOKMARK_V2) && (phys.ivset_guid != 0 || counts_freed);
+        let has_list = !phys.redaction_list.is_zero();
+        let is_long = features.is_enabled(guid::BOOKMARK_V2)
+            && (phys.ivset_guid != 0 || counts_freed || has_list);
         if is_long {
             features.increment(ctx, guid::BOOKMARK_V2).await?;
         }
         let entry = BookmarkEntry::new(short, phys, is_long);
-        self.add_entry(ctx, &head, entry).await?;
-        let told_of_name = self.dsl.directories().full_name(&told_of).await?;
-        self.dsl
-            .history(ctx, "bookmark", told_of_name, told_of.object, text)
-            .await
+        self.add_entry(ctx, head, entry).await
     }
 
     /// Names of a head's bookmarks of `until` or earlier.
@@ -274,6 +307,13 @@ impl Bookmarks<'_> {
         }
         self.forget_empty(ctx, from).await
     }
+}
+
+/// The snapshots that a dataset is redacted with, if it is (`dsl_dataset_get_uint64_array_feature`).
+pub(crate) fn redacted_with(dataset: &Arc<Ds>) -> Option<Vec<Guid>> {
+    let state = dataset.state();
+    let guids = state.features.get(guid::REDACTED_DATASETS)?;
+    Some(guids.to_u64s().into_iter().map(Guid::new).collect())
 }
 
 struct CreateBookmarksTask {

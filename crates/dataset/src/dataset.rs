@@ -444,6 +444,19 @@ impl Dataset {
         self.ds().state().features.contains_key(guid)
     }
 
+    /// GUIDs of the snapshots that it is redacted with, if it is: it lacks blocks that none of them
+    /// has.
+    pub fn redacted_with(&self) -> Option<Vec<u64>> {
+        let state = self.ds().state();
+        let guids = state.features.get(guid::REDACTED_DATASETS)?;
+        Some(guids.to_u64s())
+    }
+
+    /// The txg in which it was made.
+    pub fn creation_txg(&self) -> Txg {
+        self.ds().state().phys.creation_txg
+    }
+
     /// When it was made, in seconds since 1970.
     pub fn creation_seconds(&self) -> u64 {
         self.ds().state().phys.creation_time_seconds

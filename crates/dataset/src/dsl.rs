@@ -33,6 +33,7 @@ use crate::holds::{HoldState, Holds};
 use crate::limits::Limits;
 use crate::logs::Logs;
 use crate::new_key::NewKey;
+use crate::redact::ListsInUse;
 use crate::settings::mos_properties;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceLimits;
@@ -116,6 +117,7 @@ pub struct DslPool {
     pub(crate) deadlist_state: DeadlistState,
     pub(crate) keys: KeyStore,
     pub(crate) hold_state: HoldState,
+    pub(crate) lists_in_use: ListsInUse,
 }
 
 /// Sets what is set once, when a pool is created or opened.
@@ -213,6 +215,7 @@ impl DslPool {
             deadlist_state: DeadlistState::default(),
             keys: KeyStore::default(),
             hold_state: HoldState::default(),
+            lists_in_use: ListsInUse::default(),
         }
     }
 

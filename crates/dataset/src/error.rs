@@ -164,6 +164,17 @@ pub enum DatasetError {
         /// Why not.
         obstacle: crate::ReceiveObstacle,
     },
+    /// A redaction bookmark cannot be made, or a stream not be made with it.
+    #[error("'{name}': {obstacle}")]
+    Redact {
+        /// The bookmark or snapshot.
+        name: String,
+        /// Why not.
+        obstacle: crate::RedactObstacle,
+    },
+    /// Whoever asked for it asked to stop.
+    #[error("interrupted; begin again")]
+    Interrupted,
     /// The same thing may work in the next transaction group.
     #[error("'{name}': the same was just done in this transaction group; try again")]
     Again {

@@ -64,6 +64,8 @@ pub struct DatasetInfo {
     pub origin: Option<String>,
     /// Part of a receive that has not finished, or damaged by one.
     pub is_inconsistent: bool,
+    /// It was received of a redacted stream, and lacks blocks.
+    pub is_redacted: bool,
 }
 
 /// Which datasets to list.

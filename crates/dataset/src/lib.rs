@@ -54,6 +54,7 @@ pub mod features;
 mod holds;
 mod info;
 mod limits;
+mod livelist;
 mod logs;
 mod lookup;
 mod markers;
@@ -64,6 +65,7 @@ pub mod props;
 pub mod range_lock;
 mod raw;
 mod receive;
+mod redact;
 mod remaps;
 mod rename;
 mod rollback;
@@ -102,12 +104,16 @@ pub use new_key::{
 };
 pub use props::{PropertySetting, PropertySource, PropertyValue};
 pub use raw::KeyRoot;
-pub use receive::{Finisher, ReceiveObstacle, ReceiveTarget, Receives, Receiving, ResumePoint};
-pub use sending::{SendFrom, SendSource, Sends};
+pub use receive::{
+    Corrective, Finisher, ReceiveObstacle, ReceiveTarget, Receives, Receiving, Redaction,
+    ResumePoint,
+};
+pub use redact::{RedactObstacle, RedactionList, are_same_snapshots};
+pub use sending::{Redactions, SendFrom, SendSource, Sends};
 pub use snapshot::Snapshots;
 pub use stored::{
     Properties, check_new_properties, check_root_encryption, check_root_properties,
-    check_root_space,
+    check_root_space, check_setting,
 };
 pub use sync::Syncer;
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use format::{DslDatasetPhys, ObjectId, ObjsetKind, names};
 use object::Zap;
 
+use crate::bookmark_create::redacted_with;
 use crate::create::kind_of;
 use crate::info::DatasetKind;
 use crate::props::{Kinds, PROPERTIES, find};
@@ -257,8 +258,14 @@ impl Properties<'_> {
                 let name = self.dsl.directories().full_name(dataset).await?;
                 text(self.dsl.receives().token(&name).await?)
             }
-            "mounted" | "redact_snaps" | "encryptionroot" | "useraccounting" | "keyguid"
-            | "ivsetguid" | "redacted" => Ok(Some(None)),
+            "redact_snaps" => text(redacted_with(dataset).map(|guids| {
+                let guids = guids.iter().map(|guid| guid.to_string());
+                guids.collect::<Vec<_>>().join(",")
+            })),
+            "redacted" => number(u64::from(redacted_with(dataset).is_some())),
+            "mounted" | "encryptionroot" | "useraccounting" | "keyguid" | "ivsetguid" => {
+                Ok(Some(None))
+            }
             "keystatus" => Ok(Some(None)),
             "pbkdf2iters" => number(0),
             "volsize" | "volblocksize" => Ok(Some(self.volume_property(dataset, name).await?)),

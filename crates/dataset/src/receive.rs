@@ -17,6 +17,7 @@
 //! The target as it was, or with the whole snapshot; and beside it the inconsistent dataset.
 
 mod begin;
+mod heal;
 
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use object::{SyncContext, Zap, ZapValue};
 use parking_lot::Mutex;
 use zio::Tx;
 
+use crate::bookmark_create::redacted_with;
 use crate::dataset::Dataset;
 use crate::dsl::{DslPool, slot};
 use crate::logs::LOG_TRIES_MAX;
@@ -40,8 +42,14 @@ use crate::{DatasetError, PropertyValue};
 
 use begin::BeginTask;
 
+pub use heal::Corrective;
+
 /// Name of the clone that a receive into an existing dataset writes to (`recv_clone_name`).
 pub(crate) const CLONE_NAME: &str = "%recv";
+
+/// Most snapshots that a dataset may be redacted with: a ZAP's value has to hold their GUIDs
+/// (`ZAP_MAXVALUELEN`).
+const REDACTION_GUIDS_MAX: usize = 1024;
 
 /// Why a stream cannot be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +57,8 @@ pub(crate) const CLONE_NAME: &str = "%recv";
 pub enum ReceiveObstacle {
     /// The target has no snapshot that the stream is the difference to.
     NoSource,
+    /// The stream is redacted with other snapshots than what it follows, or not at all.
+    Redaction,
     /// The stream is a difference, and the target does not exist.
     NoTarget,
     /// The target was changed since its most recent snapshot.
@@ -81,6 +91,12 @@ pub enum ReceiveObstacle {
     LargeBlocks,
     /// A clone's stream needs its origin, or the origin is not what the stream is made for.
     Origin,
+    /// A corrective receive is of a snapshot that is not there.
+    NothingToHeal,
+    /// A corrective receive is of another snapshot.
+    OtherSnapshot,
+    /// The key is not loaded that a corrective receive needs.
+    NeedsKey,
     /// It is not a stream of a filesystem or volume, or one that cannot be there.
     BadStream,
 }
@@ -91,6 +107,11 @@ impl ReceiveObstacle {
             Self::NoSource => {
                 "it has no snapshot that the stream is the difference to; send from a snapshot \
                  that both sides have"
+            }
+            Self::Redaction => {
+                "the snapshot that the stream follows lacks blocks that the stream takes for \
+                 granted (zfs-send(8) says what can follow a redacted stream); send from its \
+                 redaction bookmark"
             }
             Self::NoTarget => {
                 "the stream is incremental and the target does not exist; receive a full stream \
@@ -140,6 +161,18 @@ impl ReceiveObstacle {
             Self::Origin => {
                 "the stream is a clone's; give the snapshot that it was made of with -o origin="
             }
+            Self::NothingToHeal => {
+                "corrective recv must specify an existing snapshot to heal; name the snapshot that \
+                 the stream is of"
+            }
+            Self::OtherSnapshot => {
+                "local snapshot doesn't match the snapshot in the provided stream; send the one \
+                 that is to be healed"
+            }
+            Self::NeedsKey => {
+                "key must be loaded to do a non-raw corrective recv on an encrypted dataset; load \
+                 it with 'zfs load-key', or send with -w"
+            }
             Self::BadStream => "the stream is damaged or of no filesystem or volume; send it again",
         }
     }
@@ -173,6 +206,36 @@ pub struct ReceiveTarget {
     pub new_key: Option<NewKey>,
     /// What a raw stream's description says of the key (`crypt_keydata`).
     pub key_data: Option<NvList>,
+    /// What the stream's description says of what it leaves out.
+    pub redaction: Redaction,
+}
+
+/// What a stream's description says of redaction: GUIDs of snapshots.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Redaction {
+    /// Those that it is redacted with (`redact_snaps`).
+    pub with: Option<Vec<u64>>,
+    /// Those that what it follows was redacted with (`redact_from_snaps`).
+    pub from: Option<Vec<u64>>,
+}
+
+impl Redaction {
+    /// From a stream's description.
+    pub fn of(list: &NvList) -> Self {
+        let guids = |name| list.u64s(name).map(<[u64]>::to_vec);
+        Self {
+            with: guids("redact_snaps"),
+            from: guids("redact_from_snaps"),
+        }
+    }
+
+    /// Whether it says what a redacted stream has to say, and no more than can be stored of it.
+    fn is_sound(&self) -> bool {
+        let fits = |guids: &Vec<u64>| guids.len() <= REDACTION_GUIDS_MAX;
+        let with = self.with.as_ref();
+        with.is_some_and(|with| !with.is_empty() && fits(with))
+            && self.from.as_ref().is_none_or(fits)
+    }
 }
 
 impl ReceiveTarget {
@@ -210,6 +273,29 @@ impl ReceiveTarget {
         match dsl.keys().check_raw(&key, source).await? {
             Ok(()) => Ok(()),
             Err(obstacle) => self.refuse(obstacle),
+        }
+    }
+
+    /// Refuses a stream that takes blocks for granted which the snapshot that it follows lacks
+    /// (`redact_check`, module/zfs/dmu_recv.c).
+    fn check_redaction(&self, source: &Arc<Ds>) -> Result<(), DatasetError> {
+        if self.begin.from_guid.get() == 0 {
+            return Ok(());
+        }
+        let Some(lacks) = redacted_with(source) else {
+            return Ok(());
+        };
+        let has = |guid: &u64| lacks.contains(&Guid::new(*guid));
+        // With fewer snapshots more is left out: what was, is so still.
+        let is_part = |guids: &[u64]| guids.len() <= lacks.len() && guids.iter().all(has);
+        let fits = match (&self.redaction.from, &self.redaction.with) {
+            (Some(from), _) => is_part(from),
+            (None, Some(with)) if self.has(StreamFeatures::REDACTED) => is_part(with),
+            (None, _) => has(&self.begin.to_guid.get()),
+        };
+        match fits {
+            true => Ok(()),
+            false => self.refuse(ReceiveObstacle::Redaction),
         }
     }
 
@@ -565,6 +651,8 @@ impl Receives<'_> {
             embedded: number(field::RESUME_EMBEDOK).await?.is_some(),
             compressed: number(field::RESUME_COMPRESSOK).await?.is_some(),
             raw: number(field::RESUME_RAWOK).await?.is_some(),
+            redact_snaps: redacted_with(&dataset)
+                .map(|guids| guids.iter().map(|guid| guid.get()).collect()),
             redacted_with: redacted.map(|value| value.to_u64s()),
         };
         Ok(Some(token.encode()))

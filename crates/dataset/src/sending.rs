@@ -7,6 +7,7 @@ use format::{Guid, NvList, Txg};
 
 use crate::dsl::DslPool;
 use crate::features::guid;
+use crate::redact::{RedactObstacle, RedactionList, refused};
 use crate::{Dataset, DatasetError};
 
 /// Where a difference begins.
@@ -31,6 +32,20 @@ pub struct SendSource {
     /// What a raw stream says of the key (`crypt_keydata`), where the snapshot is encrypted and
     /// was opened to be sent raw.
     pub key_data: Option<NvList>,
+    /// Name and GUID that the stream says, where it is to say others than the snapshot's own.
+    pub sent_as: Option<(String, Guid)>,
+    /// What is left out of it, and of what the receiver has.
+    pub redactions: Redactions,
+}
+
+/// Redaction lists that a stream is made with.
+#[derive(Debug, Default)]
+pub struct Redactions {
+    /// What is left out (`--redact`).
+    pub of_stream: Option<RedactionList>,
+    /// What the receiver lacks of the snapshot that the difference begins with, as that was sent
+    /// with this list.
+    pub of_receiver: Option<RedactionList>,
 }
 
 /// Sending: [`DslPool::sends`].
@@ -48,16 +63,59 @@ impl DslPool {
 
 impl Sends<'_> {
     /// Opens a snapshot to be sent, as the difference to `from` (a full name of a snapshot or
-    /// bookmark), if there is one.
+    /// bookmark), if there is one. In a pool that is open read-only it may be a filesystem or
+    /// volume, which is as good as a snapshot there.
     ///
     /// # Errors
     /// [`DatasetError::NotFound`]; [`DatasetError::WrongKind`] where it is no snapshot, or `from`
     /// is no earlier one; [`DatasetError::KeyNotLoaded`]; [`DatasetError::Unsupported`] of a
     /// redacted dataset.
     pub async fn source(&self, name: &str, from: Option<&str>) -> Result<SendSource, DatasetError> {
-        let from = self.from(name, from).await?;
+        let found = self.from(name, from).await?;
         let snapshot = self.dsl.open_dataset(name).await?;
-        Self::checked(name, snapshot, from, None)
+        let mut source = self.checked(name, snapshot, found, None)?;
+        if let Some(from) = from.filter(|from| from.contains('#')) {
+            source.redactions.of_receiver = self.list_of(from).await?;
+        }
+        Ok(source)
+    }
+
+    /// The same without what a redaction bookmark of the snapshot lists (`zfs send --redact`).
+    /// `bookmark` is its name after the `#`.
+    ///
+    /// # Errors
+    /// As [`Self::source`]; [`DatasetError::Redact`] where it is no redaction bookmark of this
+    /// snapshot, or is not whole.
+    pub async fn redacted_source(
+        &self,
+        name: &str,
+        from: Option<&str>,
+        bookmark: &str,
+    ) -> Result<SendSource, DatasetError> {
+        let mut source = self.source(name, from).await?;
+        let (head, _) = crate::name::split_snapshot(name);
+        let full_name = format!("{head}#{bookmark}");
+        let _config = self.dsl.config.read().await;
+        let (_, entry) = self.dsl.bookmarks().entry(&full_name).await?;
+        let list = entry.phys.redaction_list;
+        if !list.is_zero() && entry.phys.guid != source.snapshot.guid() {
+            return refused(&full_name, RedactObstacle::OtherSource);
+        }
+        let list = self.dsl.bookmarks().open_list(&full_name, list).await?;
+        source.redactions.of_stream = Some(list);
+        Ok(source)
+    }
+
+    /// The redaction list of a bookmark, if it has one.
+    async fn list_of(&self, bookmark: &str) -> Result<Option<RedactionList>, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let bookmarks = self.dsl.bookmarks();
+        let (_, entry) = bookmarks.entry(bookmark).await?;
+        let list = entry.phys.redaction_list;
+        match list.is_zero() {
+            true => Ok(None),
+            false => Ok(Some(bookmarks.open_list(bookmark, list).await?)),
+        }
     }
 
     /// The same to send it raw: of what is encrypted no key is needed; nothing else is raw.
@@ -77,14 +135,29 @@ impl Sends<'_> {
             let iv_set = found.map_or(0, |from| from.iv_set);
             match snapshot.is_snapshot() {
                 true => self.dsl.keys().key_data(&snapshot, iv_set).await?,
+                // Its set of IVs is a snapshot's.
+                false if snapshot.is_encrypted() => {
+                    return Err(DatasetError::Unsupported {
+                        name: name.to_owned(),
+                        what: "sending raw what is no snapshot".into(),
+                    });
+                }
                 false => None,
             }
         };
         if key_data.is_none() {
             return self.source(name, from).await;
         }
+        if let Some(from) = from.filter(|from| from.contains('#'))
+            && self.list_of(from).await?.is_some()
+        {
+            return Err(DatasetError::Unsupported {
+                name: name.to_owned(),
+                what: "sending it raw from a redaction bookmark".into(),
+            });
+        }
         let snapshot = self.dsl.open_raw_snapshot(name).await?;
-        Self::checked(name, snapshot, found, key_data)
+        self.checked(name, snapshot, found, key_data)
     }
 
     async fn from(&self, name: &str, from: Option<&str>) -> Result<Option<SendFrom>, DatasetError> {
@@ -96,12 +169,13 @@ impl Sends<'_> {
     }
 
     fn checked(
+        &self,
         name: &str,
         snapshot: Dataset,
         from: Option<SendFrom>,
         key_data: Option<NvList>,
     ) -> Result<SendSource, DatasetError> {
-        if !snapshot.is_snapshot() {
+        if !snapshot.is_snapshot() && !self.dsl.env().read_only {
             return Err(DatasetError::WrongKind {
                 name: name.to_owned(),
                 reason: "it is not a snapshot".into(),
@@ -117,6 +191,8 @@ impl Sends<'_> {
             snapshot,
             from,
             key_data,
+            sent_as: None,
+            redactions: Redactions::default(),
         })
     }
 
@@ -149,10 +225,12 @@ impl Sends<'_> {
         let bookmarks = self.dsl.bookmarks();
         let (of, entry) = bookmarks.entry(from).await?;
         let txg = entry.creation_txg();
+        // What a redacted stream of the same snapshot left out can follow it.
+        let fills_in = !entry.phys.redaction_list.is_zero() && entry.phys.guid == to.phys().guid;
         // One of the filesystem that this was cloned from, but later than the clone, is of contents
         // that the clone never had.
         let is_before = bookmarks.is_before(&to.dir(), &of.dir(), txg).await?;
-        if !is_before || txg >= to.phys().creation_txg {
+        if !is_before || txg >= to.phys().creation_txg && !fills_in {
             return Err(not_earlier(from, name));
         }
         Ok(SendFrom {

@@ -35,7 +35,10 @@ pub struct ResumeToken {
     pub compressed: bool,
     /// It was sent with `-w`.
     pub raw: bool,
-    /// Guids of the snapshots that its redaction bookmark is made with.
+    /// Guids of the snapshots that what is received is redacted with, if it is.
+    pub redact_snaps: Option<Vec<u64>>,
+    /// Guids of the snapshots that the redaction bookmark is made with that it is the difference
+    /// to.
     pub redacted_with: Option<Vec<u64>>,
 }
 
@@ -61,8 +64,13 @@ impl ResumeToken {
                 list.push(name, NvValue::Boolean);
             }
         }
-        if let Some(guids) = &self.redacted_with {
-            list.set("book_redact_snaps", NvValue::UInt64Array(guids.clone()));
+        for (name, guids) in [
+            ("redact_snaps", &self.redact_snaps),
+            ("book_redact_snaps", &self.redacted_with),
+        ] {
+            if let Some(guids) = guids {
+                list.set(name, NvValue::UInt64Array(guids.clone()));
+            }
         }
         list
     }
@@ -115,6 +123,7 @@ impl ResumeToken {
             embedded: list.contains("embedok"),
             compressed: list.contains("compressok"),
             raw: list.contains("rawok"),
+            redact_snaps: list.u64s("redact_snaps").map(<[u64]>::to_vec),
             redacted_with: list.u64s("book_redact_snaps").map(<[u64]>::to_vec),
         })
     }
@@ -156,6 +165,7 @@ mod tests {
             from_guid: Some(Guid::new(77)),
             large_blocks: true,
             raw: true,
+            redact_snaps: Some(vec![4, 5]),
             redacted_with: Some(vec![1, 2, 3]),
             ..token
         };

@@ -29,6 +29,7 @@ mod label;
 pub mod names;
 mod nvlist;
 mod objset;
+mod redaction;
 mod sa;
 mod spacemap;
 pub mod stream;
@@ -77,6 +78,7 @@ pub use objset::{
     OBJSET_FLAG_USER_ACCOUNTING, OBJSET_FLAG_USER_OBJECT_ACCOUNTING, ObjsetKind, ObjsetPhys,
     ZilHeader,
 };
+pub use redaction::RedactionListPhys;
 pub use sa::{
     SA_FIRST_LAYOUT, SaByteswap, SaHeader, SaRegistration, encode_sa, sa_buffer_bytes,
     sa_header_bytes,

@@ -490,9 +490,12 @@ impl LogSync<'_> {
         for change in &pending.changes {
             self.follow(change).await?;
         }
-        if !pending.gone.is_empty() {
-            for log in [self.logs.last, self.logs.scrub] {
+        for log in [self.logs.last, self.logs.scrub] {
+            if !pending.gone.is_empty() {
                 self.remove(log, pending).await?;
+            }
+            if !pending.healed.is_empty() {
+                self.remove_healed(log, pending).await?;
             }
         }
         let mut logs = self.logs;
@@ -629,6 +632,38 @@ impl LogSync<'_> {
             let child = Zap::hold(self.mos(), ObjectId::new(child)).await?;
             if child.lookup(key).await?.is_some() {
                 child.remove(self.tx, key).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes out entries of blocks that are right again, of all datasets
+    /// (`spa_remove_healed_errors`).
+    async fn remove_healed(&self, log: ObjectId, pending: &Pending) -> Result<(), PoolError> {
+        if log.is_zero() {
+            return Ok(());
+        }
+        let mut zaps = vec![Zap::hold(self.mos(), log).await?];
+        if self.heads {
+            let children = entries(self.mos(), log).await?;
+            zaps.clear();
+            for (_, child) in children.iter().filter_map(child_of) {
+                zaps.push(Zap::hold(self.mos(), child).await?);
+            }
+        }
+        for (bookmark, birth) in &pending.healed {
+            let key = match self.heads {
+                true => to_error(bookmark, *birth).log_key(),
+                false => {
+                    let level = bookmark.level;
+                    LogBookmark::new(bookmark.objset, bookmark.object, level, bookmark.block_id)
+                        .log_key()
+                }
+            };
+            for zap in &zaps {
+                if zap.lookup(&key).await?.is_some() {
+                    zap.remove(self.tx, &key).await?;
+                }
             }
         }
         Ok(())

@@ -72,6 +72,8 @@ pub(crate) struct Pending {
     pub(crate) rotate: bool,
     /// Entries of blocks that nobody has any more, by dataset.
     pub(crate) gone: BTreeSet<(ObjectId, String)>,
+    /// Blocks that were damaged and are right again.
+    pub(crate) healed: BTreeSet<(Bookmark, Txg)>,
     /// What happened to datasets, in order.
     pub(crate) changes: Vec<Change>,
 }
@@ -82,6 +84,7 @@ impl Pending {
             && self.scrub.is_empty()
             && !self.rotate
             && self.gone.is_empty()
+            && self.healed.is_empty()
             && self.changes.is_empty()
     }
 }
@@ -193,6 +196,27 @@ impl ErrorLog {
         }
     }
 
+    /// A block that was damaged is right again, in every dataset that has it
+    /// (`spa_remove_error`, module/zfs/spa_errlog.c).
+    fn healed(&self, bookmark: Bookmark, birth: Txg) {
+        let mut lists = self.lists.lock();
+        let is_it = |other: &Bookmark, other_birth: Txg| {
+            let there = |of: &Bookmark| (of.object, of.level, of.block_id);
+            there(other) == there(&bookmark)
+                && match other_birth.is_zero() {
+                    true => other.objset == bookmark.objset,
+                    false => other_birth == birth,
+                }
+        };
+        let pending = &mut lists.pending;
+        for list in [&mut pending.last, &mut pending.scrub] {
+            list.retain(|other, other_birth| !is_it(other, *other_birth));
+        }
+        if !lists.read_only && lists.pending.healed.len() < DAMAGED_MAX {
+            lists.pending.healed.insert((bookmark, birth));
+        }
+    }
+
     /// Something happened to a dataset in the txg that is being written.
     pub(crate) fn note(&self, change: Change) {
         let mut lists = self.lists.lock();
@@ -275,6 +299,10 @@ impl ErrorLog {
                     ?bookmark, %vdev, offset_bytes, %birth, "no good copy of a block is left"
                 );
                 self.add(*bookmark, *birth);
+            }
+            ErrorReport::Healed { bookmark, birth } => {
+                tracing::info!(?bookmark, %birth, "a damaged block was put right");
+                self.healed(*bookmark, *birth);
             }
             ErrorReport::Checksum { leaf, io } => {
                 if let Some(so_far) = self.worth_logging(*leaf) {

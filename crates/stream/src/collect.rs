@@ -61,6 +61,13 @@ pub(crate) enum Event {
         object: u64,
         offset_bytes: u64,
         length_bytes: u64,
+        block_bytes: u64,
+    },
+    /// Blocks that are left out.
+    Redact {
+        object: u64,
+        offset_bytes: u64,
+        length_bytes: u64,
     },
 }
 
@@ -226,6 +233,7 @@ impl State {
             object,
             offset_bytes,
             length_bytes,
+            block_bytes: shape.block_bytes,
         });
     }
 }

@@ -40,6 +40,17 @@ pub enum StreamError {
         /// What is wrong.
         what: String,
     },
+    /// Damaged blocks that a corrective receive did not put right.
+    #[error(
+        "corrective receive was not able to reconstruct the data needed for healing ({blocks} \
+         blocks; the first: {first}); send the snapshot of a pool where it is whole, with -c or -w"
+    )]
+    NotHealed {
+        /// How many.
+        blocks: u64,
+        /// The first of them, and why.
+        first: String,
+    },
     /// Somebody asked to stop.
     #[error("interrupted; begin again")]
     Interrupted,

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | [`StreamReader`] | `receive_read_record` | records and their payloads, with their checksums verified |
 //! | [`receive`] | `dmu_recv_stream` | writing what records say into a dataset |
+//! | [`heal`] | `do_corrective_recv` | putting damaged blocks of a snapshot right with what records say |
 //! | [`send`] | `dmu_send_impl` | a snapshot, or what differs between two, as records |
 //! | [`Package`] | `send_iterate_fs` | what comes before several streams |
 //!
@@ -18,7 +19,9 @@
 
 mod collect;
 mod error;
+mod heal;
 mod out;
+mod overlay;
 mod package;
 mod reader;
 mod receive;
@@ -26,6 +29,7 @@ mod send;
 mod writer;
 
 pub use error::StreamError;
+pub use heal::{Healed, heal};
 pub use package::{Naming, Package, PackageDataset, received_name};
 pub use reader::{Piece, Start, StreamReader};
 pub use receive::{Progress, receive};

@@ -103,6 +103,29 @@ impl<'a, W: AsyncWrite + Unpin + Send> Out<'a, W> {
         }
     }
 
+    /// A range that is left out; ranges that meet become one (`dump_redact`).
+    pub(crate) async fn redact(
+        &mut self,
+        object: u64,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Result<(), StreamError> {
+        if let Some(Record::Redact(range)) = &mut self.pending
+            && range.object == object
+            && range.offset_bytes.checked_add(range.length_bytes) == Some(offset_bytes)
+        {
+            range.length_bytes = range.length_bytes.saturating_add(length_bytes);
+            return Ok(());
+        }
+        self.wait(Record::Redact(Range {
+            object,
+            offset_bytes,
+            length_bytes,
+            to_guid: self.to_guid,
+        }))
+        .await
+    }
+
     /// Objects that do not exist; runs that meet become one.
     pub(crate) async fn free_objects(&mut self, from: u64, more: u64) -> Result<(), StreamError> {
         if more == 0 {

@@ -10,14 +10,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dataset::{Dataset, DatasetError, SendFrom, SendSource, features};
+use dataset::{Dataset, DatasetError, Redactions, SendSource, features};
 use format::stream::{
     Begin, FLAG_CHECKSUM_DEDUP, FLAG_RAW_BYTESWAP, HeaderKind, Object as ObjectRecord, ObjectRange,
     RECORD_BYTES, Record, Spill, StreamCrypt, StreamFeatures, Write, WriteEmbedded,
 };
 use format::{
     BlockPointer, Bookmark, Checksum, Compression, DNODES_PER_BLOCK, DnodePhys, Endian, Guid,
-    NvEncoding, NvList, OLD_MAX_BLOCK_BYTES, ObjectId, ObjsetId, ObjsetKind, Pointer, Txg,
+    NvEncoding, NvList, NvValue, OLD_MAX_BLOCK_BYTES, ObjectId, ObjsetId, ObjsetKind, Pointer, Txg,
 };
 use futures::StreamExt;
 use object::{Traverse, Traversed, bonus_to_native, to_native, traverse};
@@ -28,11 +28,14 @@ use zio::pipeline::{CacheUse, Pipeline};
 
 use crate::collect::{Collector, Event};
 use crate::out::Out;
+use crate::overlay::Overlay;
 use crate::receive::Progress;
 use crate::{Package, StreamError};
 
 /// Blocks that are read at the same time.
 const READS_MAX: usize = 64;
+/// Events that redaction lists were merged into, before they are written.
+const MERGED_MAX: usize = 4096;
 /// The same, in bytes. More than the biggest block.
 const READ_BYTES_MAX: usize = 64 << 20;
 
@@ -69,6 +72,7 @@ struct Sender {
     dataset: Dataset,
     pipeline: Arc<Pipeline>,
     features: StreamFeatures,
+    to_name: String,
     to_guid: u64,
     from_txg: Txg,
     room: Arc<Semaphore>,
@@ -143,19 +147,27 @@ pub async fn send<W: AsyncWrite + Unpin + Send>(
 ) -> Result<(), StreamError> {
     let dataset = source.snapshot.clone();
     let key_data = source.key_data.as_ref().filter(|_| options.raw);
-    let features = features_of(&dataset, options, key_data.is_some()).await?;
+    let mut features = features_of(&dataset, options, key_data.is_some()).await?;
+    if source.redactions.of_stream.is_some() {
+        features = features.with(StreamFeatures::REDACTED);
+    }
     let from = source.from;
+    let own = || (dataset.name(), dataset.guid());
+    let (to_name, to_guid) = source.sent_as.clone().unwrap_or_else(own);
     let sender = Sender {
         pipeline: dataset.objset().pipeline().clone(),
         features,
-        to_guid: dataset.guid().get(),
+        to_name,
+        to_guid: to_guid.get(),
         from_txg: from.map_or(Txg::ZERO, |from| from.txg),
         room: Arc::new(Semaphore::new(READ_BYTES_MAX)),
         dataset,
     };
     let mut out = Out::new(output, sender.to_guid, progress);
-    sender.begin(&mut out, from, options, key_data).await?;
-    sender.contents(&mut out, options).await?;
+    sender.begin(&mut out, source, options, key_data).await?;
+    sender
+        .contents(&mut out, options, &source.redactions)
+        .await?;
     out.end().await
 }
 
@@ -163,10 +175,11 @@ impl Sender {
     async fn begin<W: AsyncWrite + Unpin + Send>(
         &self,
         out: &mut Out<'_, W>,
-        from: Option<SendFrom>,
+        source: &SendSource,
         options: &SendOptions,
         key_data: Option<&NvList>,
     ) -> Result<(), StreamError> {
+        let from = source.from;
         let mut flags = Begin::FLAG_FREE_RECORDS | Begin::FLAG_SPILL_BLOCK;
         if from.is_some_and(|from| from.is_origin) {
             flags |= Begin::FLAG_CLONE;
@@ -175,6 +188,14 @@ impl Sender {
             flags |= Begin::FLAG_CASE_INSENSITIVE;
         }
         let mut list = NvList::new();
+        for (name, redaction) in [
+            ("redact_snaps", &source.redactions.of_stream),
+            ("redact_from_snaps", &source.redactions.of_receiver),
+        ] {
+            if let Some(redaction) = redaction {
+                list.set(name, NvValue::UInt64Array(redaction.snapshots()));
+            }
+        }
         if let Some((object, offset)) = options.resume_at {
             list.set("resume_object", object);
             list.set("resume_offset", offset);
@@ -191,7 +212,7 @@ impl Sender {
             flags,
             to_guid: Guid::new(self.to_guid),
             from_guid: from.map_or(Guid::new(0), |from| from.guid),
-            to_name: self.dataset.name(),
+            to_name: self.to_name.clone(),
             payload_bytes: payload.len() as u32,
         };
         out.record(&Record::Begin(Box::new(begin)), &[payload])
@@ -202,7 +223,9 @@ impl Sender {
         &self,
         out: &mut Out<'_, W>,
         options: &SendOptions,
+        redactions: &Redactions,
     ) -> Result<(), StreamError> {
+        let mut start = (0, 0);
         let objset = ObjsetId::new(self.dataset.object().get());
         let collector = Collector::new(
             self.pipeline.clone(),
@@ -220,7 +243,10 @@ impl Sender {
             let held = self.dataset.objset().hold(object.into()).await?;
             let block = offset / u64::from(held.info().data_block_bytes);
             what.from = Some(Bookmark::new(objset, ObjectId::new(object), 0, block));
+            start = (object, block);
         }
+        let is_plain = redactions.of_stream.is_none() && redactions.of_receiver.is_none();
+        let mut overlay = Overlay::new(&self.dataset, redactions, start);
         let mut next = self.batch(&collector, &mut what).await?;
         while let Some(batch) = next {
             let is_last = batch.is_last;
@@ -230,7 +256,13 @@ impl Sender {
                     false => self.batch(&collector, &mut what).await,
                 }
             };
-            let (following, written) = tokio::join!(following, self.write(out, batch.events));
+            let writing = async {
+                match is_plain {
+                    true => self.write(out, batch.events).await,
+                    false => self.write_with(out, &mut overlay, batch).await,
+                }
+            };
+            let (following, written) = tokio::join!(following, writing);
             written?;
             next = following?;
         }
@@ -253,6 +285,29 @@ impl Sender {
         };
         let events = collector.take(is_last)?;
         Ok(Some(Batch { events, is_last }))
+    }
+
+    /// Writes what redaction lists make of a batch.
+    async fn write_with<W: AsyncWrite + Unpin + Send>(
+        &self,
+        out: &mut Out<'_, W>,
+        overlay: &mut Overlay<'_>,
+        batch: Batch,
+    ) -> Result<(), StreamError> {
+        let mut merged = Vec::new();
+        for event in batch.events {
+            let mut left = Some(event);
+            while let Some(event) = left.take() {
+                left = overlay.merge(event, &mut merged, MERGED_MAX).await?;
+                if merged.len() >= MERGED_MAX {
+                    self.write(out, std::mem::take(&mut merged)).await?;
+                }
+            }
+        }
+        while batch.is_last && !overlay.merge_rest(&mut merged, MERGED_MAX).await? {
+            self.write(out, std::mem::take(&mut merged)).await?;
+        }
+        self.write(out, merged).await
     }
 
     async fn write<W: AsyncWrite + Unpin + Send>(
@@ -361,7 +416,13 @@ impl Sender {
                 object,
                 offset_bytes,
                 length_bytes,
+                ..
             }) => out.free(object, offset_bytes, length_bytes).await,
+            Loaded::Event(Event::Redact {
+                object,
+                offset_bytes,
+                length_bytes,
+            }) => out.redact(object, offset_bytes, length_bytes).await,
             Loaded::Event(Event::Data {
                 object,
                 block,

@@ -142,6 +142,13 @@ pub enum ErrorReport {
         /// Birth of the block.
         birth: format::Txg,
     },
+    /// A block that was lost is there again: it belongs out of the pool's error log.
+    Healed {
+        /// Whose block it is.
+        bookmark: Bookmark,
+        /// Birth of the block.
+        birth: format::Txg,
+    },
 }
 
 /// Who hears of errors: the engine's error log and events.

@@ -111,13 +111,11 @@ pub enum ZioError {
         /// What is wrong with it.
         what: String,
     },
-    /// Something that is not done yet for blocks of this kind.
-    #[error("{block}: {what} is not supported yet; use OpenZFS for this dataset")]
-    Unsupported {
+    /// The block was left out of the redacted stream that its dataset came from.
+    #[error("{block} was left out of a redacted stream; receive a stream that fills it in")]
+    Redacted {
         /// The block.
         block: String,
-        /// What it needs.
-        what: String,
     },
     /// Writing to a pool that was opened read-only.
     #[error("the pool is open read-only; import it for writing")]

@@ -75,6 +75,8 @@ enum Command {
     Promote(snapshots::Promote),
     /// Make a bookmark of a snapshot or a bookmark
     Bookmark(snapshots::Bookmark),
+    /// Make a bookmark that lists what redacted streams leave out
+    Redact(snapshots::Redact),
     /// Keep snapshots from being destroyed
     Hold(snapshots::Holding),
     /// Take holds off snapshots
@@ -206,7 +208,7 @@ struct Mount {
     /// The filesystems and all below them
     #[arg(short = 'R', requires = "filesystems")]
     recursive: bool,
-    /// Also filesystems that were not received whole (mounted in any case)
+    /// Also redacted ones, which lack some of their blocks
     #[arg(short)]
     force: bool,
     /// JSON, of what is mounted
@@ -360,6 +362,7 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Clone(clone) => clone.run(client, typed),
         Command::Promote(promote) => promote.run(client, typed),
         Command::Bookmark(bookmark) => bookmark.run(client, typed),
+        Command::Redact(redact) => redact.run(client, typed),
         Command::Hold(holding) => holding.hold(client, typed),
         Command::Release(holding) => holding.release(client, typed),
         Command::Allow(allow) => allow.run(client, typed),
@@ -643,6 +646,7 @@ fn run_mount(mount: Mount, client: &Client) -> anyhow::Result<()> {
             name,
             all: mount.all,
             overlay: mount.overlay,
+            force: mount.force,
             options: mount
                 .options
                 .iter()

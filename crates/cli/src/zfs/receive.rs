@@ -23,6 +23,15 @@ pub struct Receive {
     /// Leave holds out
     #[arg(short = 'h')]
     skip_holds: bool,
+    /// Put damaged blocks of a snapshot right that is there already
+    #[arg(
+        short = 'c',
+        conflicts_with_all = [
+            "force", "without_pool", "last_only", "skip_holds", "resumable", "no_mount", "abort",
+            "set", "exclude",
+        ]
+    )]
+    corrective: bool,
     /// Unmount what is in use
     #[arg(short = 'M')]
     force_unmount: bool,
@@ -69,8 +78,14 @@ impl Receive {
         }
         let mut set = assignments(&self.set)?;
         let origin = set.shift_remove("origin");
-        if let Some(twice) = self.exclude.iter().find(|name| set.contains_key(*name)) {
-            bail!("'{twice}' is given with -o and with -x; give it once");
+        // `parsepropname`: `-x` takes a name alone, and each property goes with one option.
+        for (at, name) in self.exclude.iter().enumerate() {
+            if name.contains('=') {
+                bail_usage!("invalid character '=' in property argument '{name}': -x takes a name");
+            }
+            if set.contains_key(name) || self.exclude[..at].contains(name) {
+                bail_usage!("property '{name}' specified multiple times");
+            }
         }
         let naming = match (self.without_pool, self.last_only) {
             (true, _) => ReceiveNaming::WithoutPool,
@@ -84,7 +99,7 @@ impl Receive {
         if has_format && is_typed {
             bail!(
                 "a new key cannot be typed in: the stream comes from standard input; give \
-                 -o keylocation=file:///PATH"
+                 -o keylocation=file:///PATH or https://URL"
             );
         }
         let key = super::keys::of_new(client, parent, &mut set)?;
@@ -97,6 +112,7 @@ impl Receive {
             dry_run: self.dry_run,
             force_unmount: self.force_unmount,
             skip_holds: self.skip_holds,
+            corrective: self.corrective,
             origin,
             set,
             exclude: self.exclude,
@@ -128,8 +144,12 @@ fn told(received: &ReceivedReport, is_dry: bool) -> String {
     if received.is_skipped {
         return format!("snap {} already exists; ignoring\n", received.name);
     }
+    let corrective = match received.healed_blocks {
+        Some(_) => "corrective ",
+        None => "",
+    };
     let mut text = format!(
-        "{doing} {kind} stream of {} into {}\n",
+        "{doing} {corrective}{kind} stream of {} into {}\n",
         received.sent, received.name
     );
     if !is_dry {
@@ -140,6 +160,9 @@ fn told(received: &ReceivedReport, is_dry: bool) -> String {
             numbers::nice_bytes(received.bytes),
             numbers::nice_bytes(rate)
         ));
+        if let Some(blocks) = received.healed_blocks {
+            text.push_str(&format!("healed {blocks} damaged blocks\n"));
+        }
     }
     text
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use crate::client::Client;
 use crate::numbers;
 
-/// Make streams of snapshots.
+/// Make streams of snapshots, or of what filesystems and volumes are now.
 #[derive(Debug, Args)]
 pub struct Send {
     /// Blocks of more than 128 KiB stay whole
@@ -70,11 +70,15 @@ pub struct Send {
     /// All snapshots since this one
     #[arg(short = 'I', value_name = "SNAPSHOT", action = clap::ArgAction::Append)]
     all_from: Vec<String>,
+    /// Without what this redaction bookmark of the snapshot lists
+    #[arg(short = 'd', long, value_name = "BOOKMARK",
+          conflicts_with_all = ["raw", "replicate", "all_from", "token"])]
+    redact: Option<String>,
     /// Go on where a receive was interrupted
     #[arg(short, value_name = "TOKEN", conflicts_with_all = ["replicate", "properties", "backup",
           "holds", "incremental", "all_from", "snapshot"])]
     token: Option<String>,
-    /// FILESYSTEM@SNAPSHOT or VOLUME@SNAPSHOT
+    /// FILESYSTEM@SNAPSHOT or VOLUME@SNAPSHOT; a filesystem or volume itself, as it is now
     #[arg(required_unless_present = "token")]
     snapshot: Option<String>,
 }
@@ -103,11 +107,9 @@ impl Send {
             false if from.contains(['@', '#']) => from.clone(),
             false => format!("{head}@{from}"),
         });
-        if self.token.is_none() && !snapshot.contains('@') {
-            bail!(
-                "cannot send '{snapshot}': only snapshots are sent; take one with 'zfs snapshot' \
-                 first"
-            );
+        let is_one = !self.replicate && self.all_from.is_empty();
+        if self.token.is_none() && !snapshot.contains('@') && !is_one {
+            bail!("Error: Unsupported flag with filesystem or bookmark; send a snapshot.");
         }
         let send = ZfsSend {
             snapshot,
@@ -123,6 +125,7 @@ impl Send {
             embedded: self.embedded,
             compressed: self.compressed,
             raw: self.raw,
+            redact: self.redact,
             token: self.token,
         };
         let mut first = String::new();

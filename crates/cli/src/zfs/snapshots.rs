@@ -1,7 +1,7 @@
-//! `zfs clone`, `promote`, `bookmark`, `hold` and `release` (`zfs_do_clone` and so on,
+//! `zfs clone`, `promote`, `bookmark`, `redact`, `hold` and `release` (`zfs_do_clone` and so on,
 //! cmd/zfs/zfs_main.c).
 
-use api::{ZfsBookmark, ZfsClone, ZfsHold, ZfsPromote, ZfsRelease};
+use api::{ZfsBookmark, ZfsClone, ZfsHold, ZfsPromote, ZfsRedact, ZfsRelease};
 use clap::Args;
 
 use crate::client::Client;
@@ -95,6 +95,31 @@ impl Bookmark {
             source,
             name,
             recursive: self.recursive,
+            command: typed,
+        })?;
+        Ok(())
+    }
+}
+
+/// Make a redaction bookmark of a snapshot.
+#[derive(Debug, Args)]
+pub struct Redact {
+    /// FILESYSTEM@SNAPSHOT or VOLUME@SNAPSHOT
+    snapshot: String,
+    /// The bookmark, without the dataset and the #
+    bookmark: String,
+    /// Later snapshots of it or of its clones: what none of them has any more is left out
+    #[arg(required = true)]
+    redaction_snapshots: Vec<String>,
+}
+
+impl Redact {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        client.call(&ZfsRedact {
+            snapshot: self.snapshot,
+            bookmark: self.bookmark,
+            with: self.redaction_snapshots,
             command: typed,
         })?;
         Ok(())

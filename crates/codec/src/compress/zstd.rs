@@ -42,6 +42,12 @@ impl ZstdLevel {
     /// `zstd-1`.
     pub const LOWEST: ZstdLevel = ZstdLevel(1);
 
+    /// Every level.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let fast = (FAST_FIRST..).take(FAST.len());
+        (1..=LEVEL_MAX).chain(fast).map(ZstdLevel)
+    }
+
     /// From ZFS's number; 0 (inherit) and 255 (default) stand for the default.
     pub fn from_code(code: u8) -> Option<Self> {
         match code {

@@ -45,6 +45,7 @@ use tokio_rustls::TlsAcceptor;
 
 pub(crate) use audit::{Audit, about};
 pub(crate) use people::now_s;
+pub(crate) use tokens::fingerprint;
 
 use crate::service::Service;
 use crate::{DaemonError, Https, Options};
@@ -272,7 +273,9 @@ impl Web {
     /// Where the console is.
     pub(crate) fn link(&self) -> ConsoleLinkReply {
         let listening = *self.listening.lock();
+        let certificate = self.certificate.lock().clone();
         ConsoleLinkReply {
+            fingerprint: certificate.and_then(|certificate| certificate.fingerprint()),
             url: listening.map(|address| {
                 let port = address.port();
                 match address.ip() {

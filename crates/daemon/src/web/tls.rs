@@ -18,6 +18,8 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
+use super::tokens::fingerprint;
+
 /// How long a certificate of our own is good; browsers take none that is longer.
 const OWN_VALID: Duration = Duration::from_secs(825 * 24 * 3600);
 /// Age at which another one is made.
@@ -264,6 +266,12 @@ impl Certificate {
             names,
             current,
         }))
+    }
+
+    /// SHA-256 of what connections are answered with, in hexadecimal digits.
+    pub(super) fn fingerprint(&self) -> Option<String> {
+        let (certificate, _) = self.shown()?;
+        Some(fingerprint(&certificate))
     }
 
     /// Whether somebody gave it, so that none of the server's stands in its place.

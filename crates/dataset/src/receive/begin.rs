@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use zio::Tx;
 
 use crate::DatasetError;
+use crate::are_same_snapshots;
+use crate::bookmark_create::redacted_with;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::state::Ds;
@@ -36,7 +38,7 @@ enum Place {
 }
 
 impl BeginTask {
-    fn check_features(&self) -> Result<(), DatasetError> {
+    pub(super) fn check_features(&self) -> Result<(), DatasetError> {
         let target = &self.target;
         let features = target.begin.features;
         if features.without(StreamFeatures::KNOWN) != StreamFeatures::default() {
@@ -78,6 +80,9 @@ impl BeginTask {
             return target.refuse(ReceiveObstacle::BadStream);
         }
         target.key()?;
+        if features.contains(StreamFeatures::REDACTED) && !target.redaction.is_sound() {
+            return target.refuse(ReceiveObstacle::BadStream);
+        }
         Ok(())
     }
 
@@ -115,6 +120,13 @@ impl BeginTask {
             || from.unwrap_or(0) != target.begin.from_guid.get()
         {
             return target.refuse(ReceiveObstacle::NothingToResume);
+        }
+        if target.has(StreamFeatures::REDACTED) {
+            let stored = redacted_with(&dataset).unwrap_or_default();
+            let with = target.redaction.with.as_deref().unwrap_or_default();
+            if !are_same_snapshots(with, &stored) {
+                return target.refuse(ReceiveObstacle::NothingToResume);
+            }
         }
         let had_large = dataset.state().features.contains_key(guid::LARGE_BLOCKS);
         if had_large && !target.has(StreamFeatures::LARGE_BLOCKS) {
@@ -213,6 +225,7 @@ impl BeginTask {
                 name: target.name.clone(),
             });
         }
+        target.check_redaction(&source)?;
         let had_large = source.state().features.contains_key(guid::LARGE_BLOCKS);
         if had_large && !target.has(StreamFeatures::LARGE_BLOCKS) {
             return target.refuse(ReceiveObstacle::LargeBlocks);
@@ -283,6 +296,7 @@ impl BeginTask {
         if !origin.is_snapshot() || from.get() != 0 && phys.guid != from {
             return target.refuse(ReceiveObstacle::Origin);
         }
+        target.check_redaction(&origin)?;
         let had_large = origin.state().features.contains_key(guid::LARGE_BLOCKS);
         if had_large && !target.has(StreamFeatures::LARGE_BLOCKS) {
             return target.refuse(ReceiveObstacle::LargeBlocks);
@@ -334,6 +348,13 @@ impl BeginTask {
             && head.state().features.contains_key(guid::REDACTED_DATASETS)
         {
             dsl.deactivate_feature(ctx, &head, guid::REDACTED_DATASETS)
+                .await?;
+        }
+        if target.has(StreamFeatures::REDACTED)
+            && let Some(with) = &target.redaction.with
+        {
+            let with = ZapValue::from_u64s(with);
+            dsl.activate_feature(ctx, &head, guid::REDACTED_DATASETS, with)
                 .await?;
         }
         let key = target.key()?;
@@ -406,6 +427,17 @@ impl BeginTask {
             .await?;
         let name = ZapValue::from_str_z(&begin.to_name);
         zap.add(&tx, field::RESUME_TONAME, name).await?;
+        if let Some(from) = self
+            .target
+            .redaction
+            .from
+            .as_ref()
+            .filter(|from| !from.is_empty())
+        {
+            let from = ZapValue::from_u64s(from);
+            zap.add(&tx, field::RESUME_REDACT_BOOKMARK_SNAPS, from)
+                .await?;
+        }
         for (name, number) in [
             (field::RESUME_OBJECT, 1),
             (field::RESUME_OFFSET, 0),

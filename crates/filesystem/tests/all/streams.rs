@@ -71,6 +71,7 @@ pub async fn receive(
         properties: Vec::new(),
         new_key: None,
         key_data: list.list("crypt_keydata").cloned(),
+        redaction: dataset::Redaction::of(&list),
     };
     let dsl = pool.dsl();
     let receiving = dsl.receives().begin(target).await?;
@@ -177,7 +178,7 @@ received! {
 }
 
 /// Sends a snapshot.
-async fn send(pool: &Pool, name: &str, from: Option<&str>, options: &SendOptions) -> Vec<u8> {
+pub async fn send(pool: &Pool, name: &str, from: Option<&str>, options: &SendOptions) -> Vec<u8> {
     let source = pool
         .dsl()
         .sends()
@@ -410,6 +411,7 @@ async fn a_crash_leaves_nothing_that_is_in_the_way() {
         properties: Vec::new(),
         new_key: None,
         key_data: list.list("crypt_keydata").cloned(),
+        redaction: dataset::Redaction::of(&list),
     };
     let receiving = pool
         .dsl()

@@ -328,6 +328,7 @@ impl Run {
             properties: Vec::new(),
             new_key: None,
             key_data: list.list("crypt_keydata").cloned(),
+            redaction: dataset::Redaction::of(&list),
         };
         if resumable {
             let rest = Rest {

@@ -74,17 +74,25 @@ pub(super) struct BlockCheck {
 impl BlockCheck {
     /// Of the block that `bp` points to, or of the gang header if it is one.
     pub(super) fn new(bp: &BlockPointer, world: &World, salt: Arc<Salt>) -> Self {
-        let kind = if bp.is_gang() {
-            Checksum::GangHeader
-        } else {
-            bp.checksum_kind()
-        };
-        let expected = if bp.is_gang() {
-            Expected::GangHeader {
+        if !bp.is_gang() {
+            return Self::of_content(bp, world, salt);
+        }
+        BlockCheck {
+            world: world.clone(),
+            kind: Checksum::GangHeader,
+            endian: bp.endian(),
+            expected: Expected::GangHeader {
                 words: gang_words(bp),
                 beside_mac: has_half_sum(bp.uses_crypt(), bp.object_type()),
-            }
-        } else if kind.is_embedded() && bp.uses_crypt() {
+            },
+            salt,
+        }
+    }
+
+    /// Of all that is stored of a block, also where that is in pieces.
+    pub(super) fn of_content(bp: &BlockPointer, world: &World, salt: Arc<Salt>) -> Self {
+        let kind = bp.checksum_kind();
+        let expected = if kind.is_embedded() && bp.uses_crypt() {
             Expected::EmbeddedHalf(bp.checksum())
         } else if kind.is_embedded() {
             Expected::Embedded(bp.checksum())
@@ -103,7 +111,7 @@ impl BlockCheck {
         }
     }
 
-    fn holds(&self, data: &[u8]) -> bool {
+    pub(super) fn holds(&self, data: &[u8]) -> bool {
         match &self.expected {
             _ if matches!(self.kind, Checksum::Off | Checksum::NoParity) => true,
             Expected::Pointer(sum) => {

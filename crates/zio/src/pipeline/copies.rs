@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use device::World;
 use format::{BlockPointer, Bookmark};
-use vdev::{ErrorReport, ErrorSink, IoContext, Priority, ReadFailure, VdevTree};
+use vdev::{ErrorReport, ErrorSink, IoContext, Priority, ReadFailure, VdevTree, Verify};
 
 use super::ReadContext;
 use super::check::{BlockCheck, PoolSalt};
@@ -77,6 +77,56 @@ impl Copies {
                 birth: bp.physical_birth(),
             });
         }
+    }
+
+    /// Reports that a damaged block can be read again, to be taken out of the pool's error log
+    /// (`spa_remove_error`, module/zfs/spa_errlog.c).
+    pub(super) fn report_healed(&self, bp: &BlockPointer, bookmark: Bookmark) {
+        self.errors.report(ErrorReport::Healed {
+            bookmark,
+            birth: bp.physical_birth(),
+        });
+    }
+
+    /// Writes all copies of a block anew of which none is right. `data` is checked first.
+    pub(super) async fn put_right(
+        &self,
+        bp: &BlockPointer,
+        data: Bytes,
+        io: &IoContext,
+    ) -> Result<(), ZioError> {
+        self.suspension.check_writable()?;
+        let check = BlockCheck::new(bp, &self.world, self.salt.get());
+        if !check.verify(&data).await {
+            return Err(ZioError::Checksum {
+                block: name_of(bp),
+                device_failed: false,
+            });
+        }
+        let repair = IoContext {
+            priority: Priority::Sync,
+            repair: true,
+            ..*io
+        };
+        let mut written = Err("it has no place".to_owned());
+        for dva in bp.dvas() {
+            let result = self
+                .tree
+                .write_block(dva.vdev(), dva.offset_bytes(), data.clone(), &repair)
+                .await;
+            match result {
+                Ok(()) => written = Ok(()),
+                Err(error) => {
+                    tracing::warn!(cause = error.cause, %dva, "a bad copy could not be repaired");
+                    written = written.or(Err(error.cause));
+                }
+            }
+        }
+        written.map_err(|cause| ZioError::Unreadable {
+            block: name_of(bp),
+            cause,
+            device_failed: true,
+        })
     }
 
     /// Reads `length` bytes of the block's copies (of a gang block: its header) until one is right;

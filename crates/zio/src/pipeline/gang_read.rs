@@ -111,7 +111,33 @@ impl GangReader {
         })
     }
 
-    /// Every pointer of a gang block's tree, itself included.
+    /// Writes those pieces of a gang block anew that cannot be read; `stored` is all of the block.
+    /// Its headers must be right.
+    pub(super) async fn heal(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+        mut stored: Bytes,
+    ) -> Result<(), ZioError> {
+        let mut members = Vec::new();
+        self.members(bp, context, 0, &mut members).await?;
+        for member in members.iter().filter(|member| !member.is_gang()) {
+            let length = member.psize_bytes() as usize;
+            if length > stored.len() {
+                break;
+            }
+            let piece = stored.split_to(length);
+            let io = io_context(member, context);
+            match self.copies.read(member, length, &io).await {
+                Ok(_) => {}
+                Err(ZioError::Checksum { .. }) => self.copies.put_right(member, piece, &io).await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Every pointer of a gang block's tree, itself included, in the order of what they hold.
     pub(super) fn members<'a>(
         &'a self,
         bp: &'a BlockPointer,

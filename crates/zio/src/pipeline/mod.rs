@@ -10,7 +10,7 @@
 //! | `dvas` | [`Dvas`] | frees and claims single copies; checkpoint, obsolete ranges |
 //! | `copies` | `Copies` | reads a block's copies, repairs bad ones |
 //! | `gang_read` | `GangReader` | puts gang blocks together |
-//! | `read`, `scrub` | [`Reader`] | cache, reads under way, decompression; scrubs |
+//! | `read`, `scrub`, `heal` | [`Reader`] | cache, reads under way, decompression; scrubs; healing |
 //! | `dedup` | [`Dedup`] | live entries of dedup tables, references to drop |
 //! | `frees` | [`Frees`] | frees and claims blocks; gang blocks to free |
 //! | `prepare` | | compression, encryption and checksum of what is written |
@@ -53,6 +53,7 @@ mod dvas;
 mod frees;
 mod gang_read;
 mod gang_write;
+mod heal;
 mod keys;
 mod log_blocks;
 mod placement;
@@ -84,6 +85,7 @@ pub use dedup::{
 };
 pub use dvas::Dvas;
 pub use frees::{FreedHook, Frees};
+pub use heal::{Healing, Replacement};
 pub use keys::{BlockKey, Keys};
 pub use log_blocks::LogBlocks;
 pub use policy::{CacheUse, FailMode, LogPlaces, RawBlock, ReadContext, WritePolicy};
@@ -323,7 +325,7 @@ impl Pipeline {
         &self.frees
     }
 
-    /// Reads beyond the ordinary ones: raw, scrubs, gang headers.
+    /// Reads beyond the ordinary ones: raw, scrubs, gang headers, healing.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }

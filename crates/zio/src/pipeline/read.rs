@@ -212,9 +212,8 @@ impl Reader {
                 block: "an embedded block".to_owned(),
                 what: error.to_string(),
             }),
-            Pointer::Embedded(_) => Err(ZioError::Unsupported {
-                block: "a redacted block".to_owned(),
-                what: "reading what was redacted".to_owned(),
+            Pointer::Embedded(_) => Err(ZioError::Redacted {
+                block: format!("a block of {}", bp.object_type()),
             }),
             _ => Ok(zeros(bp.lsize_bytes() as usize)),
         }
