@@ -49,7 +49,14 @@ const PAGES = [
   '#/events',
   '#/account',
 ];
-const ADMIN_PAGES = [`#/pools/${pool}?history`, '#/setup', '#/replication', '#/users', '#/audit'];
+const ADMIN_PAGES = [
+  `#/pools/${pool}?history`,
+  '#/setup',
+  '#/replication',
+  '#/users',
+  '#/audit',
+  '#/certificate',
+];
 
 /** Everything on the page is there: nothing is loading any more. */
 async function settled(page: Page): Promise<void> {
@@ -518,7 +525,7 @@ test('who may only look can change nothing', async ({ browser }) => {
     await expect(viewer.getByRole('button', { name: words })).toHaveCount(0);
     await expect(viewer.getByRole('alert'), path).toHaveCount(0);
   }
-  for (const path of ['#/setup', '#/users', '#/audit']) {
+  for (const path of ['#/setup', '#/users', '#/audit', '#/certificate']) {
     await viewer.goto(`/${path}`);
     await expect(viewer.locator('h1')).toBeVisible();
     await expect(viewer.getByRole('button', { name: words })).toHaveCount(

@@ -14,13 +14,10 @@ import {
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 
-import { AxeBuilder } from '@axe-core/playwright';
 import { expect, test, type Browser, type Page } from '@playwright/test';
 
+import { go as open, look as lookAt, pool, signedIn } from './person';
 import { mailServer, type MailServer } from './smtp';
-
-const PASSWORD = 'correct horse battery';
-const pool = process.env['MILLPOND_POOL'] ?? '';
 
 test.describe.configure({ mode: 'serial' });
 
@@ -28,49 +25,12 @@ let page: Page;
 let server: MailServer;
 const complaints: string[] = [];
 
-async function go(path: string): Promise<void> {
-  await page.goto(`/${path}`);
-  await expect(page.locator('h1')).toBeVisible();
-  await expect(page.getByText('Loading…')).toHaveCount(0);
-}
-
-/** Neither in light nor in dark, nor on a phone, is anything wrong with what is there. */
-async function look(what: string): Promise<void> {
-  for (const colorScheme of ['light', 'dark'] as const) {
-    await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
-    const { violations } = await new AxeBuilder({ page }).analyze();
-    const grave = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');
-    expect(
-      grave.map(({ id, nodes }) => `${id}: ${nodes[0]?.html} ${nodes[0]?.failureSummary}`),
-      `${what}, ${colorScheme}`,
-    ).toEqual([]);
-  }
-  await page.setViewportSize({ width: 360, height: 780 });
-  const over = await page.evaluate(() =>
-    Math.max(
-      ...[document.documentElement, ...document.querySelectorAll('dialog')].map(
-        (element) => element.scrollWidth - element.clientWidth,
-      ),
-    ),
-  );
-  expect(over, what).toBeLessThanOrEqual(0);
-  await page.setViewportSize({ width: 1280, height: 800 });
-}
+const go = (path: string): Promise<void> => open(page, path);
+const look = (what: string): Promise<void> => lookAt(page, what);
 
 test.beforeAll(async ({ browser }: { browser: Browser }) => {
   server = await mailServer();
-  const context = await browser.newContext();
-  page = await context.newPage();
-  page.on('pageerror', (error) => complaints.push(String(error)));
-  page.on('console', (message) => {
-    const isOurs = !message.text().startsWith('Failed to load resource');
-    if (message.type() === 'error' && isOurs) complaints.push(message.text());
-  });
-  await page.goto('/');
-  await page.getByLabel('User name').fill('admin');
-  await page.getByLabel('Password').fill(PASSWORD);
-  await page.getByRole('button', { name: 'Sign in' }).click();
-  await expect(page.getByRole('heading', { level: 1 })).toHaveText('Overview');
+  page = await signedIn(browser, complaints);
 });
 
 test.afterAll(async () => {

@@ -60,10 +60,12 @@ export type AlertFact =
   | {
       is: 'certificate';
       path: string;
-      by: 'server' | 'person';
+      by: 'server' | 'person' | 'acme';
       end_s: number;
       is_over: boolean;
+      why?: string | null;
     }
+  | { is: 'certificate-not-got'; names: string[]; why: string }
   | { is: 'schedule'; name: string; task: ScheduleTask; target: string; why: string }
   | {
       is: 'scan';

@@ -1,5 +1,6 @@
 /** Every request that the console makes: its path, what it takes, what comes back. */
 import type { AlertCalls } from './alerts';
+import type { CertificateCalls } from './certificate';
 import type { UpsCalls } from './ups';
 import type { FileCalls } from './files';
 import type { ReplicationCalls } from './replications';
@@ -11,7 +12,8 @@ interface Named {
 }
 
 /** Requests by path. */
-export interface Calls extends AlertCalls, FileCalls, ReplicationCalls, ReportCalls, UpsCalls {
+export interface Calls
+  extends AlertCalls, CertificateCalls, FileCalls, ReplicationCalls, ReportCalls, UpsCalls {
   '/v1/session/info': [api.Empty, api.SessionInfo];
   '/v1/session/login': [{ user: string; password: string; totp?: string | null }, api.Session];
   '/v1/session/logout': [api.Empty, api.Empty];

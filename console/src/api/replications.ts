@@ -2,7 +2,9 @@
 import type { Empty, Failure, Job, JobState } from './types';
 
 export type ReplicationTarget =
-  { local: { dataset: string } } | { ssh: { host: string; dataset: string; command: string } };
+  | { local: { dataset: string } }
+  | { ssh: { host: string; dataset: string; command: string } }
+  | { tls: { host: string; dataset: string; fingerprint: string | null } };
 
 export interface Keep {
   hourly: number;
@@ -23,6 +25,8 @@ export interface ReplicationSpec extends ReplicationRule {
   name: string | null;
   source: string;
   target: ReplicationTarget;
+  /** The API key that a target by TLS takes. */
+  key: string | null;
 }
 
 export type ReplicationNote =

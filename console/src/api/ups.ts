@@ -12,6 +12,7 @@ export interface Ups {
   runtime_s: number | null;
   problem: string | null;
   are_pools_exported: boolean;
+  not_exported: string[];
 }
 
 export interface UpsCalls {

@@ -5,6 +5,7 @@ import {
   changeReplication,
   createReplication,
   everyText,
+  isFingerprint,
   KEEP,
   keepText,
   parseEvery,
@@ -28,6 +29,13 @@ it('understands targets as the command does', () => {
     const target = parseTarget(text);
     expect(target && 'ssh' in target && targetText(target)).toBe(text);
   }
+  for (const text of ['https://nas/b/h', 'https://nas.lan:443/b', 'https://[fe80::1]:8443/b']) {
+    const target = parseTarget(text);
+    expect(target && 'tls' in target && targetText(target)).toBe(text);
+  }
+  for (const text of ['https://nas', 'https://nas/', 'https://me@nas/b', 'https://nas/b@s']) {
+    expect(parseTarget(text), text).toBeUndefined();
+  }
   for (const text of ['', 'tank/a@s', '@nas:a', 'root@nas:', 'root@:a', 'a b', 'me@h:a@s']) {
     expect(parseTarget(text), text).toBeUndefined();
   }
@@ -43,9 +51,30 @@ it('says what is made as a command', () => {
     every_s: 3600,
     keep: null,
     limit_bytes: 50 * 2 ** 20,
+    key: null,
   });
   expect(made.command).toBe(
     'millpond replicate -r --every 1h --keep all --limit 50M --name home --remote-command /opt/zfs tank/home root@nas:b/h',
+  );
+});
+
+it('tells the certificate of a target by TLS, and never the key', () => {
+  const fingerprint = '0a'.repeat(32);
+  expect(isFingerprint(`SHA256:${fingerprint.toUpperCase()}`)).toBe(true);
+  expect(isFingerprint(fingerprint.slice(1))).toBe(false);
+  const target = parseTarget('https://nas/b/h', 'zfs', fingerprint);
+  const made = createReplication({
+    name: null,
+    source: 'tank/home',
+    target: target ?? { local: { dataset: '' } },
+    recursive: false,
+    every_s: null,
+    keep: KEEP,
+    limit_bytes: null,
+    key: 'mpk_secret',
+  });
+  expect(made.command).toBe(
+    `millpond replicate --fingerprint ${fingerprint} tank/home https://nas/b/h`,
   );
 });
 

@@ -39,10 +39,20 @@ export function keepText(keep: Keep | null): string {
   return PERIODS.map((period) => `${period}=${keep[period]}`).join(',');
 }
 
-/** `DATASET` or `USER@HOST:DATASET`, as the command understands it. */
-export function parseTarget(text: string, command = 'zfs'): ReplicationTarget | undefined {
+/** `DATASET`, `USER@HOST:DATASET` or `https://HOST/DATASET`, as the command understands it. */
+export function parseTarget(
+  text: string,
+  command = 'zfs',
+  fingerprint: string | null = null,
+): ReplicationTarget | undefined {
   const typed = text.trim();
   const isDataset = (name: string): boolean => /^[^\s@#/][^\s@#]*$/.test(name);
+  if (typed.startsWith('https://')) {
+    const found = /^https:\/\/((?:\[[^\]\s]+\]|[^\s:/@[\]]+)(?::\d+)?)\/(.+)$/.exec(typed);
+    const [, host, dataset] = found ?? [];
+    if (!host || !dataset || !isDataset(dataset)) return undefined;
+    return { tls: { host, dataset, fingerprint } };
+  }
   const at = typed.indexOf('@');
   if (at < 0) return isDataset(typed) ? { local: { dataset: typed } } : undefined;
   const rest = typed.slice(at + 1);
@@ -53,7 +63,15 @@ export function parseTarget(text: string, command = 'zfs'): ReplicationTarget | 
 }
 
 export function targetText(target: ReplicationTarget): string {
-  return 'local' in target ? target.local.dataset : `${target.ssh.host}:${target.ssh.dataset}`;
+  if ('local' in target) return target.local.dataset;
+  if ('tls' in target) return `https://${target.tls.host}/${target.tls.dataset}`;
+  return `${target.ssh.host}:${target.ssh.dataset}`;
+}
+
+/** Whether this is SHA-256 of a certificate, as programs print it. */
+export function isFingerprint(text: string): boolean {
+  const digits = text.trim().replace(/^sha256:/i, '');
+  return /^[0-9a-f]{64}$/i.test(digits.replaceAll(':', ''));
 }
 
 function limitText(value: number): string {
@@ -81,6 +99,7 @@ export function createReplication(spec: ReplicationSpec): Action<'/v1/replicatio
     ...ruleWords(spec),
     ...(spec.name === null ? [] : ['--name', spec.name]),
     ...(isOther ? ['--remote-command', target.ssh.command] : []),
+    ...('tls' in target && target.tls.fingerprint ? ['--fingerprint', target.tls.fingerprint] : []),
     spec.source,
     targetText(target),
   );

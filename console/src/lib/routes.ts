@@ -17,6 +17,7 @@ export type Page =
   | { page: 'events' }
   | { page: 'users' }
   | { page: 'audit' }
+  | { page: 'certificate' }
   | { page: 'account' }
   | { page: 'missing' };
 
@@ -39,6 +40,7 @@ const SIMPLE = [
   'events',
   'users',
   'audit',
+  'certificate',
   'account',
 ] as const;
 

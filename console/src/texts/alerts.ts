@@ -51,6 +51,8 @@ export const alerts = {
         return ups.says(fact);
       case 'certificate':
         return `The certificate of the console ${fact.is_over ? 'ended' : 'ends'} ${moment(fact.end_s)}.`;
+      case 'certificate-not-got':
+        return `No certificate for ${fact.names.join(', ')} can be got: ${fact.why}`;
       case 'suspended':
         return `${pool} has stopped${fact.why === '' ? '' : `: ${fact.why}`}.`;
       case 'degraded':
@@ -98,9 +100,14 @@ export const alerts = {
       case 'ups':
         return ups.todo(fact.condition);
       case 'certificate':
-        return fact.by === 'person'
-          ? `Put another one into ${fact.path}: it is taken up by itself.`
-          : 'The server makes another one by itself, and could not: its log says why.';
+        if (fact.by === 'person') {
+          return `Put another one into ${fact.path}: it is taken up by itself.`;
+        }
+        return fact.by === 'server'
+          ? 'The server makes another one by itself, and could not: its log says why.'
+          : `The server gets another one by itself, and could not yet${fact.why ? `: ${fact.why}` : ''}. The page “Certificate” says more.`;
+      case 'certificate-not-got':
+        return 'It is tried again by itself, and the one that there is stays until then. The page “Certificate” says more.';
       case 'schedule':
         return 'It is tried again by itself. The page of schedules says more, and runs it now.';
       case 'suspended':
@@ -183,7 +190,7 @@ export const alerts = {
     resilver: 'A resilver that is done',
     schedule: 'A schedule that fails',
     replication: 'A replication that is late',
-    certificate: 'A certificate near its end',
+    certificate: 'A certificate near its end, or that cannot be got',
     ups: 'A UPS that runs on its battery, or has a fault',
     report: 'How all is, every Monday',
   } satisfies Record<AlertRule, string>,

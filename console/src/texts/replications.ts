@@ -16,8 +16,15 @@ export const replications = {
   nameWrong: 'Letters, digits, _ - and . only.',
   source: 'Source',
   target: 'Target',
-  targetHint: 'backup/home, or root@nas:backup/home by ssh: the server’s root needs a key there.',
-  targetWrong: 'Such as backup/home, or root@nas:backup/home.',
+  targetHint:
+    'backup/home; root@nas:backup/home by ssh, for which the server’s root needs a key there; or https://nas/backup/home, another Millpond.',
+  targetWrong: 'Such as backup/home, root@nas:backup/home or https://nas/backup/home.',
+  key: 'API key of the other side',
+  keyHint: 'Of an operator: “millpond apikey make NAME --role operator” makes one there.',
+  fingerprint: 'Fingerprint of its certificate',
+  fingerprintHint:
+    'As “millpond console” tells it there. Empty: an authority that this server trusts has signed it.',
+  fingerprintWrong: '64 hexadecimal digits.',
   targetSame: 'The source and the target may not be one below the other.',
   command: 'How zfs is called on the other host',
   recursive: 'All below the source, too',

@@ -23,7 +23,11 @@ export const ups = {
       ...(of.runtime_s === null ? [] : [`${duration(of.runtime_s)} left`]),
     ];
     const left = parts.length === 0 ? '' : ` (${parts.join(', ')})`;
-    const rests = of.are_pools_exported ? '; all pools are exported until there is power' : '';
+    const rests = of.are_pools_exported
+      ? '; all pools are exported until there is power'
+      : of.condition === 'low-battery'
+        ? '; all pools are being exported'
+        : '';
     return `The UPS ${of.name} ${CONDITIONS[of.condition]}${left}${rests}.`;
   },
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use api::{Alert, AlertFact, AlertRule, AlertSettings, AlertSeverity, Guid, StandingAlert};
+use device::private::{self, FileError};
 use serde::{Deserialize, Serialize};
 
-use crate::file::{self, FileError};
 use crate::{Message, Reason, words};
 
 /// For how long something has to be no more before that is told, in seconds: a device that comes
@@ -75,7 +75,7 @@ impl Book {
     /// # Errors
     /// When there is one that cannot be read, or is not understood.
     pub fn load(path: &Path) -> Result<Self, FileError> {
-        file::read(path)
+        Ok(private::read_json(path, "alerts")?.unwrap_or_default())
     }
 
     /// Writes it.
@@ -83,7 +83,7 @@ impl Book {
     /// # Errors
     /// Of the system.
     pub fn save(&self, path: &Path) -> Result<(), FileError> {
-        file::write(path, self)
+        private::write_json(path, self).map_err(FileError::write(path))
     }
 
     /// Whether an alert of that kind stands that is as bad, or worse.
@@ -344,6 +344,7 @@ mod tests {
             let fact = AlertFact::Certificate {
                 path: "c.pem".into(),
                 by: api::CertificateBy::Person,
+                why: None,
                 end_s: 2000,
                 is_over,
             };

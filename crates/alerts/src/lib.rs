@@ -19,7 +19,6 @@
 
 mod book;
 mod disks;
-mod file;
 mod found;
 mod outbox;
 pub mod send;
@@ -27,8 +26,8 @@ mod settings;
 pub mod words;
 
 pub use book::{Book, Known};
+pub use device::private::FileError;
 pub use disks::{found_in_disk, temperature_limit_c};
-pub use file::FileError;
 pub use found::found_in;
 pub use outbox::{Entry, Outbox, Problem, name_of};
 pub use settings::{Kept, SettingsError};

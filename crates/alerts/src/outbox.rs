@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use api::Delivery;
+use device::private::{self, FileError};
 use serde::{Deserialize, Serialize};
 
 use crate::Message;
-use crate::file::{self, FileError};
 
 /// Most messages that wait: the oldest are dropped for those that come.
 const ENTRIES_MAX: usize = 1000;
@@ -74,8 +74,13 @@ impl Outbox {
     pub fn load(path: &Path) -> Result<Self, FileError> {
         Ok(Self {
             path: path.to_owned(),
-            content: file::read(path)?,
+            content: private::read_json(path, "messages that wait")?.unwrap_or_default(),
         })
+    }
+
+    fn save(&self) -> Result<(), FileError> {
+        let written = private::write_json(&self.path, &self.content);
+        written.map_err(FileError::write(&self.path))
     }
 
     /// Takes messages, each for every channel. They are on disk then.
@@ -108,7 +113,7 @@ impl Outbox {
             );
             self.content.entries.drain(..extra);
         }
-        file::write(&self.path, &self.content)
+        self.save()
     }
 
     /// Those that may be tried: the first of each channel, as those of one go out one after the
@@ -170,7 +175,7 @@ impl Outbox {
                 }
             }
         }
-        file::write(&self.path, &self.content)
+        self.save()
     }
 
     /// Drops what is for channels that are none any more.
@@ -188,7 +193,7 @@ impl Outbox {
         if before == 0 {
             return Ok(());
         }
-        file::write(&self.path, &self.content)
+        self.save()
     }
 
     /// What waits.

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use api::{AlertSettings, AlertSettingsReply, AlertSettingsSet, Secret};
+use device::private::{self, FileError};
 use serde::{Deserialize, Serialize};
-
-use crate::file::{self, FileError};
 
 /// What is wrong with settings.
 #[derive(Debug, thiserror::Error)]
@@ -103,8 +102,8 @@ impl Kept {
         let (settings, secrets) = paths(directory);
         Ok(Self {
             directory: directory.to_owned(),
-            settings: file::read(&settings)?,
-            secrets: file::read(&secrets)?,
+            settings: private::read_json(&settings, "settings of alerts")?.unwrap_or_default(),
+            secrets: private::read_json(&secrets, "secrets of alerts")?.unwrap_or_default(),
         })
     }
 
@@ -168,8 +167,10 @@ impl Kept {
         set(&mut secrets.webhook_key, call.webhook_key);
         check(&call.settings, secrets.password.is_some())?;
         let (settings_path, secrets_path) = paths(&self.directory);
-        file::write(&secrets_path, &secrets)?;
-        file::write(&settings_path, &call.settings)?;
+        let written = private::write_json(&secrets_path, &secrets);
+        written.map_err(FileError::write(&secrets_path))?;
+        let written = private::write_json(&settings_path, &call.settings);
+        written.map_err(FileError::write(&settings_path))?;
         self.settings = call.settings;
         self.secrets = secrets;
         Ok(())

@@ -10,6 +10,10 @@ use chrono::{DateTime, Local};
 
 use crate::{Message, Reason};
 
+/// What becomes of a certificate that could not be got.
+const AGAIN: &str = "It is tried again by itself; 'millpond certificate renew' tries it now, and \
+                     'millpond certificate' shows what is set.";
+
 /// A time of day where the server is.
 pub fn time(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok();
@@ -179,6 +183,9 @@ pub fn line(alert: &Alert) -> String {
             };
             format!("the certificate of the console {ends} {}", time(*end_s))
         }
+        AlertFact::CertificateNotGot { names, why } => {
+            format!("no certificate for {} can be got: {why}", names.join(", "))
+        }
         AlertFact::Ups {
             name,
             condition,
@@ -188,7 +195,9 @@ pub fn line(alert: &Alert) -> String {
         } => {
             let is = match (condition, are_pools_exported) {
                 (_, true) => "has a battery that is nearly empty: all pools are exported",
-                (UpsCondition::LowBattery, false) => "has a battery that is nearly empty",
+                (UpsCondition::LowBattery, false) => {
+                    "has a battery that is nearly empty: all pools are being exported"
+                }
                 (UpsCondition::OnBattery, false) => "runs on its battery",
                 (UpsCondition::NoAnswer, false) => "does not answer",
                 (UpsCondition::ReplaceBattery, false) => "wants another battery",
@@ -301,7 +310,7 @@ fn advice(alert: &Alert) -> String {
              'millpond replicate --run {name}' tries it now. Until it has worked, what was \
              written since is here alone."
         ),
-        AlertFact::Certificate { path, by, .. } => match by {
+        AlertFact::Certificate { path, by, why, .. } => match by {
             CertificateBy::Person => format!(
                 "Put another one into {path}, and its key into its own file: they are taken up by \
                  themselves. Browsers and programs refuse one that has ended."
@@ -310,7 +319,14 @@ fn advice(alert: &Alert) -> String {
                 "The server makes another one by itself, and could not write it to {path}: its \
                  log says why."
             ),
+            CertificateBy::Acme => {
+                let why = why.as_deref().unwrap_or("its log says why");
+                format!("The server gets another one by itself, and could not yet: {why}. {AGAIN}")
+            }
         },
+        AlertFact::CertificateNotGot { .. } => {
+            format!("The certificate that there is stays until then. {AGAIN}")
+        }
         AlertFact::Ups { condition, .. } => match condition {
             UpsCondition::LowBattery => "Nothing is served until there has been power for a \
                                          minute; then pools are imported again by themselves."

@@ -49,7 +49,7 @@ pub enum AlertRule {
     Schedule,
     /// What a replication sends comes later than it should.
     Replication,
-    /// The certificate of the console ends soon, or has ended.
+    /// The certificate of the console ends soon, has ended, or cannot be got.
     Certificate,
     /// The UPS runs on its battery, or something is wrong with it.
     Ups,
@@ -207,6 +207,16 @@ pub enum AlertFact {
         end_s: u64,
         /// Whether it has ended.
         is_over: bool,
+        /// Why it was not renewed, where that is the server's business and it failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+    },
+    /// [`AlertRule::Certificate`]: none can be got by ACME; the one that there is, is good.
+    CertificateNotGot {
+        /// Names that it is to be for.
+        names: Vec<String>,
+        /// Why.
+        why: String,
     },
     /// [`AlertRule::Ups`].
     Ups {
@@ -218,7 +228,7 @@ pub enum AlertFact {
         charge_percent: Option<u64>,
         /// For how long that lasts, in seconds.
         runtime_s: Option<u64>,
-        /// Whether pools are exported until there is power again.
+        /// Whether all pools were exported, until there is power again.
         are_pools_exported: bool,
     },
     /// [`AlertRule::DiskHealth`].
@@ -272,6 +282,8 @@ pub enum CertificateBy {
     Server,
     /// Somebody gave it.
     Person,
+    /// The server gets it by ACME.
+    Acme,
 }
 
 /// The disk that an alert is about.

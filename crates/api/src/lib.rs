@@ -11,6 +11,7 @@
 
 mod activity;
 mod alerts;
+mod certificate;
 mod common;
 mod condition;
 mod disks;
@@ -45,6 +46,10 @@ pub use alerts::{
     Alert, AlertDisk, AlertFact, AlertList, AlertListReply, AlertRule, AlertSettings,
     AlertSettingsGet, AlertSettingsReply, AlertSettingsSet, AlertSeverity, AlertTest,
     AlertTestReply, CertificateBy, Delivery, MailTls, StandingAlert,
+};
+pub use certificate::{
+    ACME_DIRECTORY, AcmeProgress, AcmeSettings, CertificateRenew, CertificateRenewReply,
+    CertificateReport, CertificateSet, CertificateStatus, CertificateStatusReply,
 };
 pub use common::{
     Access, Call, Dependence, DeviceUse, Failure, FailureKind, ImportObstacle, ImportRefusal,

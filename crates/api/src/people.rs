@@ -390,6 +390,10 @@ pub struct ConsoleLink {}
 pub struct ConsoleLinkReply {
     /// `https://ADDRESS:PORT/`; none where the server does not listen.
     pub url: Option<String>,
+    /// SHA-256 of its certificate in DER, 64 hexadecimal digits; none where the server does not
+    /// listen.
+    #[serde(default)]
+    pub fingerprint: Option<String>,
     /// [`SessionSetup::token`], while no user exists.
     pub setup_token: Option<Secret>,
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, Failure, Job, JobState, Role};
+use crate::{Access, Call, Empty, Failure, Job, JobState, Role, Secret};
 
 /// Where a replication goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -23,13 +23,26 @@ pub enum ReplicationTarget {
         /// How `zfs` is called there: a path, or several words.
         command: String,
     },
+    /// Another Millpond, by its API over TLS.
+    Tls {
+        /// `HOST` or `HOST:PORT`, as in the address of its console; the port is 8443 where none is
+        /// named.
+        host: String,
+        /// Filesystem or volume there.
+        dataset: String,
+        /// SHA-256 of its certificate in DER, 64 hexadecimal digits; none where the certificate is
+        /// of an authority that this host trusts.
+        fingerprint: Option<String>,
+    },
 }
 
 impl ReplicationTarget {
     /// The dataset, wherever it is.
     pub fn dataset(&self) -> &str {
         match self {
-            Self::Local { dataset } | Self::Ssh { dataset, .. } => dataset,
+            Self::Local { dataset } | Self::Ssh { dataset, .. } | Self::Tls { dataset, .. } => {
+                dataset
+            }
         }
     }
 }
@@ -71,6 +84,9 @@ pub struct ReplicationSpec {
     pub keep: Option<Keep>,
     /// Most bytes of streams in a second.
     pub limit_bytes: Option<u64>,
+    /// The API key that the other side takes, for a target by TLS.
+    #[serde(default)]
+    pub key: Option<Secret>,
 }
 
 /// Makes a replication, whose first run begins at once.
@@ -112,6 +128,13 @@ pub struct ReplicationChange {
     pub keep: Option<Keep>,
     /// Most bytes of streams in a second.
     pub limit_bytes: Option<u64>,
+    /// Another API key for a target by TLS; none where it stays.
+    #[serde(default)]
+    pub key: Option<Secret>,
+    /// Another certificate of a target by TLS, as in [`ReplicationTarget::Tls`]; none where it
+    /// stays.
+    #[serde(default)]
+    pub fingerprint: Option<String>,
 }
 
 impl Call for ReplicationChange {

@@ -20,7 +20,7 @@ pub enum UpsCondition {
     NoAnswer,
     /// It runs on its battery.
     OnBattery,
-    /// Its battery is nearly empty, or the power is switched off soon: pools are exported.
+    /// Its battery is nearly empty, or the power is switched off soon: pools are being exported.
     LowBattery,
 }
 
@@ -39,8 +39,10 @@ pub struct UpsReport {
     pub runtime_s: Option<u64>,
     /// Why it tells nothing now.
     pub problem: Option<String>,
-    /// Whether pools are exported until there is power again.
+    /// Whether all pools were exported, until there is power again.
     pub are_pools_exported: bool,
+    /// Pools that are to be, and could not be yet; it is tried again.
+    pub not_exported: Vec<String>,
 }
 
 /// Asks for the UPS, and how it is.

@@ -790,7 +790,7 @@ impl Call for ZfsKeys {
 }
 
 /// Something not to be shown in logs.
-#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("format" = "password"))]
 pub struct Secret(pub String);

@@ -21,5 +21,8 @@ pub fn run(client: &Client) -> anyhow::Result<()> {
         }
         None => println!("{url}"),
     }
+    if let Some(fingerprint) = link.fingerprint {
+        eprintln!("Its certificate is sha256:{fingerprint}.");
+    }
     Ok(())
 }

@@ -12,11 +12,13 @@ macro_rules! bail_usage {
 
 mod alerts;
 mod apikey;
+mod certificate;
 mod client;
 mod columns;
 mod completions;
 mod console;
 mod disks;
+mod fetch;
 mod iscsi;
 mod json;
 mod labels;
@@ -79,6 +81,8 @@ enum Command {
     Schedule(schedule::Schedule),
     /// Print where the console is
     Console,
+    /// The certificate of the console, and how it is got
+    Certificate(certificate::Certificate),
     /// Who may log in: to the console, and by SMB
     User(user::User),
     /// Keys for programs that use the API over the network
@@ -218,6 +222,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Reports(reports) => reports.run(&Client::new(state, of_root)?),
         Command::Replicate(replicate) => replicate.run(&Client::new(state, of_root)?),
         Command::Schedule(schedule) => schedule.run(&Client::new(state, of_root)?),
+        Command::Certificate(certificate) => certificate.run(&Client::new(state, of_root)?),
         Command::Console => console::run(&Client::new(state, of_root)?),
         Command::Apikey(apikey) => apikey.run(&Client::new(state, of_root)?),
         Command::User(user) => user.run(&Client::new(state, of_root)?),

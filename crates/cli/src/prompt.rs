@@ -20,6 +20,17 @@ pub fn line(from: &mut dyn BufRead) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     Ok(line)
 }
 
+/// Asks for a secret that there is; or reads it, where standard input is no terminal.
+pub fn once(question: &str) -> anyhow::Result<Secret> {
+    let stdin = std::io::stdin();
+    let secret = match stdin.is_terminal() {
+        true => hidden(question)?,
+        false => line(&mut stdin.lock())?,
+    };
+    let text = std::str::from_utf8(&secret).context("the secret is not text")?;
+    Ok(Secret(text.to_owned()))
+}
+
 /// Asks for a secret that somebody chooses, twice so that a slip is noticed; or reads it, where
 /// standard input is no terminal.
 pub fn chosen(question: &str) -> anyhow::Result<Secret> {

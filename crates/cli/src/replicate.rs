@@ -2,10 +2,11 @@
 
 use std::io::{IsTerminal, Write};
 
+use anyhow::bail;
 use api::{
     Job, JobState, ReplicationChange, ReplicationCreate, ReplicationList, ReplicationNote,
     ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun,
-    ReplicationRunReply, ReplicationSpec, ReplicationTarget,
+    ReplicationRunReply, ReplicationSpec, ReplicationTarget, Secret,
 };
 use clap::Args;
 
@@ -13,17 +14,17 @@ use crate::client::Client;
 use crate::columns::{self, Column};
 use crate::numbers::{local_minute, nice_bytes};
 use crate::periods::{self, Rule};
-use crate::refusals;
+use crate::{prompt, refusals};
 
 /// Send the snapshots of a filesystem or volume to another pool, or to another host.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("action")
-    .args(["list", "run", "change", "remove", "pause", "resume"]))]
+    .args(["list", "run", "change", "rekey", "remove", "pause", "resume"]))]
 pub struct Replicate {
     /// Filesystem or volume
     #[arg(required_unless_present = "action", conflicts_with = "action")]
     source: Option<String>,
-    /// [USER@HOST:]DATASET, where it goes to
+    /// [USER@HOST:]DATASET or https://HOST[:PORT]/DATASET, where it goes to
     #[arg(required_unless_present = "action")]
     target: Option<String>,
     /// Datasets below it, too
@@ -45,6 +46,9 @@ pub struct Replicate {
     /// How zfs is called on the other host: a path, or several words
     #[arg(long, value_name = "COMMAND", default_value = "zfs")]
     remote_command: String,
+    /// The certificate of the other Millpond, as 'millpond console' tells there
+    #[arg(long, value_name = "SHA256")]
+    fingerprint: Option<String>,
     /// List replications
     #[arg(long)]
     list: bool,
@@ -60,6 +64,9 @@ pub struct Replicate {
     /// Have one do from now on what -r, --every, --keep and --limit say; source and target stay
     #[arg(long, value_name = "NAME")]
     change: Option<String>,
+    /// Ask for another API key of the other Millpond; with none the key stays
+    #[arg(long, value_name = "NAME")]
+    rekey: Option<String>,
     /// Forget one; snapshots stay where they are
     #[arg(long, value_name = "NAME")]
     remove: Option<String>,
@@ -76,12 +83,24 @@ fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Where it goes to. Names of datasets may have a colon in them, but no `@`.
-fn target(text: &str, command: &str) -> anyhow::Result<ReplicationTarget> {
-    if text.starts_with("tls://") || text.starts_with("millpond://") {
-        bail_usage!(
-            "replication over a TLS connection is not there yet; write USER@HOST:DATASET, which \
-             goes by ssh"
-        );
+fn target(
+    text: &str,
+    command: &str,
+    fingerprint: Option<String>,
+) -> anyhow::Result<ReplicationTarget> {
+    if let Some(rest) = text.strip_prefix("https://") {
+        let Some((host, dataset)) = rest.split_once('/').filter(|(host, _)| !host.is_empty())
+        else {
+            bail_usage!("'{text}' names no dataset; write https://HOST/DATASET");
+        };
+        return Ok(ReplicationTarget::Tls {
+            host: host.to_owned(),
+            dataset: dataset.to_owned(),
+            fingerprint,
+        });
+    }
+    if fingerprint.is_some() {
+        bail_usage!("only https://HOST/DATASET has a certificate, of which --fingerprint is");
     }
     let remote = text.split_once('@').and_then(|(user, rest)| {
         // An IPv6 address has colons, in brackets.
@@ -100,7 +119,10 @@ fn target(text: &str, command: &str) -> anyhow::Result<ReplicationTarget> {
             command: command.to_owned(),
         }),
         None if text.contains('@') => {
-            bail_usage!("'{text}' is a snapshot; name a dataset, or USER@HOST:DATASET")
+            bail_usage!(
+                "'{text}' is a snapshot; name a dataset, USER@HOST:DATASET, or \
+                 https://HOST/DATASET"
+            )
         }
         None => Ok(ReplicationTarget::Local {
             dataset: text.to_owned(),
@@ -125,8 +147,13 @@ impl Replicate {
                 every_s: self.every,
                 keep: self.keep.0,
                 limit_bytes: self.limit,
+                key: None,
+                fingerprint: self.fingerprint,
             })?;
             return Ok(());
+        }
+        if let Some(name) = self.rekey {
+            return rekey(client, name, self.fingerprint);
         }
         if let Some(name) = self.remove {
             client.call(&ReplicationRemove { name })?;
@@ -141,14 +168,20 @@ impl Replicate {
             self.source.unwrap_or_default(),
             self.target.unwrap_or_default(),
         );
+        let to = target(&to, &self.remote_command, self.fingerprint)?;
+        let key = match &to {
+            ReplicationTarget::Tls { host, .. } => Some(key_of(host)?),
+            _ => None,
+        };
         let spec = ReplicationSpec {
             name: self.name,
-            target: target(&to, &self.remote_command)?,
+            target: to,
             source,
             recursive: self.recursive,
             every_s: self.every,
             keep: self.keep.0,
             limit_bytes: self.limit,
+            key,
         };
         let begun = client.call(&ReplicationCreate { spec })?;
         match self.every {
@@ -163,6 +196,35 @@ impl Replicate {
             }
         }
     }
+}
+
+/// Asks for the API key that another Millpond takes, or reads it where standard input is no terminal.
+fn key_of(host: &str) -> anyhow::Result<Secret> {
+    let key = prompt::once(&format!("API key of {host}:"))?;
+    Ok(Secret(key.0.trim().to_owned()))
+}
+
+/// Another key, or another certificate; what the replication does stays.
+fn rekey(client: &Client, name: String, fingerprint: Option<String>) -> anyhow::Result<()> {
+    let replications = client.call(&ReplicationList {})?.replications;
+    let found = replications.into_iter().find(|found| found.name == name);
+    let Some(ReplicationReport { what, .. }) = found else {
+        bail!("there is no replication '{name}'; see 'millpond replicate --list'");
+    };
+    let ReplicationTarget::Tls { host, .. } = &what.target else {
+        bail!("replication '{name}' does not go to another Millpond by TLS, so it has no key");
+    };
+    let key = key_of(host)?;
+    client.call(&ReplicationChange {
+        name,
+        recursive: what.recursive,
+        every_s: what.every_s,
+        keep: what.keep,
+        limit_bytes: what.limit_bytes,
+        key: Some(key).filter(|key| !key.0.is_empty()),
+        fingerprint,
+    })?;
+    Ok(())
 }
 
 /// Waits for a run's end, showing on a terminal how far it is, and tells what it came to. Whoever
@@ -264,6 +326,7 @@ fn row(replication: &ReplicationReport) -> Vec<String> {
     let to = match &what.target {
         ReplicationTarget::Local { dataset } => dataset.clone(),
         ReplicationTarget::Ssh { host, dataset, .. } => format!("{host}:{dataset}"),
+        ReplicationTarget::Tls { host, dataset, .. } => format!("https://{host}/{dataset}"),
     };
     let last = replication.last.as_ref();
     let state = match (&replication.job, last.map(|last| last.state)) {
@@ -299,9 +362,10 @@ mod tests {
 
     #[test]
     fn hosts_are_told_from_datasets() {
-        let of = |text: &str| match target(text, "zfs") {
+        let of = |text: &str| match target(text, "zfs", None) {
             Ok(ReplicationTarget::Local { dataset }) => format!("here {dataset}"),
             Ok(ReplicationTarget::Ssh { host, dataset, .. }) => format!("{host} {dataset}"),
+            Ok(ReplicationTarget::Tls { host, dataset, .. }) => format!("tls {host} {dataset}"),
             Err(error) => format!("{error:#}"),
         };
         assert_eq!(of("backup/a:b"), "here backup/a:b");
@@ -309,6 +373,10 @@ mod tests {
         assert_eq!(of("root@h:backup/a:b"), "root@h backup/a:b");
         assert_eq!(of("root@[::1]:backup"), "root@[::1] backup");
         assert!(of("tank/a@b").contains("is a snapshot"));
-        assert!(of("tls://h/tank").contains("not there yet"));
+        assert_eq!(of("https://h:443/backup/a:b"), "tls h:443 backup/a:b");
+        assert_eq!(of("https://[::1]/backup"), "tls [::1] backup");
+        assert!(of("https://h").contains("names no dataset"));
+        let odd = target("backup/a", "zfs", Some("00".into()));
+        assert!(format!("{:#}", odd.unwrap_err()).contains("--fingerprint"));
     }
 }

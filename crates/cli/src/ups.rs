@@ -38,6 +38,10 @@ impl Ups {
         if let Some(problem) = &ups.problem {
             println!("problem:  {problem}");
         }
+        if !ups.not_exported.is_empty() {
+            let names = ups.not_exported.join(", ");
+            println!("not exported yet: {names}; it is tried again");
+        }
         if ups.are_pools_exported {
             println!("All pools are exported until there has been power for a minute.");
         }

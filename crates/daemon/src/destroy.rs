@@ -12,7 +12,7 @@ use serve_fuse::UnmountMode;
 
 use crate::error::{from_access, from_dataset};
 use crate::jobs::Work;
-use crate::mounts::is_at_or_below;
+use crate::mounts::{Taken, is_at_or_below};
 use crate::pools::OpenPool;
 use crate::reports;
 use crate::service::{Service, exclusion};
@@ -131,7 +131,8 @@ async fn destroy_snapshots(
     if !call.dry_run {
         // All of them or none: nothing has happened yet.
         service.release_unused_snapshots(&names).await?;
-        put_away_and_destroy(service, open, &clone_names, mode(call.force), work).await?;
+        let mode_of_clones = mode(call.force);
+        put_away_and_destroy(service, open, &clone_names, mode_of_clones, false, work).await?;
         service.release_snapshots(&names).await;
         // Those that are in use go later, where that was asked for.
         let _nobody = match call.defer {
@@ -239,7 +240,8 @@ async fn destroy_datasets(
             reclaimed_bytes: None,
         });
     }
-    put_away_and_destroy(service, open, &names, mode(call.force), work).await?;
+    let goes_on = call.recursive || call.dependents;
+    put_away_and_destroy(service, open, &names, mode(call.force), goes_on, work).await?;
     Ok(ZfsDestroyReply {
         names,
         reclaimed_bytes: None,
@@ -247,61 +249,57 @@ async fn destroy_datasets(
 }
 
 /// Destroys filesystems, volumes and snapshots, in this order. What is left when one of them cannot
-/// be is where it was.
+/// be is where it was: what comes behind it, or, with `goes_on`, what it is below or of. All else
+/// goes then, whatever is in use (`destroy_callback`, cmd/zfs/zfs_main.c).
 async fn put_away_and_destroy(
     service: &Service,
     open: &OpenPool,
     names: &[String],
     mode: UnmountMode,
+    goes_on: bool,
     work: &Work,
 ) -> Result<(), Failure> {
-    let dsl = open.pool.dsl();
-    let directories = service.mounts.own_directories(names);
-    let doomed: BTreeSet<&String> = names.iter().collect();
     let mut mounted = service.mounts.last_first(&open.pool.name());
+    let doomed: BTreeSet<&String> = names.iter().collect();
     mounted.retain(|name| doomed.contains(name));
-    let mut taken = service.take_away(open, mounted, mode).await?;
-    service.end_nfs(names).await;
-    let mut done = 0;
-    let destroying = async {
-        for name in names.iter().filter(|name| !name.contains('@')) {
-            service.close_volume(name, mode).await?;
-        }
-        service.release_snapshots(names).await;
-        for name in names.iter().filter(|name| !name.contains('@')) {
-            let given_up = dsl.receives().abort_clone(name).await;
-            given_up.map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
-        }
-        for run in runs(names) {
-            let name = &run[0];
-            work.progress(Progress {
-                done: done as u64,
-                total: names.len() as u64,
-                unit: Unit::Datasets,
-            });
-            if work.is_canceled() {
-                let total = names.len();
-                let message =
-                    format!("cannot destroy '{name}': canceled; {done} of {total} are destroyed");
-                return Err(Failure::new(FailureKind::Canceled, message));
-            }
-            let _nobody = alone(open, run, mode).await?;
-            let destroyed = match name.contains('@') {
-                true => dsl.destroyer().destroy_snapshots(run, false).await,
-                false => dsl.destroyer().destroy(name).await,
-            };
-            destroyed.map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
-            done += run.len();
-            service.events.tell(EventKind::DatasetsDestroyed {
-                names: run.to_vec(),
-            });
-        }
-        Ok(())
+    let mut destroying = Destroying {
+        service,
+        open,
+        mode,
+        work,
+        goes_on,
+        total: names.len(),
+        destroyed: BTreeSet::new(),
+        stays: BTreeSet::new(),
+        failures: Vec::new(),
     };
-    let outcome: Result<(), Failure> = destroying.await;
+    let mut taken = Vec::new();
+    if goes_on {
+        for name in mounted {
+            if destroying.has_to_stay(&name) {
+                continue;
+            }
+            match service.take_away(open, vec![name.clone()], mode).await {
+                Ok(more) => taken.extend(more),
+                Err(failure) => destroying.failed(&name, failure)?,
+            }
+        }
+    } else {
+        taken = service.take_away(open, mounted, mode).await?;
+    }
+    let outcome = destroying.all(names).await;
+    let Destroying {
+        destroyed,
+        failures,
+        ..
+    } = destroying;
+    let (gone, back): (Vec<_>, Vec<_>) =
+        (taken.into_iter()).partition(|one| destroyed.contains(&one.name));
+    let directories = gone.iter().filter_map(Taken::own_directory).collect();
+    service.remove_directories(directories).await;
+    let outcome = outcome.and_then(|()| all_of(failures));
     if outcome.is_err() {
-        taken.retain(|one| !names[..done].contains(&one.name));
-        if let Err(failure) = service.bring_back(open, taken).await {
+        if let Err(failure) = service.bring_back(open, back).await {
             tracing::warn!("{failure}");
         }
         for warning in service.open_volumes(open).await {
@@ -310,10 +308,119 @@ async fn put_away_and_destroy(
         for warning in service.follow_nfs(open, &open.pool.name()).await {
             tracing::warn!("{warning}");
         }
-        return outcome;
     }
-    service.remove_directories(directories).await;
-    Ok(())
+    outcome
+}
+
+/// What was in the way of several, as one failure.
+fn all_of(failures: Vec<Failure>) -> Result<(), Failure> {
+    let mut failures = failures.into_iter();
+    let Some(mut first) = failures.next() else {
+        return Ok(());
+    };
+    for failure in failures {
+        first = Failure::new(first.kind, format!("{first}\n{failure}"));
+    }
+    Err(first)
+}
+
+/// Datasets that are being destroyed.
+struct Destroying<'a> {
+    service: &'a Service,
+    open: &'a OpenPool,
+    mode: UnmountMode,
+    work: &'a Work,
+    goes_on: bool,
+    total: usize,
+    destroyed: BTreeSet<String>,
+    /// What could not be destroyed, and why.
+    stays: BTreeSet<String>,
+    failures: Vec<Failure>,
+}
+
+impl Destroying<'_> {
+    /// Something cannot be destroyed: an error, unless the others go in spite of it.
+    fn failed(&mut self, name: &str, failure: Failure) -> Result<(), Failure> {
+        if !self.goes_on {
+            return Err(failure);
+        }
+        self.stays.insert(name.to_owned());
+        self.failures.push(failure);
+        Ok(())
+    }
+
+    /// Whether it, or something below it or of it, could not be destroyed.
+    fn has_to_stay(&self, name: &str) -> bool {
+        let is_of = |stays: &String| {
+            let rest = stays.strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+        };
+        self.stays.iter().any(is_of)
+    }
+
+    async fn all(&mut self, names: &[String]) -> Result<(), Failure> {
+        let (service, open) = (self.service, self.open);
+        let mut going = names.to_vec();
+        going.retain(|name| name.contains('@') || !self.has_to_stay(name));
+        service.end_nfs(&going).await;
+        for name in going.iter().filter(|name| !name.contains('@')) {
+            if let Err(failure) = service.close_volume(name, self.mode).await {
+                self.failed(name, failure)?;
+            }
+        }
+        service.release_snapshots(names).await;
+        for name in going.iter().filter(|name| !name.contains('@')) {
+            let given_up = open.pool.dsl().receives().abort_clone(name).await;
+            if let Err(error) = given_up {
+                let failure = from_dataset(&format!("cannot destroy '{name}'"), &error);
+                self.failed(name, failure)?;
+            }
+        }
+        for run in runs(&going) {
+            let Err(failure) = self.run(run).await else {
+                continue;
+            };
+            if failure.kind == FailureKind::Canceled {
+                return Err(failure);
+            }
+            // Of snapshots that go together all or none.
+            self.stays.extend(run.iter().cloned());
+            self.failed(&run[0], failure)?;
+        }
+        Ok(())
+    }
+
+    /// Destroys snapshots, or one dataset unless it has to stay.
+    async fn run(&mut self, run: &[String]) -> Result<(), Failure> {
+        let name = &run[0];
+        if self.has_to_stay(name) {
+            return Ok(());
+        }
+        let done = self.destroyed.len();
+        self.work.progress(Progress {
+            done: done as u64,
+            total: self.total as u64,
+            unit: Unit::Datasets,
+        });
+        if self.work.is_canceled() {
+            let total = self.total;
+            let message =
+                format!("cannot destroy '{name}': canceled; {done} of {total} are destroyed");
+            return Err(Failure::new(FailureKind::Canceled, message));
+        }
+        let destroyer = self.open.pool.dsl().destroyer();
+        let _nobody = alone(self.open, run, self.mode).await?;
+        let destroyed = match name.contains('@') {
+            true => destroyer.destroy_snapshots(run, false).await,
+            false => destroyer.destroy(name).await,
+        };
+        destroyed.map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
+        self.destroyed.extend(run.iter().cloned());
+        self.service.events.tell(EventKind::DatasetsDestroyed {
+            names: run.to_vec(),
+        });
+        Ok(())
+    }
 }
 
 /// Has datasets that are to be destroyed alone.

@@ -17,23 +17,24 @@ use std::time::Duration;
 
 use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
-    AuditEntry, AuditList, Call, ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview,
-    DiskShow, DiskTest, EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList,
-    FileRestore, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind,
-    JobList, JobResult, METRICS_PATH, OPENAPI_PATH, ReplicationChange, ReplicationCreate,
-    ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList,
-    STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun,
-    ScheduleSet, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
-    SmbUserRemove, UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList,
-    ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds,
-    ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote,
-    ZfsReceive, ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback,
-    ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount,
-    ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
-    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
-    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
-    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
-    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    AuditEntry, AuditList, Call, CertificateRenew, CertificateSet, CertificateStatus, ConsoleLink,
+    DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow, DiskTest, EVENTS_PATH, Empty,
+    FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore, IscsiSecretList,
+    IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult,
+    METRICS_PATH, OPENAPI_PATH, ReplicationChange, ReplicationCreate, ReplicationList,
+    ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList, STREAM_JOB_HEADER,
+    STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet,
+    ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove,
+    UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark,
+    ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys,
+    ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive,
+    ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend,
+    ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
+    ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
+    ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
+    ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid,
+    ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
+    ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query, Request};
@@ -245,6 +246,13 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, _: AlertSettingsGet| async move { alerts::settings(&service) })
         .on(|service, call: AlertSettingsSet| async move { alerts::set_settings(&service, call) })
         .on(|service, _: AlertTest| async move { alerts::test(&service).await })
+        .on(|service, _: CertificateStatus| async move { service.web.certificate_status() })
+        .on(|service, call: CertificateSet| async move {
+            service.web.set_certificate(call.acme)
+        })
+        .on(|service, call: CertificateRenew| async move {
+            service.web.renew_certificate(call.only_if_due).await
+        })
         .on(|service, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&service)) })
         .on(|service, _: ZpoolEventsClear| async move { Ok(zpool::zpool_events_clear(&service)) })
         .on(|service, call: ZpoolClear| async move { zpool::zpool_clear(&service, &call).await })

@@ -11,7 +11,8 @@
 //! ([`schedules`]), `iscsi-secrets.json` (for CHAP), `alerts*.json`
 //! (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate `series`),
 //! `people.json` (users and API keys), `audit.jsonl` (the record of changes),
-//! `https-certificate.pem` and `https-key.pem`, `smb/` (all that Samba keeps, with its users),
+//! `https-certificate.pem` and `https-key.pem`, `certificate.json` and `acme-*.json` (module
+//! `web::acme`), `smb/` (all that Samba keeps, with its users),
 //! `zvol/` (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All
 //! of it is its user's alone. Where that is root, others pass through to the socket, to `zvol/` and
 //! to `mnt/`, which have modes of their own.
@@ -51,7 +52,6 @@ mod order;
 mod owners;
 mod permissions;
 mod pools;
-mod private;
 mod properties;
 mod receive;
 mod redact;
@@ -141,7 +141,8 @@ pub struct Options {
     pub smb: SmbListen,
     /// Where the API and the console are offered over the network.
     pub https: Https,
-    /// Files of the certificate and of its key, in PEM; one of the server's own where not given.
+    /// Files of the certificate and of its key, in PEM; where not given one that the settings have
+    /// got by ACME, or else one of the server's own.
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// Most memory for the cache in bytes; a quarter of the machine's where not given.
     pub cache_bytes: Option<u64>,

@@ -7,11 +7,12 @@
 //! why.
 //!
 //! Shares are there before the server listens: clients that come back after a restart find all
-//! files where they were. It listens while anything is shared, and from then on.
+//! files where they were. It listens while anything is shared, and from then on, until
+//! [`Nfs::stop_serving`]: then not before [`Nfs::begin`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,7 +36,13 @@ pub(crate) const SHARE_PROPERTIES: [&str; 4] = [NFS_PROPERTY, "mountpoint", "can
 
 /// What is offered by NFS.
 pub(crate) struct Nfs {
-    service: Arc<serve_nfs::Service>,
+    shares: Arc<Shares>,
+    /// What clients have. Another one after each stop, as another server would have: clients of
+    /// version 4 find that they may take back what they had, however long it lasted.
+    service: Mutex<Arc<serve_nfs::Service>>,
+    /// Where clients are remembered.
+    directory: PathBuf,
+    random: Arc<dyn Random>,
     /// Where it is to listen, and since it does, where it does: port 0 is another one then.
     address: Mutex<SocketAddr>,
     /// Whether it answers on a portmapper's port as well.
@@ -46,6 +53,8 @@ pub(crate) struct Nfs {
     memory_bytes: u64,
     /// Whether all is shared that was when the server last ran.
     is_ready: AtomicBool,
+    /// Whether it is not to listen, whatever is shared. Set with `server` locked.
+    is_stopped: AtomicBool,
     server: tokio::sync::Mutex<Option<Server>>,
     /// Why filesystems are not shared that are meant to be.
     refused: Mutex<BTreeMap<String, String>>,
@@ -61,20 +70,26 @@ impl Nfs {
         directory: PathBuf,
         random: Arc<dyn Random>,
     ) -> Self {
+        let shares = Arc::<Shares>::default();
+        let service = service_of(&shares, &directory, &random);
         Self {
-            service: serve_nfs::Service::new(Arc::default(), Some(directory), random),
+            shares,
+            service: Mutex::new(service),
+            directory,
+            random,
             address: Mutex::new(address),
             is_portmapper,
             is_insecure,
             memory_bytes,
             is_ready: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
             server: tokio::sync::Mutex::new(None),
             refused: Mutex::default(),
         }
     }
 
     pub(crate) fn shares(&self) -> &Shares {
-        self.service.shares()
+        &self.shares
     }
 
     /// Where NFS listens, or will.
@@ -87,11 +102,11 @@ impl Nfs {
         *self.address.lock() = address;
     }
 
-    /// Makes sure that it listens.
+    /// Makes sure that it listens, unless it is stopped.
     pub(crate) async fn listen(&self) -> Result<(), ServerError> {
         let mut server = self.server.lock().await;
-        if server.is_none() {
-            let service = Arc::clone(&self.service);
+        if server.is_none() && !self.is_stopped.load(Ordering::Acquire) {
+            let service = Arc::clone(&self.service.lock());
             let mut bound = Server::bind(self.address(), service, self.memory_bytes).await?;
             if self.is_portmapper {
                 let address = SocketAddr::new(self.address().ip(), PORTMAPPER_PORT);
@@ -105,6 +120,7 @@ impl Nfs {
 
     /// All that was shared when the server last ran is: clients may come.
     pub(crate) async fn begin(&self) {
+        self.is_stopped.store(false, Ordering::Release);
         self.is_ready.store(true, Ordering::Release);
         if !self.shares().datasets().is_empty()
             && let Err(error) = self.listen().await
@@ -122,11 +138,14 @@ impl Nfs {
         }
     }
 
-    /// Answers what is asked, and stops listening. Shares stay, as clients find them with the next
-    /// server.
+    /// Answers what is asked, and stops listening, until it begins again: what is shared meanwhile
+    /// is not served. Shares stay, as clients find them with the next server.
     pub(crate) async fn stop_serving(&self) {
-        if let Some(server) = self.server.lock().await.take() {
+        let mut server = self.server.lock().await;
+        self.is_stopped.store(true, Ordering::Release);
+        if let Some(server) = server.take() {
             server.shutdown().await;
+            *self.service.lock() = service_of(&self.shares, &self.directory, &self.random);
         }
     }
 
@@ -209,6 +228,16 @@ impl Nfs {
         }
         Ok(policy)
     }
+}
+
+/// What clients will have, beginning with what those may take back who are remembered.
+fn service_of(
+    shares: &Arc<Shares>,
+    directory: &Path,
+    random: &Arc<dyn Random>,
+) -> Arc<serve_nfs::Service> {
+    let directory = Some(directory.to_owned());
+    serve_nfs::Service::new(Arc::clone(shares), directory, Arc::clone(random))
 }
 
 fn client(report: ClientReport) -> ShareClient {

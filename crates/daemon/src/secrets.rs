@@ -2,7 +2,7 @@
 //! 12.1.3), by name.
 //!
 //! They lie in `iscsi-secrets.json` of the state directory, which only its owner reads
-//! ([`crate::private`]). Where the file is not used there are no secrets: what needs one is not
+//! ([`device::private`]). Where the file is not used there are no secrets: what needs one is not
 //! shared, and none can be set.
 
 use std::collections::BTreeMap;
@@ -210,12 +210,14 @@ fn check_secret(secret: &str) -> Result<(), String> {
 
 /// Reads the file; nothing where there is none.
 fn read(path: &Path) -> Result<ByName, String> {
-    Ok(crate::private::read_json(path, "iSCSI secrets")?.unwrap_or_default())
+    let read = device::private::read_json(path, "iSCSI secrets");
+    read.map(Option::unwrap_or_default)
+        .map_err(|error| error.to_string())
 }
 
 /// Replaces the file.
 fn write(path: &Path, by_name: &ByName) -> io::Result<()> {
-    crate::private::write_json(path, by_name)
+    device::private::write_json(path, by_name)
 }
 
 #[cfg(test)]

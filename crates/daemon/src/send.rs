@@ -2,7 +2,10 @@
 //! (`zfs_send_cb_impl`, `gather_nvlist`, `dump_filesystems`; lib/libzfs/libzfs_sendrecv.c).
 //!
 //! A snapshot is held while its stream is made. Of several, those whose turn is still to come can
-//! be destroyed; then the whole breaks off.
+//! be destroyed; then the whole breaks off. A filesystem or volume itself is sent as what it is at
+//! the moment ([`head`]).
+
+mod head;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -43,6 +46,8 @@ struct Plan {
     package: Option<Package>,
     is_package: bool,
     options: SendOptions,
+    /// What a stream of a filesystem or volume itself said as GUID that is gone on with.
+    head_guid: Option<Guid>,
     /// The redaction bookmark's name after the `#`.
     redact: Option<String>,
     warnings: Vec<String>,
@@ -136,6 +141,10 @@ async fn write(
         .map_err(|error| of_stream(&call.snapshot, &error))?;
     }
     for (name, from) in &plan.streams {
+        if !name.contains('@') {
+            head::send(plan, name, from.as_deref(), output, progress).await?;
+            continue;
+        }
         let (sends, from) = (dsl.sends(), from.as_deref());
         let source = match &plan.redact {
             Some(bookmark) => sends.redacted_source(name, from, bookmark).await,
@@ -184,13 +193,13 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
     }
     let name = &call.snapshot;
     let open = service.pools.of_dataset(name)?;
-    let Some((head, to)) = name.split_once('@') else {
-        return Err(invalid(
-            name,
-            "it is not a snapshot; give FILESYSTEM@SNAPSHOT",
-        ));
-    };
     if call.redact.is_some() {
+        if !name.contains('@') {
+            return Err(invalid(
+                name,
+                "only a snapshot can be sent redacted; give FILESYSTEM@SNAPSHOT",
+            ));
+        }
         if call.raw {
             return Err(invalid(name, "raw sends may not be redacted"));
         }
@@ -217,8 +226,12 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
         open,
         streams: Vec::new(),
         package: None,
+        head_guid: None,
         warnings: Vec::new(),
     };
+    if name.contains('#') {
+        return Err(invalid(name, "a bookmark has no contents; give a snapshot"));
+    }
     let directories = plan.open.pool.dsl().directories();
     // What does not exist is told before anything is sent.
     for wanted in [Some(name), call.from.as_ref()].into_iter().flatten() {
@@ -234,6 +247,15 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
             "bookmarks go with neither -R, -I, -p, -b nor -h",
         ));
     }
+    let Some((head, to)) = name.split_once('@') else {
+        if plan.is_package {
+            let why = "only what is in it goes, so neither with -R, -I, -p, -b nor -h; send a \
+                       snapshot";
+            return Err(invalid(name, why));
+        }
+        plan.streams = vec![(name.clone(), call.from.clone())];
+        return Ok(plan);
+    };
     let (heads, origins) = match call.replicate {
         true => tree(&plan.open, head).await?,
         false => (vec![head.to_owned()], HashSet::new()),
@@ -343,6 +365,14 @@ async fn streams_of(
         let mut all = snapshots.iter();
         all.position(|info| short(&info.name) == from)
     });
+    if call.replicate && start == Some(earlier.len()) {
+        // In the words of `dump_filesystem` (lib/libzfs/libzfs_sendrecv.c).
+        let message = format!(
+            "WARNING: could not send {}:\nincremental source ({}) is not earlier than it",
+            last.name, last.name
+        );
+        return Err(Failure::new(FailureKind::Invalid, message));
+    }
     let given = call.from.clone().filter(|_| is_top);
     // Where a dataset below has not the snapshot that the others begin with, all of it is sent.
     let is_whole = call.replicate && start.is_none();
@@ -516,9 +546,16 @@ async fn plan_of_token(service: &Service, call: &ZfsSend, token: &str) -> Result
     };
     let directories = open.pool.dsl().directories();
     let found = directories.lookup(name).await.ok();
+    let mut sent = name.as_str();
     if found.is_none_or(|found| found.guid != token.to_guid) {
-        return Err(gone(&format!("'{name}'")));
+        // Its head may be what was being sent; whether it is still that, shows where it is sent.
+        let head = name.strip_suffix(head::SNAPSHOT);
+        sent = match head.and_then(|head| head.strip_suffix('@')) {
+            Some(head) if directories.lookup(head).await.is_ok() => head,
+            _ => return Err(gone(&format!("'{name}'"))),
+        };
     }
+    let head_guid = (!sent.contains('@')).then_some(token.to_guid);
     let from = match token.from_guid {
         None => None,
         Some(guid) => {
@@ -534,9 +571,10 @@ async fn plan_of_token(service: &Service, call: &ZfsSend, token: &str) -> Result
     };
     Ok(Plan {
         redact,
-        streams: vec![(name.clone(), from)],
+        streams: vec![(sent.to_owned(), from)],
         package: None,
         is_package: false,
+        head_guid,
         options: SendOptions {
             large_blocks: token.large_blocks || call.large_blocks,
             embedded: token.embedded || call.embedded,
@@ -629,13 +667,15 @@ async fn estimate(plan: &Plan, name: &str, from: Option<&str>) -> Result<u64, Fa
         number("logicalreferenced").await?,
     );
     let (stored, logical) = match from {
-        Some(from) if from.contains('@') => {
-            let written = number(&format!("written@{from}")).await.unwrap_or(stored);
+        // Without what a bookmark can tell, it is all.
+        Some(from) => {
+            let mark = if from.contains('#') { '#' } else { '@' };
+            let written = number(&format!("written{mark}{from}")).await;
+            let written = written.unwrap_or(stored);
             let share = u128::from(written) * u128::from(logical) / u128::from(stored.max(1));
             (written, share as u64)
         }
-        // What a bookmark does not tell, is all.
-        _ => (stored, logical),
+        None => (stored, logical),
     };
     let (head, _) = dataset::name::split_snapshot(name);
     let record = async |property: &str| {
@@ -653,7 +693,7 @@ async fn estimate(plan: &Plan, name: &str, from: Option<&str>) -> Result<u64, Fa
     };
     Ok(data
         .saturating_sub(records * POINTER_BYTES)
-        .saturating_add(records * RECORD_BYTES))
+        .saturating_add((records + 2) * RECORD_BYTES))
 }
 
 #[cfg(test)]

@@ -273,23 +273,27 @@ impl Service {
         {
             tracing::warn!("pools are still being imported; leaving");
         }
-        self.leave_all().await;
+        self.leave(&self.pools.all(), true).await;
         self.volumes.close_directory().await;
         self.stopped.send_replace(true);
     }
 
-    /// Exports every pool, remembering what to import.
-    async fn leave_all(&self) {
-        let pools = self.pools.all();
+    /// Exports pools, remembering what to import; at last also those that stand still, with what
+    /// they have in memory. Those that could not be exported stay.
+    async fn leave(&self, pools: &[Arc<OpenPool>], is_last: bool) {
         let leaving = pools.iter().map(|open| {
-            let left: BoxFuture<'_, ()> = Box::pin(self.leave_pool(open));
+            let left: BoxFuture<'_, ()> = Box::pin(self.leave_pool(open, is_last));
             (open.pool.name(), left)
         });
         for name in side_by_side(leaving.collect(), LAST_EXPORT).await {
             let message = format!(
-                "pool '{name}' could not be exported in {} seconds and is left as after a crash: \
-                 see whether its devices answer",
-                LAST_EXPORT.as_secs()
+                "pool '{name}' could not be exported in {} seconds and is {}: see whether its \
+                 devices answer",
+                LAST_EXPORT.as_secs(),
+                match is_last {
+                    true => "left as after a crash",
+                    false => "tried again",
+                }
             );
             tracing::error!("{message}");
             eprintln!("{message}");
@@ -299,14 +303,39 @@ impl Service {
     /// Stops serving and exports every pool before the power fails. What clients use is there again
     /// with [`Service::come_back`], or with the next start.
     pub(crate) async fn rest(&self) {
-        tracing::error!("the battery of the UPS is nearly empty: all pools are exported");
+        tracing::error!("the battery of the UPS is nearly empty: all pools are being exported");
         // What is dirty is the first to be safe: what follows takes its time.
         let pools = self.pools.all();
         let syncs = pools.iter().map(|open| open.pool.sync());
         let _ = tokio::time::timeout(LAST_SYNC, join_all(syncs)).await;
         self.nfs.stop_serving().await;
         self.volumes.stop_serving().await;
-        self.leave_all().await;
+        self.leave_for_power(pools).await;
+    }
+
+    /// Tries again to export what [`Service::rest`] could not, if anything. What somebody has
+    /// imported since is theirs.
+    pub(crate) async fn rest_on(&self) {
+        let left = self.ups.left_behind();
+        if !left.is_empty() {
+            self.leave_for_power(left).await;
+        }
+    }
+
+    /// Exports pools because the power fails. One that stands still keeps what it has in memory:
+    /// its devices may come back before the power goes.
+    async fn leave_for_power(&self, mut pools: Vec<Arc<OpenPool>>) {
+        self.leave(&pools, false).await;
+        let is_here = |open: &Arc<OpenPool>| {
+            let found = self.pools.get(&open.pool.name());
+            found.is_ok_and(|found| Arc::ptr_eq(&found, open))
+        };
+        pools.retain(is_here);
+        match pools.is_empty() {
+            true => tracing::error!("all pools are exported until there is power again"),
+            false => tracing::error!("pools are left that could not be exported; tried again"),
+        }
+        self.ups.has_left(pools);
         self.expect_power();
     }
 
@@ -323,12 +352,25 @@ impl Service {
     /// Imports and serves again what [`Service::rest`] exported, or the start left alone.
     pub(crate) async fn come_back(&self) {
         tracing::warn!("there is power again: pools are imported");
+        self.volumes.begin_again().await;
+        // What could not be exported may have lost its mounts and shares.
+        for open in self.ups.left_behind() {
+            let _admin = open.admin.lock().await;
+            let mut warnings = self.mount_all(&open).await;
+            warnings.extend(self.open_volumes(&open).await);
+            warnings.extend(self.follow_nfs(&open, &open.pool.name()).await);
+            for warning in warnings {
+                tracing::warn!("{warning}");
+            }
+        }
+        self.ups.has_left(Vec::new());
         self.import_cached().await;
         self.nfs.begin().await;
     }
 
-    /// Unshares, unmounts and exports a pool, by force if need be.
-    async fn leave_pool(&self, open: &OpenPool) {
+    /// Unshares, unmounts and exports a pool, by force if need be; one that stands still only where
+    /// it is the last thing that is done.
+    async fn leave_pool(&self, open: &OpenPool, is_last: bool) {
         let name = open.pool.name();
         let doing = format!("cannot export '{name}'");
         let work = async {
@@ -344,7 +386,7 @@ impl Service {
             let exported = open.pool.export(true).await;
             exported.map_err(|error| from_pool(&doing, &error))
         };
-        match self.leaving(open, &doing, true, work).await {
+        match self.leaving(open, &doing, is_last, work).await {
             Ok(()) => self.pools.remove(&name, true),
             Err(failure) => {
                 tracing::error!("{failure}");

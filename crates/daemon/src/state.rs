@@ -1,8 +1,8 @@
 //! The state directory: the lock that keeps two daemons apart, and the list of pools to import at
 //! the next start.
 //!
-//! `pools.json` is replaced whole (written beside, synced, renamed), so a crash leaves the old list
-//! or the new one. It is a hint only: what pools hold is on their own devices.
+//! `pools.json` is replaced whole ([`device::private`]), so a crash leaves the old list or the new
+//! one. It is a hint only: what pools hold is on their own devices.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -10,6 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use device::private;
 use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -244,15 +245,7 @@ impl State {
 
     /// Replaces a file of the state directory whole.
     pub(crate) fn replace<T: Serialize + ?Sized>(&self, name: &str, what: &T) -> io::Result<()> {
-        let path = self.directory.join(name);
-        let beside = self.directory.join(format!("{name}.new"));
-        let mut options = File::options();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&beside)?;
-        serde_json::to_writer_pretty(&mut file, what)?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        std::fs::rename(&beside, &path)
+        private::write_json(&self.directory.join(name), what)
     }
 }
 

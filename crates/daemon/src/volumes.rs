@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use access::{Exclusion, Lease, User};
@@ -43,6 +44,8 @@ pub(crate) struct Volumes {
     directory: tokio::sync::Mutex<Option<Arc<ZvolDirectory>>>,
     /// One for each address; none before the first share.
     servers: tokio::sync::Mutex<Vec<Server>>,
+    /// Whether it is not to listen, whatever is shared. Set with `servers` locked.
+    is_stopped: AtomicBool,
     targets: Arc<TargetSet>,
     by_name: Mutex<BTreeMap<String, OpenVolume>>,
 }
@@ -61,6 +64,7 @@ impl Volumes {
             is_insecure,
             directory: tokio::sync::Mutex::new(None),
             servers: tokio::sync::Mutex::default(),
+            is_stopped: AtomicBool::new(false),
             targets: Arc::new(TargetSet::with_limits(limits)),
             by_name: Mutex::new(BTreeMap::new()),
         }
@@ -157,10 +161,10 @@ impl Volumes {
         names.cloned().collect()
     }
 
-    /// Makes sure that iSCSI listens, at all its addresses or none.
+    /// Makes sure that iSCSI listens, at all its addresses or none, unless it is stopped.
     pub(crate) async fn listen(&self) -> Result<(), serve_iscsi::ServerError> {
         let mut servers = self.servers.lock().await;
-        if !servers.is_empty() {
+        if !servers.is_empty() || self.is_stopped.load(Ordering::Acquire) {
             return Ok(());
         }
         let mut bound = Vec::new();
@@ -180,9 +184,25 @@ impl Volumes {
         Ok(())
     }
 
-    /// Logs initiators out and stops listening.
+    /// Lets iSCSI listen again, and has it listen where a volume is shared by it.
+    pub(crate) async fn begin_again(&self) {
+        self.is_stopped.store(false, Ordering::Release);
+        let mut sharing = self.sharing().into_iter();
+        if sharing.any(|(_, sharing)| matches!(sharing, Sharing::On { .. }))
+            && let Err(error) = self.listen().await
+        {
+            tracing::error!("{error}");
+            eprintln!("{error}");
+        }
+    }
+
+    /// Logs initiators out and stops listening, until it begins again.
     pub(crate) async fn stop_serving(&self) {
-        let mut servers = std::mem::take(&mut *self.servers.lock().await);
+        let mut servers = {
+            let mut servers = self.servers.lock().await;
+            self.is_stopped.store(true, Ordering::Release);
+            std::mem::take(&mut *servers)
+        };
         let last = servers.pop();
         for server in servers {
             server.stop_listening().await;

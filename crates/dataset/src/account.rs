@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use zio::Pipeline;
 
 use crate::features::{guid, of_checksum};
-use crate::state::{Ds, DsState, Space, accounted_delta, apply};
+use crate::state::{Dir, Ds, DsState, Space, accounted_delta, apply};
 
 /// Accounts of one head dataset while it is synced.
 pub(crate) struct HeadAccounting<'a> {
@@ -25,6 +25,13 @@ fn unique_delta(state: &DsState, delta: i64) -> i64 {
         return delta;
     }
     accounted_delta(state.phys.unique_bytes, state.reserved_bytes, delta)
+}
+
+/// Whether a block of a head is one that its livelist, which it has, is about. What is in its
+/// pointer needs no freeing.
+fn has_livelist(dir: &Dir, block: &BlockPointer) -> bool {
+    let state = dir.state();
+    !state.livelist.is_zero() && block.birth() > state.origin_txg && !block.is_embedded()
 }
 
 /// Features that a block needs, beside large blocks.
@@ -55,6 +62,9 @@ impl BlockAccounting for HeadAccounting<'_> {
             for feature in block_features(block).into_iter().flatten() {
                 state.activating.insert(feature);
             }
+            if has_livelist(&state.dir, block) {
+                state.live.allocated.push(*block);
+            }
             (delta, state.dir.clone())
         });
         dir.did_use_transfer(
@@ -74,6 +84,11 @@ impl BlockAccounting for HeadAccounting<'_> {
         }
         let space = Space::of(self.pipeline, block);
         let birth = block.birth();
+        self.head.change(|state| {
+            if has_livelist(&state.dir, block) {
+                state.live.freed.push(*block);
+            }
+        });
         let prev_txg = self.head.state().phys.previous_snapshot_txg;
         if birth > prev_txg {
             self.pipeline.free(self.txg, block);

@@ -568,6 +568,7 @@ impl CreateTask {
             Source::Snapshot(origin_name) => {
                 let origin = dsl.directories().resolve(origin_name).await?;
                 let head = dsl.datasets().create_head(ctx, &dir, Some(&origin)).await?;
+                dsl.deadlists().add_livelist(ctx, &dir).await?;
                 dsl.keys().share(ctx, &origin.dir(), &dir).await?;
                 dsl.datasets().forget_log(ctx, &head).await?;
                 for (name, value) in &self.properties {

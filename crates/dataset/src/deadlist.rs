@@ -26,12 +26,18 @@ use zio::Tx;
 use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::features::guid;
+use crate::livelist::{Pending, living};
 use crate::state::{Dir, Ds, Space};
+
+/// Parts of a livelist that are looked at in a sync, for two that can become one.
+const LOOKS: usize = 16;
 
 /// An open deadlist.
 pub(crate) struct Deadlist {
     object: ObjectId,
     kind: Kind,
+    /// Of a livelist: the part at which the next look for short ones begins.
+    looked_at: u64,
 }
 
 enum Kind {
@@ -96,6 +102,7 @@ impl Deadlist {
             return Ok(Deadlist {
                 object,
                 kind: Kind::Old(Bpobj::open(mos, object).await?),
+                looked_at: 0,
             });
         }
         let space = decode_space(&held.bonus())?;
@@ -110,6 +117,7 @@ impl Deadlist {
         Ok(Deadlist {
             object,
             kind: Kind::Modern { zap, lists, space },
+            looked_at: 0,
         })
     }
 
@@ -485,6 +493,153 @@ impl Deadlist {
         self.save_space(ctx).await
     }
 
+    /// Adds blocks that a clone allocated and freed; a new part is begun where there is none, or the
+    /// last one has more than so many living blocks (`dsl_flush_pending_livelist`).
+    pub(crate) async fn add_live(
+        &mut self,
+        dsl: &Arc<DslPool>,
+        ctx: &SyncContext,
+        pending: &Pending,
+        blocks_max: u64,
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let last = match &self.kind {
+            Kind::Old(_) => return Ok(()),
+            Kind::Modern { lists, .. } => lists.iter().next_back().map(|(key, list)| (*key, *list)),
+        };
+        // One that begins with this transaction group has room for all of it.
+        let before = ctx.txg.get() - 1;
+        let is_full = match last {
+            None => true,
+            Some((key, _)) if key >= before => false,
+            Some((_, list)) if list == dsl.deadlists().empty_list() => false,
+            Some((_, list)) => {
+                let (count, freed) = Self::counts(dsl, list).await?;
+                count.saturating_sub(freed) > blocks_max
+            }
+        };
+        if pending.allocated.is_empty() && pending.freed.is_empty() {
+            return Ok(());
+        }
+        if is_full {
+            self.add_key(dsl, ctx, Txg::new(before)).await?;
+        }
+        for (blocks, is_freed) in [(&pending.allocated, false), (&pending.freed, true)] {
+            let mut by_key: BTreeMap<u64, Vec<BlockPointer>> = BTreeMap::new();
+            let Kind::Modern { lists, space, .. } = &mut self.kind else {
+                return Ok(());
+            };
+            for block in blocks {
+                let one = Space::of(&dsl.env().pipeline, block);
+                space.add(if is_freed { one.negated() } else { one });
+                let mut before = lists.range(..block.birth().get());
+                let key = before.next_back().or_else(|| lists.iter().next());
+                let (key, _) = key
+                    .ok_or_else(|| DatasetError::corrupt(self.object, "a livelist has no keys"))?;
+                by_key.entry(*key).or_default().push(*block);
+            }
+            for (key, blocks) in by_key {
+                let list = self.own_live_list(dsl, ctx, key).await?;
+                Bpobj::open(dsl.mos(), list)
+                    .await?
+                    .append_with(&tx, &blocks, is_freed)
+                    .await?;
+            }
+        }
+        self.save_space(ctx).await
+    }
+
+    /// Entries of a part, and how many of them say "freed".
+    async fn counts(dsl: &Arc<DslPool>, list: ObjectId) -> Result<(u64, u64), DatasetError> {
+        if list == dsl.deadlists().empty_list() {
+            return Ok((0, 0));
+        }
+        let phys = Bpobj::open(dsl.mos(), list).await?.phys()?;
+        Ok((phys.pointers, phys.freed.unwrap_or(0)))
+    }
+
+    /// As [`Self::own_list`], of a livelist.
+    async fn own_live_list(
+        &mut self,
+        dsl: &Arc<DslPool>,
+        ctx: &SyncContext,
+        key: u64,
+    ) -> Result<ObjectId, DatasetError> {
+        let Kind::Modern { zap, lists, .. } = &mut self.kind else {
+            unreachable!("only called for maps of lists");
+        };
+        let current = lists[&key];
+        if current != dsl.deadlists().empty_list() {
+            return Ok(current);
+        }
+        let tx = Tx::syncing(ctx.txg);
+        let list = Bpobj::create_livelist(dsl.mos(), &tx).await?.id();
+        dsl.deadlists().release_empty_list(ctx).await?;
+        zap.update_int(&tx, key, list.get()).await?;
+        lists.insert(key, list);
+        Ok(list)
+    }
+
+    /// Makes one part of two that follow each other and have few living blocks left; not of the
+    /// last, which grows (`dsl_livelist_try_condense`, `spa_livelist_condense_sync`). Parts of more
+    /// than `entries_max` entries are left alone. A few are looked at each time, all in turn.
+    pub(crate) async fn condense(
+        &mut self,
+        dsl: &Arc<DslPool>,
+        ctx: &SyncContext,
+        blocks_max: u64,
+        entries_max: u64,
+    ) -> Result<(), DatasetError> {
+        let parts: Vec<(u64, ObjectId)> = match &self.kind {
+            Kind::Old(_) => return Ok(()),
+            Kind::Modern { lists, .. } => {
+                let some = lists.range(self.looked_at..).take(LOOKS);
+                some.map(|(key, list)| (*key, *list)).collect()
+            }
+        };
+        // The last of these is looked at as the first of the next ones.
+        self.looked_at = match parts.len() {
+            LOOKS => parts[LOOKS - 2].0,
+            _ => 0,
+        };
+        let mut found = None;
+        for three in parts.windows(3) {
+            let (one, next) = (three[0], three[1]);
+            let (a, b) = (
+                Self::counts(dsl, one.1).await?,
+                Self::counts(dsl, next.1).await?,
+            );
+            let (entries, freed) = (a.0 + b.0, a.1 + b.1);
+            if entries.saturating_sub(2 * freed) < blocks_max && entries <= entries_max {
+                found = Some((one, next));
+                break;
+            }
+        }
+        let Some((one, next)) = found else {
+            return Ok(());
+        };
+        let tx = Tx::syncing(ctx.txg);
+        let empty = dsl.deadlists().empty_list();
+        let joined = Bpobj::create_livelist(dsl.mos(), &tx).await?;
+        for (_, list) in [one, next] {
+            if list != empty {
+                let list = Bpobj::open(dsl.mos(), list).await?;
+                joined.append_all(&tx, &living(&list).await?).await?;
+                list.destroy(&tx).await?;
+            } else {
+                dsl.deadlists().release_empty_list(ctx).await?;
+            }
+        }
+        let Kind::Modern { zap, lists, .. } = &mut self.kind else {
+            return Ok(());
+        };
+        zap.remove_int(&tx, next.0).await?;
+        lists.remove(&next.0);
+        zap.update_int(&tx, one.0, joined.id().get()).await?;
+        lists.insert(one.0, joined.id());
+        Ok(())
+    }
+
     /// Every block of an old deadlist.
     pub(crate) async fn old_blocks(&self) -> Result<Vec<(BlockPointer, bool)>, DatasetError> {
         let mut blocks = Vec::new();
@@ -700,28 +855,5 @@ impl Deadlists<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Lets go of the list of what a clone allocated (`dsl_dir_remove_livelist`). We do not keep
-    /// such lists: a clone that changes must not have a stale one.
-    pub(crate) async fn remove_livelist(
-        &self,
-        ctx: &SyncContext,
-        dir: &Arc<Dir>,
-    ) -> Result<(), DatasetError> {
-        {
-            let state = dir.state();
-            if !state.is_zapified || state.origin_txg.is_zero() {
-                return Ok(());
-            }
-        }
-        let zap = Zap::hold(self.dsl.mos(), dir.object).await?;
-        let Some(object) = zap.lookup_u64(names::directory::LIVELIST).await? else {
-            return Ok(());
-        };
-        zap.remove(&Tx::syncing(ctx.txg), names::directory::LIVELIST)
-            .await?;
-        Deadlist::destroy(self.dsl, ctx, object.into()).await?;
-        self.dsl.features().decrement(ctx, guid::LIVELIST).await
     }
 }

@@ -26,6 +26,7 @@ use crate::create::kind_of;
 use crate::dsl::{DslPool, set_once, slot};
 use crate::features::PER_DATASET;
 use crate::info::{DatasetInfo, DatasetKind, ListOptions};
+use crate::livelist::Pending;
 use crate::name::{check_name, split_parent, split_snapshot};
 use crate::state::{Dir, DirState, Ds, DsState};
 
@@ -93,6 +94,7 @@ impl<'a> Directories<'a> {
                 name: name.to_owned(),
                 parent: parent.cloned(),
                 origin_txg: Txg::ZERO,
+                livelist: ObjectId::ZERO,
                 is_zapified: false,
                 to_write: [0; 2],
                 is_dirty: false,
@@ -515,6 +517,13 @@ impl<'a> Directories<'a> {
         } else {
             Txg::ZERO
         };
+        let livelist = match is_clone && is_zapified {
+            true => {
+                let zap = Zap::hold(self.dsl.mos(), object).await?;
+                zap.lookup_u64(names::directory::LIVELIST).await?
+            }
+            false => None,
+        };
         Ok(self.register_dir(
             object,
             DirState {
@@ -522,6 +531,7 @@ impl<'a> Directories<'a> {
                 name,
                 parent,
                 origin_txg,
+                livelist: livelist.unwrap_or(0).into(),
                 is_zapified,
                 to_write: [0; 2],
                 is_dirty: false,
@@ -623,6 +633,7 @@ impl<'a> Directories<'a> {
             user_holds,
             bookmarks,
             dead: Vec::new(),
+            live: Pending::default(),
             received: [None; 2],
             kind: None,
             is_dirty: false,

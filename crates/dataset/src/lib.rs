@@ -54,6 +54,7 @@ pub mod features;
 mod holds;
 mod info;
 mod limits;
+mod livelist;
 mod logs;
 mod lookup;
 mod markers;
@@ -112,7 +113,7 @@ pub use sending::{Redactions, SendFrom, SendSource, Sends};
 pub use snapshot::Snapshots;
 pub use stored::{
     Properties, check_new_properties, check_root_encryption, check_root_properties,
-    check_root_space,
+    check_root_space, check_setting,
 };
 pub use sync::Syncer;
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};

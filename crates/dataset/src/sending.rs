@@ -32,6 +32,8 @@ pub struct SendSource {
     /// What a raw stream says of the key (`crypt_keydata`), where the snapshot is encrypted and
     /// was opened to be sent raw.
     pub key_data: Option<NvList>,
+    /// Name and GUID that the stream says, where it is to say others than the snapshot's own.
+    pub sent_as: Option<(String, Guid)>,
     /// What is left out of it, and of what the receiver has.
     pub redactions: Redactions,
 }
@@ -61,7 +63,8 @@ impl DslPool {
 
 impl Sends<'_> {
     /// Opens a snapshot to be sent, as the difference to `from` (a full name of a snapshot or
-    /// bookmark), if there is one.
+    /// bookmark), if there is one. In a pool that is open read-only it may be a filesystem or
+    /// volume, which is as good as a snapshot there.
     ///
     /// # Errors
     /// [`DatasetError::NotFound`]; [`DatasetError::WrongKind`] where it is no snapshot, or `from`
@@ -70,7 +73,7 @@ impl Sends<'_> {
     pub async fn source(&self, name: &str, from: Option<&str>) -> Result<SendSource, DatasetError> {
         let found = self.from(name, from).await?;
         let snapshot = self.dsl.open_dataset(name).await?;
-        let mut source = Self::checked(name, snapshot, found, None)?;
+        let mut source = self.checked(name, snapshot, found, None)?;
         if let Some(from) = from.filter(|from| from.contains('#')) {
             source.redactions.of_receiver = self.list_of(from).await?;
         }
@@ -132,6 +135,13 @@ impl Sends<'_> {
             let iv_set = found.map_or(0, |from| from.iv_set);
             match snapshot.is_snapshot() {
                 true => self.dsl.keys().key_data(&snapshot, iv_set).await?,
+                // Its set of IVs is a snapshot's.
+                false if snapshot.is_encrypted() => {
+                    return Err(DatasetError::Unsupported {
+                        name: name.to_owned(),
+                        what: "sending raw what is no snapshot".into(),
+                    });
+                }
                 false => None,
             }
         };
@@ -147,7 +157,7 @@ impl Sends<'_> {
             });
         }
         let snapshot = self.dsl.open_raw_snapshot(name).await?;
-        Self::checked(name, snapshot, found, key_data)
+        self.checked(name, snapshot, found, key_data)
     }
 
     async fn from(&self, name: &str, from: Option<&str>) -> Result<Option<SendFrom>, DatasetError> {
@@ -159,12 +169,13 @@ impl Sends<'_> {
     }
 
     fn checked(
+        &self,
         name: &str,
         snapshot: Dataset,
         from: Option<SendFrom>,
         key_data: Option<NvList>,
     ) -> Result<SendSource, DatasetError> {
-        if !snapshot.is_snapshot() {
+        if !snapshot.is_snapshot() && !self.dsl.env().read_only {
             return Err(DatasetError::WrongKind {
                 name: name.to_owned(),
                 reason: "it is not a snapshot".into(),
@@ -180,6 +191,7 @@ impl Sends<'_> {
             snapshot,
             from,
             key_data,
+            sent_as: None,
             redactions: Redactions::default(),
         })
     }

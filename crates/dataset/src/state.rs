@@ -18,6 +18,7 @@ use zio::Pipeline;
 use crate::bookmark::SnapshotBookmarks;
 use crate::dataset::OpenState;
 use crate::deadlist::Deadlist;
+use crate::livelist::Pending;
 use crate::receive::ResumePoint;
 
 /// Space in bytes: allocated (deflated), compressed and uncompressed. May be a difference.
@@ -125,6 +126,8 @@ pub(crate) struct Dir {
     pub object: ObjectId,
     queue: Arc<DirtyQueue>,
     state: Mutex<DirState>,
+    /// Its livelist, once it was opened; in syncing context only.
+    pub livelist: tokio::sync::Mutex<Option<Deadlist>>,
 }
 
 pub(crate) struct DirState {
@@ -134,6 +137,8 @@ pub(crate) struct DirState {
     pub parent: Option<Arc<Dir>>,
     /// Creation of the snapshot that it is a clone of, if it is one; else zero.
     pub origin_txg: Txg,
+    /// Its livelist, if it is a clone that has one; else zero.
+    pub livelist: ObjectId,
     pub is_zapified: bool,
     /// What open and syncing txg may write below it, as estimated, by parity of the txg.
     pub to_write: [u64; 2],
@@ -149,6 +154,7 @@ impl Dir {
             object,
             queue,
             state: Mutex::new(state),
+            livelist: tokio::sync::Mutex::new(None),
         })
     }
 
@@ -347,6 +353,8 @@ pub(crate) struct DsState {
     pub bookmarks: SnapshotBookmarks,
     /// Blocks that died in this pass and go to the deadlist.
     pub dead: Vec<BlockPointer>,
+    /// What was allocated and freed in this pass, for the livelist.
+    pub live: Pending,
     /// How far a receive into it came, by parity of the txg that has what was received.
     pub received: [Option<ResumePoint>; 2],
     /// What its object set holds, once known.
@@ -439,6 +447,7 @@ mod tests {
                 name: format!("d{object}"),
                 parent,
                 origin_txg: Txg::ZERO,
+                livelist: ObjectId::ZERO,
                 is_zapified: false,
                 to_write: [0; 2],
                 is_dirty: false,

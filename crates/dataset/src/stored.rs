@@ -18,7 +18,7 @@ use crate::props::{Attr, Kinds, Property, ValueKind, find, refusal};
 use crate::set::check_feature;
 use crate::settings::compression_of;
 use crate::state::{Dir, Ds};
-use crate::{DatasetError, PropertySource, PropertyValue};
+use crate::{DatasetError, DatasetKind, PropertySource, PropertyValue};
 
 const RECEIVED: &str = "$recvd";
 const INHERIT: &str = "$inherit";
@@ -664,4 +664,13 @@ pub(crate) fn parse_setting(
         }),
         None => Ok(PropertyValue::Text(typed.to_owned())),
     }
+}
+
+/// Whether a filesystem or volume that is there can have a property set to what was typed; limits
+/// and features are not looked at.
+///
+/// # Errors
+/// [`DatasetError::InvalidProperty`].
+pub fn check_setting(kind: DatasetKind, name: &str, typed: &str) -> Result<(), DatasetError> {
+    parse_setting(name, typed, kind.kinds(), false).map(|_| ())
 }

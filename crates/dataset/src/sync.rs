@@ -207,10 +207,7 @@ impl<'a> Syncer<'a> {
         }
         self.dsl.receives().save(ctx, head).await?;
         self.dsl.bookmarks().save(ctx, head).await?;
-        self.dsl
-            .deadlists()
-            .remove_livelist(ctx, &head.dir())
-            .await?;
+        self.dsl.deadlists().flush_livelist(ctx, head).await?;
         self.log_changed(ctx, head).await?;
         let activating = std::mem::take(&mut head.state().activating);
         for feature in activating {

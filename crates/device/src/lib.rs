@@ -16,6 +16,8 @@
 //! [`Tasks`] owns the tasks that belong together: it hears of their panics, cancels them and waits
 //! for them.
 //!
+//! [`private`] is how files that only their owner reads are read and replaced.
+//!
 //! [`output_within`] runs programs that look at devices, and may never come back.
 //!
 //! [`Allocator`] is where the process has its memory from.
@@ -29,6 +31,7 @@ mod cpu;
 mod descriptors;
 mod file;
 mod memory;
+pub mod private;
 mod program;
 pub mod sim;
 mod sparse;

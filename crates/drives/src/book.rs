@@ -9,9 +9,9 @@ use std::io;
 use std::path::Path;
 
 use api::Guid;
+use device::private::{self, FileError};
 use serde::{Deserialize, Serialize};
 
-use crate::file::{self, FileError};
 use crate::lights::{Lamp, Lamps, Light};
 
 /// For how long a device's place is remembered after it was last seen, in seconds.
@@ -105,7 +105,7 @@ impl Book {
     /// # Errors
     /// When there is one that cannot be read, or is not understood.
     pub fn load(path: &Path) -> Result<Self, FileError> {
-        file::read(path)
+        Ok(private::read_json(path, "places and lights of disks")?.unwrap_or_default())
     }
 
     /// Writes it.
@@ -113,7 +113,7 @@ impl Book {
     /// # Errors
     /// Of the system.
     pub fn save(&self, path: &Path) -> Result<(), FileError> {
-        file::write(path, self)
+        private::write_json(path, self).map_err(FileError::write(path))
     }
 
     /// Remembers where a device of a pool is that works.

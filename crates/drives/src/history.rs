@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use api::{DiskSample, DiskTested, SelfTest, SmartReport};
+use device::private::{self, FileError};
 use serde::{Deserialize, Serialize};
 
-use crate::file::{self, FileError};
-
+/// What files have.
+const WHAT: &str = "figures of disks";
 /// How far apart samples are at least, in seconds.
 const APART_S: u64 = 3600;
 
@@ -87,7 +88,8 @@ impl History {
     /// # Errors
     /// When there is one that cannot be read, or is not understood.
     pub fn load(directory: &Path, id: &str) -> Result<Self, FileError> {
-        let found: Self = file::read(&Self::path(directory, id))?;
+        let found: Option<Self> = private::read_json(&Self::path(directory, id), WHAT)?;
+        let found = found.unwrap_or_default();
         if found.id == id {
             return Ok(found);
         }
@@ -102,8 +104,10 @@ impl History {
     /// # Errors
     /// Of the system.
     pub fn save(&self, directory: &Path) -> Result<(), FileError> {
-        file::make_directory(directory)?;
-        file::write(&Self::path(directory, &self.id), self)
+        let path = Self::path(directory, &self.id);
+        let made = private::make_directory(directory);
+        let written = made.and_then(|()| private::write_json(&path, self));
+        written.map_err(FileError::write(&path))
     }
 
     /// The samples, the oldest first.
@@ -176,7 +180,7 @@ impl History {
     /// Removes files of disks that have not been there for longer than a year.
     pub fn remove_old(directory: &Path, now_s: u64) {
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-            let Ok(found) = file::read::<Self>(&entry.path()) else {
+            let Ok(Some(found)) = private::read_json::<Self>(&entry.path(), WHAT) else {
                 continue;
             };
             let last_s = found.samples.last().map(|sample| sample.time_s);

@@ -19,7 +19,6 @@
 #![forbid(unsafe_code)]
 
 mod book;
-mod file;
 mod history;
 mod lights;
 mod smart;
@@ -29,7 +28,7 @@ mod sysfs;
 mod tree;
 
 pub use book::{Book, Failed, Remembered};
-pub use file::FileError;
+pub use device::private::FileError;
 pub use history::{History, bad_sectors, is_testing};
 pub use lights::{Lamp, Lamps, Light};
 pub use smartctl::{Answer, Smartctl};

@@ -581,12 +581,35 @@ impl Filesystem {
         length_bytes: u64,
         caller: Caller,
     ) -> Result<u64> {
+        let (from_bytes, to_bytes) = (from_offset_bytes, to_offset_bytes);
+        self.copy_range_of(self, from, from_bytes, to, to_bytes, length_bytes, caller)
+            .await
+    }
+
+    /// [`Self::copy_range`] from a file of `other`, which is this filesystem or a snapshot of it:
+    /// blocks of any other are not to be shared.
+    pub async fn copy_range_of(
+        &self,
+        other: &Filesystem,
+        from: u64,
+        from_offset_bytes: u64,
+        to: u64,
+        to_offset_bytes: u64,
+        length_bytes: u64,
+        caller: Caller,
+    ) -> Result<u64> {
         let _entered = self.enter_to_change().await?;
-        let source = self.node(from).await?;
+        let is_own = std::ptr::eq(self, other);
+        let _reading = match is_own {
+            true => None,
+            false => Some(other.enter().await?),
+        };
+        let source = other.node(from).await?;
         let target = self.node(to).await?;
         self.regular(&source)?;
         self.regular(&target)?;
-        if from == to
+        if is_own
+            && from == to
             && from_offset_bytes < to_offset_bytes.saturating_add(length_bytes)
             && to_offset_bytes < from_offset_bytes.saturating_add(length_bytes)
         {
@@ -626,7 +649,7 @@ impl Filesystem {
             self.write_node(&target, place, data, caller, None).await?;
             done += copied;
         }
-        self.accessed(&source);
+        other.accessed(&source);
         self.finish(to).await?;
         Ok(done)
     }

@@ -5,7 +5,8 @@
 //! far as that goes.
 //!
 //! Locks: the ranges of both files, whole blocks, in the order of their numbers, so that two copies
-//! in opposite directions do not wait for each other; then the target.
+//! in opposite directions do not wait for each other; then the target. A file of a snapshot comes
+//! first: nothing is copied to it.
 //!
 //! Source: module/zfs/zfs_vnops.c (`zfs_clone_range_locked`, `zfs_clone_range_replay`).
 
@@ -103,7 +104,7 @@ fn shape(node: &Node) -> Shape {
 
 impl Filesystem {
     /// Shares blocks from the start of a range, as far as that goes at once; how many bytes: 0 when
-    /// they must be copied.
+    /// they must be copied. The source is of this filesystem or of a snapshot of it.
     pub(crate) async fn share_range(
         &self,
         source: &Arc<Node>,
@@ -124,7 +125,8 @@ impl Filesystem {
         };
         let locked_bytes = wanted.blocks * wanted.block_bytes;
         let grows = shape(target).block_bytes != shape(source).block_bytes;
-        if grows && source.ino == target.ino {
+        let is_same = Arc::ptr_eq(source, target);
+        if grows && is_same {
             return Ok(0);
         }
         // Whole blocks: else somebody could write into the last one behind the range, so that the
@@ -133,7 +135,11 @@ impl Filesystem {
         let end = |start: u64| start.saturating_add(locked_bytes);
         let (start, whole_end) = if grows { (0, u64::MAX) } else { (to, end(to)) };
         let (_first, _second);
-        match source.ino.cmp(&target.ino) {
+        let order = match source.ino.cmp(&target.ino) {
+            Ordering::Equal if !is_same => Ordering::Less,
+            order => order,
+        };
+        match order {
             Ordering::Less => {
                 _first = source.ranges.lock(from, end(from), false).await;
                 _second = Some(target.ranges.lock(start, whole_end, true).await);

@@ -218,7 +218,11 @@ impl Bpobj {
         self.append_with(tx, blocks, false).await
     }
 
-    async fn append_with(&self, tx: &Tx, blocks: &[BlockPointer], freed: bool) -> Result<()> {
+    /// Appends many blocks at once; `freed` is for livelists.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub async fn append_with(&self, tx: &Tx, blocks: &[BlockPointer], freed: bool) -> Result<()> {
         let mut phys = self.phys()?;
         if freed && phys.freed.is_none() {
             return Err(ObjectError::Misuse {

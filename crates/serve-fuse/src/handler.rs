@@ -907,8 +907,9 @@ impl fuser::Filesystem for Handler {
                 let length = length.min(LENGTH_MAX);
                 let copying = async {
                     to.filesystem.drop_capability(to.ino).await?;
-                    from.filesystem
-                        .copy_range(from.ino, offset_in, to.ino, offset_out, length, caller)
+                    let (from_fs, from) = (&from.filesystem, from.ino);
+                    to.filesystem
+                        .copy_range_of(from_fs, from, offset_in, to.ino, offset_out, length, caller)
                         .await
                 };
                 copying.await.map_err(|error| errno(&error))

@@ -344,14 +344,15 @@ impl Nodes {
         }
     }
 
-    /// The files that two nodes are, which must be of one filesystem.
+    /// The files that two nodes are, the first one of the filesystem that the other is of or of one
+    /// of its snapshots.
     pub(crate) async fn files(&self, one: u64, other: u64) -> Result<(File, File), Errno> {
         loop {
             // Who waits has none: the one would keep the other from coming.
             drop(self.file(one).await?);
             drop(self.file(other).await?);
             if let (Some(one), Some(other)) = (self.try_file(one), self.try_file(other)) {
-                return match one.slot == other.slot {
+                return match one.slot == other.slot || other.is_live {
                     true => Ok((one, other)),
                     false => Err(Errno::EXDEV),
                 };

@@ -72,6 +72,7 @@ struct Sender {
     dataset: Dataset,
     pipeline: Arc<Pipeline>,
     features: StreamFeatures,
+    to_name: String,
     to_guid: u64,
     from_txg: Txg,
     room: Arc<Semaphore>,
@@ -151,10 +152,13 @@ pub async fn send<W: AsyncWrite + Unpin + Send>(
         features = features.with(StreamFeatures::REDACTED);
     }
     let from = source.from;
+    let own = || (dataset.name(), dataset.guid());
+    let (to_name, to_guid) = source.sent_as.clone().unwrap_or_else(own);
     let sender = Sender {
         pipeline: dataset.objset().pipeline().clone(),
         features,
-        to_guid: dataset.guid().get(),
+        to_name,
+        to_guid: to_guid.get(),
         from_txg: from.map_or(Txg::ZERO, |from| from.txg),
         room: Arc::new(Semaphore::new(READ_BYTES_MAX)),
         dataset,
@@ -208,7 +212,7 @@ impl Sender {
             flags,
             to_guid: Guid::new(self.to_guid),
             from_guid: from.map_or(Guid::new(0), |from| from.guid),
-            to_name: self.dataset.name(),
+            to_name: self.to_name.clone(),
             payload_bytes: payload.len() as u32,
         };
         out.record(&Record::Begin(Box::new(begin)), &[payload])

@@ -39,7 +39,7 @@ pub struct LoadKey {
     /// Only find out whether the key is right
     #[arg(short = 'n')]
     only_check: bool,
-    /// Where the key is, instead of property keylocation: prompt, or file:///PATH
+    /// Where the key is, instead of property keylocation: prompt, file:///PATH or https://URL
     #[arg(short = 'L')]
     location: Option<String>,
     dataset: Option<String>,
@@ -510,6 +510,10 @@ fn from_location(asked: &Asked<'_>, format: KeyFormat, location: &str) -> anyhow
         let file = std::fs::File::open(path)
             .map_err(|error| anyhow!("Failed to open key material file: {error}"))?;
         return read_key(&mut std::io::BufReader::new(file), format);
+    }
+    if location.starts_with("https://") || location.starts_with("http://") {
+        let fetched = crate::fetch::get(location)?;
+        return read_key(&mut fetched.as_slice(), format);
     }
     if location.contains("://") {
         bail!("URI scheme is not supported");

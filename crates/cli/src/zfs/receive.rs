@@ -78,8 +78,14 @@ impl Receive {
         }
         let mut set = assignments(&self.set)?;
         let origin = set.shift_remove("origin");
-        if let Some(twice) = self.exclude.iter().find(|name| set.contains_key(*name)) {
-            bail!("'{twice}' is given with -o and with -x; give it once");
+        // `parsepropname`: `-x` takes a name alone, and each property goes with one option.
+        for (at, name) in self.exclude.iter().enumerate() {
+            if name.contains('=') {
+                bail_usage!("invalid character '=' in property argument '{name}': -x takes a name");
+            }
+            if set.contains_key(name) || self.exclude[..at].contains(name) {
+                bail_usage!("property '{name}' specified multiple times");
+            }
         }
         let naming = match (self.without_pool, self.last_only) {
             (true, _) => ReceiveNaming::WithoutPool,
@@ -93,7 +99,7 @@ impl Receive {
         if has_format && is_typed {
             bail!(
                 "a new key cannot be typed in: the stream comes from standard input; give \
-                 -o keylocation=file:///PATH"
+                 -o keylocation=file:///PATH or https://URL"
             );
         }
         let key = super::keys::of_new(client, parent, &mut set)?;

@@ -9,7 +9,7 @@ use clap::Args;
 use crate::client::Client;
 use crate::numbers;
 
-/// Make streams of snapshots.
+/// Make streams of snapshots, or of what filesystems and volumes are now.
 #[derive(Debug, Args)]
 pub struct Send {
     /// Blocks of more than 128 KiB stay whole
@@ -78,7 +78,7 @@ pub struct Send {
     #[arg(short, value_name = "TOKEN", conflicts_with_all = ["replicate", "properties", "backup",
           "holds", "incremental", "all_from", "snapshot"])]
     token: Option<String>,
-    /// FILESYSTEM@SNAPSHOT or VOLUME@SNAPSHOT
+    /// FILESYSTEM@SNAPSHOT or VOLUME@SNAPSHOT; a filesystem or volume itself, as it is now
     #[arg(required_unless_present = "token")]
     snapshot: Option<String>,
 }
@@ -107,11 +107,9 @@ impl Send {
             false if from.contains(['@', '#']) => from.clone(),
             false => format!("{head}@{from}"),
         });
-        if self.token.is_none() && !snapshot.contains('@') {
-            bail!(
-                "cannot send '{snapshot}': only snapshots are sent; take one with 'zfs snapshot' \
-                 first"
-            );
+        let is_one = !self.replicate && self.all_from.is_empty();
+        if self.token.is_none() && !snapshot.contains('@') && !is_one {
+            bail!("Error: Unsupported flag with filesystem or bookmark; send a snapshot.");
         }
         let send = ZfsSend {
             snapshot,

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use crate::disks::Fake;
 use crate::harness::{Server, can_mount, finds, need, text_of};
+use crate::ups::upsd;
 
 /// Size of a disk, which `console/tests` knows too.
 const DISK_BYTES: u64 = 512 << 20;
@@ -72,7 +73,9 @@ fn people_use_the_console_in_a_browser() {
     let files = server.disks(5, DISK_BYTES);
     let disks = server.attach(&files);
     let fake = Fake::of(&mut server, &disks);
-    server.launch(&["up", "--size", "1G"]);
+    let (port, _status) = upsd("OL CHRG");
+    let ups = format!("cellar@127.0.0.1:{port}");
+    server.launch(&["up", "--size", "1G", "--ups", &ups]);
     server.wait_until("up says what runs", || server.log().contains("stop:"));
     let link = server.ok("console");
     let (url, token) = link.trim().split_once("#setup=").expect("no user yet");

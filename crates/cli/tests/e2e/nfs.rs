@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::harness::{Peer, Server, can_mount, finds, need, run, text_of, zdb_is_clean};
 
 /// A program of libnfs on a path of a share, with more words before it.
-fn libnfs(server: &Server, program: &str, words: &[&str], path: &str) -> std::process::Output {
+pub fn libnfs(server: &Server, program: &str, words: &[&str], path: &str) -> std::process::Output {
     let port = server.nfs_port;
     let url = format!("nfs://127.0.0.1{path}?version=3&nfsport={port}&mountport={port}");
     let mut command = Command::new(program);

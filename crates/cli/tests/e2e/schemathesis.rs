@@ -1,6 +1,7 @@
 //! Goal: whatever the API is asked over the network, it answers, and never that it failed itself.
 //! Method: schemathesis makes requests out of the description of the API, right ones and wrong
-//! ones, as somebody who may do everything; then the server must still serve.
+//! ones, as somebody who may do everything; then the server must still serve. The requests are the
+//! same in each run, but in a long one; `MILLPOND_SEED=N` makes others.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -11,8 +12,15 @@ use crate::harness::{Server, is_long, need, text_of};
 /// How long it asks.
 const TIME: Duration = Duration::from_secs(120);
 const TIME_LONG: Duration = Duration::from_secs(3600);
-/// What would end the test: it stops the server, or takes the key.
-const LEFT_OUT: [&str; 2] = ["/v1/server/stop", "/v1/keys/remove"];
+/// What the requests are made from, where nothing else is asked for.
+const SEED: &str = "1";
+/// What would end the test, as it stops the server or takes the key; and what would have the server
+/// ask a real authority for certificates.
+const LEFT_OUT: [&str; 3] = [
+    "/v1/server/stop",
+    "/v1/keys/remove",
+    "/v1/certificate/settings-set",
+];
 
 /// Where `scripts/install` puts it.
 fn folder() -> Option<PathBuf> {
@@ -56,6 +64,11 @@ fn no_request_makes_the_server_fail() {
         .args(["--request-timeout", "60"])
         .current_dir(server.directory.path())
         .stdin(Stdio::null());
+    // Chance finds more, but not while it is to be known whether a change is right.
+    let seed = std::env::var("MILLPOND_SEED").ok();
+    if let Some(seed) = seed.or((!is_long()).then(|| SEED.to_owned())) {
+        command.args(["--seed", &seed]);
+    }
     for path in LEFT_OUT {
         command.args(["--exclude-path", path]);
     }

@@ -11,10 +11,10 @@ use crate::harness::{Server, can_mount, run, zdb_is_clean};
 const AT_ONCE: Duration = Duration::from_secs(60);
 
 /// A filesystem in memory that gets full.
-struct Small(PathBuf);
+pub struct Small(pub PathBuf);
 
 impl Small {
-    fn mount(path: PathBuf, size: &str) -> Self {
+    pub fn mount(path: PathBuf, size: &str) -> Self {
         std::fs::create_dir_all(&path).expect("a directory");
         let text = path.to_string_lossy();
         run(
@@ -24,13 +24,13 @@ impl Small {
         Self(path)
     }
 
-    fn resize(&self, size: &str) {
+    pub fn resize(&self, size: &str) {
         let text = self.0.to_string_lossy();
         run("mount", &["-o", &format!("remount,size={size}"), &text]);
     }
 
     /// A sparse file in it.
-    fn disk(&self, name: &str, bytes: u64) -> String {
+    pub fn disk(&self, name: &str, bytes: u64) -> String {
         let path = self.0.join(name);
         std::fs::File::create(&path)
             .and_then(|file| file.set_len(bytes))
@@ -49,7 +49,7 @@ impl Drop for Small {
 }
 
 /// Noise that does not compress.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..length)
         .map(|_| {
@@ -68,7 +68,7 @@ fn write_synced(path: &Path, data: &[u8]) -> std::io::Result<()> {
 }
 
 /// Writes much, in the background.
-fn fill(directory: &Path, files: u64) -> JoinHandle<std::io::Result<()>> {
+pub fn fill(directory: &Path, files: u64) -> JoinHandle<std::io::Result<()>> {
     let directory = directory.to_owned();
     std::thread::spawn(move || {
         for number in 0..files {
@@ -79,7 +79,7 @@ fn fill(directory: &Path, files: u64) -> JoinHandle<std::io::Result<()>> {
     })
 }
 
-fn filled(directory: &Path, files: u64) {
+pub fn filled(directory: &Path, files: u64) {
     for number in 0..files {
         let found = std::fs::read(directory.join(format!("fill{number}"))).expect("the file");
         assert!(
@@ -98,7 +98,7 @@ fn at_once<T>(what: &str, run: impl FnOnce() -> T) -> T {
     result
 }
 
-fn until_suspended(server: &Server, pool: &str) {
+pub fn until_suspended(server: &Server, pool: &str) {
     server.wait_until("the pool is suspended", || {
         server
             .ok(&format!("zpool list -H -o health {pool}"))

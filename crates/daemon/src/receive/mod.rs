@@ -11,6 +11,7 @@
 
 mod corrective;
 mod differences;
+mod options;
 mod roots;
 
 use std::sync::Arc;
@@ -117,6 +118,7 @@ pub(crate) fn receive_from<'a>(
     Box::pin(async move {
         corrective::check(&call)?;
         let open = service.pools.of_dataset(&call.target)?;
+        let call = options::checked(call)?;
         // Nobody exports it meanwhile.
         let _receiving = Arc::clone(&open.receives);
         let mut run = Run {
@@ -163,6 +165,8 @@ struct Place {
     /// What is there.
     existing: Option<DatasetInfo>,
     origin: Option<String>,
+    /// What options change of its properties.
+    changes: Vec<(String, PropertyChange)>,
 }
 
 impl Place {
@@ -313,6 +317,7 @@ impl Run<'_> {
             snapshot: snapshot.to_owned(),
             existing: None,
             origin: self.call.origin.clone(),
+            changes: Vec::new(),
         };
         let directories = self.open.pool.dsl().directories();
         match directories.lookup(head).await {
@@ -370,7 +375,7 @@ impl Run<'_> {
     ) -> Result<(), Failure> {
         let started = Instant::now();
         let before = reader.total_bytes();
-        let place = self.place(&begin).await?;
+        let mut place = self.place(&begin).await?;
         let is_full = begin.from_guid.get() == 0;
         let mut report = ReceivedReport {
             sent: begin.to_name.clone(),
@@ -403,6 +408,9 @@ impl Run<'_> {
                 let why = ReceiveObstacle::HasSnapshots;
                 return Err(self.refused_at(&first, Some(true), false, why));
             }
+        }
+        if !report.is_skipped {
+            place.changes = options::changes(self, &begin, &place).await?;
         }
         if report.is_skipped || self.call.dry_run {
             let skipped = self.progress.unless_stopped(reader.skip()).await;
@@ -551,15 +559,18 @@ impl Run<'_> {
         packed.is_none_or(|packed| sent == packed.top)
     }
 
-    /// Makes what is missing between the target and a new dataset (`-d`).
+    /// Makes what is missing between the target and a new dataset (`-d`). The target itself must be
+    /// there (`create_parents`, lib/libzfs/libzfs_dataset.c), even where nothing of the sent name
+    /// is left and it would be the new dataset.
     async fn make_parents(&self, place: &Place) -> Result<(), Failure> {
-        let is_below = place.head.starts_with(&format!("{}/", self.call.target));
-        if self.call.naming != ReceiveNaming::WithoutPool || !is_below {
+        if self.call.naming != ReceiveNaming::WithoutPool {
             return Ok(());
         }
+        let target = &self.call.target;
         let directories = self.open.pool.dsl().directories();
-        if directories.lookup(&self.call.target).await.is_err() {
-            return Ok(());
+        if let Err(DatasetError::NotFound { .. }) = directories.lookup(target).await {
+            let why = ReceiveObstacle::NoTarget;
+            return Err(self.refused_at(target, Some(true), true, why));
         }
         let doing = format!("cannot receive into '{}'", place.head);
         let _admin = self.open.admin.lock().await;
@@ -662,9 +673,7 @@ impl Run<'_> {
         let open = Arc::clone(&self.open);
         let dsl = open.pool.dsl();
         let is_left_out = |name: &str| {
-            are_first && LAST.contains(&name)
-                || OF_KEYS.contains(&name)
-                || self.call.exclude.iter().any(|other| other == name)
+            are_first && LAST.contains(&name) || OF_KEYS.contains(&name) || self.leaves_out(name)
         };
         let mut outcomes = Vec::new();
         if let Some((sent, _)) = self.sent(begin) {
@@ -673,20 +682,11 @@ impl Run<'_> {
             let set = dsl.properties().receive(&place.head, &values).await;
             outcomes.push((doing, set.map(|_| ())));
         }
-        // What is set here is of the dataset that was asked for, not of those below it.
-        let is_top = self.is_top(begin);
-        let mut changes: Vec<(String, PropertyChange)> = Vec::new();
-        for (name, typed) in &self.call.set {
-            let is_of_key = OF_KEYS.contains(&name.as_str()) && name != LOCATION;
-            if is_top && !is_of_key && !(are_first && LAST.contains(&name.as_str())) {
-                changes.push((name.clone(), PropertyChange::Set(typed.clone())));
-            }
-        }
-        for name in &self.call.exclude {
-            if !OF_KEYS.contains(&name.as_str()) {
-                changes.push((name.clone(), PropertyChange::Inherit));
-            }
-        }
+        let changes = place.changes.iter();
+        let changes: Vec<_> = changes
+            .filter(|(name, _)| !(are_first && LAST.contains(&name.as_str())))
+            .cloned()
+            .collect();
         if !changes.is_empty() {
             let doing = format!("cannot set property for '{}'", place.head);
             let set = dsl.properties().set(&place.head, &changes).await;
@@ -700,9 +700,7 @@ impl Run<'_> {
         let open = Arc::clone(&self.open);
         let dsl = open.pool.dsl();
         let mut outcomes = Vec::new();
-        let is_left_out = |name: &str| {
-            OF_KEYS.contains(&name) || self.call.exclude.iter().any(|other| other == name)
-        };
+        let is_left_out = |name: &str| OF_KEYS.contains(&name) || self.leaves_out(name);
         let doing = format!("cannot set the received properties of '{}'", place.head);
         if let Some((sent, snapshot)) = self.sent(begin) {
             if sent
@@ -716,7 +714,8 @@ impl Run<'_> {
             }
             let mut of_snapshots = sent.snapshot_properties.iter();
             if let Some((_, properties)) = of_snapshots.find(|(name, _)| name == snapshot) {
-                let mut values = values(properties, is_left_out);
+                let is_excluded = |name: &str| self.call.exclude.iter().any(|other| other == name);
+                let mut values = values(properties, is_excluded);
                 // Snapshots keep properties of users only.
                 values.retain(|(name, _)| name.contains(':'));
                 if !values.is_empty() {
@@ -733,10 +732,10 @@ impl Run<'_> {
                 }
             }
         }
-        let set = self.call.set.iter();
-        let last: Vec<_> = set
+        let last = place.changes.iter();
+        let last: Vec<_> = last
             .filter(|(name, _)| LAST.contains(&name.as_str()))
-            .map(|(name, typed)| (name.clone(), PropertyChange::Set(typed.clone())))
+            .cloned()
             .collect();
         if !last.is_empty() {
             let doing = format!("cannot set property for '{}'", place.head);

@@ -7,6 +7,7 @@
 //! | [`plan`] | what is to be sent next of a dataset; pure |
 //! | [`run`] | one run |
 //! | [`ssh`] | another host as the target |
+//! | [`tls`] | another Millpond as the target, by its API |
 //! | [`limit`] | bytes in a second |
 
 mod limit;
@@ -14,6 +15,7 @@ pub(crate) mod names;
 mod plan;
 mod run;
 mod ssh;
+mod tls;
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
@@ -23,7 +25,7 @@ use api::{
     Alert, AlertFact, AlertRule, AlertSeverity, Empty, Failure, FailureKind, Job, JobKind,
     ReplicationChange, ReplicationCreate, ReplicationListReply, ReplicationPause,
     ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun, ReplicationRunReply,
-    ReplicationTarget, ReplicationWhat, ScheduleWhen,
+    ReplicationTarget, ReplicationWhat, ScheduleWhen, Secret,
 };
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +51,9 @@ pub(crate) struct Replication {
     /// A snapshot that was taken and is not at the target.
     pending: Option<String>,
     last: Option<ReplicationResult>,
+    /// The API key that a target by TLS takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<Secret>,
 }
 
 impl Recurs for Replication {
@@ -97,13 +102,16 @@ fn begin(service: &Arc<Service>, name: &str, is_asked_for: bool) -> Result<Job, 
         true => None,
         false => pending_of(&begun.kept, &tag, now_s()),
     };
-    let (service, what) = (Arc::clone(service), begun.kept.own.what.clone());
+    let service = Arc::clone(service);
     tokio::spawn(async move {
-        let name = &begun.kept.course.name;
-        let run = run::Run::new(&service, name, &tag, &what, Arc::clone(&begun.work));
-        // A run that panics has failed; the next one goes on.
-        let result = tokio::spawn(run.run(pending)).await;
-        end_run(&service, &begun, result.ok());
+        let (name, own) = (&begun.kept.course.name, &begun.kept.own);
+        let does = (&own.what, own.key.as_ref());
+        let result = match run::Run::new(&service, name, &tag, does, Arc::clone(&begun.work)) {
+            // A run that panics has failed; the next one goes on.
+            Ok(run) => tokio::spawn(run.run(pending)).await.ok(),
+            Err(failure) => Some(run::refused(failure)),
+        };
+        end_run(&service, &begun, result);
         begun.over();
     });
     Ok(job)
@@ -170,7 +178,44 @@ fn change_in(replications: &Replications, call: &ReplicationChange) -> Result<()
     what.every_s = call.every_s;
     what.keep = call.keep;
     what.limit_bytes = call.limit_bytes;
+    if call.key.is_some() || call.fingerprint.is_some() {
+        let ReplicationTarget::Tls {
+            host, fingerprint, ..
+        } = &mut what.target
+        else {
+            let message = format!("{doing}: its target takes no key, and has no certificate");
+            return Err(Failure::new(FailureKind::Invalid, message));
+        };
+        if let Some(given) = &call.fingerprint {
+            *fingerprint = Some(given.clone());
+        }
+        let host = host.clone();
+        let key = call.key.clone().or(kept.own.key.take());
+        check_tls(&doing, &host, fingerprint, key.as_ref())?;
+        kept.own.key = key;
+    }
     replications.put(&mut entries, kept, &doing)
+}
+
+/// Whether a target by TLS can be one; puts the fingerprint into the form that is compared.
+fn check_tls(
+    doing: &str,
+    host: &str,
+    fingerprint: &mut Option<String>,
+    key: Option<&Secret>,
+) -> Result<(), Failure> {
+    let invalid = |why: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
+    if let Some(given) = fingerprint {
+        let understood = tls::as_fingerprint(given);
+        *given = understood.ok_or_else(|| {
+            invalid(&format!(
+                "'{given}' is no fingerprint: 64 hexadecimal digits, as 'millpond console' tells \
+                 on the other side"
+            ))
+        })?;
+    }
+    let made = tls::Tls::new(host, fingerprint.as_deref(), key);
+    made.map(drop).map_err(|failure| invalid(&failure.message))
 }
 
 /// `millpond replicate SOURCE TARGET`.
@@ -178,7 +223,7 @@ pub(crate) async fn create(
     service: &Arc<Service>,
     call: ReplicationCreate,
 ) -> Result<ReplicationRunReply, Failure> {
-    let spec = call.spec;
+    let mut spec = call.spec;
     let doing = format!("cannot replicate '{}'", spec.source);
     let invalid = |why: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
     let name = match &spec.name {
@@ -217,7 +262,10 @@ pub(crate) async fn create(
     let id = ids.max().map(|(_, id)| id);
     let random = || RandomState::new().hash_one(&name);
     let id = id.unwrap_or_else(|| names::new_id(random()));
-    match &spec.target {
+    if spec.key.is_some() && !matches!(spec.target, ReplicationTarget::Tls { .. }) {
+        return Err(invalid("only a target by TLS takes a key"));
+    }
+    match &mut spec.target {
         ReplicationTarget::Local { dataset } => {
             service.pools.of_dataset(dataset)?;
             if is_at_or_below(dataset, &spec.source) || is_at_or_below(&spec.source, dataset) {
@@ -234,6 +282,9 @@ pub(crate) async fn create(
                 return Err(invalid("the command for the other side is empty"));
             }
         }
+        ReplicationTarget::Tls {
+            host, fingerprint, ..
+        } => check_tls(&doing, host, fingerprint, spec.key.as_ref())?,
     }
     let replications = &service.replications;
     {
@@ -265,6 +316,7 @@ pub(crate) async fn create(
             },
             pending: None,
             last: None,
+            key: spec.key,
         };
         let course = Course::new(&name, now_s());
         replications.put(&mut entries, Kept { course, own }, &doing)?;
@@ -431,6 +483,7 @@ mod tests {
                 },
                 pending: None,
                 last: None,
+                key: None,
             },
         }
     }
@@ -553,6 +606,8 @@ mod tests {
             every_s: Some(60),
             keep: None,
             limit_bytes: Some(1 << 20),
+            key: None,
+            fingerprint: None,
         };
         change_in(&replications, &call).unwrap();
         let load = || {
@@ -572,6 +627,12 @@ mod tests {
         call.every_s = Some(0);
         let refused = change_in(&replications, &call).unwrap_err();
         assert_eq!(refused.kind, FailureKind::Invalid);
+        call.every_s = Some(60);
+        // It goes by ssh, which has its own keys.
+        call.key = Some(Secret("mpk_a".into()));
+        let refused = change_in(&replications, &call).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::Invalid);
+        call.key = None;
         call.name = "b".into();
         call.every_s = None;
         let refused = change_in(&replications, &call).unwrap_err();

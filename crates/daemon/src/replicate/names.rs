@@ -71,6 +71,13 @@ pub(super) fn taken_at(replication: &str, snapshot: &str) -> Option<u64> {
     of_moment(MOMENT, rest)
 }
 
+/// The moment for the next snapshot's name: behind those that are there, but where they are of a
+/// clock that was further ahead than `slack_s` seconds.
+pub(super) fn next_moment(taken: impl Iterator<Item = u64>, now_s: u64, slack_s: u64) -> u64 {
+    let behind = taken.filter(|at_s| (now_s..now_s + slack_s).contains(at_s));
+    behind.max().map_or(now_s, |newest_s| newest_s + 1)
+}
+
 /// The snapshot that a bookmark of some replication is of, by its GUID.
 pub(crate) fn guid_of_bookmark(bookmark: &str) -> Option<u64> {
     let (tag, guid) = bookmark.strip_prefix(PREFIX)?.rsplit_once('-')?;
@@ -158,6 +165,17 @@ mod tests {
         for other in ["home", "home-x", "home-x-00000001", "hom"] {
             assert_eq!(found(&bookmark_name(other, 7)), None, "{other}");
         }
+    }
+
+    #[test]
+    fn moments_go_on_behind_each_other() {
+        let next = |taken: &[u64]| next_moment(taken.iter().copied(), 1000, 20);
+        assert_eq!(next(&[]), 1000);
+        assert_eq!(next(&[10, 999]), 1000);
+        assert_eq!(next(&[10, 1001]), 1002);
+        assert_eq!(next(&[1000]), 1001);
+        // A clock was ahead by an hour.
+        assert_eq!(next(&[999, 4600]), 1000);
     }
 
     proptest! {

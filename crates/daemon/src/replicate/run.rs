@@ -12,13 +12,15 @@
 //! A crash, here or there, leaves a receive that the next run goes on with, and perhaps a snapshot
 //! of ours that was not sent.
 
+mod prune;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
     Failure, FailureKind, JobState, Progress, ReceiveNaming, ReceiveObstacle, Refusal,
-    ReplicationNote, ReplicationResult, ReplicationTarget, ReplicationWhat, Settings, Unit,
+    ReplicationNote, ReplicationResult, ReplicationTarget, ReplicationWhat, Secret, Settings, Unit,
     ZfsReceive, ZfsReceiveAbort, ZfsSend, ZfsSendPlan,
 };
 use dataset::{DatasetError, DatasetKind, ListOptions};
@@ -28,6 +30,7 @@ use super::limit::{Limit, Limited};
 use super::names;
 use super::plan::{Obstacle, Point, Series, SourceSet, Step, TargetSet, newest_common, next};
 use super::ssh::Ssh;
+use super::tls::Tls;
 use crate::error::from_dataset;
 use crate::jobs::Work;
 use crate::order::behind_what_they_need;
@@ -35,12 +38,14 @@ use crate::pools::OpenPool;
 use crate::receive::receive_from;
 use crate::send::{send_to, zfs_send_plan};
 use crate::service::Service;
-use crate::timetable::{destroy_snapshots, now_s, rule, take_snapshot};
+use crate::timetable::{now_s, take_snapshot};
 
 /// What may be between who sends and who receives in the same process, in bytes.
 const PIPE_BYTES: usize = 4 << 20;
 /// How often it is asked whether to stop.
 const LOOK: Duration = Duration::from_millis(250);
+/// How long another host is waited for after that.
+const STOPPED_MAX: Duration = Duration::from_secs(3);
 /// How many names are tried for a snapshot, a second apart.
 const NAMES_MAX: u64 = 20;
 
@@ -53,6 +58,7 @@ const LEFT_OUT_OF_ALL: [&str; 2] = ["millpond:iscsi", "millpond:iscsi.reservatio
 enum Side {
     Local,
     Ssh(Ssh),
+    Tls(Arc<Tls>),
 }
 
 /// A run.
@@ -70,6 +76,32 @@ pub(super) struct Run {
     result: ReplicationResult,
 }
 
+/// What a run came to that has just begun.
+fn begun() -> ReplicationResult {
+    ReplicationResult {
+        begin_s: now_s(),
+        end_s: 0,
+        state: JobState::Running,
+        snapshot: None,
+        bytes: 0,
+        datasets: 0,
+        is_resumed: false,
+        failure: None,
+        failed: 0,
+        notes: Vec::new(),
+    }
+}
+
+/// What a run came to that could not begin.
+pub(super) fn refused(failure: Failure) -> ReplicationResult {
+    ReplicationResult {
+        end_s: now_s(),
+        state: JobState::Failed,
+        failure: Some(failure),
+        ..begun()
+    }
+}
+
 /// What both sides have.
 struct Sides {
     sources: Vec<SourceSet>,
@@ -80,18 +112,23 @@ struct Sides {
 }
 
 impl Run {
+    /// # Errors
+    /// The other side cannot be one.
     pub(super) fn new(
         service: &Arc<Service>,
         name: &str,
         tag: &str,
-        what: &ReplicationWhat,
+        (what, key): (&ReplicationWhat, Option<&Secret>),
         work: Arc<Work>,
-    ) -> Self {
+    ) -> Result<Self, Failure> {
         let side = match &what.target {
             ReplicationTarget::Local { .. } => Side::Local,
             ReplicationTarget::Ssh { host, command, .. } => Side::Ssh(Ssh::new(host, command)),
+            ReplicationTarget::Tls {
+                host, fingerprint, ..
+            } => Side::Tls(Tls::new(host, fingerprint.as_deref(), key)?),
         };
-        Self {
+        Ok(Self {
             service: Arc::clone(service),
             name: name.to_owned(),
             tag: tag.to_owned(),
@@ -100,19 +137,8 @@ impl Run {
             side,
             limit: what.limit_bytes.map(Limit::new),
             total: 0,
-            result: ReplicationResult {
-                begin_s: now_s(),
-                end_s: 0,
-                state: JobState::Running,
-                snapshot: None,
-                bytes: 0,
-                datasets: 0,
-                is_resumed: false,
-                failure: None,
-                failed: 0,
-                notes: Vec::new(),
-            },
-        }
+            result: begun(),
+        })
     }
 
     /// Runs to its end. `pending` is a snapshot of an earlier run that did not get there, to be
@@ -183,7 +209,20 @@ impl Run {
                 return Ok(pending);
             }
         }
-        let at_s = now_s();
+        // Of two runs in one second the later one is named after the next. The third goes behind
+        // that, though the first one's name may be free again by then.
+        let options = ListOptions {
+            filesystems: false,
+            volumes: false,
+            ..listing(false)
+        };
+        let known = directories.list(source, &options).await;
+        let known = known.map_err(|error| from_dataset(&self.doing(), &error))?;
+        let own = format!("{source}@");
+        let taken = known
+            .iter()
+            .filter_map(|info| names::taken_at(&self.tag, info.name.strip_prefix(&own)?));
+        let at_s = names::next_moment(taken, now_s(), NAMES_MAX);
         let names = (0..NAMES_MAX).map(|later| names::snapshot_name(&self.tag, at_s + later));
         let (properties, recursive) = (Settings::default(), self.what.recursive);
         let command = self.command();
@@ -264,8 +303,10 @@ impl Run {
         top: &str,
         is_recursive: bool,
     ) -> Result<BTreeMap<String, TargetSet>, Failure> {
-        if let Side::Ssh(ssh) = &self.side {
-            return self.or_stopped(ssh.list(top, is_recursive)).await;
+        match &self.side {
+            Side::Local => {}
+            Side::Ssh(ssh) => return self.or_stopped(ssh.list(top, is_recursive)).await,
+            Side::Tls(tls) => return self.or_stopped(tls.list(top, is_recursive)).await,
         }
         let open = self.service.pools.of_dataset(top)?;
         let dsl = open.pool.dsl();
@@ -354,7 +395,7 @@ impl Run {
                     self.result.failed += 1;
                     // The others would only wait for a host that is not there.
                     let is_lost =
-                        matches!(self.side, Side::Ssh(_)) && failure.kind == FailureKind::Io;
+                        !matches!(self.side, Side::Local) && failure.kind == FailureKind::Io;
                     self.failed(failure);
                     if is_lost {
                         break;
@@ -504,17 +545,16 @@ impl Run {
     }
 
     async fn abort(&self, there: &str) -> Result<(), Failure> {
+        let call = ZfsReceiveAbort {
+            name: there.to_owned(),
+            command: self.command(),
+        };
         match &self.side {
             Side::Ssh(ssh) => self.or_stopped(ssh.abort(there)).await,
-            Side::Local => {
-                let call = ZfsReceiveAbort {
-                    name: there.to_owned(),
-                    command: self.command(),
-                };
-                crate::receive::zfs_receive_abort(&self.service, &call)
-                    .await
-                    .map(drop)
-            }
+            Side::Tls(tls) => self.or_stopped(tls.abort(&call)).await,
+            Side::Local => crate::receive::zfs_receive_abort(&self.service, &call)
+                .await
+                .map(drop),
         }
     }
 
@@ -553,7 +593,23 @@ impl Run {
         });
         let outcome = match &self.side {
             Side::Local => self.transfer_here(send, there, options, &progress).await,
-            Side::Ssh(ssh) => self.transfer_by(ssh, send, there, options, &progress).await,
+            Side::Ssh(ssh) => match ssh.receive(there, options) {
+                Ok((receiving, input)) => {
+                    let sent = self.sent(send, input, &progress).await;
+                    self.ended(sent, receiving.end()).await
+                }
+                Err(failure) => Err(failure),
+            },
+            Side::Tls(tls) => {
+                let call = self.receive_call(there, options);
+                match self.or_stopped(tls.receive(&call)).await {
+                    Ok((receiving, input)) => {
+                        let sent = self.sent(send, input, &progress).await;
+                        self.ended(sent, receiving.end()).await
+                    }
+                    Err(failure) => Err(failure),
+                }
+            }
         };
         self.result.bytes += progress.bytes();
         outcome
@@ -581,17 +637,23 @@ impl Run {
         judged(sent, received.map(drop))
     }
 
-    async fn transfer_by(
+    /// What a transfer to another host came to. Who was told to stop gives it a moment only: it may
+    /// not answer at all.
+    async fn ended(
         &self,
-        ssh: &Ssh,
-        send: &ZfsSend,
-        there: &str,
-        options: &[String],
-        progress: &stream::Progress,
+        sent: (Result<(), Failure>, bool),
+        receiving: impl Future<Output = Result<(), Failure>>,
     ) -> Result<(), Failure> {
-        let (receiving, input) = ssh.receive(there, options)?;
-        let sent = self.sent(send, input, progress).await;
-        judged(sent, receiving.end().await)
+        let stopped = async {
+            let told = self.or_stopped::<()>(std::future::pending()).await;
+            tokio::time::sleep(STOPPED_MAX).await;
+            told
+        };
+        let received = tokio::select! {
+            received = receiving => received,
+            stopped = stopped => stopped,
+        };
+        judged(sent, received)
     }
 
     /// Waits for something, or until it is told to stop.
@@ -621,8 +683,12 @@ impl Run {
         let mut output = Limited::new(output, self.limit.clone());
         let sent = send_to(&self.service, send, &mut output, progress);
         let sent = self.or_stopped(sent).await;
-        // Who reads sees the end.
-        let closed = output.shutdown().await;
+        // Who reads sees the end; one who takes nothing more sees the connection go.
+        let closing = async {
+            let closed = output.shutdown().await;
+            closed.map_err(|error| Failure::new(FailureKind::Io, error.to_string()))
+        };
+        let closed = self.or_stopped(closing).await;
         let is_broken = output.is_broken() || closed.is_err();
         (sent, is_broken)
     }
@@ -726,97 +792,6 @@ impl Run {
             Ok(()) => source.bookmarks.retain(|own| !is_old(own)),
             Err(error) => tracing::warn!("{old:?} could not be destroyed: {error}"),
         }
-    }
-
-    /// Destroys those of our snapshots that the rule does not keep: at the source, and at targets
-    /// that have the newest one.
-    async fn prune(
-        &mut self,
-        open: &OpenPool,
-        sides: Option<&Sides>,
-        sent: &BTreeSet<String>,
-        to: &str,
-    ) {
-        if self.what.keep.is_none() {
-            return;
-        }
-        let sources = match self.sources(open).await {
-            Ok(sources) => sources,
-            Err(failure) => {
-                tracing::warn!("{failure}");
-                return;
-            }
-        };
-        for source in &sources {
-            let there = self.there(&source.name);
-            let target = sides.and_then(|sides| sides.targets.get(&there));
-            let newest = target.and_then(|target| newest_common(source, target));
-            let mut common: HashSet<u64> = newest.iter().map(|point| point.guid).collect();
-            let own_bookmarks = source
-                .bookmarks
-                .iter()
-                .filter(|point| names::is_own_bookmark(&self.tag, &point.name));
-            common.extend(own_bookmarks.map(|point| point.guid));
-            let mut snapshots = source.snapshots.clone();
-            for point in &mut snapshots {
-                let name = format!("{}@{}", source.name, point.name);
-                let holds = open.pool.dsl().holds().list(&name).await;
-                point.is_held = holds.map_or(true, |holds| !holds.is_empty());
-            }
-            let doomed = self.doomed(&snapshots, &common, to);
-            let left = self.destroy_here(&source.name, &doomed).await;
-            self.note_left(left, false);
-            let Some(target) = target.filter(|_| sent.contains(&source.name)) else {
-                continue;
-            };
-            let doomed = self.doomed(&target.snapshots, &common, to);
-            if doomed.is_empty() {
-                continue;
-            }
-            let left = match &self.side {
-                Side::Local => self.destroy_here(&there, &doomed).await,
-                Side::Ssh(ssh) => match self.or_stopped(ssh.destroy(&there, &doomed)).await {
-                    Ok(left) => left,
-                    Err(failure) => {
-                        self.failed(failure);
-                        return;
-                    }
-                },
-            };
-            self.note_left(left, true);
-        }
-    }
-
-    /// Those of our snapshots that go.
-    fn doomed(&self, points: &[Point], common: &HashSet<u64>, to: &str) -> Vec<String> {
-        let Some(keep) = &self.what.keep else {
-            return Vec::new();
-        };
-        let own = |point: &Point| names::taken_at(&self.tag, &point.name);
-        let taken: BTreeSet<u64> = points.iter().filter_map(own).collect();
-        let kept = rule::kept(&taken, keep);
-        let goes = points.iter().filter(|point| {
-            own(point).is_some_and(|at_s| !kept.contains(&at_s))
-                && point.name != to
-                && !point.is_held
-                && !common.contains(&point.guid)
-        });
-        goes.map(|point| point.name.clone()).collect()
-    }
-
-    async fn destroy_here(&self, dataset: &str, names: &[String]) -> Vec<(String, String)> {
-        destroy_snapshots(&self.service, &self.work, &self.command(), dataset, names).await
-    }
-
-    fn note_left(&mut self, left: Vec<(String, String)>, is_of_target: bool) {
-        let notes = left
-            .into_iter()
-            .map(|(snapshot, why)| ReplicationNote::NotPruned {
-                snapshot,
-                is_of_target,
-                why,
-            });
-        self.result.notes.extend(notes);
     }
 }
 

@@ -8,7 +8,7 @@
 //! it in the files of process ids.
 
 use std::fs::Permissions;
-use std::io::{self, Write};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
@@ -16,6 +16,7 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use device::private;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{Instant, sleep, timeout};
@@ -444,18 +445,8 @@ pub(super) fn write_configuration(
     shares: &[Share],
 ) -> io::Result<()> {
     let directory = smb.directory();
-    let (path, beside) = (directory.join("smb.conf"), directory.join("smb.conf.new"));
     let text = conf::text(directory, smb.host(), address, has_avahi(), shares.iter());
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&beside)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&beside, &path)
+    private::write(&directory.join("smb.conf"), text.as_bytes())
 }
 
 /// Whether any process of a group lives. Those that are dead and not buried have closed their

@@ -10,13 +10,16 @@
 //! as with NUT's own `upsmon` (`is_ups_critical` and `DEADTIME`, clients/upsmon.c): the network may
 //! be what failed first.
 //!
+//! What cannot be exported is tried again with every answer, and people are told that all is when
+//! it is.
+//!
 //! [`Watch`] decides, from readings and times that it is given alone.
 //!
-//! Lock: `watch` is short.
+//! Locks: `watch` and `left` are short, and never held together.
 
 mod nut;
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use api::{
@@ -26,6 +29,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::pools::OpenPool;
 use crate::service::Service;
 pub use nut::UpsAddress;
 use nut::{Client, NutError, Reading};
@@ -139,8 +143,10 @@ pub(crate) struct Ups {
     address: Option<UpsAddress>,
     started: Instant,
     watch: Mutex<Watch>,
-    /// What the server is, to whoever waits for another one.
-    changed: watch::Sender<UpsCondition>,
+    /// What could not be exported, while pools are to be; none before that was tried.
+    left: Mutex<Option<Vec<Arc<OpenPool>>>>,
+    /// How it is, and whether pools are exported, to whoever waits for another state.
+    changed: watch::Sender<(UpsCondition, bool)>,
 }
 
 impl Ups {
@@ -149,16 +155,17 @@ impl Ups {
             address,
             started: Instant::now(),
             watch: Mutex::default(),
-            changed: watch::Sender::new(UpsCondition::Unknown),
+            left: Mutex::default(),
+            changed: watch::Sender::new((UpsCondition::Unknown, false)),
         }
     }
 
     /// How it is, whenever that changes.
-    pub(crate) fn changes(&self) -> watch::Receiver<UpsCondition> {
+    pub(crate) fn changes(&self) -> watch::Receiver<(UpsCondition, bool)> {
         self.changed.subscribe()
     }
 
-    /// Whether all pools are exported until there is power again.
+    /// Whether all pools are to be exported until there is power again.
     pub(crate) fn is_resting(&self) -> bool {
         self.watch.lock().is_resting
     }
@@ -169,17 +176,45 @@ impl Ups {
             let mut watch = self.watch.lock();
             (watch.hear(now, told), watch.condition(now))
         };
+        if act == Some(Act::Rest) {
+            *self.left.lock() = None;
+        }
+        self.tell(condition);
+        act
+    }
+
+    fn tell(&self, condition: UpsCondition) {
+        let now = (condition, self.are_pools_exported());
         self.changed.send_if_modified(|before| {
-            let is_new = *before != condition;
-            *before = condition;
+            let is_new = *before != now;
+            *before = now;
             is_new
         });
-        act
+    }
+
+    /// Whether all pools were exported, until there is power again.
+    fn are_pools_exported(&self) -> bool {
+        let is_all = self.left.lock().as_ref().is_some_and(Vec::is_empty);
+        is_all && self.is_resting()
+    }
+
+    /// Pools that could not be exported.
+    pub(crate) fn left_behind(&self) -> Vec<Arc<OpenPool>> {
+        self.left.lock().clone().unwrap_or_default()
+    }
+
+    /// Pools were exported, but for these.
+    pub(crate) fn has_left(&self, pools: Vec<Arc<OpenPool>>) {
+        *self.left.lock() = Some(pools);
+        let condition = self.watch.lock().condition(self.started.elapsed());
+        self.tell(condition);
     }
 
     /// How it is.
     pub(crate) fn report(&self) -> Option<UpsReport> {
         let name = self.address.as_ref()?.to_string();
+        let are_pools_exported = self.are_pools_exported();
+        let left = self.left_behind();
         let watch = self.watch.lock();
         let reading = watch.reading.as_ref();
         Some(UpsReport {
@@ -190,7 +225,8 @@ impl Ups {
             charge_percent: reading.and_then(|reading| reading.charge_percent),
             runtime_s: reading.and_then(|reading| reading.runtime_s),
             problem: watch.problem.clone(),
-            are_pools_exported: watch.is_resting,
+            are_pools_exported,
+            not_exported: left.iter().map(|open| open.pool.name()).collect(),
         })
     }
 
@@ -252,6 +288,7 @@ pub(crate) async fn is_empty_at_start(ups: &Ups) -> bool {
         let told = ask(address, &mut client).await;
         let is_known = told.is_ok();
         if ups.hear(told) == Some(Act::Rest) {
+            ups.has_left(Vec::new());
             return true;
         }
         if !is_known {
@@ -282,6 +319,7 @@ pub(crate) async fn follow(weak: Weak<Service>) {
         match service.ups.hear(told) {
             Some(Act::Rest) => service.rest().await,
             Some(Act::Return) => service.come_back().await,
+            None if service.ups.is_resting() => service.rest_on().await,
             None => {}
         }
     }

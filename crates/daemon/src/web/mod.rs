@@ -10,6 +10,7 @@
 //! address, how long it takes to begin, to say what it wants and to take what it is answered
 //! ([`patience`]).
 
+mod acme;
 mod audit;
 mod files;
 mod gate;
@@ -29,7 +30,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use api::{AuditVia, ConsoleLinkReply, Role, Secret};
+use api::{
+    AcmeSettings, AuditVia, CertificateRenewReply, CertificateStatusReply, ConsoleLinkReply, Empty,
+    Failure, FailureKind, Role, Secret,
+};
 use axum::Router;
 use device::Random;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -41,6 +45,7 @@ use tokio_rustls::TlsAcceptor;
 
 pub(crate) use audit::{Audit, about};
 pub(crate) use people::now_s;
+pub(crate) use tokens::fingerprint;
 
 use crate::service::Service;
 use crate::{DaemonError, Https, Options};
@@ -83,6 +88,7 @@ pub(crate) struct Web {
     listening: Mutex<Option<SocketAddr>>,
     /// What connections are answered with, while it is there.
     certificate: Mutex<Option<Arc<tls::Certificate>>>,
+    acme: Arc<acme::Acme>,
     /// Requests of a user or key that are worked at.
     requests: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
@@ -157,6 +163,7 @@ impl Web {
             setup: Mutex::new(None),
             listening: Mutex::new(None),
             certificate: Mutex::new(None),
+            acme: Arc::new(acme::Acme::load(directory)),
             requests: Mutex::default(),
         })
     }
@@ -197,14 +204,78 @@ impl Web {
 
     /// What is to be told of the certificate, for [`crate::alerts`].
     pub(crate) fn certificate_alert(&self) -> Option<api::Alert> {
+        let certificate = self.certificate.lock().clone()?;
+        let problem = self.acme.problem();
+        let of_acme = || self.acme.alert().filter(|_| !certificate.is_given());
+        certificate.alert(now_s(), problem).or_else(of_acme)
+    }
+
+    /// `millpond certificate`.
+    ///
+    /// # Errors
+    /// When the settings are not understood.
+    pub(crate) fn certificate_status(&self) -> Result<CertificateStatusReply, Failure> {
         let certificate = self.certificate.lock().clone();
-        certificate?.alert(now_s())
+        Ok(CertificateStatusReply {
+            certificate: certificate.as_ref().and_then(|one| one.report()),
+            acme: self.acme.settings()?,
+            progress: self.acme.progress(),
+            is_given: certificate.is_some_and(|one| one.is_given()),
+        })
+    }
+
+    /// `millpond certificate acme`, `millpond certificate own`.
+    ///
+    /// # Errors
+    /// When the settings make no sense or cannot be stored, or the certificate is somebody's.
+    pub(crate) fn set_certificate(&self, acme: Option<AcmeSettings>) -> Result<Empty, Failure> {
+        let certificate = self.certificate.lock().clone();
+        if acme.is_some() && certificate.is_some_and(|one| one.is_given()) {
+            let message = "cannot change the certificate: the server was started with another one; \
+                           leave its options --certificate and --key out";
+            return Err(Failure::new(FailureKind::Busy, message));
+        }
+        self.acme.set(acme)?;
+        Ok(Empty {})
+    }
+
+    /// `millpond certificate renew`.
+    ///
+    /// # Errors
+    /// When none is to be got.
+    pub(crate) async fn renew_certificate(
+        &self,
+        only_if_due: bool,
+    ) -> Result<CertificateRenewReply, Failure> {
+        let failed = |kind, why: String| {
+            Err(Failure::new(
+                kind,
+                format!("cannot renew the certificate: {why}"),
+            ))
+        };
+        let certificate = self.certificate.lock().clone();
+        let Some(certificate) = certificate else {
+            let why = "the console is not offered; start the server with --https".to_owned();
+            return failed(FailureKind::NotFound, why);
+        };
+        if certificate.is_given() {
+            let why = "the server was started with one; put another one into its file".to_owned();
+            return failed(FailureKind::Busy, why);
+        }
+        if self.acme.settings()?.is_none() {
+            let why = "none is got; 'millpond certificate acme NAME' says for what".to_owned();
+            return failed(FailureKind::NotFound, why);
+        }
+        let got = self.acme.get(&certificate, only_if_due).await;
+        Ok(CertificateRenewReply { problem: got.err() })
     }
 
     /// Where the console is.
     pub(crate) fn link(&self) -> ConsoleLinkReply {
         let listening = *self.listening.lock();
+        let certificate = self.certificate.lock().clone();
         ConsoleLinkReply {
+            fingerprint: certificate.and_then(|certificate| certificate.fingerprint()),
             url: listening.map(|address| {
                 let port = address.port();
                 match address.ip() {
@@ -220,14 +291,16 @@ impl Web {
 /// The listener, while the server runs.
 pub(crate) struct Listening {
     task: JoinHandle<()>,
-    follows: JoinHandle<()>,
+    follows: Vec<JoinHandle<()>>,
     stop: watch::Sender<bool>,
 }
 
 impl Listening {
     /// Takes no more connections, and sends the answers that are due.
     pub(crate) async fn stop(self) {
-        self.follows.abort();
+        for follows in &self.follows {
+            follows.abort();
+        }
         self.stop.send_replace(true);
         let all_gone = async {
             let _ = self.task.await;
@@ -298,7 +371,12 @@ async fn listen_within(
     let loaded = loaded.await.unwrap_or_else(|error| Err(error.to_string()));
     let failed = |why| DaemonError::Certificate { why };
     let certificate = loaded.map_err(failed)?;
-    let follows = tokio::spawn(Arc::clone(&certificate).follow());
+    let mut follows = vec![tokio::spawn(Arc::clone(&certificate).follow())];
+    if !certificate.is_given() {
+        web.acme.show(&certificate);
+        let acme = Arc::clone(&web.acme);
+        follows.push(tokio::spawn(acme.follow(Arc::clone(&certificate))));
+    }
     *web.certificate.lock() = Some(Arc::clone(&certificate));
     let configuration = tls::configuration(certificate).map_err(failed)?;
     let acceptor = TlsAcceptor::from(Arc::new(configuration));

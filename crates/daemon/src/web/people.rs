@@ -1,4 +1,4 @@
-//! Users with a role, and API keys: `people.json` of the state directory ([`crate::private`]).
+//! Users with a role, and API keys: `people.json` of the state directory ([`device::private`]).
 //!
 //! Of a password the file has what Argon2id makes of it, of a key its hash: a key is random, so
 //! nobody finds one that has a given hash. Where the file cannot be used there is nobody, and
@@ -179,7 +179,8 @@ impl People {
     /// Reads the file of a state directory.
     pub(super) fn load(directory: &Path, random: Arc<dyn Random>) -> Self {
         let path = directory.join("people.json");
-        let stored = crate::private::read_json(&path, "users and keys");
+        let stored = device::private::read_json(&path, "users and keys");
+        let stored = stored.map_err(|error| error.to_string());
         if let Err(problem) = &stored {
             tracing::error!("{problem}");
         }
@@ -210,7 +211,7 @@ impl People {
         let old = old.map_err(|problem| Failure::new(FailureKind::Io, problem.clone()))?;
         let mut new = old.clone();
         let changed = change(&mut new)?;
-        crate::private::write_json(&self.path, &new).map_err(|error| {
+        device::private::write_json(&self.path, &new).map_err(|error| {
             let message = format!("{} cannot be written: {error}", self.path.display());
             Failure::new(FailureKind::Io, message)
         })?;

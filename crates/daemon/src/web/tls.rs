@@ -1,12 +1,13 @@
-//! The server's certificate: one that it makes and signs itself, or one that somebody has given,
-//! taken up anew when its files change. Whoever is to be told of its end looks at [`Validity`].
+//! The server's certificate: one that it makes and signs itself, one that somebody has given, taken
+//! up anew when its files change, or one that [`super::acme`] got. Whoever is to be told of its end
+//! looks at [`Validity`].
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use api::{Alert, AlertFact, AlertRule, AlertSeverity, CertificateBy};
+use api::{Alert, AlertFact, AlertRule, AlertSeverity, CertificateBy, CertificateReport};
 use parking_lot::RwLock;
 use rcgen::{CertificateParams, DnType, KeyPair};
 use rustls::ServerConfig;
@@ -15,7 +16,9 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use super::tokens::fingerprint;
 
 /// How long a certificate of our own is good; browsers take none that is longer.
 const OWN_VALID: Duration = Duration::from_secs(825 * 24 * 3600);
@@ -42,19 +45,27 @@ struct Files {
 pub(super) struct Certificate {
     files: Files,
     names: Vec<String>,
-    current: RwLock<Arc<CertifiedKey>>,
+    current: RwLock<Current>,
+}
+
+/// What new connections get.
+#[derive(Clone, Debug)]
+struct Current {
+    key: Arc<CertifiedKey>,
+    /// Got by ACME: what becomes of the files does not matter then.
+    is_got: bool,
 }
 
 /// From when to when a certificate is good, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Validity {
-    begin_s: u64,
-    end_s: u64,
+pub(super) struct Validity {
+    pub(super) begin_s: u64,
+    pub(super) end_s: u64,
 }
 
 impl Validity {
     /// That of a certificate (RFC 5280, section 4.1.2.5); none where it is not understood.
-    fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+    pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let validity = certificate.validity();
         let seconds = |time: i64| u64::try_from(time).unwrap_or(0);
@@ -64,16 +75,20 @@ impl Validity {
         })
     }
 
+    /// For how long it is good, in seconds.
+    pub(super) fn good_s(self) -> u64 {
+        self.end_s.saturating_sub(self.begin_s)
+    }
+
     /// How long before the end it is told of.
     fn near_s(self) -> u64 {
-        let good_s = self.end_s.saturating_sub(self.begin_s);
-        NEAR_END_S.min(good_s / NEAR_END_PART)
+        NEAR_END_S.min(self.good_s() / NEAR_END_PART)
     }
 }
 
 impl ResolvesServerCert for Certificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.current.read()))
+        Some(Arc::clone(&self.current.read().key))
     }
 }
 
@@ -111,7 +126,7 @@ impl Files {
         parameters.not_after = (now + OWN_VALID).into();
         let certificate = parameters.self_signed(&key).map_err(failed)?;
         let write = |path: &Path, text: String| {
-            let written = crate::private::write(path, text.as_bytes());
+            let written = device::private::write(path, text.as_bytes());
             written.map_err(|error| format!("{} cannot be written: {error}", path.display()))
         };
         // The key first: a crash in between leaves no certificate that has another key, as the
@@ -136,23 +151,61 @@ impl Files {
         let failed = |path: &Path, why: &dyn std::fmt::Display| {
             format!("the certificate in {} is not used: {why}", path.display())
         };
-        let chain: Result<Vec<CertificateDer<'static>>, _> =
-            CertificateDer::pem_file_iter(&self.certificate).and_then(Iterator::collect);
-        let chain = chain.map_err(|error| failed(&self.certificate, &error))?;
-        if chain.is_empty() {
-            return Err(failed(&self.certificate, &"it has none in PEM"));
-        }
-        let key = PrivateKeyDer::from_pem_file(&self.key);
-        let key = key.map_err(|error| failed(&self.key, &error))?;
-        let key = any_supported_type(&key).map_err(|error| failed(&self.key, &error))?;
-        let certified = CertifiedKey::new(chain, key);
-        match certified.keys_match() {
-            Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
-                Ok(certified)
-            }
-            Err(error) => Err(failed(&self.certificate, &error)),
-        }
+        let read = |path: &Path| std::fs::read(path).map_err(|error| failed(path, &error));
+        let (chain, key) = (read(&self.certificate)?, read(&self.key)?);
+        certified(&chain, &key).map_err(|(is_key, why)| match is_key {
+            true => failed(&self.key, &why),
+            false => failed(&self.certificate, &why),
+        })
     }
+}
+
+/// A chain and the key of its first certificate, both in PEM; what is wrong with them, and whether
+/// that is with the key.
+pub(super) fn certified(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, (bool, String)> {
+    let chain: Result<Vec<CertificateDer<'static>>, _> =
+        CertificateDer::pem_slice_iter(chain).collect();
+    let chain = chain.map_err(|error| (false, error.to_string()))?;
+    if chain.is_empty() {
+        return Err((false, "it has none in PEM".to_owned()));
+    }
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| (true, error.to_string()))?;
+    let key = any_supported_type(&key).map_err(|error| (true, error.to_string()))?;
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
+            Ok(certified)
+        }
+        Err(error) => Err((false, error.to_string())),
+    }
+}
+
+/// What is told of a certificate; none where it is not understood.
+fn report(certificate: &CertificateDer<'_>, by: CertificateBy) -> Option<CertificateReport> {
+    let validity = Validity::of(certificate)?;
+    let (_, read) = X509Certificate::from_der(certificate).ok()?;
+    let alternative = read.subject_alternative_name().ok().flatten();
+    let names = alternative
+        .iter()
+        .flat_map(|names| &names.value.general_names);
+    let names = names.filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => match <[u8; 4]>::try_from(*bytes) {
+            Ok(four) => Some(IpAddr::from(four).to_string()),
+            Err(_) => {
+                let sixteen = <[u8; 16]>::try_from(*bytes).ok()?;
+                Some(IpAddr::from(sixteen).to_string())
+            }
+        },
+        _ => None,
+    });
+    Some(CertificateReport {
+        by,
+        names: names.collect(),
+        issuer: read.issuer().to_string(),
+        begin_s: validity.begin_s,
+        end_s: validity.end_s,
+    })
 }
 
 impl Certificate {
@@ -204,7 +257,10 @@ impl Certificate {
                 (own, current)
             }
         };
-        let current = RwLock::new(Arc::new(current));
+        let current = RwLock::new(Current {
+            key: Arc::new(current),
+            is_got: false,
+        });
         Ok(Arc::new(Self {
             files,
             names,
@@ -212,10 +268,59 @@ impl Certificate {
         }))
     }
 
-    /// What is to be told of its end.
-    pub(super) fn alert(&self, now_s: u64) -> Option<Alert> {
-        let certified = Arc::clone(&self.current.read());
-        let validity = Validity::of(certified.cert.first()?)?;
+    /// SHA-256 of what connections are answered with, in hexadecimal digits.
+    pub(super) fn fingerprint(&self) -> Option<String> {
+        let (certificate, _) = self.shown()?;
+        Some(fingerprint(&certificate))
+    }
+
+    /// Whether somebody gave it, so that none of the server's stands in its place.
+    pub(super) fn is_given(&self) -> bool {
+        !self.files.is_own
+    }
+
+    /// Answers connections with one that was got by ACME from now on. Those that there are, stay.
+    pub(super) fn take(&self, key: CertifiedKey) {
+        *self.current.write() = Current {
+            key: Arc::new(key),
+            is_got: true,
+        };
+    }
+
+    /// Answers connections with what the files have instead of one that was got by ACME.
+    ///
+    /// # Errors
+    /// What is wrong with the files: then the one that there is stays.
+    pub(super) fn take_own(&self) -> Result<(), String> {
+        if !self.current.read().is_got {
+            return Ok(());
+        }
+        let key = Arc::new(self.files.load_or_make(&self.names)?);
+        *self.current.write() = Current { key, is_got: false };
+        Ok(())
+    }
+
+    /// The first of the chain, and whose business another one is.
+    fn shown(&self) -> Option<(CertificateDer<'static>, CertificateBy)> {
+        let current = self.current.read();
+        let by = match (current.is_got, self.files.is_own) {
+            (true, _) => CertificateBy::Acme,
+            (false, true) => CertificateBy::Server,
+            (false, false) => CertificateBy::Person,
+        };
+        Some((current.key.cert.first()?.clone(), by))
+    }
+
+    /// What is told of it; none where it is not understood.
+    pub(super) fn report(&self) -> Option<CertificateReport> {
+        let (certificate, by) = self.shown()?;
+        report(&certificate, by)
+    }
+
+    /// What is to be told of its end; `problem` is why the last try to get another one failed.
+    pub(super) fn alert(&self, now_s: u64, problem: Option<String>) -> Option<Alert> {
+        let (certificate, by) = self.shown()?;
+        let validity = Validity::of(&certificate)?;
         if now_s.saturating_add(validity.near_s()) < validity.end_s {
             return None;
         }
@@ -232,10 +337,8 @@ impl Certificate {
             device_guid: None,
             fact: AlertFact::Certificate {
                 path: self.files.certificate.display().to_string(),
-                by: match self.files.is_own {
-                    true => CertificateBy::Server,
-                    false => CertificateBy::Person,
-                },
+                why: problem.filter(|_| by == CertificateBy::Acme),
+                by,
                 end_s: validity.end_s,
                 is_over,
             },
@@ -265,7 +368,11 @@ impl Certificate {
         }
         match self.files.load() {
             Ok(certified) => {
-                *self.current.write() = Arc::new(certified);
+                let mut current = self.current.write();
+                if current.is_got {
+                    return now;
+                }
+                current.key = Arc::new(certified);
                 tracing::info!("the certificate was taken up anew");
             }
             // Perhaps only one of the two files is there yet.
@@ -299,22 +406,26 @@ mod tests {
         Certificate::load(directory, None, "host", address).unwrap()
     }
 
+    fn chain_of(certificate: &Certificate) -> Vec<CertificateDer<'static>> {
+        certificate.current.read().key.cert.clone()
+    }
+
     #[test]
     fn one_of_our_own_is_made_once_and_is_private() {
         let directory = tempfile::tempdir().unwrap();
         let first = own(directory.path());
-        let chain = first.current.read().cert.clone();
+        let chain = chain_of(&first);
         for file in ["https-certificate.pem", "https-key.pem"] {
             let found = directory.path().join(file).metadata().unwrap();
             assert_eq!(found.permissions().mode() & 0o777, 0o600, "{file}");
         }
-        assert_eq!(own(directory.path()).current.read().cert, chain);
+        assert_eq!(chain_of(&own(directory.path())), chain);
         // One that was damaged, or lost its key, is made anew.
         std::fs::remove_file(directory.path().join("https-key.pem")).unwrap();
-        let other = own(directory.path()).current.read().cert.clone();
+        let other = chain_of(&own(directory.path()));
         assert_ne!(other, chain);
         std::fs::write(directory.path().join("https-certificate.pem"), "").unwrap();
-        assert_ne!(own(directory.path()).current.read().cert, other);
+        assert_ne!(chain_of(&own(directory.path())), other);
     }
 
     #[test]
@@ -331,7 +442,7 @@ mod tests {
             Certificate::load(directory.path(), Some(pair), "host", [127, 0, 0, 1].into())
         };
         let followed = load(&(certificate.clone(), key.clone())).unwrap();
-        let current = |certificate: &Certificate| certificate.current.read().cert.clone();
+        let current = chain_of;
         assert_eq!(current(&followed), current(&made));
         let stamp = followed.files.stamp();
         let (new_certificate, new_key) = given(other.path());
@@ -350,11 +461,11 @@ mod tests {
         const DAY_S: u64 = 24 * 3600;
         let directory = tempfile::tempdir().unwrap();
         let made = own(directory.path());
-        let validity = Validity::of(&made.current.read().cert[0]).unwrap();
+        let validity = Validity::of(&chain_of(&made)[0]).unwrap();
         let good_s = validity.end_s - validity.begin_s;
         assert_eq!(good_s, OWN_VALID.as_secs() + DAY_S);
         let at = |now_s| {
-            let alert = made.alert(now_s)?;
+            let alert = made.alert(now_s, None)?;
             let AlertFact::Certificate {
                 end_s, is_over, by, ..
             } = alert.fact
@@ -389,12 +500,46 @@ mod tests {
         std::fs::write(&pair.0, "nothing").unwrap();
         let address = [127, 0, 0, 1].into();
         let given = Certificate::load(directory.path(), Some(&pair), "host", address).unwrap();
-        let current = |certificate: &Certificate| certificate.current.read().cert.clone();
+        let current = chain_of;
         assert_eq!(current(&given), current(&own));
         let stamp = given.files.stamp();
         std::fs::copy(other.path().join("https-certificate.pem"), &pair.0).unwrap();
         std::fs::copy(other.path().join("https-key.pem"), &pair.1).unwrap();
         given.look(stamp);
         assert_eq!(current(&given), current(&new));
+    }
+
+    /// One that was got stays whatever becomes of the files, until it is given up.
+    #[test]
+    fn one_that_was_got_goes_before_the_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        let (own, got) = (own(directory.path()), own(other.path()));
+        let before = chain_of(&own);
+        let read = |name| std::fs::read(other.path().join(name)).unwrap();
+        let (chain, key) = (read("https-certificate.pem"), read("https-key.pem"));
+        own.take(certified(&chain, &key).unwrap());
+        assert_eq!(chain_of(&own), chain_of(&got));
+        let report = own.report().unwrap();
+        assert_eq!(report.by, CertificateBy::Acme);
+        assert_eq!(
+            report.names,
+            ["host", "localhost", "127.0.0.1", "::1", "192.0.2.1"]
+        );
+        assert!(report.issuer.contains("Millpond on host"), "{report:?}");
+        let stamp = own.files.stamp();
+        std::fs::remove_file(directory.path().join("https-key.pem")).unwrap();
+        own.look(stamp);
+        assert_eq!(chain_of(&own), chain_of(&got));
+        own.take_own().unwrap();
+        assert_ne!(chain_of(&own), chain_of(&got));
+        assert_ne!(chain_of(&own), before, "its key was lost");
+        assert_eq!(own.report().unwrap().by, CertificateBy::Server);
+        // Halves of two are no certificate.
+        let (is_key, why) = certified(b"", &key).unwrap_err();
+        assert!(!is_key && why.contains("none in PEM"), "{why}");
+        let key = std::fs::read(directory.path().join("https-key.pem")).unwrap();
+        assert!(!certified(&chain, &key).unwrap_err().0);
+        assert!(certified(&chain, b"nothing").unwrap_err().0);
     }
 }

@@ -33,6 +33,11 @@ pub(super) fn hash(value: &str) -> Hash {
     Sha256::digest(value.as_bytes()).into()
 }
 
+/// SHA-256 of a certificate in DER, in hexadecimal digits.
+pub(crate) fn fingerprint(certificate: &[u8]) -> String {
+    hex(&Sha256::digest(certificate))
+}
+
 /// In hexadecimal digits.
 pub(super) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;

@@ -10,7 +10,6 @@
 //! A block that cannot be read keeps what is below it: that space is leaked, and moves to the
 //! directory `$LEAK` in the end.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,6 +27,7 @@ use crate::deadlist::Deadlist;
 use crate::destroy::Destroyer;
 use crate::dsl::DslPool;
 use crate::features::guid;
+use crate::livelist::living;
 use crate::state::{Dir, Space};
 use crate::task::SpaceCheck;
 
@@ -140,7 +140,7 @@ impl Destroyer<'_> {
         Ok(())
     }
 
-    /// Frees what a clone that OpenZFS destroyed had allocated: one part of its livelist
+    /// Frees what a clone that was destroyed had allocated: one part of its livelist
     /// (`sublist_delete_sync` and `livelist_delete_sync`, module/zfs/spa.c). A part names blocks as
     /// they were allocated and freed, of half a million entries or a little more; those that were
     /// not freed are.
@@ -169,24 +169,11 @@ impl Destroyer<'_> {
             return self.dsl.features().decrement(ctx, guid::LIVELIST).await;
         };
         if part != self.dsl.deadlists().empty_list() {
-            let mut living: HashMap<([u64; 2], Txg), (i64, BlockPointer)> = HashMap::new();
-            Bpobj::open(self.dsl.mos(), part)
-                .await?
-                .for_each(&mut |block, freed| {
-                    if let Some(dva) = block.dva(0) {
-                        let key = (dva.to_words(), block.birth());
-                        living.entry(key).or_insert((0, *block)).0 += if freed { -1 } else { 1 };
-                    }
-                    Ok(())
-                })
-                .await?;
+            let part = Bpobj::open(self.dsl.mos(), part).await?;
             let mut freed = Space::default();
-            for (count, mut block) in living.into_values() {
-                block.set_livelist_free(false);
-                for _ in 0..count {
-                    freed.add(Space::of(pipeline, &block));
-                    pipeline.free(ctx.txg, &block);
-                }
+            for block in living(&part).await? {
+                freed.add(Space::of(pipeline, &block));
+                pipeline.free(ctx.txg, &block);
             }
             if let Some(free_dir) = self.free_dir() {
                 free_dir.did_use(UsedBy::Head, freed.negated());

@@ -35,7 +35,7 @@ pub(crate) struct DestroyState {
     free_list: OnceLock<Bpobj>,
     /// Trees that wait ([`Bptree`]); zero for none.
     bptree: Mutex<ObjectId>,
-    /// Livelists of clones that OpenZFS destroyed; zero for none.
+    /// Livelists of clones that were destroyed; zero for none.
     deleted_clones: Mutex<ObjectId>,
     /// Nothing could be freed in a whole transaction group.
     is_stalled: Mutex<bool>,
@@ -50,6 +50,15 @@ pub struct Destroyer<'a> {
 }
 
 impl Destroyer<'_> {
+    /// The ZAP of livelists of destroyed clones; zero for none.
+    pub(crate) fn deleted_clones(&self) -> ObjectId {
+        *self.dsl.destroy_state.deleted_clones.lock()
+    }
+
+    pub(crate) fn set_deleted_clones(&self, queue: ObjectId) {
+        *self.dsl.destroy_state.deleted_clones.lock() = queue;
+    }
+
     /// Makes the directory and the list of a new pool, in syncing context.
     pub(crate) async fn create(
         &self,
@@ -478,8 +487,6 @@ impl Destroyer<'_> {
         Deadlist::destroy(self.dsl, ctx, phys.deadlist).await?;
         head.change(|state| state.phys.deadlist = ObjectId::ZERO);
         self.dsl.deadlists().destroy_remaps(ctx, head).await?;
-        self.dsl.deadlists().remove_livelist(ctx, &dir).await?;
-
         // The log, then the tree.
         if !phys.block.is_hole() {
             let header = match head.open_objset() {
@@ -489,10 +496,6 @@ impl Destroyer<'_> {
             self.dsl.logs().free(ctx, &header).await;
             *head.open.lock() = None;
         }
-        let text = format!("(bptree, mintxg={})", phys.previous_snapshot_txg);
-        self.dsl
-            .history(ctx, "destroy", full_name, head.object, text)
-            .await?;
         self.dsl
             .env()
             .hooks
@@ -506,11 +509,21 @@ impl Destroyer<'_> {
                 uncompressed: state.phys.uncompressed_bytes as i64,
             }
         };
-        self.queue_tree(ctx, phys.block, phys.previous_snapshot_txg, used)
+        let deadlists = self.dsl.deadlists();
+        let (text, waits) = match deadlists.delete_by_livelist(ctx, &dir, used).await? {
+            Some((space, first)) => (format!("(livelist, mintxg={first})"), space),
+            None => {
+                let before = phys.previous_snapshot_txg;
+                self.queue_tree(ctx, phys.block, before, used).await?;
+                (format!("(bptree, mintxg={before})"), used)
+            }
+        };
+        self.dsl
+            .history(ctx, "destroy", full_name, head.object, text)
             .await?;
         dir.did_use(UsedBy::Head, used.negated());
         if let Some(free_dir) = self.free_dir() {
-            free_dir.did_use(UsedBy::Head, used);
+            free_dir.did_use(UsedBy::Head, waits);
         }
 
         if let Some(prev) = &prev {

@@ -180,8 +180,16 @@ fn check_text(property: &Property, text: &str) -> Result<(), DatasetError> {
         }
         "mlslabel" if text != "none" => Err(property.invalid("mlslabels are unsupported")),
         // Which datasets have one is checked where they are known.
-        "keylocation" if text != "none" && text != "prompt" && !text.starts_with("file:///") => {
-            Err(property.invalid(format!("'{name}' must be 'none', 'prompt' or file:///PATH")))
+        // As `zfs_prop_valid_keylocation` (module/zcommon/zfs_prop.c).
+        "keylocation" if text == "none" || text == "prompt" => Ok(()),
+        "keylocation"
+            if !["file:///", "https://", "http://"]
+                .iter()
+                .any(|begin| text.starts_with(begin)) =>
+        {
+            Err(property.invalid(format!(
+                "'{name}' must be 'none', 'prompt', file:///PATH or https://URL"
+            )))
         }
         _ => Ok(()),
     }

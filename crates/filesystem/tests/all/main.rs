@@ -14,6 +14,7 @@ mod gangs_peer;
 mod golden;
 mod healing;
 mod links;
+mod livelists;
 mod members;
 mod model;
 mod newkeys;

@@ -185,6 +185,43 @@ async fn whole_files_are_shared_and_the_last_frees_the_blocks() {
     bed.again().await.fs.close().await.expect("close");
 }
 
+/// A file comes back out of a snapshot without being copied, and stays whichever of both goes first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_of_snapshots_come_back_shared() {
+    let bed = Bed::new(&[]).await;
+    let data = Random(9).bytes(4 * 128 * K as usize);
+    bed.file("lost", &data).await;
+    bed.sync().await;
+    let names = ["tank@s".to_owned()];
+    let taken = bed.pool.dsl().snapshots().take(&names, &[]).await;
+    taken.expect("taken");
+    bed.unlink("lost").await;
+    let old = open(&bed.world, &bed.pool, "tank@s").await;
+    let from = old.lookup(old.root(), b"lost").await.expect("lookup").ino;
+    // The first may have the number that the lost one had.
+    for name in ["back", "again"] {
+        let to = bed.file(name, b"").await;
+        let length = data.len() as u64;
+        let copied = bed.fs.copy_range_of(&old, from, 0, to, 0, length, ROOT);
+        assert_eq!(copied.await.expect("copied"), length);
+        assert!(content(&bed.fs, to).await == data);
+    }
+    assert_eq!(bed.saved().await, 2 * 4 * 128 * K);
+    let refused = old.copy_range(from, 0, from, 1 << 20, 1, ROOT).await;
+    assert!(refused.is_err(), "nothing is written to a snapshot");
+    old.close().await.expect("close");
+    drop(old);
+    bed.unlink("again").await;
+    let bed = bed.again().await;
+    let destroyer = bed.pool.dsl().destroyer();
+    let destroyed = destroyer.destroy_snapshots(&names, false).await;
+    destroyed.expect("destroyed");
+    let bed = bed.again().await;
+    bed.shares_nothing().await;
+    assert!(content_at(&bed.fs, "back").await == data);
+    bed.again().await.fs.close().await.expect("close");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_shared_is_copied() {
     let bed = Bed::new(&[("recordsize", "16K"), ("compression", "off")]).await;

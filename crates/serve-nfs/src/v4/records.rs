@@ -12,17 +12,16 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use device::private;
 use parking_lot::Mutex;
 
 /// The file with the server's name.
 const SERVER_NAME: &str = "server";
-/// What files of clients are called before they are whole.
-const TEMPORARY_NAME: &str = "new";
 const CLIENT_PREFIX: &str = "client-";
 /// Clients that are read.
 const CLIENTS_MAX: usize = 4096;
@@ -71,16 +70,6 @@ fn file_name(owner: &[u8]) -> String {
     format!("{CLIENT_PREFIX}{}{}", hex(one), hex(other))
 }
 
-/// Writes a file whole, and durably.
-fn store(directory: &Path, name: &str, content: &[u8]) -> io::Result<()> {
-    let temporary = directory.join(TEMPORARY_NAME);
-    let mut file = File::create(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&temporary, directory.join(name))?;
-    File::open(directory)?.sync_all()
-}
-
 impl Records {
     /// What an earlier run left in `directory`, which is made if it is not there. `random` names
     /// the server where it has no name yet.
@@ -116,7 +105,7 @@ impl Records {
                 name
             }
             _ => {
-                store(directory, SERVER_NAME, hex(random).as_bytes())?;
+                private::write(&directory.join(SERVER_NAME), hex(random).as_bytes())?;
                 hex(random)
             }
         };
@@ -142,7 +131,7 @@ impl Records {
     pub(crate) fn add(&self, owner: &[u8]) -> io::Result<()> {
         let _alone = self.writing.lock();
         match &self.directory {
-            Some(directory) => store(directory, &file_name(owner), owner),
+            Some(directory) => private::write(&directory.join(file_name(owner)), owner),
             None => Ok(()),
         }
     }

@@ -1,0 +1,53 @@
+/** What is said of the console's certificate; a part of `en.ts`. */
+import type { CertificateReport } from '../api/certificate';
+
+export const certificate = {
+  title: 'Certificate',
+  text: 'With what this console shows browsers who it is.',
+  now: 'In use',
+  none: 'The console is not offered over the network.',
+  by: 'From',
+  bys: {
+    server: 'this server, which signs it itself: browsers warn',
+    person: 'somebody who gave it at the start (--certificate)',
+    acme: 'an authority, by ACME',
+  } satisfies Record<CertificateReport['by'], string>,
+  names: 'For',
+  issuer: 'Signed by',
+  until: 'Good until',
+  next: 'Another one is got',
+  working: 'One is being got now.',
+  atOnce: 'at once',
+  problem: (why: string) => `None was got: ${why}`,
+  again: 'It is tried again by itself; the one that there is stays until then.',
+  given:
+    'The server was started with a certificate, so none is got. Leave --certificate and --key out to have one got.',
+  settings: 'Get one from an authority',
+  settingsText:
+    'The server gets a certificate by ACME, and another one well before it ends. The authority looks at port 80 of each name whether the name is this server’s.',
+  hosts: 'Names of this server',
+  hostsHint: 'As in nas.example.org, separated by commas. An address is a name, too.',
+  hostsWrong: 'Names of hosts or addresses, without asterisks.',
+  contact: 'Mail address',
+  contactHint: 'Empty: the authority reaches nobody.',
+  contactWrong: 'Something like ann@example.org.',
+  more: 'More: another authority, another port',
+  directory: 'Directory of the authority',
+  directoryHint: 'Empty: Let’s Encrypt.',
+  directoryWrong: 'It begins with https://.',
+  caFile: 'File of certificates that its own is checked with',
+  caFileHint: 'A whole path on the server. Empty: those that the system trusts.',
+  caFileWrong: 'It begins with /.',
+  listen: 'Listen at',
+  listenHint:
+    'An address and a port, to which port 80 of the names leads. Empty: port 80 of every address.',
+  listenWrong: 'As in 192.0.2.1:8080.',
+  terms: 'Saving this agrees to the authority’s terms.',
+  save: 'Save',
+  saved: 'The settings are kept; a certificate is got.',
+  own: 'Use the server’s own',
+  ownDone: 'The server’s own certificate is used.',
+  renew: 'Renew now',
+  renewing: 'Waiting for the authority…',
+  renewed: 'There is another certificate. This page gets it when it is opened anew.',
+};
