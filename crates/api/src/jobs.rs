@@ -68,7 +68,7 @@ pub enum JobKind {
     Receive,
     /// Sends streams. Canceling it cuts the stream off.
     Send,
-    /// Makes a redaction bookmark. Canceling it leaves one that is gone on with by the same request.
+    /// Makes a redaction bookmark. Canceling it leaves one that the same request goes on with.
     Redact,
     /// Writes files again. Canceling it leaves the rest of them as they are.
     Rewrite,

@@ -309,7 +309,8 @@ impl Bookmarks<'_> {
     }
 }
 
-/// The snapshots that a dataset is redacted with, if it is (`dsl_dataset_get_uint64_array_feature`).
+/// The snapshots that a dataset is redacted with, if it is
+/// (`dsl_dataset_get_uint64_array_feature`).
 pub(crate) fn redacted_with(dataset: &Arc<Ds>) -> Option<Vec<Guid>> {
     let state = dataset.state();
     let guids = state.features.get(guid::REDACTED_DATASETS)?;

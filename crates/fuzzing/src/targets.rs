@@ -7,10 +7,11 @@ use format::{
     Compression, CondensingIndirectPhys, DNODE_SLOT_BYTES, DdtLogHeader, DdtLogRecord, DdtPhys,
     DeadlistPhys, DnodePhys, DslDatasetPhys, DslDirPhys, Eck, Endian, FatZapHeader, FormatError,
     IndirectBirthEntry, IndirectBirthPhys, IndirectMappingEntry, IndirectMappingPhys,
-    LABEL_BOOT_ENV_BYTES, LogRecords, MicroZap, NvList, ObjsetPhys, RebuildPhys, RemovingPhys,
-    SaHeader, ScanPhys, SpaceMapPhys, SpaceMapRange, SpaceMapReader, Uberblock, ZPL_ATTRIBUTES,
-    ZapFlags, ZapHasher, ZapKeyKind, ZapLeaf, ZilHeader, ZnodeAcl, ZnodePhys, decode_gang_header,
-    decode_history_record, decode_label_config, decode_log_block,
+    LABEL_BOOT_ENV_BYTES, LogRecords, MicroZap, NvList, ObjsetPhys, RebuildPhys, RedactBlock,
+    RedactionListPhys, RemovingPhys, SaHeader, ScanPhys, SpaceMapPhys, SpaceMapRange,
+    SpaceMapReader, Uberblock, ZPL_ATTRIBUTES, ZapFlags, ZapHasher, ZapKeyKind, ZapLeaf, ZilHeader,
+    ZnodeAcl, ZnodePhys, decode_gang_header, decode_history_record, decode_label_config,
+    decode_log_block,
 };
 use vdev::{IndirectMap, OpenOptions, Scope, VdevTree};
 
@@ -306,6 +307,8 @@ fn block_lists(data: &[u8]) {
         let _ = BpobjPhys::decode(data, endian);
         let _ = DeadlistPhys::decode(data, endian);
         let _ = BptreeEntry::decode(data, endian);
+        let _ = RedactBlock::decode(data, endian).map(|entry| (entry.end(), entry.block_bytes()));
+        let _ = RedactionListPhys::decode(data, endian);
     }
 }
 

@@ -7,6 +7,7 @@
 //! | [`verify`] | reads a whole pool, block by block, and compares it with its space maps and accounts (`zdb -bcc`, in process) |
 //! | [`model`] | what filesystems and volumes should hold, and what they do hold |
 //! | [`work`] | random operations |
+//! | [`layout`] | how disks are put together |
 //! | [`history`] | what they were told is durable |
 //! | [`torture`] | runs: work, power cut, import, comparison, over and over |
 //! | [`failures`] | runs in which disks fail, are replaced and resilvered, and all is well again |
@@ -26,6 +27,7 @@ pub mod dedup;
 pub mod failures;
 pub mod golden;
 pub mod history;
+pub mod layout;
 pub mod model;
 mod passes;
 pub mod rng;

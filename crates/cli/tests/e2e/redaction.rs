@@ -154,7 +154,7 @@ fn secrets_are_left_out_of_streams() {
     let said = refused(&server, "zfs receive tank/copy", &plain);
     assert!(said.contains("lacks blocks"), "{said}");
     let filled = send(&server, "zfs send -i #b tank/fs@t", "filled");
-    receive(&server, "zfs receive tank/copy", &filled);
+    receive(&server, "zfs receive -F tank/copy", &filled);
     assert_eq!(value(&server, "tank/copy", "redact_snaps"), "-");
     server.ok("zfs mount tank/copy");
     run("diff", &["-r", &format!("{at}/fs"), &format!("{at}/copy")]);

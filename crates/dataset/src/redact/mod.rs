@@ -127,6 +127,22 @@ impl Bookmarks<'_> {
         with: &[String],
         stops: &(dyn Fn() -> bool + Send + Sync),
     ) -> Result<(), DatasetError> {
+        self.redact_in_parts(snapshot, bookmark, with, stops, PART_ENTRIES)
+            .await
+    }
+
+    /// The same in parts of this many entries each, as a test wants them.
+    ///
+    /// # Errors
+    /// As [`Self::redact`].
+    pub async fn redact_in_parts(
+        &self,
+        snapshot: &str,
+        bookmark: &str,
+        with: &[String],
+        stops: &(dyn Fn() -> bool + Send + Sync),
+        part_entries: usize,
+    ) -> Result<(), DatasetError> {
         let Some((head, _)) = snapshot.split_once('@') else {
             return Err(DatasetError::WrongKind {
                 name: snapshot.to_owned(),
@@ -177,6 +193,7 @@ impl Bookmarks<'_> {
             looked_at: 0,
             held: None,
             stops,
+            part_entries,
         };
         work.run(since, &later).await
     }
@@ -289,6 +306,8 @@ struct Work<'a> {
     looked_at: usize,
     held: Option<Object>,
     stops: &'a (dyn Fn() -> bool + Send + Sync),
+    /// Entries that are appended at once.
+    part_entries: usize,
 }
 
 impl Work<'_> {
@@ -315,7 +334,7 @@ impl Work<'_> {
     /// Stores what was found, if that is much; and stops if that is asked for.
     async fn append_if_full(&mut self) -> Result<(), DatasetError> {
         if let Some(entry) = self.building
-            && (self.ready.len() >= PART_ENTRIES || self.looked_at >= PART_SPANS)
+            && (self.ready.len() >= self.part_entries || self.looked_at >= PART_SPANS)
         {
             // What still grows is found again.
             self.append((entry.object.get(), entry.block_id)).await?;

@@ -24,7 +24,7 @@ zfs send -i tank/fs#both tank/c1@r > /tmp/filled
 zfs send --redact c -i tank/fs#both tank/c1@r > /tmp/both
 cat /tmp/full /tmp/filled /tmp/both | dd of=/dev/disk/peer/out bs=1M iflag=fullblock conv=notrunc
 echo LENGTHS $(stat -c %s /tmp/full /tmp/filled /tmp/both)
-head -c FULL /dev/disk/peer/full | zstream dump | grep 'DRR_REDACT records'
+echo REDACTS $(head -c FULL /dev/disk/peer/full | zstream dump -v | grep -c 'REDACT object')
 head -c FULL /dev/disk/peer/full | zfs receive -u tank/full
 head -c FILLED /dev/disk/peer/filled | zfs receive -u -o origin=tank/full@s tank/filled
 zfs get -Hp -o name,value redact_snaps tank/full@s
@@ -108,10 +108,8 @@ async fn openzfs_and_we_redact_alike() {
     let told = guids.join(",");
     assert!(text.contains(&format!("SNAPS {told}\n")), "{text}");
     assert!(text.contains(&format!("tank/full@s\t{told}\n")), "{text}");
-    let redacts = text
-        .lines()
-        .find_map(|line| line.split_once("DRR_REDACT records = "));
-    let redacts = redacts.and_then(|(_, number)| number.split_whitespace().next()?.parse().ok());
+    let redacts = text.lines().find_map(|line| line.strip_prefix("REDACTS "));
+    let redacts = redacts.and_then(|number| number.trim().parse().ok());
     assert!(redacts.is_some_and(|number: u64| number > 10), "{text}");
 
     let lengths = text.lines().find_map(|line| line.strip_prefix("LENGTHS "));

@@ -14,6 +14,7 @@ mod newkeys;
 mod panics;
 mod passes;
 mod rebuild;
+mod redaction;
 pub mod spares;
 mod split;
 mod stale_logs;
