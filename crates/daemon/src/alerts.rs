@@ -15,7 +15,7 @@ use ::alerts::{Book, Kept, Known, Message, Outbox, Problem, SettingsError, name_
 use api::{
     Alert, AlertFact, AlertListReply, AlertRule, AlertSettings, AlertSettingsReply,
     AlertSettingsSet, AlertSeverity, AlertTestReply, DiskState, Empty, Event, EventKind, EventPool,
-    Failure, FailureKind, PoolStatusReport, ScanFunction,
+    Failure, FailureKind, PoolStatusReport, ScanFunction, UpsCondition,
 };
 use chrono::{Datelike, Days, Local, NaiveTime};
 use parking_lot::Mutex;
@@ -228,6 +228,7 @@ async fn look(weak: Weak<Service>) {
     drop(service);
     let started_s = now_s();
     let mut happened = Vec::new();
+    let mut power_told = None;
     loop {
         let Some(service) = weak.upgrade() else {
             return;
@@ -238,7 +239,10 @@ async fn look(weak: Weak<Service>) {
         if !service.ups.is_resting() {
             others.extend(absent_from(&service));
         }
-        others.extend(service.ups.alert());
+        let of_power = service.ups.alert();
+        happened.extend(rested_since(power_told.as_ref(), of_power.as_ref()).cloned());
+        power_told.clone_from(&of_power);
+        others.extend(of_power);
         others.extend(crate::schedules::failing(&service));
         others.extend(crate::replicate::late(&service, started_s, |name| {
             service.alerts.knows_late(name)
@@ -271,6 +275,21 @@ async fn look(weak: Weak<Service>) {
             happened.extend(happened_in(&service, &event));
         }
     }
+}
+
+/// What is to be told of the UPS because all pools were exported since it was told of before: the
+/// alert stands already, and says something else now.
+fn rested_since<'a>(before: Option<&Alert>, now: Option<&'a Alert>) -> Option<&'a Alert> {
+    let are_exported = |alert: &Alert| match alert.fact {
+        AlertFact::Ups {
+            condition: UpsCondition::LowBattery,
+            are_pools_exported,
+            ..
+        } => Some(are_pools_exported),
+        _ => None,
+    };
+    let is_news = before.and_then(are_exported) == Some(false);
+    now.filter(|now| is_news && are_exported(now) == Some(true))
 }
 
 /// Pools of the last run that could not be imported.
@@ -390,4 +409,41 @@ pub(crate) async fn test(service: &Service) -> Result<AlertTestReply, Failure> {
         reply.channels.push((name_of(&channel), problem));
     }
     Ok(reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn power(condition: UpsCondition, are_pools_exported: bool) -> Alert {
+        Alert {
+            rule: AlertRule::Ups,
+            severity: AlertSeverity::Critical,
+            pool: String::new(),
+            pool_guid: api::Guid(0),
+            disk: None,
+            device_guid: None,
+            fact: AlertFact::Ups {
+                name: "ups@localhost".into(),
+                condition,
+                charge_percent: None,
+                runtime_s: None,
+                are_pools_exported,
+            },
+        }
+    }
+
+    #[test]
+    fn that_all_pools_are_exported_is_told_once_it_is_so() {
+        use UpsCondition::{LowBattery, OnBattery};
+        let (battery, begun) = (power(OnBattery, false), power(LowBattery, false));
+        let done = power(LowBattery, true);
+        assert_eq!(rested_since(Some(&begun), Some(&done)), Some(&done));
+        // What is told with the alert itself is not told again.
+        assert_eq!(rested_since(Some(&battery), Some(&begun)), None);
+        assert_eq!(rested_since(Some(&battery), Some(&done)), None);
+        assert_eq!(rested_since(None, Some(&done)), None);
+        assert_eq!(rested_since(Some(&done), Some(&done)), None);
+        assert_eq!(rested_since(Some(&begun), None), None);
+    }
 }
