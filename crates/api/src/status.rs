@@ -189,6 +189,9 @@ pub struct ZpoolScrub {
     pub all: bool,
     /// What to do.
     pub action: ScrubAction,
+    /// The command as typed, for the history of the pool; empty for none.
+    #[serde(default)]
+    pub command: String,
 }
 
 impl Call for ZpoolScrub {

@@ -405,6 +405,9 @@ pub struct ZpoolDestroy {
     pub name: String,
     /// Unmount even what is in use.
     pub force: bool,
+    /// The command as typed, for the history of the pool; empty for none.
+    #[serde(default)]
+    pub command: String,
 }
 
 impl Call for ZpoolDestroy {
@@ -550,6 +553,9 @@ pub struct ZpoolExport {
     pub all: bool,
     /// Unmount even what is in use (`-f`).
     pub force: bool,
+    /// The command as typed, for the history of the pool; empty for none.
+    #[serde(default)]
+    pub command: String,
 }
 
 impl Call for ZpoolExport {
@@ -735,6 +741,9 @@ pub struct ZpoolClear {
     pub name: String,
     /// A vdev of it, or all.
     pub vdev: Option<String>,
+    /// The command as typed, for the history of the pool; empty for none.
+    #[serde(default)]
+    pub command: String,
 }
 
 impl Call for ZpoolClear {

@@ -168,11 +168,18 @@ fn parse<Words: CommandFactory + Parser>(mut words: Vec<OsString>) -> Words {
     // The commands know no `-h`: it is wrong, as any other letter, and answered with how to use
     // them.
     let is_asked_for = words.len() < 3 || words.iter().any(|word| word == "--help");
+    let name = words.get(1).map(|name| name.to_string_lossy().into_owned());
     Words::try_parse_from(words).unwrap_or_else(|error| {
-        if error.kind() != ErrorKind::DisplayHelp || is_asked_for {
+        let is_help = error.kind() == ErrorKind::DisplayHelp;
+        if is_help && is_asked_for || !is_help && !error.use_stderr() {
             error.exit();
         }
         eprint!("{}", error.render());
+        let is_zfs = Words::command().get_name() == "zfs";
+        let properties = name.filter(|_| is_zfs);
+        if let Some(text) = properties.and_then(|name| zfs::supported::properties(&name)) {
+            eprint!("{text}");
+        }
         std::process::exit(WRONG_USAGE.into());
     })
 }

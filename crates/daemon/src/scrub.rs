@@ -20,6 +20,7 @@ pub(crate) async fn zpool_scrub(service: &Service, call: &ZpoolScrub) -> Result<
     };
     for open in &pools {
         scrub(open, call.action).await?;
+        crate::zpool::log_command(&open.pool, &call.command).await;
     }
     Ok(Empty {})
 }

@@ -390,6 +390,8 @@ pub(crate) async fn zpool_destroy(service: &Service, call: ZpoolDestroy) -> Resu
     let work = async {
         let _admin = open.admin.lock().await;
         let _nobody = service.release_pool(&open, mode(call.force)).await?;
+        // It is there when the pool is imported again (`zfs_ioc_pool_destroy`).
+        log_command(&open.pool, &call.command).await;
         let destroyed = open.pool.destroy(call.force).await;
         destroyed.map_err(|error| from_pool(&doing, &error))
     };
@@ -431,6 +433,7 @@ pub(crate) async fn zpool_export(service: &Service, call: ZpoolExport) -> Result
             let released = service.release_pool(&open, mode(call.force)).await;
             let _nobody = released
                 .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
+            log_command(&open.pool, &call.command).await;
             let exported = open.pool.export(call.force).await;
             exported.map_err(|error| from_pool(&doing, &error))
         };
@@ -574,6 +577,7 @@ pub(crate) async fn zpool_clear(service: &Service, call: &ZpoolClear) -> Result<
         .clear(call.vdev.as_deref())
         .await
         .map_err(|error| from_pool(&doing, &error))?;
+    log_command(&open.pool, &call.command).await;
     open.background.poke(&open.pool);
     if was_suspended {
         look_whether_it_goes(service, &open, &doing).await?;

@@ -130,6 +130,20 @@ impl Drop for Disks {
     }
 }
 
+/// The directory at or above `path` that only its owner may enter, if there is one.
+fn closed_to_users(path: &Path) -> anyhow::Result<Option<PathBuf>> {
+    for above in path.ancestors() {
+        let mode = fs::metadata(above)
+            .with_context(|| above.display().to_string())?
+            .permissions()
+            .mode();
+        if mode & 0o001 == 0 {
+            return Ok(Some(above.to_owned()));
+        }
+    }
+    Ok(None)
+}
+
 /// Makes the sandbox, runs this program in it, and takes it away again.
 pub fn enter(suite: &Path, binary: &Path, words: &[String]) -> anyhow::Result<()> {
     let lock = File::options()
@@ -139,6 +153,14 @@ pub fn enter(suite: &Path, binary: &Path, words: &[String]) -> anyhow::Result<()
     lock.lock().context("the turn of this run")?;
 
     let base = std::env::var_os("MILLPOND_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let base = std::path::absolute(base)?;
+    if let Some(closed) = closed_to_users(&base)? {
+        bail!(
+            "{} is closed to the ordinary users that tests make; name a directory that they may \
+             enter with MILLPOND_TEST_DIR",
+            closed.display()
+        );
+    }
     let directory = tempfile::Builder::new()
         .prefix("millpond-zts-")
         .permissions(fs::Permissions::from_mode(0o755))
@@ -195,4 +217,27 @@ pub fn enter(suite: &Path, binary: &Path, words: &[String]) -> anyhow::Result<()
         bail!("OpenZFS's test suite failed ({status})");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_users_may_not_enter_is_named() {
+        let top = tempfile::tempdir().unwrap();
+        let (open, closed) = (top.path().join("open"), top.path().join("closed"));
+        for (path, mode) in [(&open, 0o755), (&closed, 0o700)] {
+            fs::create_dir(path).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        fs::set_permissions(top.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        let below = closed.join("below");
+        fs::create_dir(&below).unwrap();
+        assert_eq!(closed_to_users(&below).unwrap(), Some(closed));
+        // What is above the test's own directory may be closed as well.
+        let found = closed_to_users(&open).unwrap();
+        assert!(found.is_none_or(|found| !found.starts_with(top.path())));
+        assert!(closed_to_users(&top.path().join("none")).is_err());
+    }
 }

@@ -10,6 +10,7 @@ mod rewrite;
 mod send;
 mod snapshots;
 mod space;
+pub mod supported;
 mod upgrade;
 mod values;
 

@@ -211,6 +211,7 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
             client.call(&ZpoolDestroy {
                 name: destroy.pool,
                 force: destroy.force,
+                command: typed,
             })?;
             Ok(())
         }
@@ -220,6 +221,7 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
                 names: export.pools,
                 all: export.all,
                 force: export.force,
+                command: typed,
             })?;
             Ok(())
         }
@@ -248,7 +250,7 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
             })?;
             Ok(())
         }
-        Command::Scrub(scrub) => scrub.run(client),
+        Command::Scrub(scrub) => scrub.run(client, typed),
         Command::Initialize(initialize) => initialize.run(client, &typed),
         Command::Trim(trim) => trim.run(client, &typed),
         Command::Checkpoint(checkpoint) => checkpoint.run(client, typed),
@@ -278,6 +280,7 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
             client.call(&ZpoolClear {
                 name: clear.pool,
                 vdev: clear.device,
+                command: typed,
             })?;
             Ok(())
         }

@@ -33,7 +33,7 @@ pub struct Scrub {
 
 impl Scrub {
     /// Asks the daemon.
-    pub fn run(self, client: &Client) -> anyhow::Result<()> {
+    pub fn run(self, client: &Client, command: String) -> anyhow::Result<()> {
         let action = match (self.stop, self.pause) {
             (true, _) => ScrubAction::Stop,
             (_, true) => ScrubAction::Pause,
@@ -45,6 +45,7 @@ impl Scrub {
             names: self.pools.clone(),
             all: self.all,
             action,
+            command,
         })?;
         if !self.wait {
             return Ok(());

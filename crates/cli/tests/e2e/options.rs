@@ -112,6 +112,59 @@ fn excluded_properties_are_inherited() {
     zdb_is_clean(&server.path("disks"), "tank");
 }
 
+/// What was destroyed where a tree is sent is destroyed here too, clones before their origins, by
+/// whatever names.
+#[test]
+fn what_was_destroyed_goes_where_it_was_sent_to() {
+    let server = Server::start();
+    pool(&server);
+    for name in ["tank/src", "tank/src/b", "tank/src/b/c", "tank/src/d"] {
+        server.ok(&format!("zfs create -u {name}"));
+    }
+    server.ok("zfs snapshot -r tank/src@s");
+    server.ok("zfs clone tank/src/b/c@s tank/src/a");
+    server.ok("zfs clone tank/src/d@s tank/src/b/z");
+    server.ok("zfs snapshot -r tank/src@t");
+    let whole = send(&server, "zfs send -R tank/src@t", "whole");
+    receive(&server, "zfs receive -u tank/copy", &whole);
+    server.ok("zfs destroy -R tank/src/d");
+    server.ok("zfs destroy -R tank/src/b");
+    server.ok("zfs snapshot -r tank/src@u");
+    let rest = send(&server, "zfs send -R -I @t tank/src@u", "rest");
+    receive(&server, "zfs receive -u -F tank/copy", &rest);
+    let names = server.ok("zfs list -Hr -o name tank/copy");
+    assert_eq!(names, "tank/copy\n");
+    // What was promoted there is promoted here.
+    server.ok("zfs clone tank/src@u tank/src/clone");
+    server.ok("zfs snapshot -r tank/src@v");
+    let rest = send(&server, "zfs send -R -I @u tank/src@v", "clone");
+    receive(&server, "zfs receive -u -F tank/copy", &rest);
+    let origin = |name: &str| value(&server, name, "origin");
+    assert_eq!(origin("tank/copy/clone"), "tank/copy@u");
+    server.ok("zfs promote tank/src/clone");
+    server.ok("zfs snapshot -r tank/src@w");
+    let rest = send(&server, "zfs send -R -I @v tank/src@w", "promoted");
+    receive(&server, "zfs receive -u -F tank/copy", &rest);
+    assert_eq!(origin("tank/copy/clone"), "-");
+    assert_eq!(origin("tank/copy"), "tank/copy/clone@u");
+    let names = |of: &str| server.ok(&format!("zfs list -Hrt all -o name {of}"));
+    assert_eq!(
+        names("tank/copy").replace("tank/copy", "tank/src"),
+        names("tank/src")
+    );
+    server.ok("zfs promote tank/src");
+    server.ok("zfs destroy -r tank/src/clone");
+    server.ok("zfs snapshot -r tank/src@u2");
+    // A difference to itself is none.
+    let said = server.fails("zfs send -R -i @u2 tank/src@u2");
+    assert!(
+        said.contains("WARNING: could not send tank/src@u2"),
+        "{said}"
+    );
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
 /// A filesystem is sent as it is now, mounted or not, also as a difference, and can be gone on with
 /// as long as it has not changed. Of the snapshot that it takes nothing is left.
 #[test]

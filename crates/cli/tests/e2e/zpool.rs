@@ -107,6 +107,31 @@ fn histories_tell_requests_and_who_made_them() {
     }
 }
 
+/// What is done to a pool as a whole is in its history, also what takes it away.
+#[test]
+fn histories_tell_how_a_pool_went() {
+    let (server, _) = tank();
+    let at = server.text("disks");
+    let commands = [
+        "zpool scrub tank".to_owned(),
+        "zpool clear tank".to_owned(),
+        "zpool export tank".to_owned(),
+        format!("zpool import -d {at} tank"),
+        "zpool destroy tank".to_owned(),
+        format!("zpool import -D -f -d {at} tank"),
+    ];
+    for command in &commands {
+        server.ok(command);
+    }
+    let history = server.ok("zpool history tank");
+    let told: Vec<&str> = history
+        .lines()
+        .filter_map(|line| Some(line.split_once(' ')?.1))
+        .filter(|command| command.starts_with("zpool") && !command.starts_with("zpool create"))
+        .collect();
+    assert_eq!(told, commands, "{history}");
+}
+
 /// Errors are not cleared of a spare that stands by, nor of a pool that is only read.
 #[test]
 fn what_has_no_errors_to_clear_is_refused() {

@@ -219,6 +219,7 @@ impl Run {
             names: vec![self.what.target.clone()],
             all: false,
             action: ScrubAction::Start,
+            command: self.command(),
         };
         crate::scrub::zpool_scrub(&self.service, &call)
             .await
