@@ -9,9 +9,9 @@
 //! server what they may not change. Only what brings a pool in (`zpool create`, `zpool import`,
 //! `zpool labelclear`) starts a server of their own.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -36,6 +36,8 @@ use crate::{STATE_OF_ROOT, refusals};
 const LEAVING: Duration = Duration::from_secs(10);
 /// How long a daemon that was just started may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// What of a stream is copied at once, in bytes.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// Where the service's unit is, if it is installed.
 const UNITS: [&str; 3] = [
@@ -43,6 +45,25 @@ const UNITS: [&str; 3] = [
     "/usr/lib/systemd/system/millpond.service",
     "/lib/systemd/system/millpond.service",
 ];
+
+/// Copies a stream. Into a pipe the kernel moves it, without a copy here.
+fn copy(from: &mut std::os::unix::net::UnixStream, to: &mut std::fs::File) -> std::io::Result<u64> {
+    if to.metadata()?.file_type().is_fifo() {
+        return std::io::copy(from, to);
+    }
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut copied = 0;
+    loop {
+        let length = match from.read(&mut piece) {
+            Ok(0) => return Ok(copied),
+            Ok(length) => length,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        to.write_all(&piece[..length])?;
+        copied += length as u64;
+    }
+}
 
 /// A way to the daemon of one state directory.
 pub struct Client {
@@ -132,7 +153,7 @@ impl Client {
             let mut output = std::fs::File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
             let mut copying = tokio::task::spawn_blocking(move || {
                 output.write_all(&first)?;
-                std::io::copy(&mut connection, &mut output)
+                copy(&mut connection, &mut output)
             });
             let mut seconds = tokio::time::interval(Duration::from_secs(1));
             seconds.tick().await;

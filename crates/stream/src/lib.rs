@@ -20,6 +20,7 @@
 mod collect;
 mod error;
 mod heal;
+mod load;
 mod out;
 mod overlay;
 mod package;

@@ -3,9 +3,9 @@
 //!
 //! # The pipe stays full
 //! Three things go on at the same time: the object set is traversed ([`crate::collect`]) a batch
-//! ahead; data of the batch before is read, [`READS_MAX`] blocks and [`READ_BYTES_MAX`] at once,
-//! and decompressed by CPU workers; and what has been read is checksummed and written in its order.
-//! Whoever reads slowly so stops the traversal, and holds nothing but memory.
+//! ahead; data of what was found is read and decompressed by tasks of its own
+//! ([`crate::load`]); and what has been read is checksummed and written in its order. Whoever reads
+//! slowly so stops the traversal, and holds nothing but memory.
 
 use std::sync::Arc;
 
@@ -27,18 +27,14 @@ use zio::ReadContext;
 use zio::pipeline::{CacheUse, Pipeline};
 
 use crate::collect::{Collector, Event};
+use crate::load::{Loaded, Loads};
 use crate::out::Out;
 use crate::overlay::Overlay;
 use crate::receive::Progress;
 use crate::{Package, StreamError};
 
-/// Blocks that are read at the same time.
-const READS_MAX: usize = 64;
 /// Events that redaction lists were merged into, before they are written.
 const MERGED_MAX: usize = 4096;
-/// The same, in bytes. More than the biggest block.
-const READ_BYTES_MAX: usize = 64 << 20;
-
 /// How a stream is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SendOptions {
@@ -56,18 +52,6 @@ pub struct SendOptions {
     pub resume_at: Option<(u64, u64)>,
 }
 
-/// A block that was read, in order.
-enum Loaded {
-    Event(Event),
-    /// Data as it is, or compressed as it was stored.
-    Data {
-        event: Event,
-        payload: Bytes,
-        is_stored: bool,
-        _room: OwnedSemaphorePermit,
-    },
-}
-
 struct Sender {
     dataset: Dataset,
     pipeline: Arc<Pipeline>,
@@ -75,7 +59,6 @@ struct Sender {
     to_name: String,
     to_guid: u64,
     from_txg: Txg,
-    room: Arc<Semaphore>,
 }
 
 /// Features of a stream of a snapshot (`setup_featureflags`).
@@ -160,7 +143,6 @@ pub async fn send<W: AsyncWrite + Unpin + Send>(
         to_name,
         to_guid: to_guid.get(),
         from_txg: from.map_or(Txg::ZERO, |from| from.txg),
-        room: Arc::new(Semaphore::new(READ_BYTES_MAX)),
         dataset,
     };
     let mut out = Out::new(output, sender.to_guid, progress);
@@ -247,26 +229,37 @@ impl Sender {
         }
         let is_plain = redactions.of_stream.is_none() && redactions.of_receiver.is_none();
         let mut overlay = Overlay::new(&self.dataset, redactions, start);
-        let mut next = self.batch(&collector, &mut what).await?;
-        while let Some(batch) = next {
-            let is_last = batch.is_last;
-            let following = async {
-                match is_last {
-                    true => Ok(None),
-                    false => self.batch(&collector, &mut what).await,
-                }
-            };
-            let writing = async {
-                match is_plain {
-                    true => self.write(out, batch.events).await,
-                    false => self.write_with(out, &mut overlay, batch).await,
-                }
-            };
-            let (following, written) = tokio::join!(following, writing);
-            written?;
-            next = following?;
-        }
-        Ok(())
+        let (loads, mut loaded) = Loads::new(&self.pipeline, objset, self.features);
+        let finding = async move {
+            let mut next = self.batch(&collector, &mut what).await?;
+            while let Some(batch) = next {
+                let is_last = batch.is_last;
+                let following = async {
+                    match is_last {
+                        true => Ok(None),
+                        false => self.batch(&collector, &mut what).await,
+                    }
+                };
+                let loading = async {
+                    match is_plain {
+                        true => loads.load(batch.events).await,
+                        false => load_with(&loads, &mut overlay, batch).await,
+                    }
+                };
+                let (following, begun) = tokio::join!(following, loading);
+                begun?;
+                next = following?;
+            }
+            Ok(())
+        };
+        let writing = async {
+            while let Some(next) = loaded.next().await {
+                self.put(out, next?).await?;
+            }
+            Ok(())
+        };
+        // Once all is found, what was begun is written to its end.
+        tokio::try_join!(finding, writing).map(drop)
     }
 
     /// Traverses a part of the object set.
@@ -287,112 +280,8 @@ impl Sender {
         Ok(Some(Batch { events, is_last }))
     }
 
-    /// Writes what redaction lists make of a batch.
-    async fn write_with<W: AsyncWrite + Unpin + Send>(
-        &self,
-        out: &mut Out<'_, W>,
-        overlay: &mut Overlay<'_>,
-        batch: Batch,
-    ) -> Result<(), StreamError> {
-        let mut merged = Vec::new();
-        for event in batch.events {
-            let mut left = Some(event);
-            while let Some(event) = left.take() {
-                left = overlay.merge(event, &mut merged, MERGED_MAX).await?;
-                if merged.len() >= MERGED_MAX {
-                    self.write(out, std::mem::take(&mut merged)).await?;
-                }
-            }
-        }
-        while batch.is_last && !overlay.merge_rest(&mut merged, MERGED_MAX).await? {
-            self.write(out, std::mem::take(&mut merged)).await?;
-        }
-        self.write(out, merged).await
-    }
-
-    async fn write<W: AsyncWrite + Unpin + Send>(
-        &self,
-        out: &mut Out<'_, W>,
-        events: Vec<Event>,
-    ) -> Result<(), StreamError> {
-        let mut loaded = futures::stream::iter(events)
-            .map(|event| self.load(event))
-            .buffered(READS_MAX);
-        while let Some(next) = loaded.next().await {
-            self.put(out, next?).await?;
-        }
-        Ok(())
-    }
-
     fn is_raw(&self) -> bool {
         self.features.contains(StreamFeatures::RAW)
-    }
-
-    /// Whether an embedded block is sent as one (`send_do_embed`).
-    fn sends_embedded(&self, pointer: &BlockPointer) -> bool {
-        let kind = pointer.compression();
-        let is_new = matches!(kind, Compression::Lz4 | Compression::Zstd);
-        pointer.is_embedded()
-            && self.features.contains(StreamFeatures::EMBED_DATA)
-            && (!is_new || self.features.contains(StreamFeatures::LZ4))
-            && (kind != Compression::Zstd || self.features.contains(StreamFeatures::ZSTD))
-    }
-
-    /// Whether a block is sent as it is stored.
-    fn sends_stored(&self, pointer: &BlockPointer) -> bool {
-        let is_split = pointer.lsize_bytes() > OLD_MAX_BLOCK_BYTES
-            && !self.features.contains(StreamFeatures::LARGE_BLOCKS);
-        self.features.contains(StreamFeatures::COMPRESSED)
-            && !is_split
-            && !pointer.is_embedded()
-            && !pointer.uses_crypt()
-            && pointer.compression() != Compression::Off
-            && pointer.endian() == Endian::Little
-            && !pointer.object_type().is_metadata()
-    }
-
-    async fn load(&self, event: Event) -> Result<Loaded, StreamError> {
-        let (object, block, pointer, kind) = match &event {
-            Event::Data {
-                object,
-                block,
-                pointer,
-                ..
-            } if !self.sends_embedded(pointer) => {
-                (*object, *block, *pointer, pointer.object_type())
-            }
-            Event::Spill {
-                object,
-                pointer,
-                bonus_type,
-                ..
-            } => (*object, Bookmark::SPILL_BLOCK_ID, *pointer, *bonus_type),
-            _ => return Ok(Loaded::Event(event)),
-        };
-        let bytes = pointer.lsize_bytes().min(READ_BYTES_MAX as u64) as u32;
-        let room = self.room.clone().acquire_many_owned(bytes).await;
-        let room = room.map_err(|_| StreamError::Interrupted)?;
-        let objset = ObjsetId::new(self.dataset.object().get());
-        let context = ReadContext {
-            cache: CacheUse::NoFill,
-            without_key: self.is_raw(),
-            ..ReadContext::new(Bookmark::new(objset, ObjectId::new(object), 0, block))
-        };
-        let is_stored =
-            self.is_raw() || block != Bookmark::SPILL_BLOCK_ID && self.sends_stored(&pointer);
-        let payload = match is_stored {
-            true => self.pipeline.reader().read_raw(&pointer, &context).await?,
-            false => {
-                let data = self.pipeline.read(&pointer, &context).await?;
-                to_native(kind, data, pointer.endian())?
-            }
-        };
-        Ok(Loaded::Data {
-            event,
-            payload,
-            is_stored,
-            _room: room,
-        })
     }
 
     async fn put<W: AsyncWrite + Unpin + Send>(
@@ -621,6 +510,28 @@ impl Sender {
         out.record(&Record::Write(Box::new(write)), &[payload])
             .await
     }
+}
+
+/// Begins to load what redaction lists make of a batch.
+async fn load_with(
+    loads: &Loads,
+    overlay: &mut Overlay<'_>,
+    batch: Batch,
+) -> Result<(), StreamError> {
+    let mut merged = Vec::new();
+    for event in batch.events {
+        let mut left = Some(event);
+        while let Some(event) = left.take() {
+            left = overlay.merge(event, &mut merged, MERGED_MAX).await?;
+            if merged.len() >= MERGED_MAX {
+                loads.load(std::mem::take(&mut merged)).await?;
+            }
+        }
+    }
+    while batch.is_last && !overlay.merge_rest(&mut merged, MERGED_MAX).await? {
+        loads.load(std::mem::take(&mut merged)).await?;
+    }
+    loads.load(merged).await
 }
 
 /// Salt, IV and MAC of a block.

@@ -1,0 +1,225 @@
+//! Loading what is to be sent: each block by a task of its own, so that whoever writes the stream
+//! does not keep reads, checksums and decompression waiting; handed out in order.
+//!
+//! [`BLOCKS_MAX`] and [`BYTES_MAX`] bound what is under way or waits to be written.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use device::Tasks;
+use format::stream::StreamFeatures;
+use format::{
+    BlockPointer, Bookmark, Compression, Endian, OLD_MAX_BLOCK_BYTES, ObjectId, ObjectType,
+    ObjsetId,
+};
+use object::to_native;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use zio::ReadContext;
+use zio::pipeline::{CacheUse, Pipeline};
+
+use crate::StreamError;
+use crate::collect::Event;
+
+/// Blocks, and what else is sent in between, that are loaded or wait to be written.
+const BLOCKS_MAX: usize = 128;
+/// The same, in bytes of blocks. More than the biggest block.
+const BYTES_MAX: usize = 64 << 20;
+
+/// Something to write that was loaded.
+pub(crate) enum Loaded {
+    Event(Event),
+    /// Data as it is, or compressed as it was stored.
+    Data {
+        event: Event,
+        payload: Bytes,
+        is_stored: bool,
+        _room: OwnedSemaphorePermit,
+    },
+}
+
+enum Place {
+    There(Event),
+    Coming(oneshot::Receiver<Result<Loaded, StreamError>>),
+}
+
+/// Begins to load.
+pub(crate) struct Loads {
+    loader: Loader,
+    tasks: Arc<Tasks>,
+    room: Arc<Semaphore>,
+    queue: mpsc::Sender<Place>,
+}
+
+/// Hands out what was loaded. When it goes, so does what is under way.
+pub(crate) struct Queue {
+    places: mpsc::Receiver<Place>,
+    tasks: Arc<Tasks>,
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.tasks.cancel();
+    }
+}
+
+#[derive(Clone)]
+struct Loader {
+    pipeline: Arc<Pipeline>,
+    objset: ObjsetId,
+    features: StreamFeatures,
+}
+
+/// A block that is to be read.
+struct Block {
+    object: u64,
+    number: u64,
+    pointer: BlockPointer,
+    kind: ObjectType,
+}
+
+impl Loads {
+    /// Of a snapshot that is sent with these features.
+    pub(crate) fn new(
+        pipeline: &Arc<Pipeline>,
+        objset: ObjsetId,
+        features: StreamFeatures,
+    ) -> (Self, Queue) {
+        let (queue, places) = mpsc::channel(BLOCKS_MAX);
+        let tasks = Arc::new(pipeline.tasks().group());
+        let loads = Self {
+            loader: Loader {
+                pipeline: pipeline.clone(),
+                objset,
+                features,
+            },
+            tasks: tasks.clone(),
+            room: Arc::new(Semaphore::new(BYTES_MAX)),
+            queue,
+        };
+        (loads, Queue { places, tasks })
+    }
+
+    /// Begins to load these, as soon as there is room for them.
+    pub(crate) async fn load(&self, events: Vec<Event>) -> Result<(), StreamError> {
+        let gone = |_| StreamError::Interrupted;
+        for event in events {
+            let Some(block) = self.loader.block(&event) else {
+                let sent = self.queue.send(Place::There(event)).await;
+                sent.map_err(|_| StreamError::Interrupted)?;
+                continue;
+            };
+            let bytes = block.pointer.lsize_bytes().min(BYTES_MAX as u64) as u32;
+            let room = self.room.clone().acquire_many_owned(bytes).await;
+            let room = room.map_err(gone)?;
+            let (done, coming) = oneshot::channel();
+            let sent = self.queue.send(Place::Coming(coming)).await;
+            sent.map_err(|_| StreamError::Interrupted)?;
+            let loader = self.loader.clone();
+            self.tasks.spawn("block of a stream", async move {
+                let loaded = loader.load(block).await;
+                let loaded = loaded.map(|(payload, is_stored)| Loaded::Data {
+                    event,
+                    payload,
+                    is_stored,
+                    _room: room,
+                });
+                // Nobody waits for it any more.
+                let _ = done.send(loaded);
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Queue {
+    /// The next one in order; `None` when whoever begins to load has gone.
+    pub(crate) async fn next(&mut self) -> Option<Result<Loaded, StreamError>> {
+        Some(match self.places.recv().await? {
+            Place::There(event) => Ok(Loaded::Event(event)),
+            Place::Coming(coming) => coming.await.unwrap_or(Err(StreamError::Interrupted)),
+        })
+    }
+}
+
+impl Loader {
+    /// The block whose contents are to be sent, if there is one.
+    fn block(&self, event: &Event) -> Option<Block> {
+        match event {
+            Event::Data {
+                object,
+                block,
+                pointer,
+                ..
+            } if !self.sends_embedded(pointer) => Some(Block {
+                object: *object,
+                number: *block,
+                pointer: *pointer,
+                kind: pointer.object_type(),
+            }),
+            Event::Spill {
+                object,
+                pointer,
+                bonus_type,
+                ..
+            } => Some(Block {
+                object: *object,
+                number: Bookmark::SPILL_BLOCK_ID,
+                pointer: *pointer,
+                kind: *bonus_type,
+            }),
+            _ => None,
+        }
+    }
+
+    fn is_raw(&self) -> bool {
+        self.features.contains(StreamFeatures::RAW)
+    }
+
+    /// Whether an embedded block is sent as one (`send_do_embed`).
+    fn sends_embedded(&self, pointer: &BlockPointer) -> bool {
+        let kind = pointer.compression();
+        let is_new = matches!(kind, Compression::Lz4 | Compression::Zstd);
+        pointer.is_embedded()
+            && self.features.contains(StreamFeatures::EMBED_DATA)
+            && (!is_new || self.features.contains(StreamFeatures::LZ4))
+            && (kind != Compression::Zstd || self.features.contains(StreamFeatures::ZSTD))
+    }
+
+    /// Whether a block is sent as it is stored.
+    fn sends_stored(&self, pointer: &BlockPointer) -> bool {
+        let is_split = pointer.lsize_bytes() > OLD_MAX_BLOCK_BYTES
+            && !self.features.contains(StreamFeatures::LARGE_BLOCKS);
+        self.features.contains(StreamFeatures::COMPRESSED)
+            && !is_split
+            && !pointer.is_embedded()
+            && !pointer.uses_crypt()
+            && pointer.compression() != Compression::Off
+            && pointer.endian() == Endian::Little
+            && !pointer.object_type().is_metadata()
+    }
+
+    /// What a block holds, and whether that is as it was stored.
+    async fn load(&self, block: Block) -> Result<(Bytes, bool), StreamError> {
+        let Block {
+            object,
+            number,
+            pointer,
+            kind,
+        } = block;
+        let context = ReadContext {
+            cache: CacheUse::NoFill,
+            without_key: self.is_raw(),
+            ..ReadContext::new(Bookmark::new(self.objset, ObjectId::new(object), 0, number))
+        };
+        let is_stored =
+            self.is_raw() || number != Bookmark::SPILL_BLOCK_ID && self.sends_stored(&pointer);
+        let payload = match is_stored {
+            true => self.pipeline.reader().read_raw(&pointer, &context).await?,
+            false => {
+                let data = self.pipeline.read(&pointer, &context).await?;
+                to_native(kind, data, pointer.endian())?
+            }
+        };
+        Ok((payload, is_stored))
+    }
+}
