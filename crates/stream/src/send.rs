@@ -16,15 +16,12 @@ use format::stream::{
     RECORD_BYTES, Record, Spill, StreamCrypt, StreamFeatures, Write, WriteEmbedded,
 };
 use format::{
-    BlockPointer, Bookmark, Checksum, Compression, DNODES_PER_BLOCK, DnodePhys, Endian, Guid,
-    NvEncoding, NvList, NvValue, OLD_MAX_BLOCK_BYTES, ObjectId, ObjsetId, ObjsetKind, Pointer, Txg,
+    BlockPointer, Bookmark, Checksum, DNODES_PER_BLOCK, DnodePhys, Endian, Guid, NvEncoding,
+    NvList, NvValue, OLD_MAX_BLOCK_BYTES, ObjectId, ObjsetId, ObjsetKind, Pointer, Txg,
 };
-use futures::StreamExt;
-use object::{Traverse, Traversed, bonus_to_native, to_native, traverse};
+use object::{Traverse, Traversed, bonus_to_native, traverse};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use zio::ReadContext;
-use zio::pipeline::{CacheUse, Pipeline};
+use zio::pipeline::Pipeline;
 
 use crate::collect::{Collector, Event};
 use crate::load::{Loaded, Loads};

@@ -338,12 +338,8 @@ pub async fn compare(
     );
     let walked = tree::walk(&one).await;
     assert_eq!(
-        walked.iter().map(|(path, _)| path).collect::<Vec<_>>(),
-        tree::walk(&other)
-            .await
-            .iter()
-            .map(|(path, _)| path)
-            .collect::<Vec<_>>(),
+        walked.keys().collect::<Vec<_>>(),
+        tree::walk(&other).await.keys().collect::<Vec<_>>(),
         "{ours} {theirs}"
     );
     let dataset = one.dataset().expect("open");

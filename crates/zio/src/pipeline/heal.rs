@@ -117,7 +117,7 @@ impl Restoring {
     fn run(&self, replacement: &Replacement) -> Option<Bytes> {
         match replacement {
             Replacement::Raw(stored) => Some(stored.clone()).filter(|it| self.is_it(it)),
-            Replacement::Data(data) => self.from_data(data),
+            Replacement::Data(data) => self.of_data(data),
             Replacement::Compressed {
                 stored,
                 compression,
@@ -129,13 +129,13 @@ impl Restoring {
                 }
                 let length = self.bp.lsize_bytes() as usize;
                 let data = decompress(*compression, stored, length).ok()?;
-                self.from_data(&data.into())
+                self.of_data(&data.into())
             }
         }
     }
 
     /// Compresses data in the ways in which it may have been compressed.
-    fn from_data(&self, data: &Bytes) -> Option<Bytes> {
+    fn of_data(&self, data: &Bytes) -> Option<Bytes> {
         let compression = self.bp.compression();
         if data.len() as u64 != self.bp.lsize_bytes() {
             return None;
