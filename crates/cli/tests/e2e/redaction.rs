@@ -20,7 +20,9 @@ fn pool(server: &Server) {
 }
 
 fn write(path: &str, seed: u8, length: usize) {
-    let mut word = u64::from(seed) * 0x9e37_79b9_7f4a_7c15 + 1;
+    let mut word = u64::from(seed)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(1);
     let bytes: Vec<u8> = (0..length)
         .map(|_| {
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(7);

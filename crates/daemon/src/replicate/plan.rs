@@ -203,7 +203,8 @@ fn resumed(
         return Err(Obstacle::OtherReceive);
     };
     let head = read.to_name.split('@').next();
-    if head != Some(source.name.as_str()) || read.redacted_with.is_some() {
+    let is_redacted = read.redacted_with.is_some() || read.redact_snaps.is_some();
+    if head != Some(source.name.as_str()) || is_redacted {
         return Err(Obstacle::OtherReceive);
     }
     let (guid, from) = (read.to_guid.get(), read.from_guid.map(|from| from.get()));
