@@ -27,6 +27,7 @@ use api::{
 };
 use parking_lot::Mutex;
 use rustls::sign::CertifiedKey;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::people::now_s;
@@ -53,6 +54,13 @@ const NAME_BYTES_MAX: usize = 253;
 const LABEL_BYTES_MAX: usize = 63;
 /// Longest other text of the settings, in bytes.
 const TEXT_BYTES_MAX: usize = 1024;
+
+/// What the file of the settings has.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    /// None where the server's own is to be used.
+    acme: Option<AcmeSettings>,
+}
 
 /// How far it is.
 struct State {
@@ -200,10 +208,9 @@ impl State {
 impl Acme {
     /// Reads what the state directory has.
     pub(super) fn load(directory: &Path) -> Self {
-        let settings = private::read_json(
-            &directory.join("certificate.json"),
-            "settings of the certificate",
-        );
+        let path = directory.join("certificate.json");
+        let kept = private::read_json::<Kept>(&path, "settings of the certificate");
+        let settings = kept.map(|kept| kept.unwrap_or_default().acme);
         let settings = settings.map_err(|error| error.to_string());
         if let Err(problem) = &settings {
             tracing::error!("{problem}");
@@ -286,9 +293,10 @@ impl Acme {
         let settings = settings.map(checked).transpose().map_err(invalid)?;
         let path = self.directory.join("certificate.json");
         let mut state = self.state.lock();
-        let written = private::write_json(&path, &settings).map_err(FileError::write(&path));
+        let kept = Kept { acme: settings };
+        let written = private::write_json(&path, &kept).map_err(FileError::write(&path));
         written.map_err(|error| Failure::new(FailureKind::Io, error.to_string()))?;
-        state.settings = Ok(settings);
+        state.settings = Ok(kept.acme);
         // What is set now may be what was wrong.
         state.failures = 0;
         state.problem = None;
