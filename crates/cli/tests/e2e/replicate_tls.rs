@@ -213,7 +213,9 @@ fn another_millpond_is_reached_by_tls() {
     server.environment.push(("SSL_CERT_FILE", authority));
     server.launch(&["daemon"]);
     server.ok("replicate --resume tank-src");
-    server.ok("replicate --run tank-src");
+    server.wait_until("the run is done", || {
+        listed(&server, "tank-src")["last"]["state"] == "finished"
+    });
     same(&server, "tank/src", &other, "far/copy", true);
     let replicate = format!(
         "replicate tank/src/child https://localhost:{}/far/two --name two",

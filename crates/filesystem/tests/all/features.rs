@@ -265,14 +265,15 @@ async fn long_names_are_counted_per_dataset() {
     let datasets = bed.pool.dsl().datasets();
     let cloned = datasets.clone_snapshot("tank/a@1", "tank/e", &[]);
     cloned.await.expect("clone");
-    bed.expect("a clone", &one_more).await;
+    let with_list: Vec<_> = one_more.into_iter().chain([("livelist", 1)]).collect();
+    bed.expect("a clone", &with_list).await;
     bed.pool
         .dsl()
         .snapshots()
         .promote("tank/e")
         .await
         .expect("promote");
-    bed.expect("promoted", &[]).await;
+    bed.expect("promoted", &[("livelist", -1)]).await;
     for name in ["tank/a", "tank/e@1", "tank/e"] {
         bed.destroy(name).await;
         bed.expect(&format!("zfs destroy {name}"), &one_less).await;
