@@ -47,6 +47,9 @@ pub struct ZfsList {
     /// `written@SNAPSHOT`, `userused@USER` and such are told only where they are named.
     #[serde(default)]
     pub properties: Option<Vec<String>>,
+    /// What a receive brought is told, too, also where it does not count.
+    #[serde(default)]
+    pub received: bool,
 }
 
 /// Datasets, parents before children, snapshots after their dataset.
@@ -70,6 +73,9 @@ pub struct DatasetReport {
     pub create_txg: u64,
     /// Every property, user properties among them.
     pub properties: PropertyMap,
+    /// What a receive brought, where that was asked for.
+    #[serde(default, skip_serializing_if = "PropertyMap::is_empty")]
+    pub received: PropertyMap,
 }
 
 impl Call for ZfsList {

@@ -310,6 +310,7 @@ fn bookmark_report(bookmark: BookmarkInfo, list: Option<RedactionListPhys>) -> D
         create_txg: phys.creation_txg.get(),
         name: bookmark.name,
         properties,
+        received: api::PropertyMap::default(),
     }
 }
 

@@ -121,6 +121,10 @@ async fn list_one(
         if seen.insert(info.name.clone()) {
             let wanted = call.properties.as_deref();
             let mut report = report(service, &open, table.as_ref(), info, wanted).await?;
+            if call.received {
+                let received = open.pool.dsl().properties().received(&report.name).await;
+                report.received = reports::properties(received.map_err(failed)?);
+            }
             if wanted.is_none() {
                 let quotas = crate::usage::default_quotas(&open, &report.name).await;
                 reports::put_before_users(&mut report.properties, quotas);
@@ -206,6 +210,7 @@ async fn report(
         create_txg: info.createtxg.get(),
         name: info.name,
         properties,
+        received: api::PropertyMap::default(),
     })
 }
 

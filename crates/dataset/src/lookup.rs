@@ -77,6 +77,23 @@ impl Properties<'_> {
         Ok(out)
     }
 
+    /// What a receive brought, also where something else counts (`dsl_prop_get_received`).
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`].
+    pub async fn received(&self, name: &str) -> Result<Vec<PropertySetting>, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let dataset = self.dsl.directories().resolve(name).await?;
+        let received = self.received_values(&dataset).await?.into_iter();
+        Ok(received
+            .map(|(name, value)| PropertySetting {
+                name,
+                value,
+                source: PropertySource::Received,
+            })
+            .collect())
+    }
+
     /// One property, native, `written@SNAPSHOT`, or a user property.
     ///
     /// # Errors

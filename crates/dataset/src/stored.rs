@@ -243,6 +243,31 @@ impl Properties<'_> {
         Ok(out)
     }
 
+    /// Values that a receive brought.
+    pub(crate) async fn received_values(
+        &self,
+        dataset: &Arc<Ds>,
+    ) -> Result<Vec<(String, PropertyValue)>, DatasetError> {
+        let zap = match dataset.is_snapshot() {
+            true => dataset.state().phys.properties,
+            false => dataset.dir().state().phys.properties,
+        };
+        let Some(zap) = self.property_zap(zap).await? else {
+            return Ok(Vec::new());
+        };
+        let mut out = Vec::new();
+        for entry in zap.all().await? {
+            let stored = String::from_utf8_lossy(&entry.name);
+            if let Some(name) = stored.strip_suffix(RECEIVED)
+                && let Some(value) = from_zap(&entry.value)
+            {
+                out.push((name.to_owned(), value));
+            }
+        }
+        out.sort_by(|one, other| one.0.cmp(&other.0));
+        Ok(out)
+    }
+
     /// Sets a property's stored value (`dsl_prop_set_sync_impl` with a local source).
     async fn store(
         &self,
@@ -345,13 +370,12 @@ impl Properties<'_> {
                 event,
                 full_name,
                 dataset.object,
-                format!("{name}={shown}"),
+                format!("{}={shown}", name.strip_suffix(RECEIVED).unwrap_or(name)),
             )
             .await
     }
 
     /// Stores what a receive brought in place of what an earlier one brought, in syncing context.
-    /// Snapshots keep theirs as if they were set.
     pub(crate) async fn store_received(
         &self,
         ctx: &SyncContext,
@@ -360,7 +384,8 @@ impl Properties<'_> {
     ) -> Result<(), DatasetError> {
         if dataset.is_snapshot() {
             for (name, value) in values {
-                self.change_property(ctx, dataset, name, Some(value))
+                let name = format!("{name}{RECEIVED}");
+                self.change_property(ctx, dataset, &name, Some(value))
                     .await?;
             }
             return Ok(());

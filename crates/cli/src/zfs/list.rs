@@ -210,6 +210,7 @@ impl List {
             depth,
             kinds: kinds.clone(),
             properties: Some([names.clone(), sorted_by].concat()),
+            received: false,
         };
         let reply = client.call(&call)?;
         let mut datasets = reply.datasets;
@@ -442,6 +443,7 @@ impl Get {
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         let kinds = kinds(self.types.as_deref())?;
         let named = names_of(&self.datasets, client)?;
+        let fields = self.columns();
         let asked_kinds = kinds.clone();
         let goes_below = self.recursive || self.depth.is_some() || named.is_empty();
         let kinds_wanted = if kinds.is_empty() && goes_below {
@@ -468,6 +470,7 @@ impl Get {
             depth,
             kinds: kinds_wanted,
             properties: wanted.clone(),
+            received: fields.contains(&"received"),
         };
         let reply = client.call(&call)?;
         let mut datasets = reply.datasets;
@@ -477,6 +480,14 @@ impl Get {
         sort(&mut datasets, &[]);
         self.print(&datasets, wanted.as_deref())?;
         all_found(&reply.failures)
+    }
+
+    /// The columns that are asked for.
+    fn columns(&self) -> Vec<&str> {
+        match self.fields.as_str() {
+            "all" => vec!["name", "property", "value", "received", "source"],
+            fields => fields.split(',').collect(),
+        }
     }
 
     fn print(&self, datasets: &[DatasetReport], wanted: Option<&[String]>) -> anyhow::Result<()> {
@@ -535,10 +546,7 @@ impl Get {
                 self.parseable,
             );
         }
-        let fields: Vec<&str> = match self.fields.as_str() {
-            "all" => vec!["name", "property", "value", "received", "source"],
-            fields => fields.split(',').collect(),
-        };
+        let fields = self.columns();
         let mut rows = Vec::new();
         for dataset in datasets {
             for name in properties_of(dataset) {
@@ -555,7 +563,10 @@ impl Get {
                         "name" => dataset.name.clone(),
                         "property" => name.clone(),
                         "value" => cell(dataset, &name, self.parseable),
-                        "received" => "-".into(),
+                        "received" => dataset.received.get(&name).map_or_else(
+                            || "-".into(),
+                            |property| shown(&name, &property.value, self.parseable),
+                        ),
                         "source" => source_text(&source),
                         other => bail_usage!(
                             "invalid column name '{other}'; columns are name, property, value, \
@@ -593,6 +604,7 @@ mod tests {
             kind,
             create_txg: txg,
             properties,
+            received: api::PropertyMap::default(),
         }
     }
 

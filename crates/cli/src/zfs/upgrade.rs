@@ -78,6 +78,7 @@ impl Upgrade {
             depth: (!self.recursive && !self.all).then_some(0),
             kinds: vec![DatasetKind::Filesystem],
             properties: Some(vec!["version".into()]),
+            received: false,
         })?;
         let mut is_failed = !reply.failures.is_empty();
         for failure in &reply.failures {

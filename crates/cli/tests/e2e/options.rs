@@ -42,7 +42,7 @@ fn options_of_a_receive_that_say_nothing_are_refused() {
         ("-o used=1", "invalid property"),
         ("-o nosuch=1", "invalid property"),
         ("-o atime=perhaps", "atime"),
-        ("-o volmode=none", "does not apply"),
+        ("-o volthreading=on", "does not apply"),
     ] {
         let said = refused(&server, &format!("zfs receive {options} tank/new"), &stream);
         assert!(said.contains(why), "{options}: {said}");
@@ -79,6 +79,7 @@ fn excluded_properties_are_inherited() {
     server.ok("zfs create -u tank/src");
     server.ok("zfs create -u tank/src/sub");
     server.ok("zfs snapshot -r tank/src@a");
+    server.ok("zfs set my:own=snapshot tank/src@a");
     server.ok("zfs set copies=2 quota=100M my:own=old tank/src");
     server.ok("zfs set my:own=below tank/src/sub");
     let whole = send(&server, "zfs send -R tank/src@a", "whole");
@@ -90,6 +91,10 @@ fn excluded_properties_are_inherited() {
         &whole,
     );
     assert_eq!(source(&server, "tank/copy", "copies"), "2 received");
+    assert_eq!(
+        source(&server, "tank/copy@a", "my:own"),
+        "snapshot received"
+    );
     assert_eq!(source(&server, "tank/copy", "quota"), "0 default");
     assert_eq!(source(&server, "tank/copy", "atime"), "off local");
     let inherited = "off inherited from tank/copy";

@@ -393,6 +393,7 @@ impl Tls {
                 DatasetKind::Snapshot,
             ],
             properties: Some(PROPERTIES.map(str::to_owned).to_vec()),
+            received: false,
         };
         let reply = match self.call(&call).await {
             Ok(reply) => reply,
