@@ -198,7 +198,8 @@ impl Replicate {
     }
 }
 
-/// Asks for the API key that another Millpond takes, or reads it where standard input is no terminal.
+/// Asks for the API key that another Millpond takes, or reads it where standard input is no
+/// terminal.
 fn key_of(host: &str) -> anyhow::Result<Secret> {
     let key = prompt::once(&format!("API key of {host}:"))?;
     Ok(Secret(key.0.trim().to_owned()))

@@ -493,8 +493,8 @@ impl Deadlist {
         self.save_space(ctx).await
     }
 
-    /// Adds blocks that a clone allocated and freed; a new part is begun where there is none, or the
-    /// last one has more than so many living blocks (`dsl_flush_pending_livelist`).
+    /// Adds blocks that a clone allocated and freed; a new part is begun where there is none, or
+    /// the last one has more than so many living blocks (`dsl_flush_pending_livelist`).
     pub(crate) async fn add_live(
         &mut self,
         dsl: &Arc<DslPool>,

@@ -1,5 +1,5 @@
-//! Goal: options and forms of commands that scripts for OpenZFS use mean the same here. Method: what
-//! its own test suite does with them (receive-o-x_props_override, zfs_receive_004, rsend_024,
+//! Goal: options and forms of commands that scripts for OpenZFS use mean the same here. Method:
+//! what its own test suite does with them (receive-o-x_props_override, zfs_receive_004, rsend_024,
 //! zfs_destroy_005, zfs_load-key_https), and what shows afterwards.
 
 use std::io::{Read, Write};

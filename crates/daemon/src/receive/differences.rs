@@ -29,8 +29,8 @@ struct Matched<'a> {
 }
 
 /// Promotes clones that are none any more, destroys snapshots and datasets that the package does
-/// not have, and renames those that have other names now. `sent` is the snapshot that was sent, by its
-/// name there.
+/// not have, and renames those that have other names now. `sent` is the snapshot that was sent, by
+/// its name there.
 pub(super) async fn apply(run: &Run<'_>, packed: &Packed, sent: &str) -> Result<(), Failure> {
     let naming = super::naming_of(run.call.naming);
     // With `-d` and `-e` that is below what was asked for, and nothing beside it is touched.

@@ -185,7 +185,8 @@ async fn whole_files_are_shared_and_the_last_frees_the_blocks() {
     bed.again().await.fs.close().await.expect("close");
 }
 
-/// A file comes back out of a snapshot without being copied, and stays whichever of both goes first.
+/// A file comes back out of a snapshot without being copied, and stays whichever of both goes
+/// first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_of_snapshots_come_back_shared() {
     let bed = Bed::new(&[]).await;
