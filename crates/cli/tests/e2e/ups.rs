@@ -353,8 +353,11 @@ umount /m
         std::fs::write(held.with_file_name("away"), "").expect("a file");
         running.join().expect("the guest is content");
     });
-    let held = std::fs::read_to_string(Path::new(&at).join("held")).expect("a file");
-    assert_eq!(held, "held\nmore\n");
+    // The mount takes the size that it was told of for good for a second.
+    server.wait_until("the mount shows what the client wrote", || {
+        let held = std::fs::read_to_string(Path::new(&at).join("held"));
+        held.is_ok_and(|held| held == "held\nmore\n")
+    });
     server.stop();
     zdb_is_clean(&server.path("disks"), "tank");
 }
