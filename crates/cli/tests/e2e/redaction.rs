@@ -69,7 +69,7 @@ fn secrets_are_left_out_of_streams() {
         ),
         (
             "tank/fs@s b tank/none@r",
-            "provided snapshot tank/none@r does not exist",
+            "provided snapshot tank/none does not exist",
         ),
         ("tank/fs@s a#b tank/clean@r", "must not contain '#'"),
         (
