@@ -285,5 +285,6 @@ fn blocks_are_healed_wherever_the_power_goes() {
     }
     seen.sort_unstable();
     seen.dedup();
-    assert!(moments.len() == 1 || seen.len() >= 3, "{seen:?}");
+    // All blocks are written at the same time: mostly all are left, or none.
+    assert!(moments.len() == 1 || seen.len() >= 2, "{seen:?}");
 }
