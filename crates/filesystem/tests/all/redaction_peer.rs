@@ -28,7 +28,7 @@ echo REDACTS $(head -c FULL /dev/disk/peer/full | zstream dump -v | grep -c 'RED
 head -c FULL /dev/disk/peer/full | zfs receive -u tank/full
 head -c FILLED /dev/disk/peer/filled | zfs receive -u -o origin=tank/full@s tank/filled
 zfs get -Hp -o name,value redact_snaps tank/full@s
-zfs destroy tank/fs#c
+zfs destroy tank/c1#c
 zpool scrub -w tank
 zpool status tank | grep 'No known data errors'
 sync; zpool export tank
