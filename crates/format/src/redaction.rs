@@ -92,20 +92,22 @@ impl RedactionListPhys {
 
 impl RedactBlock {
     /// Most blocks in one entry (`REDACT_BLOCK_MAX_COUNT`).
-    pub const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+    pub const COUNT_MAX: u64 = 1 << COUNT_BITS;
 
-    /// Blocks of an object, one behind the other: `count` of them, of this size.
+    /// Blocks of an object, one behind the other: `count` of them, of this size. One less is
+    /// stored (`redact_block_set_count`).
     pub fn new(object: ObjectId, block_id: u64, count: u64, block_bytes: u64) -> Self {
         Self {
             object,
             block_id,
-            size_and_count: (block_bytes >> 9) << COUNT_BITS | count.min(Self::COUNT_MAX),
+            size_and_count: (block_bytes >> 9) << COUNT_BITS
+                | (count.clamp(1, Self::COUNT_MAX) - 1),
         }
     }
 
     /// How many blocks.
     pub fn count(&self) -> u64 {
-        self.size_and_count & Self::COUNT_MAX
+        (self.size_and_count & (Self::COUNT_MAX - 1)) + 1
     }
 
     /// Size of one, in bytes.
@@ -150,6 +152,8 @@ mod tests {
         let entry = RedactBlock::new(ObjectId::new(7), 100, 5, 16 << 20);
         assert_eq!((entry.count(), entry.end()), (5, 105));
         assert_eq!(entry.block_bytes(), 16 << 20);
-        assert_eq!(entry.size_and_count, 0x8000 << 48 | 5);
+        assert_eq!(entry.size_and_count, 0x8000 << 48 | 4);
+        let most = RedactBlock::new(ObjectId::new(7), 0, RedactBlock::COUNT_MAX, 512);
+        assert_eq!(most.count(), 1 << 48);
     }
 }
