@@ -254,8 +254,9 @@ impl Tls {
             ),
             _ => format!("{host}: {}", failure.message),
         };
+        // What was stopped there, perhaps with the server, was not stopped here: it is tried again.
         let kind = match failure.kind {
-            FailureKind::Io => FailureKind::Other,
+            FailureKind::Io | FailureKind::Canceled => FailureKind::Other,
             kind => kind,
         };
         Failure {
@@ -603,6 +604,22 @@ mod tests {
         for bad in ["", "sha256:", &digits[1..], &format!("{}g", &digits[1..])] {
             assert_eq!(as_fingerprint(bad), None, "{bad}");
         }
+    }
+
+    /// A run is lost with the connection, and stopped by who is here; neither by what the other
+    /// side says of its own work.
+    #[test]
+    fn what_is_stopped_there_is_tried_again() {
+        let key = Secret("mpk_a".into());
+        let tls = Tls::new("nas", None, Some(&key)).expect("it may be one");
+        for kind in [FailureKind::Canceled, FailureKind::Io] {
+            let told = tls.told(Failure::new(kind, "why"));
+            assert_eq!(
+                (told.kind, &*told.message),
+                (FailureKind::Other, "nas: why")
+            );
+        }
+        assert_eq!(tls.lost(&"gone").kind, FailureKind::Io);
     }
 
     #[test]
