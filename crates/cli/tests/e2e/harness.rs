@@ -235,7 +235,8 @@ impl Server {
         }
     }
 
-    fn clear_mounts(&self) {
+    /// Takes away what a dead server has mounted.
+    pub fn clear_mounts(&self) {
         let below = self.directory.path().to_string_lossy().into_owned();
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         for point in mounts

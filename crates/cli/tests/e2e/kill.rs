@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::harness::{Server, can_mount, is_long, zdb_is_clean};
 
 /// What a writer was told is safe: file, length, seed of its content.
-type Acknowledged = Arc<Mutex<Vec<(String, u64)>>>;
+pub type Acknowledged = Arc<Mutex<Vec<(String, u64)>>>;
 
 /// Content that tells its own file and place.
 pub fn content(name: &str, length: usize) -> Vec<u8> {
@@ -29,7 +29,8 @@ pub fn content(name: &str, length: usize) -> Vec<u8> {
         .collect()
 }
 
-fn write_until_dead(
+/// Writes files with fsync, and notes which are safe, until the server is gone or `stop` is set.
+pub fn write_until_dead(
     root: &Path,
     round: usize,
     writer: usize,

@@ -67,6 +67,7 @@ mod starts;
 mod streams;
 mod suspend;
 mod topology;
+mod torture;
 mod up;
 mod ups;
 mod users;
