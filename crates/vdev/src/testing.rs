@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use device::sim::{Latency, SimDisk, SimWorld};
-use format::{Guid, NvList, NvValue, Txg};
+use format::{BlockPointer, Endian, Guid, NvList, NvValue, ReflowScratchState, Txg, Uberblock};
 use parking_lot::Mutex;
 
 use crate::report::{ErrorReport, ErrorSink};
@@ -111,6 +111,23 @@ pub fn pool_config(txg: u64) -> NvList {
     out.set("txg", txg);
     out.set("pool_guid", 1u64);
     out
+}
+
+/// An uberblock of this transaction group, of no state.
+pub fn uberblock(txg: u64) -> Uberblock {
+    Uberblock {
+        endian: Endian::Little,
+        version: 5000,
+        txg: Txg::new(txg),
+        guid_sum: Guid::new(0),
+        timestamp_seconds: txg,
+        root: BlockPointer::HOLE,
+        software_version: 5000,
+        multihost: None,
+        checkpoint_txg: Txg::ZERO,
+        reflow_offset_bytes: 0,
+        reflow_state: ReflowScratchState::NotInUse,
+    }
 }
 
 /// A tree with its disks.
