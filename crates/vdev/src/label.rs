@@ -603,12 +603,20 @@ impl VdevTree {
         first: usize,
     ) -> Result<(), VdevError> {
         let mut writes = Vec::new();
+        let mut full = vec![false; tops.len()];
         for (top_index, top) in tops.iter().enumerate() {
             for (vdev, leaf) in writeable_leaves(top) {
                 let Some(device) = leaf.device() else {
                     continue;
                 };
                 let own = leaf_label_config(config, self, top, &vdev);
+                if encode_label_config(&own).is_err() {
+                    // What it says is older then, and leads to the same pool.
+                    let device = vdev.display_name();
+                    tracing::warn!(device, "its labels have no room for the configuration");
+                    full[top_index] = true;
+                    continue;
+                }
                 let mut images = Vec::new();
                 for index in [first, first + 2] {
                     if let Some(start) = label_offset(device.size_bytes(), index) {
@@ -620,7 +628,7 @@ impl VdevTree {
                 writes.push(async move { (top_index, write_images(&leaf, &name, images).await) });
             }
         }
-        let mut good = vec![false; tops.len()];
+        let mut good = full;
         let mut cause = "no device is there".to_owned();
         for (top_index, written) in join_all(writes).await {
             match written {
