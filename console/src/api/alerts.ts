@@ -20,11 +20,23 @@ export const ALERT_RULES = [
   'replication',
   'certificate',
   'ups',
+  'state',
   'report',
 ] as const;
 export type AlertRule = (typeof ALERT_RULES)[number];
 
 export type AlertSeverity = 'info' | 'warning' | 'critical';
+
+/** What a file of the state directory is about. */
+export type StatePart =
+  | 'pools'
+  | 'replications'
+  | 'schedules'
+  | 'alerts'
+  | 'iscsi-secrets'
+  | 'users'
+  | 'certificate'
+  | 'lights';
 
 export type AlertFact =
   | { is: 'suspended'; why: string }
@@ -66,6 +78,7 @@ export type AlertFact =
       why?: string | null;
     }
   | { is: 'certificate-not-got'; names: string[]; why: string }
+  | { is: 'state-file'; part: StatePart; path: string; why: string; is_read: boolean }
   | { is: 'schedule'; name: string; task: ScheduleTask; target: string; why: string }
   | {
       is: 'scan';

@@ -1,8 +1,20 @@
 /** What the console says of alerts. */
-import type { Alert, AlertRule, AlertSeverity, MailTls } from '../api/alerts';
+import type { Alert, AlertRule, AlertSeverity, MailTls, StatePart } from '../api/alerts';
 import { duration, moment, size } from '../lib/units';
 import { many } from './many';
 import { ups } from './ups';
+
+/** What a file of the server is kept for. */
+const PARTS: Record<StatePart, string> = {
+  pools: 'which pools to import',
+  replications: 'its replications',
+  schedules: 'its schedules',
+  alerts: 'its alerts, or who is told of them',
+  'iscsi-secrets': 'secrets of iSCSI',
+  users: 'its users and keys',
+  certificate: 'how the certificate of the console is got',
+  lights: 'which lights of disks are on',
+};
 
 export const alerts = {
   title: 'Alerts',
@@ -61,6 +73,8 @@ export const alerts = {
         return `${pool} does not work.`;
       case 'not-imported':
         return `${pool} could not be imported: ${fact.why}`;
+      case 'state-file':
+        return `The server ${fact.is_read ? 'cannot keep' : 'does not know'} ${PARTS[fact.part]}: ${fact.why}`;
       case 'data-errors':
         return `${pool} has lost ${many(fact.count, 'block')}.`;
       case 'device':
@@ -117,6 +131,10 @@ export const alerts = {
         return `Look at the devices of ${pool}: replace those that do not work.`;
       case 'not-imported':
         return 'Bring its devices back, then choose “Import pools”.';
+      case 'state-file':
+        return fact.is_read
+          ? `See to the space and the permissions of ${fact.path}: a start does without what happened since.`
+          : `${fact.path} is left as it is. Restore it from a backup, or take it away; then start the server again.`;
       case 'data-errors':
         return `The page of ${pool} names the files. Restore them from a snapshot or a backup, then scrub the pool.`;
       case 'device':
@@ -192,6 +210,7 @@ export const alerts = {
     replication: 'A replication that is late',
     certificate: 'A certificate near its end, or that cannot be got',
     ups: 'A UPS that runs on its battery, or has a fault',
+    state: 'A file of the server that is not understood, or cannot be written',
     report: 'How all is, every Monday',
   } satisfies Record<AlertRule, string>,
   low: 'Warn when a pool is full to, in percent',

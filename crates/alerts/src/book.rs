@@ -56,13 +56,14 @@ impl Known {
     }
 }
 
-/// What makes two alerts the same one: of the same pool, rule, and device, disk, schedule or
-/// replication.
+/// What makes two alerts the same one: of the same pool, rule, and device, disk, schedule,
+/// replication or file.
 fn key(alert: &Alert) -> (Guid, AlertRule, Option<Guid>, Option<&str>) {
     let name = match (&alert.fact, &alert.disk) {
         (AlertFact::Schedule { name, .. } | AlertFact::ReplicationLate { name, .. }, _) => {
             Some(name.as_str())
         }
+        (AlertFact::StateFile { path, .. }, _) => Some(path.as_str()),
         (_, Some(disk)) => Some(&*disk.id),
         (_, None) => None,
     };

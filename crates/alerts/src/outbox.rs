@@ -62,7 +62,8 @@ struct Content {
 /// What waits, and its file.
 #[derive(Debug)]
 pub struct Outbox {
-    path: PathBuf,
+    /// None where it is in memory alone.
+    path: Option<PathBuf>,
     content: Content,
 }
 
@@ -73,14 +74,24 @@ impl Outbox {
     /// When there is one that cannot be read, or is not understood.
     pub fn load(path: &Path) -> Result<Self, FileError> {
         Ok(Self {
-            path: path.to_owned(),
+            path: Some(path.to_owned()),
             content: private::read_json(path, "messages that wait")?.unwrap_or_default(),
         })
     }
 
+    /// An empty one without a file: that of who cannot read it, and must not write it over.
+    pub fn in_memory() -> Self {
+        Self {
+            path: None,
+            content: Content::default(),
+        }
+    }
+
     fn save(&self) -> Result<(), FileError> {
-        let written = private::write_json(&self.path, &self.content);
-        written.map_err(FileError::write(&self.path))
+        let Some(path) = &self.path else {
+            return Ok(());
+        };
+        private::write_json(path, &self.content).map_err(FileError::write(path))
     }
 
     /// Takes messages, each for every channel. They are on disk then.

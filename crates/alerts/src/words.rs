@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use api::{
     Alert, AlertDisk, AlertFact, AlertRule, AlertSeverity, CertificateBy, PoolStatusReport,
-    ScheduleTask, SelfTestKind, UpsCondition, VdevAux, VdevState,
+    ScheduleTask, SelfTestKind, StatePart, UpsCondition, VdevAux, VdevState,
 };
 use chrono::{DateTime, Local};
 
@@ -103,6 +103,20 @@ fn disk(disk: Option<&AlertDisk>) -> String {
     }
 }
 
+/// What a file is kept for.
+fn kept_for(part: StatePart) -> &'static str {
+    match part {
+        StatePart::Pools => "which pools to import",
+        StatePart::Replications => "its replications",
+        StatePart::Schedules => "its schedules",
+        StatePart::Alerts => "its alerts, or who is told of them",
+        StatePart::IscsiSecrets => "secrets of iSCSI",
+        StatePart::Users => "its users and keys",
+        StatePart::Certificate => "how the certificate of the console is got",
+        StatePart::Lights => "which lights of disks are on",
+    }
+}
+
 /// An alert in one line, without a full stop.
 pub fn line(alert: &Alert) -> String {
     let pool = &alert.pool;
@@ -113,6 +127,12 @@ pub fn line(alert: &Alert) -> String {
         AlertFact::Degraded => format!("pool {pool} works with less redundancy than it has"),
         AlertFact::Faulted => format!("pool {pool} does not work"),
         AlertFact::NotImported { why } => format!("pool {pool} could not be imported: {why}"),
+        AlertFact::StateFile {
+            part, why, is_read, ..
+        } => match is_read {
+            true => format!("the server cannot keep {}: {why}", kept_for(*part)),
+            false => format!("the server does not know {}: {why}", kept_for(*part)),
+        },
         AlertFact::DataErrors { count: 1 } => format!("pool {pool} has lost a block"),
         AlertFact::DataErrors { count } => format!("pool {pool} has lost {count} blocks"),
         AlertFact::Device {
@@ -276,6 +296,27 @@ fn advice(alert: &Alert) -> String {
             "Bring its devices back, then run 'zpool import {pool}'. If it is not to come back, \
              'zpool export {pool}' forgets it."
         ),
+        AlertFact::StateFile {
+            part,
+            path,
+            is_read,
+            ..
+        } => match is_read {
+            true => format!(
+                "See to the space and the permissions of {path}: a start does without what \
+                 happened since."
+            ),
+            false => format!(
+                "{path} is left as it is, and nothing is written to it. {} Then start the server \
+                 again.",
+                match part {
+                    StatePart::Pools =>
+                        "Restore it from a backup; or take it away, and 'zpool import' shows the \
+                         pools that there are.",
+                    _ => "Restore it from a backup, or take it away and set all of it anew.",
+                }
+            ),
+        },
         AlertFact::DataErrors { .. } => format!(
             "'zpool status -v {pool}' names the files. Restore them from a backup or a snapshot, \
              then run 'zpool scrub {pool}'."

@@ -53,13 +53,15 @@ pub enum AlertRule {
     Certificate,
     /// The UPS runs on its battery, or something is wrong with it.
     Ups,
+    /// A file of the server's own state is not understood, or cannot be written.
+    State,
     /// How everything is, once a week.
     Report,
 }
 
 impl AlertRule {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::PoolSuspended,
         Self::PoolHealth,
         Self::DataErrors,
@@ -77,6 +79,7 @@ impl AlertRule {
         Self::Replication,
         Self::Certificate,
         Self::Ups,
+        Self::State,
         Self::Report,
     ];
 
@@ -100,6 +103,7 @@ impl AlertRule {
             Self::Replication => "replication",
             Self::Certificate => "certificate",
             Self::Ups => "ups",
+            Self::State => "state",
             Self::Report => "report",
         }
     }
@@ -117,6 +121,28 @@ pub enum AlertSeverity {
     Warning,
     /// Data, or the use of it, is in danger or gone.
     Critical,
+}
+
+/// What a file of the state directory is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StatePart {
+    /// Which pools the next start imports.
+    Pools,
+    /// Replications.
+    Replications,
+    /// Schedules.
+    Schedules,
+    /// Alerts: who is told, what stands, what waits.
+    Alerts,
+    /// Secrets of iSCSI.
+    IscsiSecrets,
+    /// Users, and keys of the API.
+    Users,
+    /// How the certificate of the console is got.
+    Certificate,
+    /// Lights of disks.
+    Lights,
 }
 
 /// What there is to know of it.
@@ -230,6 +256,17 @@ pub enum AlertFact {
         runtime_s: Option<u64>,
         /// Whether all pools were exported, until there is power again.
         are_pools_exported: bool,
+    },
+    /// [`AlertRule::State`].
+    StateFile {
+        /// What it is about.
+        part: StatePart,
+        /// The file.
+        path: String,
+        /// Why.
+        why: String,
+        /// It was read, and cannot be written; else that part does nothing.
+        is_read: bool,
     },
     /// [`AlertRule::DiskHealth`].
     DiskFailing,

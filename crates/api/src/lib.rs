@@ -45,7 +45,7 @@ pub use activity::{
 pub use alerts::{
     Alert, AlertDisk, AlertFact, AlertList, AlertListReply, AlertRule, AlertSettings,
     AlertSettingsGet, AlertSettingsReply, AlertSettingsSet, AlertSeverity, AlertTest,
-    AlertTestReply, CertificateBy, Delivery, MailTls, StandingAlert,
+    AlertTestReply, CertificateBy, Delivery, MailTls, StandingAlert, StatePart,
 };
 pub use certificate::{
     ACME_DIRECTORY, AcmeProgress, AcmeSettings, CertificateRenew, CertificateRenewReply,

@@ -1,6 +1,7 @@
 //! Speaking to the daemon: one HTTP request over its Unix socket; where no daemon answers, one is
 //! started in the background, or as the service that it is, so that a first `zpool create` just
-//! works. What takes longer than a moment is a job, which is followed by its events until it has
+//! works. After one that somebody stopped none is started but by `millpond start`, `up` or `daemon`
+//! (`daemon::is_stopped`). What takes longer than a moment is a job, which is followed by its events until it has
 //! ended.
 //!
 //! An ordinary user without `MILLPOND_STATE` may have pools of their own, in the state directory of
@@ -318,7 +319,7 @@ impl Client {
         loop {
             let stream = match self.connect::<C>().await? {
                 Some(stream) => stream,
-                None => self.start().await?,
+                None => self.start(Start::Implied).await?,
             };
             match greet(stream).await {
                 Ok(sender) => return Ok(sender),
@@ -330,6 +331,40 @@ impl Client {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Starts a daemon, also where somebody stopped it, and waits until it answers.
+    pub fn start_server(&self) -> anyhow::Result<()> {
+        self.runtime.block_on(async {
+            let begin = Instant::now();
+            loop {
+                let stream = match UnixStream::connect(self.socket()).await {
+                    Ok(stream) => stream,
+                    Err(_) => self.start(Start::Asked).await?,
+                };
+                let greeted = greet(stream).await;
+                // One that is on its way out may still answer.
+                let is_leaving = daemon::is_stopped(&self.state);
+                match greeted {
+                    Ok(_) if !is_leaving => return Ok(()),
+                    _ if begin.elapsed() < LEAVING => {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                    Ok(_) => return Err(anyhow!("the server still stops; try again when it has")),
+                    Err(error) => return Err(error),
+                }
+            }
+        })
+    }
+
+    /// Has no command start a daemon by itself, where none runs.
+    pub fn stay_stopped(&self) -> anyhow::Result<()> {
+        daemon::stay_stopped(&self.state).with_context(|| {
+            format!(
+                "no server runs, but the next command may start one, as nothing can be noted in {}",
+                self.state.display()
+            )
+        })
     }
 
     /// Asks a daemon, and waits for what it answers as a job.
@@ -370,7 +405,15 @@ impl Client {
 
     /// A connection to the daemon that is to be asked, if it runs.
     async fn connect<C: Call>(&self) -> anyhow::Result<Option<UnixStream>> {
-        match UnixStream::connect(self.socket()).await {
+        // A service manager would start one for who connects, and what leaves takes nobody any more.
+        let connected = match self.is_stopped() {
+            true if self.is_locked() && self.is_service() => {
+                return Err(anyhow!("the server is being stopped"));
+            }
+            true if !self.is_locked() => Err(std::io::ErrorKind::ConnectionRefused.into()),
+            _ => UnixStream::connect(self.socket()).await,
+        };
+        match connected {
             Ok(stream) => return Ok(Some(stream)),
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 return Err(anyhow!(
@@ -382,17 +425,30 @@ impl Client {
         }
         match &self.of_root {
             Some(of_root) if !C::BRINGS_POOLS && !self.has_pools() => {
+                if daemon::is_stopped(of_root) {
+                    return Err(was_stopped(of_root));
+                }
                 Ok(UnixStream::connect(socket_in(of_root)).await.ok())
             }
             _ => Ok(None),
         }
     }
 
-    /// Whether a daemon of this state directory would bring pools back.
+    /// Whether a daemon of this state directory would bring pools back. One that does not know
+    /// which says so.
     fn has_pools(&self) -> bool {
-        let list = std::fs::read(self.state.join("pools.json"));
-        let list = list.map(|list| serde_json::from_slice::<Vec<serde_json::Value>>(&list));
-        matches!(list, Ok(Ok(pools)) if !pools.is_empty())
+        match std::fs::read(self.state.join("pools.json")) {
+            Ok(list) => {
+                let pools = serde_json::from_slice::<Vec<serde_json::Value>>(&list);
+                pools.map_or(true, |pools| !pools.is_empty())
+            }
+            Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+        }
+    }
+
+    /// Whether somebody stopped the daemon. It may still be on its way out.
+    fn is_stopped(&self) -> bool {
+        daemon::is_stopped(&self.state)
     }
 
     fn socket(&self) -> PathBuf {
@@ -449,8 +505,12 @@ impl Client {
     }
 
     /// Starts `millpond daemon` detached from this terminal and waits until it answers.
-    async fn start(&self) -> anyhow::Result<UnixStream> {
+    async fn start(&self, start: Start) -> anyhow::Result<UnixStream> {
         self.check_own()?;
+        let is_refused = || start == Start::Implied && self.is_stopped();
+        if is_refused() && !self.is_locked() {
+            return Err(was_stopped(&self.state));
+        }
         if self.is_service() {
             return self.start_service().await;
         }
@@ -507,6 +567,7 @@ impl Client {
                     ));
                 }
                 _ if runs => {}
+                None if is_refused() => return Err(was_stopped(&self.state)),
                 None => child = Some(detached(&program, &self.state, log.try_clone()?)?),
                 // Two commands may start a daemon at once: the second daemon leaves, the first one
                 // answers.
@@ -531,6 +592,23 @@ impl Client {
             flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
         })
     }
+}
+
+/// Why a daemon is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// A command has something to ask.
+    Implied,
+    /// Somebody wants it.
+    Asked,
+}
+
+fn was_stopped(state: &Path) -> anyhow::Error {
+    anyhow!(
+        "no server runs with the state directory {}: it was stopped; 'millpond start' starts it, \
+         and it imports its pools then",
+        state.display()
+    )
 }
 
 fn socket_in(state: &Path) -> PathBuf {

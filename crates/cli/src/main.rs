@@ -65,6 +65,8 @@ enum Command {
     Up(server::Up),
     /// Run the server without the default pool (started by zpool and zfs as needed)
     Daemon(server::Daemon),
+    /// Start the server in the background, without the default pool
+    Start,
     /// Export every pool and stop the server
     Down,
     /// Tell what the server does
@@ -222,6 +224,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Rescue(rescue) => return rescue.run(),
         Command::Up(up) => up.run(state),
         Command::Daemon(daemon) => daemon.run(state),
+        Command::Start => Client::new(state, of_root)?.start_server(),
         Command::Down => server::down(&Client::new(state, of_root)?),
         Command::Info => server::info(&Client::new(state, of_root)?),
         Command::Iscsi(iscsi) => iscsi.run(&Client::new(state, of_root)?),

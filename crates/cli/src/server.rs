@@ -1,4 +1,4 @@
-//! `millpond up`, `millpond daemon`, `millpond down`, `millpond info`.
+//! `millpond up`, `millpond daemon`, `millpond start`, `millpond down`, `millpond info`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -159,9 +159,11 @@ impl Up {
     }
 }
 
-/// Stops the server, if one runs. Returns when its pools are exported.
+/// Stops the server, if one runs. Returns when its pools are exported. No command starts it again
+/// by itself.
 pub fn down(client: &Client) -> anyhow::Result<()> {
     if client.call_if_running(&ServerStop {})?.is_none() {
+        client.stay_stopped()?;
         println!("no server runs");
     }
     Ok(())

@@ -2,12 +2,15 @@
 //! what is new ([`alerts::Book`], [`alerts::Outbox`]).
 //!
 //! Two tasks: one looks, the other one sends, so that a mail server that does not answer keeps
-//! nobody from noticing. A server that is killed between the two has the message on disk. Files
-//! that cannot be read are left alone: then there are no alerts, and the log says why.
+//! nobody from noticing. A server that is killed between the two has the message on disk.
+//!
+//! A file that could not be read at the start, or is not understood, is left alone. That is an alert
+//! itself, beside those that are found; what would be written to it is kept in memory. Without the
+//! settings nobody can be told by mail, and they cannot be changed.
 //!
 //! Lock: `state`, short; files are written under it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,7 +18,7 @@ use ::alerts::{Book, Kept, Known, Message, Outbox, Problem, SettingsError, name_
 use api::{
     Alert, AlertFact, AlertListReply, AlertRule, AlertSettings, AlertSettingsReply,
     AlertSettingsSet, AlertSeverity, AlertTestReply, DiskState, Empty, Event, EventKind, EventPool,
-    Failure, FailureKind, PoolStatusReport, ScanFunction, UpsCondition,
+    Failure, FailureKind, PoolStatusReport, ScanFunction, StatePart, UpsCondition,
 };
 use chrono::{Datelike, Days, Local, NaiveTime};
 use parking_lot::Mutex;
@@ -24,6 +27,7 @@ use tokio::sync::Notify;
 use crate::events::Wanted;
 use crate::reports;
 use crate::service::Service;
+use crate::table_file::FileProblem;
 
 /// How often pools are looked at when nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -31,19 +35,58 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 const SETTLES_WITHIN: Duration = Duration::from_secs(2);
 /// At what time of a Monday the report is sent.
 const REPORT_HOUR: u32 = 8;
+/// The file of alerts that stand.
+const BOOK: &str = "alerts-book.json";
 
 struct State {
     kept: Kept,
     book: Book,
     outbox: Outbox,
+    /// Why the settings are not known, where they are not.
+    unknown: Option<String>,
+    /// Files that could not be read.
+    unread: Vec<FileProblem>,
+}
+
+impl State {
+    fn load(directory: &Path) -> Self {
+        let mut unread = Vec::new();
+        let mut failed = |error: ::alerts::FileError| {
+            tracing::error!("{error}; until a start can read it nothing is written there");
+            let why = error.to_string();
+            unread.push(FileProblem::unread(error.path(), &why));
+            why
+        };
+        let kept = Kept::load(directory).map_err(&mut failed);
+        let unknown = kept.as_ref().err().cloned();
+        let book = Book::load(&directory.join(BOOK)).map_err(&mut failed);
+        let outbox = Outbox::load(&directory.join("alerts-outbox.json")).map_err(&mut failed);
+        Self {
+            kept: kept.unwrap_or_else(|_| Kept::none(directory)),
+            book: book.unwrap_or_default(),
+            outbox: outbox.unwrap_or_else(|_| Outbox::in_memory()),
+            unknown,
+            unread,
+        }
+    }
+
+    /// The settings, if they are known.
+    fn known(&mut self) -> Result<&mut Kept, Failure> {
+        match &self.unknown {
+            None => Ok(&mut self.kept),
+            Some(why) => Err(Failure::new(
+                FailureKind::Io,
+                format!("nobody knows who is told of alerts: {why}"),
+            )),
+        }
+    }
 }
 
 /// The alerts of a server.
 pub(crate) struct Alerts {
     directory: PathBuf,
     host: String,
-    /// Why there are none, where files are not understood.
-    state: Mutex<Result<State, String>>,
+    state: Mutex<State>,
     /// Something waits in the outbox.
     waiting: Notify,
 }
@@ -69,45 +112,22 @@ fn monday_s() -> u64 {
 impl Alerts {
     /// Reads the files of the state directory.
     pub(crate) fn load(directory: PathBuf, host: &str) -> Arc<Self> {
-        let read = || {
-            Ok::<_, ::alerts::FileError>(State {
-                kept: Kept::load(&directory)?,
-                book: Book::load(&directory.join("alerts-book.json"))?,
-                outbox: Outbox::load(&directory.join("alerts-outbox.json"))?,
-            })
-        };
-        let state = read().map_err(|error| error.to_string());
-        if let Err(error) = &state {
-            tracing::error!(error, "there are no alerts");
-        }
         Arc::new(Self {
-            state: Mutex::new(state),
+            state: Mutex::new(State::load(&directory)),
             directory,
             host: host.to_owned(),
             waiting: Notify::new(),
         })
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> Result<T, Failure> {
-        match &mut *self.state.lock() {
-            Ok(state) => Ok(work(state)),
-            Err(problem) => Err(Failure::new(
-                FailureKind::Io,
-                format!("there are no alerts: {problem}"),
-            )),
-        }
-    }
-
     /// Whether people were told that this replication is late.
     fn knows_late(&self, replication: &str) -> bool {
-        let known = self.with(|state| state.book.is_late(replication));
-        known.unwrap_or_default()
+        self.state.lock().book.is_late(replication)
     }
 
     /// The settings, or those of who has none.
     pub(crate) fn current(&self) -> AlertSettings {
-        let settings = self.with(|state| state.kept.settings().clone());
-        settings.unwrap_or_default()
+        self.state.lock().kept.settings().clone()
     }
 
     /// Takes in how pools and disks are, what else stands, and what happened.
@@ -119,8 +139,14 @@ impl Alerts {
         happened: &[Alert],
     ) {
         let now_s = now_s();
-        let taken = self.with(|state| {
-            let State { kept, book, outbox } = state;
+        let is_new = {
+            let State {
+                kept,
+                book,
+                outbox,
+                unread,
+                ..
+            } = &mut *self.state.lock();
             let settings = kept.settings();
             let before = book.clone();
             let is_told = |alert: &&Alert| !settings.off.contains(&alert.rule);
@@ -155,9 +181,11 @@ impl Alerts {
             }
             // Told before it is known to be told: after a crash in between it is told again.
             let stored = outbox.add(&kept.channels(), &messages);
-            let stored = stored.and_then(|()| match *book == before {
+            // While a file of alerts is not understood nobody may have been told of what is new: a
+            // start that can read them all finds it new again.
+            let stored = stored.and_then(|()| match *book == before || !unread.is_empty() {
                 true => Ok(()),
-                false => book.save(&self.directory.join("alerts-book.json")),
+                false => book.save(&self.directory.join(BOOK)),
             });
             if let Err(error) = stored {
                 tracing::error!(%error, "alerts cannot be stored");
@@ -166,8 +194,8 @@ impl Alerts {
                 tracing::info!(subject = message.subject, "an alert");
             }
             !messages.is_empty()
-        });
-        if taken.is_ok_and(|is_new| is_new) {
+        };
+        if is_new {
             self.waiting.notify_one();
         }
     }
@@ -175,11 +203,18 @@ impl Alerts {
     /// Sends what is due; when the next one is.
     async fn send_due(&self) -> Option<u64> {
         loop {
-            let due = self.with(|state| (state.kept.clone(), state.outbox.due(now_s())));
-            let (kept, due) = due.ok()?;
-            if due.is_empty() {
-                return self.with(|state| state.outbox.next_s()).ok()?;
-            }
+            let (kept, due) = {
+                let state = self.state.lock();
+                // What waits keeps until it is known whom it is for.
+                if state.unknown.is_some() {
+                    return None;
+                }
+                let due = state.outbox.due(now_s());
+                if due.is_empty() {
+                    return state.outbox.next_s();
+                }
+                (state.kept.clone(), due)
+            };
             for entry in due {
                 let (id, host, kept) = (entry.id, self.host.clone(), kept.clone());
                 let sending = tokio::task::spawn_blocking(move || {
@@ -190,8 +225,8 @@ impl Alerts {
                     let problem = &problem.text;
                     tracing::warn!(problem, "an alert could not be sent; it is tried again");
                 }
-                let settled = self.with(|state| state.outbox.settle(id, outcome, now_s()));
-                if let Ok(Err(error)) = settled {
+                let settled = self.state.lock().outbox.settle(id, outcome, now_s());
+                if let Err(error) = settled {
                     tracing::error!(%error, "alerts cannot be stored");
                 }
             }
@@ -248,6 +283,7 @@ async fn look(weak: Weak<Service>) {
             service.alerts.knows_late(name)
         }));
         others.extend(service.web.certificate_alert());
+        others.extend(files_in_trouble(&service));
         let disks = crate::drives::states(&service).await;
         let happened_now = std::mem::take(&mut happened);
         service
@@ -307,6 +343,29 @@ fn absent_from(service: &Service) -> Vec<Alert> {
     alerts.collect()
 }
 
+/// Files of the state directory that are not understood, or cannot be written.
+fn files_in_trouble(service: &Service) -> Vec<Alert> {
+    let of_alerts = service.alerts.state.lock().unread.clone();
+    let parts = [
+        (StatePart::Pools, service.pools.list_problem()),
+        (StatePart::Replications, service.replications.problem()),
+        (StatePart::Schedules, service.schedules.problem()),
+        (StatePart::IscsiSecrets, service.secrets.problem()),
+        (StatePart::Users, service.web.people_problem()),
+        (StatePart::Certificate, service.web.certificate_problem()),
+        (StatePart::Lights, service.drives.book_problem()),
+    ];
+    let parts = parts.into_iter();
+    parts
+        .filter_map(|(part, problem)| Some(problem?.alert(part)))
+        .chain(
+            of_alerts
+                .into_iter()
+                .map(|one| one.alert(StatePart::Alerts)),
+        )
+        .collect()
+}
+
 fn broken(error: &tokio::task::JoinError) -> Problem {
     Problem {
         text: error.to_string(),
@@ -355,32 +414,38 @@ fn happened_in(service: &Service, event: &Event) -> Option<Alert> {
 }
 
 /// `millpond alerts`.
-pub(crate) fn list(service: &Service, may_change: bool) -> Result<AlertListReply, Failure> {
-    let mut reply = service.alerts.with(|state| AlertListReply {
-        alerts: state.book.list(),
-        waiting: state.outbox.list(),
-    })?;
+pub(crate) fn list(service: &Service, may_change: bool) -> AlertListReply {
+    let mut reply = {
+        let state = service.alerts.state.lock();
+        AlertListReply {
+            alerts: state.book.list(),
+            waiting: state.outbox.list(),
+        }
+    };
     for one in reply.alerts.iter_mut().filter(|_| !may_change) {
         // What the other side said is not for everybody.
         if let AlertFact::ReplicationLate { why, .. } = &mut one.alert.fact {
             *why = None;
         }
     }
-    Ok(reply)
+    reply
 }
 
 /// The settings.
 pub(crate) fn settings(service: &Service) -> Result<AlertSettingsReply, Failure> {
-    service.alerts.with(|state| state.kept.told())
+    Ok(service.alerts.state.lock().known()?.told())
 }
 
 /// `millpond alerts set`.
 pub(crate) fn set_settings(service: &Service, call: AlertSettingsSet) -> Result<Empty, Failure> {
-    let changed = service.alerts.with(|state| {
-        state.kept.change(call)?;
-        state.outbox.keep(&state.kept.channels())?;
-        Ok(())
-    })?;
+    let changed = {
+        let mut state = service.alerts.state.lock();
+        let changed = state.known()?.change(call);
+        changed.and_then(|()| {
+            let channels = state.kept.channels();
+            Ok(state.outbox.keep(&channels)?)
+        })
+    };
     service.alerts.waiting.notify_one();
     changed.map(|()| Empty {}).map_err(|error: SettingsError| {
         let kind = match &error {
@@ -396,7 +461,7 @@ pub(crate) fn set_settings(service: &Service, call: AlertSettingsSet) -> Result<
 
 /// `millpond alerts test`.
 pub(crate) async fn test(service: &Service) -> Result<AlertTestReply, Failure> {
-    let kept = service.alerts.with(|state| state.kept.clone())?;
+    let kept = service.alerts.state.lock().known()?.clone();
     let message: Message = ::alerts::send::test_message(&service.alerts.host, now_s());
     let mut reply = AlertTestReply::default();
     for channel in kept.channels() {
@@ -431,6 +496,71 @@ mod tests {
                 are_pools_exported,
             },
         }
+    }
+
+    /// Goal: alerts go on whatever their files hold, which stay, and say so. Method: each of the
+    /// files in turn is damaged; a pool has an alert.
+    #[test]
+    fn a_file_that_is_not_understood_is_an_alert_and_stays() {
+        let lost =
+            FileProblem::unread(Path::new("/s/pools.json"), "damaged").alert(StatePart::Pools);
+        for (damaged, is_known) in [
+            ("alerts.json", false),
+            ("alerts-secrets.json", false),
+            ("alerts-book.json", true),
+            ("alerts-outbox.json", true),
+        ] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let load = || Alerts::load(directory.path().to_owned(), "nas");
+            let mut settings = AlertSettings::default();
+            settings.webhooks.push("http://127.0.0.1:9/".into());
+            let call = AlertSettingsSet {
+                settings,
+                ..AlertSettingsSet::default()
+            };
+            let alerts = load();
+            alerts
+                .state
+                .lock()
+                .kept
+                .change(call.clone())
+                .expect("stored");
+            alerts.take_in(&[], &[], std::slice::from_ref(&lost), &[]);
+            let waiting = alerts.state.lock().outbox.list();
+            assert_eq!(waiting.len(), 1, "{damaged}");
+            let path = directory.path().join(damaged);
+            std::fs::write(&path, "{").expect("a file");
+
+            let alerts = load();
+            let unread = alerts.state.lock().unread.clone();
+            assert!(unread.len() == 1 && unread[0].path == path, "{unread:?}");
+            let own = unread[0].clone().alert(StatePart::Alerts);
+            let before: Vec<_> = files(directory.path());
+            alerts.take_in(&[], &[], &[lost.clone(), own.clone()], &[]);
+            let mut state = alerts.state.lock();
+            let stands: Vec<Alert> = state.book.list().into_iter().map(|one| one.alert).collect();
+            assert!(
+                stands.contains(&lost) && stands.contains(&own),
+                "{stands:?}"
+            );
+            let refused = state.known().map(|kept| kept.change(call));
+            assert_eq!(refused.is_ok(), is_known, "{damaged}");
+            assert_eq!(std::fs::read_to_string(&path).expect("it"), "{");
+            if !is_known {
+                assert_eq!(files(directory.path()), before, "{damaged}");
+            }
+        }
+    }
+
+    /// The files of a directory and what they hold.
+    fn files(directory: &Path) -> Vec<(PathBuf, String)> {
+        let entries = directory.read_dir().expect("a directory");
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        let mut files: Vec<_> = paths
+            .map(|path| (path.clone(), std::fs::read_to_string(path).expect("a file")))
+            .collect();
+        files.sort();
+        files
     }
 
     #[test]

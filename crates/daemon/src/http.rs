@@ -241,7 +241,7 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: ZpoolSync| async move { zpool::zpool_sync(&service, &call).await })
         .on(|service, _: UpsStatus| async move { Ok(ups::status(&service)) })
         .on_behalf(|service, caller, _: AlertList| async move {
-            alerts::list(&service, caller.may_change())
+            Ok(alerts::list(&service, caller.may_change()))
         })
         .on(|service, _: AlertSettingsGet| async move { alerts::settings(&service) })
         .on(|service, call: AlertSettingsSet| async move { alerts::set_settings(&service, call) })
@@ -356,7 +356,7 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: ReplicationPause| async move {
             replicate::pause(&service, &call).await
         })
-        .on(|service, _: ReplicationList| async move { Ok(replicate::list(&service)) })
+        .on(|service, _: ReplicationList| async move { replicate::list(&service) })
         .on(|service, call: ScheduleSet| async move { schedules::set(&service, call).await })
         .on(|service, call: ScheduleRun| async move { schedules::run_now(&service, &call) })
         .on(|service, call: ScheduleRemove| async move {
@@ -370,7 +370,7 @@ fn requests(service: Arc<Service>) -> Router {
             figures::get(&service, call, caller.may_change()).await
         })
         .on_behalf(|service, caller, _: ScheduleList| async move {
-            Ok(schedules::list(&service, caller.may_change()))
+            schedules::list(&service, caller.may_change())
         })
         .on(|service, call: FileList| async move { files::list(&service, &call).await })
         .on_job(|service, call: FileRestore, work| async move {

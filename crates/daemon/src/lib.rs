@@ -6,8 +6,8 @@
 //! takes long is a job ([`jobs`]), and what happens is told as events ([`events`]).
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
-//! service manager may have made it: [`supervisor`]), `pools.json` (what to import at the next
-//! start), `replications.json` ([`replicate`]), `schedules.json`
+//! service manager may have made it: [`supervisor`]), `millpond.stopped` (module `stopped`),
+//! `pools.json` (what to import at the next start: [`pool_list`]), `replications.json` ([`replicate`]), `schedules.json`
 //! ([`schedules`]), `iscsi-secrets.json` (for CHAP), `alerts*.json`
 //! (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate `series`),
 //! `people.json` (users and API keys), `audit.jsonl` (the record of changes),
@@ -51,6 +51,7 @@ mod nfs;
 mod order;
 mod owners;
 mod permissions;
+mod pool_list;
 mod pools;
 mod properties;
 mod receive;
@@ -72,7 +73,9 @@ mod snapshots;
 mod spares;
 mod split;
 mod state;
+mod stopped;
 mod supervisor;
+mod table_file;
 mod timetable;
 mod topology;
 mod upgrade;
@@ -92,6 +95,7 @@ use std::time::Duration;
 
 pub use error::DaemonError;
 pub use smb::SmbListen;
+pub use stopped::{is_stopped, stay_stopped};
 pub use ups::UpsAddress;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -238,6 +242,8 @@ async fn serve(
     given: Option<UnixListener>,
 ) -> Result<(), DaemonError> {
     supervisor::begins();
+    // Where a service manager listens for the server, stopping it is that one's business.
+    let is_expected_back = given.is_some();
     let state = state::State::open(&options.state)?;
     let service = Service::new(&options, state).await?;
     tokio::spawn(give_back_memory());
@@ -272,8 +278,11 @@ async fn serve(
         if default_pool.is_some() {
             default_pool::announce(&service, secret.as_ref());
         }
-        wait_for_stop(&service).await;
+        let stop = wait_for_stop(&service).await;
         supervisor::leaves();
+        if stop == Stop::Asked || !is_expected_back {
+            service.state().note_stopped();
+        }
         if default_pool.is_some() {
             eprintln!(
                 "stopping: exporting pools (once more Ctrl-C leaves at once; nothing that was \
@@ -320,8 +329,17 @@ async fn give_back_memory() {
     }
 }
 
+/// Who stops the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// Somebody, with a request or Ctrl-C.
+    Asked,
+    /// A service manager, or whoever sends SIGTERM.
+    Terminated,
+}
+
 /// Waits for Ctrl-C, SIGTERM, or a request to stop.
-async fn wait_for_stop(service: &Service) {
+async fn wait_for_stop(service: &Service) -> Stop {
     use tokio::signal::unix::{SignalKind, signal};
     let terminated = async {
         match signal(SignalKind::terminate()) {
@@ -332,8 +350,8 @@ async fn wait_for_stop(service: &Service) {
         }
     };
     tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        () = terminated => {}
-        () = service.stop_requested() => {}
+        _ = tokio::signal::ctrl_c() => Stop::Asked,
+        () = terminated => Stop::Terminated,
+        () = service.stop_requested() => Stop::Asked,
     }
 }

@@ -1,11 +1,11 @@
 //! The pools that are imported, by name, and those that are waited for.
 //!
 //! [`Pools`] owns the table of imported pools, the names that are spoken for while somebody makes a
-//! pool or takes it in, the list of what to import at the next start, and how the memory of the
-//! cache is divided.
+//! pool or takes it in, the list of what to import at the next start ([`PoolList`]), and how the
+//! memory of the cache is divided.
 //!
-//! Locks: `table` and `absent` are short and never held across an await; `absent` is not taken
-//! while `table` is held. Waiting for a name ([`Pools::claim`]) comes before any of them.
+//! Locks: `table` is short and never held across an await; the locks of the list come before it.
+//! Waiting for a name ([`Pools::claim`]) comes before any of them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -18,7 +18,9 @@ use pool::Pool;
 use crate::background::Background;
 use crate::error::all_done;
 use crate::names::{Claim, PoolNames};
-use crate::state::{CachedPool, State};
+use crate::pool_list::{CachedPool, Here, PoolList};
+use crate::state::State;
+use crate::table_file::{FileProblem, NotKept};
 
 /// How much of a pool may be dirty at least, and at most.
 const DIRTY_BYTES_MIN: u64 = 512 << 20;
@@ -53,69 +55,78 @@ impl OpenPool {
     }
 }
 
-/// A pool that was imported when the server last ran, and is not any more.
-struct Absent {
-    cached: CachedPool,
-    /// Why it could not be imported, once that was tried.
-    why: Option<String>,
-}
-
-impl Absent {
-    fn new(cached: CachedPool) -> Self {
-        Self { cached, why: None }
-    }
-
-    fn told(&self) -> String {
-        let name = &self.cached.name;
-        let why = self.why.as_deref().unwrap_or("it was not tried yet");
-        format!(
-            "pool '{name}' could not be imported: {why}\n\
-             The next start tries again, unless 'zpool export {name}' ends that."
-        )
-    }
-}
-
 /// The imported pools. See the module's header for the locks.
 pub(crate) struct Pools {
     table: Mutex<BTreeMap<String, Arc<OpenPool>>>,
     names: PoolNames,
-    /// Pools of the last run that are not imported, or not yet: they stay on the list for the next
-    /// start.
-    absent: Mutex<Vec<Absent>>,
-    state: Arc<State>,
+    list: PoolList,
     cache_bytes: u64,
 }
 
 impl Pools {
-    /// None yet.
-    pub(crate) fn new(state: Arc<State>, cache_bytes: u64) -> Self {
+    /// None yet; all of the last run are away.
+    pub(crate) fn new(state: &State, cache_bytes: u64) -> Self {
         Self {
             table: Mutex::default(),
             names: PoolNames::default(),
-            absent: Mutex::default(),
-            state,
+            list: PoolList::load(state),
             cache_bytes,
         }
     }
 
-    /// Takes in a pool whose name is claimed.
-    pub(crate) fn insert(&self, open: &Arc<OpenPool>) {
+    /// Takes in a pool whose name is claimed. Gives a warning where the next start will not import
+    /// it.
+    pub(crate) fn insert(&self, open: &Arc<OpenPool>) -> Option<String> {
         self.table.lock().insert(open.pool.name(), Arc::clone(open));
         self.share_out_cache();
-        self.save_cached();
+        let error = self.write_list().err().filter(|_| open.is_cached())?;
+        let name = open.pool.name();
+        Some(format!(
+            "'{name}' is not on the list of pools for the next start, and is to be imported by \
+             hand then: {error}"
+        ))
     }
 
-    /// Forgets a pool that was exported or destroyed; it is imported again at the next start if it
-    /// is kept on that list.
-    pub(crate) fn remove(&self, name: &str, keep_cached: bool) {
-        let forgotten = self.table.lock().remove(name);
-        if let Some(open) = forgotten {
-            open.background.close(&open.pool);
-        }
+    /// Forgets a pool that was exported only because the server leaves or the power fails: it stays
+    /// on the list for the next start, if it is on it.
+    pub(crate) fn leave(&self, open: &OpenPool) {
+        self.list.leave(open.pool.guid().get(), || {
+            self.take(open);
+        });
+        open.background.close(&open.pool);
         self.share_out_cache();
-        if !keep_cached {
-            self.save_cached();
+    }
+
+    /// Forgets a pool that somebody exported or destroyed: no start imports it again.
+    pub(crate) fn remove(&self, open: &OpenPool, doing: &str) -> Result<(), Failure> {
+        let guid = open.pool.guid().get();
+        let was_here = self.take(open);
+        open.background.close(&open.pool);
+        self.share_out_cache();
+        if !was_here {
+            let message = format!("{doing}: the server imported it again meanwhile; try again");
+            return Err(Failure::new(FailureKind::Busy, message));
         }
+        self.list.forget(|cached| cached.is(guid));
+        self.write_list().or_else(|error| match error {
+            // A list that nobody understands imports nothing.
+            NotKept::Unread(_) => Ok(()),
+            NotKept::Unwritten(error) => {
+                let message = format!(
+                    "{doing}: that is done, but it stays on the list of pools, and the next start \
+                     would import it if it is there: {error}"
+                );
+                Err(Failure::new(FailureKind::Io, message))
+            }
+        })
+    }
+
+    /// Takes a pool out of the table, unless it is there as another one by now.
+    fn take(&self, open: &OpenPool) -> bool {
+        let mut table = self.table.lock();
+        let before = table.len();
+        table.retain(|_, other| !std::ptr::eq(Arc::as_ptr(other), open));
+        table.len() < before
     }
 
     /// Nobody claims a name any more; waits for those who have.
@@ -123,36 +134,25 @@ impl Pools {
         self.names.close().await;
     }
 
-    /// What was imported when the server last ran, or before all of it was exported; what is not
-    /// here is waited for from now on.
+    /// What was imported when the server last ran, or before all of it was exported, and is not
+    /// here: it is waited for from now on.
     pub(crate) fn expect_cached(&self) -> Vec<CachedPool> {
-        let mut cached = self.state.cached_pools();
-        let here = self.all();
-        cached.retain(|cached| !here.iter().any(|open| cached.is(open.pool.guid().get())));
-        *self.absent.lock() = cached.iter().cloned().map(Absent::new).collect();
-        cached
+        self.list.expect()
+    }
+
+    /// What is wrong with the list for the next start.
+    pub(crate) fn list_problem(&self) -> Option<FileProblem> {
+        self.list.problem()
     }
 
     /// Keeps why a pool of the last run could not be imported; returns what to tell of it.
     pub(crate) fn could_not_be_imported(&self, guid: u64, why: &Failure) -> Vec<String> {
-        let mut absent = self.absent.lock();
-        let listed = absent.iter_mut().filter(|one| one.cached.guid == guid);
-        listed
-            .map(|one| {
-                one.why = Some(why.to_string());
-                one.told()
-            })
-            .collect()
+        self.list.could_not_be_imported(guid, why)
     }
 
     /// Name and GUID of pools of the last run that could not be imported, and why in one line.
     pub(crate) fn not_imported(&self) -> Vec<(String, u64, String)> {
-        let absent = self.absent.lock();
-        let known = absent.iter().filter_map(|one| {
-            let why = one.why.as_ref()?.lines().next().unwrap_or_default();
-            Some((one.cached.name.clone(), one.cached.guid, why.to_owned()))
-        });
-        known.collect()
+        self.list.not_imported()
     }
 
     /// Every imported pool, by name.
@@ -197,14 +197,11 @@ impl Pools {
     pub(crate) fn get(&self, name: &str) -> Result<Arc<OpenPool>, Failure> {
         let found = self.table.lock().get(name).cloned();
         found.ok_or_else(|| {
-            let absent = self.absent.lock();
-            let known = absent
-                .iter()
-                .find(|absent| absent.cached.name == name && absent.why.is_some());
-            let why = known.map_or_else(
-                || "no such pool; 'zpool list' shows those that are imported".to_owned(),
-                Absent::told,
-            );
+            let known = self.list.told(Some(name));
+            let why = match known.is_empty() {
+                true => "no such pool; 'zpool list' shows those that are imported".to_owned(),
+                false => known.join("\n"),
+            };
             Failure::new(
                 FailureKind::NotFound,
                 format!("cannot open '{name}': {why}"),
@@ -257,38 +254,30 @@ impl Pools {
 
     /// Keeps which pools are open, with their devices, for the next start.
     pub(crate) fn save_cached(&self) {
-        let pools = self.all();
-        let mut absent = self.absent.lock();
-        absent.retain(|absent| {
-            pools
-                .iter()
-                .all(|open| !absent.cached.is(open.pool.guid().get()))
-        });
-        let mut cached: Vec<CachedPool> = pools
-            .iter()
-            .filter(|open| open.is_cached())
-            .map(|open| CachedPool {
-                name: open.pool.name(),
-                guid: open.pool.guid().get(),
-                next_guid: *open.next_guid.lock(),
-                devices: crate::reports::device_paths(&open.pool.status()),
-                read_only: open.pool.is_read_only(),
-            })
-            .collect();
-        cached.extend(absent.iter().map(|absent| absent.cached.clone()));
-        if let Err(error) = self.state.set_cached_pools(&cached) {
-            tracing::warn!(
-                "the list of pools could not be kept: {error}; they must be imported by hand at \
-                 the next start"
-            );
+        if let Err(error) = self.write_list() {
+            tracing::warn!("the list of pools for the next start is not kept: {error}");
         }
+    }
+
+    fn write_list(&self) -> Result<(), NotKept> {
+        self.list.write(|| {
+            let here = self.all().into_iter().map(|open| Here {
+                guid: open.pool.guid().get(),
+                cached: open.is_cached().then(|| CachedPool {
+                    name: open.pool.name(),
+                    guid: open.pool.guid().get(),
+                    next_guid: *open.next_guid.lock(),
+                    devices: crate::reports::device_paths(&open.pool.status()),
+                    read_only: open.pool.is_read_only(),
+                }),
+            });
+            here.collect()
+        })
     }
 
     /// Of every pool that could not be imported at the start and is still waited for, why.
     pub(crate) fn absent(&self) -> Vec<Failure> {
-        let absent = self.absent.lock();
-        let failed = absent.iter().filter(|absent| absent.why.is_some());
-        let told = failed.map(Absent::told);
+        let told = self.list.told(None).into_iter();
         told.map(|why| Failure::new(FailureKind::NotFound, why))
             .collect()
     }
@@ -296,11 +285,7 @@ impl Pools {
     /// Forgets a pool that is not here, so that no start looks for it again; tells whether it was
     /// on the list.
     pub(crate) fn forget_absent(&self, name: &str) -> bool {
-        let mut absent = self.absent.lock();
-        let before = absent.len();
-        absent.retain(|absent| absent.cached.name != name);
-        let forgotten = absent.len() < before;
-        drop(absent);
+        let forgotten = self.list.forget(|cached| cached.name == name);
         if forgotten {
             self.save_cached();
         }

@@ -14,6 +14,8 @@ use device::Random;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::table_file::FileProblem;
+
 /// Shortest secret in characters: RFC 7143 section 9.2.1 asks for 96 bits.
 const SECRET_LENGTH_MIN: usize = 12;
 /// Longest secret in characters.
@@ -58,6 +60,13 @@ impl Secrets {
             path,
             by_name: Mutex::new(by_name),
         }
+    }
+
+    /// What is wrong with their file.
+    pub(crate) fn problem(&self) -> Option<FileProblem> {
+        let by_name = self.by_name.lock();
+        let why = by_name.as_ref().err()?;
+        Some(FileProblem::unread(&self.path, why))
     }
 
     /// Where they are kept.

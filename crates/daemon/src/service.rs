@@ -31,13 +31,14 @@ use crate::figures::Figures;
 use crate::jobs::Jobs;
 use crate::mounts::Mounts;
 use crate::nfs::Nfs;
+use crate::pool_list::CachedPool;
 use crate::pools::{OpenPool, Pools};
 use crate::replicate::Replications;
 use crate::schedules::Schedules;
 use crate::secrets::Secrets;
 use crate::shares::Withheld;
 use crate::smb::Smb;
-use crate::state::{CachedPool, State};
+use crate::state::State;
 use crate::ups::Ups;
 use crate::volumes::Volumes;
 use crate::web::Web;
@@ -141,7 +142,7 @@ impl Service {
             volumes,
             nfs,
             secrets: Secrets::load(state.directory()),
-            pools: Pools::new(Arc::clone(&state), cache_bytes),
+            pools: Pools::new(&state, cache_bytes),
             replications: Replications::load(&state),
             schedules: Schedules::load(&state),
             ups: Ups::new(options.ups.clone()),
@@ -186,13 +187,13 @@ impl Service {
             next_guid: Mutex::new(None),
             receives: Arc::new(()),
         });
-        self.pools.insert(&open);
+        let not_listed = self.pools.insert(&open);
         self.events.tell_of(&open.pool, EventKind::PoolImported);
         tokio::spawn(background::watch(Arc::clone(&open)));
         tokio::spawn(crate::spares::watch(Arc::clone(&open)));
         tokio::spawn(crate::receive::destroy_interrupted(Arc::clone(&open)));
         let _admin = open.admin.lock().await;
-        let mut warnings = Vec::new();
+        let mut warnings = Vec::from_iter(not_listed);
         if mount {
             warnings.extend(self.mount_all(&open).await);
         }
@@ -387,7 +388,7 @@ impl Service {
             exported.map_err(|error| from_pool(&doing, &error))
         };
         match self.leaving(open, &doing, is_last, work).await {
-            Ok(()) => self.pools.remove(&name, true),
+            Ok(()) => self.pools.leave(open),
             Err(failure) => {
                 tracing::error!("{failure}");
                 eprintln!("{failure}");

@@ -1,8 +1,4 @@
-//! The state directory: the lock that keeps two daemons apart, and the list of pools to import at
-//! the next start.
-//!
-//! `pools.json` is replaced whole ([`device::private`]), so a crash leaves the old list or the new
-//! one. It is a hint only: what pools hold is on their own devices.
+//! The state directory: the lock that keeps two daemons apart, and who may look in.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -10,41 +6,15 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use device::private;
 use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::process::geteuid;
-use serde::{Deserialize, Serialize};
 
-use crate::DaemonError;
+use crate::{DaemonError, stopped};
 
 /// How often and how long to wait for the lock: a daemon that has answered `millpond down` holds it
 /// until its process has ended.
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
-
-/// A pool to import at the next start.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct CachedPool {
-    /// Name when it was last open.
-    pub(crate) name: String,
-    /// Identity.
-    pub(crate) guid: u64,
-    /// The identity that it was just being given (`zpool reguid`): it has the one or the other.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) next_guid: Option<u64>,
-    /// Where its devices were.
-    pub(crate) devices: Vec<String>,
-    /// Whether it was imported read-only.
-    #[serde(default)]
-    pub(crate) read_only: bool,
-}
-
-impl CachedPool {
-    /// Whether a pool of this identity is it.
-    pub(crate) fn is(&self, guid: u64) -> bool {
-        self.guid == guid || self.next_guid == Some(guid)
-    }
-}
 
 /// The state directory, locked.
 #[derive(Debug)]
@@ -94,7 +64,7 @@ const SECRETS: [&str; 4] = [
 ];
 
 /// What else is in it.
-const FOR_ALL: [&str; 4] = ["millpond.sock", "zvol", "mnt", "smb"];
+const FOR_ALL: [&str; 5] = ["millpond.sock", stopped::NAME, "zvol", "mnt", "smb"];
 
 /// Sees to it that others cannot read the state directory. One in which others keep things for all
 /// to read is left as it is, but for what is ours in it. Gives the files with secrets that others
@@ -178,7 +148,7 @@ impl State {
             move |source| DaemonError::State { path, source }
         };
         std::fs::create_dir_all(directory).map_err(failed(directory))?;
-        let lock_path = directory.join("millpond.lock");
+        let lock_path = directory.join(stopped::LOCK);
         for path in make_private(directory).map_err(failed(directory))? {
             tracing::warn!(
                 "others could read the secrets in {}; now only its owner can; change them",
@@ -212,6 +182,7 @@ impl State {
             writeln!(lock, "{}", std::process::id())
         };
         write(&mut lock).map_err(failed(&lock_path))?;
+        stopped::forget(directory).map_err(failed(&directory.join(stopped::NAME)))?;
         Ok(Self {
             directory: directory.to_owned(),
             _lock: lock,
@@ -223,29 +194,15 @@ impl State {
         &self.directory
     }
 
-    /// The pools to import, none where the list is missing or unreadable.
-    pub(crate) fn cached_pools(&self) -> Vec<CachedPool> {
-        let path = self.directory.join("pools.json");
-        match std::fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
-                tracing::warn!(
-                    "{} is damaged ({error}); import the pools by hand",
-                    path.display()
-                );
-                Vec::new()
-            }),
-            Err(_) => Vec::new(),
+    /// Somebody stops the server: no command is to start another one by itself.
+    pub(crate) fn note_stopped(&self) {
+        if let Err(error) = stopped::note(&self.directory) {
+            tracing::warn!(
+                "the next command may start a server again, as it cannot be noted in {} that this \
+                 one was stopped: {error}",
+                self.directory.display()
+            );
         }
-    }
-
-    /// Replaces the list.
-    pub(crate) fn set_cached_pools(&self, pools: &[CachedPool]) -> io::Result<()> {
-        self.replace("pools.json", pools)
-    }
-
-    /// Replaces a file of the state directory whole.
-    pub(crate) fn replace<T: Serialize + ?Sized>(&self, name: &str, what: &T) -> io::Result<()> {
-        private::write_json(&self.directory.join(name), what)
     }
 }
 
@@ -331,23 +288,5 @@ mod tests {
             assert_eq!(mode(&others.join("file")), 0o644);
             assert_eq!(mode(&others.join("millpond.lock")), 0o600);
         }
-    }
-
-    #[test]
-    fn the_list_of_pools_survives_and_damage_to_it_is_no_obstacle() {
-        let directory = tempfile::tempdir().unwrap();
-        let state = State::open(directory.path()).unwrap();
-        assert!(state.cached_pools().is_empty());
-        let pools = vec![CachedPool {
-            name: "tank".into(),
-            guid: 7,
-            next_guid: None,
-            devices: vec!["/d/a".into()],
-            read_only: false,
-        }];
-        state.set_cached_pools(&pools).unwrap();
-        assert_eq!(state.cached_pools(), pools);
-        std::fs::write(directory.path().join("pools.json"), "[{").unwrap();
-        assert!(state.cached_pools().is_empty());
     }
 }

@@ -396,7 +396,7 @@ pub(crate) async fn zpool_destroy(service: &Service, call: ZpoolDestroy) -> Resu
         destroyed.map_err(|error| from_pool(&doing, &error))
     };
     service.leaving(&open, &doing, call.force, work).await?;
-    service.pools.remove(&call.name, false);
+    service.pools.remove(&open, &doing)?;
     Ok(Empty {})
 }
 
@@ -437,10 +437,9 @@ pub(crate) async fn zpool_export(service: &Service, call: ZpoolExport) -> Result
             let exported = open.pool.export(call.force).await;
             exported.map_err(|error| from_pool(&doing, &error))
         };
-        match service.leaving(&open, &doing, call.force, work).await {
-            Ok(()) => service.pools.remove(&name, false),
-            Err(failure) => failures.push(failure),
-        }
+        let left = service.leaving(&open, &doing, call.force, work).await;
+        let forgotten = left.and_then(|()| service.pools.remove(&open, &doing));
+        failures.extend(forgotten.err());
     }
     all_done(&failures)
 }

@@ -61,7 +61,7 @@ impl Keys<'_> {
         user_properties: &[(String, String)],
     ) -> Result<(), DatasetError> {
         for (property, value) in user_properties {
-            if !crate::props::is_user_property(property) || value.len() >= 8192 {
+            if !crate::props::is_user_property(property) || !crate::props::fits_a_value(value) {
                 return Err(DatasetError::InvalidProperty {
                     property: property.clone(),
                     reason: "Only keyformat, keylocation, pbkdf2iters, and user properties may be \

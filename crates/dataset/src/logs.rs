@@ -57,6 +57,15 @@ pub struct Logs<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
 }
 
+/// A root block in the byte order in which blocks are written. The MACs in it are the same in both
+/// (`zio_crypt_do_objset_hmacs`, module/os/linux/zfs/zio_crypt.c).
+fn little_endian(root: &[u8], endian: Endian) -> Result<Vec<u8>, DatasetError> {
+    Ok(match endian {
+        Endian::Little => root.to_vec(),
+        Endian::Big => ObjsetPhys::decode(root, endian)?.encode()?,
+    })
+}
+
 impl Logs<'_> {
     /// Frees the blocks of a closed dataset's log (`zil_destroy_sync`, module/zfs/zil.c).
     pub(crate) async fn free(&self, ctx: &SyncContext, header: &ZilHeader) {
@@ -329,16 +338,7 @@ impl Logs<'_> {
     ) -> Result<(), DatasetError> {
         let pipeline = &self.dsl.env().pipeline;
         let old = head.phys().block;
-        if old.endian() != Endian::Little {
-            return Err(DatasetError::Unsupported {
-                name: self.dsl.directories().full_name(head).await?,
-                what:
-                    "claiming the intent log of an encrypted big-endian dataset (import the pool \
-                       with OpenZFS once, or read-only)"
-                        .into(),
-            });
-        }
-        let mut bytes = data.to_vec();
+        let mut bytes = little_endian(data, old.endian())?;
         bytes[ObjsetPhys::ZIL_HEADER_OFFSET..ObjsetPhys::ZIL_HEADER_OFFSET + ZilHeader::BYTES]
             .copy_from_slice(&header.encode());
         let policy = WritePolicy {
@@ -367,5 +367,55 @@ impl Logs<'_> {
         accounting.dead(&old);
         head.change(|state| state.phys.block = new);
         self.dsl.syncer().dataset_written(ctx, head).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use format::{DnodePhys, ObjsetKind};
+
+    /// A dnode's or a log header's fields that are wider than a byte, turned around.
+    fn turn(bytes: &mut [u8], is_dnode: bool) {
+        let words = match is_dnode {
+            true => {
+                bytes[8..10].reverse();
+                bytes[10..12].reverse();
+                &mut bytes[16..]
+            }
+            false => bytes,
+        };
+        for word in words.chunks_exact_mut(8) {
+            word.reverse();
+        }
+    }
+
+    #[test]
+    fn a_big_endian_root_becomes_a_little_endian_one_with_the_same_macs() {
+        let mut dnode = DnodePhys::default();
+        dnode.object_type = ObjectType::DNODE;
+        dnode.levels = 1;
+        dnode.indirect_block_shift = 17;
+        dnode.data_block_bytes = 16384;
+        dnode.max_block_id = 7;
+        dnode.pointers = vec![BlockPointer::HOLE; 3];
+        let mut phys = ObjsetPhys::new(ObjsetKind::Filesystem, dnode);
+        phys.portable_mac = [0xa5; 32];
+        phys.local_mac = [0x17; 32];
+        phys.zil_header.replay_sequence = 9;
+        let ours = phys.encode().expect("encoded");
+        let mut theirs = ours.clone();
+        turn(&mut theirs[..512], true);
+        let header = ObjsetPhys::ZIL_HEADER_OFFSET;
+        // The header, the kind and the flags; then MACs.
+        turn(&mut theirs[header..header + ZilHeader::BYTES + 16], false);
+        for at in [1024, 1536, 2048] {
+            if theirs.len() > at {
+                turn(&mut theirs[at..at + 512], true);
+            }
+        }
+        assert_ne!(theirs, ours);
+        assert_eq!(little_endian(&theirs, Endian::Big).expect("turned"), ours);
+        assert_eq!(little_endian(&ours, Endian::Little).expect("as is"), ours);
     }
 }

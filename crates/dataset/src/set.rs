@@ -152,7 +152,8 @@ impl Properties<'_> {
                         && self.check_feature_of(name, property, needs).is_ok()
                 }
             };
-            match is_known {
+            let fits = value.text().is_none_or(crate::props::fits_a_value);
+            match is_known && fits {
                 true => taken.push((property.clone(), value.clone())),
                 false => left_out.push(property.clone()),
             }

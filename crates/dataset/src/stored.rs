@@ -14,7 +14,7 @@ use zio::Tx;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::new_key::RootKey;
-use crate::props::{Attr, Kinds, Property, ValueKind, find, refusal};
+use crate::props::{Attr, Kinds, Property, ValueKind, find, fits_a_value, refusal};
 use crate::set::check_feature;
 use crate::settings::compression_of;
 use crate::state::{Dir, Ds};
@@ -683,9 +683,9 @@ pub(crate) fn parse_setting(
             ));
             Ok(value)
         }
-        None if typed.len() >= 8192 => Err(DatasetError::InvalidProperty {
+        None if !fits_a_value(typed) => Err(DatasetError::InvalidProperty {
             property: name.to_owned(),
-            reason: format!("'{name}' is too long"),
+            reason: format!("'{name}' is too long, or has a zero byte"),
         }),
         None => Ok(PropertyValue::Text(typed.to_owned())),
     }

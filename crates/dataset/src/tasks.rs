@@ -12,6 +12,7 @@ use format::Txg;
 use object::SyncContext;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use zio::pipeline::may_fail;
 
 use crate::DatasetError;
 use crate::dsl::{DslPool, slot};
@@ -131,7 +132,8 @@ impl Tasks<'_> {
         }
         let QueuedTask { task, answer, .. } = queued;
         let checked = match room {
-            TaskRoom::Fits => task.check(ctx).await,
+            // What it cannot read is refused: only what is applied must succeed.
+            TaskRoom::Fits => may_fail(task.check(ctx)).await,
             TaskRoom::Deferred | TaskRoom::None => Err(DatasetError::NoSpace {
                 name: self.dsl.pool_name(),
             }),

@@ -76,6 +76,16 @@ pub enum FileError {
 }
 
 impl FileError {
+    /// The file.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Read { path, .. }
+            | Self::Owner { path, .. }
+            | Self::Content { path, .. }
+            | Self::Write { path, .. } => path,
+        }
+    }
+
     /// What is said of a file that [`write`] or [`write_json`] could not replace.
     pub fn write(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();

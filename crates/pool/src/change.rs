@@ -58,7 +58,7 @@ pub(crate) async fn apply_change(
                     "set",
                     format!("version={}", Uberblock::VERSION_FEATURES),
                 )
-                .await?;
+                .await;
         }
         Change::Feature(name) => {
             let guid = features::guid_to_enable(name).expect("checked before it was queued");
@@ -75,7 +75,7 @@ pub(crate) async fn apply_change(
             let short = guid.rsplit(':').next().unwrap_or(guid);
             core.history
                 .internal(&tx, "set", format!("feature@{short}=enabled"))
-                .await?;
+                .await;
         }
         Change::Config(name, text) => {
             {
@@ -89,7 +89,7 @@ pub(crate) async fn apply_change(
             }
             core.history
                 .internal(&tx, "set", format!("{name}={text}"))
-                .await?;
+                .await;
         }
         Change::Stored(name, stored) => {
             let mos = core.dsl.mos();
@@ -138,7 +138,7 @@ pub(crate) async fn apply_change(
             core.apply_autotrim();
             core.history
                 .internal(&tx, "set", format!("{name}={text}"))
-                .await?;
+                .await;
         }
     }
     Ok(())

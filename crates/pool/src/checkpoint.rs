@@ -141,7 +141,7 @@ impl Participant for Checkpoint {
                     "spa discard checkpoint",
                     "finished discarding checkpointed state from the pool".into(),
                 )
-                .await?;
+                .await;
             *self.state.lock() = CheckpointState::None;
             // A resilver that did not count, as it had not met what only the checkpoint had, is
             // repeated; and spares may stand in.
@@ -325,7 +325,7 @@ impl Core {
             .await?;
         self.dsl.features().increment(ctx, ZPOOL_CHECKPOINT).await?;
         let text = format!("checkpointed uberblock txg={txg}");
-        self.history.internal(&tx, "spa checkpoint", text).await?;
+        self.history.internal(&tx, "spa checkpoint", text).await;
         *self.checkpoint.state.lock() = CheckpointState::Exists {
             txg,
             created_s: uberblock.timestamp_seconds,
@@ -343,7 +343,7 @@ impl Core {
         let text = "started discarding checkpointed state from the pool".into();
         self.history
             .internal(&tx, "spa discard checkpoint", text)
-            .await?;
+            .await;
         *self.checkpoint.state.lock() = CheckpointState::Discarding;
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use dataset::{CreateParams, DslEnvironment, DslPool, NewKey, RootKey};
 use device::{BoxFuture, World};
-use format::{Compression, Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
+use format::{Compression, Guid, ObjectId, ObjectType, Txg, Uberblock};
 use object::{NewObject, Zap};
 use parking_lot::Mutex;
 use vdev::OpenOptions;
@@ -35,7 +35,9 @@ use crate::open::{Ground, software, start};
 use crate::props::{Change, Stored};
 use crate::props::{PropValues, Props};
 use crate::vdevs::NewTops;
-use crate::{CreateSpec, FeatureChoice, PoolError, config, directory, features, layout, props};
+use crate::{
+    CreateSpec, FeatureChoice, PoolError, config, directory, features, labelroom, layout, props,
+};
 
 /// The name that a new pool has until it is exported (`ZPOOL_PROP_TNAME`).
 const TEMPORARY_NAME: &str = "tname";
@@ -142,6 +144,7 @@ async fn plan(
     let tops = config::children(&root);
     let known = BTreeSet::new();
     let auxiliary = NewAuxiliary::build(&spec.vdevs, tops, &facts, &making, &known)?;
+    labelroom::check(&pairs_of_new(spec, guid, &changes), tops)?;
     let mut salt = [0; 32];
     world.random.fill(&mut salt);
     let options = OpenOptions {
@@ -215,7 +218,7 @@ async fn create_on(
     };
     let missing = Salt::default();
     missing.set_missing(salt);
-    let labels = label_pairs_of_new(spec, guid);
+    let labels = pairs_of_new(spec, guid, &[]).label_config();
     ground
         .tree
         .init_labels(&ground.tree.tops(), &labels, Txg::INITIAL)
@@ -337,8 +340,15 @@ pub(crate) async fn look_at_auxiliary(core: &Core) {
     *core.auxiliary.lock() = after;
 }
 
-/// The pool-level pairs of the labels that a new pool's devices get first.
-fn label_pairs_of_new(spec: &CreateSpec, guid: Guid) -> NvList {
+/// The pool-level pairs of a new pool.
+fn pairs_of_new(spec: &CreateSpec, guid: Guid, changes: &[Change]) -> config::PoolPairs {
+    let text = |wanted: &str| {
+        let mut given = changes.iter().rev();
+        given.find_map(|change| match change {
+            Change::Config(name, text) if *name == wanted => Some(text.clone()),
+            _ => None,
+        })
+    };
     config::PoolPairs {
         version: Uberblock::VERSION_FEATURES,
         name: spec.name.clone(),
@@ -346,9 +356,10 @@ fn label_pairs_of_new(spec: &CreateSpec, guid: Guid) -> NvList {
         guid: guid.get(),
         hostid: spec.host.hostid,
         hostname: spec.host.hostname.clone(),
+        comment: text("comment"),
+        compatibility: text("compatibility"),
         ..config::PoolPairs::default()
     }
-    .label_config()
 }
 
 fn empty_uberblock() -> Uberblock {
@@ -375,7 +386,7 @@ async fn make_directory(core: &Core, ctx: &object::SyncContext) -> Result<(), Po
     let normal_bytes = core.pipeline.allocator().totals().normal_deflated_bytes;
     core.history
         .set(History::create(mos, &tx, normal_bytes).await?);
-    core.history.internal(&tx, "create", software()).await?;
+    core.history.internal(&tx, "create", software()).await;
 
     let new = NewObject::new(ObjectType::PACKED_NVLIST)
         .with_block_bytes(CONFIG_BLOCK_BYTES)

@@ -228,7 +228,7 @@ impl ErrorScrub {
         core.identity.mark_dirty();
         core.events.tell(Sysevent::ErrorscrubStart);
         let text = format!("func={FUNCTION} mintxg=0 maxtxg={}", tx.txg());
-        core.history.internal(tx, "error scrub setup", text).await?;
+        core.history.internal(tx, "error scrub setup", text).await;
         Ok(())
     }
 
@@ -238,7 +238,7 @@ impl ErrorScrub {
             false => "error scrub canceled",
         };
         let text = format!("errors={}", core.errors.count());
-        core.history.internal(tx, event, text).await?;
+        core.history.internal(tx, event, text).await;
         core.errors.end_scrub(is_whole);
         let end_s = now_s(core);
         self.change(|state| {

@@ -16,6 +16,11 @@
 //! Written in syncing context only, so a crash leaves the ring of the last synced transaction
 //! group.
 //!
+//! The pool works without its history. What cannot be read or written of it is told in the log of
+//! the process, and nothing else comes to harm (`spa_history_log_sync` leaves errors alone too); a
+//! ring whose oldest record cannot be read begins anew. Texts end at their first zero byte, where
+//! a reader in C would see their end, and after [`TEXT_BYTES_MAX`].
+//!
 //! Source: module/zfs/spa_history.c.
 
 use bytes::Bytes;
@@ -26,6 +31,7 @@ use object::{NewObject, Object, ObjectError, ObjectSet, SyncContext, Zap};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use zio::Tx;
+use zio::pipeline::may_fail;
 
 use crate::core::Core;
 use crate::directory;
@@ -41,6 +47,9 @@ const OUTPUT: &str = "out_nvl";
 /// What was asked is left out of a record beyond so many bytes: one request may be about all
 /// snapshots of a pool.
 const INPUT_BYTES_MAX: usize = 64 << 10;
+/// Longest text of a record, in bytes (`HIS_MAX_RECORD_LEN` without the closing zero,
+/// include/sys/fs/zfs.h).
+const TEXT_BYTES_MAX: usize = 8192;
 /// Where commands and requests come from, as OpenZFS says on Linux (`spa_history_zone`,
 /// module/os/linux/zfs/spa_misc_os.c).
 const ZONE: &str = "linux";
@@ -89,6 +98,46 @@ pub struct HistoryRecord {
     pub zone: Option<String>,
     /// Host name.
     pub host: Option<String>,
+}
+
+/// Cuts a text to what a record holds.
+fn cut(text: &mut String) {
+    let end = text.find('\0').unwrap_or(text.len());
+    text.truncate(text.floor_char_boundary(end.min(TEXT_BYTES_MAX)));
+}
+
+impl HistoryWhat {
+    /// Cuts what persons and other layers said to what a record holds.
+    fn cut(&mut self) {
+        match self {
+            Self::Command(command) => cut(command),
+            Self::Internal {
+                event,
+                text,
+                dataset,
+                ..
+            } => {
+                cut(event);
+                cut(text);
+                if let Some((name, _)) = dataset {
+                    cut(name);
+                }
+            }
+            Self::Ioctl {
+                name,
+                input,
+                output,
+            } => {
+                cut(name);
+                for list in [input, output] {
+                    let packed = list.as_ref().map(|list| list.encode(NvEncoding::Native));
+                    if !matches!(packed, Some(Ok(packed)) if packed.len() <= INPUT_BYTES_MAX) {
+                        *list = None;
+                    }
+                }
+            }
+        }
+    }
 }
 
 impl HistoryRecord {
@@ -360,14 +409,15 @@ impl History {
             });
         }
         while ring.room() <= length {
-            let oldest = self.record_len(&ring, ring.bof).await?;
-            if oldest > ring.eof - ring.bof {
-                return Err(damaged(
-                    self.object.id(),
-                    "a record reaches beyond the newest",
-                ));
-            }
-            ring.bof += oldest + 8;
+            // Where the next record begins is known from the oldest one only.
+            let next = match self.record_len(&ring, ring.bof).await {
+                Ok(oldest) => (ring.bof + 8).checked_add(oldest),
+                Err(error) => {
+                    tracing::warn!(%error, "the pool's history cannot be read; it begins anew");
+                    None
+                }
+            };
+            ring.bof = next.filter(|next| *next <= ring.eof).unwrap_or(ring.eof);
             ring.lost += 1;
         }
         let data = Bytes::from(data);
@@ -444,12 +494,7 @@ impl HistoryLog {
     }
 
     fn record(&self, mut what: HistoryWhat) -> HistoryRecord {
-        if let HistoryWhat::Ioctl { input, .. } = &mut what {
-            let size = input.as_ref().map(|input| input.encode(NvEncoding::Native));
-            if !matches!(size, Some(Ok(packed)) if packed.len() <= INPUT_BYTES_MAX) {
-                *input = None;
-            }
-        }
+        what.cut();
         let is_asked = !matches!(what, HistoryWhat::Internal { .. });
         let who = is_asked.then(own_uid).flatten();
         HistoryRecord {
@@ -480,24 +525,20 @@ impl HistoryLog {
         !self.pending.lock().is_empty()
     }
 
-    /// Writes a record. What the pool did is told as an event, and not which command had it do so
-    /// (`spa_history_log_notify`).
-    async fn append(
-        &self,
-        history: &History,
-        tx: &Tx,
-        record: &HistoryRecord,
-    ) -> Result<(), ObjectError> {
-        history.append(tx, record).await?;
+    /// Writes a record, or leaves it out. What the pool did is told as an event, and not which
+    /// command had it do so (`spa_history_log_notify`).
+    async fn append(&self, history: &History, tx: &Tx, record: &HistoryRecord) {
+        if let Err(error) = may_fail(history.append(tx, record)).await {
+            tracing::warn!(%error, "the pool's history lacks a record");
+        }
         if matches!(record.what, HistoryWhat::Internal { .. }) {
             let more = record.to_event();
             self.events.tell_about(Sysevent::HistoryEvent, None, more);
         }
-        Ok(())
     }
 
     /// Writes what waits. Syncing context only.
-    async fn flush(&self, tx: &Tx) -> Result<(), ObjectError> {
+    async fn flush(&self, tx: &Tx) {
         let pending = std::mem::take(&mut *self.pending.lock());
         if let Some(history) = self.history.get() {
             for mut record in pending {
@@ -505,29 +546,22 @@ impl HistoryLog {
                 if let HistoryWhat::Internal { txg, .. } = &mut record.what {
                     *txg = tx.txg().get();
                 }
-                self.append(history, tx, &record).await?;
+                self.append(history, tx, &record).await;
             }
         }
-        Ok(())
     }
 
     /// Writes something that the pool itself did. Syncing context only; nothing while the pool is
     /// being created and has no history yet.
-    pub(crate) async fn internal(
-        &self,
-        tx: &Tx,
-        event: &str,
-        text: String,
-    ) -> Result<(), ObjectError> {
+    pub(crate) async fn internal(&self, tx: &Tx, event: &str, text: String) {
         let record = self.record(HistoryWhat::Internal {
             event: event.to_owned(),
             text,
             txg: tx.txg().get(),
             dataset: None,
         });
-        match self.history.get() {
-            Some(history) => self.append(history, tx, &record).await,
-            None => Ok(()),
+        if let Some(history) = self.history.get() {
+            self.append(history, tx, &record).await;
         }
     }
 
@@ -557,7 +591,8 @@ impl DslHooks for HistoryLog {
                 dataset: Some((event.dataset, event.dataset_object)),
             });
             let tx = Tx::syncing(ctx.txg);
-            Ok(self.append(history, &tx, &record).await?)
+            self.append(history, &tx, &record).await;
+            Ok(())
         })
     }
 }
@@ -576,7 +611,10 @@ impl Participant for HistoryLog {
     }
 
     fn early<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
-        Box::pin(async move { Ok(self.flush(pass.tx).await?) })
+        Box::pin(async move {
+            self.flush(pass.tx).await;
+            Ok(())
+        })
     }
 }
 

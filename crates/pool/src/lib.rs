@@ -62,6 +62,7 @@ mod events;
 mod features;
 mod history;
 mod identity;
+mod labelroom;
 mod layout;
 mod logmaps;
 mod multihost;

@@ -134,6 +134,8 @@ const fn row(name: &'static str, kind: Kind, access: Access) -> Row {
     Row { name, kind, access }
 }
 
+/// Longest text that goes into the configuration, in bytes (`MAXPATHLEN`), closing zero included.
+pub(crate) const TEXT_BYTES_MAX: usize = 4096;
 /// Longest comment, in bytes (`ZPROP_MAX_COMMENT`).
 const COMMENT_BYTES_MAX: usize = 32;
 /// Longest name of a user property, in bytes (`ZAP_MAXNAMELEN`), closing zero included.
@@ -229,6 +231,11 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
         value: value.to_owned(),
         why: why.to_owned(),
     };
+    if name.contains('\0') || value.contains('\0') {
+        return Err(bad(
+            "it has a zero byte, where text on disk ends; leave that out",
+        ));
+    }
     if let Some(feature) = name.strip_prefix("feature@") {
         return match value {
             "enabled" => Ok(Change::Feature(feature.to_owned())),
@@ -286,6 +293,11 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
                 if !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
                     return Err(bad("a comment holds only printable ASCII characters"));
                 }
+            }
+            if text.len() >= TEXT_BYTES_MAX {
+                return Err(bad(
+                    "it has at most 4095 bytes; name fewer or shorter files",
+                ));
             }
             Ok(Change::Config(row.name, text))
         }

@@ -121,7 +121,7 @@ pub(crate) async fn grow_in(
         size_bytes.saturating_add(gained_bytes)
     );
     let tx = Tx::syncing(ctx.txg);
-    core.history.internal(&tx, "vdev online", text).await?;
+    core.history.internal(&tx, "vdev online", text).await;
     Ok(())
 }
 

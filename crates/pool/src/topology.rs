@@ -27,7 +27,8 @@ use format::{Guid, NvList, ObjectId, Txg};
 use object::{SyncContext, Zap};
 use parking_lot::Mutex;
 use vdev::{
-    Detached, MirrorRole, TopologyError, Vdev, VdevState, leaf_label_config, write_detached_labels,
+    Detached, MirrorRole, Scope, TopologyError, Vdev, VdevState, leaf_label_config,
+    write_detached_labels,
 };
 use zio::Tx;
 
@@ -42,7 +43,9 @@ use crate::rebuild::{REBUILD_TXG, Rebuilds, as_task_error};
 use crate::space::SpaceSync;
 use crate::spares;
 use crate::vdevs::{evacuate, is_itself_called};
-use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config, reopen};
+use crate::{
+    DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config, labelroom, reopen,
+};
 
 /// Txgs that can be under way at once (`TXG_CONCURRENT_STATES`).
 const CONCURRENT_TXGS: u64 = 3;
@@ -232,6 +235,11 @@ pub(crate) async fn take_in(
 ) -> Result<(), PoolError> {
     // The last moment at which nothing is written to the device.
     core.check_not_suspended().inspect_err(|_| new.close())?;
+    if let Some(top) = core.tree.top_of(target) {
+        let (top, leaf) = (top.to_config(Scope::Label), new.to_config(Scope::Label));
+        let pairs = core.pairs(Txg::ZERO);
+        labelroom::check_attach(&pairs, &top, &leaf).inspect_err(|_| new.close())?;
+    }
     let outcome = Arc::new(Mutex::new(None));
     let result = async {
         let labels = core.pairs(Txg::ZERO).label_config();
@@ -328,7 +336,7 @@ impl SyncTask for AttachTask {
             let history = &core.history;
             history
                 .internal(&Tx::syncing(ctx.txg), "vdev attach", text)
-                .await?;
+                .await;
             Ok(())
         })
     }
@@ -427,7 +435,7 @@ pub(crate) async fn detach_in(
     drop(after);
     let path = vdev.path().unwrap_or_else(|| "none".to_owned());
     let text = format!("vdev={path}");
-    core.history.internal(&tx, "detach", text).await?;
+    core.history.internal(&tx, "detach", text).await;
     Ok(Ok(Gone { vdev, label }))
 }
 

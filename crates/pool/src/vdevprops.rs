@@ -32,7 +32,7 @@ use zio::Tx;
 
 use crate::core::Core;
 use crate::diagnosis::{ErrorKind, Limit};
-use crate::props::{self, NAME_BYTES_MAX, OFF_ON, Stored, VALUE_BYTES_MAX};
+use crate::props::{self, NAME_BYTES_MAX, OFF_ON, Stored, TEXT_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::{PoolError, VdevStatus, config, directory, features};
 
 /// What is stored for one vdev, by name.
@@ -138,9 +138,6 @@ const INTERNAL: &[&str] = &[
     directory::TRIM_PARTIAL,
     directory::TRIM_SECURE,
 ];
-
-/// Longest text of a native property, in bytes (`ZFS_MAXPROPLEN`), closing zero included.
-const TEXT_BYTES_MAX: usize = 4096;
 
 fn kind_of(name: &str) -> Option<Kind> {
     let row = TABLE.iter().find(|(known, _)| *known == name);
@@ -377,6 +374,11 @@ fn bad(vdev: &str, property: &str, why: &str) -> PoolError {
 }
 
 fn parse_value(name: &str, value: &str) -> Result<Option<Stored>, String> {
+    if value.contains('\0') {
+        return Err(format!(
+            "the value of '{name}' has a zero byte, where text on disk ends; leave that out"
+        ));
+    }
     match name {
         "path" => {
             return Err(
@@ -515,7 +517,7 @@ impl SyncTask for SetTask {
                 };
             }
             let text = format!("vdev_guid={vdev}: {name}={text}");
-            self.core.history.internal(&tx, "vdev set", text).await?;
+            self.core.history.internal(&tx, "vdev set", text).await;
             Ok(())
         })
     }

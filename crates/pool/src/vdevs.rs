@@ -37,6 +37,7 @@ use crate::auxiliary::{self, NewAuxiliary};
 use crate::core::Core;
 use crate::create::{add_auxiliary, look_at_auxiliary};
 use crate::events::{About, Sysevent};
+use crate::labelroom;
 use crate::layout::{self, Making};
 use crate::participant::Participant;
 use crate::props::Stored;
@@ -94,6 +95,7 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), PoolErro
     }
     let known = core.auxiliary.lock().spares.guids();
     let new = NewAuxiliary::build(&spec.vdevs, &configs, &facts, &making, &known)?;
+    labelroom::check(&core.pairs(Txg::ZERO), &configs)?;
     let tops = core.tree.prepare_tops(&configs).await?;
     // The last moment at which nothing is written to the devices.
     core.check_not_suspended()?;
@@ -419,7 +421,7 @@ impl SyncTask for RemoveTask {
             self.core
                 .history
                 .internal(&tx, "vdev remove", format!("{name} vdev ({kind}) {path}"))
-                .await?;
+                .await;
             Ok(())
         })
     }
@@ -546,7 +548,7 @@ impl SyncTask for GuidTask {
             self.core
                 .history
                 .internal(&Tx::syncing(ctx.txg), "guid change", text)
-                .await?;
+                .await;
             Ok(())
         })
     }

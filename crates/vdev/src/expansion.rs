@@ -363,15 +363,22 @@ impl Striped<'_> {
             }
         }
         let mut solution = self.find_rows(&rows, &content, verify).await;
+        let mut is_guess = false;
         if solution.is_none() {
-            // What stale children have may still be right.
-            let read = self.read_rows(&rows, |_| true, true, &mut content, &mut cause, context);
+            // What stale children have may still be right. Without a checksum they do not answer for
+            // those that have it and failed, which are tried once more.
+            let has_failed = cause.as_ref().is_some_and(|failure| failure.device);
+            let stale = verify.can_tell() || !has_failed;
+            is_guess = stale && !verify.can_tell();
+            let read = self.read_rows(&rows, |_| true, stale, &mut content, &mut cause, context);
             if read.await {
                 solution = self.find_rows(&rows, &content, verify).await;
             }
         }
         if let Some((block, right)) = solution {
-            self.repair_rows(&rows, &content, &right, context).await;
+            if !is_guess {
+                self.repair_rows(&rows, &content, &right, context).await;
+            }
             return Ok(block);
         }
         let too_few = content

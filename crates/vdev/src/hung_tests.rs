@@ -8,11 +8,8 @@ use device::BoxFuture;
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
 use format::{LABEL_START_BYTES, NvValue, Txg, VdevId};
 
-use crate::testing::{TestTree, group, noise, simulate};
+use crate::testing::{BLOCK, TOP, TestTree, group, noise, simulate, with_replacement};
 use crate::{IoContext, RangeSet, VdevState, Verify};
-
-const TOP: VdevId = VdevId::ZERO;
-const BLOCK: usize = 8192;
 
 /// What a block must be.
 struct Same(Vec<u8>);
@@ -28,26 +25,6 @@ fn context() -> IoContext {
         birth: Txg::new(10),
         ..IoContext::default()
     }
-}
-
-/// A vdev of `kind` over two disks and one that is being replaced: r1 lacks the block `data`, and
-/// has something else in its place.
-async fn with_replacement(kind: &str, parity: u64, data: &[u8]) -> TestTree {
-    let sim = SimWorld::new(1);
-    let mut config = group(&sim, kind, parity, "d", 2, 10);
-    let below = group(&sim, "replacing", 0, "r", 2, 20);
-    if let Some(NvValue::ListArray(children)) = config.get_mut("children") {
-        children.push(below);
-    }
-    let test = TestTree::create(sim, vec![config], 12).await;
-    let written = Bytes::from(data.to_vec());
-    let written = test.tree.write_block(TOP, 0, written, &context()).await;
-    written.expect("written");
-    test.disk("r1").poke(LABEL_START_BYTES, &noise(BLOCK, 99));
-    let leaves = test.tree.leaves();
-    let leaf = leaves[3].leaf().expect("a leaf");
-    leaf.set_missing(RangeSet::from_iter([(10, 1)]));
-    test
 }
 
 fn stall_reads(test: &TestTree, disk: &str) {

@@ -11,13 +11,20 @@
 //! A crash before 3 leaves the old uberblock as the newest, and labels 1 and 3 describe it; a crash
 //! in or after 3 leaves the new one, which labels 0 and 2 describe. An uberblock slot that was torn
 //! fails its checksum and counts as not there.
+//!
+//! A device has four labels so that it can lose some. One of a pair is enough in steps 2 and 4, and
+//! one of the four in step 3 (`vdev_label_sync_done`, `vdev_uberblock_sync_done`).
+//!
+//! A pool does without its log vdevs, so a group is on disk only when a vdev with data has its
+//! uberblock; logs get one when the configuration is written (`spa_sync_rewrite_vdev_config`,
+//! module/zfs/spa.c). Else an import without the logs would find an older state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use codec::checksum::{label_verifier, seal, verify_embedded};
-use device::Device;
+use device::{Device, DeviceError};
 use format::{
     Checksum, Endian, Guid, LABEL_BOOT_ENV_BYTES, LABEL_BOOT_ENV_OFFSET, LABEL_BYTES,
     LABEL_CONFIG_BYTES, LABEL_CONFIG_OFFSET, LABEL_COUNT, LABEL_UBERBLOCK_OFFSET,
@@ -30,10 +37,13 @@ use futures::future::join_all;
 use super::leaf::Leaf;
 use super::node::Vdev;
 use super::tree::VdevTree;
+use super::tree::opening::is_not_told_yet;
 use crate::error::VdevError;
 
 /// Top-level vdevs that get the uberblock when no configuration changes (`SPA_SYNC_MIN_VDEVS`).
 const UBERBLOCK_TOPS: usize = 3;
+/// A part of a ring that is read by itself: the largest slot.
+const RING_PART_BYTES: usize = 8 << 10;
 
 /// One of a leaf's four labels, as far as its checksums hold.
 #[derive(Debug, Clone, Default)]
@@ -139,7 +149,13 @@ pub async fn read_labels(device: &dyn Device) -> Result<Labels, VdevError> {
     }
     let reads = (0..LABEL_COUNT).map(|index| async move {
         let start = label_offset(size, index).expect("the size was checked");
-        let data = device.read(start, LABEL_BYTES as usize).await;
+        let data = match device.read(start, LABEL_BYTES as usize).await {
+            Err(error @ DeviceError::Io { .. }) => match read_parts(device, start).await {
+                Some(parts) => Ok(parts),
+                None => Err(error),
+            },
+            whole => whole,
+        };
         (start, data)
     });
     let results = join_all(reads).await;
@@ -168,6 +184,24 @@ pub async fn read_labels(device: &dyn Device) -> Result<Labels, VdevError> {
         out.labels[index].uberblocks = decode_ring(start, &data, ashift);
     }
     Ok(out)
+}
+
+/// What can be read of a label with bad sectors: its configuration, and parts of its ring. The rest
+/// is zeros, which no checksum agrees with. `None` when nothing can be read.
+async fn read_parts(device: &dyn Device, start: u64) -> Option<Bytes> {
+    let config = LABEL_CONFIG_OFFSET as usize;
+    let ring = LABEL_UBERBLOCK_OFFSET as usize;
+    let slots = (ring..ring + LABEL_UBERBLOCK_RING_BYTES as usize).step_by(RING_PART_BYTES);
+    let parts = slots.map(|at| (at, RING_PART_BYTES));
+    let mut label = vec![0; LABEL_BYTES as usize];
+    let mut is_any = false;
+    for (at, length) in std::iter::once((config, LABEL_CONFIG_BYTES)).chain(parts) {
+        if let Ok(data) = device.read(start + at as u64, length).await {
+            label[at..at + length].copy_from_slice(&data);
+            is_any = true;
+        }
+    }
+    is_any.then(|| label.into())
 }
 
 fn decode_config(start: u64, label: &[u8]) -> Option<NvList> {
@@ -298,17 +332,30 @@ fn sealed_config(config: &NvList, start: u64) -> Result<Bytes, VdevError> {
 
 /// Labels a device that is no part of a vdev tree: a spare or a cache device, or one that was
 /// removed. All four labels get `config`, the boot area and the ring of uberblocks are zeroed; then
-/// a flush (`vdev_label_init`, module/zfs/vdev_label.c).
+/// a flush (`vdev_label_init`, module/zfs/vdev_label.c). What can be written is, also when some
+/// cannot: the less is left of what the device was, the better.
 ///
 /// # Errors
 /// [`VdevError::TooSmall`], or what the device says.
 pub async fn write_detached_labels(device: &dyn Device, config: &NvList) -> Result<(), VdevError> {
+    let mut writes = Vec::new();
     for index in 0..LABEL_COUNT {
-        for (offset, data) in fresh_label(device, index, config)? {
-            device.write(offset, data).await?;
-        }
+        writes.extend(fresh_label(device, index, config)?);
     }
-    device.flush().await?;
+    write_all(device, writes).await
+}
+
+/// Writes all that can be written, then flushes.
+///
+/// # Errors
+/// The first one of the device.
+async fn write_all(device: &dyn Device, writes: Vec<(u64, Bytes)>) -> Result<(), VdevError> {
+    let mut result = Ok(());
+    for (offset, data) in writes {
+        let written = device.write(offset, data).await;
+        result = result.and(written);
+    }
+    result.and(device.flush().await)?;
     Ok(())
 }
 
@@ -357,6 +404,7 @@ fn fresh_label(
 /// [`VdevError::TooSmall`], or what the device says.
 pub async fn clear_labels(device: &dyn Device) -> Result<(), VdevError> {
     let labels = read_labels(device).await?;
+    let mut writes = Vec::new();
     for (index, label) in labels.labels.iter().enumerate() {
         let Some(start) =
             label_offset(device.size_bytes(), index).filter(|_| label.config.is_some())
@@ -364,18 +412,22 @@ pub async fn clear_labels(device: &dyn Device) -> Result<(), VdevError> {
             continue;
         };
         let length = (LABEL_BYTES - LABEL_BOOT_ENV_OFFSET) as usize;
-        device
-            .write(start + LABEL_BOOT_ENV_OFFSET, Bytes::from(vec![0; length]))
-            .await?;
+        let zeros = Bytes::from(vec![0; length]);
+        writes.push((start + LABEL_BOOT_ENV_OFFSET, zeros));
     }
-    device.flush().await?;
-    Ok(())
+    write_all(device, writes).await
 }
 
 fn seal_label(verifier: &[u64; 4], bytes: &mut [u8]) -> Result<(), VdevError> {
     seal(Checksum::Label, Endian::Little, verifier, bytes).map_err(|error| VdevError::BadConfig {
         what: error.to_string(),
     })
+}
+
+/// Whether the pool's state can be on a top-level vdev, so that an uberblock there is one that no
+/// import does without: not logs, nor what has no devices.
+fn holds_data(top: &Vdev) -> bool {
+    !top.is_log() && (top.kind().is_leaf() || !top.children().is_empty())
 }
 
 /// Leaves that labels can be written to.
@@ -462,9 +514,9 @@ impl VdevTree {
     ///
     /// # Errors
     /// [`VdevError::NotDurable`] when the flush before failed beyond redundancy, when no leaf of
-    /// some top-level vdev took its configuration, or no leaf at all the uberblock, or the pool was
-    /// suspended meanwhile; which of them did is then unknown: retry with the same uberblock, or
-    /// leave the pool. [`VdevError::Unrecorded`] before anything was written.
+    /// some top-level vdev took its configuration, or no leaf with data the uberblock, or the pool
+    /// was suspended meanwhile; which of them did is then unknown: retry with the same uberblock,
+    /// or leave the pool. [`VdevError::Unrecorded`] before anything was written.
     pub async fn sync_labels(&self, sync: &LabelSync<'_>) -> Result<(), VdevError> {
         let mark = self.common.halt.mark();
         self.flush().await?;
@@ -479,14 +531,17 @@ impl VdevTree {
         if let Some(config) = sync.config {
             self.write_configs(&tops, config, 0).await?;
         }
-        let targets: Vec<Arc<Vdev>> = if sync.config.is_some() || tops.len() <= UBERBLOCK_TOPS {
-            tops.clone()
-        } else {
-            // In turn, so that every ring stays reasonably recent.
-            let from = (sync.uberblock.txg.get() % tops.len() as u64) as usize;
-            (0..UBERBLOCK_TOPS)
-                .map(|index| tops[(from + index) % tops.len()].clone())
-                .collect()
+        let targets: Vec<Arc<Vdev>> = match sync.config {
+            Some(_) => tops.clone(),
+            None => {
+                // In turn, so that every ring stays reasonably recent.
+                let takes = |top: &&Arc<Vdev>| holds_data(top) && !writeable_leaves(top).is_empty();
+                let mut targets: Vec<Arc<Vdev>> = tops.iter().filter(takes).cloned().collect();
+                let from = sync.uberblock.txg.get() % targets.len().max(1) as u64;
+                targets.rotate_left(from as usize);
+                targets.truncate(UBERBLOCK_TOPS);
+                targets
+            }
         };
         self.write_uberblock(&targets, sync.uberblock, sync.multihost)
             .await?;
@@ -522,8 +577,9 @@ impl VdevTree {
                 let path = self.device_path(&vdev)?;
                 let device = self.world().opener.open(&path, true).await.ok()?;
                 let labels = read_labels(&*device).await.ok()?;
-                let own = labels.config(Txg::new(u64::MAX))?.u64("guid");
-                (own == Some(vdev.guid().get())).then_some(labels)
+                let own = labels.config(Txg::new(u64::MAX))?;
+                let is_it = own.u64("guid") == Some(vdev.guid().get());
+                (is_it || is_not_told_yet(&vdev, own)).then_some(labels)
             };
             self.patiently(&vdev, read).await
         });
@@ -538,7 +594,8 @@ impl VdevTree {
             .collect())
     }
 
-    /// Configurations into labels `first` and `first + 2` of all leaves, then a flush.
+    /// Configurations into labels `first` and `first + 2` of all leaves, then a flush. Of a device,
+    /// one of the two is enough.
     async fn write_configs(
         &self,
         tops: &[Arc<Vdev>],
@@ -546,12 +603,20 @@ impl VdevTree {
         first: usize,
     ) -> Result<(), VdevError> {
         let mut writes = Vec::new();
+        let mut full = vec![false; tops.len()];
         for (top_index, top) in tops.iter().enumerate() {
             for (vdev, leaf) in writeable_leaves(top) {
                 let Some(device) = leaf.device() else {
                     continue;
                 };
                 let own = leaf_label_config(config, self, top, &vdev);
+                if encode_label_config(&own).is_err() {
+                    // What it says is older then, and leads to the same pool.
+                    let device = vdev.display_name();
+                    tracing::warn!(device, "its labels have no room for the configuration");
+                    full[top_index] = true;
+                    continue;
+                }
                 let mut images = Vec::new();
                 for index in [first, first + 2] {
                     if let Some(start) = label_offset(device.size_bytes(), index) {
@@ -560,26 +625,15 @@ impl VdevTree {
                     }
                 }
                 let name = vdev.display_name();
-                writes.push(async move {
-                    let mut failure = images.is_empty().then(|| format!("{name} is too small"));
-                    for (offset, data) in images {
-                        if let Err(error) = leaf.write_raw(offset, data).await {
-                            failure = Some(format!("{name}: {error}"));
-                        }
-                    }
-                    if let Err(error) = leaf.flush().await {
-                        failure = Some(format!("{name}: {error}"));
-                    }
-                    (top_index, failure)
-                });
+                writes.push(async move { (top_index, write_images(&leaf, &name, images).await) });
             }
         }
-        let mut good = vec![false; tops.len()];
+        let mut good = full;
         let mut cause = "no device is there".to_owned();
-        for (top_index, failure) in join_all(writes).await {
-            match failure {
-                None => good[top_index] = true,
-                Some(failure) => cause = failure,
+        for (top_index, written) in join_all(writes).await {
+            match written {
+                Ok(()) => good[top_index] = true,
+                Err(failure) => cause = failure,
             }
         }
         // A log vdev may be gone: the pool does without it.
@@ -598,7 +652,8 @@ impl VdevTree {
         }
     }
 
-    /// The uberblock into its slot of all labels of the leaves of `tops`, then a flush.
+    /// The uberblock into its slot of all labels of the leaves of `tops`, then a flush. One device
+    /// with data has to have it.
     async fn write_uberblock(
         &self,
         tops: &[Arc<Vdev>],
@@ -607,6 +662,7 @@ impl VdevTree {
     ) -> Result<(), VdevError> {
         let mut writes = Vec::new();
         for top in tops {
+            let counts = holds_data(top);
             let ashift = top.ashift();
             let slot = uberblock_slot(ashift, uberblock.txg, multihost);
             let in_label = uberblock_slot_offset(ashift, slot);
@@ -624,29 +680,18 @@ impl VdevTree {
                         images.push((start + in_label, Bytes::from(bytes)));
                     }
                 }
-                writes.push(async move {
-                    let results = join_all(
-                        images
-                            .into_iter()
-                            .map(|(offset, data)| leaf.write_raw(offset, data)),
-                    )
-                    .await;
-                    // One good copy on the leaf is enough, once it is durable.
-                    let written = results.iter().any(Result::is_ok);
-                    let failed = results.into_iter().find_map(Result::err);
-                    match (leaf.flush().await, failed) {
-                        (Ok(()), _) if written => Ok(()),
-                        (Err(error), _) | (_, Some(error)) => Err(format!("{name}: {error}")),
-                        (Ok(()), None) => Err(format!("{name} is too small")),
-                    }
-                });
+                writes.push(async move { (counts, write_images(&leaf, &name, images).await) });
             }
         }
         let results = join_all(writes).await;
-        if results.iter().any(Result::is_ok) {
+        if results
+            .iter()
+            .any(|(counts, written)| *counts && written.is_ok())
+        {
             return Ok(());
         }
-        let cause = results.into_iter().find_map(Result::err);
+        let counting = results.into_iter().filter(|(counts, _)| *counts);
+        let cause = counting.map(|(_, written)| written).find_map(Result::err);
         let cause = cause.unwrap_or_else(|| "no device is there".to_owned());
         Err(VdevError::NotDurable {
             reason: format!(
@@ -654,6 +699,26 @@ impl VdevTree {
                 uberblock.txg
             ),
         })
+    }
+}
+
+/// Writes the same into several labels of a device and flushes it; or says why none of them is
+/// durable.
+async fn write_images(
+    leaf: &Arc<Leaf>,
+    name: &str,
+    images: Vec<(u64, Bytes)>,
+) -> Result<(), String> {
+    let writes = images
+        .into_iter()
+        .map(|(offset, data)| leaf.write_raw(offset, data));
+    let results = join_all(writes).await;
+    let is_written = results.iter().any(Result::is_ok);
+    let failed = results.into_iter().find_map(Result::err);
+    match (leaf.flush().await, failed) {
+        (Ok(()), _) if is_written => Ok(()),
+        (Err(error), _) | (_, Some(error)) => Err(format!("{name}: {error}")),
+        (Ok(()), None) => Err(format!("{name} is too small")),
     }
 }
 

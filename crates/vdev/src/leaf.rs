@@ -113,6 +113,8 @@ struct Status {
 pub struct Leaf {
     /// It takes over its parent's when it becomes a top-level vdev in its place.
     guid: AtomicU64,
+    /// The one before that, which its labels have until the group is on disk; zero is none.
+    former_guid: AtomicU64,
     world: World,
     common: Arc<Common>,
     device: RwLock<Option<Arc<Watched>>>,
@@ -161,6 +163,7 @@ impl Leaf {
     ) -> Self {
         Leaf {
             guid: AtomicU64::new(guid.get()),
+            former_guid: AtomicU64::new(0),
             queue: Queue::new(world.clock.clone()),
             world,
             common,
@@ -198,7 +201,14 @@ impl Leaf {
 
     /// Gives it another guid: see [`crate::topology`].
     pub(super) fn set_guid(&self, guid: Guid) {
-        self.guid.store(guid.get(), Ordering::Relaxed);
+        let former = self.guid.swap(guid.get(), Ordering::Relaxed);
+        self.former_guid.store(former, Ordering::Relaxed);
+    }
+
+    /// The guid that it had before it took over its parent's.
+    pub(super) fn former_guid(&self) -> Option<Guid> {
+        let former = self.former_guid.load(Ordering::Relaxed);
+        (former != 0).then(|| Guid::new(former))
     }
 
     /// Its state and why.
@@ -851,28 +861,26 @@ impl Leaf {
         }
     }
 
-    /// Whether the device still reads and writes: the padding of the first and last label, which
-    /// holds nothing.
+    /// Whether the device still reads and writes: the padding of any of its labels, which holds
+    /// nothing. One that has lost some of them is not lost.
     async fn probe(self: &Arc<Self>) {
         let Ok(device) = self.usable_device() else {
             return;
         };
         const PAD_BYTES: usize = 8 << 10;
         let aligned = device.size_bytes() & !(format::LABEL_BYTES - 1);
-        let mut broken = None;
-        for label in [0, format::LABEL_COUNT - 1] {
-            let Some(raw) = format::label_offset(aligned, label) else {
-                broken = Some("it is too small for labels".to_owned());
-                break;
-            };
+        let mut broken = Some("it is too small for labels".to_owned());
+        let all = 0..format::LABEL_COUNT;
+        for raw in all.filter_map(|label| format::label_offset(aligned, label)) {
             let may_write = || !device.is_read_only() && !self.common.halt.is_halted();
             let result = match device.read(raw, PAD_BYTES).await {
                 Ok(data) if may_write() => device.write(raw, data).await,
                 Ok(_) => Ok(()),
                 Err(error) => Err(error),
             };
-            if let Err(error) = result {
-                broken = Some(error.to_string());
+            broken = result.err().map(|error| error.to_string());
+            if broken.is_none() {
+                return;
             }
         }
         if let Some(error) = broken

@@ -52,6 +52,8 @@ mod indirect;
 mod kind;
 mod label;
 mod lacking;
+#[cfg(test)]
+mod lacking_tests;
 mod leaf;
 #[cfg(test)]
 mod mapping_tests;

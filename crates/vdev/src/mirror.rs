@@ -7,6 +7,11 @@
 //! few as will do; both write it to those that miss it, which is no error of theirs
 //! (`vdev_mirror_io_done`).
 //!
+//! A child that misses the block has something else in its place, unless it was given the block
+//! meanwhile. Only a checksum tells. Where none is verified here (parts of a block, as below
+//! RAID-Z, and blocks without a checksum) such a child does not answer for one that has the block
+//! and failed, as errors may pass, and nothing is repaired with what it says.
+//!
 //! **Writes** go to every child that can be written and are good when one is; the others miss the
 //! transaction group from then on.
 
@@ -64,7 +69,12 @@ impl MirrorVdev {
             slow: false,
             cause: format!("{}: no device is there", vdev.display_name()),
         };
+        let can_tell = verify.can_tell();
         let mut good: Option<Bytes> = None;
+        // `good` is from a child that misses the block, and was not verified.
+        let mut is_guess = false;
+        // A child that has the block did not give it.
+        let mut has_failed = false;
         let mut bad = Vec::new();
         for index in self.candidates(offset, context.birth) {
             let child = &self.children[index];
@@ -74,9 +84,9 @@ impl MirrorVdev {
                 bad.push(index);
                 continue;
             }
-            // One that has the block lags. What others have in its place would be taken for right,
-            // and nobody would know that there is more to wait for.
-            if failure.slow && is_missing && !verify.can_tell() {
+            // One that has the block lags or failed. What others have in its place would be taken
+            // for right, and nobody would know that there is more to wait for, or to try again.
+            if is_missing && !can_tell && has_failed {
                 continue;
             }
             // A device and its successor, or its spare, have whole blocks as well: which of them is
@@ -93,6 +103,7 @@ impl MirrorVdev {
                     let is_known = is_mirror || good.as_ref() == Some(&data);
                     let right = is_known || verify.verify(&data).await;
                     if right {
+                        is_guess = is_missing && !can_tell;
                         good.get_or_insert(data);
                         if !context.scan.is_scan() {
                             break;
@@ -109,6 +120,7 @@ impl MirrorVdev {
                     }
                 }
                 Err(error) => {
+                    has_failed |= !is_missing;
                     // What lags may be right, and would let the reader wait for a repair as well.
                     if !error.slow {
                         bad.push(index);
@@ -126,6 +138,9 @@ impl MirrorVdev {
             }
             return Err(failure);
         };
+        if is_guess {
+            return Ok(good);
+        }
         for index in bad {
             self.children[index]
                 .repair(offset, good.clone(), context)

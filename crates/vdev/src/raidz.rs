@@ -102,6 +102,8 @@ struct Rows {
     device: bool,
     /// A device that lags was not waited for; its columns count as not tried.
     slow: bool,
+    /// It has columns of devices that lack the block, and no checksum tells whether they are right.
+    is_guess: bool,
 }
 
 /// A column by its row and its index there.
@@ -232,6 +234,7 @@ impl<'a> Striped<'a> {
             cause: None,
             device: false,
             slow: false,
+            is_guess: false,
         })
     }
 
@@ -379,13 +382,17 @@ impl<'a> Striped<'a> {
         // What stale children have may still be right (one that just missed the last uberblock
         // before a power cut lacks nothing else), the checksum will tell. All of it is needed:
         // which of them is right is not known.
-        if solution.is_none() && self.read_stale(&mut rows, context).await {
+        let can_tell = verify.can_tell();
+        if solution.is_none() && self.read_stale(&mut rows, context, can_tell).await {
             solution = self.find_right(&rows, verify).await;
         }
-        if solution.is_none() {
+        if solution.is_none() && can_tell {
             solution = self.find_right_below(&mut rows, context, verify).await;
         }
         if let Some((block, mut columns)) = solution {
+            if rows.is_guess {
+                return Ok(block);
+            }
             for (row, columns) in rows.rows.iter().zip(&mut columns) {
                 if let Some(covered) = verify.covered_bytes() {
                     row.clear_beyond(columns, covered);
@@ -524,8 +531,10 @@ impl<'a> Striped<'a> {
     }
 
     /// Reads the columns that were not relied on (and once more those that failed, if there are too
-    /// few); whether that gave any.
-    async fn read_stale(&self, rows: &mut Rows, context: &IoContext) -> bool {
+    /// few); whether that gave any. Without a checksum that `can_tell`, what lacks the block does not
+    /// answer for devices that have it and failed.
+    async fn read_stale(&self, rows: &mut Rows, context: &IoContext, can_tell: bool) -> bool {
+        let may_guess = can_tell || !rows.device && !rows.slow;
         let mut found = false;
         let too_few = rows.too_few();
         for (row, index) in rows.all() {
@@ -535,11 +544,14 @@ impl<'a> Striped<'a> {
             }
             let column = row.map.columns[index];
             let child = &self.children[column.child];
-            if (too_few || child.is_missing(column.offset, context.birth)) && child.is_readable() {
+            let is_missing = child.is_missing(column.offset, context.birth);
+            let is_wanted = if is_missing { may_guess } else { too_few };
+            if is_wanted && child.is_readable() {
                 match child.read_part(column.offset, column.length, context).await {
                     Ok(data) => {
                         row.data[index] = Some(data);
                         found = true;
+                        rows.is_guess |= is_missing && !can_tell;
                     }
                     Err(error) => rows.slow |= error.slow,
                 }

@@ -2,15 +2,23 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use device::sim::{Latency, SimDisk, SimWorld};
-use format::{Guid, NvList, NvValue, Txg};
+use format::{
+    BlockPointer, Endian, Guid, LABEL_START_BYTES, NvList, NvValue, ReflowScratchState, Txg,
+    Uberblock, VdevId,
+};
 use parking_lot::Mutex;
 
 use crate::report::{ErrorReport, ErrorSink};
-use crate::{OpenOptions, Scope, VdevError, VdevTree};
+use crate::{IoContext, OpenOptions, RangeSet, Scope, VdevError, VdevTree};
 
 /// Size of each simulated disk in bytes.
 pub const DISK_BYTES: u64 = 64 << 20;
+/// The first top-level vdev.
+pub const TOP: VdevId = VdevId::ZERO;
+/// Size of the block of [`with_replacement`] in bytes.
+pub const BLOCK: usize = 8192;
 
 /// Keeps what was reported.
 #[derive(Default)]
@@ -111,6 +119,23 @@ pub fn pool_config(txg: u64) -> NvList {
     out.set("txg", txg);
     out.set("pool_guid", 1u64);
     out
+}
+
+/// An uberblock of this transaction group, of no state.
+pub fn uberblock(txg: u64) -> Uberblock {
+    Uberblock {
+        endian: Endian::Little,
+        version: 5000,
+        txg: Txg::new(txg),
+        guid_sum: Guid::new(0),
+        timestamp_seconds: txg,
+        root: BlockPointer::HOLE,
+        software_version: 5000,
+        multihost: None,
+        checkpoint_txg: Txg::ZERO,
+        reflow_offset_bytes: 0,
+        reflow_state: ReflowScratchState::NotInUse,
+    }
 }
 
 /// A tree with its disks.
@@ -233,4 +258,28 @@ pub fn births() -> Vec<format::IndirectBirthEntry> {
         offset_bytes: 1 << 24,
         physical_birth: Txg::new(50),
     }]
+}
+
+/// A vdev of `kind` over two disks and one that is being replaced: r1 lacks the block `data`, and
+/// has something else in its place. The block is of group 10, at the begin of the first vdev.
+pub async fn with_replacement(kind: &str, parity: u64, data: &[u8]) -> TestTree {
+    let sim = SimWorld::new(1);
+    let mut config = group(&sim, kind, parity, "d", 2, 10);
+    let below = group(&sim, "replacing", 0, "r", 2, 20);
+    if let Some(NvValue::ListArray(children)) = config.get_mut("children") {
+        children.push(below);
+    }
+    let test = TestTree::create(sim, vec![config], 12).await;
+    let context = IoContext {
+        birth: Txg::new(10),
+        ..IoContext::default()
+    };
+    let written = Bytes::from(data.to_vec());
+    let written = test.tree.write_block(TOP, 0, written, &context).await;
+    written.expect("disks without faults take a block");
+    test.disk("r1").poke(LABEL_START_BYTES, &noise(BLOCK, 99));
+    let leaves = test.tree.leaves();
+    let leaf = leaves[3].leaf().expect("a leaf");
+    leaf.set_missing(RangeSet::from_iter([(10, 1)]));
+    test
 }

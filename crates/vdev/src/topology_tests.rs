@@ -126,6 +126,47 @@ async fn raidz() -> TestTree {
 }
 
 #[test]
+fn a_successor_is_known_before_its_label_tells_of_it() {
+    simulate(async {
+        let test = single().await;
+        test.tree.expect_own_labels();
+        attach(&test, 10, ("b", 11), MirrorRole::Replacing).await;
+        let label = |txg| LabelSync {
+            is_recorded: &|| true,
+            uberblock: Box::leak(Box::new(crate::testing::uberblock(txg))),
+            multihost: false,
+            config: Some(Box::leak(Box::new(crate::testing::pool_config(txg)))),
+        };
+        test.tree.sync_labels(&label(22)).await.expect("written");
+        heal(&test, 11);
+        let gone = detach(&test, 10).await.expect("detached");
+        assert_eq!(gone.renamed, Some((Guid::new(11), Guid::new(911))));
+        // A scrub, reopen, online or clear in the very group.
+        test.tree.look_again(None).await.expect("looked at");
+        let state = test.tree.tops()[0].state();
+        assert_eq!(state, (VdevState::Healthy, VdevAux::None));
+        let known = test.tree.uberblocks_on_paths().await.expect("read");
+        assert!(known.iter().any(|uberblock| uberblock.txg.get() == 22));
+        // What it replaced is not it, although its label tells of the same top-level vdev.
+        let (old, new) = (test.disk("a"), test.disk("b"));
+        let (front, all) = (512 << 10, crate::testing::DISK_BYTES as usize);
+        let kept = (new.peek(0, front), new.peek(0, all).split_off(all - front));
+        for from in [0, all as u64 - front as u64] {
+            new.poke(from, &old.peek(from, front));
+        }
+        test.tree.look_again(None).await.expect("looked at");
+        let state = test.tree.tops()[0].state();
+        assert_eq!(state, (VdevState::CantOpen, VdevAux::BadLabel));
+        new.poke(0, &kept.0);
+        new.poke(all as u64 - front as u64, &kept.1);
+        test.tree.reopen(false).await.expect("reopened");
+        test.tree.sync_labels(&label(23)).await.expect("written");
+        test.tree.look_again(None).await.expect("looked at");
+        assert_eq!(test.tree.tops()[0].state().0, VdevState::Healthy);
+    });
+}
+
+#[test]
 fn a_disk_becomes_a_mirror_and_a_disk_again() {
     simulate(async {
         let test = single().await;

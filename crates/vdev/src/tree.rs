@@ -1,6 +1,6 @@
 //! All vdevs of a pool: opening them, and I/O by (vdev, offset).
 
-mod opening;
+pub(crate) mod opening;
 mod reopening;
 
 use std::collections::BTreeMap;

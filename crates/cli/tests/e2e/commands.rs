@@ -45,6 +45,7 @@ fn a_server_that_is_stopped_has_exported_its_pools_and_another_may_follow_at_onc
             "no server runs; 'millpond up' starts one\n"
         );
         assert!(!server.path("mnt").join("file").exists());
+        server.ok("start");
         assert_eq!(server.ok("zpool list -H -o name,health"), "tank\tONLINE\n");
         let found = std::fs::read(server.path("mnt").join("file"));
         assert_eq!(found.expect("the pool is mounted again"), [round]);
@@ -52,9 +53,49 @@ fn a_server_that_is_stopped_has_exported_its_pools_and_another_may_follow_at_onc
     server.ok("zpool destroy tank");
     // An answer comes also when there is nothing to leave.
     for _ in 0..5 {
-        server.ok("zpool list");
+        server.ok("start");
         server.ok("down");
     }
+}
+
+/// Goal: after a stop no command imports the pools again by itself, also after a stop of a server
+/// that was killed before; who wants them starts the server.
+#[test]
+fn no_command_starts_a_server_that_was_stopped() {
+    let mut server = Server::start();
+    let disk = server.disks(1, 128 << 20).remove(0);
+    let directory = server.text("disks");
+    server.ok(&format!("zpool create -O mountpoint=none tank {disk}"));
+    let commands = [
+        "zpool status".to_owned(),
+        "zfs list".to_owned(),
+        format!("zpool import -d {directory} tank"),
+        format!("zpool create -O mountpoint=none -f other {disk}"),
+    ];
+    let is_down = |server: &Server| {
+        for command in &commands {
+            let told = server.fails(command);
+            for part in ["no server runs", "it was stopped", "'millpond start'"] {
+                assert!(told.contains(part), "{command}: {told}");
+            }
+        }
+        assert_eq!(server.ok("down"), "no server runs\n");
+        let info = server.ok("info");
+        assert_eq!(info, "no server runs; 'millpond up' starts one\n");
+    };
+    server.stop();
+    is_down(&server);
+    server.launch(&["daemon"]);
+    assert_eq!(server.ok("zpool list -H -o name"), "tank\n");
+    server.kill_only();
+    assert_eq!(server.ok("down"), "no server runs\n");
+    is_down(&server);
+    server.ok("start");
+    assert_eq!(server.ok("zpool list -H -o name"), "tank\n");
+    // There is one.
+    server.ok("start");
+    server.ok("down");
+    is_down(&server);
 }
 
 #[test]

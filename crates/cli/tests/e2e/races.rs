@@ -145,8 +145,11 @@ fn nobody_takes_over_from_a_server_that_was_told_to_stop() {
     let disk = server.disks(1, 128 << 20).remove(0);
     let mount = server.text("mnt");
     for round in 0..5 {
-        let lists = vec![vec!["zpool", "list"]; 4];
-        for output in together(&server, &lists) {
+        let words = match round {
+            0 => vec!["zpool", "list"],
+            _ => vec!["start"],
+        };
+        for output in together(&server, &vec![words; 4]) {
             assert!(output.status.success(), "{}", text_of(&output));
         }
         if round == 0 {

@@ -533,6 +533,10 @@ same "$(names)" "mine "
 user $millpond zfs set compression=off mine
 same "$($millpond zpool list -H -o name)" tank
 user $millpond down
+! user $millpond zpool list 2>$home.err
+grep 'it was stopped' $home.err
+same "$($millpond zpool list -H -o name)" tank
+user $millpond start
 same "$(names)" "mine "
 user $millpond zpool export mine
 same "$(names)" ""

@@ -10,7 +10,7 @@ use api::{
 };
 
 use super::overview::{Leaf, disks_of, leaves, place_of, resolve};
-use super::{Drives, now_s};
+use super::{BOOK, Drives, now_s};
 use crate::service::Service;
 
 /// How long lights may take, and who waits for them. Longer than a test of them.
@@ -143,7 +143,7 @@ struct Turn<'a> {
 
 impl Turn<'_> {
     fn store(&self) {
-        let path = self.drives.state.join("lights.json");
+        let path = self.drives.state.join(BOOK);
         if let Err(error) = self.book.save(&path) {
             tracing::warn!(%error, "where disks are cannot be stored");
         }
@@ -152,7 +152,7 @@ impl Turn<'_> {
 
     /// Has the lights be as they should; what went wrong.
     fn carry_out(&mut self) -> Vec<String> {
-        let path = self.drives.state.join("lights.json");
+        let path = self.drives.state.join(BOOK);
         let mut store = |book: &Book| -> Result<(), FileError> {
             book.save(&path)?;
             *self.drives.book.lock() = Ok(book.clone());

@@ -30,7 +30,10 @@ pub(crate) use smart::{Tests, begin_tests, is_testing, test};
 
 use crate::events::Wanted;
 use crate::service::Service;
+use crate::table_file::FileProblem;
 
+/// The file of places and lights.
+const BOOK: &str = "lights.json";
 /// How often lights are looked at when nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How long after something happened they are looked at: one fault makes many events.
@@ -88,7 +91,7 @@ impl Drop for Hangs {
 impl Drives {
     /// Reads what the state directory has of them.
     pub(crate) fn load(state: &Path) -> Arc<Self> {
-        let book = Book::load(&state.join("lights.json")).map_err(|error| error.to_string());
+        let book = Book::load(&state.join(BOOK)).map_err(|error| error.to_string());
         if let Err(error) = &book {
             tracing::error!(error, "lights of disks are not switched");
         }
@@ -102,6 +105,13 @@ impl Drives {
             tests: tokio::sync::Mutex::default(),
             is_leaving: AtomicBool::new(false),
         })
+    }
+
+    /// What is wrong with the file of places and lights.
+    pub(crate) fn book_problem(&self) -> Option<FileProblem> {
+        let book = self.book.lock();
+        let why = book.as_ref().err()?;
+        Some(FileProblem::unread(&self.state.join(BOOK), why))
     }
 
     pub(crate) fn sysfs(&self) -> &Sysfs {

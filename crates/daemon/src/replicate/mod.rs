@@ -59,6 +59,7 @@ pub(crate) struct Replication {
 impl Recurs for Replication {
     const FILE: &'static str = "replications.json";
     const WORD: &'static str = "replication";
+    const WORDS: &'static str = "replications";
     const LISTED_BY: &'static str = "millpond replicate --list";
 
     fn when(&self) -> Option<ScheduleWhen> {
@@ -351,7 +352,7 @@ pub(crate) async fn pause(service: &Service, call: &ReplicationPause) -> Result<
 }
 
 /// `millpond replicate --list`.
-pub(crate) fn list(service: &Service) -> ReplicationListReply {
+pub(crate) fn list(service: &Service) -> Result<ReplicationListReply, Failure> {
     let now_s = now_s();
     let report = |entry: &Entry<Replication>| {
         let Kept { course, own } = &entry.kept;
@@ -367,9 +368,10 @@ pub(crate) fn list(service: &Service) -> ReplicationListReply {
             last: own.last.clone(),
         }
     };
-    ReplicationListReply {
-        replications: service.replications.lock().values().map(report).collect(),
-    }
+    let entries = service.replications.known()?;
+    Ok(ReplicationListReply {
+        replications: entries.values().map(report).collect(),
+    })
 }
 
 /// Whether a run that worked is overdue. What is sent for the first time takes as long as it takes,

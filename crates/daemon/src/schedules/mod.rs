@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::service::Service;
 use crate::state::State;
+use crate::table_file::FileProblem;
 use crate::timetable::{Begun, Course, Entry, Kept, Recurs, Table, now_s, rule};
 use run::Obstacle;
 
@@ -36,6 +37,7 @@ pub(crate) struct Schedule {
 impl Recurs for Schedule {
     const FILE: &'static str = "schedules.json";
     const WORD: &'static str = "schedule";
+    const WORDS: &'static str = "schedules";
     const LISTED_BY: &'static str = "millpond schedule list";
 
     fn when(&self) -> Option<ScheduleWhen> {
@@ -52,11 +54,16 @@ pub(crate) struct Schedules {
 
 impl Schedules {
     /// Those that were kept.
-    pub(crate) fn load(state: &Arc<State>) -> Self {
+    pub(crate) fn load(state: &State) -> Self {
         Self {
             table: Table::load(state),
             waits: Mutex::default(),
         }
+    }
+
+    /// What is wrong with their file.
+    pub(crate) fn problem(&self) -> Option<FileProblem> {
+        self.table.problem()
     }
 
     /// Stops all runs; they go on with the next start.
@@ -346,7 +353,7 @@ pub(crate) async fn pause(service: &Service, call: &SchedulePause) -> Result<Emp
 }
 
 /// `millpond schedule list`. Why one failed is not told to who may only look.
-pub(crate) fn list(service: &Service, may_change: bool) -> ScheduleListReply {
+pub(crate) fn list(service: &Service, may_change: bool) -> Result<ScheduleListReply, Failure> {
     let now_s = now_s();
     let waits = service.schedules.waits.lock().clone();
     let report = |entry: &Entry<Schedule>| {
@@ -372,10 +379,10 @@ pub(crate) fn list(service: &Service, may_change: bool) -> ScheduleListReply {
             failures: course.failures,
         }
     };
-    let entries = service.schedules.table.lock();
-    ScheduleListReply {
+    let entries = service.schedules.table.known()?;
+    Ok(ScheduleListReply {
         schedules: entries.values().map(report).collect(),
-    }
+    })
 }
 
 /// What is to be told of those that fail, for [`crate::alerts`].

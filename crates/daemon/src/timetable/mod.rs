@@ -3,9 +3,9 @@
 //! are due, rest, and go is done here.
 //!
 //! Each kind has a file in the state directory with all of them and with what their last runs came
-//! to. It is replaced whole, as `pools.json` is. A run is on record there as begun before it does
-//! anything, so that one which the server's end cut off goes on with the next start. What is there
-//! and cannot be read is never overwritten.
+//! to ([`TableFile`]). A run is on record there as begun before it does anything, so that one which
+//! the server's end cut off goes on with the next start. What is there and is not understood stays,
+//! nothing of that kind runs then, and whoever asks is told so.
 //!
 //! Locks: `entries` is short, and never held across an await.
 
@@ -26,6 +26,7 @@ use tokio::sync::{Notify, watch};
 use crate::jobs::{Jobs, Work};
 use crate::service::Service;
 use crate::state::State;
+use crate::table_file::{FileProblem, NotKept, TableFile};
 use rule::Rhythm;
 
 /// How long nobody looks at the clock at most: it may jump.
@@ -42,8 +43,9 @@ pub(crate) fn now_s() -> u64 {
 pub(crate) trait Recurs: Clone + Serialize + DeserializeOwned + Send + 'static {
     /// Its file in the state directory.
     const FILE: &'static str;
-    /// What one is called, for people.
+    /// What one is called, for people, and several.
     const WORD: &'static str;
+    const WORDS: &'static str;
     /// The command that lists them.
     const LISTED_BY: &'static str;
 
@@ -200,39 +202,48 @@ pub(crate) struct Begun<K> {
 
 /// All of a kind.
 pub(crate) struct Table<K> {
-    state: Arc<State>,
+    file: TableFile,
     entries: Mutex<Entries<K>>,
     changed: Notify,
     is_stopping: AtomicBool,
-    /// What was kept could not be read, and is not to be overwritten.
-    is_unread: bool,
 }
 
 impl<K: Recurs> Table<K> {
     /// Those that were kept.
-    pub(crate) fn load(state: &Arc<State>) -> Self {
-        let (kept, is_unread) = match load::<K>(state.directory()) {
-            Ok(kept) => (kept, false),
-            Err(error) => {
-                tracing::error!(
-                    "{} could not be read: {error}; no {} runs, and none is kept, until the \
-                     server starts anew and can read it",
-                    K::FILE,
-                    K::WORD
-                );
-                (Vec::new(), true)
-            }
-        };
+    pub(crate) fn load(state: &State) -> Self {
+        let path = state.directory().join(K::FILE);
+        let (kept, file): (Vec<Kept<K>>, _) = TableFile::load(path, K::WORDS);
         let entries = kept
             .into_iter()
             .map(|kept| (kept.course.name.clone(), Entry::new(kept)));
         Self {
-            state: Arc::clone(state),
+            file,
             entries: Mutex::new(entries.collect()),
             changed: Notify::new(),
             is_stopping: AtomicBool::new(false),
-            is_unread,
         }
+    }
+
+    /// All of them, for who lists them.
+    ///
+    /// # Errors
+    /// Where nobody knows which there are.
+    pub(crate) fn known(&self) -> Result<MutexGuard<'_, Entries<K>>, Failure> {
+        match self.file.unread() {
+            Some(why) => Err(Failure::new(
+                FailureKind::Io,
+                format!(
+                    "no {} runs, as nobody knows which there are: {why}",
+                    K::WORD
+                ),
+            )),
+            None => Ok(self.lock()),
+        }
+    }
+
+    /// What is wrong with their file.
+    pub(crate) fn problem(&self) -> Option<FileProblem> {
+        self.file.problem()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Entries<K>> {
@@ -249,14 +260,9 @@ impl<K: Recurs> Table<K> {
     }
 
     /// Keeps all of them as they are now.
-    pub(crate) fn save(&self, entries: &Entries<K>) -> std::io::Result<()> {
-        if self.is_unread {
-            return Err(std::io::Error::other(
-                "what is there could not be read as the server started, and stays",
-            ));
-        }
+    pub(crate) fn save(&self, entries: &Entries<K>) -> Result<(), NotKept> {
         let kept: Vec<&Kept<K>> = entries.values().map(|entry| &entry.kept).collect();
-        self.state.replace(K::FILE, &kept)
+        self.file.write(&kept)
     }
 
     pub(crate) fn save_or_warn(&self, entries: &Entries<K>) {
@@ -484,30 +490,6 @@ impl<K> Begun<K> {
     /// All is done; whoever waits for its end hears of it.
     pub(crate) fn over(self) {
         self.end.send_replace(true);
-    }
-}
-
-/// Reads what was kept. A file that makes no sense is put aside.
-fn load<K: Recurs>(directory: &std::path::Path) -> std::io::Result<Vec<Kept<K>>> {
-    let path = directory.join(K::FILE);
-    let text = match std::fs::read(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    match serde_json::from_slice(&text) {
-        Ok(kept) => Ok(kept),
-        Err(error) => {
-            let aside = directory.join(format!("{}.damaged", K::FILE));
-            let moved = std::fs::rename(&path, &aside);
-            tracing::error!(
-                "{} is damaged ({error}) and was renamed to {} ({moved:?}); make each {} anew",
-                path.display(),
-                aside.display(),
-                K::WORD
-            );
-            moved.map(|()| Vec::new())
-        }
     }
 }
 

@@ -48,6 +48,7 @@ pub(crate) use people::now_s;
 pub(crate) use tokens::fingerprint;
 
 use crate::service::Service;
+use crate::table_file::FileProblem;
 use crate::{DaemonError, Https, Options};
 use limits::Limits;
 use patience::Patient;
@@ -200,6 +201,16 @@ impl Web {
         }
         let token = setup.get_or_insert_with(|| tokens::token(&*self.random));
         Some(token.clone())
+    }
+
+    /// What is wrong with the file of users and keys.
+    pub(crate) fn people_problem(&self) -> Option<FileProblem> {
+        self.people.problem()
+    }
+
+    /// What is wrong with the file that says how the certificate is got.
+    pub(crate) fn certificate_problem(&self) -> Option<FileProblem> {
+        self.acme.file_problem()
     }
 
     /// What is to be told of the certificate, for [`crate::alerts`].

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 
 use super::tokens::{characters, hash, hex, token};
 use super::totp;
+use crate::table_file::FileProblem;
 
 /// Shortest password in characters.
 const PASSWORD_LENGTH_MIN: usize = 10;
@@ -191,6 +192,13 @@ impl People {
             seen: Mutex::default(),
             hashing: Semaphore::new(HASHED_AT_ONCE),
         }
+    }
+
+    /// What is wrong with the file.
+    pub(super) fn problem(&self) -> Option<FileProblem> {
+        let stored = self.stored.lock();
+        let why = stored.as_ref().err()?;
+        Some(FileProblem::unread(&self.path, why))
     }
 
     fn look<T>(&self, look: impl FnOnce(&Stored) -> T) -> Result<T, Failure> {

@@ -182,6 +182,32 @@ impl Destroyer<'_> {
         list.remove_part(self.dsl, ctx, key).await
     }
 
+    /// Frees a tree whole, but for what an earlier snapshot has too. Returns what that gave; the
+    /// rest of the dataset's space is lost, with what cannot be read.
+    pub(super) async fn free_tree_now(
+        &self,
+        ctx: &SyncContext,
+        root: &BlockPointer,
+        after: Txg,
+    ) -> Space {
+        let mut budget = Budget {
+            blocks: u64::MAX,
+            until_ns: u64::MAX,
+        };
+        let mut walk = Walk {
+            pipeline: &self.dsl.env().pipeline,
+            dsl: self.dsl,
+            txg: ctx.txg,
+            after,
+            resume: None,
+            freed: Space::default(),
+            budget: &mut budget,
+        };
+        // It never pauses, with that budget.
+        let _ = walk.tree(root).await;
+        walk.freed
+    }
+
     async fn free_trees(
         &self,
         ctx: &SyncContext,

@@ -514,8 +514,15 @@ impl Destroyer<'_> {
             Some((space, first)) => (format!("(livelist, mintxg={first})"), space),
             None => {
                 let before = phys.previous_snapshot_txg;
-                self.queue_tree(ctx, phys.block, before, used).await?;
-                (format!("(bptree, mintxg={before})"), used)
+                if self.dsl.features().is_enabled(guid::ASYNC_DESTROY) {
+                    self.queue_tree(ctx, phys.block, before, used).await?;
+                    (format!("(bptree, mintxg={before})"), used)
+                } else {
+                    let mut lost = used;
+                    let freed = self.free_tree_now(ctx, &phys.block, before).await;
+                    lost.add(freed.negated());
+                    (format!("(synchronous, mintxg={before})"), lost)
+                }
             }
         };
         self.dsl
@@ -617,12 +624,6 @@ impl Destroyer<'_> {
         let tx = Tx::syncing(ctx.txg);
         if root.is_hole() && space.is_zero() {
             return Ok(());
-        }
-        if !self.dsl.features().is_enabled(guid::ASYNC_DESTROY) {
-            return Err(DatasetError::Unsupported {
-                name: self.dsl.pool_name(),
-                what: "destroying a dataset without feature async_destroy".into(),
-            });
         }
         let existing = *self.dsl.destroy_state.bptree.lock();
         let queue = if existing.is_zero() {
@@ -736,12 +737,6 @@ impl DestroyTask {
                     });
                 }
                 self.dsl.destroyer().check_destroy_head(&dataset).await?;
-                if !self.dsl.features().is_enabled(guid::ASYNC_DESTROY) {
-                    return Err(DatasetError::Unsupported {
-                        name: name.clone(),
-                        what: "destroying a dataset without feature async_destroy".into(),
-                    });
-                }
             }
         }
         Ok(())

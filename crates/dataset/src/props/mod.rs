@@ -17,6 +17,7 @@ mod tests;
 
 pub(crate) use honoured::refusal;
 pub use indexes::IndexTable;
+pub(crate) use parse::fits_a_value;
 pub use parse::{format_size, is_user_property, parse_size, parse_value, show_value};
 pub use table::{Attr, Kinds, PROPERTIES, Property, ValueKind, find, full_name};
 

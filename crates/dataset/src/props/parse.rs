@@ -22,6 +22,12 @@ pub fn is_user_property(name: &str) -> bool {
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || b"-_.:+".contains(&c))
 }
 
+/// Whether a text can be the value of a property: a ZAP has no room for more, and text on disk ends
+/// at its first zero byte.
+pub(crate) fn fits_a_value(text: &str) -> bool {
+    text.len() < TEXT_VALUE_MAX_BYTES && !text.contains('\0')
+}
+
 /// A size as people write it: `10`, `1.5G`, `64KiB` (`zfs_nicestrtonum`, lib/libzfs/libzfs_util.c).
 /// The error is the reason, in OpenZFS's words.
 pub fn parse_size(text: &str) -> Result<u64, String> {
@@ -108,7 +114,7 @@ pub fn parse_value(
     let name = property.name;
     match property.kind {
         ValueKind::Text => {
-            if typed.len() >= TEXT_VALUE_MAX_BYTES || typed.contains('\0') {
+            if !fits_a_value(typed) {
                 return Err(property.invalid(format!("'{name}' is too long")));
             }
             check_text(property, typed)?;

@@ -7,14 +7,14 @@ use format::ObjectId;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::common::TestPool;
+use crate::common::{TestPool, all_features};
 use crate::{OBJECT, names, random, read, write};
 
 /// Random operations against a model of contents; accounts are compared after each batch.
-async fn torture(seed: u64, steps: usize) {
+async fn torture(seed: u64, steps: usize, features: Vec<String>) {
     const LENGTH: usize = 200_000;
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut pool = TestPool::new(1 << 30).await;
+    let mut pool = TestPool::with_features(1 << 30, features).await;
     let mut model: BTreeMap<String, BTreeMap<u64, Vec<u8>>> = BTreeMap::new();
     let mut next = 0;
     pool.create("tank/fs0", &[]).await.expect("created");
@@ -187,6 +187,21 @@ async fn random_operations_keep_contents_and_accounts() {
         .and_then(|count| count.parse().ok())
         .unwrap_or(4);
     for seed in 0..seeds {
-        torture(seed, 80).await;
+        torture(seed, 80, all_features()).await;
     }
+}
+
+/// Without `async_destroy` what is destroyed or rolled back is free when that is done; without any
+/// feature the pool is as one of version 28.
+#[tokio::test]
+async fn random_operations_need_no_background_to_free_in() {
+    let is_other = |guid: &String| {
+        !matches!(
+            guid.as_str(),
+            "com.delphix:async_destroy" | "com.delphix:livelist"
+        )
+    };
+    let others = all_features().into_iter().filter(is_other).collect();
+    torture(11, 80, others).await;
+    torture(12, 80, Vec::new()).await;
 }

@@ -498,7 +498,7 @@ impl Activities {
             for (event, what) in at.said {
                 let path = path.as_deref().unwrap_or("none");
                 let text = format!("vdev={path}{what}");
-                core.history.internal(pass.tx, event, text).await?;
+                core.history.internal(pass.tx, event, text).await;
             }
         }
         Ok(())

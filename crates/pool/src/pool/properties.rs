@@ -1,14 +1,14 @@
 //! Properties and features of an imported pool, as `zpool get` and `zpool set` have them.
 
-use format::{Guid, Uberblock};
+use format::{Guid, Txg, Uberblock};
 
 use super::Pool;
 use crate::bootfs;
 use crate::change::ChangeTask;
 use crate::props::{Change, Kind, Row, Stored};
 use crate::{
-    FeatureStatus, PoolError, PoolProperty, PropertySource, features, props, reopen, status,
-    vdevprops,
+    FeatureStatus, PoolError, PoolProperty, PropertySource, features, labelroom, props, reopen,
+    status, vdevprops,
 };
 
 impl Pool {
@@ -208,6 +208,14 @@ impl Pool {
         }
         props::check_host(&change, core.host.hostid)?;
         self.check_writeable()?;
+        if let Change::Config(name, text) = &change {
+            let mut pairs = core.pairs(Txg::ZERO);
+            match *name {
+                "comment" => pairs.comment = Some(text.clone()),
+                _ => pairs.compatibility = Some(text.clone()),
+            }
+            labelroom::check_property(&pairs, &core.tree, name, text)?;
+        }
         if matches!(&change, Change::Feature(name) if features::guid_to_enable(name)? == features::HEAD_ERRLOG)
         {
             core.prepare_error_upgrade().await;

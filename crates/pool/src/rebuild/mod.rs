@@ -677,7 +677,7 @@ impl Rebuilds {
 async fn log(core: &Core, tx: &Tx, top: &Vdev, what: &str) -> Result<(), PoolError> {
     let (id, guid) = (top.vdev_id(), top.guid());
     let text = format!("vdev_id={id} vdev_guid={guid} {what}");
-    core.history.internal(tx, "rebuild", text).await?;
+    core.history.internal(tx, "rebuild", text).await;
     Ok(())
 }
 

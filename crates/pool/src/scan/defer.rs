@@ -111,7 +111,7 @@ impl Scan {
         if self.needed_resilver(core, ctx.txg, When::Soon).is_some() {
             let text = format!("errors={}", core.errors.count());
             let (tx, event) = (Tx::syncing(ctx.txg), "starting deferred resilver");
-            core.history.internal(&tx, event, text).await?;
+            core.history.internal(&tx, event, text).await;
         }
         Ok(())
     }

@@ -543,7 +543,7 @@ impl Scan {
         self.begin_run(core, Some(uses));
         core.identity.mark_dirty();
         let text = format!("func={function} mintxg={min_txg} maxtxg={max_txg}");
-        core.history.internal(tx, "scan setup", text).await?;
+        core.history.internal(tx, "scan setup", text).await;
         match function {
             ScanPhys::FUNCTION_RESILVER => {
                 core.tables.rebuilds.forget_ended();
@@ -595,7 +595,7 @@ impl Scan {
             blocks.lost_txgs.lock().clone()
         });
         let text = format!("errors={}", core.errors.count());
-        core.history.internal(tx, event, text).await?;
+        core.history.internal(tx, event, text).await;
         let is_scrub = phys.function == ScanPhys::FUNCTION_SCRUB;
         if is_whole && is_scrub {
             let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;

@@ -19,6 +19,7 @@ mod logs;
 mod peer;
 mod rebuild;
 mod rebuild_peer;
+mod refusals;
 mod rewind;
 mod scan;
 mod scan_peer;

@@ -1,25 +1,10 @@
 //! Labels against crashes, wrong devices and damage.
 
-use device::sim::PowerCut;
-use format::Uberblock;
+use device::sim::{Fault, FaultEffect, PowerCut, SimDisk};
+use format::{LABEL_COUNT, label_offset};
 
 use super::*;
-
-fn uberblock(txg: u64) -> Uberblock {
-    Uberblock {
-        endian: format::Endian::Little,
-        version: 5000,
-        txg: Txg::new(txg),
-        guid_sum: Guid::new(0),
-        timestamp_seconds: txg,
-        root: format::BlockPointer::HOLE,
-        software_version: 5000,
-        multihost: None,
-        checkpoint_txg: Txg::ZERO,
-        reflow_offset_bytes: 0,
-        reflow_state: format::ReflowScratchState::NotInUse,
-    }
-}
+use crate::testing::{DISK_BYTES, uberblock};
 
 #[test]
 fn labels_come_back_as_they_were_written() {
@@ -187,6 +172,159 @@ fn damaged_configurations_are_errors() {
             let config = crate::testing::root(vec![top], 9);
             let result = VdevTree::open(sim.world(), &config, OpenOptions::default()).await;
             assert!(result.is_err());
+        }
+    });
+}
+
+/// Nothing of a label can be read or written any more.
+fn lose_label(disk: &SimDisk, index: usize) {
+    let start = label_offset(DISK_BYTES, index).expect("a label");
+    for op in [SimOp::Read, SimOp::Write] {
+        let fault = Fault::new(op, FaultEffect::Error);
+        disk.inject(fault.within(start..start + format::LABEL_BYTES));
+    }
+}
+
+async fn sync(tree: &VdevTree, txg: u64, has_config: bool) -> Result<(), VdevError> {
+    let config = pool_config(txg);
+    let sync = LabelSync {
+        is_recorded: &|| true,
+        uberblock: &uberblock(txg),
+        multihost: false,
+        config: has_config.then_some(&config),
+    };
+    tree.sync_labels(&sync).await
+}
+
+fn newest(uberblocks: &[format::Uberblock]) -> Option<u64> {
+    uberblocks.first().map(|uberblock| uberblock.txg.get())
+}
+
+#[test]
+fn any_label_of_a_single_disk_may_be_lost() {
+    for lost in 0..LABEL_COUNT {
+        simulate(async move {
+            let sim = SimWorld::new(3);
+            let tops = vec![leaf(&sim, "single", 20)];
+            let pool = TestTree::create(sim, tops, 12).await;
+            lose_label(&pool.disk("single"), lost);
+            for txg in 4..8 {
+                let written = sync(&pool.tree, txg, txg != 6).await;
+                written.unwrap_or_else(|error| panic!("without label {lost}: {error}"));
+                // Time for the look whether the device works.
+                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                assert_eq!(pool.tree.tops()[0].state().0, VdevState::Healthy, "{lost}");
+            }
+            let tree = pool.reopen().await;
+            assert_eq!(tree.tops()[0].state().0, VdevState::Healthy, "{lost}");
+            assert_eq!(newest(&tree.uberblocks().await), Some(7), "{lost}");
+            let labels = tree.read_all_labels().await;
+            let config = labels[&20].config(Txg::new(7)).expect("a configuration");
+            assert_eq!(config.u64("txg"), Some(7), "{lost}");
+            sync(&tree, 8, true).await.expect("written");
+        });
+    }
+}
+
+#[test]
+fn a_configuration_that_no_label_of_a_pair_took_is_not_there() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let tops = vec![leaf(&sim, "single", 20)];
+        let pool = TestTree::create(sim, tops, 12).await;
+        sync(&pool.tree, 4, true).await.expect("written");
+        lose_label(&pool.disk("single"), 0);
+        lose_label(&pool.disk("single"), 2);
+        let refused = sync(&pool.tree, 5, true).await;
+        assert!(matches!(refused, Err(VdevError::NotDurable { .. })));
+        // The look whether the device works lets go of it.
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        // The uberblock comes after the first pair: the state before is the newest.
+        let tree = pool.reopen().await;
+        assert_eq!(tree.tops()[0].state().0, VdevState::Healthy);
+        assert_eq!(newest(&tree.uberblocks().await), Some(4));
+    });
+}
+
+#[test]
+fn labels_with_a_bad_sector_each_tell_what_is_left_of_them() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let tops = vec![leaf(&sim, "single", 20)];
+        let pool = TestTree::create(sim, tops, 12).await;
+        for txg in 4..8 {
+            sync(&pool.tree, txg, true).await.expect("written");
+        }
+        let disk = pool.disk("single");
+        // Configurations in three of them, and the newest uberblock in the fourth.
+        for (index, at) in [(0, 16 << 10), (1, 20 << 10), (2, 100 << 10)] {
+            let start = label_offset(DISK_BYTES, index).expect("a label");
+            disk.make_unreadable(start + at, 512);
+        }
+        let start = label_offset(DISK_BYTES, 3).expect("a label");
+        disk.make_unreadable(start + (128 << 10) + 7 * 4096, 512);
+        let tree = pool.reopen().await;
+        assert_eq!(tree.tops()[0].state().0, VdevState::Healthy);
+        assert_eq!(newest(&tree.uberblocks().await), Some(7));
+    });
+}
+
+/// A disk with data, and three that hold intent logs.
+async fn with_logs(sim: SimWorld) -> TestTree {
+    let mut tops = vec![leaf(&sim, "data", 20)];
+    for index in 0..3 {
+        let mut log = leaf(&sim, &format!("log{index}"), 30 + index);
+        log.set("is_log", 1u64);
+        tops.push(log);
+    }
+    TestTree::create(sim, tops, 12).await
+}
+
+#[test]
+fn a_pool_goes_on_without_all_of_its_logs() {
+    simulate(async {
+        let pool = with_logs(SimWorld::new(3)).await;
+        sync(&pool.tree, 4, true).await.expect("written");
+        for guid in 30..33 {
+            let guid = Guid::new(guid);
+            pool.tree.take_out(guid, false, false).expect("offline");
+        }
+        for txg in 5..9 {
+            sync(&pool.tree, txg, false).await.expect("written");
+        }
+    });
+}
+
+#[test]
+fn each_group_is_where_an_import_without_logs_finds_it() {
+    simulate(async {
+        let pool = with_logs(SimWorld::new(3)).await;
+        sync(&pool.tree, 4, true).await.expect("written");
+        for txg in 5..9 {
+            sync(&pool.tree, txg, false).await.expect("written");
+            let labels = pool.tree.read_all_labels().await;
+            let best = labels[&20].best_uberblock(Txg::new(u64::MAX));
+            let best = best.map(|uberblock| uberblock.txg.get());
+            assert_eq!(best, Some(txg), "on the disk with data");
+        }
+    });
+}
+
+#[test]
+fn an_uberblock_on_logs_alone_does_not_count() {
+    simulate(async {
+        let pool = with_logs(SimWorld::new(3)).await;
+        sync(&pool.tree, 4, true).await.expect("written");
+        let disk = pool.disk("data");
+        for index in 0..LABEL_COUNT {
+            let start = label_offset(DISK_BYTES, index).expect("a label");
+            let fault = Fault::new(SimOp::Write, FaultEffect::Error);
+            let ring = start + (128 << 10)..start + (256 << 10);
+            disk.inject(fault.within(ring));
+        }
+        for has_config in [true, false] {
+            let refused = sync(&pool.tree, 5, has_config).await;
+            assert!(matches!(refused, Err(VdevError::NotDurable { .. })));
         }
     });
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{Device, DeviceError};
-use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, MIN_DEVICE_BYTES, Txg};
+use format::{
+    Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, MIN_DEVICE_BYTES, NvList, Txg,
+};
 use futures::future::join_all;
 
 use super::{ASHIFT_MAX, ASHIFT_MIN, VdevTree};
@@ -183,7 +185,10 @@ impl VdevTree {
             return Err((VdevAux::CorruptData, VdevError::NoLabel { path }));
         };
         let guid = Guid::new(config.u64("guid").unwrap_or(0));
-        if guid != vdev.guid() && !labels.has_been(vdev.guid(), expected) {
+        let is_it = guid == vdev.guid()
+            || labels.has_been(vdev.guid(), expected)
+            || is_not_told_yet(vdev, config);
+        if !is_it {
             let error = VdevError::WrongDevice {
                 path,
                 found: guid,
@@ -285,6 +290,16 @@ impl VdevTree {
         }
         grows
     }
+}
+
+/// Whether this is the label of a device that has become a top-level vdev in the group that is
+/// being written: it has taken over that vdev's guid already, and its label tells the one that it
+/// had. `vdev_validate` takes any label with the top-level vdev's guid, also one of the device that
+/// was replaced, whose labels a crash may have left.
+pub(crate) fn is_not_told_yet(vdev: &Vdev, label: &NvList) -> bool {
+    let former = vdev.leaf().and_then(|leaf| leaf.former_guid());
+    former.is_some_and(|former| label.u64("guid") == Some(former.get()))
+        && label.u64("top_guid") == Some(vdev.guid().get())
 }
 
 /// Bytes of a device that blocks can be on.

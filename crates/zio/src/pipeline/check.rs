@@ -176,4 +176,8 @@ impl Verify for BlockCheck {
         }
         Box::pin(std::future::ready(self.holds(data)))
     }
+
+    fn can_tell(&self) -> bool {
+        !matches!(self.kind, Checksum::Off | Checksum::NoParity)
+    }
 }

@@ -67,18 +67,24 @@ pub struct Suspension {
 }
 
 tokio::task_local! {
-    static SYNCING: ();
+    static SYNCING: bool;
 }
 
-/// Whether this is called from within [`must_succeed`].
+/// Whether this is called from within [`must_succeed`], and not from within [`may_fail`].
 pub(super) fn is_syncing() -> bool {
-    SYNCING.try_with(|()| ()).is_ok()
+    SYNCING.try_with(|is_syncing| *is_syncing).unwrap_or(false)
 }
 
 /// Runs the writing of a txg: what it reads, on this task, must not fail because of a device that
 /// may come back. Such a read suspends the pool and waits.
 pub async fn must_succeed<T>(work: impl Future<Output = T>) -> T {
-    SYNCING.scope((), work).await
+    SYNCING.scope(true, work).await
+}
+
+/// Runs a part of writing a txg that the pool can do without: what it reads, on this task, fails at
+/// once, also within [`must_succeed`]. Writes wait as ever.
+pub async fn may_fail<T>(work: impl Future<Output = T>) -> T {
+    SYNCING.scope(false, work).await
 }
 
 impl Suspension {

@@ -32,9 +32,12 @@ use tokio::sync::Notify;
 
 use super::people::now_s;
 use super::tls::{Certificate, Validity, certified};
+use crate::table_file::FileProblem;
 use device::private::{self, FileError};
 use order::{Buyer, Got};
 
+/// The file of settings.
+const SETTINGS: &str = "certificate.json";
 /// How often it is looked at whether one is due.
 const LOOKS: Duration = Duration::from_secs(10);
 /// Longest time that getting one may take.
@@ -208,7 +211,7 @@ impl State {
 impl Acme {
     /// Reads what the state directory has.
     pub(super) fn load(directory: &Path) -> Self {
-        let path = directory.join("certificate.json");
+        let path = directory.join(SETTINGS);
         let kept = private::read_json::<Kept>(&path, "settings of the certificate");
         let settings = kept.map(|kept| kept.unwrap_or_default().acme);
         let settings = settings.map_err(|error| error.to_string());
@@ -239,6 +242,13 @@ impl Acme {
             working: tokio::sync::Mutex::default(),
             changed: Notify::new(),
         }
+    }
+
+    /// What is wrong with the file of settings.
+    pub(super) fn file_problem(&self) -> Option<FileProblem> {
+        let state = self.state.lock();
+        let why = state.settings.as_ref().err()?;
+        Some(FileProblem::unread(&self.directory.join(SETTINGS), why))
     }
 
     /// What is set.
@@ -291,7 +301,7 @@ impl Acme {
     /// When they make no sense, or cannot be stored.
     pub(super) fn set(&self, settings: Option<AcmeSettings>) -> Result<(), Failure> {
         let settings = settings.map(checked).transpose().map_err(invalid)?;
-        let path = self.directory.join("certificate.json");
+        let path = self.directory.join(SETTINGS);
         let mut state = self.state.lock();
         let kept = Kept { acme: settings };
         let written = private::write_json(&path, &kept).map_err(FileError::write(&path));

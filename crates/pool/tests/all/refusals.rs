@@ -1,0 +1,172 @@
+//! Goal: what a person asks for never stops a pool: it is cut, or refused before anything is
+//! written.
+//! Method: texts with zero bytes, texts that are too long, paths that labels have no room for; the
+//! pool goes on and can be imported again.
+
+use crate::common::*;
+use device::World;
+use pool::{AddSpec, FeatureChoice, HistoryWhat, LeafSpec, Pool, PoolError, VdevLayout};
+
+async fn small(images: &Images, world: &World) -> std::sync::Arc<Pool> {
+    let leaves = images.make(1, 64);
+    let vdevs = vec![normal(VdevLayout::Leaf(leaves[0].clone()))];
+    Pool::create(world, spec("tank", vdevs))
+        .await
+        .expect("create")
+}
+
+async fn commands(pool: &Pool) -> Vec<String> {
+    let history = pool.history().await.expect("history");
+    let commands = history.into_iter().filter_map(|record| match record.what {
+        HistoryWhat::Command(command) => Some(command),
+        _ => None,
+    });
+    commands.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_command_text_stops_a_pool() {
+    let world = World::system(1);
+    let images = Images::new();
+    let pool = small(&images, &world).await;
+    let long = "ä".repeat(100_000);
+    for command in ["zpool create tank", "zfs set a\0b tank", &long] {
+        pool.log_history(command, Some(1000)).await.expect("queued");
+        pool.sync().await.expect("the pool goes on");
+    }
+    let kept = ["zpool create tank", "zfs set a", &long[..8192]];
+    assert_eq!(commands(&pool).await, kept);
+    // The ring of a small pool is 128 KiB: the oldest give way.
+    for _ in 0..40 {
+        pool.log_history(&long, None).await.expect("queued");
+    }
+    pool.sync().await.expect("the pool goes on");
+    assert!(commands(&pool).await.len() > 10);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(images.path(), "tank");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_properties_of_a_pool_and_of_vdevs_stop_nothing() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(1, 64);
+    let vdevs = vec![normal(VdevLayout::Leaf(leaves[0].clone()))];
+    let mut spec = spec("tank", vdevs);
+    for index in 0..40 {
+        let name = format!("org.example:p{index}");
+        spec.properties.push((name, "x".repeat(8191)));
+    }
+    let pool = Pool::create(&world, spec).await.expect("create");
+    for (name, value) in [
+        ("compatibility", "x".repeat(100_000)),
+        ("compatibility", "a\0b".into()),
+        ("comment", "a\0b".into()),
+        ("org.example:p0", "a\0b".into()),
+    ] {
+        let refused = pool.set_prop(name, &value).await;
+        assert!(
+            matches!(refused, Err(PoolError::BadProperty { .. })),
+            "{name}: {refused:?}"
+        );
+    }
+    let vdev = pool.status().root.children[0].guid;
+    for name in ["comment", "org.example:p0"] {
+        let refused = pool.set_vdev_prop(vdev, name, "a\0b").await;
+        assert!(
+            matches!(refused, Err(PoolError::BadVdevProperty { .. })),
+            "{name}: {refused:?}"
+        );
+    }
+    let compatibility = "x".repeat(4095);
+    pool.set_prop("compatibility", &compatibility)
+        .await
+        .expect("set");
+    pool.set_vdev_prop(vdev, "comment", &"y".repeat(4095))
+        .await
+        .expect("set");
+    pool.sync().await.expect("the pool goes on");
+    pool.export(false).await.expect("export");
+    let pool = import(&world, images.path()).await;
+    let prop = pool.prop("compatibility").expect("it is known");
+    assert_eq!(prop.value, compatibility);
+    let prop = pool.prop("org.example:p39").expect("it is known");
+    assert_eq!(prop.value.len(), 8191);
+    pool.export(false).await.expect("export");
+}
+
+/// Devices whose paths have some 3,000 bytes each.
+fn far_away(images: &Images, name: &str, count: usize) -> Vec<LeafSpec> {
+    let mut dir = images.path().join(name);
+    for _ in 0..12 {
+        dir.push("d".repeat(240));
+    }
+    std::fs::create_dir_all(&dir).expect("directories");
+    (0..count)
+        .map(|index| {
+            let path = dir.join(format!("{index}.img"));
+            let file = std::fs::File::create(&path).expect("an image");
+            file.set_len(64 << 20).expect("its size");
+            LeafSpec {
+                path: path.to_str().expect("UTF-8").to_owned(),
+                is_file: true,
+            }
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paths_that_labels_have_no_room_for_are_refused() {
+    let world = World::system(1);
+    let images = Images::new();
+    let wide = |name: &str, count| {
+        normal(VdevLayout::Raidz {
+            parity: 1,
+            leaves: far_away(&images, name, count),
+        })
+    };
+    let no_room = |result: Result<(), PoolError>| match result {
+        Err(PoolError::BadVdevs { why }) => assert!(why.contains("shorter paths"), "{why}"),
+        other => panic!("{other:?}"),
+    };
+    let created = Pool::create(&world, spec("wide", vec![wide("a", 40)])).await;
+    no_room(created.map(|_| ()));
+    let mut spec = spec("tank", vec![wide("b", 34)]);
+    spec.features = FeatureChoice::All;
+    let pool = Pool::create(&world, spec).await.expect("create");
+    let add = AddSpec {
+        vdevs: vec![wide("c", 40)],
+        ..AddSpec::default()
+    };
+    no_room(pool.add(&add).await);
+    // Each replacement adds a path, until there is no room for one more.
+    let leaves: Vec<String> = pool.status().root.children[0]
+        .children
+        .iter()
+        .filter_map(|leaf| leaf.path.clone())
+        .collect();
+    let mut refused = None;
+    for (old, new) in leaves.iter().zip(far_away(&images, "d", 8)) {
+        let spec = pool::AttachSpec {
+            device: new,
+            replace: true,
+            force: false,
+            ashift: None,
+            sequential: false,
+        };
+        if let Err(error) = pool.attach(old, &spec).await {
+            refused = Some(error);
+            break;
+        }
+    }
+    no_room(Err(refused.expect("there was no room any more")));
+    let text = "x".repeat(4095);
+    let set = pool.set_prop("compatibility", &text).await;
+    assert!(matches!(set, Err(PoolError::BadProperty { .. })), "{set:?}");
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let objects = write_objects(&dataset, 2, 2).await;
+    pool.sync().await.expect("the pool goes on");
+    check_objects(&dataset, &objects, 2).await;
+    drop(dataset);
+    pool.export(false).await.expect("export");
+}
