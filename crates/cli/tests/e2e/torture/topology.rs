@@ -157,7 +157,15 @@ fn story(seed: u64) {
         story.join("\n")
     );
     server.ok("zpool export tank");
+    // A disk that was offline when it was detached keeps labels of a pool of long ago, which zdb
+    // takes for those of today.
+    for disk in d.iter().filter(|disk| !status.contains(*disk)) {
+        std::fs::remove_file(disk).expect("a file");
+    }
+    // What zdb complains of is kept.
+    server.directory.disable_cleanup(true);
     zdb_is_clean(&server.path("disks"), "tank");
+    server.directory.disable_cleanup(false);
 }
 
 #[test]
