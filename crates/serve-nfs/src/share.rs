@@ -429,7 +429,8 @@ impl Shares {
 
     /// Whether anything is expected.
     pub(crate) fn is_expecting(&self) -> bool {
-        !self.awaited.read().is_empty() || self.expects.get().is_some_and(|expects| expects())
+        let is_awaiting = !self.awaited.read().is_empty();
+        is_awaiting || self.expects.get().is_some_and(|expects| expects())
     }
 
     /// What is said of a dataset that is not shared.
