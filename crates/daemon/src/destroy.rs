@@ -10,7 +10,7 @@ use api::{
 use dataset::{DatasetError, DatasetInfo, DatasetKind};
 use serve_fuse::UnmountMode;
 
-use crate::error::{from_access, from_dataset};
+use crate::error::{and_back, from_access, from_dataset};
 use crate::jobs::Work;
 use crate::mounts::{Taken, is_at_or_below};
 use crate::pools::OpenPool;
@@ -297,11 +297,9 @@ async fn put_away_and_destroy(
         (taken.into_iter()).partition(|one| destroyed.contains(&one.name));
     let directories = gone.iter().filter_map(Taken::own_directory).collect();
     service.remove_directories(directories).await;
-    let outcome = outcome.and_then(|()| all_of(failures));
+    let mut outcome = outcome.and_then(|()| all_of(failures));
     if outcome.is_err() {
-        if let Err(failure) = service.bring_back(open, back).await {
-            tracing::warn!("{failure}");
-        }
+        outcome = and_back(outcome, service.bring_back(open, back).await);
         for warning in service.open_volumes(open).await {
             tracing::warn!("{warning}");
         }

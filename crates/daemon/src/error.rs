@@ -267,9 +267,42 @@ pub(crate) fn all_done(failures: &[Failure]) -> Result<Empty, Failure> {
     Err(Failure::new(first.kind, messages.join("\n")))
 }
 
+/// What something came to, and then whether all that was out of its way is where it was: where
+/// both failed, one answer tells of both.
+pub(crate) fn and_back<T>(
+    outcome: Result<T, Failure>,
+    back: Result<(), Failure>,
+) -> Result<T, Failure> {
+    match (outcome, back) {
+        (outcome, Ok(())) => outcome,
+        (Ok(_), Err(back)) => Err(back),
+        (Err(failure), Err(back)) => {
+            let message = format!("{failure}\nand not all is as it was before: {back}");
+            Err(Failure::new(failure.kind, message))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_could_not_be_put_back_is_told_too() {
+        let failed = |kind, what: &str| Err::<(), _>(Failure::new(kind, what));
+        let lost = || failed(FailureKind::Io, "cannot mount 'tank'");
+        assert_eq!(and_back(Ok(7), Ok(())).expect("done"), 7);
+        let told = and_back(Ok(7), lost()).expect_err("not mounted");
+        assert_eq!(told.message, "cannot mount 'tank'");
+        let refused = || failed(FailureKind::Busy, "cannot rename 'tank'");
+        let told = and_back(refused(), Ok(())).expect_err("refused");
+        assert_eq!(told.message, "cannot rename 'tank'");
+        let told = and_back(refused(), lost()).expect_err("refused");
+        assert_eq!(told.kind, FailureKind::Busy);
+        for part in ["cannot rename 'tank'", "cannot mount 'tank'"] {
+            assert!(told.message.contains(part), "{told}");
+        }
+    }
 
     /// Who asks for what does not apply is told so, whatever layer found it; it is no failure of
     /// the server.

@@ -72,6 +72,7 @@ mod smb;
 mod snapshots;
 mod spares;
 mod split;
+mod start;
 mod state;
 mod stopped;
 mod supervisor;

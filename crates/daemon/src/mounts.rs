@@ -17,7 +17,7 @@ use filesystem::{Filesystem, FsError, MountChoices};
 use parking_lot::Mutex;
 use serve_fuse::{Mount, MountOptions, MountTable, UnmountMode};
 
-use crate::error::{from_access, from_dataset, from_mount, suspended};
+use crate::error::{and_back, from_access, from_dataset, from_mount, suspended};
 use crate::pools::OpenPool;
 use crate::service::Service;
 
@@ -465,7 +465,7 @@ impl Service {
         let back = self.bring_back(open, taken).await;
         // Who mounted it finds it shared.
         self.smb.settle().await;
-        outcome.and(back)
+        and_back(outcome, back)
     }
 
     /// [`Self::mount_at`] whatever it covers.
@@ -486,7 +486,18 @@ impl Service {
             // What it still has to write, two of the same filesystem must not.
             let detached = before.mount.detach(UnmountMode::Clean).await;
             detached.map_err(|error| from_mount(&doing, &error))?;
-            let _ = before.mount.lease().close().await;
+            let closed = before.mount.lease().close().await;
+            closed.map_err(|error| {
+                // It is gone from there; the next one mounts what the pool has.
+                self.mounts.put(name, None);
+                Failure::new(
+                    FailureKind::Io,
+                    format!(
+                        "{doing}: it was mounted before, and its last changes could not be \
+                         written: {error}; mount it again for what there is"
+                    ),
+                )
+            })?;
         }
         let found = open.pool.dsl().directories().lookup(name).await;
         let info = found.map_err(|error| from_dataset(&doing, &error))?;
@@ -677,11 +688,11 @@ impl Service {
             }
             if let Err(failure) = outcome {
                 // What stands in the way of one does not keep the others away.
-                let _ = self.bring_back(open, taken).await;
+                let back = self.bring_back(open, taken).await;
                 for name in &names {
                     self.share_by_smb(open, name).await;
                 }
-                return Err(failure);
+                return and_back(Err(failure), back);
             }
         }
         Ok(taken)

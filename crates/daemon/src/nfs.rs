@@ -21,7 +21,9 @@ use api::{Failure, FailureKind, NotShared, Protocol, ShareClient, ShareInfo, Sha
 use dataset::{DatasetKind, ListOptions};
 use device::Random;
 use parking_lot::Mutex;
-use serve_nfs::{ClientReport, PORTMAPPER_PORT, Policy, Server, ServerError, ShareSpec, Shares};
+use serve_nfs::{
+    ClientReport, PORTMAPPER_PORT, Policy, Server, ServerError, ShareError, ShareSpec, Shares,
+};
 
 use crate::error::from_dataset;
 use crate::mounts::{Place, is_at_or_below};
@@ -193,6 +195,11 @@ impl Nfs {
     fn forget(&self, top: &str) {
         let is_kept = |name: &str| !is_at_or_below(name, top);
         self.refused.lock().retain(|name, _| is_kept(name));
+        for name in self.shares().awaited_datasets() {
+            if !is_kept(&name) {
+                self.shares().set_awaited(&name, None);
+            }
+        }
         for name in self.shares().other_datasets() {
             if !is_kept(&name) {
                 self.shares().set_other(&name, None);
@@ -238,6 +245,12 @@ fn service_of(
 ) -> Arc<serve_nfs::Service> {
     let directory = Some(directory.to_owned());
     serve_nfs::Service::new(Arc::clone(shares), directory, Arc::clone(random))
+}
+
+/// A dataset's guid.
+async fn guid_of(open: &OpenPool, name: &str) -> Option<u64> {
+    let found = open.pool.dsl().directories().lookup(name).await;
+    found.ok().map(|info| info.guid.get())
 }
 
 fn client(report: ClientReport) -> ShareClient {
@@ -315,9 +328,28 @@ impl Service {
         Ok(Some((policy, path, Snapdir::of(snapdir.unwrap_or(0)))))
     }
 
+    /// The guid of a filesystem that is to be shared as soon as its key is there.
+    async fn awaited_share(&self, open: &OpenPool, name: &str) -> Option<u64> {
+        let setting = open.pool.dsl().properties().get(name, NFS_PROPERTY).await;
+        let typed = setting.ok()?.value.text().map(str::to_owned);
+        let is_wanted = matches!(
+            self.nfs.check(typed.as_deref().unwrap_or("off")),
+            Ok(Some(_))
+        );
+        let is_awaited = is_wanted
+            && !self.withheld.has(name, Protocol::Nfs)
+            && crate::keys::is_locked(open, name).await;
+        match is_awaited {
+            true => guid_of(open, name).await,
+            false => None,
+        }
+    }
+
     pub(crate) async fn follow_one(&self, open: &OpenPool, name: &str) -> Result<(), String> {
         let wanted = self.wanted_share(open, name).await;
         let Ok(Some((policy, path, snapdir))) = wanted else {
+            let awaited = self.awaited_share(open, name).await;
+            self.nfs.shares().set_awaited(name, awaited);
             self.nfs.shares().remove(name).await;
             let place = match self.place(open, name).await {
                 Ok((Place::At(path), _)) => Some(path.to_string_lossy().into_owned()),
@@ -336,6 +368,11 @@ impl Service {
         };
         let verifier = self.world.random.next_u64();
         let added = self.nfs.shares().add(spec, verifier).await;
+        let awaited = match &added {
+            Err(ShareError::Access(_)) => guid_of(open, name).await,
+            _ => None,
+        };
+        self.nfs.shares().set_awaited(name, awaited);
         added.map_err(|error| error.to_string())?;
         if self.nfs.is_ready.load(Ordering::Acquire) {
             let listening = self.nfs.listen().await;
@@ -349,6 +386,7 @@ impl Service {
         for name in names {
             self.nfs.shares().remove(name).await;
             self.nfs.shares().set_other(name, None);
+            self.nfs.shares().set_awaited(name, None);
             self.nfs.refused.lock().remove(name);
             self.withheld.forget(name, None);
         }
@@ -371,6 +409,7 @@ impl Service {
         for name in names {
             // First, so that nothing shares it again meanwhile.
             self.withheld.add(name, Protocol::Nfs);
+            self.nfs.shares().set_awaited(name, None);
             let path = self.nfs.path_of(name);
             self.nfs.shares().remove(name).await;
             if path.is_some() {

@@ -137,14 +137,16 @@ impl PoolList {
         away.extend(cached.filter(|_| !is_known).cloned().map(Away::new));
     }
 
-    /// What is to be imported: the pools that are away. It is tried from now on.
+    /// What is to be imported: the pools that are away, by name. It is tried from now on.
     pub(crate) fn expect(&self) -> Vec<CachedPool> {
         let mut kept = self.kept.lock();
         let away = kept.away.iter_mut().map(|away| {
             away.why = None;
             away.cached.clone()
         });
-        away.collect()
+        let mut away: Vec<CachedPool> = away.collect();
+        away.sort_by(|one, other| one.name.cmp(&other.name));
+        away
     }
 
     /// Keeps why a pool could not be imported; returns what to tell of it.
@@ -179,6 +181,11 @@ impl PoolList {
             format!("no pool of the last run is imported, as nobody knows which there were: {why}")
         });
         of_list.into_iter().chain(failed.map(Away::told)).collect()
+    }
+
+    /// Whether pools are waited for, or nobody knows which.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.file.unread().is_some() || !self.kept.lock().away.is_empty()
     }
 
     /// Takes pools off the list that are not here; tells whether there were any.

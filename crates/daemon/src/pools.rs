@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use access::Access;
 use api::{Failure, FailureKind};
@@ -38,6 +39,8 @@ pub(crate) struct OpenPool {
     pub(crate) access: Arc<Access>,
     /// The guid that it is being given, while it is.
     pub(crate) next_guid: Mutex<Option<u64>>,
+    /// Whether what is to be mounted and shared of it, as it was taken in, is.
+    pub(crate) is_settled: AtomicBool,
     /// Whoever receives a stream into it has another of these.
     pub(crate) receives: Arc<()>,
 }
@@ -138,6 +141,13 @@ impl Pools {
     /// here: it is waited for from now on.
     pub(crate) fn expect_cached(&self) -> Vec<CachedPool> {
         self.list.expect()
+    }
+
+    /// Whether filesystems may still come that are not here: pools are away, or being taken in.
+    pub(crate) fn is_expecting(&self) -> bool {
+        let is_coming = |open: &Arc<OpenPool>| !open.is_settled.load(Ordering::Acquire);
+        // In the order in which a pool comes.
+        self.list.is_waited_for() || self.table.lock().values().any(is_coming)
     }
 
     /// What is wrong with the list for the next start.

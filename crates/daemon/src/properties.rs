@@ -12,7 +12,7 @@ use filesystem::FsError;
 use serve_fuse::UnmountMode;
 
 use crate::create::volume_reservation;
-use crate::error::{all_done, from_access, from_dataset};
+use crate::error::{all_done, and_back, from_access, from_dataset};
 use crate::iscsi::ISCSI_PROPERTY;
 use crate::mounts::{Place, Taken, is_at_or_below};
 use crate::nfs::{NFS_PROPERTY, SHARE_PROPERTIES};
@@ -365,21 +365,29 @@ async fn change_properties(
     let refused = |failure: Failure| Failure::new(failure.kind, format!("{doing}: {failure}"));
     let hides = hides_snapshots(service, &open, name, changes).await?;
     if hides && let Err(failure) = hide_following_snapshots(service, &open, name).await {
-        let _ = service.show_snapshots_below(&open, name).await;
-        return Err(refused(failure));
+        let back = service.show_snapshots_below(&open, name).await;
+        return and_back(Err(refused(failure)), back);
     }
     let mut taken = Vec::new();
     let moves = is_filesystem && !no_mount && changes.iter().any(is_move);
     if moves {
         let names = service.mounts.with_inside(name, &open.pool.name());
-        taken = service.take_away(&open, names, UnmountMode::Clean).await?;
+        match service.take_away(&open, names, UnmountMode::Clean).await {
+            Ok(unmounted) => taken = unmounted,
+            Err(failure) if hides => {
+                let back = service.show_snapshots_below(&open, name).await;
+                return and_back(Err(failure), back);
+            }
+            Err(failure) => return Err(failure),
+        }
     }
     if let Err(failure) = carry_out(service, &open, name, &plan).await {
-        let _ = service.bring_back(&open, taken).await;
+        let mut outcome = and_back(Err(failure), service.bring_back(&open, taken).await);
         if hides {
-            let _ = service.show_snapshots_below(&open, name).await;
+            let back = service.show_snapshots_below(&open, name).await;
+            outcome = and_back(outcome, back);
         }
-        return Err(failure);
+        return outcome;
     }
     if is_filesystem && changes.iter().any(|(changed, _)| changed == "version") {
         count_owners(&open, name).await?;
@@ -388,7 +396,7 @@ async fn change_properties(
     let mut warnings = Vec::new();
     if moves {
         let has_new_place = changes.iter().any(|(changed, _)| changed == "mountpoint");
-        warnings = put_where_it_belongs(service, &open, name, taken, has_new_place).await?;
+        warnings = put_where_it_belongs(service, &open, name, taken, has_new_place).await;
     }
     follow_properties(service, &open, name, is_filesystem, changes).await?;
     let has = |name: &str| changes.iter().any(|(changed, _)| changed == name);
@@ -471,30 +479,45 @@ async fn put_where_it_belongs(
     name: &str,
     taken: Vec<Taken>,
     has_new_place: bool,
-) -> Result<Vec<String>, Failure> {
+) -> Vec<String> {
     service
         .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
         .await;
     let mut names: Vec<String> = taken.into_iter().map(|one| one.name).collect();
+    let mut warnings = Vec::new();
     if has_new_place {
-        for below in names_below(service, name).await? {
-            let is_wanted = matches!(service.place(open, &below).await, Ok((Place::At(_), true)))
-                && follows(open, "mountpoint", name, &below).await?
-                && !crate::keys::is_locked(open, &below).await;
-            if is_wanted {
-                names.push(below);
-            }
+        // What was mounted before is mounted again, whatever cannot be found out about others.
+        match names_that_follow(service, open, name).await {
+            Ok(more) => names.extend(more),
+            Err(failure) => warnings.push(format!("property set, but {failure}")),
         }
     }
     names.sort();
     names.dedup();
-    let mut warnings = Vec::new();
     for one in names {
         if let Err(failure) = service.mount_again(open, &one).await {
             warnings.push(format!("property set, but {failure}"));
         }
     }
-    Ok(warnings)
+    warnings
+}
+
+/// Filesystems at and below a dataset that inherit its mount point and want to be mounted.
+async fn names_that_follow(
+    service: &Service,
+    open: &OpenPool,
+    name: &str,
+) -> Result<Vec<String>, Failure> {
+    let mut names = Vec::new();
+    for below in names_below(service, name).await? {
+        let is_wanted = matches!(service.place(open, &below).await, Ok((Place::At(_), true)))
+            && follows(open, "mountpoint", name, &below).await?
+            && !crate::keys::is_locked(open, &below).await;
+        if is_wanted {
+            names.push(below);
+        }
+    }
+    Ok(names)
 }
 
 /// Does what properties that were changed mean for what is mounted, shared and shown.

@@ -9,6 +9,7 @@
 //! held across an await, so a pool that hangs stops only requests about itself.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use access::{Access, Exclusion, Leaving};
@@ -16,7 +17,7 @@ use api::{EventKind, Failure, FailureKind, ServerInfoReply};
 use device::{BoxFuture, World};
 use futures::future::join_all;
 use parking_lot::Mutex;
-use pool::{HostIdentity, ImportSpec, MissingLogs, Pool, ScanSpec};
+use pool::{HostIdentity, Pool};
 use serve_fuse::UnmountMode;
 use serve_iscsi::Limits;
 use tokio::sync::{Notify, watch};
@@ -31,7 +32,6 @@ use crate::figures::Figures;
 use crate::jobs::Jobs;
 use crate::mounts::Mounts;
 use crate::nfs::Nfs;
-use crate::pool_list::CachedPool;
 use crate::pools::{OpenPool, Pools};
 use crate::replicate::Replications;
 use crate::schedules::Schedules;
@@ -79,12 +79,12 @@ pub(crate) struct Service {
     pub(crate) figures: Arc<Figures>,
     pub(crate) looks: Looks,
     pub(crate) jobs: Arc<Jobs>,
-    pub(crate) pools: Pools,
+    pub(crate) pools: Arc<Pools>,
     pub(crate) replications: Replications,
     pub(crate) schedules: Schedules,
     pub(crate) web: Arc<Web>,
     pub(crate) ups: Ups,
-    state: Arc<State>,
+    state: State,
     stop: Notify,
     /// Whether all is left: what [`Service::shut_down`] does is done.
     stopped: watch::Sender<bool>,
@@ -123,7 +123,12 @@ impl Service {
             state.directory().join("nfs"),
             Arc::clone(&world.random),
         );
-        let state = Arc::new(state);
+        let pools = Arc::new(Pools::new(&state, cache_bytes));
+        let expecting = Arc::downgrade(&pools);
+        nfs.shares().expect_by(move || {
+            let pools = expecting.upgrade();
+            pools.is_some_and(|pools| pools.is_expecting())
+        });
         let events = Arc::new(Events::default());
         let host = host_identity();
         Ok(Arc::new(Self {
@@ -142,7 +147,7 @@ impl Service {
             volumes,
             nfs,
             secrets: Secrets::load(state.directory()),
-            pools: Pools::new(&state, cache_bytes),
+            pools,
             replications: Replications::load(&state),
             schedules: Schedules::load(&state),
             ups: Ups::new(options.ups.clone()),
@@ -185,8 +190,10 @@ impl Service {
             background: Background::new(&self.jobs, &self.events),
             access: Arc::new(access),
             next_guid: Mutex::new(None),
+            is_settled: AtomicBool::new(false),
             receives: Arc::new(()),
         });
+        let _settles = Settles(&open);
         let not_listed = self.pools.insert(&open);
         self.events.tell_of(&open.pool, EventKind::PoolImported);
         tokio::spawn(background::watch(Arc::clone(&open)));
@@ -202,57 +209,6 @@ impl Service {
             warnings.extend(self.follow_nfs(&open, &open.pool.name()).await);
         }
         warnings
-    }
-
-    /// Imports what was imported when the daemon last ran. What cannot be is reported, and tried
-    /// again at the next start: a disk that came too late must not cost a pool its place.
-    pub(crate) async fn import_cached(&self) {
-        for cached in self.pools.expect_cached() {
-            if let Err(failure) = self.import_one_cached(&cached).await {
-                tracing::error!("pool '{}' of the last run: {failure}", cached.name);
-                for told in self.pools.could_not_be_imported(cached.guid, &failure) {
-                    eprintln!("{told}");
-                }
-            }
-        }
-    }
-
-    async fn import_one_cached(&self, cached: &CachedPool) -> Result<(), Failure> {
-        let doing = format!("cannot import '{}'", cached.name);
-        let spec = ScanSpec {
-            paths: cached.devices.clone(),
-            guid: None,
-            name: None,
-        };
-        let found = pool::scan(&self.world, &spec)
-            .await
-            .map_err(|error| from_pool(&doing, &error))?;
-        let mut found = found.into_iter();
-        let Some(found) = found.find(|found| cached.is(found.guid.get())) else {
-            let message = format!(
-                "{doing}: none of its devices is there ({}); bring them back and run 'zpool \
-                 import -d DIR {}'",
-                cached.devices.join(", "),
-                cached.name
-            );
-            return Err(Failure::new(FailureKind::NotFound, message));
-        };
-        let _claim = self
-            .pools
-            .claim(&doing, &cached.name, Some(found.guid))
-            .await?;
-        let mut import = ImportSpec::new(found, self.host.clone());
-        import.read_only = cached.read_only;
-        import.events = Some(self.events.clone());
-        import.missing_logs = MissingLogs::AcceptedIfUnused;
-        let pool = Pool::import(&self.world, import)
-            .await
-            .map_err(|error| from_pool(&doing, &error))?;
-        for warning in self.adopt(pool, true).await {
-            tracing::warn!("{warning}");
-            eprintln!("{warning}");
-        }
-        Ok(())
     }
 
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
@@ -504,6 +460,15 @@ impl Service {
             shares: self.offered(),
             not_shared: self.not_shared(),
         }
+    }
+}
+
+/// A pool is being taken in, until this is dropped.
+struct Settles<'a>(&'a OpenPool);
+
+impl Drop for Settles<'_> {
+    fn drop(&mut self) {
+        self.0.is_settled.store(true, Ordering::Release);
     }
 }
 

@@ -11,7 +11,7 @@ use api::{
 use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
 use serve_fuse::{MountTable, UnmountMode};
 
-use crate::error::{all_done, from_access, from_dataset};
+use crate::error::{all_done, and_back, from_access, from_dataset};
 use crate::mounts::{Place, REDACTED, Taken};
 use crate::pools::OpenPool;
 use crate::reports;
@@ -360,9 +360,18 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
         let mut clones = crate::destroy::in_order(&doomed);
         clones.retain(|name| !newer.contains(name));
         for name in &clones {
+            let was_volume = service.volumes.get(name).is_some();
             service.close_volume(name, mode(call.force)).await?;
-            service.unmount(name, mode(call.force)).await?;
-            dsl.destroyer().destroy(name).await.map_err(failed)?;
+            let names = vec![name.clone()];
+            let taken = service.take_away(&open, names, mode(call.force)).await?;
+            if let Err(error) = dsl.destroyer().destroy(name).await {
+                let mut outcome =
+                    and_back(Err(failed(error)), service.bring_back(&open, taken).await);
+                if was_volume {
+                    outcome = and_back(outcome, service.open_volume(&open, name).await);
+                }
+                return outcome;
+            }
         }
     }
     // A filesystem is unmounted, then put back where it was, with what is mounted inside; who uses
@@ -419,11 +428,13 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
     let mut back = service.bring_back(&open, taken).await;
     if was_volume {
         if let Err(AccessError::NotReopened { .. }) = &outcome {
-            let _ = service.close_volume(head, mode(true)).await;
+            back = and_back(back, service.close_volume(head, mode(true)).await);
         }
-        back = service.open_volume(&open, head).await;
+        back = and_back(back, service.open_volume(&open, head).await);
     }
-    outcome.map_err(|error| from_access(&doing, &error))?;
+    if let Err(error) = &outcome {
+        return and_back(Err(from_access(&doing, error)), back);
+    }
     crate::zpool::log_command(&open.pool, &call.command).await;
     let done = format!(
         "rolled back to '{}', but not all is as it was",
@@ -459,7 +470,9 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
                 .await
         };
         let shown = service.show_snapshots_below(&open, head).await;
-        outcome.map_err(failed)?;
+        if let Err(error) = outcome {
+            return and_back(Err(failed(error)), shown);
+        }
         // What is open through `.zfs/snapshot` is known there by the old name, under which nobody
         // would close it.
         let old_names: Vec<String> = service
@@ -469,9 +482,8 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
             .map(|of| format!("{of}@{old}"))
             .collect();
         service.release_snapshots(&old_names).await;
-        shown?;
         crate::zpool::log_command(&open.pool, &call.command).await;
-        return Ok(Empty {});
+        return shown.map(|()| Empty {});
     }
     if call.recursive {
         return Err(refused("only snapshots are renamed recursively"));
@@ -511,23 +523,24 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
             .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
             .await;
         for one in taken.iter().rev() {
-            if let Err(failure) = service.mount_again(&open, &new_name(&one.name)).await {
-                put_back = Err(failure);
-            }
+            let mounted = service.mount_again(&open, &new_name(&one.name)).await;
+            put_back = and_back(put_back, mounted);
         }
         for name in service.volumes.below(&call.from) {
             let now = new_name(&name);
-            if let Err(failure) = service.volume_renamed(&open, &name, &now).await {
-                put_back = Err(failure);
-            }
+            let renamed = service.volume_renamed(&open, &name, &now).await;
+            put_back = and_back(put_back, renamed);
         }
         for warning in service.nfs_renamed(&open, &call.from, &call.to).await {
-            put_back = Err(Failure::new(FailureKind::Other, warning));
+            let failure = Failure::new(FailureKind::Other, warning);
+            put_back = and_back(put_back, Err(failure));
         }
     } else {
         put_back = service.bring_back(&open, taken).await;
     }
-    outcome?;
+    if let Err(failure) = outcome {
+        return and_back(Err(failure), put_back);
+    }
     crate::zpool::log_command(&open.pool, &call.command).await;
     put_back.map(|()| Empty {})
 }

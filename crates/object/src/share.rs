@@ -24,7 +24,8 @@ const DIRTY_BYTES: u64 = 512;
 impl Object {
     /// The pointers of `count` blocks from `first` on, holes included, for [`Self::share_blocks`].
     /// `None` when some are not on disk as of `synced`, the last synced txg, or cannot be shared
-    /// (those in their pointers, deduplicated ones).
+    /// (those in their pointers, deduplicated ones, and those that lie nowhere, which damage made:
+    /// no table could count them).
     ///
     /// # Errors
     /// Errors of reading indirect blocks.
@@ -35,6 +36,7 @@ impl Object {
         synced: Txg,
     ) -> Result<Option<Vec<BlockPointer>>> {
         let block_bytes = self.block_bytes();
+        let dvas = self.objset().pipeline().dvas();
         let mut out = Vec::new();
         for block in first..first.saturating_add(count) {
             let Some(pointer) = self.newest_pointer(block).await? else {
@@ -45,7 +47,8 @@ impl Object {
                     && !pointer.is_embedded()
                     && !pointer.is_dedup()
                     && pointer.lsize_bytes() == block_bytes
-                    && pointer.physical_birth() <= synced;
+                    && pointer.physical_birth() <= synced
+                    && dvas.has_place(&pointer);
             if !shareable || pointer.is_redacted() {
                 return Ok(None);
             }

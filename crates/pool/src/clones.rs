@@ -375,13 +375,13 @@ impl CloneTables {
     }
 }
 
-/// How many ranges a vdev has (`brt_vdev_realloc`): its space is whole metaslabs.
+/// How many ranges a vdev has (`brt_vdev_realloc`): those of all offsets that its blocks may have.
+/// A removed vdev's blocks keep theirs; the allocator knows nothing of them.
 fn ranges_of(pipeline: &Pipeline, vdev: VdevId, range_bytes: u64) -> usize {
-    let spaces = pipeline.allocator().top_spaces();
-    let size_bytes = spaces
-        .iter()
-        .find(|space| space.vdev == vdev)
-        .map_or(0, |space| space.size_bytes);
+    let size_bytes = pipeline
+        .tree()
+        .top(vdev)
+        .map_or(0, |top| top.aligned_asize_bytes());
     size_bytes.div_ceil(range_bytes) as usize
 }
 

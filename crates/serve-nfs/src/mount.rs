@@ -148,6 +148,7 @@ async fn find(
     let entered = shares.enter_share(share, peer, credential).await;
     let entered = entered.map_err(|refused| match refused {
         Refused::NoShare => Status::NoEnt,
+        Refused::NotYet => Status::Jukebox,
         Refused::NotAdmitted => Status::Acces,
     })?;
     // Boxed: it is deep.

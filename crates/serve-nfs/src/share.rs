@@ -9,11 +9,14 @@
 //! Handles go on. Data that clients wrote and did not commit may be lost: they learn that from the
 //! write verifier, which is made up anew each time a share begins, and write it again. Shares come
 //! before the server listens ([`crate::Server`]), so that no client hears that its files are gone.
+//! What is expected and not there yet, as its pool is away or its key is not loaded, is answered so
+//! that clients ask again ([`Shares::expect_by`], [`Shares::set_awaited`]): a file that is said to be
+//! gone is gone for good to whoever has it open.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use access::{Access, AccessError, ControlDirectory, Credentials, Lease, Paused, Resident};
@@ -122,6 +125,8 @@ pub(crate) struct Entered {
 pub(crate) enum Refused {
     /// There is no such share, or it has ended.
     NoShare,
+    /// There is none yet: it, or one that may be it, is expected.
+    NotYet,
     /// The policy does not let the client in.
     NotAdmitted,
 }
@@ -297,6 +302,8 @@ pub struct ShareReport {
     pub clients: Vec<ClientReport>,
 }
 
+type Expects = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// All that is shared.
 #[derive(Default)]
 pub struct Shares {
@@ -304,6 +311,10 @@ pub struct Shares {
     hosts: Names,
     /// Paths of filesystems that are not shared, by their datasets.
     others: RwLock<BTreeMap<String, String>>,
+    /// Whether filesystems are expected of which nobody knows yet which they are.
+    expects: OnceLock<Expects>,
+    /// Filesystems that are to be shared and cannot be yet: guids by datasets.
+    awaited: RwLock<BTreeMap<String, u64>>,
     /// Connections by the addresses that they come from.
     connections: Mutex<BTreeMap<IpAddr, usize>>,
 }
@@ -392,6 +403,56 @@ impl Shares {
             Some(path) => others.insert(dataset.to_owned(), path),
             None => others.remove(dataset),
         };
+    }
+
+    /// Has `expects` say whether filesystems are expected of which nobody knows yet which they are:
+    /// while they are, no handle is said to lead nowhere. It may take short locks, and is asked only
+    /// about handles that lead to no share. The first one that is given counts.
+    pub fn expect_by(&self, expects: impl Fn() -> bool + Send + Sync + 'static) {
+        let _first = self.expects.set(Box::new(expects));
+    }
+
+    /// Says that a filesystem is to be shared and cannot be yet, and its guid; or that it is not
+    /// expected any more.
+    pub fn set_awaited(&self, dataset: &str, guid: Option<u64>) {
+        let mut awaited = self.awaited.write();
+        match guid {
+            Some(guid) => awaited.insert(dataset.to_owned(), guid),
+            None => awaited.remove(dataset),
+        };
+    }
+
+    /// Datasets that are expected ([`Self::set_awaited`]).
+    pub fn awaited_datasets(&self) -> Vec<String> {
+        self.awaited.read().keys().cloned().collect()
+    }
+
+    /// Whether anything is expected.
+    pub(crate) fn is_expecting(&self) -> bool {
+        let is_awaiting = !self.awaited.read().is_empty();
+        is_awaiting || self.expects.get().is_some_and(|expects| expects())
+    }
+
+    /// What is said of a dataset that is not shared.
+    fn absent(&self, guid: u64) -> Refused {
+        let is_awaited = self.awaited.read().values().any(|awaited| *awaited == guid);
+        match is_awaited || self.expects.get().is_some_and(|expects| expects()) {
+            true => Refused::NotYet,
+            false => Refused::NoShare,
+        }
+    }
+
+    /// A share by its dataset's guid.
+    fn of_guid(&self, guid: u64) -> Result<Arc<Share>, Refused> {
+        let find = || self.by_guid.read().get(&guid).cloned();
+        if let Some(share) = find() {
+            return Ok(share);
+        }
+        match self.absent(guid) {
+            // It may have come before it ceased to be expected.
+            Refused::NoShare => find().ok_or(Refused::NoShare),
+            refused => Err(refused),
+        }
     }
 
     /// Datasets that [`Self::set_other`] was told of.
@@ -484,9 +545,8 @@ impl Shares {
         peer: SocketAddr,
         credential: &Credential,
     ) -> Result<Entered, Refused> {
-        let share = self.by_guid.read().get(&guid).cloned();
-        self.enter_share(share.ok_or(Refused::NoShare)?, peer, credential)
-            .await
+        let share = self.of_guid(guid)?;
+        self.enter_share(share, peer, credential).await
     }
 
     /// The same, of a share that was found.
@@ -507,7 +567,7 @@ impl Shares {
         };
         let gate = Arc::clone(&share.gate).read_owned().await;
         if share.is_ended.load(Ordering::Acquire) {
-            return Err(Refused::NoShare);
+            return Err(self.absent(share.guid));
         }
         Ok(Entered {
             filesystem: share.lease.get(),

@@ -8,6 +8,7 @@ mod rig;
 mod version4;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use client::{Client, NLM, ROOT, Who, Words, made, user};
@@ -35,6 +36,9 @@ const NOT_SYNC: u32 = 10002;
 const BAD_COOKIE: u32 = 10003;
 const TOOSMALL: u32 = 10005;
 const BADTYPE: u32 = 10007;
+const JUKEBOX: u32 = 10008;
+/// Of `nlm4_stats`.
+const DENIED_GRACE_PERIOD: u32 = 4;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_are_made_written_read_and_removed() {
@@ -442,6 +446,46 @@ async fn shares_let_in_whom_they_name() {
     rig.shares.remove("tank").await;
     assert_eq!(client.getattr(&root).await, Err(STALE));
     assert_eq!(client.mount("/tank").await, Err(NOENT));
+}
+
+/// Goal: no client is told for good that its files are gone while they may still come, by its pool
+/// or its key; once nothing is expected it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_ask_again_for_what_is_expected() {
+    let rig = Rig::new(OPEN).await;
+    let (mut client, root) = rig.mounted().await;
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    let found = rig.pool.dsl().directories().lookup("tank").await;
+    let guid = found.expect("the dataset").guid.get();
+    let is_expecting = Arc::new(AtomicBool::new(true));
+    let expects = Arc::clone(&is_expecting);
+    rig.shares
+        .expect_by(move || expects.load(Ordering::Relaxed));
+    let lock = Words::new().opaque(b"c").u32(0).u32(1).opaque(b"machine");
+    let lock = lock.opaque(&file).opaque(b"owner").u32(1).u64(0).u64(0);
+    let lock = lock.u32(0).u32(0);
+    let locked = async |client: &mut Client| {
+        let mut reply = client.call(NLM, 4, 2, &ROOT, lock.clone()).await;
+        assert_eq!(reply.take_opaque(), b"c");
+        reply.take32()
+    };
+    // What is here is served meanwhile.
+    assert!(client.getattr(&file).await.is_ok());
+    rig.shares.remove("tank").await;
+    assert_eq!(client.getattr(&file).await, Err(JUKEBOX));
+    let wrote = client.write(&ROOT, &file, 0, b"x", 2).await;
+    assert_eq!(wrote.0, JUKEBOX);
+    assert_eq!(locked(&mut client).await, DENIED_GRACE_PERIOD);
+    // Its pool has come, and its key has not.
+    rig.shares.set_awaited("tank", Some(guid));
+    is_expecting.store(false, Ordering::Relaxed);
+    assert_eq!(client.getattr(&file).await, Err(JUKEBOX));
+    rig.shares.set_awaited("tank", None);
+    rig.shares.set_awaited("other", Some(guid ^ 1));
+    assert_eq!(client.getattr(&file).await, Err(STALE));
+    rig.share("tank", "/tank", OPEN, 0).await;
+    assert!(client.getattr(&file).await.is_ok());
+    assert_eq!(locked(&mut client).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

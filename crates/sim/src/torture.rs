@@ -190,8 +190,27 @@ pub async fn create(
     disk_mib: u64,
     small_sectors: bool,
 ) -> Result<Arc<Pool>, Failure> {
+    create_with(sim, layout, disk_mib, small_sectors, Vec::new()).await
+}
+
+/// Makes a pool on new disks with these properties; features are all enabled but those that are
+/// named `disabled` and that no other one needs.
+///
+/// # Errors
+/// Of making it.
+pub async fn create_with(
+    sim: &SimWorld,
+    layout: Layout,
+    disk_mib: u64,
+    small_sectors: bool,
+    properties: Vec<(String, String)>,
+) -> Result<Arc<Pool>, Failure> {
     add_disks(sim, layout, disk_mib, small_sectors);
-    create_on(sim, layout, false).await
+    let spec = CreateSpec {
+        properties,
+        ..spec_on(layout, false)
+    };
+    Ok(Pool::create(&sim.world(), spec).await?)
 }
 
 /// Makes a pool on new disks whose events somebody is told.

@@ -394,13 +394,19 @@ impl Vdev {
             .map_or(0, |top| top.asize.load(Ordering::Relaxed))
     }
 
+    /// Bytes of whole metaslabs (of a top-level vdev): every block lies below. A removed vdev has
+    /// those that it had (`vdev_get_min_asize`, module/zfs/vdev.c).
+    pub fn aligned_asize_bytes(&self) -> u64 {
+        match self.metaslab_shift() {
+            0 => self.asize_bytes(),
+            shift => self.asize_bytes() >> shift << shift,
+        }
+    }
+
     /// Bytes that each device of a top-level vdev must offer, without labels (`vdev_get_min_asize`,
     /// module/zfs/vdev.c).
     pub fn least_child_bytes(&self) -> u64 {
-        let aligned = match self.metaslab_shift() {
-            0 => self.asize_bytes(),
-            shift => self.asize_bytes() >> shift << shift,
-        };
+        let aligned = self.aligned_asize_bytes();
         match &self.kind {
             VdevKind::Raidz(raidz) => aligned.div_ceil(raidz.children.len() as u64),
             VdevKind::Draid(draid) => draid.layout.child_bytes_min(aligned),

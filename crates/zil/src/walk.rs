@@ -419,11 +419,11 @@ pub async fn claim(
             }
             // Blocks from the future are not allocated: nobody was told that such a record is
             // durable.
-            let allocator = pipeline.allocator();
+            let dvas = pipeline.dvas();
             if record.cloned_blocks().any(|block| {
                 block.physical_birth() >= first_txg
                     || CloneKey::of(&block).is_none()
-                    || !block.dvas().all(|dva| allocator.contains(&dva))
+                    || !dvas.has_place(&block)
             }) {
                 tracing::warn!(
                     "a record of cloned blocks in an intent log leads nowhere; the log ends there"

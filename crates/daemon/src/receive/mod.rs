@@ -32,7 +32,7 @@ use format::{NvList, NvValue};
 use stream::{Naming, Package, PackageDataset, Start, StreamError, StreamReader, received_name};
 use tokio::io::AsyncRead;
 
-use crate::error::{from_access, from_dataset};
+use crate::error::{and_back, from_access, from_dataset};
 use crate::http::Connection;
 use crate::jobs::Work;
 use crate::pools::OpenPool;
@@ -609,11 +609,12 @@ impl Run<'_> {
         let back = service.bring_back(open, taken).await;
         match outcome {
             Ok(Ok(())) => back,
-            Ok(Err(error)) => Err(self.of_dataset(place, begin, &error)),
-            Err(AccessError::Dataset(error)) => Err(self.of_dataset(place, begin, &error)),
+            Ok(Err(error)) | Err(AccessError::Dataset(error)) => {
+                and_back(Err(self.of_dataset(place, begin, &error)), back)
+            }
             Err(error) => {
                 let doing = format!("cannot receive into '{}'", place.head);
-                Err(from_access(&doing, &error))
+                and_back(Err(from_access(&doing, &error)), back)
             }
         }
     }

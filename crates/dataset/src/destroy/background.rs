@@ -3,7 +3,8 @@
 //! module/zfs/dmu_traverse.c).
 //!
 //! In the first pass of each txg a bounded number of blocks is freed, so that writers never wait
-//! for a big destroy. A tree is walked depth first, children before their parent, from a bookmark
+//! for a big destroy; but some at least, however long it takes to reach them, so that slow devices
+//! do not stop it for good. A tree is walked depth first, children before their parent, from a bookmark
 //! that is stored with it: everything before the bookmark is free, the bookmark's block and its
 //! ancestors are not. Memory is one path of the tree.
 //!
@@ -76,8 +77,8 @@ impl Destroyer<'_> {
             });
         waits
             && !self.dsl.env().read_only
-            && !*self.dsl.destroy_state.is_stalled.lock()
             && !self.dsl.destroy_state.is_put_off.load(Ordering::Acquire)
+            && !self.must_not_free()
     }
 
     /// With a checkpoint, frees take space instead of giving it: in a full pool they wait for it to
@@ -90,13 +91,14 @@ impl Destroyer<'_> {
 
     /// Frees a bounded number of blocks, in syncing context.
     pub(crate) async fn free_some(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        if !self.has_work() || self.must_not_free() {
+        if !self.has_work() {
             return Ok(());
         }
         let clock = &self.dsl.env().world.clock;
         let mut budget = Budget {
             blocks: BLOCKS_MAX,
             until_ns: clock.monotonic_ns().saturating_add(TIME_MAX_NS),
+            is_begun: false,
         };
         let tx = Tx::syncing(ctx.txg);
         let pipeline = &self.dsl.env().pipeline;
@@ -104,7 +106,7 @@ impl Destroyer<'_> {
         if let Some(list) = self.dsl.destroy_state.free_list.get() {
             loop {
                 let chunk = LIST_CHUNK.min(budget.blocks);
-                if chunk == 0 || clock.monotonic_ns() > budget.until_ns {
+                if budget.is_over(clock.monotonic_ns()) {
                     list_is_empty = false;
                     break;
                 }
@@ -120,13 +122,15 @@ impl Destroyer<'_> {
                     free_dir.did_use(UsedBy::Head, freed.negated());
                 }
                 budget.blocks -= taken.min(budget.blocks);
-                if taken == 0 {
+                budget.is_begun = true;
+                if taken < chunk {
                     break;
                 }
             }
         }
         let queue = *self.dsl.destroy_state.bptree.lock();
         if list_is_empty && !queue.is_zero() {
+            budget.is_begun = false;
             self.free_trees(ctx, queue, &mut budget).await?;
         }
         if list_is_empty && self.dsl.destroy_state.bptree.lock().is_zero() {
@@ -216,7 +220,6 @@ impl Destroyer<'_> {
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         let queue = Bptree::open(self.dsl.mos(), queue).await?;
-        let before = budget.blocks;
         for entry in queue.entries().await? {
             let mut walk = Walk {
                 pipeline: &self.dsl.env().pipeline,
@@ -236,8 +239,6 @@ impl Destroyer<'_> {
                 Step::Done => queue.pop(&tx, freed.into()).await?,
                 Step::Paused(at) => {
                     queue.advance(&tx, at.to_words(), freed.into()).await?;
-                    *self.dsl.destroy_state.is_stalled.lock() =
-                        budget.blocks == before && before > 0;
                     return Ok(());
                 }
             }
@@ -297,7 +298,16 @@ impl Destroyer<'_> {
 
 struct Budget {
     blocks: u64,
+    /// When it is over, once something was freed of what is being freed.
     until_ns: u64,
+    /// Whether something was.
+    is_begun: bool,
+}
+
+impl Budget {
+    fn is_over(&self, now_ns: u64) -> bool {
+        self.blocks == 0 || self.is_begun && now_ns > self.until_ns
+    }
 }
 
 fn resume_point(words: [u64; 4]) -> Option<Bookmark> {
@@ -589,10 +599,11 @@ impl Walk<'_> {
 
     fn free_or_pause(&mut self, pointer: &BlockPointer, at: Bookmark) -> Step {
         let now_ns = self.dsl.env().world.clock.monotonic_ns();
-        if self.budget.blocks == 0 || now_ns > self.budget.until_ns {
+        if self.budget.is_over(now_ns) {
             return Step::Paused(at);
         }
         self.budget.blocks -= 1;
+        self.budget.is_begun = true;
         self.free(pointer);
         Step::Done
     }

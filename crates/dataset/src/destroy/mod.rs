@@ -37,8 +37,6 @@ pub(crate) struct DestroyState {
     bptree: Mutex<ObjectId>,
     /// Livelists of clones that were destroyed; zero for none.
     deleted_clones: Mutex<ObjectId>,
-    /// Nothing could be freed in a whole transaction group.
-    is_stalled: Mutex<bool>,
     /// Background frees wait for the pool to be ready for them.
     is_put_off: AtomicBool,
 }
@@ -641,7 +639,6 @@ impl Destroyer<'_> {
         } else {
             Bptree::open(self.dsl.mos(), existing).await?
         };
-        *self.dsl.destroy_state.is_stalled.lock() = false;
         let entry = BptreeEntry {
             root,
             birth_txg: after,

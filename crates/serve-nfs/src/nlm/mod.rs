@@ -263,6 +263,8 @@ async fn enter(
     let entered = shares.enter(handle.dataset, peer, credential).await;
     let entered = entered.map_err(|refused| match refused {
         Refused::NoShare => Status::Stale,
+        // Clients ask again.
+        Refused::NotYet => Status::DeniedGracePeriod,
         Refused::NotAdmitted => Status::Failed,
     })?;
     let may_lock = async {

@@ -99,6 +99,7 @@ pub(crate) async fn execute(
         Err(refused) => {
             let status = match refused {
                 Refused::NoShare => Status::Stale,
+                Refused::NotYet => Status::Jukebox,
                 Refused::NotAdmitted => Status::Acces,
             };
             return Outcome::Success(failed(status, nothing));

@@ -436,6 +436,7 @@ impl Running<'_> {
     fn entered(&mut self, entered: Result<Entered, Refused>) -> Result<Arc<Entered>, Status> {
         let entered = entered.map_err(|refused| match refused {
             Refused::NoShare => Status::STALE,
+            Refused::NotYet => Status::DELAY,
             Refused::NotAdmitted => Status::ACCESS,
         })?;
         let entered = Arc::new(entered);

@@ -54,17 +54,24 @@ fn shares(shares: &Shares) -> Vec<(Path, Arc<Share>)> {
 
 /// The path of a directory, while there is a share that it leads to.
 pub(super) fn path_of(all: &Shares, node: u64) -> Result<Path, Status> {
-    for (path, _) in shares(all) {
-        let found = (0..=path.len()).find(|length| number_of(&path[..*length]) == node);
-        if let Some(length) = found {
-            return Ok(path[..length].to_vec());
-        }
+    let find = || {
+        shares(all).into_iter().find_map(|(path, _)| {
+            let found = (0..=path.len()).find(|length| number_of(&path[..*length]) == node);
+            found.map(|length| path[..length].to_vec())
+        })
+    };
+    if let Some(path) = find() {
+        return Ok(path);
     }
     // The root is there without shares, too.
-    match node == number_of(&[]) {
-        true => Ok(Vec::new()),
-        false => Err(Status::STALE),
+    if node == number_of(&[]) {
+        return Ok(Vec::new());
     }
+    if all.is_expecting() {
+        return Err(Status::DELAY);
+    }
+    // The last one may have come before it ceased to be expected.
+    find().ok_or(Status::STALE)
 }
 
 /// What is below a directory: names, and the shares that are there.

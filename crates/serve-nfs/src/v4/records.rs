@@ -104,6 +104,15 @@ impl Records {
             Ok(name) if name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
                 name
             }
+            // It may be readable the next time, and clients know it.
+            Err(error)
+                if !matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::InvalidData
+                ) =>
+            {
+                return Err(error);
+            }
             _ => {
                 private::write(&directory.join(SERVER_NAME), hex(random).as_bytes())?;
                 hex(random)
@@ -170,6 +179,14 @@ mod tests {
         second.records.remove(b"one").unwrap();
         second.records.remove(b"nobody").unwrap();
         assert_eq!(load(9).owners.len(), 1);
+        // A name that cannot be read is not given up.
+        let path = directory.path().join("nfs").join(SERVER_NAME);
+        fs::rename(&path, directory.path().join("kept")).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(load(9).owners.is_empty());
+        fs::remove_dir(&path).unwrap();
+        fs::rename(directory.path().join("kept"), &path).unwrap();
+        assert_eq!(load(9).server, hex(7));
         // What is damaged is no client's.
         let name = file_name(b"other");
         fs::write(directory.path().join("nfs").join(name), b"else").unwrap();

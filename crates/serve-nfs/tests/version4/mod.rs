@@ -11,6 +11,7 @@ const ACCES: u32 = 13;
 const NOENT: u32 = 2;
 const EXIST: u32 = 17;
 const STALE: u32 = 70;
+const DELAY: u32 = 10008;
 const DENIED: u32 = 10010;
 const LOCKED: u32 = 10012;
 const GRACE: u32 = 10013;
@@ -751,7 +752,15 @@ async fn shares_are_found_by_their_paths_also_within_others() {
     assert_eq!(session.walk(&["tank", "near"]).await.as_ref(), Ok(&near));
     rig.shares.remove("tank/near").await;
     assert_eq!(session.walk(&["tank"]).await, Err(ACCES));
-    assert_eq!(session.run(Ops::new().put(&near).attributes()).await.0, 70);
+    // Once nothing is expected; until then clients ask again, also for directories on the way.
+    let of = |handle: &[u8]| Ops::new().put(handle).attributes();
+    assert_eq!(session.run(of(&near)).await.0, STALE);
+    rig.shares.remove("tank/far").await;
+    assert_eq!(session.run(of(&deep)).await.0, STALE);
+    rig.shares.expect_by(|| true);
+    assert_eq!(session.run(of(&near)).await.0, DELAY);
+    assert_eq!(session.run(of(&deep)).await.0, DELAY);
+    assert_eq!(session.run(of(&top)).await.0, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,7 @@
 //! Torture in the simulated world: one binary, since every binary compiles all that its tests wait
 //! for anew.
 
+mod clones;
 mod common;
 mod crash;
 mod datasets;

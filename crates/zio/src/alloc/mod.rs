@@ -890,12 +890,15 @@ impl Allocator {
             .unwrap_or(psize_bytes)
     }
 
-    /// Whether a DVA lies within the metaslabs of a vdev that is there.
+    /// Whether what a DVA takes lies within one metaslab of a vdev that is there: of a gang block,
+    /// its header. Not the sum of the metaslabs' sizes decides: on dRAID each of them is cut to
+    /// whole stripes, so the last one ends behind that sum.
     pub fn contains(&self, dva: &Dva) -> bool {
-        let end = dva.offset_bytes().checked_add(dva.asize_bytes());
-        self.entry(dva.vdev())
-            .zip(end)
-            .is_some_and(|(entry, end)| end <= entry.top.lock().space().size_bytes)
+        self.entry(dva.vdev()).is_some_and(|entry| {
+            let length = entry.own_asize(dva);
+            let top = entry.top.lock();
+            top.index_of(dva.offset_bytes(), length).is_some()
+        })
     }
 
     /// A DVA's allocated size as users see it (`dva_get_dsize_sync`); `None` for unknown vdevs.

@@ -46,7 +46,8 @@ pub struct TopSpace {
     pub vdev: VdevId,
     /// What it is used for.
     pub class: AllocClass,
-    /// Bytes in metaslabs.
+    /// Bytes in metaslabs. No bound of offsets: on dRAID there are gaps between metaslabs
+    /// ([`super::Allocator::contains`]).
     pub size_bytes: u64,
     /// Allocated, including freed space that cannot be used yet; as of the last synced txg.
     pub allocated_bytes: u64,

@@ -102,6 +102,23 @@ impl Dvas {
         Ok(())
     }
 
+    /// Whether every copy of a block lies where a block may be: within a metaslab, or where the
+    /// mappings of removed vdevs lead to one (`metaslab_check_free`, module/zfs/metaslab.c). True
+    /// for blocks without a place.
+    pub fn has_place(&self, bp: &BlockPointer) -> bool {
+        bp.dvas().all(|dva| {
+            let (vdev, offset) = (dva.vdev(), dva.offset_bytes());
+            match self.tree.remap(vdev, offset, self.own_bytes(&dva)) {
+                Ok(None) => self.allocator.contains(&dva),
+                Ok(Some(remapped)) => remapped.places.into_iter().all(|(vdev, offset, length)| {
+                    Dva::new(vdev, offset, length, false)
+                        .is_ok_and(|place| self.allocator.contains(&place))
+                }),
+                Err(_) => false,
+            }
+        })
+    }
+
     /// Notes that nothing refers to a range of a removed vdev any more.
     pub fn mark_obsolete(&self, txg: Txg, vdev: VdevId, offset: u64, length: u64) {
         let mut obsolete = self.obsolete.lock();

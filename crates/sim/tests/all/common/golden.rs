@@ -1,4 +1,4 @@
-//! Golden pools with encryption roots.
+//! Golden pools on simulated disks.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -32,6 +32,12 @@ pub fn zil_dirty() -> Option<&'static Golden> {
     ];
     POOL.get_or_init(|| load("zil_dirty_slog", &parents))
         .as_ref()
+}
+
+/// Files of which some lie on vdevs that were removed.
+pub fn removed() -> Option<&'static Golden> {
+    static POOL: OnceLock<Option<Golden>> = OnceLock::new();
+    POOL.get_or_init(|| load("removed", &["removed"])).as_ref()
 }
 
 fn load(name: &str, parents: &[&str]) -> Option<Golden> {
