@@ -186,12 +186,14 @@ impl Service {
             next_guid: Mutex::new(None),
             receives: Arc::new(()),
         });
+        // Nobody does anything to it before what a crash left in its logs is replayed.
+        let _admin = open.admin.lock().await;
         self.pools.insert(&open);
         self.events.tell_of(&open.pool, EventKind::PoolImported);
         tokio::spawn(background::watch(Arc::clone(&open)));
         tokio::spawn(crate::spares::watch(Arc::clone(&open)));
         tokio::spawn(crate::receive::destroy_interrupted(Arc::clone(&open)));
-        let _admin = open.admin.lock().await;
+        let unreplayed = open.replay_waiting(None).await;
         let mut warnings = Vec::new();
         if mount {
             warnings.extend(self.mount_all(&open).await);
@@ -200,6 +202,7 @@ impl Service {
         if mount {
             warnings.extend(self.follow_nfs(&open, &open.pool.name()).await);
         }
+        unreplayed.add_to(&mut warnings);
         warnings
     }
 
