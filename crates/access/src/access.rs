@@ -7,7 +7,7 @@ use std::time::Duration;
 use dataset::{DatasetError, DatasetInfo, DatasetKind, DslPool};
 use device::{BoxFuture, Tasks, World};
 use filesystem::Filesystem;
-use format::ObjectId;
+use format::{ObjectId, ObjsetKind};
 use futures::future::try_join_all;
 use parking_lot::Mutex;
 use volume::Volume;
@@ -172,6 +172,57 @@ impl Access {
         let slot = self.slot(info.object, false)?;
         let (place, cell) = slot.join(entry::<T>(user), manner).await?;
         Ok(Lease::new(place, cell))
+    }
+
+    /// Replays the intent logs that a crash left of datasets that nobody has used since, of all or
+    /// of those at and below `top`: after an import, and when a key is loaded. So nothing that is
+    /// done without opening a dataset, as a snapshot, goes without what its log has. Answers those
+    /// that cannot be replayed, or not now; what has no key, or is half received, is left alone.
+    ///
+    /// # Errors
+    /// Of reading the list of datasets.
+    pub async fn replay_waiting(&self, top: Option<&str>) -> Result<Vec<(String, AccessError)>> {
+        let logs = self.pool.dsl.logs();
+        let waiting: BoxFuture<'_, _> = Box::pin(logs.waiting(top));
+        let mut failed = Vec::new();
+        for name in waiting.await? {
+            match self.replay(&name, false).await {
+                Ok(())
+                | Err(AccessError::Dataset(
+                    DatasetError::KeyNotLoaded { .. }
+                    | DatasetError::Receive { .. }
+                    | DatasetError::NotFound { .. },
+                )) => {}
+                Err(error) => failed.push((name, error)),
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Goes on without the records of a dataset's intent log that cannot be replayed, and without
+    /// those that rely on them: what they promised is lost. The others are replayed.
+    ///
+    /// # Errors
+    /// As [`Self::filesystem`] and [`Self::volume`].
+    pub async fn discard_log(&self, name: &str) -> Result<()> {
+        self.replay(name, true).await
+    }
+
+    /// Opens and closes a dataset, whose log is replayed then.
+    async fn replay(&self, name: &str, leaves_out: bool) -> Result<()> {
+        let opening: BoxFuture<'_, _> = Box::pin(self.pool.dsl.open_dataset(name));
+        // Held until the end: what is open is what was told.
+        let dataset = opening.await?;
+        if leaves_out && let Some(log) = dataset.log() {
+            log.leave_out_unreplayable();
+        }
+        let user = User::Command {
+            name: "replay of an intent log",
+        };
+        match dataset.objset_kind() {
+            ObjsetKind::Volume => self.volume(name, user).await?.close().await,
+            _ => self.filesystem(name, user).await?.close().await,
+        }
     }
 
     /// Who uses a dataset now.

@@ -13,16 +13,19 @@ use access::{
     Resident, Snapdir, User,
 };
 use bytes::Bytes;
+use dataset::{DirtyEstimate, PropertyChange};
 use device::sim::SimWorld;
 use device::{BoxFuture, World};
 use filesystem::{Caller, Filesystem, FsError, ZplInit};
+use format::{LogKind, NvValue, ObjectId};
 use futures::future::join_all;
 use parking_lot::Mutex;
 use pool::{
-    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
-    VdevLayout, VdevSpec,
+    CreateSpec, EventSink, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, PoolEvent,
+    ScanSpec, VdevClass, VdevLayout, VdevSpec,
 };
 use volume::{Volume, ZvolInit};
+use zil::LogRecord;
 
 const VOLUME_BYTES: u64 = 4 << 20;
 
@@ -161,6 +164,10 @@ async fn create(world: &World, path: String) -> Arc<Pool> {
 }
 
 async fn import(world: &World, dir: &Path) -> Arc<Pool> {
+    import_told(world, dir, None).await
+}
+
+async fn import_told(world: &World, dir: &Path, told: Option<Arc<Told>>) -> Arc<Pool> {
     let spec = ScanSpec {
         paths: vec![dir.to_str().expect("UTF-8").into()],
         ..ScanSpec::default()
@@ -168,6 +175,7 @@ async fn import(world: &World, dir: &Path) -> Arc<Pool> {
     let mut found = pool::scan(world, &spec).await.expect("scan");
     let mut spec = ImportSpec::new(found.remove(0), host());
     spec.force = true;
+    spec.events = told.map(|told| told as Arc<dyn EventSink>);
     Pool::import(world, spec).await.expect("import")
 }
 
@@ -763,4 +771,104 @@ async fn idle_snapshots_are_closed() {
     }
     assert!(access.users("tank@idle").await.unwrap().is_empty());
     assert_eq!(access.users("tank@used").await.unwrap(), [below("/a")]);
+}
+
+/// Keeps the classes of events.
+#[derive(Default)]
+struct Told(Mutex<Vec<PoolEvent>>);
+
+impl EventSink for Told {
+    fn event(&self, event: PoolEvent) {
+        self.0.lock().push(event);
+    }
+}
+
+/// Logs are replayed without a mount, whatever `readonly` says, filesystems' and volumes'.
+#[tokio::test]
+async fn logs_are_replayed_though_nobody_opens_their_datasets() {
+    let rig = Rig::new().await;
+    rig.make_volume().await;
+    let (lease, volume) = (rig.filesystem(mount()).await, rig.volume(file()).await);
+    for (content, blocks) in [(&b"on disk"[..], 1), (&b"in log!"[..], 2)] {
+        write(&lease.get(), "file", content, true).await;
+        let data = Bytes::from(vec![blocks; 8192]);
+        volume.get().write(0, data, true).await.expect("write");
+        if blocks == 1 {
+            rig.pool.sync().await.expect("sync");
+        }
+    }
+    let crashed = rig.crashed().await;
+    let logs = || crashed.pool.dsl().logs();
+    let waiting = logs().waiting(None).await.expect("a list");
+    assert_eq!(waiting, ["tank", "tank/vol"]);
+    let below = logs().waiting(Some("tank/vol")).await.expect("a list");
+    assert_eq!(below, ["tank/vol"]);
+    let change = PropertyChange::Set("on".to_owned());
+    let properties = crashed.pool.dsl().properties();
+    let set = properties.set("tank", &[("readonly".to_owned(), change)]);
+    set.await.expect("set");
+    let failed = crashed.access.replay_waiting(None).await.expect("replayed");
+    assert!(failed.is_empty(), "{failed:?}");
+    assert!(logs().waiting(None).await.expect("a list").is_empty());
+    crashed.snapshot("tank@now").await;
+    let look = crashed.access.look("tank@now", command("test")).await;
+    let look = look.expect("a look");
+    assert_eq!(read(&look.get(), "file").await, b"in log!");
+    let volume = crashed.volume(file()).await;
+    let found = volume.get().read(0, 8192).await.expect("read").concat();
+    assert_eq!(found, vec![2; 8192]);
+}
+
+/// A record that cannot be replayed is told, and the log kept, until somebody says to go on without
+/// it; then all others are replayed.
+#[tokio::test]
+async fn a_log_that_cannot_be_replayed_is_told_of_and_kept_until_it_is_given_up() {
+    const MISSING: u64 = 9999;
+    let rig = Rig::new().await;
+    let lease = rig.filesystem(mount()).await;
+    write(&lease.get(), "file", b"on disk", true).await;
+    rig.pool.sync().await.expect("sync");
+    {
+        let dataset = lease.get().dataset().expect("open");
+        let mut body = Vec::new();
+        for word in [MISSING, 5000, 0o100_644, 0, 0, 1, 1_000_000_000, 0, 0] {
+            body.extend_from_slice(&word.to_le_bytes());
+        }
+        body.extend_from_slice(b"lost\0");
+        let record = LogRecord::named(LogKind::Create, ObjectId::new(5000), body);
+        let tx = dataset.assign(DirtyEstimate::metadata()).await;
+        dataset
+            .log()
+            .expect("a log")
+            .record(&tx.expect("a tx"), record);
+    }
+    write(&lease.get(), "file", b"in log!", true).await;
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let to = dir.path().join("d0.img");
+    std::fs::copy(rig.dir.path().join("d0.img"), to).expect("copy");
+    let told = Arc::new(Told::default());
+    let pool = import_told(&rig.world, dir.path(), Some(Arc::clone(&told))).await;
+    let crashed = Rig::of(dir, rig.world.clone(), pool);
+    for _ in 0..2 {
+        let failed = crashed.access.replay_waiting(None).await.expect("a list");
+        let [(name, error)] = &failed[..] else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(name, "tank");
+        let told = error.to_string();
+        assert!(told.contains("'zfs mount --discard-log tank'"), "{told}");
+        let opened = crashed.access.filesystem("tank", mount()).await;
+        assert!(opened.is_err(), "it is open");
+    }
+    let events = told.0.lock().clone();
+    let of_log = |event: &&PoolEvent| event.class == "ereport.fs.zfs.log_replay";
+    let event = events.iter().find(of_log).expect("an event");
+    let dataset = event.pairs.get("dataset");
+    assert_eq!(dataset, Some(&NvValue::String("tank".to_owned())));
+
+    crashed.access.discard_log("tank").await.expect("given up");
+    let lease = crashed.filesystem(mount()).await;
+    assert_eq!(read(&lease.get(), "file").await, b"in log!");
+    write(&lease.get(), "file", b"goes on", true).await;
 }

@@ -434,6 +434,10 @@ pub struct ZfsMount {
     /// Also a redacted one, which lacks some of its blocks (`-f`).
     #[serde(default)]
     pub force: bool,
+    /// Records of the intent log that cannot be replayed, and those that rely on them, are given up
+    /// first, also of a volume (`--discard-log`).
+    #[serde(default)]
+    pub discard_log: bool,
     /// Mount options (`-o`).
     pub options: Vec<String>,
 }

@@ -212,6 +212,7 @@ fn kind_of(error: &DatasetError) -> FailureKind {
         | DatasetError::NewerSnapshots { .. }
         | DatasetError::ReadOnly { .. }
         | DatasetError::KeyNotLoaded { .. }
+        | DatasetError::LogWaits { .. }
         | DatasetError::Closed
         | DatasetError::Again { .. }
         | DatasetError::Receive { .. } => FailureKind::Busy,

@@ -213,6 +213,8 @@ pub(crate) async fn zfs_load_key(service: &Service, call: ZfsLoadKey) -> Result<
     if call.only_check {
         return Ok(Empty {});
     }
+    // What a crash left in their logs comes before anything else is done to them.
+    let unreplayed = open.replay_waiting(Some(&call.name)).await;
     let mut failures = Vec::new();
     for name in volumes_of_key(&open, &call.name).await? {
         if let Err(failure) = service.open_volume(&open, &name).await {
@@ -223,6 +225,7 @@ pub(crate) async fn zfs_load_key(service: &Service, call: ZfsLoadKey) -> Result<
         failures.extend(service.mount_all(&open).await);
         failures.extend(service.follow_nfs(&open, &call.name).await);
     }
+    unreplayed.add_to(&mut failures);
     if failures.is_empty() {
         return Ok(Empty {});
     }

@@ -58,6 +58,34 @@ impl OpenPool {
     }
 }
 
+/// Intent logs that could not be replayed.
+pub(crate) struct Unreplayed(Vec<String>);
+
+impl Unreplayed {
+    /// Adds those that mounting did not complain of already.
+    pub(crate) fn add_to(self, failures: &mut Vec<String>) {
+        for why in self.0 {
+            if !failures.iter().any(|failure| failure.contains(&why)) {
+                failures.push(why);
+            }
+        }
+    }
+}
+
+impl OpenPool {
+    /// Replays the intent logs that a crash left, of all datasets or of those at and below `top`,
+    /// mounted or not: as far as their keys are loaded.
+    pub(crate) async fn replay_waiting(&self, top: Option<&str>) -> Unreplayed {
+        Unreplayed(match self.access.replay_waiting(top).await {
+            Ok(failed) => {
+                let told = failed.iter().map(|(_, error)| error.to_string());
+                told.collect()
+            }
+            Err(error) => vec![format!("which intent logs wait cannot be told: {error}")],
+        })
+    }
+}
+
 /// The imported pools. See the module's header for the locks.
 pub(crate) struct Pools {
     table: Mutex<BTreeMap<String, Arc<OpenPool>>>,

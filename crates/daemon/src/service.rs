@@ -194,12 +194,14 @@ impl Service {
             receives: Arc::new(()),
         });
         let _settles = Settles(&open);
+        // Nobody does anything to it before what a crash left in its logs is replayed.
+        let _admin = open.admin.lock().await;
         let not_listed = self.pools.insert(&open);
         self.events.tell_of(&open.pool, EventKind::PoolImported);
         tokio::spawn(background::watch(Arc::clone(&open)));
         tokio::spawn(crate::spares::watch(Arc::clone(&open)));
         tokio::spawn(crate::receive::destroy_interrupted(Arc::clone(&open)));
-        let _admin = open.admin.lock().await;
+        let unreplayed = open.replay_waiting(None).await;
         let mut warnings = Vec::from_iter(not_listed);
         if mount {
             warnings.extend(self.mount_all(&open).await);
@@ -208,6 +210,7 @@ impl Service {
         if mount {
             warnings.extend(self.follow_nfs(&open, &open.pool.name()).await);
         }
+        unreplayed.add_to(&mut warnings);
         warnings
     }
 

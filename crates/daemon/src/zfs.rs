@@ -564,6 +564,16 @@ pub(crate) async fn zfs_mount(service: &Service, call: ZfsMount) -> Result<Empty
     };
     let open = service.pools.of_dataset(name)?;
     let _admin = open.admin.lock().await;
+    if call.discard_log {
+        let doing = format!("cannot give up the intent log of '{name}'");
+        let given_up = open.access.discard_log(name).await;
+        given_up.map_err(|error| from_access(&doing, &error))?;
+        let dataset = open.pool.dsl().directories().lookup(name).await;
+        let dataset = dataset.map_err(|error| from_dataset(&doing, &error))?;
+        if dataset.kind == DatasetKind::Volume {
+            return service.open_volume(&open, name).await.map(|()| Empty {});
+        }
+    }
     if service.mounts.mountpoint(name).is_some()
         && call.options.iter().any(|option| option == "remount")
     {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use format::{DslDatasetPhys, Guid, ObjectId, ObjsetKind, Txg};
 use object::{ObjectSet, ObjsetOptions};
 use tokio::sync::watch;
-use zil::{LogOwner, LogSettings, SyncMode, Zil};
+use zil::{LogOwner, LogSettings, SyncMode, Zil, ZilError};
 use zio::Tx;
 
 use crate::create::{Datasets, kind_of};
@@ -92,6 +92,14 @@ impl LogOwner for Owner {
         LogSettings {
             sync: settings.sync,
             throughput: settings.log_throughput,
+        }
+    }
+
+    fn not_replayed(&self, reason: &ZilError) {
+        if let (Some(dsl), Some(dataset)) = (self.dsl.upgrade(), self.dataset.upgrade()) {
+            let name = self.name();
+            let hooks = &dsl.env().hooks;
+            hooks.log_not_replayed(&name, dataset.object, &reason.to_string());
         }
     }
 }
@@ -514,11 +522,12 @@ impl Dataset {
     }
 
     /// Joins the open txg to change the dataset; `readonly=on` does not keep from it (log replay,
-    /// unlinked files), that is the caller's to check.
+    /// unlinked files), that is the caller's to check. A log that a crash left does, until it is
+    /// replayed: it would come over what is newer.
     ///
     /// # Errors
     /// [`DatasetError::NoSpace`], [`DatasetError::QuotaExceeded`]; [`DatasetError::ReadOnly`] for
-    /// what can never change.
+    /// what can never change; [`DatasetError::LogWaits`].
     pub async fn assign(&self, estimate: DirtyEstimate) -> Result<Tx, DatasetError> {
         let dsl = &self.hold.dsl;
         if dsl.env().read_only || self.is_snapshot() {
@@ -526,6 +535,11 @@ impl Dataset {
                 name: self.name(),
                 reason: "snapshots, and pools imported read-only, do not change",
             });
+        }
+        if let Some(log) = &self.open.log
+            && log.forbids_changes()
+        {
+            return Err(DatasetError::LogWaits { name: self.name() });
         }
         let txgs = &dsl.env().txgs;
         let allocator = dsl.env().pipeline.allocator();

@@ -181,6 +181,15 @@ pub enum DatasetError {
         /// The dataset.
         name: String,
     },
+    /// The dataset is not to be changed yet: what a crash left in its intent log comes first.
+    #[error(
+        "the intent log of '{name}' waits to be replayed, and nothing can be changed before; mount \
+         the filesystem, or use the volume"
+    )]
+    LogWaits {
+        /// The full name.
+        name: String,
+    },
     /// An intent log cannot be read or replayed.
     #[error("{0}")]
     Log(#[source] ZilError),

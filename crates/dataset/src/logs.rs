@@ -47,6 +47,7 @@ impl Ds {
 /// What is asked about logs on disk.
 #[derive(Clone, Copy)]
 enum LogState {
+    Waits,
     AwaitsReplay { synced: Txg },
     CutOff,
 }
@@ -171,6 +172,25 @@ impl Logs<'_> {
             .await
     }
 
+    /// Datasets whose intent logs were claimed at import and wait to be replayed, of all or of those
+    /// at and below `top`. Datasets that cannot be read are left out.
+    ///
+    /// # Errors
+    /// Of reading the list of datasets.
+    pub async fn waiting(&self, top: Option<&str>) -> Result<Vec<String>, DatasetError> {
+        if self.dsl.env().read_only {
+            return Ok(Vec::new());
+        }
+        let mut names = self.datasets_whose_log(LogState::Waits).await?;
+        if let Some(top) = top {
+            names.retain(|name| {
+                let below = name.strip_prefix(top);
+                below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+            });
+        }
+        Ok(names)
+    }
+
     /// Datasets whose intent logs begin or go on on log vdevs that are missing, as far as that can
     /// be told.
     ///
@@ -202,6 +222,11 @@ impl Logs<'_> {
             };
             let header = &objset.zil_header;
             let is_so = match is {
+                LogState::Waits => {
+                    !header.log.is_hole()
+                        && !header.claim_txg.is_zero()
+                        && header.flags & ZilHeader::REPLAY_NEEDED != 0
+                }
                 LogState::AwaitsReplay { synced } => awaits_replay(pipeline, header, synced).await,
                 LogState::CutOff => is_cut_off(pipeline, header).await,
             };

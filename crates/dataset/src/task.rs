@@ -78,6 +78,10 @@ pub trait DslHooks: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
+    /// The intent log of a live dataset cannot be replayed, for this reason: it is kept, and the
+    /// dataset cannot be used.
+    fn log_not_replayed(&self, _dataset: &str, _object: ObjectId, _reason: &str) {}
+
     /// In this txg, `snapshot` was taken of the live dataset `head`.
     fn snapshotted(&self, _head: ObjectId, _snapshot: ObjectId) {}
 

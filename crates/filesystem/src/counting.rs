@@ -28,6 +28,10 @@ impl Filesystem {
         if self.counts_all.load(Ordering::Relaxed) || self.is_counting.load(Ordering::Relaxed) {
             return;
         }
+        // Only the log changes anything until it is replayed.
+        if self.replaying() {
+            return;
+        }
         if self.objset.flags() & ALL == ALL {
             self.counts_all.store(true, Ordering::Relaxed);
             return;

@@ -12,9 +12,7 @@ use crate::acl::{ACLMODE_RESTRICTED, Acl, AclInherit};
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::log;
-use crate::namespace::{
-    LINKS_MAX, PARENT_ATTRIBUTES, TARGET_BYTES_MAX, may_change_entries, parent_changed,
-};
+use crate::namespace::{LINKS_MAX, PARENT_ATTRIBUTES, TARGET_BYTES_MAX, parent_changed};
 use crate::node::{Locked, Node};
 use crate::types::{Attributes, Caller, FileKind, Time};
 use crate::znode::{self, Attribute, Znode, attr, dirent, encode_rdev, pflags};
@@ -151,7 +149,7 @@ impl Filesystem {
         let _entered = self.enter_to_change().await?;
         let directory = self.node(parent).await?;
         directory.entries()?;
-        self.rules.check(parent, name, self.settings().longname)?;
+        self.check_new_name(parent, name)?;
         let (mode, access, default) = self
             .inherited_lists(&directory, make.kind, make.mode, make.caller.umask)
             .await?;
@@ -171,7 +169,7 @@ impl Filesystem {
         make: &Make<'_>,
     ) -> Result<Arc<Node>> {
         let directory = directory.lock().await?;
-        may_change_entries(&directory)?;
+        self.may_change_entries(&directory)?;
         if self.find(&directory, name).await?.is_some() {
             return Err(FsError::Exists { ino: directory.ino });
         }
@@ -385,42 +383,41 @@ impl Filesystem {
             .await?;
         // What may wait for the disk is done before the txg is held.
         let (mut znode, acl) = self.new_znode(directory, make, 0).await?;
+        let outlives = self.outlives_crash(directory).await?;
         let tx = self.assign(DirtyEstimate::metadata()).await?;
         if make.replayed.is_none() {
             znode.generation = tx.txg().get();
         }
         let (object, zap) = self.new_object(&tx, make, &znode, &acl).await?;
         let ino = object.id().get();
+        let slots = object.info().slots;
+        // Others see the name before it is logged: they wait for this lock, so that what they do
+        // with the file is logged after it.
+        let node = Node::new_locked(ino, object, zap, znode);
+        self.nodes.insert_new(Arc::clone(&node.node));
         let value = dirent(ino, make.kind, self.version);
         if let Err(error) = directory.entries()?.add_u64(&tx, name, value).await {
             // Nothing refers to the object yet.
-            self.objset.free(&tx, object.id()).await?;
+            self.nodes.remove(&node);
+            self.objset.free(&tx, ObjectId::new(ino)).await?;
             return Err(error.into());
+        }
+        if outlives {
+            let kind = match make.kind {
+                FileKind::Directory => LogKind::Mkdir,
+                FileKind::Symlink => LogKind::Symlink,
+                _ => LogKind::Create,
+            };
+            let (parent, target) = (directory.ino, make.target);
+            let record = log::created(kind, parent, ino, slots, &znode, name, target);
+            self.record(&tx, record);
         }
         let mut changed = parent_changed(directory.znode(), self.now(), self.uses_fuids());
         changed.size = changed.size.saturating_add(1);
         changed.links += u64::from(make.kind == FileKind::Directory);
         self.store(&tx, directory, changed, &PARENT_ATTRIBUTES, [])
             .await?;
-        let record_kind = match make.kind {
-            FileKind::Directory => LogKind::Mkdir,
-            FileKind::Symlink => LogKind::Symlink,
-            _ => LogKind::Create,
-        };
-        let slots = object.info().slots;
-        let record = log::created(
-            record_kind,
-            directory.ino,
-            ino,
-            slots,
-            &znode,
-            name,
-            make.target,
-        );
-        let node = Node::new(ino, object, zap, znode);
-        self.nodes.insert_new(Arc::clone(&node));
-        self.record(&tx, record);
-        Ok(node)
+        Ok(Arc::clone(&node.node))
     }
 
     /// Makes a file that has no name yet: a directory of extended attributes. The caller links it.

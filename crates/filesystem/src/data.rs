@@ -267,9 +267,8 @@ impl Filesystem {
             Place::End => node.znode().size,
         };
         let node = node.lock().await?;
-        let flags = node.znode().flags;
-        if flags & pflags::IMMUTABLE != 0
-            || flags & pflags::APPENDONLY != 0 && start < node.znode().size
+        if self.is_kept_by(&node, pflags::IMMUTABLE)
+            || self.is_kept_by(&node, pflags::APPENDONLY) && start < node.znode().size
         {
             return Err(FsError::NotPermitted {
                 ino: node.ino,
@@ -299,6 +298,7 @@ impl Filesystem {
             node.object
                 .prepare_write(offset, chunk.len() as u64)
                 .await?;
+            let outlives = self.outlives_crash(&node).await?;
             let tx = self.assign(estimate).await?;
             if wanted > block && whole {
                 grow_block(&node, &tx, wanted).await?;
@@ -307,7 +307,7 @@ impl Filesystem {
             node.object.write(&tx, offset, chunk).await?;
             let size = new_size.unwrap_or_else(|| size.max(chunk_end));
             let changed = self.store_written(&tx, &node, size, caller).await?;
-            if changed.links > 0 {
+            if outlives {
                 let sync = is_of_xattr(&changed);
                 let written = LogRecord::write(ObjectId::new(node.ino), sync, offset, length);
                 if size < chunk_end {
@@ -464,7 +464,8 @@ impl Filesystem {
     ) -> Result<()> {
         let _range = node.ranges.lock(0, u64::MAX, true).await;
         let node = node.lock().await?;
-        if node.znode().flags & (pflags::IMMUTABLE | pflags::READONLY | pflags::APPENDONLY) != 0 {
+        let kept = pflags::IMMUTABLE | pflags::READONLY | pflags::APPENDONLY;
+        if self.is_kept_by(&node, kept) {
             return Err(FsError::NotPermitted {
                 ino: node.ino,
                 what: "it is immutable or append-only; change that with chattr",
@@ -487,6 +488,7 @@ impl Filesystem {
                 self.resize(&node, end).await?;
             }
         }
+        let outlives = self.outlives_crash(&node).await?;
         // It is done: for want of space its record must not be refused.
         let tx = self.assign(DirtyEstimate::free()).await?;
         let changed = self.content_changed(node.znode());
@@ -498,7 +500,7 @@ impl Filesystem {
             [],
         )
         .await?;
-        if changed.links > 0 {
+        if outlives {
             let sync = is_of_xattr(&changed);
             self.record(&tx, log::truncated(node.ino, sync, offset, length));
         }

@@ -166,30 +166,30 @@ impl Filesystem {
             is_replaying: AtomicBool::new(false),
         });
         filesystem.node(root).await?.entries()?;
+        filesystem.replay_log().await?;
         if !read_only {
-            filesystem.recover().await?;
+            filesystem.dataset()?.begin_to_count();
+            filesystem.spawn_drain();
+            filesystem.count_in_background();
         }
         Ok(filesystem)
     }
 
-    /// Replays the log of a crash, then starts to free what is in the delete queue.
-    async fn recover(self: &Arc<Self>) -> Result<()> {
+    /// Replays the log of a crash, also where `readonly` is on: what it has was promised, and must
+    /// not come over what is written when the property is off again (`zfsvfs_setup`,
+    /// module/os/linux/zfs/zfs_vfsops.c).
+    async fn replay_log(self: &Arc<Self>) -> Result<()> {
+        let Some(log) = self.log.as_ref().filter(|log| log.needs_replay()) else {
+            return Ok(());
+        };
+        let dataset = self.dataset()?;
         // What the log changes is counted like the rest.
-        self.dataset()?.begin_to_count();
-        if let Some(log) = &self.log
-            && log.needs_replay()
-        {
-            self.is_replaying.store(true, Ordering::Release);
-            let outcome = log.replay(&crate::replay::Replayer::new(self)).await;
-            self.is_replaying.store(false, Ordering::Release);
-            let count = outcome?;
-            let dataset = self
-                .dataset()
-                .map_or_else(|_| String::new(), |dataset| dataset.name());
-            tracing::info!(%dataset, records = count, "replayed the intent log");
-        }
-        self.spawn_drain();
-        self.count_in_background();
+        dataset.begin_to_count();
+        self.is_replaying.store(true, Ordering::Release);
+        let outcome = log.replay(&crate::replay::Replayer::new(self)).await;
+        self.is_replaying.store(false, Ordering::Release);
+        let (dataset, records) = (dataset.name(), outcome?);
+        tracing::info!(dataset, records, "replayed the intent log");
         Ok(())
     }
 
@@ -266,7 +266,7 @@ impl Filesystem {
 
     /// Begins an operation that changes something.
     pub(crate) async fn enter_to_change(&self) -> Result<Entered<'_>> {
-        if self.is_read_only() {
+        if self.is_read_only() && !self.replaying() {
             return Err(FsError::ReadOnly);
         }
         self.enter().await
@@ -390,9 +390,10 @@ impl Filesystem {
     }
 
     /// Puts what was done to a file (0: to any) on stable storage. Call without locks and
-    /// transaction.
+    /// transaction. A filesystem that is read-only now was not when the change was made:
+    /// `readonly` says so before its own txg, let alone that of the change, is on disk.
     pub(crate) async fn commit(&self, ino: u64) -> Result<()> {
-        if self.is_read_only() || self.replaying() {
+        if self.replaying() {
             return Ok(());
         }
         Ok(self.dataset()?.commit(ObjectId::new(ino)).await?)

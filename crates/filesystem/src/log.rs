@@ -40,7 +40,8 @@ fn with_slots(ino: u64, slots: u8) -> u64 {
 }
 
 /// A file, directory, node, symbolic link (with its target) or directory of extended attributes
-/// (with an empty name) was made.
+/// (with an empty name) was made. Ids with a domain would need the domain's name in the record
+/// (`zfs_log_fuid_domains`): where there is one, commits wait for the txg.
 pub(crate) fn created(
     kind: LogKind,
     parent: u64,
@@ -50,6 +51,9 @@ pub(crate) fn created(
     name: &[u8],
     target: Option<&[u8]>,
 ) -> LogRecord {
+    if (znode.uid | znode.gid) >> 32 != 0 {
+        return LogRecord::unlogged(ObjectId::new(ino), true);
+    }
     let mut body = Vec::with_capacity(80 + name.len());
     let [seconds, nanoseconds] = time_words(znode.crtime);
     // A symbolic link's record has neither slots nor a device.

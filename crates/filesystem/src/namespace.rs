@@ -14,9 +14,11 @@ use object::{Object, Sa};
 use zio::Tx;
 
 use crate::acl::Acl;
+use crate::data::is_of_xattr;
 use crate::error::{FsError, Result};
 use crate::filesystem::{Filesystem, join};
 use crate::log;
+use crate::names::NameRules;
 use crate::node::{Locked, Node};
 use crate::types::{Attributes, FileKind, Time};
 use crate::znode::{self, OldAcl, Znode, attr, dirent, parse_dirent, pflags};
@@ -169,7 +171,7 @@ impl Filesystem {
         let _entered = self.enter_to_change().await?;
         let directory = self.node(parent).await?;
         directory.entries()?;
-        self.rules.check(parent, name, self.settings().longname)?;
+        self.check_new_name(parent, name)?;
         let node = self.node(ino).await?;
         if node.zap.is_some() {
             return Err(FsError::NotPermitted {
@@ -179,9 +181,9 @@ impl Filesystem {
         }
         {
             let directory = directory.lock().await?;
-            may_change_entries(&directory)?;
+            self.may_change_entries(&directory)?;
             let node = node.lock().await?;
-            may_change(&node)?;
+            self.may_change(&node)?;
             let before = node.znode();
             if before.links == 0 {
                 return Err(FsError::NotFound { ino });
@@ -189,10 +191,11 @@ impl Filesystem {
             if before.links >= LINKS_MAX {
                 return Err(FsError::TooManyLinks { ino });
             }
-            same_project(&directory.znode(), &before)?;
+            self.same_project(&directory.znode(), &before)?;
             if self.find(&directory, name).await?.is_some() {
                 return Err(FsError::Exists { ino: parent });
             }
+            let outlives = self.outlives_crash(&directory).await?;
             let tx = self.assign(DirtyEstimate::metadata()).await?;
             let value = dirent(ino, before.kind(), self.version);
             directory.entries()?.add_u64(&tx, name, value).await?;
@@ -205,7 +208,9 @@ impl Filesystem {
             changed.size = changed.size.saturating_add(1);
             self.store(&tx, &directory, changed, &PARENT_ATTRIBUTES, [])
                 .await?;
-            self.record(&tx, log::linked(parent, ino, name));
+            if outlives {
+                self.record(&tx, log::linked(parent, ino, name));
+            }
         }
         self.finish(ino).await?;
         Ok(self.attributes_of(&node))
@@ -247,10 +252,11 @@ impl Filesystem {
     ) -> Result<u64> {
         let (ino, last) = {
             let directory = directory.lock().await?;
-            may_remove_entries(&directory)?;
+            self.may_remove_entries(&directory)?;
             let (ino, stored) = self.find_existing(&directory, name).await?;
             let node = self.entry_node(&directory, ino).await?.lock().await?;
-            check_removable(&node, is_directory).await?;
+            self.check_removable(&node, is_directory).await?;
+            let outlives = self.outlives_crash(&directory).await?;
             let last = node.znode().links <= 1 || is_directory;
             let _queue = if last {
                 Some(self.unlinked_lock.lock().await)
@@ -270,7 +276,9 @@ impl Filesystem {
             } else {
                 LogKind::Remove
             };
-            self.record(&tx, log::removed(record_kind, directory.ino, ino, &stored));
+            if outlives {
+                self.record(&tx, log::removed(record_kind, directory.ino, ino, &stored));
+            }
             (ino, last)
         };
         if last && !self.nodes.is_retained(ino) {
@@ -341,70 +349,112 @@ pub(crate) fn touched(znode: Znode, now: Time, archive: bool) -> Znode {
     }
 }
 
-/// Entries of a directory that passes on its project are of that project (`zfs_rename`,
-/// `zfs_link`).
-pub(crate) fn same_project(directory: &Znode, file: &Znode) -> Result<()> {
-    if directory.flags & pflags::PROJINHERIT != 0
-        && directory.project.unwrap_or(0) != file.project.unwrap_or(0)
-    {
-        return Err(FsError::CrossDevice);
+/// What a change of names asks. A replay asks only what the tree needs: the rest was permitted when
+/// it was done, and flags may be on disk that were taken away by then, since records about other
+/// objects come later or not at all (`zfsvfs->z_replay`, module/os/linux/zfs/zfs_acl.c).
+impl Filesystem {
+    /// Whether a file with one of these flags is not to be changed.
+    pub(crate) fn is_kept_by(&self, node: &Node, flags: u64) -> bool {
+        node.znode().flags & flags != 0 && !self.replaying()
     }
-    Ok(())
-}
 
-fn may_change(node: &Node) -> Result<()> {
-    if node.znode().flags & (pflags::IMMUTABLE | pflags::APPENDONLY) != 0 {
-        return Err(FsError::NotPermitted {
-            ino: node.ino,
-            what: "it is immutable or append-only; change that with chattr",
-        });
+    /// Whether a new entry may have this name. What the log of a crash says was permitted, if only
+    /// by properties that say otherwise by now.
+    pub(crate) fn check_new_name(&self, parent: u64, name: &[u8]) -> Result<()> {
+        if self.replaying() {
+            let rules = NameRules {
+                utf8_only: false,
+                ..self.rules
+            };
+            return rules.check(parent, name, true);
+        }
+        self.rules.check(parent, name, self.settings().longname)
     }
-    Ok(())
-}
 
-pub(crate) fn may_change_entries(directory: &Node) -> Result<()> {
-    let znode = directory.znode();
-    if znode.links == 0 {
-        return Err(FsError::NotFound { ino: directory.ino });
+    /// Entries of a directory that passes on its project are of that project (`zfs_rename`,
+    /// `zfs_link`).
+    pub(crate) fn same_project(&self, directory: &Znode, file: &Znode) -> Result<()> {
+        if directory.flags & pflags::PROJINHERIT != 0
+            && directory.project.unwrap_or(0) != file.project.unwrap_or(0)
+            && !self.replaying()
+        {
+            return Err(FsError::CrossDevice);
+        }
+        Ok(())
     }
-    if znode.flags & pflags::IMMUTABLE != 0 {
-        return Err(FsError::NotPermitted {
-            ino: directory.ino,
-            what: "the directory is immutable; change that with chattr",
-        });
-    }
-    Ok(())
-}
 
-pub(crate) fn may_remove_entries(directory: &Node) -> Result<()> {
-    may_change_entries(directory)?;
-    may_change(directory)
-}
+    fn may_change(&self, node: &Node) -> Result<()> {
+        if self.is_kept_by(node, pflags::IMMUTABLE | pflags::APPENDONLY) {
+            return Err(FsError::NotPermitted {
+                ino: node.ino,
+                what: "it is immutable or append-only; change that with chattr",
+            });
+        }
+        Ok(())
+    }
 
-pub(crate) fn may_unlink(node: &Node) -> Result<()> {
-    may_change(node)?;
-    if node.znode().flags & pflags::NOUNLINK != 0 {
-        return Err(FsError::NotPermitted {
-            ino: node.ino,
-            what: "it cannot be unlinked; change that with chattr",
-        });
+    pub(crate) fn may_change_entries(&self, directory: &Node) -> Result<()> {
+        if directory.znode().links == 0 {
+            return Err(FsError::NotFound { ino: directory.ino });
+        }
+        if self.is_kept_by(directory, pflags::IMMUTABLE) {
+            return Err(FsError::NotPermitted {
+                ino: directory.ino,
+                what: "the directory is immutable; change that with chattr",
+            });
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-async fn check_removable(node: &Locked, is_directory: bool) -> Result<()> {
-    may_unlink(node)?;
-    match (&node.zap, is_directory) {
-        (Some(_), false) => return Err(FsError::IsDirectory { ino: node.ino }),
-        (None, true) => return Err(FsError::NotDirectory { ino: node.ino }),
-        _ => {}
+    pub(crate) fn may_remove_entries(&self, directory: &Node) -> Result<()> {
+        self.may_change_entries(directory)?;
+        self.may_change(directory)
     }
-    if let Some(zap) = &node.zap
-        && zap.count().await? != 0
-    {
-        return Err(FsError::NotEmpty { ino: node.ino });
+
+    pub(crate) fn may_unlink(&self, node: &Node) -> Result<()> {
+        self.may_change(node)?;
+        if self.is_kept_by(node, pflags::NOUNLINK) {
+            return Err(FsError::NotPermitted {
+                ino: node.ino,
+                what: "it cannot be unlinked; change that with chattr",
+            });
+        }
+        Ok(())
     }
-    Ok(())
+
+    async fn check_removable(&self, node: &Locked, is_directory: bool) -> Result<()> {
+        self.may_unlink(node)?;
+        match (&node.zap, is_directory) {
+            (Some(_), false) => return Err(FsError::IsDirectory { ino: node.ino }),
+            (None, true) => return Err(FsError::NotDirectory { ino: node.ino }),
+            _ => {}
+        }
+        if let Some(zap) = &node.zap
+            && zap.count().await? != 0
+        {
+            return Err(FsError::NotEmpty { ino: node.ino });
+        }
+        Ok(())
+    }
+
+    /// Whether a file is there after a crash now: one that has no name is not, nor are the extended
+    /// attributes of one. What is done to it is not logged, since a replay would not find it
+    /// (`zfs_xattr_owner_unlinked`, module/zfs/zfs_log.c). Ask before the transaction.
+    pub(crate) async fn outlives_crash(&self, node: &Node) -> Result<bool> {
+        let mut znode = node.znode();
+        // A file of attributes, their directory, whose they are.
+        for _ in 0..2 {
+            if znode.links == 0 || !is_of_xattr(&znode) {
+                break;
+            }
+            znode = match self.node(znode.parent).await {
+                Ok(above) => above.znode(),
+                Err(FsError::Stale { .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(znode.links > 0)
+    }
 }
 
 /// Where a symbolic link points.

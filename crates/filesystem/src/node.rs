@@ -11,7 +11,8 @@
 //! 2. range locks of a file's data ([`Node::ranges`]);
 //! 3. [`Node::change`]: held by whoever changes the object, from before it joins a txg until the
 //!    transaction is dropped, so that changes of one object reach the txgs in the order in which
-//!    they are made. Several are taken parents before children, and siblings by object number;
+//!    they are made. Several are taken parents before children, a file before its directory of
+//!    extended attributes, and siblings by object number;
 //! 4. the filesystem's lock of its delete queue (`Filesystem::unlinked_lock`);
 //! 5. the transaction (`Dataset::assign`): waits for the open txg, never for a lock above;
 //! 6. [`Node::state`] and a shard of the table: never across an await.
@@ -73,6 +74,17 @@ impl Node {
             }),
             is_gone: AtomicBool::new(false),
         })
+    }
+
+    /// One that was just made, locked: whoever finds its name waits until this is dropped before he
+    /// does anything with it that is logged.
+    pub(crate) fn new_locked(ino: u64, object: Object, zap: Option<Zap>, znode: Znode) -> Locked {
+        let node = Self::new(ino, object, zap, znode);
+        let guard = Arc::clone(&node.change).try_lock_owned();
+        Locked {
+            _guard: guard.expect("nobody else has a node that was just made"),
+            node,
+        }
     }
 
     /// A copy of its attributes.

@@ -11,10 +11,7 @@ use dataset::DirtyEstimate;
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::log;
-use crate::namespace::{
-    LINKS_MAX, PARENT_ATTRIBUTES, may_change_entries, may_remove_entries, may_unlink,
-    parent_changed, same_project, touched,
-};
+use crate::namespace::{LINKS_MAX, PARENT_ATTRIBUTES, parent_changed, touched};
 use crate::node::{Locked, Node};
 use crate::types::RenameMode;
 use crate::znode::{attr, dirent, pflags};
@@ -39,8 +36,7 @@ impl Filesystem {
                 what: "'.' and '..' cannot be renamed",
             });
         }
-        self.rules
-            .check(new_parent, new_name, self.settings().longname)?;
+        self.check_new_name(new_parent, new_name)?;
         if (source.znode().flags ^ target.znode().flags) & pflags::XATTR != 0 {
             return Err(FsError::Invalid {
                 what: "files and extended attributes do not mix",
@@ -123,8 +119,8 @@ impl Filesystem {
         let target: Option<&Locked> = target.map(|locked| &*locked);
         let source: &Locked = source;
         let into: &Locked = target.unwrap_or(source);
-        may_remove_entries(source)?;
-        may_change_entries(into)?;
+        self.may_remove_entries(source)?;
+        self.may_change_entries(into)?;
         let (ino, stored) = self.find_existing(source, name).await?;
         let existing = self.find(into, new_name).await?;
         if existing.is_some() && mode == RenameMode::NoReplace {
@@ -181,12 +177,12 @@ impl Filesystem {
                 (node.lock().await?, Some(victim))
             }
         };
-        may_unlink(&node)?;
-        same_project(&into.znode(), &node.znode())?;
+        self.may_unlink(&node)?;
+        self.same_project(&into.znode(), &node.znode())?;
         if let Some(victim) = &victim {
-            may_unlink(victim)?;
+            self.may_unlink(victim)?;
             if mode == RenameMode::Exchange {
-                same_project(&source.znode(), &victim.znode())?;
+                self.same_project(&source.znode(), &victim.znode())?;
             } else {
                 match (is_directory, victim.zap.is_some()) {
                     (true, false) => return Err(FsError::NotDirectory { ino: victim.ino }),
@@ -238,6 +234,7 @@ impl Filesystem {
         } else {
             DirtyEstimate::metadata()
         };
+        let outlives = self.outlives_crash(into).await?;
         let tx = self.assign(estimate).await?;
         let value = dirent(ino, node.znode().kind(), self.version);
         if exchange && let (Some(victim), Some((_, other))) = (&victim, &existing) {
@@ -292,10 +289,10 @@ impl Filesystem {
         here.links = here_links;
         self.store(&tx, source, here, &PARENT_ATTRIBUTES, [])
             .await?;
-        self.record(
-            &tx,
-            log::renamed(exchange, source.ino, &stored, into.ino, new_name, ino),
-        );
+        if outlives {
+            let record = log::renamed(exchange, source.ino, &stored, into.ino, new_name, ino);
+            self.record(&tx, record);
+        }
         drop(queue);
         Ok(Some((
             ino,

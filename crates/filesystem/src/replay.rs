@@ -4,20 +4,31 @@
 //! the same transaction, by the log, when the operation would log it. So records are replayed once,
 //! however often replaying itself is cut off. Records are data from disk: nothing in them is
 //! trusted.
+//!
+//! A replay asks what damage asks, and nothing else: whether there is such a directory, such a
+//! name, such an object. Permissions, flags, quotas, projects, and what properties say of names
+//! were asked when it was done, and the answer may be another one by now: records of names keep
+//! their order, but what gave the permission may belong to another object, be in no record, or come
+//! later. So the code of the operations passes these by ([`Filesystem::is_kept_by`] and its
+//! neighbours).
+//!
+//! What is not there after a crash is not logged ([`Filesystem::outlives_crash`]). Extended
+//! attributes of a file without a name may still be in logs of others, and of older releases; they
+//! are passed over.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use dataset::DirtyEstimate;
 use device::BoxFuture;
-use format::{BLOCK_POINTER_BYTES, BlockPointer, Bookmark, Endian, LogKind, ObjectId};
+use format::{BLOCK_POINTER_BYTES, BlockPointer, Bookmark, Endian, LogKind, ObjectId, log_object};
 use zil::{LogRecord, ReplayError, ReplayRecord, ReplayTarget};
 use zio::ReadContext;
 
 use crate::acl::Acl;
 use crate::attributes::parse_extended;
 use crate::create::{Make, Replayed};
-use crate::data::{FILE_BYTES_MAX, Place};
+use crate::data::{FILE_BYTES_MAX, Place, is_of_xattr};
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::log::mask;
@@ -99,6 +110,13 @@ impl Reader {
         Ok(taken)
     }
 
+    /// Strings that follow, each with its zero byte, but for empty ones.
+    fn strings(&self) -> usize {
+        let rest = self.rest();
+        let strings = rest.split(|byte| *byte == 0);
+        strings.filter(|string| !string.is_empty()).count()
+    }
+
     fn rest(&self) -> Bytes {
         self.body.slice(self.offset.min(self.body.len())..)
     }
@@ -119,9 +137,15 @@ fn time_of(seconds: u64, nanoseconds: u64) -> Time {
     }
 }
 
-/// Ids with a domain are numbered per log; nothing on Linux writes them.
+/// Whether an id has a domain, by its number in a table (`FUID_INDEX`).
+fn has_domain(id: u64) -> bool {
+    id >> 32 != 0
+}
+
+/// Ids with a domain are numbered per record, where OpenZFS writes them, with the domains' names
+/// (`zfs_replay_fuid_domain`); nothing on Linux does.
 fn plain_ids(uid: u64, gid: u64) -> Result<()> {
-    if uid >> 32 != 0 || gid >> 32 != 0 {
+    if has_domain(uid) || has_domain(gid) {
         return Err(FsError::Unsupported {
             what: "a log record with ids of another domain",
         });
@@ -198,9 +222,13 @@ impl Replayer {
                 let _entered = filesystem.enter_to_change().await?;
                 let node = filesystem.node(ino).await?;
                 let _lock = node.xattrs.write().await;
-                match filesystem.put_sa_xattr(&node, &name, value, false).await? {
-                    true => Ok(()),
-                    false => Err(FsError::AttributeTooBig),
+                if filesystem.put_sa_xattr(&node, &name, value, false).await? {
+                    return Ok(());
+                }
+                // Where another system had it in the dnode, and we cannot.
+                match value {
+                    Some(value) => filesystem.put_xattr_file(&node, &name, value).await,
+                    None => filesystem.drop_xattr(&node, &name).await.map(|_| ()),
                 }
             }
             LogKind::Acl | LogKind::AclV0 => self.set_acl(record.kind, &mut reader).await,
@@ -223,7 +251,6 @@ impl Replayer {
             nanoseconds,
             rdev,
         ] = reader.words()?;
-        plain_ids(uid, gid)?;
         let (ino, slots) = object_and_slots(foid);
         let mut acl_words = [0; 5];
         let has_acl = matches!(
@@ -260,6 +287,15 @@ impl Replayer {
             // Entries are `ace_t`, which has the layout of a stored entry of version 0.
             acl = Acl::decode_v0(&list, count);
         }
+        // Older releases of this program logged ids as they are stored, without the domains' names.
+        let strings = match kind {
+            LogKind::MkXattr => 0,
+            LogKind::Symlink => 2,
+            _ => 1,
+        };
+        if reader.strings() != strings {
+            plain_ids(uid, gid)?;
+        }
         let name = reader.name()?;
         let target = if kind == LogKind::Symlink {
             Some(reader.name()?)
@@ -287,7 +323,7 @@ impl Replayer {
                 .map(|_| ());
         }
         directory.entries()?;
-        filesystem.rules.check(parent, &name, true)?;
+        filesystem.check_new_name(parent, &name)?;
         let make = Make {
             rdev,
             target: target.as_deref(),
@@ -519,6 +555,18 @@ impl Replayer {
     }
 }
 
+impl Replayer {
+    /// Whether a record of names is about the extended attributes of a file that has no name.
+    async fn is_without_name(&self, parent: Option<ObjectId>) -> bool {
+        let Some(parent) = parent else { return false };
+        let Ok(parent) = self.filesystem.node(parent.get()).await else {
+            return false;
+        };
+        let is_of_xattr = is_of_xattr(&parent.znode());
+        is_of_xattr && matches!(self.filesystem.outlives_crash(&parent).await, Ok(false))
+    }
+}
+
 impl ReplayTarget for Replayer {
     fn replay<'a>(
         &'a self,
@@ -537,8 +585,13 @@ impl ReplayTarget for Replayer {
                     | LogKind::AclV0
                     | LogKind::CloneRange
             );
+            let parent = log_object(&record.body, 0, record.endian);
             match self.replay_record(record).await {
                 Err(FsError::Stale { .. }) if is_of_file => Ok(()),
+                Err(error) if !is_of_file && self.is_without_name(parent).await => {
+                    tracing::warn!(%error, "attributes of a file without a name are not replayed");
+                    Ok(())
+                }
                 other => Ok(other?),
             }
         })

@@ -209,6 +209,7 @@ impl Filesystem {
             node.object.read(0, size.min(has) as usize).await?;
         }
         node.object.prepare_write(to, shared_bytes).await?;
+        let outlives = self.outlives_crash(node).await?;
         let tx = self.assign(DirtyEstimate::write(shared_bytes)).await?;
         if has < block_bytes {
             grow_block(node, &tx, block_bytes).await?;
@@ -222,7 +223,7 @@ impl Filesystem {
         let changed = self
             .store_written(&tx, node, size.max(to + length), caller)
             .await?;
-        if changed.links > 0 {
+        if outlives {
             let sync = is_of_xattr(&changed);
             let record = log::cloned(node.ino, sync, to, length, block_bytes, pointers);
             self.record(&tx, record);

@@ -55,8 +55,12 @@ impl Filesystem {
         Ok(queue.add_int(tx, ino, ino).await?)
     }
 
-    /// Frees an unlinked file in the background, some time soon.
+    /// Frees an unlinked file in the background, some time soon. While a log is replayed nothing is
+    /// freed unless the log needs the number again: what is in the queue is freed after it.
     pub(crate) fn spawn_reap(&self, ino: u64) {
+        if self.replaying() {
+            return;
+        }
         let is_long = self
             .nodes
             .get(ino)
@@ -99,7 +103,7 @@ impl Filesystem {
     /// until the filesystem is opened the next time.
     pub async fn free_unlinked(&self, ino: u64) {
         match self.reap(ino).await {
-            Ok(()) | Err(FsError::Closed | FsError::Stale { .. }) => {}
+            Ok(()) | Err(FsError::Closed | FsError::Stale { .. } | FsError::ReadOnly) => {}
             Err(error) => tracing::warn!(ino, %error, "an unlinked file could not be freed"),
         }
     }

@@ -7,8 +7,10 @@
 //! (`user.`, `trusted.`, ...); one without is a `user.` attribute that another system wrote.
 //!
 //! A file's attributes are changed under its lock of attributes ([`Node::xattrs`]), which comes
-//! before all others. A crash in the middle of writing an attribute in a directory can leave it
-//! empty or cut, as with OpenZFS; in the dnode it is old or new.
+//! before all others. While a file of the directory is made or removed the file's own lock is held
+//! as well, so that the record of that is not behind the one that takes the file's last name: a
+//! replay would not find the directory. A crash in the middle of writing an attribute in a
+//! directory can leave it empty or cut, as with OpenZFS; in the dnode it is old or new.
 
 use std::sync::Arc;
 
@@ -343,11 +345,21 @@ impl Filesystem {
                 .await?
             {
                 if let Some(directory) = there {
-                    self.remove_in(&directory, name, false).await?;
+                    self.remove_file(node, &directory, name).await?;
                 }
                 return Ok(());
             }
         }
+        self.put_xattr_file(node, name, value).await
+    }
+
+    /// Puts an attribute into the directory, and out of the dnode.
+    pub(crate) async fn put_xattr_file(
+        &self,
+        node: &Arc<Node>,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
         let directory = self.make_xattr_directory(node, None).await?;
         match self.find(&directory, name).await? {
             Some((ino, _)) => self.rewrite(&self.node(ino).await?, value).await?,
@@ -355,9 +367,12 @@ impl Filesystem {
                 let of = node.znode();
                 let owner = Caller::new(of.uid as u32, of.gid as u32);
                 let make = Make::new(FileKind::Regular, 0o644, owner);
-                let file = self.make_in(&directory, name, &make).await?;
+                let file = {
+                    let _owner = node.lock().await?;
+                    self.make_in(&directory, name, &make).await?
+                };
                 if let Err(error) = self.rewrite(&file, value).await {
-                    self.remove_in(&directory, name, false).await?;
+                    self.remove_file(node, &directory, name).await?;
                     return Err(error);
                 }
             }
@@ -403,8 +418,14 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Removes an attribute's file.
+    async fn remove_file(&self, of: &Arc<Node>, directory: &Arc<Node>, name: &[u8]) -> Result<()> {
+        let _owner = of.lock().await?;
+        self.remove_in(directory, name, false).await.map(|_| ())
+    }
+
     /// Removes an attribute from wherever it is; whether it was there.
-    async fn drop_xattr(&self, node: &Arc<Node>, name: &[u8]) -> Result<bool> {
+    pub(crate) async fn drop_xattr(&self, node: &Arc<Node>, name: &[u8]) -> Result<bool> {
         let mut found = false;
         if !node.znode().is_old
             && self
@@ -419,7 +440,7 @@ impl Filesystem {
         if let Some(directory) = self.xattr_directory(node).await?
             && self.find(&directory, name).await?.is_some()
         {
-            self.remove_in(&directory, name, false).await?;
+            self.remove_file(node, &directory, name).await?;
             self.touch(node).await?;
             found = true;
         }

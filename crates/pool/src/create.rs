@@ -247,6 +247,7 @@ async fn create_on(
             errors: ground.errors.clone(),
             bootfs: bootfs.clone(),
             scan: scan.clone(),
+            events: ground.events.clone(),
         }),
         read_only: false,
         spa_version: Uberblock::VERSION_FEATURES,

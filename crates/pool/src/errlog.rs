@@ -31,6 +31,7 @@ use zio::Tx;
 use crate::bootfs::BootFs;
 use crate::core::Core;
 use crate::errors::{Change, DAMAGED_MAX, ErrorLog, Logs, Lost, Pending};
+use crate::events::Events;
 use crate::history::{HistoryLog, HistoryWhat};
 use crate::participant::{Participant, Pass, Turn};
 use crate::scan::Scan;
@@ -48,6 +49,7 @@ pub(crate) struct Hooks {
     pub(crate) errors: Arc<ErrorLog>,
     pub(crate) bootfs: Arc<BootFs>,
     pub(crate) scan: Arc<Scan>,
+    pub(crate) events: Arc<Events>,
 }
 
 impl DslHooks for Hooks {
@@ -75,6 +77,10 @@ impl DslHooks for Hooks {
     ) -> BoxFuture<'a, Result<(), DatasetError>> {
         self.scan.destroyed(dataset, next);
         Box::pin(self.bootfs.destroying(ctx, dataset))
+    }
+
+    fn log_not_replayed(&self, dataset: &str, object: ObjectId, reason: &str) {
+        self.events.log_not_replayed(dataset, object, reason);
     }
 
     fn snapshotted(&self, head: ObjectId, snapshot: ObjectId) {

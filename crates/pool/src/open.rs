@@ -559,6 +559,7 @@ async fn import_on(
             errors: ground.errors.clone(),
             bootfs: bootfs.clone(),
             scan: scan.clone(),
+            events: ground.events.clone(),
         }),
         read_only: spec.read_only,
         spa_version: uberblock.version,

@@ -88,8 +88,9 @@ impl Volume {
             ranges: RangeLock::default(),
             open: tokio::sync::RwLock::new(true),
         });
+        // Also where `readonly` is on: what the log has was promised, and must not come over what
+        // is written when the property is off again.
         if let Some(log) = volume.log.clone()
-            && !volume.settings.borrow().read_only
             && log.needs_replay()
         {
             let count = log
@@ -387,12 +388,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Puts all finished writes on stable storage.
+    /// Puts all finished writes on stable storage; also of a volume that is read-only by now.
     pub async fn flush(&self) -> Result<()> {
         let _entered = self.enter().await?;
-        if self.is_read_only() {
-            return Ok(());
-        }
         self.commit().await
     }
 
@@ -491,11 +489,8 @@ impl Volume {
                 return Ok(());
             }
         }
-        let outcome = if self.is_read_only() {
-            Ok(())
-        } else {
-            self.commit().await
-        };
+        // Also of a volume that is read-only by now: what was written before may not be on disk.
+        let outcome = self.commit().await;
         self.hold.write().take();
         outcome
     }

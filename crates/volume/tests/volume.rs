@@ -602,3 +602,61 @@ async fn golden_volumes() {
         check_golden(&golden, "plain").await;
     }
 }
+
+/// What is flushed while `readonly` is being set, or closed after it, is durable; and what a log
+/// has is there though the volume is read-only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_while_the_volume_becomes_read_only_is_one() {
+    const SIZE: u64 = 1 << 20;
+    let world = World::system(2);
+    for closes in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let pool = create(&world, dir.path()).await;
+        let properties = [("volsize".to_owned(), SIZE.to_string())];
+        let init = Arc::new(ZvolInit::new(SIZE, 16 << 10));
+        let made = pool.dsl().datasets().create("tank/vol", &properties, init);
+        made.await.expect("create the volume");
+        let volume = open(&world, &pool, "tank/vol").await;
+        // The first commit makes the log, and waits for its group.
+        let made = volume.write(0, vec![1; 512].into(), true).await;
+        made.expect("write");
+        pool.sync().await.expect("sync");
+        let setting = {
+            let pool = Arc::clone(&pool);
+            tokio::spawn(async move {
+                let change = PropertyChange::Set("on".to_owned());
+                let change = [("readonly".to_owned(), change)];
+                let set = pool.dsl().properties().set("tank/vol", &change).await;
+                set.expect("set");
+            })
+        };
+        // Some of it is of the group after that of the property.
+        let mut written = 1_u64;
+        let refused = loop {
+            let next = (written + 1).to_le_bytes().to_vec();
+            match volume.write(0, next.into(), false).await {
+                Ok(()) => written += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, VolumeError::ReadOnly { .. }), "{refused}");
+        match closes {
+            true => volume.close().await.expect("close"),
+            false => volume.flush().await.expect("flush"),
+        }
+        let after = tempfile::tempdir().expect("a directory");
+        let (from, to) = (dir.path().join("d0.img"), after.path().join("d0.img"));
+        std::fs::copy(from, to).expect("copy");
+        setting.await.expect("set");
+        volume.close().await.expect("close");
+        drop(volume);
+        pool.export(false).await.expect("export");
+        let pool = import_in_use(&world, after.path()).await;
+        let volume = open(&world, &pool, "tank/vol").await;
+        let found = volume.read(0, 8).await.expect("read").concat();
+        assert_eq!(found, written.to_le_bytes(), "closes: {closes}");
+        volume.close().await.expect("close");
+        drop(volume);
+        pool.export(false).await.expect("export");
+    }
+}

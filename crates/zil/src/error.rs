@@ -12,6 +12,23 @@ pub enum ZilError {
         /// Why.
         reason: String,
     },
+    /// A record cannot be replayed: the log stays as it is from that record on, and nothing else is
+    /// done to the dataset.
+    #[error(
+        "'{name}': record {sequence} of kind {kind} in its intent log cannot be replayed: \
+         {reason}; the log is kept, and 'zfs mount --discard-log {name}' goes on without what \
+         cannot be replayed"
+    )]
+    Record {
+        /// The dataset.
+        name: String,
+        /// Number of the record.
+        sequence: u64,
+        /// Its kind.
+        kind: format::LogKind,
+        /// Why.
+        reason: String,
+    },
     /// The task that writes the log ended before it answered.
     #[error("the pool is closing or suspended; 'zpool status' says why")]
     Closed,

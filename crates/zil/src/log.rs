@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use device::World;
@@ -48,6 +48,8 @@ pub trait LogOwner: Send + Sync {
     fn has_room(&self, bytes: u64) -> bool;
     /// Its properties now.
     fn settings(&self) -> LogSettings;
+    /// Its log cannot be replayed, for this reason, and is kept.
+    fn not_replayed(&self, _reason: &ZilError) {}
 }
 
 /// What a log has done since it was opened.
@@ -146,6 +148,11 @@ pub(crate) struct Shared {
     pub stats: Mutex<LogStats>,
     /// Newest txg with changes that were not recorded, as `sync=disabled`.
     pub unrecorded: AtomicU64,
+    /// What was on disk when the dataset was opened must be replayed before anything else changes
+    /// the dataset.
+    pub is_awaited: AtomicBool,
+    /// Records that cannot be replayed are left out.
+    pub leaves_out: AtomicBool,
 }
 
 /// The intent log of one open dataset.
@@ -175,6 +182,7 @@ impl Zil {
         } else {
             Inherited::Stale
         };
+        let is_awaited = matches!(inherited, Inherited::Unreplayed | Inherited::Unclaimed);
         Arc::new(Zil {
             shared: Arc::new(Shared {
                 owner,
@@ -195,6 +203,8 @@ impl Zil {
                 replaying: Mutex::new(Replaying::No),
                 stats: Mutex::default(),
                 unrecorded: AtomicU64::new(0),
+                is_awaited: AtomicBool::new(is_awaited),
+                leaves_out: AtomicBool::new(false),
             }),
         })
     }
@@ -303,6 +313,18 @@ impl Zil {
     /// Whether a log from before a crash waits to be replayed.
     pub fn needs_replay(&self) -> bool {
         self.shared.chain.lock().inherited == Inherited::Unreplayed
+    }
+
+    /// Whether nothing may change the dataset yet: a log from before a crash is not replayed (nor
+    /// being replayed), and would come over whatever is written now.
+    pub fn forbids_changes(&self) -> bool {
+        self.shared.is_awaited.load(Ordering::Acquire) && !self.is_replaying()
+    }
+
+    /// Has replay leave out, with a message, records that cannot be replayed, and those that rely
+    /// on them: an administrator goes on without what they promised.
+    pub fn leave_out_unreplayable(&self) {
+        self.shared.leaves_out.store(true, Ordering::Release);
     }
 
     /// Gives the chain back, so that the dataset has no log on disk; what was recorded is durable

@@ -8,8 +8,10 @@
 //! transaction group is over ([`ReplayTarget::settle`]). An object number may be given again as
 //! soon as the dataset is written in which it became free, and be logged before the uberblock is: a
 //! crash between them leaves a log that makes an object which the last group still has, with its
-//! name or in the delete queue. If the record fails again, replay ends with an error and the log
-//! stays as it is, from that record on.
+//! name or in the delete queue. If the record fails again, replay ends with an error, the owner of
+//! the log is told, and the log stays as it is, from that record on. Until it is replayed nothing
+//! may change the dataset ([`Zil::forbids_changes`]). An administrator may have such records left
+//! out ([`Zil::leave_out_unreplayable`]).
 //!
 //! # Damage
 //! A record whose object cannot be changed, because a block that the change needs is damaged for
@@ -24,6 +26,7 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use device::BoxFuture;
@@ -161,8 +164,9 @@ impl Zil {
     /// done nothing but the target may change the dataset.
     ///
     /// # Errors
-    /// [`ZilError::Log`] when a record cannot be replayed or read: the log stays, and what was
-    /// replayed before it is kept. [`ZilError::Zio`] when the pool fails.
+    /// [`ZilError::Record`] when a record cannot be replayed, [`ZilError::Log`] when one cannot be
+    /// read: the log stays, and what was replayed before it is kept. [`ZilError::Zio`] when the
+    /// pool fails.
     pub async fn replay(&self, target: &dyn ReplayTarget) -> Result<u64, ZilError> {
         let shared = &self.shared;
         if !self.needs_replay() {
@@ -171,7 +175,15 @@ impl Zil {
         // What was freed before must be free (`zil_replay`).
         shared.txgs.sync().await?;
         let replay = Replay(shared);
-        let count = shared.replay_records(target).await?;
+        let count = match shared.replay_records(target).await {
+            Ok(count) => count,
+            Err(error) => {
+                if matches!(error, ZilError::Record { .. } | ZilError::Log { .. }) {
+                    shared.owner.not_replayed(&error);
+                }
+                return Err(error);
+            }
+        };
         // Still replaying, so that nothing is logged while the chain goes away.
         shared.destroy_inherited().await?;
         drop(replay);
@@ -208,10 +220,19 @@ impl Shared {
         let mut chain = Chain::decrypting(&pipeline, &header);
         let mut count = 0;
         let mut left_out = LeftOut::default();
+        let leaves_out = self.leaves_out.load(Ordering::Acquire);
         while chain.pointer().is_some() {
             let records = match chain.read().await {
                 Ok(records) => records,
                 Err(End::Normal) => break,
+                Err(End::Unreadable(error)) if leaves_out => {
+                    tracing::error!(
+                        dataset = self.owner.name(),
+                        %error,
+                        "the rest of the intent log is left out: it cannot be read"
+                    );
+                    break;
+                }
                 Err(End::Unreadable(error)) => {
                     let reason = format!("it cannot be read to its end: {error}");
                     return Err(self.log_error(reason));
@@ -250,6 +271,12 @@ impl Shared {
                         );
                         left_out.add(&record);
                     }
+                    Err(Failure::Other(error))
+                        if leaves_out && matches!(error, ZilError::Record { .. }) =>
+                    {
+                        tracing::error!(%error, "the record is left out, as it was asked for");
+                        left_out.add(&record);
+                    }
                     Err(Failure::Other(error)) => return Err(error),
                 }
             }
@@ -258,7 +285,8 @@ impl Shared {
             tracing::error!(
                 dataset = self.owner.name(),
                 records = left_out.records,
-                "damaged blocks kept synchronous writes from being replayed; see 'zpool status -v'"
+                "not all synchronous writes could be replayed; see 'zpool status -v' for damaged \
+                 blocks"
             );
         }
         debug_assert_eq!(self.chain.lock().inherited, Inherited::Unreplayed);
@@ -271,11 +299,11 @@ impl Shared {
         target: &dyn ReplayTarget,
         record: &RawRecord,
     ) -> Result<bool, Failure> {
-        let told = |what: &dyn std::fmt::Display| {
-            self.log_error(format!(
-                "record {} of kind {} cannot be replayed: {what}",
-                record.sequence, record.kind
-            ))
+        let told = |what: &dyn std::fmt::Display| ZilError::Record {
+            name: self.owner.name(),
+            sequence: record.sequence,
+            kind: record.kind,
+            reason: what.to_string(),
         };
         let failed = |error: &(dyn Error + 'static)| {
             let is_lasting = || {

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
 use device::BoxFuture;
@@ -392,7 +393,9 @@ impl Shared {
     /// After a replay: lets go of the log.
     pub(crate) async fn destroy_inherited(&self) -> Result<(), ZioError> {
         let mut writer = self.writer.lock().await;
-        self.destroy(&mut writer).await
+        self.destroy(&mut writer).await?;
+        self.is_awaited.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Waits until `txg` is on disk. While the pool is suspended with `failmode=continue` that is

@@ -221,6 +221,10 @@ struct Mount {
     /// Load keys that are not loaded
     #[arg(short)]
     load_keys: bool,
+    /// Give up what cannot be replayed of the intent log that a crash left: it is lost. Also of a
+    /// volume
+    #[arg(long, conflicts_with_all = ["all", "recursive"], requires = "filesystems")]
+    discard_log: bool,
     /// Show progress (mounting is quick; accepted for scripts)
     #[arg(short)]
     verbose: bool,
@@ -648,6 +652,7 @@ fn run_mount(mount: Mount, client: &Client) -> anyhow::Result<()> {
             all: mount.all,
             overlay: mount.overlay,
             force: mount.force,
+            discard_log: mount.discard_log,
             options: mount
                 .options
                 .iter()

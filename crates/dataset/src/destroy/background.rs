@@ -197,6 +197,7 @@ impl Destroyer<'_> {
         let mut budget = Budget {
             blocks: u64::MAX,
             until_ns: u64::MAX,
+            is_begun: false,
         };
         let mut walk = Walk {
             pipeline: &self.dsl.env().pipeline,

@@ -29,3 +29,4 @@ mod sparse;
 mod streams;
 mod unlinked;
 mod unreadable;
+mod unreplayed;

@@ -29,7 +29,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use device::World;
-use format::{Guid, NvList};
+use format::{Guid, NvList, NvValue, ObjectId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use vdev::{
@@ -248,6 +248,20 @@ impl Events {
         if let Some(core) = teller.core.upgrade() {
             let class = format!("sysevent.fs.zfs.{}", what.name());
             teller.send(&core, &class, about.as_ref(), more);
+        }
+    }
+
+    /// Tells that a dataset's intent log cannot be replayed (`FM_EREPORT_ZFS_LOG_REPLAY`; the pairs
+    /// about the dataset are ours: OpenZFS tells of whole pools).
+    pub(crate) fn log_not_replayed(&self, dataset: &str, object: ObjectId, reason: &str) {
+        let mut more = NvList::new();
+        more.set("zio_objset", NvValue::UInt64(object.get()));
+        more.set("dataset", NvValue::String(dataset.to_owned()));
+        more.set("reason", NvValue::String(reason.to_owned()));
+        let mut teller = self.teller.lock();
+        self.settle_with(&mut teller);
+        if let Some(core) = teller.core.upgrade() {
+            teller.send(&core, "ereport.fs.zfs.log_replay", None, more);
         }
     }
 
