@@ -416,14 +416,48 @@ impl<'a> Directories<'a> {
     }
 
     /// Every head dataset of the pool.
-    pub(crate) async fn heads(&self) -> Result<Vec<Arc<Ds>>, DatasetError> {
-        let mut pending = vec![self.root_dir().clone()];
-        let mut heads = Vec::new();
-        while let Some(dir) = pending.pop() {
-            heads.push(self.head(&dir).await?);
-            pending.extend(self.children(&dir).await?);
+    pub(crate) async fn heads(&self) -> Vec<Arc<Ds>> {
+        let (heads, lost) = self.heads_and_lost().await;
+        for (dataset, error) in lost {
+            tracing::warn!(dataset, %error, "a dataset cannot be read; it is left out");
         }
-        Ok(heads)
+        heads
+    }
+
+    /// The same with those that cannot be read, by name, or what is above them.
+    pub(crate) async fn heads_and_lost(&self) -> (Vec<Arc<Ds>>, Vec<(String, DatasetError)>) {
+        let pool = self.dsl.pool_name();
+        let mut pending = vec![self.root_dir().clone()];
+        let (mut heads, mut lost) = (Vec::new(), Vec::new());
+        while let Some(dir) = pending.pop() {
+            match self.head(&dir).await {
+                Ok(head) => heads.push(head),
+                Err(error) => lost.push((dir.full_name(&pool), error)),
+            }
+            let names = async {
+                let children = dir.state().phys.child_directories;
+                Zap::hold(self.dsl.mos(), children).await?.all().await
+            };
+            let entries = match names.await {
+                Ok(entries) => entries,
+                Err(error) => {
+                    let below = format!("{}/...", dir.full_name(&pool));
+                    lost.push((below, error.into()));
+                    continue;
+                }
+            };
+            for entry in entries {
+                let name = entry.name_str().into_owned();
+                if name.starts_with(['$', '%']) {
+                    continue;
+                }
+                match self.child_dir(&dir, &name).await {
+                    Ok(child) => pending.extend(child),
+                    Err(error) => lost.push((format!("{}/{name}", dir.full_name(&pool)), error)),
+                }
+            }
+        }
+        (heads, lost)
     }
     /// The directory of the root dataset.
     pub(crate) fn root_dir(&self) -> &'a Arc<Dir> {

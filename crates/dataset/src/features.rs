@@ -127,6 +127,8 @@ pub struct Features {
     /// Set once: a pool of an old version has none before it is upgraded.
     zaps: OnceLock<Zaps>,
     enabled_txg_zap: Mutex<Option<Zap>>,
+    /// It is there and cannot be read: txgs are not recorded any more.
+    enabled_txg_lost: bool,
     entries: Mutex<BTreeMap<String, Entry>>,
     label_changed: AtomicBool,
 }
@@ -134,7 +136,8 @@ pub struct Features {
 struct Zaps {
     for_read: Zap,
     for_write: Zap,
-    descriptions: Zap,
+    /// None where it cannot be read: for people only.
+    descriptions: Option<Zap>,
 }
 
 impl Zaps {
@@ -147,9 +150,24 @@ impl Zaps {
         Ok(Zaps {
             for_read: make(FOR_READ).await?,
             for_write: make(FOR_WRITE).await?,
-            descriptions: make(DESCRIPTIONS).await?,
+            descriptions: Some(make(DESCRIPTIONS).await?),
         })
     }
+}
+
+/// A ZAP that is only informative; none where it cannot be read, for which no pool stays away.
+async fn optional(mos: &Arc<ObjectSet>, object: ObjectId, what: &str) -> Option<Zap> {
+    let read = async {
+        let zap = Zap::hold(mos, object).await?;
+        // As a whole: nothing is found missing when it is changed.
+        zap.all().await?;
+        Ok::<_, object::ObjectError>(zap)
+    };
+    let read = read.await;
+    if let Err(error) = &read {
+        tracing::warn!(what, %error, "cannot be read; the pool does without");
+    }
+    read.ok()
 }
 
 /// The feature that a checksum needs.
@@ -171,6 +189,7 @@ impl Features {
         let mut entries = BTreeMap::new();
         let zaps = OnceLock::new();
         let mut enabled_txg_zap = None;
+        let mut enabled_txg_lost = false;
         if let Some(for_read) = directory.lookup_u64(FOR_READ).await? {
             let required = |name: &'static str| {
                 let directory = &directory;
@@ -185,7 +204,8 @@ impl Features {
             };
             let for_read = Zap::hold(mos, for_read.into()).await?;
             let for_write = Zap::hold(mos, required(FOR_WRITE).await?.into()).await?;
-            let descriptions = Zap::hold(mos, required(DESCRIPTIONS).await?.into()).await?;
+            let descriptions =
+                optional(mos, required(DESCRIPTIONS).await?.into(), DESCRIPTIONS).await;
             for (zap, is_for_read) in [(&for_read, true), (&for_write, false)] {
                 for entry in zap.all().await? {
                     let guid = String::from_utf8_lossy(&entry.name).into_owned();
@@ -207,8 +227,12 @@ impl Features {
                 }
             }
             if let Some(object) = directory.lookup_u64(ENABLED_TXG).await? {
-                let zap = Zap::hold(mos, object.into()).await?;
-                for entry in zap.all().await? {
+                let zap = optional(mos, object.into(), ENABLED_TXG).await;
+                let recorded = match &zap {
+                    Some(zap) => zap.all().await.unwrap_or_default(),
+                    None => Vec::new(),
+                };
+                for entry in recorded {
                     let guid = String::from_utf8_lossy(&entry.name).into_owned();
                     if let (Some(feature), Some(txg)) =
                         (entries.get_mut(&guid), entry.value.as_u64())
@@ -216,7 +240,8 @@ impl Features {
                         feature.enabled_txg = Some(txg.into());
                     }
                 }
-                enabled_txg_zap = Some(zap);
+                enabled_txg_lost = zap.is_none();
+                enabled_txg_zap = zap;
             }
             let _ = zaps.set(Zaps {
                 for_read,
@@ -228,6 +253,7 @@ impl Features {
             directory,
             zaps,
             enabled_txg_zap: Mutex::new(enabled_txg_zap),
+            enabled_txg_lost,
             entries: Mutex::new(entries),
             label_changed: AtomicBool::new(false),
         }))
@@ -244,6 +270,7 @@ impl Features {
             directory: directory.clone(),
             zaps: OnceLock::from(zaps),
             enabled_txg_zap: Mutex::new(None),
+            enabled_txg_lost: false,
             entries: Mutex::new(BTreeMap::new()),
             label_changed: AtomicBool::new(false),
         }))
@@ -370,7 +397,7 @@ impl Features {
     ) -> Result<(), DatasetError> {
         self.add(ctx, facts).await?;
         let tx = Tx::syncing(ctx.txg);
-        if self.is_enabled(guid::ENABLED_TXG) {
+        if self.is_enabled(guid::ENABLED_TXG) && !self.enabled_txg_lost {
             let existing = self.enabled_txg_zap.lock().clone();
             let zap = match existing {
                 Some(zap) => zap,
@@ -404,9 +431,10 @@ impl Features {
             name: facts.guid.to_owned(),
             what: "a feature on a pool of a version without features".into(),
         })?;
-        zaps.descriptions
-            .update(&tx, facts.guid, ZapValue::from_str_z(facts.description))
-            .await?;
+        if let Some(descriptions) = &zaps.descriptions {
+            let description = ZapValue::from_str_z(facts.description);
+            descriptions.update(&tx, facts.guid, description).await?;
+        }
         self.entries.lock().insert(
             facts.guid.to_owned(),
             Entry {

@@ -11,6 +11,7 @@ use device::BoxFuture;
 use format::{DslDatasetPhys, NvList, ObjectId, ObjectType, names};
 use object::{ObjectError, SyncContext, Zap, ZapOptions};
 use zio::Tx;
+use zio::pipeline::may_fail;
 
 use crate::DatasetError;
 use crate::dsl::{DslPool, all_true};
@@ -245,18 +246,35 @@ impl Holds<'_> {
             return Ok(());
         };
         let tx = Tx::syncing(ctx.txg);
-        let zap = Zap::hold(self.dsl.mos(), object.into()).await?;
-        for entry in zap.all().await? {
+        let read = async {
+            let zap = Zap::hold(self.dsl.mos(), object.into()).await?;
+            let entries = zap.all().await?;
+            Ok::<_, ObjectError>((zap, entries))
+        };
+        let (zap, entries) = match may_fail(read).await {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::warn!(%error, "holds of ended sends cannot be read, and stay");
+                return Ok(());
+            }
+        };
+        for entry in entries {
             let name = String::from_utf8_lossy(&entry.name).into_owned();
             if let Some((object, tag)) = name.split_once('-')
                 && let Ok(object) = u64::from_str_radix(object, 16)
             {
-                match self.dsl.directories().dataset(ObjectId::new(object)).await {
-                    Ok(snapshot) => {
-                        if self.has_hold(&snapshot, tag).await? {
-                            self.release_now(ctx, &snapshot, tag).await?;
-                        }
-                    }
+                let found = async {
+                    let snapshot = self
+                        .dsl
+                        .directories()
+                        .dataset(ObjectId::new(object))
+                        .await?;
+                    let is_held = self.has_hold(&snapshot, tag).await?;
+                    Ok::<_, DatasetError>((snapshot, is_held))
+                };
+                match may_fail(found).await {
+                    Ok((snapshot, true)) => self.release_now(ctx, &snapshot, tag).await?,
+                    Ok((_, false)) => {}
                     // Destroyed since.
                     Err(DatasetError::Object(ObjectError::NoSuchObject { .. })) => {}
                     Err(error) => {
@@ -313,6 +331,12 @@ struct HoldTask {
 
 impl HoldTask {
     async fn do_check(&self) -> Result<(), DatasetError> {
+        if self.is_temporary
+            && let Some(zap) = self.dsl.holds().existing_temporary().await?
+        {
+            // It is about to be written.
+            zap.all().await?;
+        }
         for name in &self.names {
             let snapshot = self.dsl.holds().held_snapshot(name).await?;
             let has = self.dsl.holds().has_hold(&snapshot, &self.tag).await?;

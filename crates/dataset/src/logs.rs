@@ -13,6 +13,7 @@ use zil::{
     Zil, ZilError, awaits_replay, claim, free_chain, free_until, is_cut_off, is_far_ahead,
     visit_log,
 };
+use zio::pipeline::may_fail;
 use zio::{ReadContext, Tx, WritePolicy, ZioError};
 
 use crate::DatasetError;
@@ -56,6 +57,18 @@ enum LogState {
 #[derive(Clone, Copy)]
 pub struct Logs<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+/// The refusal to import a pool without what a log may hold.
+fn unreadable(name: &str, error: &dyn std::fmt::Display) -> DatasetError {
+    DatasetError::Log(ZilError::Log {
+        name: name.to_owned(),
+        reason: format!(
+            "it cannot be read to its end, so what was written synchronously in the last seconds \
+             before the crash may be lost ({error}); attach all of the pool's devices, or use \
+             'zpool import -m' to go on without that"
+        ),
+    })
 }
 
 /// A root block in the byte order in which blocks are written. The MACs in it are the same in both
@@ -126,7 +139,7 @@ impl Logs<'_> {
         let mut names = Vec::new();
         {
             let _config = self.dsl.config.read().await;
-            for head in self.dsl.directories().heads().await? {
+            for head in self.dsl.directories().heads().await {
                 if head.open_log().is_some() || head.phys().block.is_hole() {
                     continue;
                 }
@@ -204,7 +217,7 @@ impl Logs<'_> {
         let _config = self.dsl.config.read().await;
         let pipeline = &self.dsl.env().pipeline;
         let mut out = Vec::new();
-        for head in self.dsl.directories().heads().await? {
+        for head in self.dsl.directories().heads().await {
             if head.phys().block.is_hole() {
                 continue;
             }
@@ -243,19 +256,35 @@ impl Logs<'_> {
     /// before that txg has synced, so that nothing is older than what it replaces.
     ///
     /// # Errors
-    /// Of reading datasets and logs; a log that just ends is no error.
+    /// Of reading logs; a log that just ends is no error. Of a dataset that cannot be read while
+    /// devices are missing.
     pub async fn claim(&self, ctx: &SyncContext, how: LogClaim) -> Result<Txg, DatasetError> {
         let _config = self.dsl.config.write().await;
         let pipeline = &self.dsl.env().pipeline;
         let mut newest = Txg::ZERO;
         let mut changed = Vec::new();
-        for head in self.dsl.directories().heads().await? {
-            let phys = head.phys();
-            if phys.block.is_hole() {
+        // Nobody has to be there to read these: see `dataset_lost`.
+        let (heads, lost) = may_fail(self.dsl.directories().heads_and_lost()).await;
+        for (name, error) in lost {
+            self.dataset_lost(name, error)?;
+        }
+        for head in heads {
+            if head.phys().block.is_hole() {
                 continue;
             }
-            let (data, endian) = self.read_root(&head).await?;
-            let mut header = ObjsetPhys::decode(&data, endian)?.zil_header;
+            let read = async {
+                let (data, endian) = self.read_root(&head).await?;
+                let header = ObjsetPhys::decode(&data, endian)?.zil_header;
+                Ok::<_, DatasetError>((data, header))
+            };
+            let (data, mut header) = match may_fail(read).await {
+                Ok(read) => read,
+                Err(error) => {
+                    let name = self.dsl.directories().full_name(&head).await?;
+                    self.dataset_lost(name, error)?;
+                    continue;
+                }
+            };
             if header.log.is_hole() {
                 continue;
             }
@@ -273,16 +302,7 @@ impl Logs<'_> {
                 continue;
             }
             let name = self.dsl.directories().full_name(&head).await?;
-            let unreadable = |error: ZioError| {
-                DatasetError::Log(ZilError::Log {
-                    name: name.clone(),
-                    reason: format!(
-                        "it cannot be read to its end, so what was written synchronously in the \
-                         last seconds before the crash may be lost ({error}); attach all of the \
-                         pool's devices, or use 'zpool import -m' to go on without that"
-                    ),
-                })
-            };
+            let unreadable = |error: ZioError| unreadable(&name, &error);
             if how.is_dropped {
                 free_until(pipeline, ctx.txg, how.first_txg, &header).await;
                 header.log = BlockPointer::HOLE;
@@ -313,6 +333,27 @@ impl Logs<'_> {
             *head.open.lock() = None;
         }
         Ok(newest)
+    }
+
+    /// A dataset cannot be read when logs are claimed: its log, if it has one, is not claimed, and
+    /// its blocks may be used for other things. No pool stays away for that where nothing can be
+    /// done about it (`spa_ld_claim_log_blocks` leaves such datasets out). Where devices are
+    /// missing that may have what is needed, a person decides.
+    ///
+    /// # Errors
+    /// [`ZilError::Log`] while devices are missing, unless logs were given up.
+    fn dataset_lost(&self, name: String, error: DatasetError) -> Result<(), DatasetError> {
+        let pipeline = &self.dsl.env().pipeline;
+        let leaves = pipeline.tree().leaves();
+        let are_all_there = leaves.iter().all(|leaf| leaf.state().0.is_usable());
+        if !are_all_there && !pipeline.log_blocks().gives_up_unreadable() {
+            return Err(unreadable(&name, &error));
+        }
+        tracing::error!(
+            dataset = name, %error,
+            "a dataset cannot be read: what its intent log may hold is lost"
+        );
+        Ok(())
     }
 
     /// Sets the head of an encrypted dataset's log, if it is another one.

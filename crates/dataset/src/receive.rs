@@ -396,6 +396,12 @@ impl DslPool {
     }
 }
 
+/// What a receive may have left below a dataset cannot be read.
+fn left_alone(head: &Ds, error: &DatasetError) {
+    let dataset = head.object.get();
+    tracing::warn!(dataset, %error, "the rest of a receive, if there is one, stays");
+}
+
 impl Receives<'_> {
     /// Begins to receive: makes the dataset that contents go to, or finds the one to go on with.
     ///
@@ -685,18 +691,27 @@ impl Receives<'_> {
             let _config = self.dsl.config.read().await;
             let directories = self.dsl.directories();
             let mut heads = Vec::new();
-            for head in directories.heads().await? {
-                if let Some(dir) = directories.child_dir(&head.dir(), CLONE_NAME).await? {
-                    heads.push(directories.head(&dir).await?);
+            for head in directories.heads().await {
+                let clone = async {
+                    match directories.child_dir(&head.dir(), CLONE_NAME).await? {
+                        Some(dir) => directories.head(&dir).await.map(Some),
+                        None => Ok(None),
+                    }
+                };
+                match clone.await {
+                    Ok(clone) => heads.extend(clone),
+                    Err(error) => left_alone(&head, &error),
                 }
                 heads.push(head);
             }
             for head in heads {
-                if is_inconsistent(&head)
-                    && head.hold_count() == 0
-                    && !self.has_resume_state(&head).await?
-                {
-                    doomed.push(head.object);
+                if !is_inconsistent(&head) || head.hold_count() > 0 {
+                    continue;
+                }
+                match self.has_resume_state(&head).await {
+                    Ok(true) => {}
+                    Ok(false) => doomed.push(head.object),
+                    Err(error) => left_alone(&head, &error),
                 }
             }
         }

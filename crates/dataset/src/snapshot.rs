@@ -289,6 +289,7 @@ impl SnapshotTask {
             if phys.is_snapshot() {
                 return Err(DatasetError::not_found(head_name));
             }
+            drop(dsl.deadlists().of(&head).await?);
             if phys.previous_snapshot_txg >= ctx.txg {
                 return Err(DatasetError::Again {
                     name: full_name.clone(),

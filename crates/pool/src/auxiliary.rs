@@ -31,6 +31,7 @@ use zio::Tx;
 use crate::activity::ActivityStatus;
 use crate::identity::CONFIG_BLOCK_BYTES;
 use crate::layout::{self, LeafFacts, Making};
+use crate::open::lost;
 use crate::spares::{SpareUse, spare_use};
 use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus, config, directory};
 
@@ -265,7 +266,7 @@ pub(crate) async fn write(
         let object = mos.allocate(tx, new).await?;
         Zap::hold(mos, ObjectId::POOL_DIRECTORY)
             .await?
-            .add_u64(tx, list_name(class), object.id().get())
+            .update_u64(tx, list_name(class), object.id().get())
             .await?;
         object
     } else {
@@ -300,6 +301,8 @@ pub(crate) async fn write_lists(
 
 /// Where devices are.
 pub(crate) struct Places<'a> {
+    /// The pool's name.
+    pub(crate) pool: &'a str,
     pub(crate) world: &'a World,
     pub(crate) tree: &'a VdevTree,
     /// Where a scan found devices, by guid.
@@ -320,7 +323,14 @@ pub(crate) async fn read(
         if !id.is_zero() {
             let list = out.list_mut(class);
             list.object = id;
-            list.configs = read_list(mos, id, list_name(class)).await?;
+            match read_list(mos, id, list_name(class)).await {
+                Ok(configs) => list.configs = configs,
+                Err(error) => {
+                    // The next change makes a new list.
+                    list.object = ObjectId::ZERO;
+                    lost(places.pool, list_name(class), &error);
+                }
+            }
             list.configs
                 .iter_mut()
                 .for_each(|config| config::fix_paths(config, places.paths));

@@ -98,7 +98,7 @@ pub(crate) async fn apply_change(
                 let zap = Zap::create(mos, &tx, ZapOptions::new(ObjectType::POOL_PROPS)).await?;
                 let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
                 directory
-                    .add_u64(&tx, directory::POOL_PROPS, zap.id().get())
+                    .update_u64(&tx, directory::POOL_PROPS, zap.id().get())
                     .await?;
                 core.props.lock().object = zap.id();
                 zap

@@ -331,7 +331,9 @@ pub(crate) async fn add_auxiliary(
 /// Looks how spares and cache devices are.
 pub(crate) async fn look_at_auxiliary(core: &Core) {
     let before = core.auxiliary.lock().clone();
+    let pool = core.identity.name();
     let places = Places {
+        pool: &pool,
         world: &core.world,
         tree: &core.tree,
         paths: &BTreeMap::new(),

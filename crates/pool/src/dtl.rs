@@ -109,32 +109,43 @@ impl Participant for DirtyTimes {
 
 impl DirtyTimes {
     /// Reads the logs of all leaves and tells the vdev tree, from the pool's state of `synced`.
-    pub(crate) async fn load(
-        &self,
-        mos: &Arc<ObjectSet>,
-        tree: &VdevTree,
-        synced: Txg,
-    ) -> Result<(), ObjectError> {
+    /// Returns whether all can be read; of others the device lacks everything.
+    pub(crate) async fn load(&self, mos: &Arc<ObjectSet>, tree: &VdevTree, synced: Txg) -> bool {
+        let mut are_known = true;
         for vdev in tree.leaves() {
             let Some(leaf) = vdev.leaf() else { continue };
             let Some(id) = vdev.config_u64(PAIR).filter(|id| *id != 0) else {
                 leaf.set_missing(RangeSet::default());
                 continue;
             };
-            let missing = read(mos, ObjectId::new(id)).await?;
-            leaf.set_missing(missing.clone());
-            self.recorded.lock().insert(vdev.guid(), missing);
+            match read(mos, ObjectId::new(id)).await {
+                Ok(missing) => {
+                    leaf.set_missing(missing.clone());
+                    self.recorded.lock().insert(vdev.guid(), missing);
+                }
+                Err(error) => {
+                    are_known = false;
+                    leaf.set_missing(unknown(&vdev, synced, &error));
+                }
+            }
         }
         for spare in tree.draid_spares() {
             if let Some(id) = spare.config_u64(PAIR).filter(|id| *id != 0) {
-                let missing = read(mos, ObjectId::new(id)).await?;
-                spare.set_spare_missing(missing.clone());
-                self.recorded.lock().insert(spare.guid(), missing);
+                match read(mos, ObjectId::new(id)).await {
+                    Ok(missing) => {
+                        spare.set_spare_missing(missing.clone());
+                        self.recorded.lock().insert(spare.guid(), missing);
+                    }
+                    Err(error) => {
+                        are_known = false;
+                        spare.set_spare_missing(unknown(&spare, synced, &error));
+                    }
+                }
             }
         }
         self.note_uses(uses_of(tree.leaves()));
         self.synced(tree, synced);
-        Ok(())
+        are_known
     }
 
     /// What is recorded is on disk, in the state of `txg`: a crash leaves that.
@@ -276,6 +287,18 @@ fn missing(vdev: &Vdev) -> RangeSet {
         Some(leaf) => leaf.missing(),
         None => vdev.spare_missing(),
     }
+}
+
+/// What a device lacks whose log cannot be read: anything, so all of it is resilvered. The next
+/// transaction group writes that into a new log.
+fn unknown(vdev: &Vdev, synced: Txg, error: &ObjectError) -> RangeSet {
+    let device = vdev.display_name();
+    tracing::error!(device, %error, "it is not known what a device lacks; it is resilvered");
+    vdev.remove_config(PAIR);
+    let mut missing = RangeSet::default();
+    let first = Txg::INITIAL.get();
+    missing.add(first, synced.next().get().saturating_sub(first));
+    missing
 }
 
 async fn read(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<RangeSet, ObjectError> {

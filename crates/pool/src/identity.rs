@@ -135,8 +135,18 @@ impl Identity {
             let zap = Zap::create(mos, tx, ZapOptions::new(ObjectType::OTN_ZAP_METADATA)).await?;
             let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
             directory
-                .add_u64(tx, directory::VDEV_ZAP_MAP, zap.id().get())
+                .update_u64(tx, directory::VDEV_ZAP_MAP, zap.id().get())
                 .await?;
+            // Those there are, where the list was lost.
+            let mut listed = Vec::new();
+            config::for_each(&core.tree.to_config(Scope::Mos), &mut |vdev| {
+                let zaps = [config::ROOT_ZAP, config::TOP_ZAP, config::LEAF_ZAP];
+                let zaps = zaps.iter().filter_map(|pair| vdev.u64(pair));
+                listed.extend(zaps.filter(|id| *id != 0));
+            });
+            for id in listed {
+                zap.add_int(tx, id, id).await?;
+            }
             self.lock().all_vdev_zaps = zap.id();
             zap
         } else {

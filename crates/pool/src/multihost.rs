@@ -40,6 +40,8 @@ use crate::props::Stored;
 use crate::{FoundState, ImportSpec, PoolError};
 
 /// Milliseconds between heartbeats on one device (`zfs_multihost_interval`).
+/// The property that switches it on.
+pub(crate) const NAME: &str = "multihost";
 const INTERVAL_MS: u32 = 1000;
 /// Intervals without a heartbeat after which the pool is suspended (`zfs_multihost_fail_intervals`).
 const FAIL_INTERVALS: u16 = 10;
@@ -131,7 +133,7 @@ impl Beats {
 impl Core {
     /// Whether the property is on.
     pub(crate) fn is_multihost(&self) -> bool {
-        self.props.get("multihost") == Some(Stored::Number(1))
+        self.props.get(NAME) == Some(Stored::Number(1))
     }
 
     /// What a txg's uberblock says (`uberblock_update`, module/zfs/uberblock.c).

@@ -8,46 +8,45 @@
 //!
 //! Source: module/zfs/spa.c (`spa_load_impl` and the `spa_ld_*` functions).
 
+mod stored;
 mod trusted;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dataset::{DslEnvironment, DslPool, LogClaim};
 use device::World;
 use format::{Guid, NvList, ObjectId, Txg, Uberblock};
-use object::{ObjectSet, Zap};
+use object::ObjectSet;
 use parking_lot::Mutex;
 use vdev::{OpenOptions, Vdev, VdevKind, VdevTree, best_uberblock};
 use zio::alloc::{Allocator, fragmentation};
 use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager, ZioError};
 
+use stored::{load_directory, load_scan};
 use trusted::{add_allocation_bias, read_config};
 pub(crate) use trusted::{mos_options, read_trusted_config};
 
 use crate::activity::Activities;
-use crate::auxiliary::{self, Auxiliary, Places};
 use crate::bootfs::{self, BootFs};
 use crate::checkpoint::{Checkpoint, CheckpointState};
 use crate::claims::LogClaims;
 use crate::clones::CloneTables;
 use crate::core::{Core, State, unless_suspended};
-use crate::deferred::{DeferredFrees, Salt};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errlog::{self, Hooks};
 use crate::errors::ErrorLog;
 use crate::events::{Events, LoadState, Reports};
-use crate::history::{History, HistoryLog, HistoryWhat};
+use crate::history::{HistoryLog, HistoryWhat};
 use crate::identity::{Identity, Pairs};
+use crate::props::Props;
 use crate::props::Stored;
-use crate::props::{PropValues, Props};
 use crate::scan::Scan;
 use crate::space::{Space, TopShape};
 use crate::vdevs::NewTops;
 use crate::{
-    FoundState, ImportSpec, MissingLogs, PoolError, config, directory, features, layout, multihost,
-    removed, split, tables, vdevprops,
+    FoundState, ImportSpec, MissingLogs, PoolError, config, features, layout, multihost, removed,
+    split, tables,
 };
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
@@ -166,6 +165,23 @@ pub(crate) fn damaged(pool: &str, what: &str, why: impl ToString) -> PoolError {
         pool: pool.to_owned(),
         what: what.to_owned(),
         why: why.to_string(),
+    }
+}
+
+/// Something that the pool does without, as it cannot be read.
+pub(crate) fn lost(pool: &str, what: &str, error: &dyn std::fmt::Display) {
+    tracing::error!(pool, what, %error, "cannot be read; the pool does without");
+}
+
+/// Names what no pool can do without, in an error of reading it.
+fn indispensable<E: Into<PoolError>>(pool: &str, what: &str) -> impl FnOnce(E) -> PoolError {
+    move |error| {
+        let error = error.into();
+        match error {
+            PoolError::Damaged { .. } => error,
+            _ if error.is_damage() => damaged(pool, what, error),
+            _ => error,
+        }
     }
 }
 
@@ -358,13 +374,16 @@ pub(crate) async fn read_trusted(
             .unwrap_or_default();
         features::check(name, &needed, spec.read_only)?;
         let read = async {
-            let mos = open_mos(world, &ground, &uberblock).await?;
-            let mut config = read_config(name, &mos).await?;
-            if removed::is_in(&config) {
-                add_bias_of_removed(world, spec, &uberblock, &mut config).await?;
+            let mos = open_mos(world, &ground, &uberblock).await;
+            let mos = mos.map_err(indispensable(name, "the root of its metadata"))?;
+            let config = read_config(name, &mos).await;
+            let mut config = config.map_err(indispensable(name, "its configuration"))?;
+            let added = if removed::is_in(&config) {
+                add_bias_of_removed(world, spec, &uberblock, &mut config).await
             } else {
-                add_allocation_bias(&mos, &mut config).await?;
-            }
+                add_allocation_bias(&mos, &mut config).await
+            };
+            added.map_err(indispensable(name, "what it keeps about a vdev"))?;
             Ok::<_, PoolError>(config)
         };
         let config = read.await.map_err(|error| {
@@ -567,7 +586,11 @@ async fn import_on(
     multihost::claim(world, spec, &ground.tree, &newest).await?;
     distrust_stale(&ground.tree).await;
     open_mos(world, ground, &uberblock).await?;
-    let dsl = DslPool::open(env, uberblock.root).await?;
+    let dsl = DslPool::open(env, uberblock.root).await;
+    let dsl = dsl.map_err(indispensable(
+        name,
+        "its feature flags or its root directory",
+    ))?;
     features::check(name, &dsl.features().all(), spec.read_only)?;
     if dsl.features().is_active(features::DYNAMIC_GANG_HEADER) {
         ground.pipeline.wide_gangs().write();
@@ -601,7 +624,9 @@ async fn import_on(
         ..Pairs::new(name, disk_name)
     };
     let errata = pairs.errata;
-    let mut stored = load_directory(&mos, pairs, ground, &history, world, spec).await?;
+    let multihost_was_on = uberblock.multihost.is_some_and(|of| of.delay_ns != 0);
+    let mut stored =
+        load_directory(&mos, pairs, ground, &history, world, spec, multihost_was_on).await?;
     if let Some(Stored::Number(dataset)) = stored.props.stored.remove(bootfs::NAME) {
         bootfs.set(&mos, stored.props.object, ObjectId::new(dataset));
     }
@@ -616,17 +641,24 @@ async fn import_on(
     if !spec.read_only && stored.props.stored.get("autoexpand") == Some(&Stored::Number(1)) {
         expand(name, ground);
     }
-    load_space(ground, &mos).await?;
+    let space = load_space(ground, &mos).await;
+    space.map_err(indispensable(name, "a record of free space"))?;
     let allocator = ground.pipeline.allocator();
-    let tables = tables::load(&mos, &ground.tree, allocator).await?;
+    let tables = tables::load(name, &mos, &ground.tree, allocator).await;
+    let tables = tables.map_err(indispensable(
+        name,
+        "a dedup table or what it keeps about a vdev",
+    ))?;
     let dedup = crate::dedup::of_pool(&dsl, &ground.pipeline);
     dedup.set_status(&tables.dedup);
     if !spec.read_only {
-        dedup.load(name).await?;
+        let loaded = dedup.load(name).await;
+        loaded.map_err(indispensable(name, "a dedup table"))?;
         // Blocks of dedup tables are not freed before the tables are ready.
         dsl.destroyer().put_off(dedup.has_logs());
     }
-    let clones = CloneTables::load(name, &mos, &ground.tree, &ground.pipeline).await?;
+    let clones = CloneTables::load(name, &mos, &ground.tree, &ground.pipeline).await;
+    let clones = clones.map_err(indispensable(name, "a table of cloned blocks"))?;
     if clones.is_foreign() && !spec.read_only {
         return Err(PoolError::UnsupportedForWrite {
             pool: name.to_owned(),
@@ -637,8 +669,8 @@ async fn import_on(
     ground.pipeline.dvas().set_checkpoint(checkpoint.txg());
     allocator.set_checkpoint_bytes(ground.space.checkpoint_bytes().values().sum());
     let dirty_times = DirtyTimes::default();
-    dirty_times.load(&mos, &ground.tree, uberblock.txg).await?;
-    load_scan(&scan, &mos, txgs.synced_txg()).await?;
+    dirty_times.load(&mos, &ground.tree, uberblock.txg).await;
+    load_scan(name, &scan, &mos, txgs.synced_txg()).await?;
 
     let core = Arc::new(Core {
         world: world.clone(),
@@ -730,29 +762,6 @@ async fn import_on(
     Ok(core)
 }
 
-/// Takes over the scan that the object directory tells of.
-async fn load_scan(scan: &Scan, mos: &Arc<ObjectSet>, synced: Txg) -> Result<(), PoolError> {
-    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
-    let scrubbed = directory.lookup_u64(directory::LAST_SCRUBBED_TXG).await?;
-    let value = directory.lookup(directory::SCAN).await?;
-    let mut queue = BTreeMap::new();
-    let object = value.as_ref().map_or(ObjectId::ZERO, Scan::stored_queue);
-    if !object.is_zero() {
-        for entry in Zap::hold(mos, object).await?.all().await? {
-            let dataset = u64::from_str_radix(&entry.name_str(), 16);
-            if let (Ok(dataset), Some(txg)) = (dataset, entry.value.as_u64()) {
-                queue.insert(dataset, txg);
-            }
-        }
-    }
-    scan.load(
-        value.as_ref(),
-        queue,
-        Txg::new(scrubbed.unwrap_or(0)),
-        synced,
-    )
-}
-
 /// The txg that counts as synced: the next is the first that is written.
 fn first_synced(newest: &Uberblock, past: Option<&Past>) -> Txg {
     match past {
@@ -806,86 +815,6 @@ async fn load_space(ground: &Ground, mos: &Arc<ObjectSet>) -> Result<(), PoolErr
         );
     }
     Ok(())
-}
-
-/// What the object directory points to.
-struct Directory {
-    pairs: Pairs,
-    props: PropValues,
-    auxiliary: Auxiliary,
-    salt: Salt,
-    deferred_frees: DeferredFrees,
-}
-
-/// Reads what the object directory points to.
-async fn load_directory(
-    mos: &Arc<ObjectSet>,
-    pairs: Pairs,
-    ground: &Ground,
-    history: &HistoryLog,
-    world: &World,
-    spec: &ImportSpec,
-) -> Result<Directory, PoolError> {
-    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
-    let object = async |name: &str| -> Result<ObjectId, PoolError> {
-        Ok(ObjectId::new(
-            directory.lookup_u64(name).await?.unwrap_or(0),
-        ))
-    };
-    let mut out = Directory {
-        pairs,
-        props: PropValues::default(),
-        auxiliary: Auxiliary::default(),
-        salt: Salt::default(),
-        deferred_frees: DeferredFrees::default(),
-    };
-    out.pairs.object = object(directory::CONFIG).await?;
-    out.pairs.all_vdev_zaps = object(directory::VDEV_ZAP_MAP).await?;
-    out.deferred_frees
-        .set(object(directory::SYNC_BPLIST).await?);
-    out.props.object = object(directory::POOL_PROPS).await?;
-    let id = object(directory::HISTORY).await?;
-    if !id.is_zero() {
-        history.set(History::open(mos, id).await?);
-    }
-    match directory.lookup(directory::CHECKSUM_SALT).await? {
-        Some(value) => {
-            let salt: [u8; 32] = value.data.as_ref().try_into().map_err(|_| {
-                damaged(
-                    &out.pairs.name,
-                    "the checksum salt",
-                    format!("it has {} bytes", value.data.len()),
-                )
-            })?;
-            ground.pipeline.set_salt(salt);
-        }
-        None => {
-            let mut salt = [0; 32];
-            world.random.fill(&mut salt);
-            ground.pipeline.set_salt(salt);
-            out.salt.set_missing(salt);
-        }
-    }
-    if !out.props.object.is_zero() {
-        for entry in Zap::hold(mos, out.props.object).await?.all().await? {
-            let name = String::from_utf8_lossy(&entry.name).into_owned();
-            let stored = match (entry.value.as_u64(), entry.value.as_str()) {
-                (Some(number), _) => Stored::Number(number),
-                (None, Some(text)) => Stored::Text(text.to_owned()),
-                (None, None) => continue,
-            };
-            out.props.stored.insert(name, stored);
-        }
-    }
-    out.props.vdevs = vdevprops::load(mos, &ground.tree).await;
-    let places = Places {
-        world,
-        tree: &ground.tree,
-        paths: &spec.found.paths,
-        read_only: spec.read_only,
-    };
-    out.auxiliary = auxiliary::read(mos, &places).await?;
-    Ok(out)
 }
 
 #[cfg(test)]

@@ -437,11 +437,8 @@ async fn trust(
         let Ok(mos) = open_mos(world, ground, uberblock).await else {
             continue;
         };
-        if DirtyTimes::default()
-            .load(&mos, &ground.tree, uberblock.txg)
-            .await
-            .is_err()
-        {
+        let times = DirtyTimes::default();
+        if !times.load(&mos, &ground.tree, uberblock.txg).await {
             distrust_stale(&ground.tree).await;
         }
         return;

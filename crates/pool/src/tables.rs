@@ -129,6 +129,7 @@ fn percent(part: u64, whole: u64) -> u64 {
 
 /// Reads all of them.
 pub(crate) async fn load(
+    pool: &str,
     mos: &Arc<ObjectSet>,
     tree: &VdevTree,
     allocator: &Allocator,
@@ -138,8 +139,8 @@ pub(crate) async fn load(
     load_dedup(mos, &directory, allocator, &mut out).await?;
     load_of_tops(mos, tree, &mut out).await?;
     out.removal = removed::report(mos, tree).await?;
-    out.activities = Activities::load(mos, tree).await?;
-    out.rebuilds = Rebuilds::load(mos, tree).await?;
+    out.activities = Activities::load(pool, mos, tree).await;
+    out.rebuilds = Rebuilds::load(pool, mos, tree).await?;
     let error_scrub = directory.lookup(directory::ERROR_SCRUB).await?;
     out.error_scrub = ErrorScrub::load(error_scrub.as_ref());
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {

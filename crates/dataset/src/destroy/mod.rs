@@ -124,6 +124,11 @@ impl Destroyer<'_> {
         if defer {
             return Ok(());
         }
+        // What moves blocks from list to list must find both.
+        let phys = snapshot.phys();
+        Deadlist::open(self.dsl.mos(), phys.deadlist).await?;
+        let next = self.dsl.directories().dataset(phys.next_snapshot).await?;
+        Deadlist::open(self.dsl.mos(), next.phys().deadlist).await?;
         let state = snapshot.state();
         if state.user_holds > 0 {
             return Err(DatasetError::Held { name });

@@ -164,7 +164,8 @@ async fn command(
 fn check(core: &Core, vdev: &Arc<Vdev>, spec: &ActivitySpec) -> Result<ObjectId, ActivityObstacle> {
     let leaf = vdev.leaf().filter(|leaf| leaf.is_writeable());
     let leaf = leaf.ok_or(ActivityObstacle::NotWriteable)?;
-    let zap = zap_of(vdev).ok_or(ActivityObstacle::NotWriteable)?;
+    let zap = zap_of(vdev).filter(|zap| !core.tables.activities.lost.contains(zap));
+    let zap = zap.ok_or(ActivityObstacle::NotWriteable)?;
     let top = core.tree.top_of(vdev.guid());
     let top = top.ok_or(ActivityObstacle::NoSuchDevice)?;
     if spec.kind == ActivityKind::Trim && (!leaf.supports_discard() || spec.secure) {

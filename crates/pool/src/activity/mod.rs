@@ -29,7 +29,7 @@
 mod command;
 mod pass;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use format::{Guid, ObjectId, Txg};
@@ -40,6 +40,7 @@ use vdev::{Vdev, VdevKind, VdevTree};
 
 use crate::core::Core;
 use crate::events::{About, Sysevent};
+use crate::open::lost;
 use crate::participant::{Participant, Pass, Turn};
 use crate::status::VdevStatus;
 use crate::{PoolError, config, directory};
@@ -257,6 +258,8 @@ fn leaf_of(tree: &VdevTree, zap: ObjectId) -> Option<Arc<Vdev>> {
 #[derive(Debug, Default)]
 pub(crate) struct Activities {
     all: Mutex<BTreeMap<Key, Activity>>,
+    /// ZAPs of leaves that could not be read at the import: nothing is begun on these.
+    lost: BTreeSet<ObjectId>,
     /// A state changed, or a task ended.
     changed: watch::Sender<()>,
     /// Something may want a task. A task that ends does not say so: what cannot go on would begin
@@ -266,22 +269,41 @@ pub(crate) struct Activities {
 
 impl Activities {
     /// As the pool has it at its import.
-    pub(crate) async fn load(mos: &Arc<ObjectSet>, tree: &VdevTree) -> Result<Self, PoolError> {
+    pub(crate) async fn load(pool: &str, mos: &Arc<ObjectSet>, tree: &VdevTree) -> Self {
         let mut all = BTreeMap::new();
+        let mut unreadable = BTreeSet::new();
         for leaf in tree.tops().iter().flat_map(Vdev::leaves) {
             let Some(id) = zap_of(&leaf) else { continue };
-            let zap = Zap::hold(mos, id).await?;
-            for kind in ActivityKind::ALL {
-                let activity = Activity::load(&zap, kind).await?;
-                if activity.state != ActivityState::None {
-                    all.insert((id, kind), activity);
+            let read = async {
+                let zap = Zap::hold(mos, id).await?;
+                let mut found = Vec::new();
+                for kind in ActivityKind::ALL {
+                    found.push((kind, Activity::load(&zap, kind).await?));
+                }
+                Ok::<_, PoolError>(found)
+            };
+            match read.await {
+                Ok(found) => {
+                    let begun = found.into_iter();
+                    let begun = begun.filter(|(_, at)| at.state != ActivityState::None);
+                    all.extend(begun.map(|(kind, activity)| ((id, kind), activity)));
+                }
+                Err(error) => {
+                    let device = leaf.display_name();
+                    lost(
+                        pool,
+                        &format!("what was initialized and trimmed of {device}"),
+                        &error,
+                    );
+                    unreadable.insert(id);
                 }
             }
         }
-        Ok(Self {
+        Self {
             all: Mutex::new(all),
+            lost: unreadable,
             ..Self::default()
-        })
+        }
     }
 
     /// Adds them to the leaves of a top-level vdev.

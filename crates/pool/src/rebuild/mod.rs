@@ -53,6 +53,7 @@ use zio::alloc::Settled;
 
 use crate::core::Core;
 use crate::events::{About, Sysevent};
+use crate::open::lost;
 use crate::participant::{Participant, Pass, Turn};
 use crate::{PoolError, config, directory};
 
@@ -203,7 +204,11 @@ fn now_s(core: &Core) -> u64 {
 impl Rebuilds {
     /// As the pool has it at its import. What is damaged or unknown counts as none
     /// (`vdev_rebuild_load`).
-    pub(crate) async fn load(mos: &Arc<ObjectSet>, tree: &VdevTree) -> Result<Self, PoolError> {
+    pub(crate) async fn load(
+        pool: &str,
+        mos: &Arc<ObjectSet>,
+        tree: &VdevTree,
+    ) -> Result<Self, PoolError> {
         let mut all = BTreeMap::new();
         for top in tree.tops() {
             let Some(id) = zap_of(&top) else { continue };
@@ -216,7 +221,14 @@ impl Rebuilds {
                 continue;
             }
             let rest = words.split_off(WORDS);
-            let phys = RebuildPhys::from_words(&words)?;
+            let phys = match RebuildPhys::from_words(&words) {
+                Ok(phys) => phys,
+                Err(error) => {
+                    // What its devices lack is on record: they are resilvered.
+                    lost(pool, "how far a rebuild has come", &error);
+                    continue;
+                }
+            };
             if RebuildState::new(phys.state).is_some() {
                 let before_ms = phys.scan_time_ms;
                 let run = Run {

@@ -228,7 +228,7 @@ impl Scan {
     pub(crate) fn load(
         &self,
         value: Option<&ZapValue>,
-        queue: BTreeMap<u64, u64>,
+        queue: Option<BTreeMap<u64, u64>>,
         last_scrubbed_txg: Txg,
         synced: Txg,
     ) -> Result<(), PoolError> {
@@ -242,6 +242,14 @@ impl Scan {
         state.rest = words.split_off(WORDS);
         let mut phys = ScanPhys::from_words(&words)?;
         state.is_known = true;
+        let queue = queue.unwrap_or_else(|| {
+            // Nobody knows what it has not come to: it is given up, and the queue left behind.
+            if phys.state == ScanPhys::STATE_SCANNING {
+                phys.state = ScanPhys::STATE_CANCELED;
+            }
+            phys.queue = ObjectId::ZERO;
+            BTreeMap::new()
+        });
         let is_ours = matches!(
             phys.function,
             ScanPhys::FUNCTION_SCRUB | ScanPhys::FUNCTION_RESILVER
@@ -917,7 +925,7 @@ mod tests {
     fn load(words: &[u64]) -> Scan {
         let scan = Scan::default();
         let value = ZapValue::from_u64s(words);
-        scan.load(Some(&value), BTreeMap::new(), Txg::ZERO, Txg::new(9))
+        scan.load(Some(&value), Some(BTreeMap::new()), Txg::ZERO, Txg::new(9))
             .expect("any number of words");
         scan
     }

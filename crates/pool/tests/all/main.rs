@@ -8,6 +8,7 @@ mod classes;
 mod common;
 mod crash;
 mod create;
+mod damage;
 mod dedup;
 mod defer;
 mod errlog;
