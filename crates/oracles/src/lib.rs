@@ -1,7 +1,7 @@
 //! What tests compare Millpond with: golden pools, which OpenZFS made, and the peer, a virtual
-//! machine that runs it.
+//! machine that runs it. And a file whose server stops ([`StoppableFile`]).
 //!
-//! Both lie outside the repository: in `MILLPOND_GOLDEN` and `MILLPOND_PEER`, or else in
+//! The former lie outside the repository: in `MILLPOND_GOLDEN` and `MILLPOND_PEER`, or else in
 //! `../shared/golden` and `../shared/peer` beside it. Where one is missing, tests that need it are
 //! left out and say so; with `CI=true` they fail. A few golden pools of OpenZFS 2.4 lie in this
 //! crate, in `golden-2.4`.
@@ -10,10 +10,14 @@
 
 #![forbid(unsafe_code)]
 
+mod stoppable;
+
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+pub use stoppable::StoppableFile;
 
 /// Before each script in the peer: there is no udev in it, and `zpool import` would wait seconds
 /// for it to name each disk (`update_vdev_config_dev_strs`,

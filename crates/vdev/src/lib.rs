@@ -71,6 +71,8 @@ mod rebuild;
 mod rebuild_tests;
 mod report;
 mod state;
+#[cfg(test)]
+mod stopped_tests;
 mod survey;
 mod sweep;
 #[cfg(any(test, feature = "testing"))]

@@ -1,34 +1,22 @@
-//! The engine of threads: each operation is a blocking system call on a worker.
+//! The engine of threads: each operation is a blocking system call on a thread of its device's.
 //!
-//! Used where io_uring is missing or switched off (many containers forbid it), and always for the
-//! calls that io_uring lacks, and for a write with a flush behind it: the flush blocks in any case,
+//! Used where io_uring is missing or switched off (many containers forbid it), for what a ring
+//! cannot do without waiting, and for a write with a flush behind it: the flush blocks in any case,
 //! and one thread that does both is woken once.
 
 use std::io::{self, IoSlice};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
+use super::lane::Lane;
 use super::request::{Action, CALL_BYTES_MAX, Descriptors, Progress, Request};
-use crate::{Cpu, CpuPool};
 
-/// Operations in flight at once. Enough to keep a disk's queue busy; the threads sleep in the
-/// kernel, so they cost memory, not CPU.
-const THREADS: usize = 32;
-/// More of them, while all those are stuck: a device that does not answer keeps its threads.
-const THREADS_EXTRA_MAX: usize = 512;
-
-/// The process's one pool, started at first use.
-pub(super) fn pool() -> &'static CpuPool {
-    static POOL: OnceLock<CpuPool> = OnceLock::new();
-    POOL.get_or_init(|| CpuPool::elastic(THREADS, THREADS_EXTRA_MAX))
-}
-
-/// Carries out `request` on a worker.
-pub(super) fn submit(request: Request) {
-    pool().run(Box::new(move || run(request)));
+/// Carries out `request` on a thread of the device's.
+pub(super) fn submit(lane: &Lane, request: Request) {
+    lane.run(Box::new(move || run(request)));
 }
 
 /// A step of [`write_flushed`].
@@ -41,6 +29,7 @@ pub(super) enum Step {
 /// Carries out a write, and a flush if it succeeds, on one worker. It happens also when nobody
 /// waits any more.
 pub(super) async fn write_flushed(
+    lane: &Lane,
     files: Arc<Descriptors>,
     direct: bool,
     offset_bytes: u64,
@@ -55,7 +44,7 @@ pub(super) async fn write_flushed(
         action,
         answer,
     };
-    pool().run(Box::new(move || {
+    lane.run(Box::new(move || {
         let result = match carry_out(&mut request) {
             Ok(()) => {
                 request.direct = false;

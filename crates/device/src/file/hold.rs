@@ -15,15 +15,25 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, OFlags};
 
-use super::{OpenError, lock_now, open_retrying};
+use super::{OpenError, aside, lock_now, open_retrying};
 
 /// Whether it is a block device, then what identifies it.
 type Identity = (bool, u64, u64);
 
-/// The open file that keeps others off; nothing while the device is lent.
-pub(crate) type Held = Mutex<Option<OwnedFd>>;
+/// The open file that keeps others off; nothing while the device is lent. Locked while it is
+/// opened, which takes as long as the device does.
+#[derive(Debug, Default)]
+pub(crate) struct Held(Mutex<Option<OwnedFd>>);
 
-/// What this process holds.
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(file) = self.0.get_mut().take() {
+            aside::close(file);
+        }
+    }
+}
+
+/// What this process holds; locked for an instant, never while a device is waited for.
 static HELD: Mutex<BTreeMap<Identity, Weak<Held>>> = Mutex::new(BTreeMap::new());
 
 fn identity(path: &str) -> Result<(Identity, OFlags), OpenError> {
@@ -37,21 +47,26 @@ fn identity(path: &str) -> Result<(Identity, OFlags), OpenError> {
 /// Keeps everybody else off the device until what is returned is dropped, or the device is lent.
 pub(super) fn hold(path: &str) -> Result<Arc<Held>, OpenError> {
     let (identity, exclusive) = identity(path)?;
-    let mut held = HELD.lock();
-    held.retain(|_, file| file.strong_count() > 0);
-    let known = held.get(&identity).and_then(Weak::upgrade);
-    if let Some(known) = &known
-        && known.lock().is_some()
-    {
-        return Ok(known.clone());
+    let held = {
+        let mut all = HELD.lock();
+        all.retain(|_, held| held.strong_count() > 0);
+        all.get(&identity)
+            .and_then(Weak::upgrade)
+            .unwrap_or_else(|| {
+                let new = Arc::new(Held::default());
+                all.insert(identity, Arc::downgrade(&new));
+                new
+            })
+    };
+    let mut file = held.0.lock();
+    if file.is_none() {
+        let access = OFlags::RDONLY | OFlags::CLOEXEC | exclusive;
+        let opened = open_retrying(path, access, true)?;
+        lock_now(&opened, FlockOperation::NonBlockingLockExclusive)?;
+        *file = Some(opened);
     }
-    let access = OFlags::RDONLY | OFlags::CLOEXEC | exclusive;
-    let file = open_retrying(path, access, true)?;
-    lock_now(&file, FlockOperation::NonBlockingLockExclusive)?;
-    let all = known.unwrap_or_default();
-    *all.lock() = Some(file);
-    held.insert(identity, Arc::downgrade(&all));
-    Ok(all)
+    drop(file);
+    Ok(held)
 }
 
 /// Lets this process open a device that it holds; without effect on others.
@@ -61,6 +76,6 @@ pub(super) fn lend(path: &str) {
     };
     let known = HELD.lock().get(&identity).and_then(Weak::upgrade);
     if let Some(known) = known {
-        known.lock().take();
+        known.0.lock().take();
     }
 }

@@ -1,10 +1,19 @@
 //! Files and block devices.
 //!
-//! An operation becomes a [`request::Request`] that owns its memory, goes to one of two engines
-//! (io_uring rings with an owner thread each, or a pool of threads that block), and answers through
-//! a channel. Reads that the page cache can answer never leave the caller's task. Dropping the
-//! future of an operation does not take the operation back: the kernel may already be at it, so it
-//! happens, and its memory lives until it has.
+//! An operation becomes a [`request::Request`] that owns its memory, goes to one of two engines (an
+//! io_uring ring with an owner thread, or threads that block), and answers through a channel. Reads
+//! that the page cache can answer never leave the caller's task. Dropping the future of an
+//! operation does not take the operation back: the kernel may already be at it, so it happens, and
+//! its memory lives until it has.
+//!
+//! # Devices that do not answer
+//!
+//! The threads of a device are its own ([`lane`]), as is the one that opens or closes it
+//! ([`aside`]); a ring that it shares never waits for it, and has room for all that it may have
+//! under way ([`uring`]): nothing that a device can keep waiting is anybody else's. No call that may
+//! wait for a device or for a file's server is made on a caller's task. This matters most where
+//! devices depend on each other: a file on a filesystem of one pool is a vdev of another, and is
+//! answered once the first pool's devices have worked.
 //!
 //! # The page cache
 //!
@@ -29,22 +38,15 @@
 //!
 //! Completed writes that no later flush covered may be lost or torn, as on any disk.
 
+mod aside;
 mod blocking;
 mod buffer;
 mod foreign;
 pub(crate) mod hold;
+mod lane;
 mod request;
-/// Whether the kernel passes discards on to a disk, or the disk of a partition; where it does not
-/// tell, it may.
-fn can_discard(rdev: u64) -> bool {
-    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
-    ["queue", "../queue"].iter().find_map(|queue| {
-        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes");
-        let text = std::fs::read_to_string(path).ok()?;
-        text.trim().parse::<u64>().ok()
-    }) != Some(0)
-}
-
+#[cfg(test)]
+mod stopped_tests;
 #[cfg(test)]
 mod tests;
 mod uring;
@@ -52,8 +54,8 @@ mod uring;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -61,10 +63,13 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use tokio::sync::oneshot;
 
+use self::aside::away;
 use self::buffer::AlignedBuffer;
+use self::lane::Lane;
 use self::request::{Action, Descriptors, Request};
+use self::uring::Ring;
 use crate::memory::{check_range, read_only_error};
-use crate::{BoxFuture, Cpu, Device, DeviceError, Foreign, Hold, WriteFlushedError};
+use crate::{BoxFuture, Device, DeviceError, Foreign, Hold, WriteFlushedError};
 
 /// How often and how long to wait for a lock that somebody holds for a moment (udev probes
 /// devices; an exported pool's last operation may still be ending).
@@ -125,8 +130,16 @@ pub struct FileDevice {
     supports_discard: bool,
     read_only: bool,
     unlocked: bool,
+    /// Another machine or process answers for the file: nothing of it is near.
+    is_remote: bool,
     engine: Engine,
-    files: Arc<Descriptors>,
+    /// Its driver never sleeps in a submission that is not to block.
+    shares_rings: bool,
+    lane: Lane,
+    /// Started when something is to be done that it is the place for; nothing where there is none.
+    ring: OnceLock<Option<Ring>>,
+    /// Always there, but while the device is dropped.
+    files: Option<Arc<Descriptors>>,
 }
 
 impl FileDevice {
@@ -151,13 +164,15 @@ impl FileDevice {
     ///
     /// As [`FileDevice::open`].
     pub async fn open_async(path: String, options: FileOptions) -> Result<Self, DeviceError> {
-        away(move || FileDevice::open(path, &options)).await
+        let place = path.clone();
+        away(&place, move || FileDevice::open(path, &options)).await?
     }
 
     /// Whether somebody holds `path` for writing, after a moment of patience. False as well where
     /// that cannot be found out.
     pub async fn is_held(path: String) -> bool {
-        away(move || is_held(&path)).await
+        let place = path.clone();
+        away(&place, move || is_held(&path)).await.unwrap_or(false)
     }
 
     /// What other software has on `path`.
@@ -165,7 +180,8 @@ impl FileDevice {
     /// # Errors
     /// [`DeviceError::Unexamined`] when that cannot be found out.
     pub async fn foreign(path: String) -> Result<Option<Foreign>, DeviceError> {
-        away(move || foreign::probe(&path)).await
+        let place = path.clone();
+        away(&place, move || foreign::probe(&path)).await?
     }
 
     /// Keeps others off `path`, which is not opened for use; within this process it may be held
@@ -174,18 +190,21 @@ impl FileDevice {
     /// # Errors
     /// [`DeviceError::InUse`] when somebody has it, [`DeviceError::Open`] with the system's answer.
     pub async fn hold(path: String) -> Result<Hold, DeviceError> {
-        away(move || match hold::hold(&path) {
+        let place = path.clone();
+        away(&place, move || match hold::hold(&path) {
             Ok(file) => Ok(Hold::new(file)),
             Err(OpenError::InUse) => Err(DeviceError::InUse { path }),
             Err(OpenError::System(source)) => Err(DeviceError::Open { path, source }),
         })
-        .await
+        .await?
     }
 
     /// Lets this process open `path` although it holds it ([`FileDevice::hold`]), until somebody
     /// asks to hold it again.
     pub async fn lend(path: String) {
-        away(move || hold::lend(&path)).await;
+        let place = path.clone();
+        // One that nobody can look at is not opened either.
+        let _ = away(&place, move || hold::lend(&path)).await;
     }
 
     /// Whether operations go through io_uring.
@@ -195,12 +214,44 @@ impl FileDevice {
 
     /// Whether aligned operations bypass the page cache.
     pub fn is_direct(&self) -> bool {
-        self.files.direct.is_some()
+        self.files().direct.is_some()
+    }
+
+    fn files(&self) -> &Arc<Descriptors> {
+        let files = self.files.as_ref();
+        files.expect("a device has its files until it is dropped")
+    }
+
+    /// Its ring, if operations are to go there.
+    fn ring(&self) -> Option<&Ring> {
+        if self.engine != Engine::Uring || self.is_remote {
+            return None;
+        }
+        let start = || match Ring::start(self.lane.clone(), self.shares_rings) {
+            Ok(ring) => Some(ring),
+            Err(error) => {
+                tracing::warn!(%error, path = self.path, "no ring for a device: threads do it all");
+                None
+            }
+        };
+        self.ring.get_or_init(start).as_ref()
+    }
+
+    /// Runs what may wait for the device on its threads.
+    async fn aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, io::Error> {
+        let (send, receive) = oneshot::channel();
+        self.lane.run(Box::new(move || {
+            let _ = send.send(work());
+        }));
+        receive.await.map_err(|_| stopped())
     }
 
     fn aligned(&self, offset_bytes: u64, length: usize) -> bool {
         let block = u64::from(self.logical_block_bytes);
-        self.files.direct.is_some()
+        self.files().direct.is_some()
             && length > 0
             && offset_bytes.is_multiple_of(block)
             && (length as u64).is_multiple_of(block)
@@ -216,20 +267,35 @@ impl FileDevice {
     ) -> Result<Option<AlignedBuffer>, DeviceError> {
         let (answer, receive) = oneshot::channel();
         let request = Request {
-            files: self.files.clone(),
+            files: self.files().clone(),
             direct,
             offset_bytes,
             action,
             answer,
         };
-        match self.engine {
-            Engine::Uring if uring::is_suited(&request) => uring::submit(request),
-            _ => blocking::submit(request),
+        match if direct { self.ring() } else { None } {
+            Some(ring) => ring.submit(request),
+            None => blocking::submit(&self.lane, request),
         }
-        let result = receive
-            .await
-            .unwrap_or_else(|_| Err(io::Error::other("the I/O engine has stopped")));
-        result.map_err(|source| self.error(op, offset_bytes, length_bytes, source))
+        match receive.await.unwrap_or_else(|_| Err(stopped())) {
+            Ok(buffer) => Ok(buffer),
+            Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
+                // Shorter than when it was opened.
+                let files = self.files().clone();
+                let size = self.aside(move || rustix::fs::fstat(&files.buffered)).await;
+                Err(DeviceError::OutOfRange {
+                    path: self.path.clone(),
+                    op,
+                    offset_bytes,
+                    length_bytes,
+                    size_bytes: match size {
+                        Ok(Ok(stat)) => stat.st_size as u64,
+                        _ => self.size_bytes(),
+                    },
+                })
+            }
+            Err(source) => Err(self.error(op, offset_bytes, length_bytes, source)),
+        }
     }
 
     fn error(
@@ -240,18 +306,6 @@ impl FileDevice {
         source: io::Error,
     ) -> DeviceError {
         let path = self.path.clone();
-        if source.kind() == io::ErrorKind::UnexpectedEof {
-            // Shorter than when it was opened.
-            let size_bytes = rustix::fs::fstat(&self.files.buffered)
-                .map_or(self.size_bytes(), |stat| stat.st_size as u64);
-            return DeviceError::OutOfRange {
-                path,
-                op,
-                offset_bytes,
-                length_bytes,
-                size_bytes,
-            };
-        }
         match Errno::from_io_error(&source) {
             Some(Errno::NODEV | Errno::NXIO) => DeviceError::Gone { path },
             _ => DeviceError::Io {
@@ -311,11 +365,11 @@ impl FileDevice {
     fn read_cached(&self, offset_bytes: u64, buffer: &mut AlignedBuffer) -> bool {
         let target = buffer.unfilled_slice();
         let wanted = target.len();
-        if wanted > INLINE_BYTES_MAX {
+        if wanted > INLINE_BYTES_MAX || self.is_remote {
             return false;
         }
         let result = rustix::io::preadv2(
-            &self.files.buffered,
+            &self.files().buffered,
             &mut [io::IoSliceMut::new(target)],
             offset_bytes,
             ReadWriteFlags::NOWAIT,
@@ -372,10 +426,10 @@ impl Device for FileDevice {
             if !self.read_only || self.unlocked {
                 return Ok(());
             }
-            let files = self.files.clone();
-            let locking =
-                away(move || lock_now(&files.buffered, FlockOperation::NonBlockingLockShared));
-            match locking.await {
+            let files = self.files().clone();
+            let locking = self
+                .aside(move || lock_now(&files.buffered, FlockOperation::NonBlockingLockShared));
+            match locking.await.unwrap_or_else(|error| Err(error.into())) {
                 Err(OpenError::InUse) => Err(DeviceError::InUse {
                     path: self.path.clone(),
                 }),
@@ -387,9 +441,9 @@ impl Device for FileDevice {
 
     fn look_again(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async move {
-            let (path, identity, files) = (self.path.clone(), self.identity, self.files.clone());
-            let size = away(move || size_again(&path, identity, &files)).await;
-            match size {
+            let (path, identity, files) = (self.path.clone(), self.identity, self.files().clone());
+            let size = self.aside(move || size_again(&path, identity, &files));
+            match size.await.unwrap_or_else(Err) {
                 Ok(size) => {
                     self.size_bytes.store(size, Ordering::Relaxed);
                     Ok(())
@@ -404,7 +458,7 @@ impl Device for FileDevice {
 
     fn outstanding(&self) -> usize {
         // Each request has the descriptors, and so has who looks at the device again.
-        Arc::strong_count(&self.files) - 1
+        Arc::strong_count(self.files()) - 1
     }
 
     fn supports_discard(&self) -> bool {
@@ -465,8 +519,9 @@ impl Device for FileDevice {
             self.check("write", offset_bytes, length)
                 .map_err(WriteFlushedError::Write)?;
             let (action, direct) = self.write_action(offset_bytes, vec![data]);
-            let files = self.files.clone();
-            match blocking::write_flushed(files, direct, offset_bytes, action).await {
+            let files = self.files().clone();
+            let lane = &self.lane;
+            match blocking::write_flushed(lane, files, direct, offset_bytes, action).await {
                 Ok(()) => Ok(()),
                 Err((blocking::Step::Write, source)) => Err(WriteFlushedError::Write(self.error(
                     "write",
@@ -506,21 +561,29 @@ impl Device for FileDevice {
     }
 }
 
-/// Runs what may block away from the caller's task.
-async fn away<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (send, receive) = oneshot::channel();
-    blocking::pool().run(Box::new(move || {
-        let _ = send.send(work());
-    }));
-    receive
-        .await
-        .expect("the pool never drops work, and this work does not panic")
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        // What is under way has the files as well, and who is last closes them.
+        if let Some(files) = self.files.take().and_then(Arc::into_inner) {
+            aside::close(files);
+        }
+    }
+}
+
+fn stopped() -> io::Error {
+    io::Error::other("the I/O engine has stopped")
 }
 
 /// Why opening failed.
 enum OpenError {
     InUse,
     System(io::Error),
+}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> Self {
+        OpenError::System(error)
+    }
 }
 
 impl From<Errno> for OpenError {
@@ -581,6 +644,7 @@ fn open_file(path: &str, options: &FileOptions) -> Result<FileDevice, OpenError>
         None
     };
     let supports_discard = !is_block_device || can_discard(opened.st_rdev);
+    let is_remote = !is_block_device && is_remote(&buffered);
     Ok(FileDevice {
         supports_discard,
         path: path.to_owned(),
@@ -591,9 +655,54 @@ fn open_file(path: &str, options: &FileOptions) -> Result<FileDevice, OpenError>
         is_block_device,
         read_only: options.read_only,
         unlocked: options.unlocked,
+        is_remote,
         engine: choose_engine(options.engine)?,
-        files: Arc::new(Descriptors { buffered, direct }),
+        shares_rings: is_block_device && !sleeps_in_submission(opened.st_rdev),
+        lane: Lane::start()?,
+        ring: OnceLock::new(),
+        files: Some(Arc::new(Descriptors { buffered, direct })),
     })
+}
+
+/// Whether the kernel passes discards on to a disk, or the disk of a partition; where it does not
+/// tell, it may.
+fn can_discard(rdev: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    ["queue", "../queue"].iter().find_map(|queue| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes");
+        let text = std::fs::read_to_string(path).ok()?;
+        text.trim().parse::<u64>().ok()
+    }) != Some(0)
+}
+
+/// Whether the block device's driver may send a request in its submitter's name, waiting for as long
+/// as that takes (`BLK_MQ_F_BLOCKING`, and drivers without a queue).
+fn sleeps_in_submission(rdev: u64) -> bool {
+    /// As in the kernel's devices.txt: flash, network block devices, DRBD, memory cards.
+    const MAJORS: [u32; 4] = [31, 43, 147, 179];
+    MAJORS.contains(&rustix::fs::major(rdev))
+}
+
+/// Whether the file is of a filesystem that another machine or process answers for. No call on such
+/// a file is made but by threads that may wait for ever.
+fn is_remote(file: &OwnedFd) -> bool {
+    /// As in linux/magic.h: FUSE, NFS, SMB (the old one and two of today's), 9P, Ceph, AFS (and
+    /// the kernel's own), Coda, VirtualBox's folders.
+    const REMOTE: [u32; 11] = [
+        0x6573_5546,
+        0x6969,
+        0x517b,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x0102_1997,
+        0x00c3_6400,
+        0x5346_414f,
+        0x6b41_4653,
+        0x7375_7245,
+        0x786f_4256,
+    ];
+    // What cannot be told is taken for one.
+    !rustix::fs::fstatfs(file).is_ok_and(|answer| !REMOTE.contains(&(answer.f_type as u32)))
 }
 
 /// What tells a file or block device from others.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
+use super::aside;
 use super::buffer::AlignedBuffer;
 
 /// Most bytes in one system call; what is longer continues in the next.
@@ -53,6 +54,8 @@ pub(super) struct Request {
 /// Whether a request needs another system call.
 pub(super) enum Progress {
     More,
+    /// Nothing was done: it would have to wait, where it may not.
+    Elsewhere,
     Finished(io::Result<()>),
 }
 
@@ -133,7 +136,11 @@ impl Request {
             _ => None,
         });
         // First of all: who has the answers to everything may close the device, and open it again.
-        drop(files);
+        // Where the device is closed already, this is the last that has its files, and closing them
+        // may wait for it; the thread here may be one that serves others.
+        if let Some(files) = Arc::into_inner(files) {
+            aside::close_later(files);
+        }
         // Nobody may wait any more; the operation happened all the same.
         let _ = answer.send(result);
     }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -17,7 +17,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// The engines that this system has: io_uring may be forbidden.
-fn engines() -> Vec<IoEngine> {
+pub(super) fn engines() -> Vec<IoEngine> {
     let mut engines = vec![IoEngine::Blocking];
     if uring::is_available() {
         engines.push(IoEngine::Uring);
@@ -33,7 +33,7 @@ fn options(engine: IoEngine, direct: bool) -> FileOptions {
     }
 }
 
-fn new_file(dir: &TempDir, size_bytes: u64) -> String {
+pub(super) fn new_file(dir: &TempDir, size_bytes: u64) -> String {
     let path = dir.path().join(format!("disk{}", rand_name()));
     create_sparse_file(&path, size_bytes).unwrap();
     path.to_str().unwrap().to_owned()

@@ -1,9 +1,23 @@
-//! The engine of io_uring: a few rings, each with a thread that owns it.
+//! The engine of io_uring: rings, each with a thread that owns it.
 //!
 //! Only its owner touches a ring. Others put requests into the ring's inbox, and wake the owner
 //! through an eventfd if it sleeps in the kernel. The owner moves requests into slots, submits an
 //! entry for each, and on completion continues it (short transfers) or answers. With many
 //! operations in flight a trip into the kernel submits and reaps many at once.
+//!
+//! # Nothing that blocks
+//!
+//! A ring is a way for one device to stop all that share it. What the kernel cannot do at once it
+//! hands on to threads that belong to the ring's owner, four per CPU, and a device that does not
+//! answer takes all of them. So every entry says that it is not to block (`RWF_NOWAIT`): what would
+//! is done by the device's own threads ([`Lane`]), and so is everything once the kernel has said
+//! that it cannot promise this for the device. Operations that are not answered hold slots; so a
+//! device has [`IN_FLIGHT_MAX`] at most, and a ring has room for those of [`DEVICES_MAX`].
+//!
+//! Some filesystems and drivers sleep in the submission all the same, and the owner with them. Files
+//! and such devices have rings to themselves. Others share theirs: with one for each of four
+//! devices, as many owners had to be woken, and small operations took twice as long
+//! (`examples/device_spread.rs`).
 //!
 //! # Memory
 //!
@@ -12,17 +26,21 @@
 //! completion has been reaped; whoever waits may give up at any time. If a ring ever fails as
 //! such, its slots are leaked, never freed.
 //!
-//! # Buffered writes
+//! # What does not come here
 //!
-//! Do not come here: many filesystems cannot promise to write to the page cache without blocking,
-//! so that io_uring hands such writes on to kernel threads. Threads of our own do it with half the
-//! latency.
+//! Only direct reads and writes do. All else ends on the kernel's threads anyhow, which take twice
+//! as long as ours to answer.
 //!
 //! # Waking
 //!
 //! Lost wake-ups are impossible: the owner announces its sleep before it looks at the inbox a last
 //! time under its lock, and a sender looks for the announcement after it has put its request
 //! there under the same lock.
+//!
+//! # The end
+//!
+//! A device that is closed says so in the inbox. The owner ends when the kernel has nothing more of
+//! the ring's, so that no memory of it is written to later.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,23 +48,26 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use io_uring::types::{Fd, FsyncFlags};
+use io_uring::types::Fd;
 use io_uring::{IoUring, Probe, opcode, squeue};
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
-use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::blocking;
+use super::lane::Lane;
 use super::request::{Action, CALL_BYTES_MAX, Progress, Request};
 
 /// Entries of a submission queue.
-const SUBMISSION_ENTRIES: u32 = 256;
-/// Operations that a ring has in flight; completions always fit its completion queue.
-const IN_FLIGHT_MAX: usize = 1023;
+const SUBMISSION_ENTRIES: u32 = 128;
+/// Operations of a device that are in flight; more than a leaf's queues let through. What is more
+/// goes to the device's threads.
+const IN_FLIGHT_MAX: usize = 255;
+/// Devices that share rings.
+const DEVICES_MAX: usize = 16;
 /// Entries of a completion queue: one for each operation and one for the eventfd.
-const COMPLETION_ENTRIES: u32 = 1024;
-/// Most rings.
+const COMPLETION_ENTRIES: u32 = 4096;
+/// Most rings that a device's operations are spread over.
 const RINGS_MAX: usize = 4;
 /// `user_data` of the read of the eventfd; slots start at 1.
 const WAKE: u64 = 0;
@@ -64,15 +85,31 @@ unsafe impl Send for Vector {}
 /// A request in a ring's hands.
 struct Slot {
     request: Request,
+    seat: Arc<Seat>,
     /// Addresses of the parts of a vectored write, for as long as the kernel may read them.
     vectors: Vec<Vector>,
 }
 
+/// What of the rings belongs to one device.
+struct Seat {
+    /// Where to go with what would block.
+    lane: Lane,
+    /// The kernel cannot promise for this device that nothing blocks: nothing more is tried here.
+    blocks: AtomicBool,
+    /// Operations in the rings' hands.
+    in_flight: AtomicUsize,
+}
+
+/// A request on its way to a slot.
+type Job = (Request, Arc<Seat>);
+
 #[derive(Default)]
 struct Inbox {
-    requests: VecDeque<Request>,
+    requests: VecDeque<Job>,
     /// The owner has given up; requests go elsewhere.
     dead: bool,
+    /// The devices are closed; nothing more comes.
+    closing: bool,
 }
 
 struct Mailbox {
@@ -81,55 +118,94 @@ struct Mailbox {
     wake: OwnedFd,
 }
 
-struct Engine {
+/// Rings that operations are spread over.
+struct Set {
     mailboxes: Vec<Arc<Mailbox>>,
     next: AtomicUsize,
 }
 
-/// The process's rings, made at first use; `None` where the system has no io_uring.
-fn engine() -> Option<&'static Engine> {
-    static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
-    ENGINE
-        .get_or_init(|| match Engine::start() {
-            Ok(engine) => Some(engine),
-            Err(error) => {
-                tracing::info!(%error, "no io_uring here: I/O runs on threads");
-                None
-            }
-        })
-        .as_ref()
+/// Those that devices share; they stay. One device each is that many more references.
+static SHARED: Mutex<Vec<Arc<Set>>> = Mutex::new(Vec::new());
+
+/// A device's place at rings. Those of its own end with it.
+pub(super) struct Ring {
+    seat: Arc<Seat>,
+    set: Arc<Set>,
 }
 
+/// Whether the system has io_uring, with all that is asked of it.
 pub(super) fn is_available() -> bool {
-    engine().is_some()
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| match make_ring() {
+        Ok(_) => true,
+        Err(error) => {
+            tracing::info!(%error, "no io_uring here: I/O runs on threads");
+            false
+        }
+    })
 }
 
-/// Whether a ring is the place for `request`.
-pub(super) fn is_suited(request: &Request) -> bool {
-    match request.action {
-        Action::Read { .. } => true,
-        Action::Write { .. } => request.direct,
-        Action::PunchHole { .. } => true,
-        // A flush always blocks: io_uring would hand it on to a kernel thread, and it has no ioctl.
-        Action::Flush | Action::BlockDiscard { .. } => false,
+impl Ring {
+    /// A place at rings, which others share if `shared`.
+    ///
+    /// # Errors
+    /// The system has no ring or no thread.
+    pub(super) fn start(lane: Lane, shared: bool) -> io::Result<Self> {
+        let set = match shared {
+            true => Set::shared()?,
+            false => Arc::new(Set::start()?),
+        };
+        let seat = Arc::new(Seat {
+            lane,
+            blocks: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
+        });
+        Ok(Ring { seat, set })
+    }
+
+    /// Carries out `request`, here or where it may block.
+    pub(super) fn submit(&self, request: Request) {
+        let seat = &self.seat;
+        let transfers = matches!(request.action, Action::Read { .. } | Action::Write { .. });
+        let suited = transfers && request.direct && !seat.blocks.load(Ordering::Relaxed);
+        if !suited || seat.in_flight.load(Ordering::Relaxed) >= IN_FLIGHT_MAX {
+            blocking::submit(&seat.lane, request);
+            return;
+        }
+        // Several at once may go beyond by as many; the owner sees to the completion queue.
+        seat.in_flight.fetch_add(1, Ordering::Relaxed);
+        let turn = self.set.next.fetch_add(1, Ordering::Relaxed);
+        let mailbox = &self.set.mailboxes[turn % self.set.mailboxes.len()];
+        {
+            let mut inbox = mailbox.inbox.lock();
+            if inbox.dead {
+                drop(inbox);
+                seat.in_flight.fetch_sub(1, Ordering::Relaxed);
+                blocking::submit(&seat.lane, request);
+                return;
+            }
+            inbox.requests.push_back((request, seat.clone()));
+        }
+        mailbox.wake_owner();
     }
 }
 
-/// Carries out `request` on a ring.
-pub(super) fn submit(request: Request) {
-    match engine() {
-        Some(engine) => engine.submit(request),
-        None => blocking::submit(request),
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Ring")
+            .field("blocks", &self.seat.blocks)
+            .field("in_flight", &self.seat.in_flight)
+            .finish_non_exhaustive()
     }
 }
 
-impl Engine {
-    fn start() -> io::Result<Engine> {
+impl Set {
+    fn start() -> io::Result<Set> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let rings = (cpus / 2).clamp(1, RINGS_MAX);
         let mut mailboxes = Vec::new();
         for index in 0..rings {
-            match start_ring(index) {
+            match start_ring() {
                 Ok(mailbox) => mailboxes.push(mailbox),
                 Err(error) if mailboxes.is_empty() => return Err(error),
                 Err(error) => {
@@ -138,39 +214,52 @@ impl Engine {
                 }
             }
         }
-        Ok(Engine {
+        Ok(Set {
             mailboxes,
             next: AtomicUsize::new(0),
         })
     }
 
-    fn submit(&self, request: Request) {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        self.mailboxes[turn % self.mailboxes.len()].put(request);
+    /// One with room for a device more.
+    fn shared() -> io::Result<Arc<Set>> {
+        let mut shared = SHARED.lock();
+        let mut sets = shared.iter();
+        if let Some(set) = sets.find(|set| Arc::strong_count(set) <= DEVICES_MAX) {
+            return Ok(set.clone());
+        }
+        let set = Arc::new(Set::start()?);
+        shared.push(set.clone());
+        Ok(set)
+    }
+}
+
+impl Drop for Set {
+    fn drop(&mut self) {
+        for mailbox in &self.mailboxes {
+            mailbox.inbox.lock().closing = true;
+            mailbox.wake_owner();
+        }
     }
 }
 
 impl Mailbox {
-    fn put(&self, request: Request) {
-        {
-            let mut inbox = self.inbox.lock();
-            if inbox.dead {
-                drop(inbox);
-                blocking::submit(request);
-                return;
-            }
-            inbox.requests.push_back(request);
-        }
+    /// Wakes the owner, if it sleeps, after something was put into the inbox.
+    fn wake_owner(&self) {
         if self.sleeping.swap(false, Ordering::SeqCst) {
-            // The kernel reads a number in the machine's order; this is not zero in any, and the
-            // counter can't overflow from one writer per sleep.
-            let _ = rustix::io::write(&self.wake, &[0, 0, 0, 1, 1, 0, 0, 0]);
+            self.ring_bell();
         }
+    }
+
+    /// Ends the read of the eventfd.
+    fn ring_bell(&self) {
+        // The kernel reads a number in the machine's order; this is not zero in any, and the
+        // counter can't overflow from one writer per sleep.
+        let _ = rustix::io::write(&self.wake, &[0, 0, 0, 1, 1, 0, 0, 0]);
     }
 }
 
 /// Starts a thread that makes a ring and owns it.
-fn start_ring(index: usize) -> io::Result<Arc<Mailbox>> {
+fn start_ring() -> io::Result<Arc<Mailbox>> {
     let mailbox = Arc::new(Mailbox {
         inbox: Mutex::new(Inbox::default()),
         sleeping: AtomicBool::new(false),
@@ -179,7 +268,7 @@ fn start_ring(index: usize) -> io::Result<Arc<Mailbox>> {
     let (report, started) = std::sync::mpsc::channel();
     let owned = mailbox.clone();
     std::thread::Builder::new()
-        .name(format!("millpond-ring-{index}"))
+        .name("millpond-ring".to_owned())
         .spawn(move || match make_ring() {
             Ok(ring) => {
                 let _ = report.send(Ok(()));
@@ -212,8 +301,6 @@ fn make_ring() -> io::Result<IoUring> {
         opcode::Read::CODE,
         opcode::Write::CODE,
         opcode::Writev::CODE,
-        opcode::Fsync::CODE,
-        opcode::Fallocate::CODE,
     ];
     if needed.iter().all(|code| probe.is_supported(*code)) {
         Ok(ring)
@@ -231,8 +318,8 @@ struct Owner {
     in_flight: usize,
     /// Slots that await (re)submission.
     ready: VecDeque<usize>,
-    /// Requests beyond what may be in flight.
-    waiting: VecDeque<Request>,
+    /// Requests beyond what completions have room for.
+    waiting: VecDeque<Job>,
     /// Where the kernel stores the eventfd's counter.
     wake_counter: Box<[u8; 8]>,
     wake_armed: bool,
@@ -255,14 +342,21 @@ impl Owner {
 
     fn run(mut self) {
         loop {
-            self.take_inbox();
+            let closing = self.take_inbox();
             self.fill_slots();
             // First, so that it finds room in the queue.
-            if !self.wake_armed {
+            if !self.wake_armed && !closing {
                 self.arm_wake();
             }
+            if closing && self.in_flight == 0 {
+                if !self.wake_armed {
+                    return;
+                }
+                // The read of the eventfd is the last thing that the kernel has to end.
+                self.mailbox.ring_bell();
+            }
             self.push_ready();
-            let sleeping = self.prepare_to_sleep();
+            let sleeping = self.prepare_to_sleep(closing);
             let result = self.ring.submit_and_wait(usize::from(sleeping));
             self.mailbox.sleeping.store(false, Ordering::SeqCst);
             if let Err(error) = result {
@@ -279,30 +373,46 @@ impl Owner {
         }
     }
 
-    fn take_inbox(&mut self) {
+    /// Takes what came in; true when nothing more comes.
+    fn take_inbox(&mut self) -> bool {
         let mut inbox = self.mailbox.inbox.lock();
         self.waiting.append(&mut inbox.requests);
+        inbox.closing
     }
 
     /// Announces a sleep, unless there is something to do first.
-    fn prepare_to_sleep(&mut self) -> bool {
+    fn prepare_to_sleep(&mut self, closing: bool) -> bool {
         let busy = !self.ready.is_empty() || !self.ring.completion().is_empty();
-        if busy || !self.wake_armed {
+        if busy {
+            return false;
+        }
+        if closing {
+            // Only completions are waited for.
+            return true;
+        }
+        if !self.wake_armed {
             return false;
         }
         self.mailbox.sleeping.store(true, Ordering::SeqCst);
-        let full = self.in_flight >= IN_FLIGHT_MAX;
+        let full = self.is_full();
         // With every slot taken there is nothing to do with new requests.
-        full || self.mailbox.inbox.lock().requests.is_empty()
+        let inbox = self.mailbox.inbox.lock();
+        full || inbox.requests.is_empty() && !inbox.closing
+    }
+
+    /// Whether there is no room for the completion of one more.
+    fn is_full(&self) -> bool {
+        self.in_flight + 1 >= COMPLETION_ENTRIES as usize
     }
 
     fn fill_slots(&mut self) {
-        while self.in_flight < IN_FLIGHT_MAX {
-            let Some(request) = self.waiting.pop_front() else {
+        while !self.is_full() {
+            let Some((request, seat)) = self.waiting.pop_front() else {
                 return;
             };
             let slot = Slot {
                 request,
+                seat,
                 vectors: Vec::new(),
             };
             let index = match self.free.pop() {
@@ -360,22 +470,33 @@ impl Owner {
                 continue;
             }
             let index = (user_data - 1) as usize;
-            let slot = self.slots[index]
-                .as_mut()
+            let mut slot = self.slots[index]
+                .take()
                 .expect("a completion belongs to a slot in use");
-            let result = match result {
-                count @ 0.. => Ok(count as usize),
-                error => Err(Errno::from_raw_os_error(-error)),
-            };
-            match slot.request.on_result(result) {
-                Progress::More => self.ready.push_back(index),
-                Progress::Finished(result) => {
-                    if let Some(slot) = self.slots[index].take() {
-                        slot.request.finish(result);
+            let progress = match result {
+                count @ 0.. => slot.request.on_result(Ok(count as usize)),
+                error => match Errno::from_raw_os_error(-error) {
+                    // It would have to wait here.
+                    Errno::AGAIN => Progress::Elsewhere,
+                    Errno::OPNOTSUPP => {
+                        slot.seat.blocks.store(true, Ordering::Relaxed);
+                        Progress::Elsewhere
                     }
-                    self.free.push(index);
-                    self.in_flight -= 1;
-                }
+                    error => slot.request.on_result(Err(error)),
+                },
+            };
+            if matches!(progress, Progress::More) && slot.request.direct {
+                self.slots[index] = Some(slot);
+                self.ready.push_back(index);
+                continue;
+            }
+            self.free.push(index);
+            self.in_flight -= 1;
+            let Slot { request, seat, .. } = slot;
+            seat.in_flight.fetch_sub(1, Ordering::Relaxed);
+            match progress {
+                Progress::Finished(result) => request.finish(result),
+                Progress::More | Progress::Elsewhere => blocking::submit(&seat.lane, request),
             }
         }
     }
@@ -389,8 +510,8 @@ impl Owner {
             inbox.dead = true;
             std::mem::take(&mut inbox.requests)
         };
-        for request in self.waiting.drain(..).chain(queued) {
-            blocking::submit(request);
+        for (request, seat) in self.waiting.drain(..).chain(queued) {
+            blocking::submit(&seat.lane, request);
         }
         for slot in self.slots.iter_mut().filter_map(Option::take) {
             slot.request
@@ -412,6 +533,7 @@ fn entry(slot: &mut Slot) -> squeue::Entry {
             let (start, length) = buffer.unfilled();
             opcode::Read::new(file, start, length.min(CALL_BYTES_MAX) as u32)
                 .offset(offset)
+                .rw_flags(libc::RWF_NOWAIT)
                 .build()
         }
         Action::Write { parts, done } => {
@@ -425,21 +547,17 @@ fn entry(slot: &mut Slot) -> squeue::Entry {
             match &slot.vectors[..] {
                 [single] => opcode::Write::new(file, single.start, single.length as u32)
                     .offset(offset)
+                    .rw_flags(libc::RWF_NOWAIT)
                     .build(),
                 several => opcode::Writev::new(file, several.as_ptr().cast(), several.len() as u32)
                     .offset(offset)
+                    .rw_flags(libc::RWF_NOWAIT)
                     .build(),
             }
         }
-        Action::Flush => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
-        Action::PunchHole { length_bytes } => {
-            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            opcode::Fallocate::new(file, *length_bytes)
-                .offset(offset)
-                .mode(mode.bits() as i32)
-                .build()
+        // They do not come here, see `Ring::submit`.
+        Action::Flush | Action::PunchHole { .. } | Action::BlockDiscard { .. } => {
+            opcode::Nop::new().build()
         }
-        // Not suited, see `is_suited`.
-        Action::BlockDiscard { .. } => opcode::Nop::new().build(),
     }
 }
