@@ -16,7 +16,7 @@ use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::state::{Ds, Space, apply};
-use crate::task::{SpaceCheck, SyncTask};
+use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 
 /// A bookmark as `zfs list -t bookmark` shows it.
 #[derive(Debug, Clone)]
@@ -450,6 +450,9 @@ impl SyncTask for DestroyBookmarksTask {
     }
     fn space_check(&self) -> SpaceCheck {
         SpaceCheck::Reserved
+    }
+    fn blocks(&self) -> u64 {
+        BLOCKS_MIN.max(self.bookmarks.len() as u64)
     }
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(async {

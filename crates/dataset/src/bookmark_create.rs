@@ -19,7 +19,7 @@ use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::name::{check_bookmark_name, check_name};
 use crate::state::{Dir, Ds};
-use crate::task::{SpaceCheck, SyncTask};
+use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 
 /// A bookmark to make: its full name, and that of the snapshot or bookmark it is made of.
 pub type NewBookmark = (String, String);
@@ -328,6 +328,9 @@ impl SyncTask for CreateBookmarksTask {
     }
     fn space_check(&self) -> SpaceCheck {
         SpaceCheck::Normal
+    }
+    fn blocks(&self) -> u64 {
+        BLOCKS_MIN.max(self.bookmarks.len() as u64)
     }
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(async {

@@ -17,7 +17,7 @@ use crate::info::DatasetKind;
 use crate::new_key::{NewKey, check_clone_properties, complete, is_in_key_object};
 use crate::state::{Dir, Ds};
 use crate::stored::{check_settable, check_together, parse_setting};
-use crate::task::{SpaceCheck, SyncTask};
+use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
 /// Names of snapshots are upper-cased for comparison where asked (`U8_TEXTPREP_TOUPPER`).
@@ -590,6 +590,9 @@ impl SyncTask for CreateTask {
     }
     fn space_check(&self) -> SpaceCheck {
         SpaceCheck::Normal
+    }
+    fn blocks(&self) -> u64 {
+        2 + BLOCKS_MIN + self.properties.len() as u64
     }
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(self.do_check())

@@ -22,6 +22,7 @@ use object::{Bpobj, ObjectSet, SyncContext, Zap, ZapOptions};
 use parking_lot::Mutex;
 use tokio::sync::{MappedMutexGuard, MutexGuard};
 use zio::Tx;
+use zio::pipeline::waits_for_devices;
 
 use crate::DatasetError;
 use crate::dsl::DslPool;
@@ -253,8 +254,21 @@ impl Deadlist {
         ctx: &SyncContext,
         key: Txg,
     ) -> Result<(), DatasetError> {
-        if let Kind::Modern { zap, lists, .. } = &mut self.kind {
+        if matches!(self.kind, Kind::Modern { .. }) {
             let list = dsl.deadlists().new_empty_list(ctx).await?;
+            self.put_list(ctx, key, list).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds a key with its list.
+    async fn put_list(
+        &mut self,
+        ctx: &SyncContext,
+        key: Txg,
+        list: ObjectId,
+    ) -> Result<(), DatasetError> {
+        if let Kind::Modern { zap, lists, .. } = &mut self.kind {
             zap.add_int(&Tx::syncing(ctx.txg), key.get(), list.get())
                 .await?;
             lists.insert(key.get(), list);
@@ -484,11 +498,14 @@ impl Deadlist {
             return Ok(());
         };
         zap.remove_int(&tx, key.get()).await?;
-        space.add(dsl.deadlists().list_space(list).await?.negated());
         if list == dsl.deadlists().empty_list() {
             dsl.deadlists().release_empty_list(ctx).await?;
         } else {
-            Bpobj::open(dsl.mos(), list).await?.destroy(&tx).await?;
+            match waits_for_devices(dsl.deadlists().list_space(list)).await {
+                Ok(gone) => space.add(gone.negated()),
+                Err(error) => tell_left(list, &error),
+            }
+            free_list(dsl.mos(), &tx, list).await;
         }
         self.save_space(ctx).await
     }
@@ -522,7 +539,12 @@ impl Deadlist {
             return Ok(());
         }
         if is_full {
-            self.add_key(dsl, ctx, Txg::new(before)).await?;
+            let list = match dsl.features().is_enabled(guid::EMPTY_BPOBJ) {
+                true => dsl.deadlists().new_empty_list(ctx).await?,
+                // Its own from the start, so it has to count what is freed.
+                false => Bpobj::create_livelist(dsl.mos(), &tx).await?.id(),
+            };
+            self.put_list(ctx, Txg::new(before), list).await?;
         }
         for (blocks, is_freed) in [(&pending.allocated, false), (&pending.freed, true)] {
             let mut by_key: BTreeMap<u64, Vec<BlockPointer>> = BTreeMap::new();
@@ -620,15 +642,23 @@ impl Deadlist {
         };
         let tx = Tx::syncing(ctx.txg);
         let empty = dsl.deadlists().empty_list();
-        let joined = Bpobj::create_livelist(dsl.mos(), &tx).await?;
+        // All that is read comes first: nothing is half done where it fails.
+        let mut old = Vec::new();
+        let mut blocks = Vec::new();
         for (_, list) in [one, next] {
             if list != empty {
                 let list = Bpobj::open(dsl.mos(), list).await?;
-                joined.append_all(&tx, &living(&list).await?).await?;
-                list.destroy(&tx).await?;
-            } else {
-                dsl.deadlists().release_empty_list(ctx).await?;
+                blocks.append(&mut living(&list).await?);
+                old.push(list);
             }
+        }
+        let joined = Bpobj::create_livelist(dsl.mos(), &tx).await?;
+        joined.append_all(&tx, &blocks).await?;
+        for _ in old.len()..2 {
+            dsl.deadlists().release_empty_list(ctx).await?;
+        }
+        for list in old {
+            list.destroy(&tx).await?;
         }
         let Kind::Modern { zap, lists, .. } = &mut self.kind else {
             return Ok(());
@@ -653,31 +683,55 @@ impl Deadlist {
         Ok(blocks)
     }
 
-    /// Frees a deadlist's objects, not the blocks on it (`dsl_deadlist_free`).
+    /// Frees a deadlist's objects, not the blocks on it (`dsl_deadlist_free`). Those that cannot be
+    /// read stay, and nobody refers to them any more: they take little, and the pool goes on.
     pub(crate) async fn destroy(
         dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         object: ObjectId,
     ) -> Result<(), DatasetError> {
-        let tx = Tx::syncing(ctx.txg);
-        let list = Deadlist::open(dsl.mos(), object).await?;
-        match list.kind {
-            Kind::Old(list) => list.destroy(&tx).await?,
-            Kind::Modern { lists, .. } => {
-                let mut empty = 0;
-                for list in lists.into_values() {
-                    if list == dsl.deadlists().empty_list() {
-                        empty += 1;
-                    } else {
-                        Bpobj::open(dsl.mos(), list).await?.destroy(&tx).await?;
-                    }
-                }
-                dsl.deadlists().release_empty_lists(ctx, empty).await?;
-                dsl.mos().free(&tx, object).await?;
+        let tx = &Tx::syncing(ctx.txg);
+        let mos = dsl.mos();
+        let lists = match waits_for_devices(Deadlist::open(mos, object))
+            .await
+            .map(|list| list.kind)
+        {
+            Ok(Kind::Old(_)) => {
+                free_list(mos, tx, object).await;
+                return Ok(());
             }
+            Ok(Kind::Modern { lists, .. }) => lists,
+            Err(error) => {
+                tell_left(object, &error);
+                return Ok(());
+            }
+        };
+        let mut empty = 0;
+        for list in lists.into_values() {
+            if list == dsl.deadlists().empty_list() {
+                empty += 1;
+            } else {
+                free_list(mos, tx, list).await;
+            }
+        }
+        dsl.deadlists().release_empty_lists(ctx, empty).await?;
+        if let Err(error) = waits_for_devices(mos.free(tx, object)).await {
+            tell_left(object, &error.into());
         }
         Ok(())
     }
+}
+
+/// Frees a list's object, and leaves it where it cannot be read.
+async fn free_list(mos: &Arc<ObjectSet>, tx: &Tx, list: ObjectId) {
+    let freed = waits_for_devices(async { Bpobj::open(mos, list).await?.destroy(tx).await });
+    if let Err(error) = freed.await {
+        tell_left(list, &error.into());
+    }
+}
+
+fn tell_left(object: ObjectId, error: &DatasetError) {
+    tracing::error!(%object, %error, "an object of a list of blocks stays, though nobody needs it");
 }
 
 /// The pool's list without entries, which new deadlists share; zero while there is none.

@@ -26,7 +26,7 @@ use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::props::find;
 use crate::state::Dir;
-use crate::task::{SpaceCheck, SyncTask};
+use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 
 /// Permissions that are no property's name (`zfs_deleg_perm_tab`).
 const PERMISSIONS: [&str; 34] = [
@@ -606,6 +606,9 @@ impl SyncTask for DelegateTask {
     }
     fn space_check(&self) -> SpaceCheck {
         SpaceCheck::Reserved
+    }
+    fn blocks(&self) -> u64 {
+        BLOCKS_MIN.max(self.changes.len() as u64)
     }
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(async {

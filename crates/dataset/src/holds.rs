@@ -16,7 +16,7 @@ use zio::pipeline::may_fail;
 use crate::DatasetError;
 use crate::dsl::{DslPool, all_true};
 use crate::state::Ds;
-use crate::task::{SpaceCheck, SyncTask};
+use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 
 /// Longest tag (`MAXNAMELEN`).
 const TAG_MAX_BYTES: usize = 255;
@@ -381,6 +381,9 @@ impl SyncTask for HoldTask {
         } else {
             SpaceCheck::Reserved
         }
+    }
+    fn blocks(&self) -> u64 {
+        BLOCKS_MIN.max(1 + self.names.len() as u64)
     }
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(self.do_check())

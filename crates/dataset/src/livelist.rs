@@ -16,6 +16,8 @@
 //!
 //! # When a list is not right
 //! What it says of space must be what the directory counts; where it is not, the tree is walked.
+//! A list that cannot be read, or not be written to, goes at once: the pool must not stop for what
+//! it can do without.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use std::sync::Arc;
 use format::{BlockPointer, ObjectId, ObjectType, Txg, UsedBy, names};
 use object::{Bpobj, SyncContext, Zap, ZapOptions};
 use zio::Tx;
+use zio::pipeline::may_fail;
 
 use crate::DatasetError;
 use crate::deadlist::{Deadlist, Deadlists};
@@ -112,6 +115,26 @@ impl Deadlists<'_> {
         if shares_too_little(referenced_bytes, own_bytes) {
             return self.remove_livelist(ctx, &dir).await;
         }
+        let Err(error) = may_fail(self.carry_on(ctx, &dir, object, &pending)).await else {
+            return Ok(());
+        };
+        let clone = dir.object;
+        tracing::warn!(
+            %clone, %error,
+            "a clone's list of blocks cannot be carried on; it goes, and destroying the clone takes \
+             longer"
+        );
+        self.remove_livelist(ctx, &dir).await
+    }
+
+    /// Adds what a clone allocated and freed to its list, and makes that shorter.
+    async fn carry_on(
+        &self,
+        ctx: &SyncContext,
+        dir: &Arc<Dir>,
+        object: ObjectId,
+        pending: &Pending,
+    ) -> Result<(), DatasetError> {
         let mut slot = dir.livelist.lock().await;
         if slot.as_ref().map(Deadlist::object) != Some(object) {
             *slot = Some(Deadlist::open(self.dsl.mos(), object).await?);
@@ -119,7 +142,7 @@ impl Deadlists<'_> {
         let Some(list) = slot.as_mut() else {
             return Ok(());
         };
-        list.add_live(self.dsl, ctx, &pending, PART_BLOCKS_MAX)
+        list.add_live(self.dsl, ctx, pending, PART_BLOCKS_MAX)
             .await?;
         list.condense(self.dsl, ctx, PART_BLOCKS_MAX, CONDENSED_MAX)
             .await
@@ -169,8 +192,19 @@ impl Deadlists<'_> {
         if object.is_zero() {
             return Ok(None);
         }
-        let list = Deadlist::open(self.dsl.mos(), object).await?;
-        let space = list.space().await?;
+        let opened = may_fail(async {
+            let list = Deadlist::open(self.dsl.mos(), object).await?;
+            let space = list.space().await?;
+            Ok::<_, DatasetError>((list, space))
+        });
+        let (list, space) = match opened.await {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::warn!(%error, "a clone's list of blocks cannot be read");
+                self.remove_livelist(ctx, dir).await?;
+                return Ok(None);
+            }
+        };
         // Blocks that are in their pointers count for nothing but what they hold.
         if space.used != used.used || space.compressed != used.compressed {
             let (found, counted) = (space.used, used.used);

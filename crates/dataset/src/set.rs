@@ -13,7 +13,7 @@ use crate::info::PropertyChange;
 use crate::props::{Kinds, ValueKind, find};
 use crate::settings::dedup_of;
 use crate::stored::{Properties, check_settable, check_together, parse_setting};
-use crate::task::{SpaceCheck, SyncTask};
+use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
 /// Properties that are set, but that `zfs inherit` refuses.
@@ -181,6 +181,9 @@ impl SyncTask for ReceivedTask {
     fn space_check(&self) -> SpaceCheck {
         SpaceCheck::Reserved
     }
+    fn blocks(&self) -> u64 {
+        BLOCKS_MIN.max(self.values.len() as u64)
+    }
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(async { self.dsl.directories().resolve(&self.name).await.map(|_| ()) })
     }
@@ -220,6 +223,10 @@ fn parse_change(
         }
     }
 }
+
+/// Properties that may be set while three quarters of what is kept back is in use: to lower them is
+/// what helps then (`dsl_dir_set_quota`, `dsl_dataset_set_refreservation`, ...).
+const OF_SPACE: &[&str] = &["quota", "refquota", "reservation", "refreservation"];
 
 struct SetTask {
     dsl: Arc<DslPool>,
@@ -303,7 +310,14 @@ impl SyncTask for SetTask {
         "set"
     }
     fn space_check(&self) -> SpaceCheck {
-        SpaceCheck::Reserved
+        let is_of_space = |name: &String| OF_SPACE.contains(&name.as_str());
+        match self.changes.iter().all(|(name, ..)| is_of_space(name)) {
+            true => SpaceCheck::ExtraReserved,
+            false => SpaceCheck::Reserved,
+        }
+    }
+    fn blocks(&self) -> u64 {
+        BLOCKS_MIN.max(self.changes.len() as u64)
     }
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(self.do_check())

@@ -14,7 +14,7 @@ use crate::name::{check_name, split_snapshot};
 use crate::props::Kinds;
 use crate::state::{Dir, Ds, Space};
 use crate::stored::parse_setting;
-use crate::task::{SpaceCheck, SyncTask};
+use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
 /// Snapshots: [`DslPool::snapshots`].
@@ -383,6 +383,10 @@ impl SyncTask for SnapshotTask {
     }
     fn space_check(&self) -> SpaceCheck {
         SpaceCheck::Normal
+    }
+    fn blocks(&self) -> u64 {
+        let of_each = BLOCKS_MIN + u64::from(!self.properties.is_empty());
+        of_each.saturating_mul(self.names.len() as u64)
     }
     fn check<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(self.do_check(ctx))

@@ -20,6 +20,9 @@ pub enum SpaceCheck {
     None,
 }
 
+/// Blocks that any task may write.
+pub(crate) const BLOCKS_MIN: u64 = 3;
+
 /// A change to the pool's state, run by the sync loop in the first pass of the txg it was given
 /// to. [`SyncTask::check`] looks and refuses; [`SyncTask::apply`] then must succeed: an error of it
 /// is a failure of the pool (I/O, damage), not of the request.
@@ -31,6 +34,11 @@ pub trait SyncTask: Send + Sync {
     /// How much space must be left.
     fn space_check(&self) -> SpaceCheck {
         SpaceCheck::None
+    }
+    /// Blocks of the pool's own that it writes, about: as many as it has things to change, or some
+    /// times that (`blocks_modified` of `dsl_sync_task`). For the check of space.
+    fn blocks(&self) -> u64 {
+        BLOCKS_MIN
     }
     /// Whether it is done before anything else of its txg is written (`dsl_early_sync_task`).
     fn is_early(&self) -> bool {

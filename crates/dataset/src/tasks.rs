@@ -18,8 +18,10 @@ use crate::DatasetError;
 use crate::dsl::{DslPool, slot};
 use crate::task::{SpaceCheck, SyncTask};
 
-/// Space that a sync task may need, for the check before it (`DST_AVG_BLKSHIFT`).
-const TASK_SPACE_BYTES: u64 = 8 << 14;
+/// Bytes of a block that a sync task writes, on average (`DST_AVG_BLKSHIFT`).
+const TASK_BLOCK_BYTES: u64 = 16 << 10;
+/// Copies of such a block.
+const TASK_COPIES: u64 = 3;
 
 /// Txgs that a task waits for freed space to become usable, where it would have room with it.
 const SPACE_TRIES_MAX: u32 = 8;
@@ -35,6 +37,8 @@ struct QueuedTask {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TaskRoom {
     Fits,
+    /// In the next txg, but for what those before it in this one may take.
+    Later,
     /// Once what was freed lately can be used.
     Deferred,
     None,
@@ -91,8 +95,9 @@ impl Tasks<'_> {
         if interrupted {
             self.dsl.holds().release_temporary(ctx).await?;
         }
+        let mut taken_bytes = 0;
         for queued in queued {
-            self.run_queued(ctx, queued).await?;
+            self.run_queued(ctx, queued, &mut taken_bytes).await?;
         }
         Ok(())
     }
@@ -114,27 +119,37 @@ impl Tasks<'_> {
             return Ok(());
         }
         let _config = self.dsl.config.write().await;
+        let mut taken_bytes = 0;
         for queued in early {
-            self.run_queued(ctx, queued).await?;
+            self.run_queued(ctx, queued, &mut taken_bytes).await?;
         }
         Ok(())
     }
 
-    async fn run_queued(&self, ctx: &SyncContext, queued: QueuedTask) -> Result<(), DatasetError> {
+    /// `taken_bytes` is what those before it in this txg may take of the space that all may use.
+    async fn run_queued(
+        &self,
+        ctx: &SyncContext,
+        queued: QueuedTask,
+        taken_bytes: &mut u64,
+    ) -> Result<(), DatasetError> {
         // Nobody wants it any more: whoever asked was killed, or did not wait for a suspended pool.
         if queued.answer.is_closed() {
             return Ok(());
         }
-        let room = self.task_room(queued.task.space_check());
-        if room == TaskRoom::Deferred && queued.tries < SPACE_TRIES_MAX {
-            self.put_off(ctx, queued);
+        let check = queued.task.space_check();
+        let needed_bytes = self.task_bytes(&*queued.task);
+        let room = self.task_room(check, needed_bytes, *taken_bytes);
+        if room == TaskRoom::Later || room == TaskRoom::Deferred && queued.tries < SPACE_TRIES_MAX {
+            let tries = queued.tries + u32::from(room == TaskRoom::Deferred);
+            self.put_off(ctx, QueuedTask { tries, ..queued });
             return Ok(());
         }
         let QueuedTask { task, answer, .. } = queued;
         let checked = match room {
             // What it cannot read is refused: only what is applied must succeed.
             TaskRoom::Fits => may_fail(task.check(ctx)).await,
-            TaskRoom::Deferred | TaskRoom::None => Err(DatasetError::NoSpace {
+            TaskRoom::Later | TaskRoom::Deferred | TaskRoom::None => Err(DatasetError::NoSpace {
                 name: self.dsl.pool_name(),
             }),
         };
@@ -145,19 +160,35 @@ impl Tasks<'_> {
         task.apply(ctx).await.inspect_err(|error| {
             tracing::error!(task = task.name(), %error, "a sync task failed while applied");
         })?;
+        // What may go beyond frees space in the end, and must not wait for others of its kind.
+        if check == SpaceCheck::Normal {
+            *taken_bytes = taken_bytes.saturating_add(needed_bytes);
+        }
         self.dsl.tasks.0.lock().done[slot(ctx.txg)].push(answer);
         Ok(())
     }
 
-    /// Whether a task finds room; freed space cannot be used for some txgs.
-    fn task_room(&self, check: SpaceCheck) -> TaskRoom {
+    /// What a task may take on disk, at worst.
+    fn task_bytes(&self, task: &dyn SyncTask) -> u64 {
+        let allocator = self.dsl.env().pipeline.allocator();
+        let block_bytes = allocator.worst_deflated_bytes(TASK_BLOCK_BYTES);
+        task.blocks()
+            .saturating_mul(TASK_COPIES * block_bytes.max(TASK_BLOCK_BYTES))
+    }
+
+    /// Whether so much finds room beside what is taken; freed space cannot be used for some txgs.
+    fn task_room(&self, check: SpaceCheck, needed_bytes: u64, taken_bytes: u64) -> TaskRoom {
         if check == SpaceCheck::None {
             return TaskRoom::Fits;
         }
         let used = self.dsl.directories().root_dir().state().phys.used_bytes;
-        let wanted = used.saturating_add(TASK_SPACE_BYTES);
-        if wanted <= self.dsl.space().unreserved_space(check) {
-            TaskRoom::Fits
+        let wanted = used.saturating_add(needed_bytes);
+        let room = self.dsl.space().unreserved_space(check);
+        if wanted <= room {
+            match check == SpaceCheck::Normal && wanted.saturating_add(taken_bytes) > room {
+                true => TaskRoom::Later,
+                false => TaskRoom::Fits,
+            }
         } else if wanted <= self.dsl.space().adjusted_size(check) {
             TaskRoom::Deferred
         } else {
@@ -166,8 +197,7 @@ impl Tasks<'_> {
     }
 
     /// Has a task run in the next txg, which is not being written yet, and comes at once.
-    fn put_off(&self, ctx: &SyncContext, mut queued: QueuedTask) {
-        queued.tries += 1;
+    fn put_off(&self, ctx: &SyncContext, queued: QueuedTask) {
         let mut tasks = self.dsl.tasks.0.lock();
         if !tasks.is_closed {
             tasks.queued[slot(ctx.txg.next())].push(queued);

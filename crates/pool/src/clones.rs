@@ -17,6 +17,9 @@
 //! pointers. Only the counts are in memory (2 bytes per 16 MiB); entries are read as they are
 //! needed.
 //!
+//! A block that is freed while its entry cannot be read stays allocated for ever: to free what
+//! another file refers to would lose that, and the pool must not stop for it.
+//!
 //! Locks: `tables`, for a map operation; only the sync loop changes it.
 //!
 //! Source: module/zfs/brt.c (`brt_load`, `brt_pending_apply`, `brt_entry_decref`, `brt_sync`,
@@ -28,10 +31,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dataset::Features;
 use format::{BlockPointer, BrtVdevPhys, Endian, ObjectId, ObjectType, VdevId};
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions, ZapValue};
 use parking_lot::Mutex;
 use vdev::VdevTree;
+use zio::pipeline::waits_for_devices;
 use zio::{CloneKey, Pipeline, Tx};
 
 use crate::features::{BLOCK_CLONING, BLOCK_CLONING_ENDIAN};
@@ -240,12 +244,28 @@ impl CloneTables {
     ) -> Result<(), PoolError> {
         let clones = sync.pipeline.clones();
         let table = self.tables.lock().get(&vdev).cloned();
-        let mut entries = match &table {
-            Some(table) => Some(Zap::hold(sync.mos, table.phys.entries).await?),
-            None => None,
-        };
-        if let Some(entries) = &entries {
-            self.look_up(sync, entries, &mut changes).await?;
+        let mut entries = None;
+        if let Some(table) = &table {
+            let held = waits_for_devices(Zap::hold(sync.mos, table.phys.entries)).await;
+            match held {
+                Ok(held) => {
+                    self.look_up(sync, entries.insert(held), &mut changes)
+                        .await?
+                }
+                Err(error) => {
+                    let is_unknown = |(key, change): (&CloneKey, &Change)| {
+                        change.added > 0 || clones.entries_near(*key) > 0
+                    };
+                    let unknown = changes.iter().filter(|change| is_unknown(*change));
+                    let unknown: Vec<CloneKey> = unknown.map(|(key, _)| *key).collect();
+                    let error = PoolError::from(error);
+                    for key in unknown {
+                        if !self.keep_unknown(&mut changes, key, &error) {
+                            return Err(error);
+                        }
+                    }
+                }
+            }
         }
         let mut table = table;
         let mut touched = BTreeSet::new();
@@ -331,7 +351,8 @@ impl CloneTables {
         Ok(())
     }
 
-    /// Reads the references that the table has of these blocks.
+    /// Reads the references that the table has of these blocks. Blocks that are freed and whose
+    /// entries cannot be read are left out.
     async fn look_up(
         &self,
         sync: &CloneSync<'_>,
@@ -344,34 +365,67 @@ impl CloneTables {
             .copied()
             .collect();
         let are_numbers = sync.features.is_active(BLOCK_CLONING_ENDIAN);
-        let found: Vec<(CloneKey, u64)> = futures::stream::iter(wanted)
+        let found: Vec<_> = futures::stream::iter(wanted)
             .map(|key| async move {
-                let value = entries.lookup_u64_key(&[key.offset_bytes]).await?;
-                let references = match value {
-                    None => 0,
-                    Some(value) if (value.integer_bytes == 8) != are_numbers => {
-                        let why = "an entry is not of the kind that the pool's features say";
-                        return Err(damaged(&self.pool, key.vdev, why));
-                    }
-                    Some(value) => value
-                        .data
-                        .first_chunk()
-                        .map(|word| u64::from_le_bytes(*word))
-                        .ok_or_else(|| {
-                            damaged(&self.pool, key.vdev, "an entry is not eight bytes long")
-                        })?,
-                };
-                Ok::<_, PoolError>((key, references))
+                let found = waits_for_devices(self.references(entries, key, are_numbers)).await;
+                (key, found)
             })
             .buffer_unordered(LOOKUPS_IN_FLIGHT)
-            .try_collect()
-            .await?;
+            .collect()
+            .await;
         for (key, references) in found {
-            if let Some(change) = changes.get_mut(&key) {
-                change.stored = references;
+            match references {
+                Ok(references) => {
+                    if let Some(change) = changes.get_mut(&key) {
+                        change.stored = references;
+                    }
+                }
+                Err(error) if !self.keep_unknown(changes, key, &error) => return Err(error),
+                Err(_) => {}
             }
         }
         Ok(())
+    }
+
+    /// The references that the table has of a block beyond the first.
+    async fn references(
+        &self,
+        entries: &Zap,
+        key: CloneKey,
+        are_numbers: bool,
+    ) -> Result<u64, PoolError> {
+        let value = entries.lookup_u64_key(&[key.offset_bytes]).await?;
+        match value {
+            None => Ok(0),
+            Some(value) if (value.integer_bytes == 8) != are_numbers => {
+                let why = "an entry is not of the kind that the pool's features say";
+                Err(damaged(&self.pool, key.vdev, why))
+            }
+            Some(value) => value
+                .data
+                .first_chunk()
+                .map(|word| u64::from_le_bytes(*word))
+                .ok_or_else(|| damaged(&self.pool, key.vdev, "an entry is not eight bytes long")),
+        }
+    }
+
+    /// Takes a block whose references are not known out of what is to be done: it stays allocated
+    /// for ever, as somebody else may have it. `false` where it gained a reference, which has to be
+    /// counted.
+    fn keep_unknown(
+        &self,
+        changes: &mut BTreeMap<CloneKey, Change>,
+        key: CloneKey,
+        error: &PoolError,
+    ) -> bool {
+        if changes.remove(&key).is_some_and(|change| change.added > 0) {
+            return false;
+        }
+        tracing::error!(
+            pool = self.pool, %error, ?key,
+            "a block that was freed stays allocated: its references are not known"
+        );
+        true
     }
 }
 

@@ -21,6 +21,7 @@ use format::{
 };
 use object::{Bpobj, Bptree, SyncContext, Zap, ZapCursor};
 use vdev::Priority;
+use zio::pipeline::waits_for_devices;
 use zio::{CacheUse, Pipeline, ReadContext, Tx};
 
 use crate::DatasetError;
@@ -166,16 +167,28 @@ impl Destroyer<'_> {
             return Ok(());
         };
         let object: ObjectId = entry.value.as_u64().unwrap_or(0).into();
-        let mut list = Deadlist::open(self.dsl.mos(), object).await?;
-        let Some((key, part)) = list.first() else {
+        let is_lost = |error: &DatasetError| {
+            tracing::error!(
+                %object, %error,
+                "a list of a destroyed clone's blocks cannot be read: they stay allocated"
+            );
+        };
+        let opened = waits_for_devices(Deadlist::open(self.dsl.mos(), object)).await;
+        let list = opened.inspect_err(is_lost).ok();
+        let first = list.as_ref().and_then(Deadlist::first);
+        let (Some(mut list), Some((key, part))) = (list, first) else {
             zap.remove(&tx, &entry.name).await?;
             Deadlist::destroy(self.dsl, ctx, object).await?;
             return self.dsl.features().decrement(ctx, guid::LIVELIST).await;
         };
         if part != self.dsl.deadlists().empty_list() {
-            let part = Bpobj::open(self.dsl.mos(), part).await?;
+            let blocks = waits_for_devices(async {
+                let part = Bpobj::open(self.dsl.mos(), part).await?;
+                living(&part).await
+            });
+            let blocks = blocks.await.inspect_err(is_lost).unwrap_or_default();
             let mut freed = Space::default();
-            for block in living(&part).await? {
+            for block in blocks {
                 freed.add(Space::of(pipeline, &block));
                 pipeline.free(ctx.txg, &block);
             }

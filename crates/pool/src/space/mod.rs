@@ -18,6 +18,7 @@
 //! Source: module/zfs/metaslab.c (`metaslab_sync`, `metaslab_flush`, `metaslab_condense`),
 //! space_map.c, spa_log_spacemap.c, vdev.c (`vdev_sync`, `vdev_metaslab_init`).
 
+mod condense;
 mod load;
 mod turn;
 
@@ -48,10 +49,6 @@ use crate::{config, directory};
 const MAP_BLOCK_BYTES: u32 = 128 << 10;
 /// Block size of space maps without logs (`zfs_metaslab_sm_blksz_no_log`), in bytes.
 const MAP_BLOCK_BYTES_NO_LOG: u32 = 16 << 10;
-/// A space map this many times as long as it could be is condensed (`zfs_metaslab_condense_pct`).
-const CONDENSE_FACTOR: u64 = 2;
-/// Space maps of up to this many blocks are left alone (`zfs_metaslab_condense_block_threshold`).
-const CONDENSE_BLOCKS: u64 = 4;
 /// Ranges of all unflushed changes that are kept in memory, before metaslabs are flushed for it.
 const UNFLUSHED_RANGES_MAX: u64 = 2 << 20;
 /// Buckets of a space map's histogram (`SPACE_MAP_HISTOGRAM_SIZE`).
@@ -806,48 +803,6 @@ impl Space {
             }
             self.set_flushed(sync, &top, id, false).await?;
         }
-    }
-
-    /// Writes a space map anew if it is much longer than it needs to be, unflushed changes
-    /// included; returns whether it did.
-    async fn condense(
-        &self,
-        sync: &SpaceSync<'_>,
-        top: &Top,
-        index: u64,
-        metaslab: &mut Metaslab,
-    ) -> Result<bool, DatasetError> {
-        let Some(map) = metaslab.map.clone() else {
-            return Ok(false);
-        };
-        let map = writeable(sync, map);
-        let length = map.length_bytes();
-        let threshold = CONDENSE_BLOCKS * u64::from(MAP_BLOCK_BYTES).max(1 << top.shape.ashift);
-        // Looking costs reading the whole map: only when it has grown by a quarter since.
-        if length <= threshold || length < metaslab.considered_bytes / 4 * 5 {
-            return Ok(false);
-        }
-        metaslab.considered_bytes = length;
-        let free = Self::free_ranges(top, index, metaslab).await?;
-        let span = top.span(index);
-        let mut allocated = RangeSet::default();
-        allocated.add(span.start, span.end - span.start);
-        allocated.remove_all(&free);
-        let allocated = lengths(&allocated);
-        let best = SpaceMapObject::estimate_bytes(&allocated, top.shape.ashift, None);
-        if length < best * CONDENSE_FACTOR {
-            return Ok(false);
-        }
-        let block_bytes = if sync.features.is_enabled(LOG_SPACEMAP) {
-            MAP_BLOCK_BYTES
-        } else {
-            MAP_BLOCK_BYTES_NO_LOG
-        };
-        map.truncate(sync.tx, block_bytes).await?;
-        map.append(sync.tx, SpaceMapKind::Allocate, None, &allocated)
-            .await?;
-        metaslab.considered_bytes = map.length_bytes();
-        Ok(true)
     }
 }
 

@@ -52,7 +52,7 @@ pub use space::{SpaceTotals, TopSpace, deflate, fragmentation, slop_bytes};
 pub use trim::{TRIM_BATCH_TXGS, TrimHold, TrimWait};
 
 use crate::error::ZioError;
-use crate::pipeline::must_succeed;
+use crate::pipeline::waits_for_devices;
 use top::{Attempt, Top};
 
 /// Txgs for which freed space is kept unused after its txg synced (`TXG_DEFER_SIZE`), so that the
@@ -341,6 +341,20 @@ impl Allocator {
         Ok(out)
     }
 
+    /// Whether nothing is allocated from some metaslabs because their space maps could not be read.
+    pub fn has_broken(&self) -> bool {
+        let entries: Vec<_> = self.tops.read().values().cloned().collect();
+        entries.iter().any(|entry| entry.top.lock().has_broken())
+    }
+
+    /// Has them loaded again when they are needed.
+    pub fn retry_broken(&self) {
+        let entries: Vec<_> = self.tops.read().values().cloned().collect();
+        for entry in entries {
+            entry.top.lock().retry_broken();
+        }
+    }
+
     /// Takes back places that nobody refers to, allocated by this txg and not handed out yet.
     pub fn unallocate(&self, txg: Txg, dva: &Dva) {
         if let Some(entry) = self.entry(dva.vdev()) {
@@ -481,8 +495,9 @@ impl Allocator {
         let guard = Guard(self, entry, index);
         let source = self.source.read().clone();
         let result = match source {
-            // What cannot be loaded is not used any more until the pool is opened again.
-            Some(source) => must_succeed(source.load(vdev, index as u64)).await,
+            // What cannot be loaded is not used any more until the pool is opened again, or finds
+            // no room without it.
+            Some(source) => waits_for_devices(source.load(vdev, index as u64)).await,
             None => Err(ZioError::MetaslabLoad {
                 vdev,
                 metaslab: index as u64,

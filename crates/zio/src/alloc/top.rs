@@ -408,6 +408,23 @@ impl Top {
         self.reweigh(index);
     }
 
+    /// Whether a metaslab could not be loaded.
+    pub(super) fn has_broken(&self) -> bool {
+        let is_broken = |metaslab: &Metaslab| matches!(metaslab.loaded, Loaded::Broken);
+        self.metaslabs.iter().any(is_broken)
+    }
+
+    /// Back to "not loaded" of those that could not be: the next who needs them tries again.
+    pub(super) fn retry_broken(&mut self) {
+        for index in 0..self.metaslabs.len() {
+            let metaslab = &mut self.metaslabs[index];
+            if matches!(metaslab.loaded, Loaded::Broken) {
+                metaslab.loaded = Loaded::No;
+                self.reweigh(index);
+            }
+        }
+    }
+
     /// Back to "not loaded" when the load was given up (its future was dropped).
     pub(super) fn abort_load(&mut self, index: usize) {
         if let Some(metaslab) = self.metaslabs.get_mut(index)

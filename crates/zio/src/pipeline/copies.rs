@@ -13,7 +13,7 @@ use vdev::{ErrorReport, ErrorSink, IoContext, Priority, ReadFailure, VdevTree, V
 
 use super::ReadContext;
 use super::check::{BlockCheck, PoolSalt};
-use super::suspension::{self, Suspension};
+use super::suspension::{self, Suspension, Waits};
 use crate::error::{ZioError, name_of};
 
 /// What a scrub of a block found.
@@ -39,9 +39,10 @@ impl Copies {
     /// Whether a failed read of this block waits for devices that may bring it back: see
     /// [`suspension::must_succeed`].
     fn waits_for(&self, bp: &BlockPointer, device_failed: bool) -> bool {
+        let waits = suspension::waits();
         !self.suspension.is_read_only()
-            && suspension::is_syncing()
-            && (device_failed || self.tree.may_come_back(bp))
+            && waits > Waits::Never
+            && (device_failed && waits == Waits::Always || self.tree.may_come_back(bp))
     }
 
     /// Suspends the pool until it is cleared, after a failed read of the sync loop that is to be

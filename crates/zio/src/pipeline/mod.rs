@@ -90,7 +90,9 @@ pub use keys::{BlockKey, Keys};
 pub use log_blocks::LogBlocks;
 pub use policy::{CacheUse, FailMode, LogPlaces, RawBlock, ReadContext, WritePolicy};
 pub use read::Reader;
-pub use suspension::{SuspendHook, SuspendState, Suspension, may_fail, must_succeed};
+pub use suspension::{
+    SuspendHook, SuspendState, Suspension, may_fail, must_succeed, waits_for_devices,
+};
 pub use write::Writer;
 
 use crate::alloc::{Allocator, SpaceTotals};

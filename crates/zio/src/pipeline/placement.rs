@@ -167,6 +167,15 @@ impl Placement {
                         .suspend_and_wait(ZioError::Suspended { reason })
                         .await?;
                 }
+                // Or in metaslabs that could not be loaded, of a device whose reads failed for a
+                // while. The txg cannot be given up.
+                Err(ZioError::NoSpace { .. }) if gang && self.allocator.has_broken() => {
+                    let reason = "there is room only where space maps cannot be read".to_owned();
+                    self.suspension
+                        .suspend_and_wait(ZioError::Suspended { reason })
+                        .await?;
+                    self.allocator.retry_broken();
+                }
                 chosen => break chosen?,
             }
         };

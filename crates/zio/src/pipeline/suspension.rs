@@ -16,11 +16,12 @@
 //! done again. What a device had accepted but not flushed when it failed is written to it again
 //! when it is back (`vdev::leaf`), before the pool resumes; so nothing is lost.
 //!
-//! Reads fail at once, except those of the sync loop ([`must_succeed`]) and of space maps: a txg
-//! can be neither written nor given up without them. When a device that stopped working may have
-//! the block (one side of a mirror whose other side lacks it), or a working one failed to read it,
-//! they suspend the pool as writes do (`zio_done`, module/zfs/zio.c, executes again what must
-//! succeed).
+//! Reads fail at once, except those of the sync loop ([`must_succeed`]): a txg can be neither
+//! written nor given up without them. When a device that stopped working may have the block (one
+//! side of a mirror whose other side lacks it), or a working one failed to read it, they suspend
+//! the pool as writes do (`zio_done`, module/zfs/zio.c, executes again what must succeed). What
+//! a txg can do without does not wait for a bad sector ([`waits_for_devices`]), or for nothing at
+//! all ([`may_fail`]).
 
 use std::sync::Arc;
 
@@ -66,25 +67,42 @@ pub struct Suspension {
     hook: Mutex<Option<SuspendHook>>,
 }
 
-tokio::task_local! {
-    static SYNCING: bool;
+/// What a failed read suspends the pool and waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Waits {
+    /// Nothing: it fails.
+    Never,
+    /// Devices that stopped working and may have the block.
+    ForDevices,
+    /// Those, and devices that work and failed to read it.
+    Always,
 }
 
-/// Whether this is called from within [`must_succeed`], and not from within [`may_fail`].
-pub(super) fn is_syncing() -> bool {
-    SYNCING.try_with(|is_syncing| *is_syncing).unwrap_or(false)
+tokio::task_local! {
+    static WAITS: Waits;
+}
+
+/// What reads on this task wait for.
+pub(super) fn waits() -> Waits {
+    WAITS.try_with(|waits| *waits).unwrap_or(Waits::Never)
 }
 
 /// Runs the writing of a txg: what it reads, on this task, must not fail because of a device that
 /// may come back. Such a read suspends the pool and waits.
 pub async fn must_succeed<T>(work: impl Future<Output = T>) -> T {
-    SYNCING.scope(true, work).await
+    WAITS.scope(Waits::Always, work).await
 }
 
-/// Runs a part of writing a txg that the pool can do without: what it reads, on this task, fails at
-/// once, also within [`must_succeed`]. Writes wait as ever.
+/// Runs a part of the writing of a txg that has another way where a block is damaged, but a worse
+/// one: what it reads waits for devices that stopped working, and fails where one that works cannot
+/// read it.
+pub async fn waits_for_devices<T>(work: impl Future<Output = T>) -> T {
+    WAITS.scope(Waits::ForDevices, work).await
+}
+
+/// Runs a part of the writing of a txg that need not be done: what it reads fails at once.
 pub async fn may_fail<T>(work: impl Future<Output = T>) -> T {
-    SYNCING.scope(false, work).await
+    WAITS.scope(Waits::Never, work).await
 }
 
 impl Suspension {
@@ -216,7 +234,8 @@ impl Suspension {
         self.resume()
     }
 
-    /// [`VdevTree::reopen`]; vdevs that are back get new blocks again.
+    /// [`VdevTree::reopen`]; vdevs that are back get new blocks again, and so do metaslabs whose
+    /// space maps could not be read.
     ///
     /// # Errors
     /// [`vdev::VdevError::Stalled`].
@@ -241,6 +260,7 @@ impl Suspension {
                 self.allocator.set_allocatable(spec.vdev, spec.allocatable);
             }
         }
+        self.allocator.retry_broken();
         Ok(())
     }
 
