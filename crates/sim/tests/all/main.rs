@@ -15,6 +15,7 @@ mod panics;
 mod passes;
 mod rebuild;
 mod redaction;
+mod resilver;
 pub mod spares;
 mod split;
 mod stale_logs;
