@@ -1,7 +1,7 @@
 //! What a scan looks at again: datasets that gained pointers to blocks that were there before.
 //!
-//! The walk meets a block at one of its pointers. A clone, or a write of what a dedup table has, can
-//! add one where the walk has been, before the one that it has not come to goes away: then the
+//! The walk meets a block at one of its pointers. A clone, or a write of what a dedup table has,
+//! can add one where the walk has been, before the one that it has not come to goes away: then the
 //! block would be met nowhere, while it is as old as what the scan is for. So a dataset that gained
 //! such a pointer is visited once more, from the txg of that pointer on. All pointers that are
 //! added are born in their txg, whatever they lead to, so that little more is walked than what was
