@@ -156,6 +156,8 @@ impl<'a> TreeSync<'a> {
         // Of one that was rewritten the flag stays behind: this dataset has had it since now.
         new.set_rewritten(false);
         self.ctx.pipeline.clones().add(txg, &new);
+        let objset = self.set.bookmark(self.object, 0, 0).objset;
+        self.ctx.pipeline.sharing().note(objset, &new);
         self.kill(Some(old));
         self.bear(&new);
         new

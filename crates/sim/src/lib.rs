@@ -5,6 +5,7 @@
 //! | Module | What it does |
 //! |---|---|
 //! | [`verify`] | reads a whole pool, block by block, and compares it with its space maps and accounts (`zdb -bcc`, in process) |
+//! | [`copies`] | reads what each device has of each block |
 //! | [`model`] | what filesystems and volumes should hold, and what they do hold |
 //! | [`work`] | random operations |
 //! | [`layout`] | how disks are put together |
@@ -22,6 +23,7 @@
 // Whole pools and those who work with them are deep futures.
 #![recursion_limit = "256"]
 
+pub mod copies;
 pub mod datasets;
 pub mod dedup;
 pub mod failures;

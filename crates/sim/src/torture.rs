@@ -19,6 +19,7 @@ use pool::{
 };
 use zio::alloc::DEFER_TXGS;
 
+use crate::copies::every_copy;
 use crate::golden::Golden;
 use crate::history::History;
 pub use crate::layout::Layout;
@@ -399,6 +400,9 @@ pub async fn inspect_with(
         .await
         .map_err(|error| format!("{when}: {error}"))?;
     let errors = errors_of(&pool.status().root);
+    if without_errors && errors == 0 && report.problems.is_empty() {
+        every_copy(&pool, when).await?;
+    }
     pool.export(false).await?;
     drop(pool);
     if !report.problems.is_empty() {

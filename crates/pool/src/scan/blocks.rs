@@ -4,12 +4,13 @@
 //! does when they are met; the others wait in the [`Queue`] until [`Blocks::issue`] reads them, in
 //! the order of the devices, with tasks of its own for each top-level vdev.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use device::{BoxFuture, Tasks};
-use format::{BlockPointer, Bookmark, Txg};
+use format::{BlockPointer, Bookmark, Txg, VdevId};
 use object::{Leads, Met};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -30,6 +31,8 @@ const PIECE_BYTES: u64 = 1 << 10;
 /// long operations that each device makes of them (`vdev`, module `sweep`), and for long writes of
 /// what was read.
 const PER_VDEV: usize = 1024;
+/// Ranges in which blocks are that were looked at again, at most, about 50 bytes each.
+const SEEN_RANGES_MAX: usize = 256 << 10;
 
 /// Which blocks a scan reads, and how.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +44,8 @@ pub(super) struct Wanted {
     pub(super) before: Txg,
     /// Blocks of txgs up to this one: later ones come with another dataset (`scn_cur_max_txg`).
     pub(super) until: Txg,
+    /// They are looked at once more: see `again`.
+    pub(super) is_again: bool,
 }
 
 /// Counters; blocks and bytes by pointer.
@@ -87,6 +92,10 @@ pub(super) struct Blocks {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) errors: Arc<ErrorLog>,
     pub(super) queue: Queue,
+    /// Those of the datasets that are visited again.
+    pub(super) again: Arc<Queue>,
+    /// Where the blocks are that were in there.
+    again_seen: Mutex<Seen>,
     pub(super) numbers: Numbers,
     /// Txgs of which a block could not be read, or may not have been met.
     pub(super) lost_txgs: Mutex<RangeSet>,
@@ -104,6 +113,8 @@ impl Blocks {
             pipeline,
             errors,
             queue: Queue::default(),
+            again: Arc::default(),
+            again_seen: Mutex::default(),
             numbers: Numbers::default(),
             lost_txgs: Mutex::default(),
             in_flight: Semaphore::new((in_flight_bytes_max / PIECE_BYTES) as usize),
@@ -118,10 +129,15 @@ impl Blocks {
     /// Whether a block is to be read (`dsl_scan_scrub_cb`, `dsl_scan_need_resilver`).
     fn is_wanted(&self, pointer: &BlockPointer, wanted: &Wanted) -> bool {
         let birth = pointer.physical_birth();
-        if pointer.is_embedded() || birth <= wanted.after || birth >= wanted.before {
+        let has_late_copies = has_late_copies(pointer);
+        let latest = match has_late_copies {
+            true => pointer.logical_birth(),
+            false => birth,
+        };
+        if pointer.is_embedded() || latest <= wanted.after || birth >= wanted.before {
             return false;
         }
-        if wanted.read != ScanRead::Resilver {
+        if wanted.read != ScanRead::Resilver || has_late_copies {
             return true;
         }
         // Members of gang blocks may be anywhere.
@@ -173,13 +189,21 @@ impl Blocks {
             add(&self.numbers.skipped_bytes, pointer.asize_bytes());
             return;
         }
+        if wanted.is_again && !self.again_seen.lock().add(pointer) {
+            add(&self.numbers.skipped_bytes, pointer.asize_bytes());
+            return;
+        }
         let found = Found {
             pointer: *pointer,
             bookmark,
             is_log,
             others: Vec::new(),
         };
-        if !self.queue.add(found) {
+        let queue = match wanted.is_again {
+            true => &self.again,
+            false => &self.queue,
+        };
+        if !queue.add(found) {
             self.note_lost(&bookmark, Txg::ZERO, "a block pointer leads nowhere");
         }
     }
@@ -280,6 +304,10 @@ impl Blocks {
         let _place = self.place(&found.pointer).await;
         let context = Self::context(found.bookmark, found.is_log);
         let reader = self.pipeline.reader();
+        let read = match has_late_copies(&found.pointer) {
+            true => ScanRead::Scrub,
+            false => read,
+        };
         let result = reader.scan(&found.pointer, &context, read).await;
         // Also one that was read: what is to be written of it may have been refused.
         if self.is_suspended() {
@@ -331,9 +359,49 @@ impl Blocks {
 
     /// A block's space was freed.
     pub(super) fn freed(&self, pointer: &BlockPointer) {
-        if let Some(pointer) = self.queue.freed(pointer) {
-            add(&self.numbers.skipped_bytes, pointer.asize_bytes());
+        for queue in [&self.queue, &*self.again] {
+            if let Some(pointer) = queue.freed(pointer) {
+                add(&self.numbers.skipped_bytes, pointer.asize_bytes());
+            }
         }
+    }
+}
+
+/// Whether some copies of a block may have been written after its physical birth: an entry of a
+/// dedup table that gets more of them stays as old as it was (`ddt_phys_extend`,
+/// module/zfs/ddt.c). What a device lacks of these no txg tells, so they are read as by a scrub.
+fn has_late_copies(pointer: &BlockPointer) -> bool {
+    let is_shared_later = pointer.physical_birth() < pointer.logical_birth();
+    pointer.is_dedup() && pointer.copies() > 1 && is_shared_later
+}
+
+/// Where blocks are that need not be read once more. What is allocated in the place of one that was
+/// freed is younger than what a scan reads.
+#[derive(Debug, Default)]
+struct Seen {
+    by_vdev: BTreeMap<VdevId, RangeSet>,
+    ranges: usize,
+}
+
+impl Seen {
+    /// Adds a block; false when all of its copies are there. It is not kept where there are too
+    /// many.
+    fn add(&mut self, pointer: &BlockPointer) -> bool {
+        let mut is_new = false;
+        for dva in pointer.dvas() {
+            let (start, length) = (dva.offset_bytes(), dva.asize_bytes());
+            let of_vdev = self.by_vdev.entry(dva.vdev()).or_default();
+            if start.checked_add(length).is_some() && of_vdev.contains(start, length) {
+                continue;
+            }
+            is_new = true;
+            if self.ranges < SEEN_RANGES_MAX && start.checked_add(length).is_some() {
+                let before = of_vdev.segments();
+                of_vdev.add(start, length);
+                self.ranges = (self.ranges + of_vdev.segments()).saturating_sub(before);
+            }
+        }
+        is_new
     }
 }
 

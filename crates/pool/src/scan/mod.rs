@@ -17,6 +17,8 @@
 //! second, more when nobody needs the next group, less when somebody waits for it. When the queue
 //! is empty the place that the walk has come to is stored: it is never beyond what was read.
 //!
+//! Datasets that gained pointers to old blocks meanwhile come first in a turn (`again`).
+//!
 //! # Why no block changes while it is read
 //! A block that waits in the queue is allocated: whoever frees its space takes it out
 //! ([`zio::pipeline::FreedHook`]). What is freed in a group is not allocated again before two more
@@ -37,12 +39,14 @@
 //! changes.
 //!
 //! # What a crash leaves
-//! The stored place: the scan goes on there. A resilver that had errors begins anew, as what could
+//! The stored place: the scan goes on there; while something is left to look at again, that is its
+//! begin. A resilver that had errors begins anew, as what could
 //! not be mended is known only in memory (`dsl_scan_init`).
 //!
 //! # Locks
 //! `state` and `blocks`, each for a few instructions; `state` first.
 
+mod again;
 mod blocks;
 mod command;
 mod defer;
@@ -72,6 +76,7 @@ use crate::participant::{Participant, Pass, Turn};
 use crate::rebuild::resilver_type;
 use crate::{PoolError, ScanFunction, ScanState, ScanStatus, directory};
 
+use again::Again;
 use blocks::{Blocks, get};
 pub(crate) use command::command;
 pub(crate) use defer::{is_deferred, resilver};
@@ -160,6 +165,10 @@ struct State {
     stored: Position,
     /// The stored queue is the one in the MOS.
     disk_queue: BTreeMap<u64, u64>,
+    /// Datasets to visit once more.
+    again: Again,
+    /// What is in the MOS is the scan at its begin, as something is left to look at again.
+    is_stored_at_begin: bool,
     /// Words that follow the stored state, of a newer release.
     rest: Vec<u64>,
     is_dirty: bool,
@@ -289,6 +298,13 @@ impl Scan {
                 && let Some(blocks) = &*scan.blocks.read()
             {
                 blocks.freed(pointer);
+            }
+        }));
+        let own = Arc::downgrade(scan);
+        let sharing = core.pipeline.sharing();
+        sharing.set_hook(Box::new(move |objset, pointer| {
+            if let Some(scan) = own.upgrade() {
+                scan.shared(objset, pointer);
             }
         }));
         scan.tell();
@@ -486,22 +502,29 @@ impl Scan {
 
     /// A dataset is destroyed in this txg; `next` follows a snapshot.
     pub(crate) fn destroyed(&self, dataset: ObjectId, next: Option<ObjectId>) {
-        self.follow(|at| at.destroyed(dataset, next));
+        self.follow(
+            |at| at.destroyed(dataset, next),
+            |again| again.destroyed(dataset, next),
+        );
     }
 
     /// A snapshot was taken in this txg.
     pub(crate) fn snapshotted(&self, head: ObjectId, snapshot: ObjectId) {
-        self.follow(|at| at.snapshotted(head, snapshot));
+        self.follow(
+            |at| at.snapshotted(head, snapshot),
+            |again| again.snapshotted(head, snapshot),
+        );
     }
 
     /// Two datasets exchanged what they have in this txg.
     pub(crate) fn swapped(&self, a: ObjectId, b: ObjectId) {
-        self.follow(|at| at.swapped(a, b));
+        self.follow(|at| at.swapped(a, b), |again| again.swapped(a, b));
     }
 
-    fn follow(&self, change: impl Fn(&mut Position)) {
+    fn follow(&self, change: impl Fn(&mut Position), of_again: impl Fn(&mut Again)) {
         let mut state = self.state.lock();
         if state.current.is_running() {
+            of_again(&mut state.again);
             change(&mut state.current);
             let before = state.stored.clone();
             change(&mut state.stored);
@@ -540,6 +563,7 @@ impl Scan {
                 queue: BTreeMap::new(),
             };
             state.stored = state.current.clone();
+            state.again = Again::default();
             state.is_dirty = true;
         }
         for leaf in core.tree.leaves() {
@@ -588,6 +612,7 @@ impl Scan {
             state.current.queue.clear();
             state.disk_queue.clear();
             state.stored = state.current.clone();
+            state.again = Again::default();
             state.is_dirty = true;
             state.run.pause_s = 0;
             state.finishes_first = false;
@@ -600,6 +625,7 @@ impl Scan {
         let blocks = self.blocks.read().clone();
         let lost = blocks.as_ref().map(|blocks| {
             let _ = blocks.queue.take_all();
+            let _ = blocks.again.take_all();
             blocks.lost_txgs.lock().clone()
         });
         let text = format!("errors={}", core.errors.count());
@@ -742,13 +768,15 @@ impl Scan {
             false => ScanRead::Scrub,
         };
         let is_over = self.turn_of(core, txg, usize::from(is_resilver));
+        let max = self.queue_blocks_max.load(Ordering::Relaxed);
         loop {
+            self.look_again(core, &blocks, read, &tasks, (&is_over, max))
+                .await?;
             let (is_walked, is_clearing) = {
                 let state = self.state.lock();
                 (state.is_walked, state.is_clearing)
             };
             if !is_walked && !is_clearing {
-                let max = self.queue_blocks_max.load(Ordering::Relaxed);
                 let (own, over) = (blocks.clone(), is_over.clone());
                 let visit = Visit {
                     blocks: &blocks,
@@ -769,7 +797,11 @@ impl Scan {
                 blocks.issue(&blocks, read, &tasks, &is_over).await;
                 if blocks.queue.is_empty() {
                     self.reach(core);
-                    if self.state.lock().is_walked {
+                    let is_done = {
+                        let state = self.state.lock();
+                        state.is_walked && !self.is_again(&state)
+                    };
+                    if is_done {
                         return self.finish(core, pass.ctx, true, "scan done").await;
                     }
                 }
@@ -823,14 +855,16 @@ impl Scan {
     async fn store(&self, core: &Core, tx: &Tx) -> Result<(), PoolError> {
         let (mut stored, disk_queue, rest) = {
             let mut state = self.state.lock();
-            if !std::mem::take(&mut state.is_dirty) {
+            let at_begin = self.is_again(&state);
+            let before = std::mem::replace(&mut state.is_stored_at_begin, at_begin);
+            if !std::mem::take(&mut state.is_dirty) && before == at_begin {
                 return Ok(());
             }
-            (
-                state.stored.clone(),
-                state.disk_queue.clone(),
-                state.rest.clone(),
-            )
+            let stored = match at_begin {
+                true => state.stored.at_begin(),
+                false => state.stored.clone(),
+            };
+            (stored, state.disk_queue.clone(), state.rest.clone())
         };
         let mos = core.dsl.mos();
         if stored.is_running() {
@@ -856,14 +890,14 @@ impl Scan {
         directory.update(tx, directory::SCAN, value).await?;
         let mut state = self.state.lock();
         state.current.phys.queue = stored.phys.queue;
-        state.disk_queue = stored.queue.clone();
-        state.stored = stored;
+        state.stored.phys.queue = stored.phys.queue;
+        state.disk_queue = stored.queue;
         Ok(())
     }
 }
 
-/// Dedup tables are not walked: every block of theirs is met in the datasets, all the same
-/// (`scn_ddt_class_max`; the place is behind it).
+/// Dedup tables are not walked: every block of theirs is met in the datasets, all the same, and
+/// blocks that gain a reference are looked at again (`scn_ddt_class_max`; the place is behind it).
 fn leave_out_tables(phys: &mut ScanPhys) {
     phys.ddt_class_max = 0;
     phys.ddt_bookmark = DdtBookmark {

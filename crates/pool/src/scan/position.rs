@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use format::{Bookmark, ObjectId, ObjsetId, ScanPhys};
+use format::{Bookmark, ObjectId, ObjsetId, ScanPhys, Txg};
 
 /// Dataset of a place that is no more (`ZB_DESTROYED_OBJSET`).
 pub(super) const DESTROYED: ObjsetId = ObjsetId::new(u64::MAX);
@@ -22,6 +22,23 @@ pub(super) struct Position {
 }
 
 impl Position {
+    /// The same scan, which has come nowhere yet.
+    pub(super) fn at_begin(&self) -> Self {
+        let phys = ScanPhys {
+            bookmark: Bookmark::default(),
+            current_min_txg: Txg::ZERO,
+            current_max_txg: Txg::ZERO,
+            flags: self.phys.flags & !ScanPhys::FLAG_VISIT_AGAIN,
+            examined_bytes: 0,
+            skipped_bytes: 0,
+            ..self.phys
+        };
+        Position {
+            phys,
+            queue: BTreeMap::new(),
+        }
+    }
+
     pub(super) fn is_running(&self) -> bool {
         self.phys.state == ScanPhys::STATE_SCANNING
     }

@@ -55,6 +55,10 @@ impl Queue {
             }
             std::collections::btree_map::Entry::Occupied(mut entry) => {
                 let known = entry.get_mut();
+                // A dedup table's entry may have got more copies since the other pointer was made.
+                if found.pointer.copies() > known.pointer.copies() {
+                    known.pointer = found.pointer;
+                }
                 known.others.push(found.bookmark);
                 known.others.extend(found.others);
                 known.is_log &= found.is_log;

@@ -50,6 +50,7 @@ const WANTED: Wanted = Wanted {
     after: Txg::ZERO,
     before: Txg::new(u64::MAX),
     until: Txg::new(u64::MAX),
+    is_again: false,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

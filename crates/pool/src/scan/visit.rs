@@ -18,6 +18,7 @@ use object::{Met, ObjectSet, Traverse, Traversed, Visitor, Zap, traverse};
 use vdev::ScanRead;
 use zio::{Pipeline, ZioError};
 
+use super::again::Place;
 use super::blocks::{Blocks, Wanted, add};
 use super::position::{DESTROYED, Position};
 use crate::PoolError;
@@ -169,22 +170,57 @@ impl Visit<'_> {
             after: phys.min_txg,
             before: phys.max_txg,
             until: phys.current_max_txg,
+            is_again: false,
         }
     }
 
     async fn walk(&self, at: &Position, objset: ObjsetId, root: BlockPointer) -> Traversed {
-        let walk = Arc::new(Walk {
-            blocks: self.blocks.clone(),
-            wanted: self.wanted(&at.phys),
-            is_over: self.is_over.clone(),
-        });
         let what = Traverse {
             root,
             objset,
             after: at.phys.current_min_txg,
             from: (at.phys.bookmark.objset == objset).then_some(at.phys.bookmark),
         };
-        traverse(&what, self.tasks, &walk).await
+        self.traverse(&what, self.wanted(&at.phys)).await
+    }
+
+    async fn traverse(&self, what: &Traverse, wanted: Wanted) -> Traversed {
+        let walk = Arc::new(Walk {
+            blocks: self.blocks.clone(),
+            wanted,
+            is_over: self.is_over.clone(),
+        });
+        traverse(what, self.tasks, &walk).await
+    }
+
+    /// Visits a dataset again; what is left of that.
+    pub(super) async fn again(
+        &self,
+        place: Place,
+        phys: &ScanPhys,
+    ) -> Result<Option<Place>, PoolError> {
+        let Some(dataset) = self.dataset(place.dataset).await? else {
+            return Ok(None);
+        };
+        let what = Traverse {
+            root: dataset.block,
+            objset: ObjsetId::new(place.dataset.get()),
+            after: place.since.max(phys.min_txg),
+            from: place.bookmark,
+        };
+        let wanted = Wanted {
+            until: phys.max_txg,
+            is_again: true,
+            ..self.wanted(phys)
+        };
+        let traversed = self.traverse(&what, wanted).await;
+        Ok(match traversed {
+            Traversed::Until(bookmark) => Some(Place {
+                bookmark: Some(bookmark),
+                ..place
+            }),
+            _ => None,
+        })
     }
 
     /// What the MOS says of a dataset; `None` when there is no such dataset.

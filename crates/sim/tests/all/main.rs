@@ -16,6 +16,7 @@ mod panics;
 mod passes;
 mod rebuild;
 mod redaction;
+mod resilver;
 mod spare_work;
 pub mod spares;
 mod split;

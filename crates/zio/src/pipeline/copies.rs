@@ -201,7 +201,11 @@ impl Copies {
                 }
                 Err(error) => {
                     outcome.bad_copies += 1;
-                    if error.checksum {
+                    // What a device did not give is written anew as well, as below a mirror
+                    // (`vdev_mirror_io_done`, module/zfs/vdev_mirror.c).
+                    let top = self.tree.top(dva.vdev());
+                    let is_there = top.is_some_and(|top| top.is_readable());
+                    if error.checksum || error.device && is_there && !error.slow {
                         wrong.push(dva);
                     }
                     let before = failure.take();

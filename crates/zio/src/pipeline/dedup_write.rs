@@ -16,6 +16,7 @@ use super::dedup::{Dedup, DedupName, DedupPolicy, LiveEntry, is_damage};
 use super::placement::Placement;
 use super::prepare::Stored;
 use super::read::Reader;
+use super::sharing::Sharing;
 use super::{ReadContext, WritePolicy};
 use crate::cache::{Cache, CacheKey};
 use crate::error::ZioError;
@@ -26,6 +27,7 @@ pub(super) struct DedupWriter {
     pub(super) placement: Arc<Placement>,
     pub(super) reader: Arc<Reader>,
     pub(super) cache: Arc<Cache>,
+    pub(super) sharing: Arc<Sharing>,
 }
 
 impl DedupWriter {
@@ -143,6 +145,7 @@ impl DedupWriter {
         }
         place.references += 1;
         drop(guard);
+        self.sharing.note(policy.bookmark.objset, &bp);
         if let Some(key) = CacheKey::of(&bp)
             && policy.cache
         {

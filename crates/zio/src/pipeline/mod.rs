@@ -61,6 +61,7 @@ mod policy;
 mod prepare;
 mod read;
 mod scrub;
+mod sharing;
 mod suspension;
 #[cfg(test)]
 mod tests;
@@ -90,6 +91,7 @@ pub use keys::{BlockKey, Keys};
 pub use log_blocks::LogBlocks;
 pub use policy::{CacheUse, FailMode, LogPlaces, RawBlock, ReadContext, WritePolicy};
 pub use read::Reader;
+pub use sharing::{SharedHook, Sharing};
 pub use suspension::{
     SuspendHook, SuspendState, Suspension, may_fail, must_succeed, waits_for_devices,
 };
@@ -150,6 +152,7 @@ pub struct Pipeline {
     dvas: Arc<Dvas>,
     wide_gangs: Arc<WideGangs>,
     frees: Frees,
+    sharing: Arc<Sharing>,
     reader: Arc<Reader>,
     writer: Writer,
     log_blocks: LogBlocks,
@@ -177,6 +180,7 @@ impl Pipeline {
         let keys = Keys::new(world.random.clone(), cache.clone());
         let clones = Arc::new(Clones::default());
         let dedup = Arc::new(Dedup::default());
+        let sharing = Arc::new(Sharing::default());
         let dvas = Arc::new(Dvas::new(tree.clone(), allocator.clone()));
         let copies = Arc::new(Copies {
             world: world.clone(),
@@ -223,6 +227,7 @@ impl Pipeline {
                 placement: placement.clone(),
                 reader: reader.clone(),
                 cache: cache.clone(),
+                sharing: sharing.clone(),
             },
             placement,
             in_flight: Semaphore::new(options.writes_in_flight_max.max(1)),
@@ -260,6 +265,7 @@ impl Pipeline {
             dvas,
             wide_gangs,
             frees,
+            sharing,
             reader,
             writer,
             log_blocks,
@@ -310,6 +316,11 @@ impl Pipeline {
     /// The deduplicated blocks.
     pub fn dedup(&self) -> &Dedup {
         &self.dedup
+    }
+
+    /// Who hears of pointers to blocks that were there before.
+    pub fn sharing(&self) -> &Sharing {
+        &self.sharing
     }
 
     /// Single copies: the checkpoint's and those on removed vdevs.

@@ -2,11 +2,13 @@
 //! ones.
 
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
-use format::{BlockPointer, Dva, Guid, LABEL_START_BYTES, ObjsetId, RegularPointer, Txg, VdevId};
-use vdev::testing::{births, entry, removed};
+use format::{
+    BlockPointer, Dva, Guid, LABEL_START_BYTES, ObjectType, ObjsetId, RegularPointer, Txg, VdevId,
+};
+use vdev::testing::{births, entry, noise, removed};
 use vdev::{IndirectMap, RangeSet};
 
-use crate::pipeline::LogPlaces;
+use crate::pipeline::{CacheUse, LogPlaces, ReadContext, WritePolicy};
 use crate::testing::{TestPool, group, leaf, simulate};
 
 /// A block of an intent log without records.
@@ -39,6 +41,37 @@ fn on_removed(offsets: [u64; 2], gang: bool) -> BlockPointer {
         crypt: None,
     })
     .expect("a pointer")
+}
+
+/// A copy that no device gave is written anew like one that was wrong.
+#[test]
+fn a_copy_that_a_device_did_not_give_is_written_anew() {
+    simulate(async {
+        let sim = SimWorld::new(5);
+        let tops = vec![leaf(&sim, "a", 10), leaf(&sim, "b", 20)];
+        let pool = TestPool::create(sim, tops, 12).await;
+        let data = noise(8192, 1);
+        let two = WritePolicy {
+            copies: 2,
+            cache: false,
+            ..WritePolicy::data(ObjectType::PLAIN_FILE_CONTENTS)
+        };
+        let bp = pool.pipeline.write(Txg::new(5), data.clone().into(), &two);
+        let bp = bp.await.expect("written");
+        let dva = bp.dva(0).expect("a copy");
+        let disk = pool.disk(["a", "b"][dva.vdev().get() as usize]);
+        let at = dva.offset_bytes() + LABEL_START_BYTES;
+        disk.corrupt(at, 8192);
+        let fault = Fault::new(SimOp::Read, FaultEffect::Error);
+        disk.inject(fault.within(at..at + 8192));
+        let direct = ReadContext {
+            cache: CacheUse::Bypass,
+            ..ReadContext::default()
+        };
+        let read = pool.pipeline.read(&bp, &direct).await;
+        assert!(read.expect("the other copy") == data);
+        assert!(disk.peek(at, 8192) == data);
+    });
 }
 
 #[test]
