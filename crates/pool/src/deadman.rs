@@ -24,6 +24,7 @@ use zio::ZioError;
 
 use crate::PoolError;
 use crate::core::Core;
+use crate::topology::allow_blocks;
 
 impl Core {
     /// Starts the task that looks for devices that do not answer.
@@ -103,6 +104,9 @@ impl Core {
         self.check_still_ours().await?;
         self.pipeline.suspension().reopen().await?;
         self.pipeline.suspension().resume()?;
+        if !self.read_only {
+            allow_blocks(self);
+        }
         self.txgs.kick();
         Ok(())
     }

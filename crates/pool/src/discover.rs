@@ -71,6 +71,9 @@ pub struct FoundPool {
     pub missing: Vec<String>,
     /// Path where each leaf was found; and spares and cache devices of any pool.
     pub paths: BTreeMap<Guid, String>,
+    /// Those of `paths` that stand by, as spares or cache devices of any pool: another one may have
+    /// them, and this one does without.
+    pub standing_by: BTreeSet<Guid>,
 }
 
 /// The newest label of one device.
@@ -236,7 +239,10 @@ pub(crate) fn assemble(mut labels: Vec<DeviceLabel>) -> Vec<FoundPool> {
         .collect();
     for pool in &mut found {
         for (guid, path) in &auxiliary {
-            pool.paths.entry(*guid).or_insert_with(|| path.clone());
+            pool.paths.entry(*guid).or_insert_with(|| {
+                pool.standing_by.insert(*guid);
+                path.clone()
+            });
         }
     }
     found.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
@@ -346,6 +352,7 @@ fn assemble_pool(guid: Guid, labels: &[DeviceLabel]) -> Option<FoundPool> {
         health,
         missing,
         paths,
+        standing_by: BTreeSet::new(),
         config: found,
     })
 }

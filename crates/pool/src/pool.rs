@@ -639,7 +639,7 @@ impl Pool {
                 core.tree.unspare(*guid);
             }
             core.want_spares();
-            core.identity.mark_dirty();
+            topology::allow_blocks(core);
             core.txgs.kick();
         }
         Ok(())

@@ -22,7 +22,7 @@ use zio::Tx;
 
 use crate::core::Core;
 use crate::props::Stored;
-use crate::topology::settle;
+use crate::topology::{leave_failed_logs, settle};
 use crate::{PoolError, vdevs};
 
 /// Whether vdevs grow by themselves (property `autoexpand`).
@@ -38,6 +38,7 @@ pub(crate) async fn reopen(core: &Arc<Core>, restarts: bool) -> Result<(), PoolE
     if !restarts {
         core.scan.finish_first();
     }
+    leave_failed_logs(core);
     core.unless_suspended(core.tree.look_again(None)).await?;
     core.scan.forget_unmended();
     settle(core).await?;
@@ -108,7 +109,7 @@ pub(crate) async fn grow_in(
         return Ok(());
     }
     core.space.grow(top.vdev_id(), top.metaslab_count());
-    core.new_tops.0.lock().push(top.vdev_id());
+    core.new_tops.push(top.vdev_id(), ctx.txg);
     core.identity.mark_dirty();
     let gained_bytes = (top.metaslab_count() << top.metaslab_shift()).saturating_sub(before_bytes);
     let size_bytes = core.pipeline.allocator().totals().size_bytes;

@@ -30,9 +30,12 @@ use crate::{FoundPool, ImportSpec, PoolError, Rewind, Rewound, directory, multih
 /// which nothing was written have no uberblock and do not count.
 const DEFER_TXGS: usize = 2;
 
-/// A device of the pool that another process has for writing.
+/// A device of the pool that another process, or another pool, has for writing. Spares and cache
+/// devices do not count: whose they are the pool's own state tells, and several pools may share a
+/// spare.
 pub(crate) async fn held<'a>(world: &World, found: &'a FoundPool) -> Option<&'a String> {
-    for path in found.paths.values() {
+    let paths = found.paths.iter();
+    for (_, path) in paths.filter(|(guid, _)| !found.standing_by.contains(guid)) {
         if world.opener.is_held(path).await {
             return Some(path);
         }

@@ -23,7 +23,7 @@
 //! Source: module/zfs/spa.c (`spa_vdev_split_mirror`), lib/libzfs/libzfs_pool.c
 //! (`zpool_vdev_split`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dataset::{DatasetError, SyncTask};
@@ -37,8 +37,8 @@ use zio::Tx;
 use crate::core::Core;
 use crate::discover::{FoundPool, FoundState};
 use crate::history::HistoryWhat;
-use crate::topology::{detach_in, settle};
-use crate::vdevs::{evacuate, is_itself_called};
+use crate::topology::{allow_blocks, detach_in, settle};
+use crate::vdevs::{Emptied, evacuate, is_itself_called};
 use crate::{
     ImportSpec, MissingLogs, Pool, PoolError, PoolHealth, VdevClass, auxiliary, config, directory,
     layout, open, props,
@@ -193,15 +193,10 @@ pub(crate) async fn split(core: &Arc<Core>, spec: &SplitSpec) -> Result<(), Pool
         .filter(|top| top.is_log() && !top.kind().is_hole())
         .map(|top| top.vdev_id())
         .collect();
-    let allocator = core.pipeline.allocator();
-    logs.iter()
-        .for_each(|log| allocator.set_allocatable(*log, false));
+    let emptied = Emptied::begin(core, logs.clone());
     let result = split_without_logs(core, spec, &logs).await;
-    for top in core.tree.tops() {
-        if let Some(spec) = core.tree.top_spec(&top) {
-            allocator.set_allocatable(spec.vdev, spec.allocatable);
-        }
-    }
+    drop(emptied);
+    allow_blocks(core);
     result
 }
 
@@ -438,6 +433,7 @@ async fn make(core: &Arc<Core>, spec: &SplitSpec, taken: &Taken) -> Result<(), P
         health: PoolHealth::Online,
         missing: Vec::new(),
         paths,
+        standing_by: BTreeSet::new(),
     };
     let import = ImportSpec {
         // Log devices stay behind.

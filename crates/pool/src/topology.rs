@@ -14,7 +14,7 @@
 //! ([`vdev::VdevTree::replaced`]). Nothing else has to be remembered for that.
 //!
 //! **Offline and online** change states, which the configuration tells where a person wanted them to
-//! last.
+//! last. A log that is back gets blocks once that is on disk ([`allow_blocks`]).
 //!
 //! Source: module/zfs/spa.c (`spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done`),
 //! module/zfs/vdev.c (`vdev_offline`, `vdev_online`, `vdev_fault`).
@@ -42,7 +42,7 @@ use crate::props::Stored;
 use crate::rebuild::{REBUILD_TXG, Rebuilds, as_task_error};
 use crate::space::SpaceSync;
 use crate::spares;
-use crate::vdevs::{evacuate, is_itself_called};
+use crate::vdevs::{Emptied, evacuate, is_itself_called};
 use crate::{
     DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config, labelroom, reopen,
 };
@@ -190,7 +190,9 @@ pub(crate) async fn attach(
     if is_in_place && !core.tree.is_required(old.guid()) {
         // Whoever wrote over the device did not tell: it is still open for what it was.
         let top = core.tree.top_of(old.guid()).map(|top| top.guid());
+        leave_failed_logs(core);
         core.unless_suspended(core.tree.look_again(top)).await?;
+        allow_blocks(core);
     }
     refuse_own(core, path, &old, spec.replace).await?;
     let vdevs = [VdevSpec {
@@ -299,6 +301,8 @@ impl SyncTask for AttachTask {
                 *self.refused.lock() = Some(PoolError::ResilverUnderWay { pool });
                 return Ok(());
             }
+            // One that comes back with its new device.
+            leave_failed_logs(core);
             let attached = core
                 .tree
                 .attach(self.target, &self.new, self.role, self.parent, until);
@@ -315,6 +319,7 @@ impl SyncTask for AttachTask {
                 begun.map_err(as_task_error)?;
             }
             core.identity.mark_dirty();
+            core.new_tops.push(top.vdev_id(), ctx.txg);
             if self.role == MirrorRole::Spare {
                 core.events
                     .tell_vdev(Sysevent::VdevSpare, About::vdev(&self.new));
@@ -522,18 +527,24 @@ pub(crate) async fn offline(
     let top = core.tree.top_of(guid);
     let top = top.ok_or(TopologyError::NoSuchVdev { guid })?;
     let id = top.vdev_id();
-    if top.is_log() && core.tree.is_required(guid) {
-        let allocator = core.pipeline.allocator();
-        allocator.set_allocatable(id, false);
+    let is_emptied = top.is_log() && core.tree.is_required(guid);
+    let emptied = is_emptied.then(|| Emptied::begin(core, vec![id]));
+    if is_emptied {
         let evacuated = core.unless_suspended(evacuate(core, id)).await;
         if !matches!(evacuated, Ok(true)) {
-            allocator.set_allocatable(id, top.state().0.is_usable());
+            drop(emptied);
+            allow_blocks(core);
             evacuated?;
             let vdev = target.to_owned();
             return Err(TopologyError::OnlyCopy { vdev }.into());
         }
     }
-    core.tree.take_out(guid, spec.fault, spec.temporary)?;
+    let taken = core.tree.take_out(guid, spec.fault, spec.temporary);
+    drop(emptied);
+    if taken.is_err() {
+        allow_blocks(core);
+    }
+    taken?;
     settle(core).await
 }
 
@@ -548,6 +559,7 @@ pub(crate) async fn online(
     let guid = vdev.guid();
     let was_usable = vdev.state().0.is_usable();
     drop(vdev);
+    leave_failed_logs(core);
     let state: VdevState = core.tree.bring_back(guid).await?;
     if let Some(vdev) = core.tree.find(guid)
         && !was_usable
@@ -568,15 +580,37 @@ pub(crate) async fn online(
     })
 }
 
-/// After states have changed: where blocks may go, and what the configuration says.
-pub(crate) async fn settle(core: &Core) -> Result<(), PoolError> {
+/// Before devices are looked at again: log vdevs that are out of use get no blocks any more, not
+/// even when they come back by that ([`allow_blocks`]).
+pub(crate) fn leave_failed_logs(core: &Core) {
+    core.pipeline.log_blocks().leave_failed_logs();
+}
+
+/// After states have changed: where blocks may go.
+///
+/// A log vdev that is back gets blocks when the configuration that says so is on disk, which is
+/// written with the open txg at the latest. An import after a crash before that would take the
+/// device for one that is out of use, and what was acknowledged meanwhile would be missing. Other
+/// vdevs the pool has never been without in a configuration on disk.
+pub(crate) fn allow_blocks(core: &Core) {
+    core.identity.mark_dirty();
+    let txg = core.txgs.open_txg();
+    let allocator = core.pipeline.allocator();
     for top in core.tree.tops() {
-        if let Some(spec) = core.tree.top_spec(&top) {
-            let allocator = core.pipeline.allocator();
-            allocator.set_allocatable(spec.vdev, spec.allocatable);
+        let Some(spec) = core.tree.top_spec(&top) else {
+            continue;
+        };
+        let is_back = spec.allocatable && !allocator.is_allocatable(spec.vdev);
+        match is_back && top.is_log() {
+            true => core.new_tops.push(spec.vdev, txg),
+            false => allocator.set_allocatable(spec.vdev, spec.allocatable),
         }
     }
-    core.identity.mark_dirty();
+}
+
+/// After states have changed: where blocks may go, and what the configuration says.
+pub(crate) async fn settle(core: &Core) -> Result<(), PoolError> {
+    allow_blocks(core);
     core.unless_suspended(core.txgs.sync()).await?;
     Ok(())
 }

@@ -42,6 +42,7 @@ use crate::layout::{self, Making};
 use crate::participant::Participant;
 use crate::props::Stored;
 use crate::space::{SpaceSync, TopShape};
+use crate::topology::allow_blocks;
 use crate::{PoolError, VdevClass, VdevSpec, config, features};
 
 /// Txgs after which everything must have left a log vdev: those under way, and those that freed space waits.
@@ -202,22 +203,74 @@ impl SyncTask for AddTask {
                 .collect();
             core.space.start(&shapes);
             core.identity.mark_dirty();
-            let ids = self.tops.iter().map(|top| top.vdev_id());
-            core.new_tops.0.lock().extend(ids);
+            for top in &self.tops {
+                core.new_tops.push(top.vdev_id(), ctx.txg);
+            }
             add_auxiliary(core, &Tx::syncing(ctx.txg), &self.new).await
         })
     }
 }
 
-/// Top-level vdevs that blocks can go to once the txg that adds them, or makes them bigger, is on
-/// disk.
+/// Top-level vdevs that blocks can go to once the txg that adds them, makes them bigger, or says
+/// that they are back, is on disk. After a crash before that, what is on them would be lost.
 #[derive(Default)]
-pub(crate) struct NewTops(pub(crate) Mutex<Vec<VdevId>>);
+pub(crate) struct NewTops(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    /// With the txg that tells of them at the latest.
+    tops: Vec<(VdevId, Txg)>,
+    /// Those that are being emptied, and get nothing meanwhile.
+    emptied: Vec<VdevId>,
+}
+
+impl NewTops {
+    /// The configuration that is written with this txg, at the latest, tells of the vdev.
+    pub(crate) fn push(&self, id: VdevId, txg: Txg) {
+        self.0.lock().tops.push((id, txg));
+    }
+}
+
+/// While this is there, vdevs that are to be empty get no blocks, also when their devices come back.
+/// Afterwards somebody says where blocks may go ([`allow_blocks`]).
+pub(crate) struct Emptied<'a> {
+    core: &'a Core,
+    tops: Vec<VdevId>,
+}
+
+impl<'a> Emptied<'a> {
+    /// From now on they get nothing.
+    pub(crate) fn begin(core: &'a Core, tops: Vec<VdevId>) -> Self {
+        core.new_tops.0.lock().emptied.extend(&tops);
+        for id in &tops {
+            core.pipeline.allocator().set_allocatable(*id, false);
+        }
+        Emptied { core, tops }
+    }
+}
+
+impl Drop for Emptied<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.core.new_tops.0.lock();
+        waiting.emptied.retain(|id| !self.tops.contains(id));
+    }
+}
 
 impl Participant for NewTops {
-    fn done(&self, core: &Core, _txg: Txg, _wrote: bool) {
-        let added = std::mem::take(&mut *self.0.lock());
-        let tops = added.into_iter().filter_map(|id| core.tree.top(id));
+    fn has_work(&self, _core: &Core) -> bool {
+        !self.0.lock().tops.is_empty()
+    }
+
+    fn done(&self, core: &Core, txg: Txg, _wrote: bool) {
+        let told: Vec<VdevId> = {
+            let mut waiting = self.0.lock();
+            let Waiting { tops, emptied } = &mut *waiting;
+            tops.extract_if(.., |(_, told_in)| *told_in <= txg)
+                .map(|(id, _)| id)
+                .filter(|id| !emptied.contains(id))
+                .collect()
+        };
+        let tops = told.into_iter().filter_map(|id| core.tree.top(id));
         for spec in tops.filter_map(|top| core.tree.top_spec(&top)) {
             core.pipeline.allocator().add_top(spec);
         }
@@ -329,11 +382,11 @@ async fn remove_log(
     refuse: &(dyn Fn(&str) -> PoolError + Sync),
 ) -> Result<(), PoolError> {
     let id = top.vdev_id();
-    let allocator = core.pipeline.allocator();
-    allocator.set_allocatable(id, false);
+    let emptied = Emptied::begin(core, vec![id]);
     let evacuated = core.unless_suspended(evacuate(core, id)).await;
     if !matches!(evacuated, Ok(true)) {
-        allocator.set_allocatable(id, top.state().0.is_usable());
+        drop(emptied);
+        allow_blocks(core);
         evacuated?;
         return Err(refuse(
             "intent logs on it wait to be replayed; mount their filesystems first (encrypted ones need their keys)",

@@ -2,13 +2,13 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 
 use device::BoxFuture;
 use format::{BlockPointer, Txg, ZIL_MIN_BLOCK_BYTES, ZilLink, ZilSequence, encode_log_block};
 use futures::future::{Either, select};
-use futures::stream::{StreamExt, TryStreamExt};
+use futures::stream::StreamExt;
 use zio::pipeline::{FailMode, LogPlaces};
 use zio::{Tx, ZioError};
 
@@ -267,13 +267,23 @@ impl Shared {
         let pipeline = self.objset.pipeline();
         // One block, which most batches are, is written and flushed in one go.
         let flush = writes.len() == 1;
-        futures::stream::iter(writes)
+        let has_failed = AtomicBool::new(false);
+        let has_failed = &has_failed;
+        let results: Vec<Result<(), ZioError>> = futures::stream::iter(writes)
             .map(|(pointer, data)| async move {
-                pipeline.log_blocks().write(&pointer, data, flush).await
+                // The chain ends before it in any case.
+                if has_failed.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                let written = pipeline.log_blocks().write(&pointer, data, flush).await;
+                has_failed.fetch_or(written.is_err(), Ordering::Relaxed);
+                written
             })
             .buffer_unordered(WRITES_IN_FLIGHT)
-            .try_collect::<()>()
-            .await?;
+            .collect()
+            .await;
+        // Those under way have ended: their places are free for others after a failure.
+        results.into_iter().collect::<Result<(), ZioError>>()?;
         if !flush {
             pipeline
                 .log_blocks()

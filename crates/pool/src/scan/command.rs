@@ -175,6 +175,7 @@ pub(crate) async fn command(core: &Arc<Core>, command: ScrubCommand) -> Result<(
     if is_start || command == ScrubCommand::Errors {
         // What is not there any more is not to be found out by reading it all.
         let _admin = core.admin.lock().await;
+        crate::topology::leave_failed_logs(core);
         core.unless_suspended(core.tree.look_again(None)).await?;
         crate::topology::settle(core).await?;
     }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use crate::common::*;
 use dataset::{DatasetError, DslPool, SyncTask};
+use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
 use device::{BoxFuture, Device, DeviceError, Opener, World};
 use format::ObjectId;
 use object::{SyncContext, Zap};
 use pool::{
-    ActivityState, ActivityStatus, CreateSpec, FoundState, HostIdentity, ImportSpec, Pool,
-    PoolError, PoolHealth, Rewind, VdevClass, VdevLayout, VdevSpec,
+    ActivityState, ActivityStatus, CreateSpec, FoundState, HostIdentity, ImportSpec, LeafSpec,
+    Pool, PoolError, PoolHealth, Rewind, ScanSpec, VdevClass, VdevLayout, VdevSpec,
 };
 use zio::Tx;
 
@@ -453,4 +454,105 @@ async fn a_pool_that_somebody_reads_is_not_written() {
     }
     let pool = import(false, Rewind::No).await.expect("nobody reads it");
     pool.export(false).await.expect("export");
+}
+
+/// What stands by for one pool, or for several, is no other pool's: each is imported beside the
+/// others, whichever comes first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pools_beside_spares_and_caches_that_are_in_use_are_imported() {
+    let world = World::system(2);
+    let images = Images::new();
+    let leaves = images.make(5, 64);
+    let aux = |class, index: usize| VdevSpec {
+        layout: VdevLayout::Leaf(leaves[index].clone()),
+        class,
+    };
+    let all = [
+        (
+            "one",
+            vec![
+                aux(VdevClass::Normal, 0),
+                aux(VdevClass::Spare, 3),
+                aux(VdevClass::Cache, 4),
+            ],
+        ),
+        (
+            "two",
+            vec![aux(VdevClass::Normal, 1), aux(VdevClass::Spare, 3)],
+        ),
+        ("three", vec![aux(VdevClass::Normal, 2)]),
+    ];
+    let mut made = Vec::new();
+    for (name, vdevs) in all {
+        let pool = Pool::create(&world, spec(name, vdevs)).await;
+        made.push(pool.expect("create"));
+    }
+    for pool in made {
+        pool.export(false).await.expect("export");
+    }
+    let scan = ScanSpec {
+        paths: vec![images.text()],
+        ..ScanSpec::default()
+    };
+    for is_reversed in [false, true] {
+        let mut found = pool::scan(&world, &scan).await.expect("scan");
+        assert_eq!(found.len(), 3);
+        if is_reversed {
+            found.reverse();
+        }
+        let mut pools = Vec::new();
+        for found in found {
+            let name = found.name.clone();
+            let imported = Pool::import(&world, ImportSpec::new(found, host())).await;
+            let pool = imported.unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(pool.status().health, PoolHealth::Online);
+            let spares = usize::from(name != "three");
+            assert_eq!(pool.status().spares.len(), spares, "{name}");
+            pools.push(pool);
+        }
+        for pool in pools {
+            pool.export(false).await.expect("export");
+        }
+    }
+}
+
+/// A disk with four labels has three to lose: the pool is imported, written, and found again.
+#[tokio::test(start_paused = true)]
+async fn a_single_disk_without_one_of_its_labels_is_imported_for_writing() {
+    for lost in 0..format::LABEL_COUNT {
+        let sim = SimWorld::new(40 + lost as u64);
+        let disk = sim.add_disk("disk", 64 << 20);
+        let leaf = LeafSpec {
+            path: "disk".to_owned(),
+            is_file: false,
+        };
+        let world = sim.world();
+        let pool = Pool::create(&world, spec("tank", vec![normal(VdevLayout::Leaf(leaf))])).await;
+        pool.expect("create").export(false).await.expect("export");
+        let start = format::label_offset(64 << 20, lost).expect("a label");
+        for op in [SimOp::Read, SimOp::Write] {
+            // One bad sector for the configuration, one for the padding.
+            for at in [start, start + (16 << 10)] {
+                disk.inject(Fault::new(op, FaultEffect::Error).within(at..at + 512));
+            }
+        }
+        let scan = ScanSpec {
+            paths: sim.disk_names(),
+            ..ScanSpec::default()
+        };
+        let mut objects = Vec::new();
+        for round in 0..2 {
+            let found = pool::scan(&world, &scan).await.expect("scan").remove(0);
+            let imported = Pool::import(&world, ImportSpec::new(found, host())).await;
+            let pool = imported.unwrap_or_else(|error| panic!("label {lost}, {round}: {error}"));
+            let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+            check_objects(&dataset, &objects, 2).await;
+            objects.extend(write_objects(&dataset, 2, 2).await);
+            pool.sync_config().await.expect("sync");
+            tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+            assert_eq!(pool.suspended().map(|why| why.to_string()), None);
+            drop(dataset);
+            pool.export(false).await.expect("export");
+        }
+    }
 }

@@ -3,19 +3,22 @@
 //! Method: scripts in the simulated world, with a filesystem's `fsync` as the promise.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::{data, get, open, put};
 use device::sim::{Fault, FaultEffect, PowerCut, SimOp, SimWorld};
 use filesystem::Filesystem;
-use pool::{ImportSpec, MissingLogs, Pool};
+use pool::{AttachSpec, ImportSpec, LeafSpec, MissingLogs, OfflineSpec, Pool};
 use sim::torture::{Layout, create, find, host, import, simulate};
 
 /// A pool whose filesystem has a log on disks 2 and 3, and the disks.
 async fn begin(seed: u64) -> (SimWorld, Arc<Pool>, Arc<Filesystem>) {
+    begin_with(seed, Layout::MirrorAndLogs).await
+}
+
+async fn begin_with(seed: u64, layout: Layout) -> (SimWorld, Arc<Pool>, Arc<Filesystem>) {
     let sim = SimWorld::new(seed);
-    let pool = create(&sim, Layout::MirrorAndLogs, 96, false)
-        .await
-        .unwrap();
+    let pool = create(&sim, layout, 96, false).await.unwrap();
     let fs = open(&sim, &pool).await.unwrap();
     let first = put(&fs, "first", &data(1, 10_000)).await.unwrap();
     fs.sync_file(first).await.unwrap();
@@ -206,4 +209,98 @@ fn a_log_device_that_fails_to_read_ends_no_log() {
         let fs = open(&sim, &pool).await.unwrap();
         assert_eq!(get(&fs, "late").await.unwrap(), data(7, 30_000));
     });
+}
+
+/// How a log device that is out of use comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Return {
+    Online,
+    Clear,
+    /// Another device takes its place.
+    Replace,
+}
+
+async fn come_back(pool: &Pool, how: Return) {
+    let done = match how {
+        Return::Online => pool.online("disk2", false).await.map(|_| ()),
+        Return::Clear => pool.clear(Some("disk2")).await,
+        Return::Replace => {
+            let spec = AttachSpec {
+                device: LeafSpec {
+                    path: "new".to_owned(),
+                    is_file: false,
+                },
+                ashift: None,
+                force: true,
+                replace: true,
+                sequential: false,
+            };
+            pool.attach("disk2", &spec).await
+        }
+    };
+    // The group that tells of it need not end.
+    drop(done);
+}
+
+/// The only log device is back, and the power goes before the configuration on disk says so: what
+/// was promised meanwhile is elsewhere. When it is on disk, the device is used again.
+#[test]
+fn a_log_device_that_is_back_is_used_once_that_is_on_disk() {
+    for how in [Return::Online, Return::Clear, Return::Replace] {
+        for is_on_disk in [false, true] {
+            simulate(async move {
+                let (sim, pool, fs) = begin_with(100, Layout::MirrorAndLog).await;
+                sim.add_disk("new", 96 << 20).set_sector_bytes(4096);
+                let spec = OfflineSpec {
+                    temporary: false,
+                    fault: how == Return::Clear,
+                };
+                pool.offline("disk2", spec).await.unwrap();
+                promise(&fs, "without").await;
+                pool.sync().await.unwrap();
+                if !is_on_disk {
+                    // No group ends any more, and the log goes on.
+                    for name in ["disk0", "disk1"] {
+                        let disk = sim.disk(name).unwrap();
+                        let labels = Fault::new(SimOp::Write, FaultEffect::Stall);
+                        disk.inject(labels.within(0..512 << 10));
+                    }
+                }
+                let coming = {
+                    let pool = pool.clone();
+                    tokio::spawn(async move { come_back(&pool, how).await })
+                };
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                if is_on_disk {
+                    coming.await.unwrap();
+                    pool.sync().await.unwrap();
+                } else {
+                    coming.abort();
+                }
+                let log = if how == Return::Replace {
+                    "new"
+                } else {
+                    "disk2"
+                };
+                let log = sim.disk(log).unwrap();
+                let before = log.counts().writes;
+                for name in ["a", "b", "c", "d"] {
+                    promise(&fs, name).await;
+                }
+                let is_used = log.counts().writes > before;
+                assert!(is_used || !is_on_disk, "{how:?}: it is not used again");
+                cut(&sim, pool, fs).await;
+                // A device that is on record as out of use is not there; nothing is lost with it.
+                let pool = import_without_log(&sim).await;
+                let fs = open(&sim, &pool).await.unwrap();
+                for name in ["without", "a", "b", "c", "d"] {
+                    assert_eq!(
+                        get(&fs, name).await.unwrap(),
+                        data(7, 30_000),
+                        "{how:?} {name}"
+                    );
+                }
+            });
+        }
+    }
 }

@@ -6,7 +6,7 @@ use device::sim::{Fault, FaultEffect, PowerCut, SimOp};
 use format::{LogKind, ObjectId, Txg};
 
 use super::bed::{Bed, Layout, Machine, simulate};
-use super::{Keep, name, with_chain};
+use super::{Keep, name, with_chain, write};
 use crate::{LogRecord, ReplayError, ReplayRecord, ReplayTarget, ZilError, claim};
 
 /// Where a block of the chain is, counted from its end, on every disk.
@@ -252,6 +252,35 @@ fn what_meets_damage_is_left_out_with_what_relies_on_it() {
             .collect();
         assert_eq!(*target.1.lock(), expected);
         assert!(!bed.zil.needs_replay());
+        bed.check_space().await;
+    });
+}
+
+/// Of the blocks of a batch one cannot be written, and the others are still on their way: who waits
+/// is not answered before these have arrived, since their places are free then.
+#[test]
+fn a_failed_batch_ends_when_nothing_of_it_is_under_way() {
+    simulate(async {
+        let machine = Machine::new(38, Layout::WithLog);
+        let bed = with_chain(&machine).await;
+        let object = bed.objects(1, 128 << 10).await[0];
+        // The chain's next block is on the log device.
+        name(&bed, "second").await;
+        bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        let disk = machine.sim.disk("disk1").expect("there");
+        let first = place_of(&bed, 1);
+        disk.inject(Fault::new(SimOp::Write, FaultEffect::Error).within(first..first + 512));
+        let data = 4 << 20..(64 << 20) - (512 << 10);
+        disk.inject(Fault::new(SimOp::Write, FaultEffect::Stall).within(data));
+        write(&bed, object, 0, vec![5; 1 << 20]).await;
+        let commit = {
+            let zil = bed.zil.clone();
+            tokio::spawn(async move { zil.commit(object).await })
+        };
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        assert!(!commit.is_finished(), "blocks of the batch are under way");
+        disk.release();
+        commit.await.expect("runs").expect("commits by the txg");
         bed.check_space().await;
     });
 }

@@ -294,6 +294,12 @@ impl Allocator {
         }
     }
 
+    /// Whether blocks are allocated from a vdev.
+    pub fn is_allocatable(&self, vdev: VdevId) -> bool {
+        self.entry(vdev)
+            .is_some_and(|entry| entry.allocatable.load(Ordering::Relaxed))
+    }
+
     /// Says how much of a metaslab is allocated, and its free runs by log2 of their length if
     /// known, without loading it: totals and choices are right from the start.
     pub fn set_recorded(

@@ -291,7 +291,8 @@ impl LogBlocks {
     }
 
     /// Log vdevs that cannot be written get no blocks any more: intent logs go to the main vdevs.
-    fn leave_failed_logs(&self) {
+    /// They get none when they are back either, before somebody says so to the allocator.
+    pub fn leave_failed_logs(&self) {
         for top in self.tree.tops() {
             let is_log = top.is_log();
             if is_log && !top.state().0.is_usable() {

@@ -234,8 +234,9 @@ impl Suspension {
         self.resume()
     }
 
-    /// [`VdevTree::reopen`]; vdevs that are back get new blocks again, and so do metaslabs whose
-    /// space maps could not be read.
+    /// [`VdevTree::reopen`]; metaslabs whose space maps could not be read are tried again, and vdevs
+    /// that are back get new blocks, but for logs: these get some when the state on disk tells that
+    /// they are back, which is for the caller to see to.
     ///
     /// # Errors
     /// [`vdev::VdevError::Stalled`].
@@ -251,12 +252,18 @@ impl Suspension {
         &self,
         which: &(dyn Fn(&vdev::Vdev) -> bool + Sync),
     ) -> Result<(), ZioError> {
+        let logs = || self.tree.tops().into_iter().filter(|top| top.is_log());
+        for log in logs().filter(|log| !log.state().0.is_usable()) {
+            self.allocator.set_allocatable(log.vdev_id(), false);
+        }
         match self.error().is_some() {
             true => self.tree.reopen(true).await?,
             false => self.tree.reopen_some(false, which).await?,
         };
         for top in self.tree.tops() {
-            if let Some(spec) = self.tree.top_spec(&top) {
+            if let Some(spec) = self.tree.top_spec(&top)
+                && !(top.is_log() && spec.allocatable)
+            {
                 self.allocator.set_allocatable(spec.vdev, spec.allocatable);
             }
         }
