@@ -804,9 +804,9 @@ async fn logs_are_replayed_though_nobody_opens_their_datasets() {
     let below = logs().waiting(Some("tank/vol")).await.expect("a list");
     assert_eq!(below, ["tank/vol"]);
     let change = PropertyChange::Set("on".to_owned());
-    let properties = crashed.pool.dsl().properties();
-    let set = properties.set("tank", &[("readonly".to_owned(), change)]);
-    set.await.expect("set");
+    let change = [("readonly".to_owned(), change)];
+    let set = crashed.pool.dsl().properties().set("tank", &change).await;
+    set.expect("set");
     let failed = crashed.access.replay_waiting(None).await.expect("replayed");
     assert!(failed.is_empty(), "{failed:?}");
     assert!(logs().waiting(None).await.expect("a list").is_empty());

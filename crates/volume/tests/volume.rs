@@ -614,8 +614,9 @@ async fn a_flush_while_the_volume_becomes_read_only_is_one() {
         let pool = create(&world, dir.path()).await;
         let properties = [("volsize".to_owned(), SIZE.to_string())];
         let init = Arc::new(ZvolInit::new(SIZE, 16 << 10));
-        let made = pool.dsl().datasets().create("tank/vol", &properties, init);
-        made.await.expect("create the volume");
+        let datasets = pool.dsl().datasets();
+        let made = datasets.create("tank/vol", &properties, init).await;
+        made.expect("create the volume");
         let volume = open(&world, &pool, "tank/vol").await;
         // The first commit makes the log, and waits for its group.
         let made = volume.write(0, vec![1; 512].into(), true).await;
