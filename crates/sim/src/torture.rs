@@ -15,7 +15,7 @@ use format::Txg;
 use parking_lot::Mutex;
 use pool::{
     CreateSpec, EventSink, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool,
-    Rewind, ScanSpec, VdevStatus,
+    Rewind, ScanSpec, VdevStatus, is_default_feature, supported_features,
 };
 use zio::alloc::DEFER_TXGS;
 
@@ -81,6 +81,9 @@ pub struct Plan {
     pub autotrim: bool,
     /// Devices are initialized and trimmed meanwhile.
     pub passes: bool,
+    /// The pool lacks some features, those that the seed says. What cannot be set without them is
+    /// refused.
+    pub lacks_features: bool,
     /// Work below the encryption roots of this pool, whose layout and disks count then.
     pub golden: Option<&'static Golden>,
     /// Have zdb look at the images, after power cuts and in the end, where there is one.
@@ -117,6 +120,7 @@ impl Plan {
             dedup: None,
             autotrim: false,
             passes: false,
+            lacks_features: false,
             golden: None,
             zdb: false,
         }
@@ -211,6 +215,29 @@ pub async fn create_with(
         ..spec_on(layout, false)
     };
     Ok(Pool::create(&sim.world(), spec).await?)
+}
+
+/// Properties that leave some features out of a new pool; those that the layout, or a feature that
+/// is left, needs are there all the same.
+fn without_some_features(plan: &Plan) -> Vec<(String, String)> {
+    let mut rng = Rng::new(plan.seed ^ 0x6665_6174);
+    let percent = [10, 40, 70, 95][rng.below(4) as usize];
+    let mut out = Vec::new();
+    for feature in supported_features() {
+        let is_needed = match feature.name {
+            "allocation_classes" => plan.layout == Layout::Classes,
+            "draid" => matches!(plan.layout, Layout::Draid(..)),
+            // zdb believes that every log space map has one (`get_log_spacemap_refcount`).
+            "spacemap_histogram" => plan.zdb,
+            // Without it nothing is destroyed.
+            "async_destroy" => true,
+            _ => false,
+        };
+        if is_default_feature(feature.name) && rng.percent(percent) && !is_needed {
+            out.push((format!("feature@{}", feature.name), "disabled".to_owned()));
+        }
+    }
+    out
 }
 
 /// Makes a pool on new disks whose events somebody is told.
@@ -624,7 +651,13 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     let mut outcome = Outcome::default();
     let mut pool = match plan.golden {
         Some(golden) => golden.begin(&sim, plan.small_sectors).await?,
-        None => create(&sim, plan.layout, plan.disk_mib, plan.small_sectors).await?,
+        None => {
+            let lacks = match plan.lacks_features {
+                true => without_some_features(plan),
+                false => Vec::new(),
+            };
+            create_with(&sim, plan.layout, plan.disk_mib, plan.small_sectors, lacks).await?
+        }
     };
     if let Some(dedup) = plan.dedup {
         crate::dedup::prepare(&pool, dedup).await?;

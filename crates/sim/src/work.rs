@@ -71,6 +71,10 @@ enum End {
 /// Whether an error only says that there is no space.
 trait Refusal: std::fmt::Display {
     fn is_refusal(&self) -> bool;
+    /// Or that the pool lacks a feature.
+    fn is_unsupported(&self) -> bool {
+        false
+    }
 }
 
 impl Refusal for FsError {
@@ -92,6 +96,10 @@ impl Refusal for DatasetError {
             DatasetError::NoSpace { .. } | DatasetError::QuotaExceeded { .. }
         )
     }
+
+    fn is_unsupported(&self) -> bool {
+        matches!(self, DatasetError::Unsupported { .. })
+    }
 }
 
 /// How big and how wild the work is.
@@ -111,6 +119,8 @@ pub struct WorkOptions {
     pub copies: bool,
     /// Files are rewritten as they are, physically or not.
     pub rewrites: bool,
+    /// The pool lacks features: what needs one is refused.
+    pub lacks_features: bool,
     /// Keys are unloaded now and then, and loaded again.
     pub keys: Option<&'static Golden>,
 }
@@ -125,6 +135,7 @@ impl Default for WorkOptions {
             repeats: false,
             copies: false,
             rewrites: false,
+            lacks_features: false,
             keys: None,
         }
     }
@@ -234,7 +245,9 @@ impl Worker {
     ) -> Result<Option<T>, Failure> {
         match result {
             Ok(done) => Ok(Some(done)),
-            Err(error) if error.is_refusal() => {
+            Err(error)
+                if error.is_refusal() || self.options.lacks_features && error.is_unsupported() =>
+            {
                 let mut book = self.book.lock();
                 book.history.cancel();
                 book.refused += 1;

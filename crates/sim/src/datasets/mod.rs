@@ -31,7 +31,7 @@ use pool::Pool;
 use volume::Volume;
 
 use crate::rng::Rng;
-use crate::torture::{Layout, POOL, create, import, inspect, patiently, simulate, zdb};
+use crate::torture::{Layout, POOL, create_with, import, inspect, patiently, simulate, zdb};
 use crate::verify::{Failure, verify_pool};
 pub use found::Figures;
 use found::{Found, check_figures, difference, figures, observe};
@@ -48,7 +48,27 @@ pub struct DatasetPlan {
     pub cut_percent: u64,
     /// Have zdb look at the images, after power cuts and in the end, where there is one.
     pub zdb: bool,
+    /// The pools lack features, each other ones: some of [`UNASKED`].
+    pub lacks_features: bool,
 }
+
+/// Features that no operation and no stream asks for: a pool without them does the same.
+pub const UNASKED: &[&str] = &[
+    "empty_bpobj",
+    "enabled_txg",
+    "hole_birth",
+    "device_removal",
+    "obsolete_counts",
+    "zpool_checkpoint",
+    "spacemap_v2",
+    "resilver_defer",
+    "log_spacemap",
+    "livelist",
+    "zilsaxattr",
+    "head_errlog",
+    "block_cloning",
+    "vdev_zaps_v2",
+];
 
 impl DatasetPlan {
     /// What one seed stands for.
@@ -59,6 +79,7 @@ impl DatasetPlan {
             steps: 60 + rng.below(120) as usize,
             cut_percent: [0, 3, 8][rng.below(3) as usize],
             zdb: seed.is_multiple_of(4),
+            lacks_features: false,
         }
     }
 }
@@ -106,9 +127,15 @@ struct Side {
 }
 
 impl Side {
-    async fn new(seed: u64, layout: Layout) -> Result<Self, Failure> {
+    async fn new(seed: u64, layout: Layout, lacks_features: bool) -> Result<Self, Failure> {
         let sim = SimWorld::new(seed);
-        let pool = create(&sim, layout, 128, false).await?;
+        let mut rng = Rng::new(seed ^ 0x6665_6174);
+        let mut lacks = UNASKED.to_vec();
+        lacks.retain(|_| lacks_features && rng.percent(50));
+        let lacks = lacks
+            .into_iter()
+            .map(|name| (format!("feature@{name}"), "disabled".to_owned()));
+        let pool = create_with(&sim, layout, 128, false, lacks.collect()).await?;
         // What is read to be compared is not changed by that.
         let change = PropertyChange::Set("off".into());
         let properties = pool.dsl().properties();
@@ -399,8 +426,13 @@ async fn run(plan: &DatasetPlan) -> Result<(Run, Vec<Figures>), Failure> {
     let layouts = [layout(), layout()];
     let mut run = Run {
         sides: [
-            Side::new(plan.seed, layouts[0]).await?,
-            Side::new(plan.seed ^ 0x006f_7468_6572, layouts[1]).await?,
+            Side::new(plan.seed, layouts[0], plan.lacks_features).await?,
+            Side::new(
+                plan.seed ^ 0x006f_7468_6572,
+                layouts[1],
+                plan.lacks_features,
+            )
+            .await?,
         ],
         rng,
         guids: BTreeMap::new(),

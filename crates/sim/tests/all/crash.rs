@@ -94,6 +94,27 @@ fn a_power_cut_loses_nothing_that_is_durable() {
     run_all(&seeds(22), Plan::of);
 }
 
+/// The same with pools that lack features, each other ones: code must not rely on what new pools
+/// usually have.
+#[test]
+fn pools_that_lack_features_lose_nothing() {
+    run_all(&seeds(8), |seed| {
+        let plan = Plan::of(seed);
+        Plan {
+            lacks_features: true,
+            work: WorkOptions {
+                lacks_features: true,
+                copies: seed % 3 == 1,
+                // Clones are made and destroyed, among others.
+                dataset_percent: plan.work.dataset_percent.max(10),
+                ..plan.work
+            },
+            zdb: seed % 4 == 0,
+            ..plan
+        }
+    });
+}
+
 /// The same with disks that fail, as many as redundancy can do without.
 #[test]
 fn failing_disks_and_power_cuts_lose_nothing() {

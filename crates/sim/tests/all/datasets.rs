@@ -15,6 +15,17 @@ fn datasets_are_what_a_model_says() {
     run_seeds(&seeds(12), |seed| run_datasets(&DatasetPlan::of(seed)));
 }
 
+/// The same in pools that lack features which nobody asks for by name.
+#[test]
+fn datasets_are_what_a_model_says_where_features_are_missing() {
+    run_seeds(&seeds(6), |seed| {
+        run_datasets(&DatasetPlan {
+            lacks_features: true,
+            ..DatasetPlan::of(seed)
+        })
+    });
+}
+
 /// Each operation is done and, where it can be, refused; power goes in the middle of some.
 #[test]
 fn runs_have_everything_in_them() {
