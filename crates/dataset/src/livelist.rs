@@ -121,8 +121,8 @@ impl Deadlists<'_> {
         let clone = dir.object;
         tracing::warn!(
             %clone, %error,
-            "a clone's list of blocks cannot be carried on; it goes, and destroying the clone takes \
-             longer"
+            "a clone's list of blocks cannot be carried on; it goes, and destroying the clone \
+             takes longer"
         );
         self.remove_livelist(ctx, &dir).await
     }

@@ -42,7 +42,9 @@ impl Space {
             Ok(free) => free,
             Err(error) => {
                 let vdev = top.shape.vdev;
-                tracing::error!(%vdev, metaslab = index, %error, "a space map stays as long as it is");
+                tracing::error!(
+                    %vdev, metaslab = index, %error, "a space map stays as long as it is"
+                );
                 return Ok(false);
             }
         };
