@@ -6,10 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use device::BoxFuture;
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
-use format::{LABEL_START_BYTES, NvValue, Txg, VdevId};
+use format::{LABEL_START_BYTES, Txg};
 
 use crate::testing::{BLOCK, TOP, TestTree, group, noise, simulate, with_replacement};
-use crate::{IoContext, RangeSet, VdevState, Verify};
+use crate::{IoContext, VdevState, Verify};
 
 /// What a block must be.
 struct Same(Vec<u8>);

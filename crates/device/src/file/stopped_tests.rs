@@ -85,10 +85,10 @@ fn a_server_that_is_stopped_stops_no_other_device() {
                 while hung.outstanding() < 600 {
                     tokio::task::yield_now().await;
                 }
+                let opening = FileDevice::open_async(mounted.path(), options.clone());
+                let opening = tokio::spawn(opening);
                 let others = async {
                     use_all(&before).await;
-                    let opening = FileDevice::open_async(mounted.path(), options.clone());
-                    let opening = tokio::spawn(opening);
                     let path = new_file(&directory, SIZE as u64);
                     let hold = FileDevice::hold(path.clone()).await.expect("held");
                     FileDevice::lend(path.clone()).await;
@@ -97,10 +97,9 @@ fn a_server_that_is_stopped_stops_no_other_device() {
                     use_all(&late).await;
                     drop((late, hold));
                     assert!(!opening.is_finished());
-                    opening
                 };
                 let others = tokio::time::timeout(PATIENCE, others).await;
-                let opening = others.unwrap_or_else(|_| {
+                others.unwrap_or_else(|_| {
                     panic!("others wait as well ({engine:?}, {direct})");
                 });
                 mounted.set_stopped(false);

@@ -307,7 +307,7 @@ async fn files_come_into_a_directory_that_does_not_pass_its_project_on_any_more(
 /// Attributes of files that somebody has open, and that have no name any more. Some have a
 /// directory of attributes from before.
 async fn attributes_without_a_name(properties: &[(&str, &str)]) {
-    const BIG: [u8; 40_000] = [7; 40_000];
+    static BIG: [u8; 40_000] = [7; 40_000];
     let prepare = async |fs: &Filesystem| {
         let mut inos = Vec::new();
         for name in ["bare", "had"] {

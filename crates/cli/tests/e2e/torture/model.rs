@@ -5,6 +5,7 @@
 //! one file are durable with an fsync of that file. So the model keeps all states of the tree since
 //! the last fsync of anything, and all states of each file since the last one of that file.
 
+use std::collections::hash_map::Entry::Vacant;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -251,13 +252,12 @@ impl Found {
             return Ok(Entry::Link(target.to_string_lossy().into_owned()));
         }
         let inode = metadata.ino();
-        if !self.files.contains_key(&inode) {
-            let content = Content {
+        if let Vacant(place) = self.files.entry(inode) {
+            place.insert(Content {
                 data: fs::read(path)?,
                 xattrs: attributes(path)?,
                 mode: metadata.permissions().mode() & 0o777,
-            };
-            self.files.insert(inode, content);
+            });
         }
         Ok(Entry::File(inode))
     }
