@@ -230,8 +230,6 @@ fn without_some_features(plan: &Plan) -> Vec<(String, String)> {
             "draid" => matches!(plan.layout, Layout::Draid(..)),
             // zdb believes that every log space map has one (`get_log_spacemap_refcount`).
             "spacemap_histogram" => plan.zdb,
-            // Without it nothing is destroyed.
-            "async_destroy" => true,
             _ => false,
         };
         if is_default_feature(feature.name) && rng.percent(percent) && !is_needed {

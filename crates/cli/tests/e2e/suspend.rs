@@ -1,6 +1,7 @@
 //! Devices that fail under load: pools that stop, say so, hang nobody, and go on.
 
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -67,13 +68,20 @@ fn write_synced(path: &Path, data: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Writes much, in the background.
-pub fn fill(directory: &Path, files: u64) -> JoinHandle<std::io::Result<()>> {
+/// Writes much, in the background, as long as the same filesystem is mounted there. An error comes
+/// with how many files were synced before it.
+pub fn fill(directory: &Path, files: u64) -> JoinHandle<Result<(), (u64, std::io::Error)>> {
+    let device = std::fs::metadata(directory).expect("a directory").dev();
     let directory = directory.to_owned();
     std::thread::spawn(move || {
         for number in 0..files {
             let data = noise(100 + number, 8 << 20);
-            write_synced(&directory.join(format!("fill{number}")), &data)?;
+            let path = directory.join(format!("fill{number}"));
+            let written = write_synced(&path, &data).and_then(|()| std::fs::metadata(&path));
+            if written.map_err(|error| (number, error))?.dev() != device {
+                // It is in the directory below.
+                return Err((number, std::io::ErrorKind::NotConnected.into()));
+            }
         }
         Ok(())
     })

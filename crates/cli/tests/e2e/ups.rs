@@ -281,13 +281,7 @@ fn what_cannot_be_exported_is_told_and_tried_again() {
     server.wait_until("pools come back", || {
         pools(&server) == "tank\nwell\n" && root.join("fill0").exists()
     });
-    let files = match done {
-        Ok(()) => 20,
-        Err(_) => (0..20)
-            .take_while(|number| root.join(format!("fill{}", number + 1)).exists())
-            .count() as u64,
-    };
-    filled(&root, files);
+    filled(&root, done.map_or_else(|(synced, _)| synced, |()| 20));
     server.ok("zpool destroy tank");
 }
 
