@@ -255,7 +255,7 @@ fn failmode_continue_answers_with_errors() {
     ));
     let before = noise(1, 3 << 20);
     write_synced(&root.join("before"), &before).unwrap();
-    let error = at_once("a write that cannot be made durable", || {
+    let (_, error) = at_once("a write that cannot be made durable", || {
         fill(&root, 20).join().unwrap().expect_err("an error")
     });
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
