@@ -33,6 +33,21 @@ pub(crate) struct Claim<'a> {
 }
 
 impl PoolNames {
+    /// Takes all of `keys` if nobody has any of them, and waits for nobody.
+    pub(crate) fn try_claim(&self, keys: Vec<String>) -> Option<Claim<'_>> {
+        let mut held = self.held.lock();
+        if held.closed || keys.iter().any(|key| held.keys.contains(key)) {
+            return None;
+        }
+        held.keys.extend(keys.iter().cloned());
+        drop(held);
+        Some(Claim {
+            names: self,
+            keys,
+            waited: false,
+        })
+    }
+
     /// Waits until nobody else has any of `keys`, and takes all. `None` once the server leaves.
     pub(crate) async fn claim(&self, keys: Vec<String>) -> Option<Claim<'_>> {
         let mut waited = false;
@@ -102,6 +117,8 @@ mod tests {
         let first = names.claim(keys(&["tank", "1"])).await.expect("free");
         assert!(!first.waited);
         drop(names.claim(keys(&["other", "2"])).await.expect("free"));
+        assert!(names.try_claim(keys(&["renamed", "1"])).is_none());
+        drop(names.try_claim(keys(&["renamed", "2"])).expect("free"));
         let second = async {
             let claim = names.claim(keys(&["renamed", "1"])).await.expect("free");
             assert!(claim.waited);

@@ -3,20 +3,48 @@
 //! Pools are opened side by side, each with its own error, so that one with slow devices, or with
 //! much to claim, holds up no other's import. They are taken in one after the other then, by name:
 //! where filesystems of several pools are mounted within each other, that decides which one covers
-//! which, and it is to be the same each time. One whose devices were not there is tried again after
-//! others have come, as they may be what these hold.
+//! which, and it is to be the same each time. One that lacked devices is tried again after others
+//! have come, as they may be what these hold.
+//!
+//! Those of a round that are open keep their names until all of the round are: nothing of a round
+//! may wait for the name of another one. Of two that want the same name the second is opened in
+//! the next round.
 
 use std::sync::Arc;
 
 use api::{Failure, FailureKind};
 use device::BoxFuture;
 use futures::future::join_all;
-use pool::{ImportSpec, MissingLogs, Pool, ScanSpec};
+use pool::{ImportSpec, MissingLogs, Pool, PoolError, ScanSpec};
 
 use crate::error::from_pool;
-use crate::names::Claim;
+use crate::names::{Claim, PoolNames};
 use crate::pool_list::CachedPool;
 use crate::service::Service;
+
+/// Why one is not open.
+enum NotOpened {
+    /// Another one of the same round has its name, or is the same pool.
+    Later,
+    /// Devices are missing, which may be in one that comes yet.
+    Lacking(Failure),
+    /// Something else.
+    Failed(Failure),
+}
+
+impl NotOpened {
+    /// An error of scanning for devices, or of opening what was found.
+    fn of_pool(doing: &str, error: &PoolError) -> Self {
+        let failure = from_pool(doing, error);
+        match error {
+            PoolError::MissingDevices { .. } | PoolError::MissingLog { .. } => {
+                Self::Lacking(failure)
+            }
+            _ if failure.kind == FailureKind::NotFound => Self::Lacking(failure),
+            _ => Self::Failed(failure),
+        }
+    }
+}
 
 /// What is to be imported.
 trait Imports: Sync {
@@ -25,57 +53,73 @@ trait Imports: Sync {
     /// One that is open, and not taken in yet.
     type Opened: Send;
 
-    fn open<'a>(&'a self, one: &'a Self::Listed) -> BoxFuture<'a, Result<Self::Opened, Failure>>;
+    fn open<'a>(&'a self, one: &'a Self::Listed) -> BoxFuture<'a, Result<Self::Opened, NotOpened>>;
 
     fn take_in(&self, opened: Self::Opened) -> BoxFuture<'_, ()>;
 }
 
-/// Has all of them opened side by side, and takes in those that could be, in their order; again for
-/// those that were not found, as long as others were. Gives those that could not be opened, and why.
-async fn in_rounds<I: Imports>(imports: &I, mut all: Vec<I::Listed>) -> Vec<(I::Listed, Failure)> {
+/// Has all of them opened side by side, and takes in those that could be, in their order; then
+/// those that had to wait for a name, and again those that lacked devices as long as others have
+/// come since. Gives those that could not be opened, and why.
+async fn in_rounds<I: Imports>(imports: &I, all: Vec<I::Listed>) -> Vec<(I::Listed, Failure)> {
     let mut failed = Vec::new();
-    loop {
-        let opened = join_all(all.iter().map(|one| imports.open(one))).await;
-        let mut not_found = Vec::new();
+    let mut lacking = Vec::new();
+    let mut all: Vec<(usize, I::Listed)> = all.into_iter().enumerate().collect();
+    // Each round ends with fewer that are to be tried, or with fewer that are not here: of those
+    // that want the same name one has it, and comes or fails.
+    while !all.is_empty() {
+        let opened = join_all(all.iter().map(|(_, one)| imports.open(one))).await;
+        let mut next = Vec::new();
         let mut has_come = false;
-        for (one, opened) in all.into_iter().zip(opened) {
+        for ((place, one), opened) in all.into_iter().zip(opened) {
             match opened {
                 Ok(opened) => {
                     imports.take_in(opened).await;
                     has_come = true;
                 }
-                Err(failure) if failure.kind == FailureKind::NotFound => {
-                    not_found.push((one, failure));
-                }
-                Err(failure) => failed.push((one, failure)),
+                Err(NotOpened::Later) => next.push((place, one)),
+                Err(NotOpened::Lacking(failure)) => lacking.push((place, one, failure)),
+                Err(NotOpened::Failed(failure)) => failed.push((one, failure)),
             }
         }
-        if !has_come || not_found.is_empty() {
-            failed.extend(not_found);
-            return failed;
+        if has_come {
+            next.extend(lacking.drain(..).map(|(place, one, _)| (place, one)));
         }
-        all = not_found.into_iter().map(|(one, _)| one).collect();
+        next.sort_by_key(|(place, _)| *place);
+        all = next;
     }
+    failed.extend(lacking.into_iter().map(|(_, one, failure)| (one, failure)));
+    failed
 }
 
 /// The pools of a service's last run.
-struct LastRun<'s>(&'s Service);
+struct LastRun<'s> {
+    service: &'s Service,
+    /// What those of this start have; those of requests are the service's.
+    names: &'s PoolNames,
+}
+
+/// A pool that is open, with its names.
+struct Opened<'s> {
+    pool: Arc<Pool>,
+    _claims: [Claim<'s>; 3],
+}
 
 impl<'s> Imports for LastRun<'s> {
     type Listed = CachedPool;
-    type Opened = (Arc<Pool>, Claim<'s>);
+    type Opened = Opened<'s>;
 
-    fn open<'a>(&'a self, one: &'a CachedPool) -> BoxFuture<'a, Result<Self::Opened, Failure>> {
-        Box::pin(self.0.open_cached(one))
+    fn open<'a>(&'a self, one: &'a CachedPool) -> BoxFuture<'a, Result<Opened<'s>, NotOpened>> {
+        Box::pin(self.service.open_cached(one, self.names))
     }
 
-    fn take_in(&self, (pool, claim): Self::Opened) -> BoxFuture<'_, ()> {
+    fn take_in(&self, opened: Opened<'s>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            for warning in self.0.adopt(pool, true).await {
+            for warning in self.service.adopt(Arc::clone(&opened.pool), true).await {
                 tracing::warn!("{warning}");
                 eprintln!("{warning}");
             }
-            drop(claim);
+            drop(opened);
         })
     }
 }
@@ -84,7 +128,12 @@ impl Service {
     /// Imports what was imported when the daemon last ran. What cannot be is reported, and tried
     /// again at the next start: a disk that came too late must not cost a pool its place.
     pub(crate) async fn import_cached(&self) {
-        let failed = in_rounds(&LastRun(self), self.pools.expect_cached()).await;
+        let names = PoolNames::default();
+        let last_run = LastRun {
+            service: self,
+            names: &names,
+        };
+        let failed = in_rounds(&last_run, self.pools.expect_cached()).await;
         for (cached, failure) in failed {
             tracing::error!("pool '{}' of the last run: {failure}", cached.name);
             for told in self.pools.could_not_be_imported(cached.guid, &failure) {
@@ -93,12 +142,17 @@ impl Service {
         }
     }
 
-    /// Opens a pool of the last run, which nobody else takes in meanwhile.
+    /// Opens a pool of the last run, which nobody else takes in meanwhile. `names` are those that
+    /// others of the same start have.
     async fn open_cached<'s>(
         &'s self,
         cached: &CachedPool,
-    ) -> Result<(Arc<Pool>, Claim<'s>), Failure> {
+        names: &'s PoolNames,
+    ) -> Result<Opened<'s>, NotOpened> {
         let doing = format!("cannot import '{}'", cached.name);
+        // Before anything is waited for: of two the first on the list has it, each time.
+        let listed = vec![cached.name.clone()];
+        let listed = names.try_claim(listed).ok_or(NotOpened::Later)?;
         let spec = ScanSpec {
             paths: cached.devices.clone(),
             guid: None,
@@ -106,7 +160,7 @@ impl Service {
         };
         let found = pool::scan(&self.world, &spec)
             .await
-            .map_err(|error| from_pool(&doing, &error))?;
+            .map_err(|error| NotOpened::of_pool(&doing, &error))?;
         let mut found = found.into_iter();
         let Some(found) = found.find(|found| cached.is(found.guid.get())) else {
             let message = format!(
@@ -115,15 +169,22 @@ impl Service {
                 cached.devices.join(", "),
                 cached.name
             );
-            return Err(Failure::new(FailureKind::NotFound, message));
+            let failure = Failure::new(FailureKind::NotFound, message);
+            return Err(NotOpened::Lacking(failure));
         };
         let (pools, guid) = (&self.pools, found.guid);
-        let claim = pools.claim(&doing, &found.name, Some(guid)).await?;
+        // Another host may have renamed it.
+        let mut own = vec![guid.get().to_string()];
+        own.extend((found.name != cached.name).then(|| found.name.clone()));
+        let own = names.try_claim(own).ok_or(NotOpened::Later)?;
+        let claim = pools.claim(&doing, &found.name, Some(guid)).await;
+        let claim = claim.map_err(NotOpened::Failed)?;
         // While there is no power somebody may have imported it, or another one of its name.
         if pools.get(&found.name).is_ok() || pools.all().iter().any(|open| open.pool.guid() == guid)
         {
             let message = format!("{doing}: it, or a pool of its name, was imported meanwhile");
-            return Err(Failure::new(FailureKind::Exists, message));
+            let failure = Failure::new(FailureKind::Exists, message);
+            return Err(NotOpened::Failed(failure));
         }
         let mut import = ImportSpec::new(found, self.host.clone());
         import.read_only = cached.read_only;
@@ -131,8 +192,11 @@ impl Service {
         import.missing_logs = MissingLogs::AcceptedIfUnused;
         let pool = Pool::import(&self.world, import)
             .await
-            .map_err(|error| from_pool(&doing, &error))?;
-        Ok((pool, claim))
+            .map_err(|error| NotOpened::of_pool(&doing, &error))?;
+        Ok(Opened {
+            pool,
+            _claims: [listed, own, claim],
+        })
     }
 }
 
@@ -151,6 +215,10 @@ mod tests {
         here: Mutex<Vec<&'static str>>,
     }
 
+    fn failure(kind: FailureKind) -> Failure {
+        Failure::new(kind, "no devices")
+    }
+
     impl Imports for Fake {
         type Listed = &'static str;
         type Opened = &'static str;
@@ -158,7 +226,7 @@ mod tests {
         fn open<'a>(
             &'a self,
             name: &'a &'static str,
-        ) -> BoxFuture<'a, Result<&'static str, Failure>> {
+        ) -> BoxFuture<'a, Result<&'static str, NotOpened>> {
             Box::pin(async move {
                 if ["a", "b", "c"].contains(name) {
                     self.together.wait().await;
@@ -169,7 +237,7 @@ mod tests {
                         tokio::time::sleep(Duration::from_secs(60)).await;
                         true
                     }
-                    "b" => return Err(Failure::new(FailureKind::Io, "damaged")),
+                    "b" => return Err(NotOpened::Failed(failure(FailureKind::Io))),
                     "d" => is_here("e"),
                     "e" => is_here("c"),
                     "f" => false,
@@ -177,7 +245,7 @@ mod tests {
                 };
                 match is_found {
                     true => Ok(*name),
-                    false => Err(Failure::new(FailureKind::NotFound, "no devices")),
+                    false => Err(NotOpened::Lacking(failure(FailureKind::NotFound))),
                 }
             })
         }
@@ -204,5 +272,91 @@ mod tests {
             [("b", FailureKind::Io), ("f", FailureKind::NotFound)]
         );
         assert_eq!(*fake.here.lock(), ["a", "c", "e", "d"]);
+    }
+
+    /// Pools whose names are their first letters; those in capitals lack devices.
+    struct Namesakes<'n> {
+        names: &'n PoolNames,
+        here: Mutex<Vec<&'static str>>,
+    }
+
+    impl<'n> Imports for Namesakes<'n> {
+        type Listed = &'static str;
+        type Opened = (&'static str, Claim<'n>);
+
+        fn open<'a>(
+            &'a self,
+            one: &'a &'static str,
+        ) -> BoxFuture<'a, Result<Self::Opened, NotOpened>> {
+            Box::pin(async move {
+                let name = one[..1].to_lowercase();
+                let claim = self.names.try_claim(vec![name.clone()]);
+                let claim = claim.ok_or(NotOpened::Later)?;
+                tokio::task::yield_now().await;
+                let mut here = self.here.lock().clone().into_iter();
+                if here.any(|here| here.starts_with(&name)) {
+                    return Err(NotOpened::Failed(failure(FailureKind::Exists)));
+                }
+                match one.starts_with(&name) {
+                    true => Ok((*one, claim)),
+                    false => Err(NotOpened::Lacking(failure(FailureKind::Io))),
+                }
+            })
+        }
+
+        fn take_in(&self, (one, _claim): Self::Opened) -> BoxFuture<'_, ()> {
+            Box::pin(async move { self.here.lock().push(one) })
+        }
+    }
+
+    /// Goal: two pools of one name end no start by waiting for each other. The first on the list
+    /// comes; where that one cannot, the second does.
+    #[tokio::test(start_paused = true)]
+    async fn of_two_pools_of_one_name_one_comes() {
+        let names = PoolNames::default();
+        let namesakes = Namesakes {
+            names: &names,
+            here: Mutex::default(),
+        };
+        let importing = in_rounds(&namesakes, vec!["a1", "a2", "B1", "b2", "b3", "C1", "C2"]);
+        let failed = tokio::time::timeout(Duration::from_secs(600), importing).await;
+        let failed = failed.expect("none waits for another one's name");
+        assert_eq!(*namesakes.here.lock(), ["a1", "b2"]);
+        let mut failed: Vec<_> = failed.iter().map(|(one, why)| (*one, why.kind)).collect();
+        failed.sort_by_key(|(one, _)| *one);
+        let (exists, lacking) = (FailureKind::Exists, FailureKind::Io);
+        let expected = [
+            ("B1", exists),
+            ("C1", lacking),
+            ("C2", lacking),
+            ("a2", exists),
+            ("b3", exists),
+        ];
+        assert_eq!(failed, expected);
+    }
+
+    /// Goal: a pool of which one disk, or the log, is a file in another pool is tried again when
+    /// that one has come, like one that is in it as a whole; what no pool brings is not.
+    #[test]
+    fn a_pool_that_lies_in_part_in_another_one_is_tried_again() {
+        let pool = || "tank".to_owned();
+        let lacking = [
+            PoolError::MissingDevices {
+                pool: pool(),
+                why: "/other/disk is UNAVAIL".into(),
+            },
+            PoolError::MissingLog {
+                pool: pool(),
+                devices: vec!["/other/log".into()],
+                datasets: vec![pool()],
+            },
+        ];
+        for error in &lacking {
+            let not_opened = NotOpened::of_pool("cannot import", error);
+            assert!(matches!(not_opened, NotOpened::Lacking(_)), "{error}");
+        }
+        let read_only = PoolError::ReadOnly { pool: pool() };
+        let not_opened = NotOpened::of_pool("cannot import", &read_only);
+        assert!(matches!(not_opened, NotOpened::Failed(_)));
     }
 }
