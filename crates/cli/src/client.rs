@@ -1,8 +1,8 @@
 //! Speaking to the daemon: one HTTP request over its Unix socket; where no daemon answers, one is
 //! started in the background, or as the service that it is, so that a first `zpool create` just
 //! works. After one that somebody stopped none is started but by `millpond start`, `up` or `daemon`
-//! (`daemon::is_stopped`). What takes longer than a moment is a job, which is followed by its events until it has
-//! ended.
+//! (`daemon::is_stopped`). What takes longer than a moment is a job, which is followed by its
+//! events until it has ended.
 //!
 //! An ordinary user without `MILLPOND_STATE` may have pools of their own, in the state directory of
 //! their own, and those of the machine, which root's server has. Who has a server, or pools that it
@@ -405,7 +405,8 @@ impl Client {
 
     /// A connection to the daemon that is to be asked, if it runs.
     async fn connect<C: Call>(&self) -> anyhow::Result<Option<UnixStream>> {
-        // A service manager would start one for who connects, and what leaves takes nobody any more.
+        // A service manager would start one for who connects, and what leaves takes nobody any
+        // more.
         let connected = match self.is_stopped() {
             true if self.is_locked() && self.is_service() => {
                 return Err(anyhow!("the server is being stopped"));

@@ -4,9 +4,9 @@
 //! Two tasks: one looks, the other one sends, so that a mail server that does not answer keeps
 //! nobody from noticing. A server that is killed between the two has the message on disk.
 //!
-//! A file that could not be read at the start, or is not understood, is left alone. That is an alert
-//! itself, beside those that are found; what would be written to it is kept in memory. Without the
-//! settings nobody can be told by mail, and they cannot be changed.
+//! A file that could not be read at the start, or is not understood, is left alone. That is an
+//! alert itself, beside those that are found; what would be written to it is kept in memory.
+//! Without the settings nobody can be told by mail, and they cannot be changed.
 //!
 //! Lock: `state`, short; files are written under it.
 

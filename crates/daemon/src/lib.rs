@@ -7,15 +7,15 @@
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: [`supervisor`]), `millpond.stopped` (module `stopped`),
-//! `pools.json` (what to import at the next start: [`pool_list`]), `replications.json` ([`replicate`]), `schedules.json`
-//! ([`schedules`]), `iscsi-secrets.json` (for CHAP), `alerts*.json`
-//! (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate `series`),
-//! `people.json` (users and API keys), `audit.jsonl` (the record of changes),
+//! `pools.json` (what to import at the next start: [`pool_list`]), `replications.json`
+//! ([`replicate`]), `schedules.json` ([`schedules`]), `iscsi-secrets.json` (for CHAP),
+//! `alerts*.json` (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate
+//! `series`), `people.json` (users and API keys), `audit.jsonl` (the record of changes),
 //! `https-certificate.pem` and `https-key.pem`, `certificate.json` and `acme-*.json` (module
-//! `web::acme`), `smb/` (all that Samba keeps, with its users),
-//! `zvol/` (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All
-//! of it is its user's alone. Where that is root, others pass through to the socket, to `zvol/` and
-//! to `mnt/`, which have modes of their own.
+//! `web::acme`), `smb/` (all that Samba keeps, with its users), `zvol/` (volumes as files), and for
+//! `millpond up` `disks/` and `mnt/` of the default pool. All of it is its user's alone. Where that
+//! is root, others pass through to the socket, to `zvol/` and to `mnt/`, which have modes of their
+//! own.
 //!
 //! A crash leaves the pools as a power cut would: each is at its last synced transaction group,
 //! and the next import replays the intent logs.

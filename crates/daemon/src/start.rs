@@ -255,8 +255,8 @@ mod tests {
         }
     }
 
-    /// Goal: one that takes its time holds up no other, and its error is its own; what is there only
-    /// with another one is found; all are taken in by their order.
+    /// Goal: one that takes its time holds up no other, and its error is its own; what is there
+    /// only with another one is found; all are taken in by their order.
     #[tokio::test(start_paused = true)]
     async fn all_are_opened_side_by_side_and_taken_in_by_their_order() {
         let fake = Fake {

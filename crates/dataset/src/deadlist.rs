@@ -839,8 +839,8 @@ impl Deadlists<'_> {
 }
 
 impl Deadlists<'_> {
-    /// A dataset's deadlist, locked, in syncing context, or when a head is opened, under the lock of
-    /// the namespace. A head's stays loaded.
+    /// A dataset's deadlist, locked, in syncing context, or when a head is opened, under the lock
+    /// of the namespace. A head's stays loaded.
     pub(crate) async fn of<'a>(
         &self,
         dataset: &'a Arc<Ds>,

@@ -185,8 +185,8 @@ impl Logs<'_> {
             .await
     }
 
-    /// Datasets whose intent logs were claimed at import and wait to be replayed, of all or of those
-    /// at and below `top`. Datasets that cannot be read are left out.
+    /// Datasets whose intent logs were claimed at import and wait to be replayed, of all or of
+    /// those at and below `top`. Datasets that cannot be read are left out.
     ///
     /// # Errors
     /// Of reading the list of datasets.

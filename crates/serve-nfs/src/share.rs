@@ -10,8 +10,8 @@
 //! write verifier, which is made up anew each time a share begins, and write it again. Shares come
 //! before the server listens ([`crate::Server`]), so that no client hears that its files are gone.
 //! What is expected and not there yet, as its pool is away or its key is not loaded, is answered so
-//! that clients ask again ([`Shares::expect_by`], [`Shares::set_awaited`]): a file that is said to be
-//! gone is gone for good to whoever has it open.
+//! that clients ask again ([`Shares::expect_by`], [`Shares::set_awaited`]): a file that is said to
+//! be gone is gone for good to whoever has it open.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -406,8 +406,8 @@ impl Shares {
     }
 
     /// Has `expects` say whether filesystems are expected of which nobody knows yet which they are:
-    /// while they are, no handle is said to lead nowhere. It may take short locks, and is asked only
-    /// about handles that lead to no share. The first one that is given counts.
+    /// while they are, no handle is said to lead nowhere. It may take short locks, and is asked
+    /// only about handles that lead to no share. The first one that is given counts.
     pub fn expect_by(&self, expects: impl Fn() -> bool + Send + Sync + 'static) {
         let _first = self.expects.set(Box::new(expects));
     }

@@ -365,8 +365,8 @@ impl Striped<'_> {
         let mut solution = self.find_rows(&rows, &content, verify).await;
         let mut is_guess = false;
         if solution.is_none() {
-            // What stale children have may still be right. Without a checksum they do not answer for
-            // those that have it and failed, which are tried once more.
+            // What stale children have may still be right. Without a checksum they do not answer
+            // for those that have it and failed, which are tried once more.
             let has_failed = cause.as_ref().is_some_and(|failure| failure.device);
             let stale = verify.can_tell() || !has_failed;
             is_guess = stale && !verify.can_tell();

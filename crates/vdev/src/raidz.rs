@@ -531,8 +531,8 @@ impl<'a> Striped<'a> {
     }
 
     /// Reads the columns that were not relied on (and once more those that failed, if there are too
-    /// few); whether that gave any. Without a checksum that `can_tell`, what lacks the block does not
-    /// answer for devices that have it and failed.
+    /// few); whether that gave any. Without a checksum that `can_tell`, what lacks the block does
+    /// not answer for devices that have it and failed.
     async fn read_stale(&self, rows: &mut Rows, context: &IoContext, can_tell: bool) -> bool {
         let may_guess = can_tell || !rows.device && !rows.slow;
         let mut found = false;

@@ -4,9 +4,9 @@
 //!
 //! In the first pass of each txg a bounded number of blocks is freed, so that writers never wait
 //! for a big destroy; but some at least, however long it takes to reach them, so that slow devices
-//! do not stop it for good. A tree is walked depth first, children before their parent, from a bookmark
-//! that is stored with it: everything before the bookmark is free, the bookmark's block and its
-//! ancestors are not. Memory is one path of the tree.
+//! do not stop it for good. A tree is walked depth first, children before their parent, from a
+//! bookmark that is stored with it: everything before the bookmark is free, the bookmark's block
+//! and its ancestors are not. Memory is one path of the tree.
 //!
 //! A block that cannot be read keeps what is below it: that space is leaked, and moves to the
 //! directory `$LEAK` in the end.

@@ -10,8 +10,8 @@
 //!
 //! The threads of a device are its own ([`lane`]), as is the one that opens or closes it
 //! ([`aside`]); a ring that it shares never waits for it, and has room for all that it may have
-//! under way ([`uring`]): nothing that a device can keep waiting is anybody else's. No call that may
-//! wait for a device or for a file's server is made on a caller's task. This matters most where
+//! under way ([`uring`]): nothing that a device can keep waiting is anybody else's. No call that
+//! may wait for a device or for a file's server is made on a caller's task. This matters most where
 //! devices depend on each other: a file on a filesystem of one pool is a vdev of another, and is
 //! answered once the first pool's devices have worked.
 //!
@@ -675,8 +675,8 @@ fn can_discard(rdev: u64) -> bool {
     }) != Some(0)
 }
 
-/// Whether the block device's driver may send a request in its submitter's name, waiting for as long
-/// as that takes (`BLK_MQ_F_BLOCKING`, and drivers without a queue).
+/// Whether the block device's driver may send a request in its submitter's name, waiting for as
+/// long as that takes (`BLK_MQ_F_BLOCKING`, and drivers without a queue).
 fn sleeps_in_submission(rdev: u64) -> bool {
     /// As in the kernel's devices.txt: flash, network block devices, DRBD, memory cards.
     const MAJORS: [u32; 4] = [31, 43, 147, 179];

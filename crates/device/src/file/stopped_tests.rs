@@ -1,6 +1,6 @@
-//! Goal: a file whose server does not answer keeps nobody waiting but who asks it. Method: a file of
-//! a small FUSE filesystem, which stops answering on a word; without the right to mount, there is
-//! nothing to test.
+//! Goal: a file whose server does not answer keeps nobody waiting but who asks it. Method: a file
+//! of a small FUSE filesystem, which stops answering on a word; without the right to mount, there
+//! is nothing to test.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,8 +14,8 @@
 //! that it cannot promise this for the device. Operations that are not answered hold slots; so a
 //! device has [`IN_FLIGHT_MAX`] at most, and a ring has room for those of [`DEVICES_MAX`].
 //!
-//! Some filesystems and drivers sleep in the submission all the same, and the owner with them. Files
-//! and such devices have rings to themselves. Others share theirs: with one for each of four
+//! Some filesystems and drivers sleep in the submission all the same, and the owner with them.
+//! Files and such devices have rings to themselves. Others share theirs: with one for each of four
 //! devices, as many owners had to be woken, and small operations took twice as long
 //! (`examples/device_spread.rs`).
 //!

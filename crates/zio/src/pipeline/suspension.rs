@@ -234,9 +234,9 @@ impl Suspension {
         self.resume()
     }
 
-    /// [`VdevTree::reopen`]; metaslabs whose space maps could not be read are tried again, and vdevs
-    /// that are back get new blocks, but for logs: these get some when the state on disk tells that
-    /// they are back, which is for the caller to see to.
+    /// [`VdevTree::reopen`]; metaslabs whose space maps could not be read are tried again, and
+    /// vdevs that are back get new blocks, but for logs: these get some when the state on disk
+    /// tells that they are back, which is for the caller to see to.
     ///
     /// # Errors
     /// [`vdev::VdevError::Stalled`].
