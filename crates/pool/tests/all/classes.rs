@@ -550,6 +550,8 @@ async fn golden_pools_with_classes_are_written_to() {
         if class == VdevClass::Special {
             pool.sync().await.expect("sync");
         }
+        // The first one begins the log, and waits for its group.
+        write_logged(&dataset).await;
         write_logged(&dataset).await;
         let written = top(&pool, class).write_bytes - before;
         assert!(written >= 8 << 10, "{name}: {written}");
