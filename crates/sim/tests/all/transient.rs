@@ -153,11 +153,11 @@ fn a_pool_that_waits_for_a_read_can_be_left() {
     simulate(async {
         let sim = SimWorld::new(104);
         let (pool, fs) = with_files(&sim, Layout::Single).await;
+        remove_and_forget(&pool, &fs, "removed").await;
         inject(
             &sim,
             &Fault::new(SimOp::Read, FaultEffect::Error).within(blocks()),
         );
-        remove(&fs, "removed").await;
         let syncing = {
             let pool = pool.clone();
             tokio::spawn(async move { pool.sync().await })
