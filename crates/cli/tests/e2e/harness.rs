@@ -1,11 +1,14 @@
 //! A server of our own for each test, and the oracles.
 
 use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub use oracles::{Peer, need};
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// The binary under test.
@@ -311,6 +314,32 @@ impl Server {
             .stdin(Stdio::null())
             .output()
             .expect("millpond runs")
+    }
+
+    /// One request of the API, answered at once where it becomes a job.
+    pub fn ask(&self, path: &str, body: &Value) -> Value {
+        let socket = self.state().join("millpond.sock");
+        let mut stream = UnixStream::connect(socket).expect("the API");
+        let body = body.to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nprefer: respond-async\r\n\
+             connection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+        serde_json::from_str(body).expect("JSON")
+    }
+
+    /// Waits until no job runs.
+    pub fn wait_until_idle(&self) {
+        self.wait_until("no job runs", || {
+            let told = self.ask("/v1/jobs/list", &serde_json::json!({}));
+            let mut jobs = told["jobs"].as_array().expect("a list").iter();
+            jobs.all(|job| job["state"] != "running")
+        });
     }
 
     /// Runs `millpond` with words given as one text, demands that it works, and gives its output.

@@ -2,11 +2,9 @@
 //! Method: mounted filesystems with compressible files, written before compression was on: those
 //! that were rewritten take less space. A job of many files is canceled through the API.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::harness::{Server, can_mount};
 
@@ -47,23 +45,6 @@ impl Case {
         // The kernel remembers what it was.
         let found = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BLOCKS);
         found.expect("a file").stx_blocks * 512
-    }
-
-    /// One request, at once a job.
-    fn ask(&self, path: &str, body: &Value) -> Value {
-        let socket = self.server.state().join("millpond.sock");
-        let mut stream = UnixStream::connect(socket).expect("the API");
-        let body = body.to_string();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: x\r\nprefer: respond-async\r\n\
-             connection: close\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        stream.write_all((head + &body).as_bytes()).expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
-        serde_json::from_str(body).expect("JSON")
     }
 }
 
@@ -142,17 +123,17 @@ fn a_rewrite_is_a_job_that_stops_when_it_is_canceled() {
         "paths": paths, "recursive": false, "one_filesystem": false, "offset_bytes": 0,
         "length_bytes": 0, "physical": false, "list": false,
     });
-    let job = case.ask("/v1/zfs/rewrite", &body);
+    let job = case.server.ask("/v1/zfs/rewrite", &body);
     let id = json!({"id": job["id"]});
     assert_eq!(job["kind"], "rewrite");
     assert_eq!(job["can_cancel"], true);
-    let state = || case.ask("/v1/jobs/get", &id);
+    let state = || case.server.ask("/v1/jobs/get", &id);
     case.server.wait_until("progress", || {
         let now = state();
         assert_eq!(now["state"], "running", "{now}");
         now["progress"]["done"].as_u64() > Some(FILE_BYTES as u64)
     });
-    case.ask("/v1/jobs/cancel", &id);
+    case.server.ask("/v1/jobs/cancel", &id);
     case.server
         .wait_until("its end", || state()["state"] == "canceled");
     // Nobody is kept out, and nothing is lost.
