@@ -82,8 +82,9 @@ fn little_endian(root: &[u8], endian: Endian) -> Result<Vec<u8>, DatasetError> {
 
 impl Logs<'_> {
     /// Frees the blocks of a closed dataset's log (`zil_destroy_sync`, module/zfs/zil.c).
-    pub(crate) async fn free(&self, ctx: &SyncContext, header: &ZilHeader) {
-        free_chain(&self.dsl.env().pipeline, ctx.txg, header).await;
+    pub(crate) async fn free(&self, ctx: &SyncContext, head: &Ds, header: &ZilHeader) {
+        let root = head.phys().block.birth();
+        free_chain(&self.dsl.env().pipeline, ctx.txg, root, header).await;
     }
 
     /// Closes the intent log of a dataset that nobody uses any more, before it is destroyed or
@@ -303,13 +304,14 @@ impl Logs<'_> {
             }
             let name = self.dsl.directories().full_name(&head).await?;
             let unreadable = |error: ZioError| unreadable(&name, &error);
+            let root = head.phys().block.birth();
             if how.is_dropped {
-                free_until(pipeline, ctx.txg, how.first_txg, &header).await;
+                free_until(pipeline, ctx.txg, how.first_txg, root, &header).await;
                 header.log = BlockPointer::HOLE;
                 changed.push((head, data, header));
                 continue;
             }
-            let claimed = claim(pipeline, ctx.txg, how.first_txg, &mut header)
+            let claimed = claim(pipeline, ctx.txg, how.first_txg, root, &mut header)
                 .await
                 .map_err(unreadable)?;
             tracing::debug!(dataset = %name, ?claimed, "claimed an intent log");

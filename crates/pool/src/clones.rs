@@ -246,7 +246,11 @@ impl CloneTables {
         let table = self.tables.lock().get(&vdev).cloned();
         let mut entries = None;
         if let Some(table) = &table {
-            let held = waits_for_devices(Zap::hold(sync.mos, table.phys.entries)).await;
+            let mut held = waits_for_devices(Zap::hold(sync.mos, table.phys.entries)).await;
+            if held.is_err() && changes.values().any(|change| change.added > 0) {
+                // It has to be counted: for that the pool waits, also for a bad sector.
+                held = Zap::hold(sync.mos, table.phys.entries).await;
+            }
             match held {
                 Ok(held) => {
                     self.look_up(sync, entries.insert(held), &mut changes)
@@ -359,15 +363,19 @@ impl CloneTables {
         entries: &Zap,
         changes: &mut BTreeMap<CloneKey, Change>,
     ) -> Result<(), PoolError> {
-        let wanted: Vec<CloneKey> = changes
-            .keys()
-            .filter(|key| sync.pipeline.clones().entries_near(**key) > 0)
-            .copied()
+        let wanted: Vec<(CloneKey, bool)> = changes
+            .iter()
+            .filter(|(key, _)| sync.pipeline.clones().entries_near(**key) > 0)
+            .map(|(key, change)| (*key, change.added > 0))
             .collect();
         let are_numbers = sync.features.is_active(BLOCK_CLONING_ENDIAN);
         let found: Vec<_> = futures::stream::iter(wanted)
-            .map(|key| async move {
-                let found = waits_for_devices(self.references(entries, key, are_numbers)).await;
+            .map(|(key, gains)| async move {
+                let mut found = waits_for_devices(self.references(entries, key, are_numbers)).await;
+                if found.is_err() && gains {
+                    // It has to be counted: for that the pool waits, also for a bad sector.
+                    found = self.references(entries, key, are_numbers).await;
+                }
                 (key, found)
             })
             .buffer_unordered(LOOKUPS_IN_FLIGHT)

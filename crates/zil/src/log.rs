@@ -437,7 +437,8 @@ impl Zil {
             }
         }
         if let Some(header) = old_chain {
-            free_chain(&ctx.pipeline, ctx.txg, &header).await;
+            // What is open has allocated all of it, in txgs up to this one.
+            free_chain(&ctx.pipeline, ctx.txg, ctx.txg, &header).await;
         }
         if header != before {
             shared.objset.set_zil_header(&Tx::syncing(ctx.txg), header);

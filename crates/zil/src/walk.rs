@@ -344,12 +344,18 @@ pub struct Claimed {
 /// already; references are added for those records too, as all are given back. Nothing may have
 /// been allocated since the import. A log that was claimed before is left as it is.
 ///
+/// `root` is the txg in which the dataset's root was written. A log block is allocated in a txg
+/// that writes the root too (`zil_create` and `zil_lwb_write_issue` call `dsl_dataset_dirty`), so
+/// one that is younger and yet from before `first_txg` was free when an import passed this log by,
+/// as the root could not be read then. Its place may be somebody else's by now: the log ends there.
+///
 /// # Errors
 /// When a block cannot be read: what is behind it may have been promised to be durable.
 pub async fn claim(
     pipeline: &Arc<Pipeline>,
     txg: Txg,
     first_txg: Txg,
+    root: Txg,
     header: &mut ZilHeader,
 ) -> Result<Claimed, ZioError> {
     let mut claimed = Claimed::default();
@@ -359,7 +365,17 @@ pub async fn claim(
     let mut seen = Seen::default();
     let mut chain = Chain::new(pipeline, header);
     let objset = ZilSequence::from_checksum(header.log.checksum()).objset;
+    let was_free = |pointer: &BlockPointer| {
+        let is_passed_over = pointer.birth() > root && pointer.birth() < first_txg;
+        if is_passed_over {
+            tracing::warn!("an import passed an intent log over; the log ends there");
+        }
+        is_passed_over
+    };
     let mut take = async |pointer: &BlockPointer, claimed: &mut Claimed| {
+        if was_free(pointer) {
+            return false;
+        }
         // What was born before is in the space maps already.
         if pointer.birth() < first_txg || pointer.is_embedded() || !seen.is_new(pointer) {
             return true;
@@ -398,6 +414,11 @@ pub async fn claim(
         };
         repair(pipeline, &pointer).await;
         for record in records {
+            if let Some((data, _)) = record.write_pointer()
+                && was_free(&data)
+            {
+                break 'chain;
+            }
             if let Some((data, _)) = record.write_pointer()
                 && data.birth() >= first_txg
             {
@@ -538,11 +559,17 @@ pub async fn visit_log(
 }
 
 /// Frees the blocks of a log that was never claimed, as far as they were allocated before
-/// `first_txg`.
-pub async fn free_until(pipeline: &Arc<Pipeline>, txg: Txg, first_txg: Txg, header: &ZilHeader) {
+/// `first_txg`, and by `root`, the txg in which the dataset's root was written: see [`claim`].
+pub async fn free_until(
+    pipeline: &Arc<Pipeline>,
+    txg: Txg,
+    first_txg: Txg,
+    root: Txg,
+    header: &ZilHeader,
+) {
     let mut chain = Chain::new(pipeline, header);
     while let Some(pointer) = chain.pointer() {
-        if pointer.birth() >= first_txg {
+        if pointer.birth() >= first_txg || pointer.birth() > root {
             break;
         }
         pipeline.free(txg, &pointer);
@@ -554,8 +581,8 @@ pub async fn free_until(pipeline: &Arc<Pipeline>, txg: Txg, first_txg: Txg, head
 
 /// Frees the blocks of a log that nobody has open, in syncing context (`zil_destroy_sync`): those
 /// of the chain, and of its records that were claimed the data blocks and the references of cloned
-/// blocks.
-pub async fn free_chain(pipeline: &Arc<Pipeline>, txg: Txg, header: &ZilHeader) {
+/// blocks. Of a log that was never claimed `root` tells which blocks were allocated: see [`claim`].
+pub async fn free_chain(pipeline: &Arc<Pipeline>, txg: Txg, root: Txg, header: &ZilHeader) {
     let mut seen = Seen::default();
     let mut chain = Chain::new(pipeline, header);
     let mut free = |pointer: &BlockPointer| {
@@ -564,6 +591,9 @@ pub async fn free_chain(pipeline: &Arc<Pipeline>, txg: Txg, header: &ZilHeader) 
         }
     };
     while let Some(pointer) = chain.pointer() {
+        if header.claim_txg.is_zero() && pointer.birth() > root {
+            break;
+        }
         free(&pointer);
         let Some(records) = chain.read_or_tell(REST_IS_LOST).await else {
             break;

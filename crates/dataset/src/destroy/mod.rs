@@ -496,7 +496,7 @@ impl Destroyer<'_> {
                 Some(objset) => objset.zil_header(),
                 None => self.dsl.logs().stored_head(head).await?,
             };
-            self.dsl.logs().free(ctx, &header).await;
+            self.dsl.logs().free(ctx, head, &header).await;
             *head.open.lock() = None;
         }
         self.dsl

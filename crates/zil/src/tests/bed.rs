@@ -248,7 +248,7 @@ impl Machine {
         let txg = bed.txgs.quiesce().await;
         let mut header = bed.set.zil_header();
         let before = header;
-        claim(&bed.pipeline, txg, txg, &mut header)
+        claim(&bed.pipeline, txg, txg, txg, &mut header)
             .await
             .expect("claims");
         if header != before {

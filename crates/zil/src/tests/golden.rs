@@ -197,7 +197,7 @@ async fn check(golden: &Path, name: &str) {
         logs += 1;
         let is_encrypted = dataset.ends_with("/enc");
         let mut header = before;
-        let claimed = claim(&pipeline, first_txg, first_txg, &mut header)
+        let claimed = claim(&pipeline, first_txg, first_txg, block.birth(), &mut header)
             .await
             .expect("claims");
         assert!(claimed.records > 0, "{dataset}: {claimed:?}");
@@ -255,7 +255,7 @@ async fn check(golden: &Path, name: &str) {
             assert!(is_told, "{dataset}: no record tells of {path}");
         }
         // And it is all given back: claimed space is free again, so that it could be claimed anew.
-        free_chain(&pipeline, first_txg, &header).await;
+        free_chain(&pipeline, first_txg, first_txg, &header).await;
     }
     assert_eq!(logs, 8, "logs in {name}");
     for kind in [

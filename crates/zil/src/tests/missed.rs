@@ -3,11 +3,14 @@
 use device::BoxFuture;
 
 use device::sim::{Fault, FaultEffect, PowerCut, SimOp};
-use format::{LogKind, ObjectId, Txg};
+use format::{LogKind, ObjectId, Txg, ZilHeader};
 
 use super::bed::{Bed, Layout, Machine, simulate};
 use super::{Keep, name, with_chain, write};
-use crate::{LogRecord, ReplayError, ReplayRecord, ReplayTarget, ZilError, claim};
+use crate::{
+    Claimed, LogRecord, ReplayError, ReplayRecord, ReplayTarget, ZilError, claim, free_chain,
+    free_until,
+};
 
 /// Where a block of the chain is, counted from its end, on every disk.
 fn place_of(bed: &Bed, from_end: usize) -> u64 {
@@ -44,6 +47,7 @@ fn a_copy_that_cannot_be_read_is_no_end_though_others_have_nothing() {
                 &bed.pipeline,
                 Txg::new(1 << 40),
                 Txg::new(1 << 40),
+                Txg::new(1 << 40),
                 &mut header,
             )
             .await;
@@ -53,6 +57,7 @@ fn a_copy_that_cannot_be_read_is_no_end_though_others_have_nothing() {
             bed.pipeline.log_blocks().give_up_unreadable();
             claim(
                 &bed.pipeline,
+                Txg::new(1 << 40),
                 Txg::new(1 << 40),
                 Txg::new(1 << 40),
                 &mut header,
@@ -83,13 +88,37 @@ fn blocks_of_txgs_that_cannot_have_been_end_a_log() {
             machine.maps.current.lock().clear();
             let pipeline = machine.pipeline().await;
             let first = Txg::new(5);
-            let claimed = claim(&pipeline, first, first, &mut header)
+            let claimed = claim(&pipeline, first, first, first, &mut header)
                 .await
                 .expect("ends");
             assert_eq!(claimed.records, records);
             assert_eq!(claimed.newest_birth.get() > before, records > 0);
         });
     }
+}
+
+/// An import could not read the root of the dataset, and went on without it. What the log has is
+/// free since then.
+#[test]
+fn a_log_that_an_import_passed_over_is_neither_claimed_nor_freed() {
+    simulate(async {
+        let machine = Machine::new(37, Layout::Single);
+        let bed = with_chain(&machine).await;
+        for each in ["a", "b"] {
+            name(&bed, each).await;
+            bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        }
+        let mut header = bed.set.zil_header();
+        let allocated = || bed.pipeline.allocator().totals().allocated_bytes;
+        let before = allocated();
+        let (root, later) = (Txg::ZERO, Txg::new(1 << 40));
+        free_chain(&bed.pipeline, later, root, &header).await;
+        free_until(&bed.pipeline, later, later, root, &header).await;
+        let claimed = claim(&bed.pipeline, later, later, root, &mut header).await;
+        assert_eq!(claimed.expect("ends"), Claimed::default());
+        assert_eq!(allocated(), before);
+        assert_eq!(header.flags & ZilHeader::REPLAY_NEEDED, 0);
+    });
 }
 
 #[test]

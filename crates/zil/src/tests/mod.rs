@@ -328,6 +328,7 @@ fn an_unreadable_block_fails_the_claim_and_does_not_end_the_log() {
             &bed.pipeline,
             Txg::new(1 << 40),
             Txg::new(1 << 40),
+            Txg::new(1 << 40),
             &mut header,
         )
         .await;

@@ -52,7 +52,7 @@ pub use space::{SpaceTotals, TopSpace, deflate, fragmentation, slop_bytes};
 pub use trim::{TRIM_BATCH_TXGS, TrimHold, TrimWait};
 
 use crate::error::ZioError;
-use crate::pipeline::waits_for_devices;
+use crate::pipeline::{must_succeed, waits_for_devices};
 use top::{Attempt, Top};
 
 /// Txgs for which freed space is kept unused after its txg synced (`TXG_DEFER_SIZE`), so that the
@@ -481,7 +481,7 @@ impl Allocator {
                             .expect("what a metaslab gives fits a DVA: it is within its vdev"),
                     );
                 }
-                Attempt::Load(index) => self.load(request.txg, entry, index).await,
+                Attempt::Load(index) => self.load(request.txg, entry, index, false).await,
                 Attempt::Wait => loads.await,
                 Attempt::Full => return None,
             }
@@ -489,7 +489,7 @@ impl Allocator {
     }
 
     /// Reads a metaslab's free ranges; it is marked as loading.
-    async fn load(&self, txg: Txg, entry: &Entry, index: usize) {
+    async fn load(&self, txg: Txg, entry: &Entry, index: usize, is_needed: bool) {
         struct Guard<'a>(&'a Allocator, &'a Entry, usize);
         impl Drop for Guard<'_> {
             fn drop(&mut self) {
@@ -501,6 +501,7 @@ impl Allocator {
         let guard = Guard(self, entry, index);
         let source = self.source.read().clone();
         let result = match source {
+            Some(source) if is_needed => must_succeed(source.load(vdev, index as u64)).await,
             // What cannot be loaded is not used any more until the pool is opened again, or finds
             // no room without it.
             Some(source) => waits_for_devices(source.load(vdev, index as u64)).await,
@@ -634,7 +635,9 @@ impl Allocator {
                 }
             };
             match to_load {
-                Some(index) => self.load(txg, entry, index).await,
+                // A log ends where a block of it cannot be claimed, with all that was promised
+                // behind it.
+                Some(index) => self.load(txg, entry, index, true).await,
                 None => loads.await,
             }
         }

@@ -258,7 +258,7 @@ impl Allocator {
                         is_done: false,
                     });
                 }
-                Attempt::Load(index) => self.load(txg, &entry, index).await,
+                Attempt::Load(index) => self.load(txg, &entry, index, false).await,
                 Attempt::Wait => loads.await,
                 Attempt::Busy => return FreeHoldResult::Busy,
                 Attempt::End => return FreeHoldResult::End,

@@ -57,7 +57,7 @@ impl Allocator {
                 }
             };
             match is_to_load {
-                true => self.load(txg, &entry, index).await,
+                true => self.load(txg, &entry, index, false).await,
                 false => loads.await,
             }
         }
