@@ -36,7 +36,8 @@ fn mirror(paths: &[String], guid: u64) -> NvList {
     out
 }
 
-async fn create(world: &World, paths: &[String]) -> (Arc<VdevTree>, Arc<Reports>) {
+/// A mirror whose devices are given up after so many seconds.
+async fn create(world: &World, paths: &[String], give_up_s: u32) -> (Arc<VdevTree>, Arc<Reports>) {
     let options = OpenOptions {
         create: true,
         ..OpenOptions::default()
@@ -51,7 +52,7 @@ async fn create(world: &World, paths: &[String]) -> (Arc<VdevTree>, Arc<Reports>
     tree.set_error_sink(reports.clone());
     tree.set_deadman_limits(DeadmanLimits {
         lag_s: 1,
-        give_up_s: 3,
+        give_up_s,
         stand_still_s: 300,
     });
     (tree, reports)
@@ -93,8 +94,8 @@ async fn half_of_a_mirror_on_a_stopped_server_is_given_up() {
         path
     };
     let world = World::system(2);
-    let (ours, reports) = create(&world, &[file("near"), server.path()]).await;
-    let (theirs, others) = create(&world, &[file("a"), file("b")]).await;
+    let (ours, reports) = create(&world, &[file("near"), server.path()], 3).await;
+    let (theirs, others) = create(&world, &[file("a"), file("b")], 100).await;
     work(&ours, 0, 20).await;
     server.set_stopped(true);
     let both = async { tokio::join!(work(&ours, 100, 300), work(&theirs, 100, 300)) };
