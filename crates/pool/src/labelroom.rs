@@ -2,7 +2,8 @@
 //!
 //! A label has 112 KiB for the pairs of the pool and the tree of the device's top-level vdev, with
 //! the paths of all its devices. Whoever makes one of these longer asks here before anything is
-//! written: what does not fit is refused (`vdev_label_init`, module/zfs/vdev_label.c: ENAMETOOLONG).
+//! written: what does not fit is refused (`vdev_label_init`, module/zfs/vdev_label.c:
+//! ENAMETOOLONG).
 //!
 //! What the pool itself adds later (that a device is offline, numbers of objects) fits into
 //! [`RESERVE_BYTES`] where few devices are concerned at a time. Beyond, the labels keep the

@@ -231,8 +231,8 @@ impl NewTops {
     }
 }
 
-/// While this is there, vdevs that are to be empty get no blocks, also when their devices come back.
-/// Afterwards somebody says where blocks may go ([`allow_blocks`]).
+/// While this is there, vdevs that are to be empty get no blocks, also when their devices come
+/// back. Afterwards somebody says where blocks may go ([`allow_blocks`]).
 pub(crate) struct Emptied<'a> {
     core: &'a Core,
     tops: Vec<VdevId>,

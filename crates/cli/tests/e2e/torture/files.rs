@@ -1,8 +1,8 @@
 //! Files on a mount under random work, while the server is killed.
 //!
 //! Oracles: a model of the tree ([`super::model`]); every filesystem mounts again; whatever fsync
-//! acknowledged is there; zdb finds no leak. Errors that the work may meet (a flag, a list, a
-//! project) leave the model as it was; any other error before the kill is a failure.
+//! acknowledged is there; zdb finds no leak. Errors that the work may meet (a flag,
+//! a project) leave the model as it was; any other error before the kill is a failure.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -736,7 +736,8 @@ fn story(seed: u64) {
             server.kill_only();
             server.directory.disable_cleanup(true);
             panic!(
-                "seed {seed}, round {round}: {why}\nwhat is left is in {}\nthe last operations:\n{}",
+                "seed {seed}, round {round}: {why}\nwhat is left is in {}\n\
+                 the last operations:\n{}",
                 server.directory.path().display(),
                 worker.story.join("\n")
             );
