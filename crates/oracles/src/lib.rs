@@ -10,23 +10,16 @@
 
 #![forbid(unsafe_code)]
 
+mod peer;
 mod stoppable;
 
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+pub use peer::{Peer, PeerOptions};
 pub use stoppable::StoppableFile;
-
-/// Before each script in the peer: there is no udev in it, and `zpool import` would wait seconds
-/// for it to name each disk (`update_vdev_config_dev_strs`,
-/// lib/libzutil/os/linux/zutil_import_os.c).
-const NO_UDEV: &str = "export ZFS_VDEV_DEVID_OPT_OUT=YES\n";
-/// How often a script is begun: the emulated machine now and then stops dead.
-const ATTEMPTS: u32 = 2;
-/// Exit codes of `peer-vm` when the machine did not come to the script's end.
-const STOPPED: [i32; 2] = [124, 125];
 
 /// Whether tests that need what is not there fail instead of being left out.
 fn is_ci() -> bool {
@@ -87,14 +80,17 @@ pub fn golden_of_2_4() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden-2.4")
 }
 
+/// The directory of what is fetched or made once for all tests, as `scripts/install` has it.
+fn cache() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    Some(cache.or_else(home)?.join("millpond"))
+}
+
 /// OpenZFS's own test suite, as its package has it (`.../zfs-tests`), where `scripts/install test`
 /// unpacks it.
 pub fn zfs_test_suite() -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let suite = cache
-        .or_else(home)?
-        .join("millpond/zfs-test/usr/share/zfs/zfs-tests");
+    let suite = cache()?.join("zfs-test/usr/share/zfs/zfs-tests");
     let what = "OpenZFS's test suite (package zfs-test, which scripts/install unpacks)";
     need(what, suite.is_dir()).then_some(suite)
 }
@@ -136,93 +132,4 @@ pub fn images(dir: &Path) -> Vec<PathBuf> {
         .collect();
     images.sort();
     images
-}
-
-/// The virtual machine with the real OpenZFS.
-pub struct Peer {
-    program: PathBuf,
-    /// Options of `peer-vm` that say which OpenZFS runs in it.
-    version: &'static [&'static str],
-}
-
-impl Peer {
-    /// The peer with OpenZFS 2.3, if it is here.
-    pub fn find() -> Option<Self> {
-        Self::find_with("image", &[])
-    }
-
-    /// The peer with OpenZFS 2.4, if it is here.
-    pub fn find_2_4() -> Option<Self> {
-        Self::find_with("image-2.4", &["-V", "2.4"])
-    }
-
-    fn find_with(image: &str, version: &'static [&'static str]) -> Option<Self> {
-        let directory = shared("MILLPOND_PEER", "peer");
-        let program = directory.join("peer-vm");
-        let emulator = Command::new("qemu-system-x86_64")
-            .arg("--version")
-            .stdout(Stdio::null())
-            .status();
-        let is_there = program.exists()
-            && directory.join(image).exists()
-            && emulator.is_ok_and(|status| status.success());
-        let what = format!("the peer machine (peer-vm with its {image}, qemu-system-x86)");
-        need(&what, is_there).then_some(Self { program, version })
-    }
-
-    /// The command that starts it, for what [`Self::run`] does not do. Takes no turn.
-    pub fn program(&self) -> &Path {
-        &self.program
-    }
-
-    /// Waits until no other test uses the machine, of this process or another. The turn lasts until
-    /// the file is closed.
-    ///
-    /// # Panics
-    /// When the temporary directory cannot hold a lock, or when `cargo nextest` does not know that
-    /// this test uses the machine.
-    pub fn turn() -> File {
-        if let Ok(group) = std::env::var("NEXTEST_TEST_GROUP") {
-            let advice = "add it to the group `peer` in .config/nextest.toml";
-            assert_eq!(group, "peer", "this test uses the peer: {advice}");
-        }
-        let path = std::env::temp_dir().join("millpond-peer.lock");
-        let file = File::options().create(true).append(true).open(path);
-        let file = file.expect("the lock of the peer");
-        file.lock().expect("a turn");
-        file
-    }
-
-    /// Runs a script in it, as root, with these disks (`PATH,NAME`) and options of `peer-vm`
-    /// (without: for 15 minutes at most); answers what it printed. Waits for its turn.
-    ///
-    /// # Panics
-    /// With what it printed when the script fails, or the machine stops again and again.
-    pub fn run(&self, disks: &[String], options: &[&str], script: &str) -> String {
-        let _turn = Self::turn();
-        let mut attempt = 1;
-        loop {
-            let mut command = Command::new(&self.program);
-            let common = ["-q", "-t", "900"].iter().chain(self.version);
-            command.args(common).args(options);
-            for disk in disks {
-                command.args(["-d", disk]);
-            }
-            let output = command
-                .args(["-c", &format!("{NO_UDEV}{script}")])
-                .stdin(Stdio::null())
-                .output()
-                .expect("peer-vm runs");
-            let text = [&output.stdout, &output.stderr].map(|out| String::from_utf8_lossy(out));
-            let text = text.concat();
-            match output.status.code() {
-                Some(0) => return text,
-                Some(code) if STOPPED.contains(&code) && attempt < ATTEMPTS => {
-                    eprintln!("the machine stopped, again:\n{text}");
-                    attempt += 1;
-                }
-                code => panic!("the script failed in the peer ({code:?}):\n{text}"),
-            }
-        }
-    }
 }

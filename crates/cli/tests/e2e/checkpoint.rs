@@ -219,7 +219,7 @@ zpool export tank
 echo PEER-DONE
 "
     );
-    let text = peer.run(&bed.disks, &[], &script);
+    let text = peer.run(&bed.disks, &script);
     assert!(text.contains("PEER-DONE"), "{text}");
     let told: String = text
         .lines()

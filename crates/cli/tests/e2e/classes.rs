@@ -87,7 +87,7 @@ fn pools_of_every_class_go_to_openzfs_and_back() {
                   cd /mnt$(zfs get -H -o value mountpoint tank | sed 's,^/mnt,,')\n\
                   mkdir three && cp -a /bin/busybox three/ && (cd three && sha256sum busybox > sum)\n\
                   for i in $(seq 50); do head -c 3000 /dev/urandom > three/s$i; done\nsync\ncd /\nzpool export tank\n";
-    let text = peer.run(&disks, &[], script);
+    let text = peer.run(&disks, script);
     assert!(
         text.contains("scrub repaired 0B") && text.contains("No known data errors"),
         "{text}"

@@ -491,7 +491,7 @@ fn openzfs_counts_the_same() {
          zfs bookmark tank/d@4 tank/d#b9; zpool wait -t free tank; zpool sync tank; show\n\
          zpool export tank; echo PEER-DONE\n"
     );
-    let text = peer.run(&bed.disks, &[], &script).replace('\r', "");
+    let text = peer.run(&bed.disks, &script).replace('\r', "");
     assert!(text.contains("PEER-DONE"), "{text}");
     assert!(text.contains("errors: No known data errors"), "{text}");
     let shown: Vec<Vec<String>> = text

@@ -274,7 +274,7 @@ fn what_openzfs_began_ends_here() {
         zpool status\n\
         zpool export p\n\
         zpool export m\n";
-    let text = peer.run(&disks, &[], script);
+    let text = peer.run(&disks, script);
     assert!(
         text.contains("replacing-") && text.contains("resilver in progress"),
         "{text}"
@@ -297,7 +297,6 @@ fn what_openzfs_began_ends_here() {
     server.detach();
     let text = peer.run(
         &disks,
-        &[],
         "set -e\nfor pool in p m; do zpool import -d /dev/disk/peer $pool\n\
          zpool scrub -w $pool\nzpool status $pool\nzpool export $pool\ndone\n",
     );

@@ -117,7 +117,7 @@ for p in {pools}; do zpool export $p; done
         pools = POOLS.join(" "),
         key = bed.passphrase,
     );
-    let text = peer.run(&bed.disks, &[], &script).replace('\r', "");
+    let text = peer.run(&bed.disks, &script).replace('\r', "");
     let between = |from: &str, to: &str| {
         let rest = text.split_once(&format!("{from}\n")).expect("a part").1;
         rest.split_once(&format!("{to}\n"))

@@ -222,7 +222,7 @@ fn openzfs_tells_the_same_of_a_pool() {
     let mut script = "zpool events -c > /dev/null\n".to_owned();
     script.push_str(&commands(&theirs, "/dev/disk/peer").join("\n"));
     script.push_str("\nzpool events -v");
-    let theirs = shape(&peer.run(&disks, &[], &script));
+    let theirs = shape(&peer.run(&disks, &script));
     for command in commands(&disks, &directory) {
         server.ok(&command);
     }

@@ -127,7 +127,7 @@ fn devices_that_grew_are_used_with_autoexpand() {
             )
         })
         .collect();
-    let text = peer.run(&disks, &[], &format!("set -e\n{script}"));
+    let text = peer.run(&disks, &format!("set -e\n{script}"));
     let text = text.replace('\r', "");
     let seen: Vec<&str> = text
         .split("BEGIN\n")

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-pub use oracles::{Peer, need};
+pub use oracles::{Peer, PeerOptions, need};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::harness::{MILLPOND, Peer, Server, can_mount, finds, need, run, text_of, zdb_is_clean};
+use crate::harness::{
+    MILLPOND, Peer, PeerOptions, Server, can_mount, finds, need, run, text_of, zdb_is_clean,
+};
 
 /// Whether libiscsi gets in to a target's first LUN with `USER%SECRET@`, or without.
 pub fn may_log_in(who: &str, portal: &str, iqn: &str) -> bool {
@@ -195,7 +197,7 @@ fn linux_logs_in_makes_a_filesystem_and_finds_it_after_a_restart() {
          | cmp - /peer/out/sums\n\
          umount /m\n{node} --logout\n"
     );
-    peer.run(&[], &["-n", "-o", &out.to_string_lossy()], &first);
+    peer.run_with(&[], PeerOptions::default().network().output(&out), &first);
     server.stop();
     zdb_is_clean(&server.path("disks"), "tank");
     server.launch(&["daemon"]);
@@ -206,7 +208,11 @@ fn linux_logs_in_makes_a_filesystem_and_finds_it_after_a_restart() {
          > /peer/out/sums\numount /m\n\
          {node} --logout\n"
     );
-    peer.run(&[], &["-n", "-o", &again.to_string_lossy()], &second);
+    peer.run_with(
+        &[],
+        PeerOptions::default().network().output(&again),
+        &second,
+    );
     let sums = std::fs::read_to_string(out.join("sums")).expect("sums of the first time");
     assert!(sums.lines().count() > 3, "{sums}");
     assert_eq!(

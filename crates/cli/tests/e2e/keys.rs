@@ -660,7 +660,7 @@ zpool export tank || exit 17
 echo PEER-DONE
 "#
     );
-    let text = peer.run(&bed.disks, &[], &script).replace('\r', "");
+    let text = peer.run(&bed.disks, &script).replace('\r', "");
     assert!(text.contains("PEER-DONE"), "{text}");
     assert!(text.contains("errors: No known data errors"), "{text}");
     assert!(text.contains(&format!("VOLUME {of_volume}")), "{text}");
@@ -709,7 +709,7 @@ echo PEER-DONE
          tank/new || exit 4\nzfs mount tank/new || exit 5\ncat /tank/new/file\nzpool export \
          tank\necho PEER-DONE\n"
     );
-    let text = peer.run(&bed.disks, &[], &script).replace('\r', "");
+    let text = peer.run(&bed.disks, &script).replace('\r', "");
     assert!(
         text.contains("new\n") && text.contains("PEER-DONE"),
         "{text}"

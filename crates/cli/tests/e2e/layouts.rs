@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Peer, Server, can_mount, is_long, need, run, zdb_is_clean};
+use crate::harness::{Peer, PeerOptions, Server, can_mount, is_long, need, run, zdb_is_clean};
 
 /// Name of the pool (those of layouts are reserved), its vdevs, ashift, and options of `zpool
 /// create`.
@@ -187,9 +187,9 @@ fn visit(server: &mut Server, pools: &[Pool]) {
         })
         .collect();
     let disks: Vec<String> = pools.iter().flat_map(|pool| pool.disks.clone()).collect();
-    let text = peer.run(
+    let text = peer.run_with(
         &disks,
-        &["-o", &out.to_string_lossy()],
+        PeerOptions::default().output(&out),
         &format!("set -e\nmkdir -p /peer/out\n{script}"),
     );
     for Pool {

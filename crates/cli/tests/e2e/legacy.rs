@@ -91,7 +91,7 @@ zpool export {POOL}
 "#,
             datasets = self.datasets.join(" "),
         );
-        let text = peer.run(&self.disks, &[], &script).replace('\r', "");
+        let text = peer.run(&self.disks, &script).replace('\r', "");
         let between = |from: &str, to: &str| {
             let rest = text.split_once(&format!("{from}\n")).expect("a part").1;
             let part = rest.split_once(&format!("{to}\n")).expect("its end").0;

@@ -11,10 +11,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::golden::{unpack_from, unpack_into};
 use crate::harness::{
-    Peer, Server, can_mount, is_long, need, run, zdb_finds_no_leaks, zdb_is_clean,
+    Peer, PeerOptions, Server, can_mount, is_long, need, run, zdb_finds_no_leaks, zdb_is_clean,
 };
 
 const SCRIPT: &str = include_str!("matrix.sh");
@@ -403,18 +404,12 @@ impl Bed {
                     .map(move |(disk, path)| format!("{path},p{at}d{disk}"))
             })
             .collect();
-        let text = peer.run(
+        let text = peer.run_with(
             &disks,
-            &[
-                "-t",
-                if is_long() { "3600" } else { "900" },
-                "-m",
-                "4096",
-                "-i",
-                &self.server.text("in"),
-                "-o",
-                &out.to_string_lossy(),
-            ],
+            PeerOptions::default()
+                .limit(Duration::from_secs(if is_long() { 3600 } else { 900 }))
+                .input(&self.server.path("in"))
+                .output(&out),
             &there(
                 &names,
                 seed,

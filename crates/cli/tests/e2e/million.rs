@@ -6,11 +6,11 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
-use crate::harness::{Peer, Server, can_mount, is_long, need, zdb_is_clean};
+use crate::harness::{Peer, PeerOptions, Server, can_mount, is_long, need, zdb_is_clean};
 use crate::kill::content;
 
 const FILES: usize = 1_000_000;
@@ -120,10 +120,7 @@ fn a_million_files_go_to_openzfs_and_back() {
     let attached: Vec<String> = (disks.iter().enumerate())
         .map(|(at, disk)| format!("{disk},d{at}"))
         .collect();
-    let text = peer.run(
-        &attached,
-        &["-t", "5400", "-m", "4096", "-i", &inside.to_string_lossy()],
-        &format!(
+    let text = peer.run_with(&attached, PeerOptions::default().limit(Duration::from_secs(5400)).input(&inside), &format!(
             "set -e; zpool import -d /dev/disk/peer -R /mnt million; zpool scrub -w million; zpool \
              status million; \
              cd /mnt/million; echo \"files: $(find . -type f | wc -l)\"; \

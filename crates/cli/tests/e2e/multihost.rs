@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::harness::{Peer, Server, can_mount, need, zdb_is_clean};
+use crate::harness::{Peer, PeerOptions, Server, can_mount, need, zdb_is_clean};
 
 #[test]
 fn no_two_hosts_have_a_pool() {
@@ -42,7 +42,6 @@ fn no_two_hosts_have_a_pool() {
     // We have it.
     let text = peer.run(
         &attached,
-        &[],
         &format!("{host} zpool import -d $disk -f shared 2>&1 && echo TAKEN || echo REFUSED"),
     );
     assert!(
@@ -58,10 +57,7 @@ fn no_two_hosts_have_a_pool() {
     let import = format!("zpool import -d {device} shared");
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
-            peer.run(
-                &attached,
-                &["-k"],
-                &format!(
+            peer.run_with(&attached, PeerOptions::default().loses_power(), &format!(
                     "{host} set -e; zpool import -d $disk -R /mnt shared; cat /mnt/*/ours \
                      /mnt{mount}/ours 2>/dev/null | head -c 4; \
                      echo theirs >/mnt{mount}/theirs; zpool sync shared; \

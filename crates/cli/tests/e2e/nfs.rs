@@ -4,7 +4,9 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Peer, Server, can_mount, finds, need, run, text_of, zdb_is_clean};
+use crate::harness::{
+    Peer, PeerOptions, Server, can_mount, finds, need, run, text_of, zdb_is_clean,
+};
 
 /// A program of libnfs on a path of a share, with more words before it.
 pub fn libnfs(server: &Server, program: &str, words: &[&str], path: &str) -> std::process::Output {
@@ -348,8 +350,11 @@ kill $monitor
     );
     std::thread::scope(|scope| {
         let running = scope.spawn(|| {
-            let (input, out) = (input.to_string_lossy(), out.to_string_lossy());
-            peer.run(&[], &["-n", "-i", &input, "-o", &out], &script)
+            peer.run_with(
+                &[],
+                PeerOptions::default().network().input(&input).output(&out),
+                &script,
+            )
         });
         // Some megabytes are copied, and more are to come.
         server.wait_until("a copy has begun", || {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::harness::{Peer, Server, can_mount, finds, need, run, zdb_is_clean};
+use crate::harness::{Peer, PeerOptions, Server, can_mount, finds, need, run, zdb_is_clean};
 use crate::nfs::{GUEST_PROGRAMS, copy_perl, portmapper, traffic};
 use crate::posix::tools;
 
@@ -132,8 +132,11 @@ kill $monitor
     );
     std::thread::scope(|scope| {
         let running = scope.spawn(|| {
-            let (input, out) = (input.to_string_lossy(), out.to_string_lossy());
-            peer.run(&[], &["-n", "-i", &input, "-o", &out], &script)
+            peer.run_with(
+                &[],
+                PeerOptions::default().network().input(&input).output(&out),
+                &script,
+            )
         });
         // Some megabytes are copied, and more are to come.
         server.wait_until("a copy has begun", || {
@@ -261,8 +264,7 @@ if grep ' FAILED$' /tmp/outcomes | grep -vE "$known"; then exit 1; fi
 umount /m
 "#
     );
-    let input = input.to_string_lossy();
-    peer.run(&[], &["-n", "-i", &input], &script);
+    peer.run_with(&[], PeerOptions::default().network().input(&input), &script);
     server.stop();
     zdb_is_clean(&server.path("disks"), "tank");
 }

@@ -328,7 +328,6 @@ fn raw_streams_go_to_openzfs_and_back() {
     );
     let told = peer.run(
         &disks(&[("full", &full), ("difference", &difference)]),
-        &[],
         &script,
     );
     let hashes = told_after(&told, "HASH ");
@@ -374,7 +373,7 @@ fn raw_streams_go_to_openzfs_and_back() {
         "set -e\n",
         "set -e\necho 'correct horse battery' > /tmp/key\n",
     );
-    let told = peer.run(&disks(&[("third", &third)]), &[], &script);
+    let told = peer.run(&disks(&[("third", &third)]), &script);
     let hashes = told_after(&told, "HASH ");
     assert_eq!(hashes[0], hash(&root), "{told}");
     let lengths: Vec<usize> = told_after(&told, "LENGTHS ")[0]

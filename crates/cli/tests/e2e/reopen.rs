@@ -194,6 +194,6 @@ fn a_pool_is_split() {
             )
         })
         .collect();
-    let text = peer.run(&disks, &[], &format!("set -e\n{script}"));
+    let text = peer.run(&disks, &format!("set -e\n{script}"));
     assert_eq!(text.matches("with 0 errors").count(), 2, "{text}");
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::harness::{Peer, Server, can_mount, zdb_is_clean};
+use crate::harness::{Peer, PeerOptions, Server, can_mount, zdb_is_clean};
 use crate::initiator::{FORCE_UNIT_ACCESS, Initiator, READ, WRITE, blocks};
 
 fn iqn(volume: &str) -> String {
@@ -174,10 +174,7 @@ fn openzfs_takes_clones_between_volumes_from_the_log() {
     server.detach();
     let disk = format!("{},d0", files[0]);
     let out = server.path("out");
-    peer.run(
-        &[disk],
-        &["-o", &out.to_string_lossy()],
-        "set -e\nmkdir -p /peer/out\nzpool import -f -d /dev/disk/peer tank\n\
+    peer.run_with(&[disk], PeerOptions::default().output(&out), "set -e\nmkdir -p /peer/out\nzpool import -f -d /dev/disk/peer tank\n\
          for i in $(seq 50); do b=$(grep -lx 98304 /sys/block/zd*/size) && break; sleep 0.2; done\n\
          b=$(basename $(dirname $b))\n[ -b /dev/$b ] || mknod /dev/$b b $(tr : ' ' < /sys/block/$b/dev)\n\
          dd if=/dev/$b of=/peer/out/b bs=1M skip=2 count=4 status=none\n\
@@ -454,7 +451,7 @@ fn linux_goes_on_by_the_other_path_when_one_is_cut() {
          (cd /m && sha256sum -c /peer/out/sums >/dev/null)\numount /m\n\
          e2fsck -f -n /dev/mapper/mp\n"
     );
-    peer.run(&[], &["-n", "-o", &out.to_string_lossy()], &script);
+    peer.run_with(&[], PeerOptions::default().network().output(&out), &script);
     let seen = |name: &str| std::fs::read_to_string(out.join(name)).expect(name);
     assert!(seen("inq").contains("TPGS=1"), "{}", seen("inq"));
     let names = seen("names");

@@ -6,7 +6,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::harness::{MILLPOND, Peer, Server, can_mount, finds, is_long, need, run, text_of};
+use crate::harness::{
+    MILLPOND, Peer, PeerOptions, Server, can_mount, finds, is_long, need, run, text_of,
+};
 
 /// Users of every Debian system, with the numbers that they have there.
 const USER: &str = "games";
@@ -857,7 +859,7 @@ fn linux_mounts_a_share() {
          exit 0\n",
         smb.port
     );
-    peer.run(&[], &["-n", "-o", &out.to_string_lossy()], &script);
+    peer.run_with(&[], PeerOptions::default().network().output(&out), &script);
     let sums = fs::read_to_string(out.join("sums")).expect("sums");
     assert!(sums.lines().count() > 3, "{sums}");
     let text = fs::read_to_string(smb.at("tank/home/short")).expect("a file");

@@ -207,7 +207,7 @@ fn openzfs_takes_over_our_spares_and_we_take_over_its() {
                   zpool replace tank /dev/disk/peer/d2 /dev/disk/peer/d4\n\
                   zpool wait -t resilver tank\n\
                   zpool status -P tank; echo FIFTH\nzpool export tank\n";
-    let text = format!("\n{}", peer.run(&disks, &[], script));
+    let text = format!("\n{}", peer.run(&disks, script));
     let part = |from: &str, to: &str| {
         let from = text.split(&format!("\n{from}\n")).nth(1).unwrap_or("");
         from.split(&format!("\n{to}\n"))

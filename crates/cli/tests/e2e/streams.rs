@@ -842,7 +842,7 @@ fn streams_go_to_openzfs_and_back() {
                echo LENGTH $(stat -c %s /tmp/stream)\n\
                dd if=/tmp/stream of=/dev/disk/peer/out bs=1M conv=notrunc 2>/dev/null\n\
                sync; zpool export peer\n";
-    let told = peer.run(&disks, &[], &script);
+    let told = peer.run(&disks, &script);
     let after = |word: &str| -> Vec<String> {
         let lines = told.lines().filter_map(|line| line.strip_prefix(word));
         lines.map(|line| line.trim().to_owned()).collect()

@@ -152,7 +152,7 @@ fn openzfs_ends_our_replacement() {
     let script = "set -e\nzpool import -d /dev/disk/peer -R /mnt tank 2>&1\n\
                   zpool wait -t resilver,replace tank\nzpool scrub -w tank\nzpool status -P tank\n\
                   zpool history -i tank | tail -20\nzpool export tank\n";
-    let text = peer.run(&disks, &[], script);
+    let text = peer.run(&disks, script);
     assert!(
         text.contains("scrub repaired 0B") && text.contains("No known data errors"),
         "{away:?} {text}"

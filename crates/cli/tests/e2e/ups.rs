@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use serde_json::Value;
 
-use crate::harness::{Peer, Server, can_mount, finds, need, text_of, zdb_is_clean};
+use crate::harness::{Peer, PeerOptions, Server, can_mount, finds, need, text_of, zdb_is_clean};
 use crate::initiator::{Initiator, READ, WRITE, blocks};
 use crate::nfs::{GUEST_PROGRAMS, copy_perl, libnfs, traffic};
 use crate::suspend::{Small, fill, filled, noise, until_suspended};
@@ -325,10 +325,8 @@ umount /m
         server.nfs_port
     );
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| {
-            let input = input.to_string_lossy();
-            peer.run(&[], &["-n", "-i", &input], &script)
-        });
+        let running = scope
+            .spawn(|| peer.run_with(&[], PeerOptions::default().network().input(&input), &script));
         server.wait_until("the client writes", || {
             running.is_finished() || traffic(&server, "tank")[5] > 4 << 20
         });

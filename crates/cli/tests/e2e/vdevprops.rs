@@ -140,7 +140,7 @@ fn properties_of_vdevs_are_kept_and_go_to_openzfs_and_back() {
          zpool set allocating=off wide $(zpool get -H -o name guid wide all-vdevs | tail -n 1)\n\
          zpool sync wide\necho \"room: $(zfs get -Hp -o value available wide)\"\nzpool export wide\n"
     );
-    let text = peer.run(&disks, &[], &script);
+    let text = peer.run(&disks, &script);
     let told: Vec<String> = text
         .lines()
         .filter_map(|line| line.trim_end().split_once("told: "))

@@ -70,7 +70,7 @@ impl Case {
         });
         let script = script.replace("cloned_blocks", self.pool);
         let script = format!("ZDB={}\n{script}", u8::from(self.zdb_there));
-        self.peer.run(&disks, &[], &script).replace('\r', "")
+        self.peer.run(&disks, &script).replace('\r', "")
     }
 }
 

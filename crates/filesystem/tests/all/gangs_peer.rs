@@ -84,7 +84,7 @@ async fn openzfs_2_4_takes_pools_with_long_gang_headers_back() {
         let path = |disk| dir.join(format!("d{disk}.img")).display().to_string();
         disks.extend((0..count).map(|disk| format!("{},{name}{disk}", path(disk))));
     }
-    let text = peer.run(&disks, &[], SCRIPT).replace('\r', "");
+    let text = peer.run(&disks, SCRIPT).replace('\r', "");
     assert!(text.contains("PEER-DONE"), "{text}");
     assert_eq!(text.matches("No leaks").count(), 4, "{text}");
     assert_eq!(text.matches("scrub repaired 0B").count(), 2, "{text}");

@@ -98,7 +98,7 @@ async fn openzfs_and_we_redact_alike() {
     let script = SCRIPT
         .replace("FULL", &full.len().to_string())
         .replace("FILLED", &filled.len().to_string());
-    let text = peer.run(&disks, &[], &script).replace('\r', "");
+    let text = peer.run(&disks, &script).replace('\r', "");
     assert!(text.contains("PEER-DONE"), "{text}");
     let guids: Vec<String> = phys
         .snapshots

@@ -12,6 +12,7 @@ use crate::common::tree::{bytes_of, hash, hex, kind_word, walk};
 use crate::common::*;
 use device::World;
 use filesystem::{FileKind, Filesystem};
+use oracles::PeerOptions;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -286,15 +287,8 @@ done
 echo POWERCUT
 sleep 30
 "#;
-    let turn = Peer::turn();
-    let output = std::process::Command::new(peer.program())
-        .args(["-q", "-k", "-t", "600", "-d"])
-        .arg(format!("{},d0", image.path().join("d0.img").display()))
-        .args(["-c", script])
-        .output()
-        .expect("peer-vm");
-    drop(turn);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let disk = format!("{},d0", image.path().join("d0.img").display());
+    let text = peer.run_with(&[disk], PeerOptions::default().loses_power(), script);
     let lines: Vec<_> = text
         .lines()
         .map(|line| line.trim_end_matches('\r'))

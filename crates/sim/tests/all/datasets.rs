@@ -126,7 +126,7 @@ fn openzfs_says_the_same_of_datasets() {
         }
     }
     script += "echo PEER-DONE\n";
-    let text = peer.run(&disks, &[], &script);
+    let text = peer.run(&disks, &script);
     assert!(text.contains("PEER-DONE"), "{text}");
     let clean = text.matches("errors: No known data errors").count();
     assert_eq!(clean, said.len(), "{text}");

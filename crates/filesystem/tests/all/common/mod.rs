@@ -227,7 +227,7 @@ pub fn zdb_is_clean(dir: &Path, pool: &str) {
 
 /// Runs a script in the machine with the real OpenZFS, with the image as disk "d0".
 pub fn run_in_peer(peer: &Peer, image: &Path, script: &str) -> String {
-    peer.run(&[format!("{},d0", image.display())], &[], script)
+    peer.run(&[format!("{},d0", image.display())], script)
 }
 
 /// Numbers that look random, the same every time.

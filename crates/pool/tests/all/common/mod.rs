@@ -286,5 +286,5 @@ pub fn run_in_peer(peer: &Peer, dir: &Path, script: &str) -> String {
         format!("{},{stem}", image.display())
     };
     let disks: Vec<String> = images(dir).iter().map(disk).collect();
-    peer.run(&disks, &[], script)
+    peer.run(&disks, script)
 }

@@ -1,0 +1,167 @@
+//! The state in which every peer begins: booted, with its drivers, before its disks are there.
+//!
+//! Booting takes nine seconds of computing under emulation, going on from the state a fraction of
+//! one. The state is made once for an image and kept in the cache; the first test that wants it
+//! makes it while the others wait.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs::File;
+use std::hash::{Hash, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::machine::Machine;
+
+/// The first process of the machine.
+const INIT: &str = include_str!("init.sh");
+/// A program that it runs.
+const RESEED: &str = include_str!("reseed.c");
+/// How long booting may take.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
+/// Bytes per second at which QEMU may write the state: no bound.
+const BANDWIDTH_MAX: u64 = 1 << 40;
+
+/// Arguments of QEMU for a machine with this image (`vmlinuz`, `initrd.zst`), without what differs
+/// between one that boots and one that goes on.
+pub fn arguments(image: &Path, initrd: &Path) -> Vec<String> {
+    let kernel = image.join("vmlinuz").display().to_string();
+    let words = "-accel tcg,thread=multi -cpu max -smp 2 -m 4096 -nographic -no-reboot \
+        -nodefaults -serial stdio -monitor none -device virtio-rng-pci \
+        -netdev user,id=n0 -device virtio-net-pci,netdev=n0";
+    let mut out: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+    let boot = "console=ttyS0 panic=-1 quiet loglevel=3 random.trust_cpu=on mitigations=off";
+    out.extend([
+        "-kernel".to_owned(),
+        kernel,
+        "-append".to_owned(),
+        boot.to_owned(),
+    ]);
+    out.extend(["-initrd".to_owned(), initrd.display().to_string()]);
+    out
+}
+
+/// What a machine that goes on needs.
+pub struct State {
+    /// What QEMU saved.
+    pub memory: PathBuf,
+    /// The initial RAM disk that it was booted with.
+    pub initrd: PathBuf,
+}
+
+/// The state of this image, made now if it is not in the cache.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn of(image: &Path, cache: &Path) -> State {
+    let directory = cache.join("peer");
+    std::fs::create_dir_all(&directory).expect("a directory for the state of the peer");
+    let name = image
+        .file_name()
+        .expect("the name of the image")
+        .to_string_lossy();
+    let key = format!("{name}-{:016x}", fingerprint(image));
+    let state = State {
+        memory: directory.join(format!("{key}.memory")),
+        initrd: directory.join(format!("{key}.initrd")),
+    };
+    let lock = File::options()
+        .create(true)
+        .append(true)
+        .open(directory.join("lock"));
+    let lock = lock.expect("the lock of the peer's state");
+    lock.lock().expect("the lock of the peer's state");
+    if state.memory.exists() {
+        return state;
+    }
+    // What others have open they keep; what is begun anew from here on is of this image.
+    for entry in std::fs::read_dir(&directory)
+        .expect("the states of the peer")
+        .flatten()
+    {
+        let old = entry.file_name();
+        if old.to_string_lossy().starts_with(&format!("{name}-")) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    make(image, &state, &directory);
+    state
+}
+
+/// Of everything that the state depends on.
+fn fingerprint(image: &Path) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (INIT, RESEED).hash(&mut hasher);
+    arguments(image, Path::new("")).hash(&mut hasher);
+    let version = Command::new(super::EMULATOR).arg("--version").output();
+    version.expect("QEMU runs").stdout.hash(&mut hasher);
+    for name in ["vmlinuz", "initrd.zst"] {
+        let about = std::fs::metadata(image.join(name)).expect("the image of the peer");
+        about.len().hash(&mut hasher);
+        about.modified().expect("a time").hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+fn make(image: &Path, state: &State, directory: &Path) {
+    let scratch = tempfile::tempdir_in(directory).expect("a directory");
+    std::fs::write(&state.initrd, initrd(image, scratch.path())).expect("the initial RAM disk");
+    let mut machine = Machine::start(&arguments(image, &state.initrd), scratch.path());
+    let until = Instant::now() + BOOT_TIMEOUT;
+    let mut shown = Vec::new();
+    while !shown
+        .last()
+        .is_some_and(|line: &String| line.ends_with("PEER-READY"))
+    {
+        match machine.line(until) {
+            Ok(line) => shown.push(line),
+            Err(_) => panic!("the peer does not boot:\n{}", shown.join("\n")),
+        }
+    }
+    machine.ask("stop", &json!({}));
+    machine.ask(
+        "migrate-set-parameters",
+        &json!({"max-bandwidth": BANDWIDTH_MAX}),
+    );
+    let memory = scratch.path().join("memory");
+    let write = format!("exec:cat > '{}'", memory.display());
+    machine.ask("migrate", &json!({"uri": write}));
+    loop {
+        let status = machine.ask("query-migrate", &json!({}))["status"].clone();
+        match status.as_str() {
+            Some("completed") => break,
+            Some("failed" | "cancelled") => panic!("QEMU does not save the state of the peer"),
+            _ => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    // QEMU waits for the program that writes before it says that it is done.
+    std::fs::rename(&memory, &state.memory).expect("the state of the peer");
+}
+
+/// The image's initial RAM disk with our first process and its program: of archives that follow one another
+/// the kernel takes the later file (Documentation/driver-api/early-userspace/buffer-format.rst).
+fn initrd(image: &Path, scratch: &Path) -> Vec<u8> {
+    let root = scratch.join("root");
+    std::fs::create_dir(&root).expect("a directory");
+    std::fs::write(root.join("init"), INIT).expect("the first process");
+    std::fs::write(scratch.join("reseed.c"), RESEED).expect("a program");
+    let pack = "mkdir bin && cc -O1 -static -s -o bin/reseed ../reseed.c && chmod 755 init && \
+        find . | cpio --quiet -o -H newc -R 0:0";
+    let packed = Command::new("sh")
+        .args(["-c", pack])
+        .current_dir(&root)
+        .output();
+    let packed = packed.expect("a shell");
+    let told = String::from_utf8_lossy(&packed.stderr);
+    assert!(
+        packed.status.success(),
+        "the first process is not packed: {told}"
+    );
+    let mut out = std::fs::read(image.join("initrd.zst")).expect("the image of the peer");
+    out.resize(out.len().next_multiple_of(4), 0);
+    out.write_all(&packed.stdout).expect("memory");
+    out
+}
