@@ -1,15 +1,17 @@
 //! The tests of CI, in two lanes, so that no core is idle while tests wait for the machine with the
 //! real OpenZFS: OpenZFS's test suite and then `cargo nextest` with those of the workspace
-//! (`.config/nextest.toml` says in which order), and beside them what meets bad input and faults
-//! once more as users have it, and the examples in documentation.
+//! (`.config/nextest.toml` says in which order), and beside them the simulator's and the examples
+//! in documentation.
 //!
 //! OpenZFS's test suite imports and destroys pools that it finds on any device of the machine, so
-//! that no test with loop devices runs meanwhile.
+//! that no test with loop devices runs meanwhile. The simulator uses none.
 //!
-//! Release builds are tested for what optimizations change and since `debug_assert` checks nothing
-//! there. All run, also after one failed. What all but the workspace's tests print is kept and
-//! shown whole when each has ended, so that nothing is mixed. At the end it says how many tests
-//! passed, failed and were left out, and why.
+//! With `MILLPOND_LONG=1` what meets bad input and faults runs once more as users have it: release
+//! builds differ by what optimizations change, and since `debug_assert` checks nothing there.
+//!
+//! All run, also after one failed. What all but the workspace's tests print is kept and shown whole
+//! when each has ended, so that nothing is mixed. At the end it says how many tests passed, failed
+//! and were left out, and why.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -28,7 +30,10 @@ const LEFT_OUT: &str = "left-out";
 /// How what is not built for release is built.
 const PROFILE: &str = "ci";
 
-/// What is built and run for release: a name, and cargo's arguments.
+/// The package whose tests run beside the others.
+const SIMULATOR: &str = "sim";
+
+/// What is built and run for release, with `MILLPOND_LONG=1`: a name, and cargo's arguments.
 const RELEASE: [(&str, &[&str]); 2] = [
     ("release: sim", &["-p", "sim"]),
     (
@@ -53,16 +58,22 @@ pub fn run() -> anyhow::Result<()> {
     println!("== tests: build");
     let millpond = build()?;
     println!("== tests: built in {} s", begin.elapsed().as_secs());
-    let workspace = Run::nextest("workspace", &["--workspace", "--cargo-profile", PROFILE]);
+    let workspace = ["--workspace", "--exclude", SIMULATOR];
+    let profile = ["--cargo-profile", PROFILE];
+    let workspace = Run::nextest("workspace", &[&workspace[..], &profile].concat());
     let suite = Run {
         name: "OpenZFS's test suite",
         program: own,
         arguments: vec!["zts".into()],
         environment: vec![(crate::zts::BINARY, millpond)],
     };
-    let mut beside = Vec::new();
-    for (name, arguments) in RELEASE {
-        beside.push(Run::nextest(name, &[&["--release"], arguments].concat()));
+    let simulator = ["-p", SIMULATOR];
+    let simulator = Run::nextest("simulator", &[&simulator[..], &profile].concat());
+    let mut beside = vec![simulator];
+    if is_long() {
+        for (name, arguments) in RELEASE {
+            beside.push(Run::nextest(name, &[&["--release"], arguments].concat()));
+        }
     }
     let documentation = [
         "test",
@@ -114,6 +125,11 @@ pub fn run() -> anyhow::Result<()> {
         bail!("tests failed: {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// Whether tests run at full length.
+fn is_long() -> bool {
+    std::env::var_os("MILLPOND_LONG").is_some_and(|value| value == "1")
 }
 
 /// Builds all tests and says where the product's binary is.
@@ -210,8 +226,7 @@ impl Run {
     fn nextest(name: &'static str, arguments: &[&str]) -> Self {
         let first = ["nextest", "run", "--locked"];
         // The long versions of tests may take hours; nobody gives up on them.
-        let is_long = std::env::var_os("MILLPOND_LONG").is_some_and(|value| value == "1");
-        let profile: &[&str] = if is_long { &[] } else { &["--profile", "ci"] };
+        let profile: &[&str] = if is_long() { &[] } else { &["--profile", "ci"] };
         Self::cargo(name, &[&first, profile, arguments].concat())
     }
 
