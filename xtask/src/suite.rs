@@ -67,7 +67,8 @@ pub fn run() -> anyhow::Result<()> {
         arguments: vec!["zts".into()],
         environment: vec![(crate::zts::BINARY, millpond)],
     };
-    let simulator = ["-p", SIMULATOR];
+    // It computes: with more threads than cores its tests would only be longer.
+    let simulator = ["-p", SIMULATOR, "--test-threads", "2"];
     let simulator = Run::nextest("simulator", &[&simulator[..], &profile].concat());
     let mut beside = vec![simulator];
     if is_long() {
