@@ -10,6 +10,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use api::{
     DeviceSpec, Failure, FailureKind, IscsiSecretSet, Refusal, Secret, Settings, ShareInfo,
@@ -20,6 +21,7 @@ use serve_nfs::{NFS_PORT, ServerError};
 
 use crate::iscsi::ISCSI_PROPERTY;
 use crate::nfs::NFS_PROPERTY;
+use crate::pools::OpenPool;
 use crate::service::Service;
 use crate::smb::SMB_PROPERTY;
 use crate::{DaemonError, DefaultPool};
@@ -41,7 +43,7 @@ const DISK_BYTES_UNIT: u64 = 16 << 20;
 
 /// Makes or imports the default pool. Answers the secret of its volume, if it was made up just now.
 pub(crate) async fn bring_up(
-    service: &Service,
+    service: &Arc<Service>,
     wanted: &DefaultPool,
 ) -> Result<Option<Secret>, DaemonError> {
     // A share that could not start (its port is taken) stops `up` before anything is made: half a
@@ -70,6 +72,11 @@ pub(crate) async fn bring_up(
             }
             return created.map(|()| secret).map_err(failed(what));
         }
+    }
+    // What stands still is shared as it was, once it goes on.
+    let is_suspended = |open: Arc<OpenPool>| open.pool.suspended().is_some();
+    if service.pools.get(POOL).is_ok_and(is_suspended) {
+        return Ok(None);
     }
     if let Err(failure) = share_filesystem(service).await {
         eprintln!("{POOL} is not shared by NFS: {failure}");
@@ -196,7 +203,7 @@ fn disk_bytes(disks: &Path, wanted: Option<u64>) -> Result<u64, Failure> {
     Ok(each)
 }
 
-async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result<(), Failure> {
+async fn create(service: &Arc<Service>, disks: &Path, wanted: &DefaultPool) -> Result<(), Failure> {
     let io = |what: &Path, error: std::io::Error| {
         Failure::new(FailureKind::Io, format!("{}: {error}", what.display()))
     };
@@ -268,7 +275,7 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
         .map(|_| ())
 }
 
-async fn import(service: &Service, disks: &Path) -> Result<(), Failure> {
+async fn import(service: &Arc<Service>, disks: &Path) -> Result<(), Failure> {
     let call = ZpoolImport {
         search: vec![disks.to_string_lossy().into_owned()],
         pool: Some(POOL.into()),

@@ -106,7 +106,7 @@ impl Wanted<'_> {
 
 /// `zpool import`, both forms.
 pub(crate) async fn zpool_import(
-    service: &Service,
+    service: &Arc<Service>,
     call: ZpoolImport,
 ) -> Result<ZpoolImportReply, Failure> {
     if (call.extreme || call.dry_run) && !call.rewind {
@@ -224,7 +224,7 @@ async fn importable(
 
 /// Imports what `scan` found.
 async fn import_found(
-    service: &Service,
+    service: &Arc<Service>,
     mut found: FoundPool,
     mut scan: ScanSpec,
     call: &ZpoolImport,

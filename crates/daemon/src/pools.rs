@@ -32,7 +32,7 @@ pub(crate) struct OpenPool {
     /// The pool.
     pub(crate) pool: Arc<Pool>,
     /// Serialises changes to its datasets, mounts and shares.
-    pub(crate) admin: tokio::sync::Mutex<()>,
+    pub(crate) admin: Arc<tokio::sync::Mutex<()>>,
     /// What it does in the background.
     pub(crate) background: Background,
     /// What is open of it.

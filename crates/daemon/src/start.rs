@@ -94,7 +94,7 @@ async fn in_rounds<I: Imports>(imports: &I, all: Vec<I::Listed>) -> Vec<(I::List
 
 /// The pools of a service's last run.
 struct LastRun<'s> {
-    service: &'s Service,
+    service: &'s Arc<Service>,
     /// What those of this start have; those of requests are the service's.
     names: &'s PoolNames,
 }
@@ -127,7 +127,7 @@ impl<'s> Imports for LastRun<'s> {
 impl Service {
     /// Imports what was imported when the daemon last ran. What cannot be is reported, and tried
     /// again at the next start: a disk that came too late must not cost a pool its place.
-    pub(crate) async fn import_cached(&self) {
+    pub(crate) async fn import_cached(self: &Arc<Self>) {
         let names = PoolNames::default();
         let last_run = LastRun {
             service: self,

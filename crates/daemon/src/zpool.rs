@@ -233,7 +233,7 @@ fn check_special_small_blocks(
 
 /// `zpool create`.
 pub(crate) async fn zpool_create(
-    service: &Service,
+    service: &Arc<Service>,
     call: ZpoolCreate,
 ) -> Result<ZpoolCreateReply, Failure> {
     let doing = format!("cannot create '{}'", call.name);
@@ -325,8 +325,12 @@ pub(crate) async fn zpool_create(
     let root = pool.name();
     let mut warnings = service.adopt(pool, true).await;
     let open = service.pools.of_dataset(&root)?;
-    let _admin = open.admin.lock().await;
-    if let Err(failure) = crate::owners::set_owned_quotas(service, &open, &root, &quotas).await {
+    let set_quotas = async {
+        let _admin = open.admin.lock().await;
+        crate::owners::set_owned_quotas(service, &open, &root, &quotas).await
+    };
+    let doing = format!("cannot set the quotas of '{root}'");
+    if let Err(failure) = service.leaving(&open, &doing, false, set_quotas).await {
         warnings.push(format!("'{root}' was created, but: {failure}"));
     }
     Ok(ZpoolCreateReply {

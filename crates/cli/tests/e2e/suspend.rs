@@ -323,3 +323,67 @@ fn with_redundancy_a_failing_device_is_faulted_and_comes_back() {
     }
     zdb_is_clean(&together, "tank");
 }
+
+/// Goal: a pool that stands still while a start replays its logs keeps no other pool away, is told
+/// of, and goes on with that when it is cleared. Method: after a kill there is room for the import
+/// and not for what the log holds.
+#[test]
+fn a_pool_that_stands_still_as_it_comes_holds_up_no_start() {
+    if !can_mount() {
+        return;
+    }
+    let mut server = Server::start();
+    let small = Small::mount(server.path("small"), "200M");
+    let disk = small.disk("d0", 1 << 30);
+    let disks = server.disks(2, 256 << 20);
+    let root = server.path("mnt");
+    server.ok(&format!(
+        "zpool create -O compression=off -m {} tank {disk} log {}",
+        root.display(),
+        disks[0]
+    ));
+    server.ok(&format!(
+        "zpool create -O mountpoint=none well {}",
+        disks[1]
+    ));
+    server.ok("zpool sync");
+    // Short enough to be in the log itself.
+    let files: Vec<_> = (0..128).map(|seed| noise(seed, 30_000)).collect();
+    let name = |index: usize| root.join(format!("logged{index}"));
+    for (index, data) in files.iter().enumerate() {
+        write_synced(&name(index), data).expect("synced");
+    }
+    server.kill_only();
+    let leave_room = || {
+        let used_kib = std::fs::metadata(&disk).expect("the disk").blocks() / 2;
+        small.resize(&format!("{}k", used_kib + 1024));
+    };
+    leave_room();
+    server.launch(&["daemon"]);
+    let health = server.ok("zpool list -H -o name,health");
+    assert!(health.contains("well\tONLINE"), "{health}");
+    until_suspended(&server, "tank");
+    let status = at_once("status", || server.ok("zpool status tank"));
+    assert!(status.contains("state: SUSPENDED"), "{status}");
+    assert!(
+        server.log().contains("'zpool clear tank'"),
+        "{}",
+        server.log()
+    );
+    at_once("create", || server.ok("zfs create well/new"));
+    // A stop does not wait for it either.
+    at_once("a stop", || server.stop());
+    leave_room();
+    server.launch(&["daemon"]);
+    until_suspended(&server, "tank");
+    small.resize("200M");
+    server.ok("zpool clear tank");
+    server.wait_until("it is mounted", || name(0).exists());
+    for (index, data) in files.iter().enumerate() {
+        let found = std::fs::read(name(index)).expect("it was synced");
+        assert!(found == *data, "logged{index}");
+    }
+    let health = server.ok("zpool list -H -o name,health");
+    assert_eq!(health, "tank\tONLINE\nwell\tONLINE\n");
+    server.ok("zpool export -a");
+}
