@@ -22,7 +22,7 @@ use zio::{Pipeline, ReadContext, ZioError};
 
 use crate::common::*;
 
-const DISKS: [&str; 3] = ["disk0", "spare0", "cache0"];
+pub const DISKS: [&str; 3] = ["disk0", "spare0", "cache0"];
 const DISK_BYTES: u64 = 128 << 20;
 const LABELS_BYTES: u64 = 4 << 20;
 const PAGE_BYTES: usize = 4096;

@@ -9,14 +9,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dataset::{DatasetError, DatasetInfo, ListOptions, PropertyChange};
+use dataset::{DatasetError, DatasetInfo, DirtyEstimate, ListOptions, PropertyChange};
 use device::BoxFuture;
-use format::{ObjectId, ObjectType};
+use format::{LogKind, ObjectId, ObjectType};
 use pool::Pool;
 use tokio::time::timeout;
+use zil::LogRecord;
 
 use crate::common::*;
-use crate::damage::{How, Image, PATIENCE, Victim, destroy, load, make, save, try_import, victims};
+use crate::damage::{
+    DISKS, How, Image, PATIENCE, Victim, destroy, load, make, save, try_import, victims,
+};
 
 const ROOTS: [&str; 8] = [
     "tank",
@@ -285,12 +288,13 @@ async fn damage_refuses_a_change_and_stops_no_pool() {
     let mut refused = 0;
     for (index, victim) in victims.iter().filter(|victim| is_tried(victim)).enumerate() {
         for (number, task) in tasks.iter().enumerate() {
-            let hows = match (index + number) % 64 {
-                // Trees in which a sector cannot be read are not freed at once.
-                _ if victim.id == ObjectId::ZERO => &[How::Corrupt],
-                _ if is_long => &[How::Corrupt, How::Unreadable][..],
-                0 => &[How::Corrupt],
-                32 => &[How::Unreadable],
+            // Trees in which a sector cannot be read are not freed at once.
+            let is_root = victim.id == ObjectId::ZERO;
+            let hows = match (index + number) % 96 {
+                _ if is_long && !is_root => &[How::Corrupt, How::Unreadable][..],
+                _ if is_long => &[How::Corrupt],
+                48 if !is_root => &[How::Unreadable],
+                0 | 48 => &[How::Corrupt],
                 _ => &[],
             };
             for how in hows.iter().copied() {
@@ -336,4 +340,62 @@ async fn a_dataset_without_its_root_is_destroyed_and_others_are_not_changed() {
         let came = came.unwrap_or_else(|why| panic!("{change} {name}: {why}"));
         assert_eq!(came.is_ok(), is_done, "{change} {name}: {came:?}");
     }
+}
+
+/// Changes something in a dataset as a program does that syncs it.
+async fn change_durably(dataset: &dataset::Dataset) {
+    let tx = dataset.assign(DirtyEstimate::metadata()).await;
+    let tx = tx.expect("a tx");
+    let record = LogRecord::named(LogKind::Create, ObjectId::new(5000), vec![0; 100]);
+    dataset.log().expect("a log").record(&tx, record);
+    drop(tx);
+    dataset.commit(ObjectId::ZERO).await.expect("committed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dataset_that_an_import_could_not_read_is_used_again_without_its_log() {
+    let sim = load(&make_more().await);
+    let pool = try_import(&sim, false).await.expect("import");
+    let dataset = pool.dsl().open_dataset("tank/b").await.expect("open");
+    // The first makes a log, with a transaction group.
+    for _ in 0..4 {
+        change_durably(&dataset).await;
+    }
+    let root = Victim {
+        id: ObjectId::ZERO,
+        kind: ObjectType::OBJSET,
+        blocks: vec![dataset.objset().root()],
+        name: "tank/b".to_owned(),
+    };
+    // The power goes.
+    let sim = load(&save(&sim));
+    destroy(&sim, &root, How::Unreadable);
+    let pool = try_import(&sim, false).await.expect("import");
+    pool.dsl().open_dataset("tank/b").await.expect_err("open");
+    // What the log had is anybody's now.
+    let other = pool.dsl().open_dataset("tank/c").await.expect("open");
+    write_objects(&other, 50, 2).await;
+    drop(other);
+    pool.sync().await.expect("sync");
+    for name in DISKS {
+        sim.disk(name).expect("a disk").make_all_readable();
+    }
+    let dataset = pool.dsl().open_dataset("tank/b").await.expect("open");
+    let refused = dataset.assign(DirtyEstimate::metadata()).await;
+    let refused = refused.expect_err("the log comes first");
+    assert!(
+        matches!(refused, DatasetError::LogPassedOver { .. }),
+        "{refused}"
+    );
+    let log = dataset.log().expect("a log").clone();
+    log.discard_unclaimed().await.expect("discarded");
+    let objects = write_objects(&dataset, 2, 2).await;
+    change_durably(&dataset).await;
+    drop((dataset, log));
+    pool.export(false).await.expect("export");
+    let pool = try_import(&sim, false).await.expect("import again");
+    let dataset = pool.dsl().open_dataset("tank/b").await.expect("open");
+    check_objects(&dataset, &objects, 2).await;
+    drop(dataset);
+    pool.export(false).await.expect("export again");
 }
