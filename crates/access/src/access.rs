@@ -215,6 +215,7 @@ impl Access {
         let dataset = opening.await?;
         if leaves_out && let Some(log) = dataset.log() {
             log.leave_out_unreplayable();
+            log.discard_unclaimed().await.map_err(DatasetError::from)?;
         }
         let user = User::Command {
             name: "replay of an intent log",

@@ -213,6 +213,7 @@ fn kind_of(error: &DatasetError) -> FailureKind {
         | DatasetError::ReadOnly { .. }
         | DatasetError::KeyNotLoaded { .. }
         | DatasetError::LogWaits { .. }
+        | DatasetError::LogPassedOver { .. }
         | DatasetError::Closed
         | DatasetError::Again { .. }
         | DatasetError::Receive { .. } => FailureKind::Busy,

@@ -185,6 +185,11 @@ impl SnapshotBookmarks {
         keys
     }
 
+    /// Whether one of them counts what dies before the next snapshot.
+    pub(crate) fn counts_freed(&self) -> bool {
+        self.entries.iter().any(BookmarkEntry::counts_freed)
+    }
+
     fn take_dirty(&mut self) -> Vec<BookmarkEntry> {
         let mut dirty = Vec::new();
         for entry in &mut self.entries {
@@ -460,6 +465,10 @@ impl SyncTask for DestroyBookmarksTask {
                 let head = self.dsl.directories().resolve(head).await?;
                 let list = head.state().bookmarks.find(bookmark);
                 let list = list.map_or(ObjectId::ZERO, |entry| entry.phys.redaction_list);
+                self.dsl
+                    .readable()
+                    .destroyed_bookmark(&head, bookmark)
+                    .await?;
                 if self.dsl.lists_in_use.is_used(list) {
                     let head = self.dsl.directories().full_name(&head).await?;
                     return Err(DatasetError::Busy {

@@ -121,6 +121,7 @@ impl Bookmarks<'_> {
             if let Some(with) = redacted_with(&snapshot) {
                 self.check_list(name, with.len())?;
             }
+            self.phys_of(&snapshot).await?;
             (snapshot.dir(), snapshot.phys().creation_txg)
         };
         if !self.is_before(&head.dir(), &dir, txg).await? {
@@ -128,7 +129,7 @@ impl Bookmarks<'_> {
                 name: name.to_owned(),
             });
         }
-        Ok(())
+        self.dsl.readable().bookmarks(&head).await
     }
 
     /// What a bookmark of a snapshot holds (`dsl_bookmark_set_phys`).

@@ -497,7 +497,7 @@ struct CreateTask {
 
 impl CreateTask {
     async fn do_check(&self) -> Result<(), DatasetError> {
-        let (parent, _) = self.dsl.directories().check_new_name(&self.name).await?;
+        let (parent, last) = self.dsl.directories().check_new_name(&self.name).await?;
         self.dsl
             .limits()
             .check(&parent, 1, names::directory::FILESYSTEM_COUNT, None)
@@ -533,7 +533,30 @@ impl CreateTask {
                     .check_feature_of(&self.name, name, number)?;
             }
         }
-        Ok(())
+        self.check_readable(&parent, &last).await
+    }
+
+    /// What applying it will read.
+    async fn check_readable(&self, parent: &Arc<Dir>, last: &str) -> Result<(), DatasetError> {
+        let (dsl, readable) = (&self.dsl, self.dsl.readable());
+        readable.new_dir(parent, last).await?;
+        let parent_head = dsl.directories().head(parent).await?;
+        // What is set is told with what it inherits.
+        readable.properties(&parent_head).await?;
+        match &self.source {
+            Source::New(init, _) => {
+                readable.new_head(None).await?;
+                readable.settings(&parent_head).await?;
+                dsl.datasets()
+                    .with_those_of_parent(parent, init.kind(), &self.properties)
+                    .await
+                    .map(drop)
+            }
+            Source::Snapshot(origin) => {
+                let origin = dsl.directories().resolve(origin).await?;
+                readable.clone_of(&origin, &parent_head).await
+            }
+        }
     }
 
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {

@@ -536,7 +536,7 @@ impl Dataset {
     ///
     /// # Errors
     /// [`DatasetError::NoSpace`], [`DatasetError::QuotaExceeded`]; [`DatasetError::ReadOnly`] for
-    /// what can never change; [`DatasetError::LogWaits`].
+    /// what can never change; [`DatasetError::LogWaits`], [`DatasetError::LogPassedOver`].
     pub async fn assign(&self, estimate: DirtyEstimate) -> Result<Tx, DatasetError> {
         let dsl = &self.hold.dsl;
         if dsl.env().read_only || self.is_snapshot() {
@@ -548,7 +548,11 @@ impl Dataset {
         if let Some(log) = &self.open.log
             && log.forbids_changes()
         {
-            return Err(DatasetError::LogWaits { name: self.name() });
+            let name = self.name();
+            return Err(match log.is_unclaimed() {
+                true => DatasetError::LogPassedOver { name },
+                false => DatasetError::LogWaits { name },
+            });
         }
         let txgs = &dsl.env().txgs;
         let allocator = dsl.env().pipeline.allocator();

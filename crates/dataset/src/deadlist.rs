@@ -472,6 +472,40 @@ impl Deadlist {
         Ok(blocks)
     }
 
+    /// The lists of blocks born in `(min, max]`, as [`Self::space_range`] counts them.
+    pub(crate) fn lists_in(&self, min: Txg, max: Txg) -> Vec<ObjectId> {
+        match &self.kind {
+            Kind::Modern { lists, .. } if min < max => {
+                let some = lists.range(min.get()..max.get());
+                some.map(|(_, list)| *list).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The lists that those of `other` join ([`Self::merge`]).
+    pub(crate) fn lists_that_take(&self, other: &Deadlist) -> Vec<ObjectId> {
+        let (Kind::Modern { lists, .. }, Kind::Modern { lists: theirs, .. }) =
+            (&self.kind, &other.kind)
+        else {
+            return Vec::new();
+        };
+        let taking = |key: &u64| lists.range(..=*key).next_back().or(lists.iter().next());
+        let some = theirs.keys().filter_map(taking);
+        some.map(|(_, list)| *list).collect()
+    }
+
+    /// The list at a key and the one before, which it joins when the key goes.
+    pub(crate) fn joined_at(&self, key: Txg) -> Vec<ObjectId> {
+        match &self.kind {
+            Kind::Modern { lists, .. } => {
+                let two = lists.range(..=key.get()).rev().take(2);
+                two.map(|(_, list)| *list).collect()
+            }
+            Kind::Old(_) => Vec::new(),
+        }
+    }
+
     /// The first list and its key.
     pub(crate) fn first(&self) -> Option<(Txg, ObjectId)> {
         match &self.kind {

@@ -295,10 +295,15 @@ impl<'a> Directories<'a> {
         Ok(kind)
     }
 
-    /// A dataset in numbers.
+    /// A dataset in numbers. One whose root cannot be read is shown as a filesystem, so that it can
+    /// be seen and destroyed.
     pub(crate) async fn info(&self, dataset: &Arc<Ds>) -> Result<DatasetInfo, DatasetError> {
         let name = self.full_name(dataset).await?;
-        let head_kind = kind_of(self.objset_kind(dataset).await?);
+        let kind = self.objset_kind(dataset).await.unwrap_or_else(|error| {
+            tracing::debug!(name, %error, "whether it is a filesystem or a volume cannot be told");
+            ObjsetKind::None
+        });
+        let head_kind = kind_of(kind);
         let (phys, dir) = {
             let state = dataset.state();
             (state.phys, state.dir.clone())

@@ -33,6 +33,7 @@ use crate::holds::{HoldState, Holds};
 use crate::limits::Limits;
 use crate::logs::Logs;
 use crate::new_key::NewKey;
+use crate::readable::Readable;
 use crate::redact::ListsInUse;
 use crate::settings::mos_properties;
 use crate::snapshot::Snapshots;
@@ -187,6 +188,10 @@ impl DslPool {
     /// Limits on the number of filesystems and snapshots.
     pub(crate) fn limits(self: &Arc<Self>) -> Limits<'_> {
         Limits { dsl: self }
+    }
+    /// Reading what a sync task needs, in its check.
+    pub(crate) fn readable(self: &Arc<Self>) -> Readable<'_> {
+        Readable { dsl: self }
     }
     /// Deadlists.
     pub(crate) fn deadlists(self: &Arc<Self>) -> Deadlists<'_> {

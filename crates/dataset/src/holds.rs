@@ -331,7 +331,7 @@ struct HoldTask {
 
 impl HoldTask {
     async fn do_check(&self) -> Result<(), DatasetError> {
-        if self.is_temporary
+        if (self.is_temporary || self.release)
             && let Some(zap) = self.dsl.holds().existing_temporary().await?
         {
             // It is about to be written.
@@ -347,6 +347,10 @@ impl HoldTask {
                 return Err(DatasetError::Exists {
                     name: format!("{name}#{}", self.tag),
                 });
+            }
+            match self.release {
+                true => self.dsl.readable().released(&snapshot).await?,
+                false => self.dsl.readable().hold(&snapshot).await?,
             }
         }
         Ok(())

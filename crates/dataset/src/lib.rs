@@ -64,6 +64,7 @@ mod promote;
 pub mod props;
 pub mod range_lock;
 mod raw;
+mod readable;
 mod receive;
 mod redact;
 mod remaps;

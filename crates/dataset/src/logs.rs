@@ -87,6 +87,17 @@ impl Logs<'_> {
         free_chain(&self.dsl.env().pipeline, ctx.txg, root, header).await;
     }
 
+    /// Whether a dataset's root can be read, in the check of a task that will need it.
+    ///
+    /// # Errors
+    /// Of reading it.
+    pub(crate) async fn check_root(&self, dataset: &Arc<Ds>) -> Result<(), DatasetError> {
+        match dataset.phys().block.is_hole() {
+            true => Ok(()),
+            false => self.stored_head(dataset).await.map(drop),
+        }
+    }
+
     /// Closes the intent log of a dataset that nobody uses any more, before it is destroyed or
     /// rolled back. One in use is left alone: the task will find that out.
     pub(crate) async fn settle(&self, name: &str) {

@@ -382,7 +382,70 @@ impl PromoteTask {
                 names::directory::SNAPSHOT_COUNT,
                 None,
             )
-            .await
+            .await?;
+        self.check_readable(&parts).await
+    }
+
+    /// What applying it will read.
+    async fn check_readable(&self, parts: &Parts) -> Result<(), DatasetError> {
+        let (dsl, readable) = (&self.dsl, self.dsl.readable());
+        let (clone, origin_head) = (&parts.clone, &parts.origin_head);
+        let (dir, odd) = (clone.dir(), origin_head.dir());
+        let keys = dsl.keys();
+        if keys.stored(&odd).await?.is_some() {
+            readable.properties(clone).await?;
+            readable.properties(origin_head).await?;
+            for (_, stored) in keys.of_root(odd.object, &odd).await? {
+                readable.whole(stored.object).await?;
+            }
+        }
+        for head in [clone, origin_head] {
+            readable.bookmarks(head).await?;
+            readable.ancestors(&head.dir()).await?;
+            let clones = head.dir().state().phys.clones;
+            readable.whole(clones).await?;
+        }
+        let until = parts.origin.phys().creation_txg;
+        for bookmark in Bookmarks::names_until(origin_head, until) {
+            readable.destroyed_bookmark(origin_head, &bookmark).await?;
+        }
+        let next = dsl
+            .directories()
+            .dataset(parts.origin.phys().next_snapshot)
+            .await?;
+        dsl.deadlists().of(&next).await?.space().await?;
+        dsl.deadlists().unload(&next).await;
+        let odd_clones = odd.state().phys.clones;
+        readable.key_to_remove(odd_clones, clone.object).await?;
+        if let Some(before) = &parts.before {
+            let before_clones = before.dir().state().phys.clones;
+            readable
+                .key_to_remove(before_clones, origin_head.object)
+                .await?;
+            readable.key(before_clones, clone.object).await?;
+        }
+        let old_next = parts.origin.phys().next_snapshot;
+        for snapshot in &parts.shared {
+            let phys = snapshot.phys();
+            readable.dataset(snapshot).await?;
+            let name = dsl.directories().snapshot_name(snapshot).await?;
+            let names = [origin_head, clone].map(|head| head.phys().snapshot_names);
+            readable.name_to_remove(names[0], &name).await?;
+            readable.name(names[1], &name).await?;
+            if phys.next_clones.is_zero() {
+                continue;
+            }
+            readable.whole(phys.next_clones).await?;
+            for entry in Zap::hold(dsl.mos(), phys.next_clones).await?.all().await? {
+                let next: ObjectId = entry.value.as_u64().unwrap_or(0).into();
+                let of = dsl.directories().dataset(next).await?.dir();
+                let head = of.state().phys.head_dataset;
+                if next != old_next && !Arc::ptr_eq(&of, &dir) {
+                    readable.key_to_remove(odd_clones, head).await?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -24,7 +24,10 @@ use crate::state::Ds;
 
 impl Deadlists<'_> {
     /// A dataset's list, if it has one.
-    async fn remap_list(&self, dataset: &Arc<Ds>) -> Result<Option<ObjectId>, DatasetError> {
+    pub(crate) async fn remap_list(
+        &self,
+        dataset: &Arc<Ds>,
+    ) -> Result<Option<ObjectId>, DatasetError> {
         let possible = self.dsl.features().is_active(guid::OBSOLETE_COUNTS);
         if !possible || !dataset.state().is_zapified {
             return Ok(None);

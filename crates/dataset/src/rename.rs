@@ -80,7 +80,7 @@ impl RenameTask {
                 reason: "a pool is renamed by exporting it and importing it by its new name".into(),
             });
         };
-        let (new_parent, _) = dsl.directories().check_new_name(&self.to).await?;
+        let (new_parent, last) = dsl.directories().check_new_name(&self.to).await?;
         if new_parent.is_within(&dir) {
             return Err(DatasetError::InvalidName {
                 name: self.to.clone(),
@@ -138,7 +138,12 @@ impl RenameTask {
                     .await?;
             }
         }
-        Ok(())
+        let readable = dsl.readable();
+        readable.new_dir(&new_parent, &last).await?;
+        readable.moved(&dir, &old_parent).await?;
+        let new_head = dsl.directories().head(&new_parent).await?;
+        readable.properties(&new_head).await?;
+        readable.settings_of_open(&dir).await
     }
 
     /// Filesystems (itself included) and snapshots that move along, as far as they are counted.

@@ -246,7 +246,11 @@ impl RollbackTask {
                 name: self.name.clone(),
             });
         }
-        Ok(())
+        let readable = dsl.readable();
+        readable.new_dir(&head.dir(), CLONE_NAME).await?;
+        readable.clone_of(&prev, &head).await?;
+        readable.swapped(&head).await?;
+        readable.destroyed_content(&head).await
     }
 
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {

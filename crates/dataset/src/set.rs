@@ -185,7 +185,18 @@ impl SyncTask for ReceivedTask {
         BLOCKS_MIN.max(self.values.len() as u64)
     }
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(async { self.dsl.directories().resolve(&self.name).await.map(|_| ()) })
+        Box::pin(async {
+            let dataset = self.dsl.directories().resolve(&self.name).await?;
+            let limits = ["filesystem_limit", "snapshot_limit"];
+            if self
+                .values
+                .iter()
+                .any(|(name, _)| limits.contains(&name.as_str()))
+            {
+                self.dsl.readable().counted_below(&dataset.dir()).await?;
+            }
+            self.dsl.readable().properties(&dataset).await
+        })
     }
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(async {
@@ -289,8 +300,11 @@ impl SetTask {
             if name == "mountpoint" || name == "canmount" {
                 debug_assert!(dsl.directories().objset_kind(&dataset).await? != ObjsetKind::Volume);
             }
+            if name == "filesystem_limit" || name == "snapshot_limit" {
+                dsl.readable().counted_below(&dataset.dir()).await?;
+            }
         }
-        Ok(())
+        dsl.readable().properties(&dataset).await
     }
 
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {

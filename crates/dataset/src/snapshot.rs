@@ -289,7 +289,6 @@ impl SnapshotTask {
             if phys.is_snapshot() {
                 return Err(DatasetError::not_found(head_name));
             }
-            drop(dsl.deadlists().of(&head).await?);
             if phys.previous_snapshot_txg >= ctx.txg {
                 return Err(DatasetError::Again {
                     name: full_name.clone(),
@@ -325,6 +324,7 @@ impl SnapshotTask {
                     reason: "it is being received into".into(),
                 });
             }
+            dsl.readable().new_snapshot(&head, name).await?;
             // What the snapshot takes out of a refreservation must be found elsewhere.
             let reserved = head.state().reserved_bytes;
             let needed = phys.unique_bytes.min(reserved);
@@ -438,6 +438,7 @@ impl RenameSnapshotTask {
                 self.new
             );
             check_name(&full_name)?;
+            self.dsl.readable().new_snapshot(&head, &self.new).await?;
             if self
                 .dsl
                 .directories()

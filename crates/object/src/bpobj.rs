@@ -316,6 +316,31 @@ impl Bpobj {
         self.set_phys(tx, &phys)
     }
 
+    /// Reads what [`Self::include`] and [`Self::append`] need of this list, as the one that is
+    /// joined or the one that joins, before either begins. Answers the object of the lists that it
+    /// includes, zero for none.
+    ///
+    /// # Errors
+    /// Errors of reading.
+    pub async fn prepare_join(&self) -> Result<ObjectId> {
+        let phys = self.phys()?;
+        self.object.prepare_dnode().await?;
+        if let Some(last) = phys.pointers.checked_sub(1) {
+            self.pointers(last, 1).await?;
+        }
+        let end = phys.pointers * BLOCK_POINTER_BYTES as u64;
+        self.object.prepare_write(end, 1).await?;
+        let sublists = phys.sublists.unwrap_or_default();
+        if !sublists.object.is_zero() {
+            let array = self.objset().hold(sublists.object).await?;
+            array.prepare_write(sublists.count * 8, 8).await?;
+            if let Some(last) = sublists.count.checked_sub(1) {
+                array.read_bytes(last * 8, 8).await?;
+            }
+        }
+        Ok(sublists.object)
+    }
+
     async fn append_sublists(
         &self,
         tx: &Tx,

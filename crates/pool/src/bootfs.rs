@@ -11,6 +11,7 @@ use format::ObjectId;
 use object::{ObjectSet, SyncContext, Zap};
 use parking_lot::Mutex;
 use zio::Tx;
+use zio::pipeline::may_fail;
 
 use crate::PoolError;
 
@@ -45,7 +46,8 @@ impl BootFs {
         self.entry.lock().as_ref().map(|entry| entry.dataset)
     }
 
-    /// Takes the property away if this dataset has it. Syncing context only.
+    /// Takes the property away if this dataset has it; where it cannot be read it stays, which
+    /// keeps no dataset from being destroyed. Syncing context only.
     pub(crate) async fn destroying(
         &self,
         ctx: &SyncContext,
@@ -57,8 +59,13 @@ impl BootFs {
         let Some(entry) = self.entry.lock().take() else {
             return Ok(());
         };
-        let zap = Zap::hold(&entry.mos, entry.properties).await?;
-        zap.remove(&Tx::syncing(ctx.txg), NAME).await?;
+        let removed = may_fail(async {
+            let zap = Zap::hold(&entry.mos, entry.properties).await?;
+            zap.remove(&Tx::syncing(ctx.txg), NAME).await
+        });
+        if let Err(error) = removed.await {
+            tracing::warn!(%dataset, %error, "property bootfs keeps the number of what is gone");
+        }
         Ok(())
     }
 }

@@ -97,7 +97,8 @@ pub(crate) enum Inherited {
     Stale,
     /// A claimed log that waits to be replayed.
     Unreplayed,
-    /// A log that was not claimed: import has not come to it. It is not touched.
+    /// A log that was not claimed: import passed it over, as the dataset could not be read then. It
+    /// is not touched, but to let go of it.
     Unclaimed,
 }
 
@@ -107,6 +108,9 @@ pub(crate) struct ChainState {
     /// Oldest first. The last one is the next to be written.
     pub blocks: VecDeque<LogBlock>,
     pub inherited: Inherited,
+    /// The txg in which the root was written with which the dataset was opened. Later blocks of a
+    /// log that was not claimed may be somebody else's.
+    pub opened_at: Txg,
     /// The sync of this txg frees all of it.
     pub destroy: Option<Txg>,
     /// Writes under way that a txg's sync has to wait for.
@@ -187,12 +191,13 @@ impl Zil {
             shared: Arc::new(Shared {
                 owner,
                 world: objset.world().clone(),
-                objset,
+                objset: objset.clone(),
                 txgs,
                 pending: Mutex::default(),
                 chain: Mutex::new(ChainState {
                     blocks: VecDeque::new(),
                     inherited,
+                    opened_at: objset.root().birth(),
                     destroy: None,
                     in_flight: BTreeMap::new(),
                     replayed: BTreeMap::new(),
@@ -315,6 +320,12 @@ impl Zil {
         self.shared.chain.lock().inherited == Inherited::Unreplayed
     }
 
+    /// Whether an import passed a log over, so that nothing can be changed and nothing will replay
+    /// it: [`Self::discard_unclaimed`].
+    pub fn is_unclaimed(&self) -> bool {
+        self.shared.chain.lock().inherited == Inherited::Unclaimed
+    }
+
     /// Whether nothing may change the dataset yet: a log from before a crash is not replayed (nor
     /// being replayed), and would come over whatever is written now.
     pub fn forbids_changes(&self) -> bool {
@@ -405,7 +416,12 @@ impl Zil {
             if chain.destroy.is_some_and(|txg| txg <= ctx.txg) {
                 chain.destroy = None;
                 if chain.blocks.is_empty() {
-                    old_chain = Some(header);
+                    // What is open has allocated all of its own log, in txgs up to this one.
+                    let allocated = match chain.inherited {
+                        Inherited::Unclaimed => chain.opened_at,
+                        _ => ctx.txg,
+                    };
+                    old_chain = Some((header, allocated));
                 }
                 for block in chain.blocks.drain(..) {
                     ctx.pipeline.free(ctx.txg, &block.pointer);
@@ -436,9 +452,8 @@ impl Zil {
                 };
             }
         }
-        if let Some(header) = old_chain {
-            // What is open has allocated all of it, in txgs up to this one.
-            free_chain(&ctx.pipeline, ctx.txg, ctx.txg, &header).await;
+        if let Some((header, allocated)) = old_chain {
+            free_chain(&ctx.pipeline, ctx.txg, allocated, &header).await;
         }
         if header != before {
             shared.objset.set_zil_header(&Tx::syncing(ctx.txg), header);

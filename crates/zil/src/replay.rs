@@ -190,15 +190,17 @@ impl Zil {
         Ok(count)
     }
 
-    /// Lets go of a log that waits to be replayed, without replaying it: what it promised is lost.
+    /// Lets go of a log that an import passed over, without replaying it: what it promised is lost.
+    /// Of its blocks those are freed that the dataset's root is sure to have. Does nothing to other
+    /// logs.
     ///
     /// # Errors
     /// As [`Self::close`].
-    pub async fn discard(&self) -> Result<(), ZilError> {
-        if self.needs_replay() {
-            tracing::warn!(
+    pub async fn discard_unclaimed(&self) -> Result<(), ZilError> {
+        if self.is_unclaimed() {
+            tracing::error!(
                 dataset = self.shared.owner.name(),
-                "the intent log is discarded without being replayed"
+                "an intent log that an import passed over is discarded without being replayed"
             );
             self.shared.destroy_inherited().await?;
         }

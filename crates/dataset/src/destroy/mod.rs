@@ -14,6 +14,7 @@ use format::{BlockPointer, DslDatasetPhys, ObjectId, Txg, UsedBy, names};
 use object::{Bpobj, Bptree, BptreeEntry, SyncContext, Zap};
 use parking_lot::Mutex;
 use zio::Tx;
+use zio::pipeline::waits_for_devices;
 
 use crate::DatasetError;
 use crate::deadlist::Deadlist;
@@ -48,6 +49,16 @@ pub struct Destroyer<'a> {
 }
 
 impl Destroyer<'_> {
+    /// The object of the list of blocks that wait to be freed, if the pool has one.
+    pub(crate) fn free_list(&self) -> Option<ObjectId> {
+        self.dsl.destroy_state.free_list.get().map(Bpobj::id)
+    }
+
+    /// The object of the queue of trees that wait; zero for none.
+    pub(crate) fn tree_queue(&self) -> ObjectId {
+        *self.dsl.destroy_state.bptree.lock()
+    }
+
     /// The ZAP of livelists of destroyed clones; zero for none.
     pub(crate) fn deleted_clones(&self) -> ObjectId {
         *self.dsl.destroy_state.deleted_clones.lock()
@@ -121,22 +132,26 @@ impl Destroyer<'_> {
                 reason: "it is open".into(),
             });
         }
-        if defer {
-            return Ok(());
+        if defer && self.is_put_off(snapshot) {
+            return self.dsl.readable().dataset(snapshot).await;
         }
-        // What moves blocks from list to list must find both.
-        let phys = snapshot.phys();
-        Deadlist::open(self.dsl.mos(), phys.deadlist).await?;
-        let next = self.dsl.directories().dataset(phys.next_snapshot).await?;
-        Deadlist::open(self.dsl.mos(), next.phys().deadlist).await?;
-        let state = snapshot.state();
-        if state.user_holds > 0 {
+        let (user_holds, children) = {
+            let state = snapshot.state();
+            (state.user_holds, state.phys.children)
+        };
+        if user_holds > 0 {
             return Err(DatasetError::Held { name });
         }
-        if state.phys.children > 1 {
+        if children > 1 {
             return Err(DatasetError::HasClones { name });
         }
-        Ok(())
+        self.dsl.readable().destroyed_snapshot(snapshot).await
+    }
+
+    /// Whether a snapshot that is to be destroyed once nobody needs it is needed now.
+    fn is_put_off(&self, snapshot: &Arc<Ds>) -> bool {
+        let state = snapshot.state();
+        state.user_holds > 0 || state.phys.children > 1
     }
 
     /// Destroys a snapshot, in syncing context (`dsl_destroy_snapshot_sync_impl`).
@@ -148,11 +163,8 @@ impl Destroyer<'_> {
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         let full_name = self.dsl.directories().full_name(snapshot).await?;
-        let (phys, user_holds) = {
-            let state = snapshot.state();
-            (state.phys, state.user_holds)
-        };
-        if defer && (user_holds > 0 || phys.children > 1) {
+        let phys = snapshot.phys();
+        if defer && self.is_put_off(snapshot) {
             snapshot.change(|state| state.phys.flags |= DslDatasetPhys::FLAG_DEFER_DESTROY);
             return self
                 .dsl
@@ -432,13 +444,18 @@ impl Destroyer<'_> {
         if Zap::hold(self.dsl.mos(), children).await?.count().await? > 0 {
             return Err(DatasetError::HasChildren { name });
         }
-        if self.origin_goes_too(head) && head.prev().is_some_and(|prev| prev.hold_count() > 0) {
-            return Err(DatasetError::Busy {
-                name,
-                reason: "its origin is open".into(),
-            });
+        if self.origin_goes_too(head)
+            && let Some(prev) = head.prev()
+        {
+            if prev.hold_count() > 0 {
+                return Err(DatasetError::Busy {
+                    name,
+                    reason: "its origin is open".into(),
+                });
+            }
+            self.dsl.readable().destroyed_snapshot(&prev).await?;
         }
-        Ok(())
+        self.dsl.readable().destroyed_head(head).await
     }
 
     /// Whether this is the last clone of a snapshot that waits to be destroyed.
@@ -493,10 +510,19 @@ impl Destroyer<'_> {
         // The log, then the tree.
         if !phys.block.is_hole() {
             let header = match head.open_objset() {
-                Some(objset) => objset.zil_header(),
-                None => self.dsl.logs().stored_head(head).await?,
+                Some(objset) => Ok(objset.zil_header()),
+                None => waits_for_devices(self.dsl.logs().stored_head(head)).await,
             };
-            self.dsl.logs().free(ctx, head, &header).await;
+            match header {
+                Ok(header) => self.dsl.logs().free(ctx, head, &header).await,
+                // OpenZFS refuses to destroy such a dataset (`zfs_ioc_destroy`,
+                // module/zfs/zfs_ioctl.c), which leaves it for good.
+                Err(error) => tracing::warn!(
+                    dataset = full_name, %error,
+                    "a destroyed dataset cannot be read: the space of its intent log, if it has \
+                     one, is lost until the pool is checked"
+                ),
+            }
             *head.open.lock() = None;
         }
         self.dsl

@@ -22,15 +22,15 @@ use zio::{Pipeline, ReadContext, ZioError};
 
 use crate::common::*;
 
-const DISKS: [&str; 3] = ["disk0", "spare0", "cache0"];
+pub const DISKS: [&str; 3] = ["disk0", "spare0", "cache0"];
 const DISK_BYTES: u64 = 128 << 20;
 const LABELS_BYTES: u64 = 4 << 20;
 const PAGE_BYTES: usize = 4096;
 
 /// Disks, as pages that are not zero.
-type Image = Vec<(&'static str, Vec<(u64, Vec<u8>)>)>;
+pub type Image = Vec<(&'static str, Vec<(u64, Vec<u8>)>)>;
 
-fn save(sim: &SimWorld) -> Image {
+pub fn save(sim: &SimWorld) -> Image {
     let pages = |name: &'static str| {
         let disk = sim.disk(name).expect("a disk");
         let all = (0..DISK_BYTES / PAGE_BYTES as u64).map(|page| page * PAGE_BYTES as u64);
@@ -41,7 +41,7 @@ fn save(sim: &SimWorld) -> Image {
     DISKS.into_iter().map(pages).collect()
 }
 
-fn load(image: &Image) -> SimWorld {
+pub fn load(image: &Image) -> SimWorld {
     let sim = SimWorld::new(5);
     for (name, pages) in image {
         let disk = sim.add_disk(name, DISK_BYTES);
@@ -52,7 +52,7 @@ fn load(image: &Image) -> SimWorld {
     sim
 }
 
-async fn try_import(sim: &SimWorld, read_only: bool) -> Result<Arc<Pool>, PoolError> {
+pub async fn try_import(sim: &SimWorld, read_only: bool) -> Result<Arc<Pool>, PoolError> {
     let spec = ScanSpec {
         paths: sim.disk_names(),
         ..ScanSpec::default()
@@ -67,10 +67,10 @@ async fn try_import(sim: &SimWorld, read_only: bool) -> Result<Arc<Pool>, PoolEr
 }
 
 /// What is in the pool, by dataset.
-type Contents = BTreeMap<&'static str, Vec<ObjectId>>;
+pub type Contents = BTreeMap<&'static str, Vec<ObjectId>>;
 
 /// Makes the pool.
-async fn make() -> (Image, Contents) {
+pub async fn make() -> (Image, Contents) {
     let sim = SimWorld::new(5);
     let leaf = |name: &str| {
         sim.add_disk(name, DISK_BYTES);
@@ -207,14 +207,14 @@ impl Visitor for Blocks {
 const ROOTS: [&str; 3] = ["tank", "tank/a", "tank/clone"];
 
 /// An object of the MOS, or the root of a dataset.
-struct Victim {
-    id: ObjectId,
-    kind: ObjectType,
-    blocks: Vec<BlockPointer>,
-    name: String,
+pub struct Victim {
+    pub id: ObjectId,
+    pub kind: ObjectType,
+    pub blocks: Vec<BlockPointer>,
+    pub name: String,
 }
 
-async fn victims(image: &Image) -> Vec<Victim> {
+pub async fn victims(image: &Image, roots: &[&str]) -> Vec<Victim> {
     let sim = load(image);
     let pool = try_import(&sim, true).await.expect("import");
     let visitor = Arc::new(Blocks {
@@ -255,7 +255,7 @@ async fn victims(image: &Image) -> Vec<Victim> {
             name,
         });
     }
-    for name in ROOTS {
+    for name in roots.iter().copied() {
         let dataset = pool.dsl().open_dataset(name).await.expect("open");
         out.push(Victim {
             id: ObjectId::ZERO,
@@ -269,12 +269,12 @@ async fn victims(image: &Image) -> Vec<Victim> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+pub enum How {
     Corrupt,
     Unreadable,
 }
 
-fn destroy(sim: &SimWorld, victim: &Victim, how: How) {
+pub fn destroy(sim: &SimWorld, victim: &Victim, how: How) {
     let disk = sim.disk(DISKS[0]).expect("the disk");
     for dva in victim.blocks.iter().flat_map(BlockPointer::dvas) {
         let at = LABELS_BYTES + dva.offset_bytes();
@@ -359,7 +359,7 @@ async fn use_it(
 }
 
 /// Nothing here waits so long, unless it waits for a device.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 async fn fate(image: &Image, contents: &Contents, victim: &Victim, how: How) -> Fate {
     let sim = load(image);
@@ -379,7 +379,7 @@ async fn fate(image: &Image, contents: &Contents, victim: &Victim, how: How) -> 
 #[tokio::test(start_paused = true)]
 async fn each_object_of_the_mos_in_turn() {
     let (image, contents) = make().await;
-    let victims = victims(&image).await;
+    let victims = victims(&image, &ROOTS).await;
     let mut wrong = Vec::new();
     let is_long = std::env::var_os("MILLPOND_LONG").is_some();
     for victim in victims.iter().filter(|victim| is_tried(victim)) {

@@ -1,16 +1,20 @@
 //! Devices that missed a part of a log, or fail to read it; records of what is gone.
 
-use device::BoxFuture;
+use std::time::Duration;
 
+use device::BoxFuture;
 use device::sim::{Fault, FaultEffect, PowerCut, SimOp};
 use format::{LogKind, ObjectId, Txg, ZilHeader};
 
 use super::bed::{Bed, Layout, Machine, simulate};
-use super::{Keep, name, with_chain, write};
+use super::{Keep, crash, name, with_chain, write};
 use crate::{
     Claimed, LogRecord, ReplayError, ReplayRecord, ReplayTarget, ZilError, claim, free_chain,
     free_until,
 };
+
+/// Nothing here takes so long.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Where a block of the chain is, counted from its end, on every disk.
 fn place_of(bed: &Bed, from_end: usize) -> u64 {
@@ -118,6 +122,36 @@ fn a_log_that_an_import_passed_over_is_neither_claimed_nor_freed() {
         assert_eq!(claimed.expect("ends"), Claimed::default());
         assert_eq!(allocated(), before);
         assert_eq!(header.flags & ZilHeader::REPLAY_NEEDED, 0);
+    });
+}
+
+/// What may be somebody else's by then is not freed, and the dataset can be used again.
+#[test]
+fn a_log_that_an_import_passed_over_is_let_go_of_when_somebody_says_so() {
+    simulate(async {
+        let machine = Machine::new(38, Layout::Single);
+        let bed = with_chain(&machine).await;
+        for each in 0..8 {
+            name(&bed, &each.to_string()).await;
+            bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        }
+        machine.sim.crash(PowerCut::KeepAll).await;
+        let bed = machine.recover_with(false).await;
+        assert!(bed.zil.is_unclaimed());
+        let kept = Keep::default();
+        assert_eq!(bed.zil.replay(&kept).await.expect("nothing to do"), 0);
+        assert!(bed.zil.forbids_changes());
+        let discarded = tokio::time::timeout(PATIENCE, bed.zil.discard_unclaimed()).await;
+        discarded.expect("the pool goes on").expect("discarded");
+        assert!(!bed.zil.is_unclaimed() && !bed.zil.forbids_changes());
+        bed.check_space().await;
+        // The first one begins a chain, with a txg.
+        for later in ["later", "last"] {
+            name(&bed, later).await;
+            bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        }
+        let (_, kept) = crash(&machine, PowerCut::KeepAll).await;
+        assert_eq!(kept.0.lock().len(), 1);
     });
 }
 

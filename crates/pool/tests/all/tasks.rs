@@ -1,0 +1,401 @@
+//! Goal: what a change of datasets needs is read before the change begins, so damage refuses that
+//! change alone: no command stops a pool. A dataset whose root block is lost can be destroyed.
+//! Method: a pool with all that the changes have to read is made once, on a simulated disk. Each
+//! case loads it, destroys all blocks of one object of the MOS, or one dataset's or snapshot's root,
+//! as wrong checksums or as sectors that cannot be read, imports it and makes one change. Then
+//! either the change was made, or nothing is changed; and the pool goes on. By default each object
+//! meets some of the changes, with `MILLPOND_LONG` all, in both ways.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dataset::{DatasetError, DatasetInfo, DirtyEstimate, ListOptions, PropertyChange};
+use device::BoxFuture;
+use format::{LogKind, ObjectId, ObjectType};
+use pool::Pool;
+use tokio::time::timeout;
+use zil::LogRecord;
+
+use crate::common::*;
+use crate::damage::{
+    DISKS, How, Image, PATIENCE, Victim, destroy, load, make, save, try_import, victims,
+};
+
+const ROOTS: [&str; 8] = [
+    "tank",
+    "tank/b",
+    "tank/b@1",
+    "tank/b@3",
+    "tank/b@4",
+    "tank/clone",
+    "tank/b2",
+    "tank/c",
+];
+
+type Outcome = Result<(), DatasetError>;
+
+fn change(value: &str) -> PropertyChange {
+    PropertyChange::Set(value.to_owned())
+}
+
+/// One change of datasets, by name.
+struct Task {
+    name: &'static str,
+    run: fn(Arc<Pool>) -> BoxFuture<'static, Outcome>,
+}
+
+macro_rules! task {
+    ($name:literal, |$dsl:ident| $body:expr) => {
+        Task {
+            name: $name,
+            run: |pool| {
+                Box::pin(async move {
+                    let $dsl = pool.dsl();
+                    let result: Outcome = $body.await;
+                    result
+                })
+            },
+        }
+    };
+}
+
+fn set(
+    pool: &Arc<dataset::DslPool>,
+    name: &'static str,
+    what: &'static str,
+    to: PropertyChange,
+) -> impl Future<Output = Outcome> + Send + use<> {
+    let dsl = pool.clone();
+    async move { dsl.properties().set(name, &[(what.to_owned(), to)]).await }
+}
+
+fn tasks() -> Vec<Task> {
+    vec![
+        task!("snapshot", |dsl| dsl
+            .snapshots()
+            .take(&["tank/b@new".into()], &[])),
+        task!("snapshot of a clone", |dsl| dsl.snapshots().take(
+            &["tank/b2@new".into()],
+            &[("org.example:s".into(), "t".into())]
+        )),
+        task!("destroy the first", |dsl| dsl
+            .destroyer()
+            .destroy("tank/b@1")),
+        task!("destroy the last", |dsl| dsl
+            .destroyer()
+            .destroy("tank/b@3")),
+        task!("destroy some", |dsl| dsl.destroyer().destroy_snapshots(
+            &["tank/b@1".into(), "tank/b@3".into()],
+            false
+        )),
+        task!("defer", |dsl| dsl
+            .destroyer()
+            .destroy_snapshots(&["tank/b@2".into()], true)),
+        task!("destroy a clone", |dsl| dsl.destroyer().destroy("tank/b2")),
+        task!("destroy", |dsl| dsl.destroyer().destroy("tank/c")),
+        task!("rollback", |dsl| async {
+            dsl.snapshots().rollback("tank/b", None).await.map(drop)
+        }),
+        task!("promote", |dsl| dsl.snapshots().promote("tank/b2")),
+        task!("rename", |dsl| dsl
+            .directories()
+            .rename("tank/b2", "tank/c/d")),
+        task!("rename a snapshot", |dsl| dsl
+            .directories()
+            .rename("tank/b@1", "tank/b@one")),
+        task!("set", |dsl| set(
+            dsl,
+            "tank/b",
+            "org.example:c",
+            change("e")
+        )),
+        task!("set a limit", |dsl| set(
+            dsl,
+            "tank/b",
+            "snapshot_limit",
+            change("9")
+        )),
+        task!("quota", |dsl| set(dsl, "tank/b", "quota", change("90M"))),
+        task!("compression", |dsl| set(
+            dsl,
+            "tank/b",
+            "compression",
+            change("zstd")
+        )),
+        task!("inherit", |dsl| set(
+            dsl,
+            "tank/b",
+            "org.example:c",
+            PropertyChange::Inherit
+        )),
+        task!("set on a snapshot", |dsl| set(
+            dsl,
+            "tank/b@3",
+            "org.example:s",
+            change("t")
+        )),
+        task!("bookmark", |dsl| dsl
+            .bookmarks()
+            .create(&[("tank/b#new".into(), "tank/b@2".into())])),
+        task!("destroy a bookmark", |dsl| dsl
+            .bookmarks()
+            .destroy(&["tank/b#0".into()])),
+        task!("hold", |dsl| dsl.holds().hold(&["tank/b@3".into()], "more")),
+        task!("release", |dsl| dsl
+            .holds()
+            .release(&["tank/b@4".into()], "keep")),
+        task!("clone", |dsl| dsl.datasets().clone_snapshot(
+            "tank/b@3",
+            "tank/new",
+            &[]
+        )),
+        task!("create", |dsl| dsl.datasets().create(
+            "tank/c/new",
+            &[("org.example:c".into(), "d".into())],
+            Arc::new(BareFilesystem)
+        )),
+    ]
+}
+
+/// Makes the pool.
+async fn make_more() -> Image {
+    let (image, _) = make().await;
+    let sim = load(&image);
+    let pool = try_import(&sim, false).await.expect("import");
+    let dsl = pool.dsl().clone();
+    for name in ["tank/b", "tank/c"] {
+        let init = Arc::new(BareFilesystem);
+        dsl.datasets().create(name, &[], init).await.expect(name);
+    }
+    let mut before = Vec::new();
+    for snapshot in 0..=5 {
+        let dataset = dsl.open_dataset("tank/b").await.expect("open");
+        let objects = write_objects(&dataset, 4, 2).await;
+        free_objects(&dataset, &before).await;
+        before = objects[..2].to_vec();
+        drop(dataset);
+        pool.sync().await.expect("sync");
+        if snapshot == 5 {
+            break;
+        }
+        let names = [format!("tank/b@{snapshot}")];
+        dsl.snapshots().take(&names, &[]).await.expect("snapshot");
+    }
+    dsl.datasets()
+        .clone_snapshot("tank/b@2", "tank/b2", &[])
+        .await
+        .expect("clone");
+    let dataset = dsl.open_dataset("tank/b2").await.expect("open");
+    write_objects(&dataset, 2, 2).await;
+    drop(dataset);
+    pool.sync().await.expect("sync");
+    set(&dsl, "tank/b", "org.example:c", change("d"))
+        .await
+        .expect("set");
+    set(&dsl, "tank", "filesystem_limit", change("100"))
+        .await
+        .expect("set");
+    // A bookmark that counts what died before the next snapshot, whose own is gone.
+    dsl.bookmarks()
+        .create(&[("tank/b#0".to_owned(), "tank/b@0".to_owned())])
+        .await
+        .expect("bookmark");
+    dsl.destroyer()
+        .destroy("tank/b@0")
+        .await
+        .expect("destroyed");
+    // Goes when its hold does.
+    let last = ["tank/b@4".to_owned()];
+    dsl.holds().hold(&last, "keep").await.expect("held");
+    dsl.destroyer()
+        .destroy_snapshots(&last, true)
+        .await
+        .expect("deferred");
+    pool.export(false).await.expect("export");
+    save(&sim)
+}
+
+/// What is seen of the pool's datasets, as far as it can be read.
+async fn look(pool: &Pool) -> Option<BTreeMap<String, DatasetInfo>> {
+    let options = ListOptions {
+        snapshots: true,
+        ..ListOptions::default()
+    };
+    let mut all = pool.dsl().directories().list("tank", &options).await.ok()?;
+    for info in &mut all {
+        // What the MOS takes, and the history.
+        info.available_bytes = 0;
+        if info.name == "tank" {
+            info.used_bytes = 0;
+        }
+    }
+    Some(
+        all.into_iter()
+            .map(|info| (info.name.clone(), info))
+            .collect(),
+    )
+}
+
+/// Makes one change in a pool that lacks one thing. Says what came of the change, or what is wrong.
+async fn outcome(image: &Image, victim: &Victim, how: How, task: &Task) -> Result<Outcome, String> {
+    let sim = load(image);
+    destroy(&sim, victim, how);
+    let Ok(pool) = try_import(&sim, false).await else {
+        // See `damage`.
+        return Ok(Ok(()));
+    };
+    let before = look(&pool).await;
+    let outcome = timeout(PATIENCE, (task.run)(pool.clone()))
+        .await
+        .map_err(|_| "the change hangs".to_owned())?;
+    let synced = timeout(PATIENCE, pool.sync()).await;
+    synced
+        .map_err(|_| "the pool hangs".to_owned())?
+        .map_err(|error| format!("the pool stopped: {error}"))?;
+    if outcome.is_err()
+        && let (Some(before), Some(after)) = (before, look(&pool).await)
+        && before != after
+    {
+        return Err(format!("refused, and yet changed: {before:?} {after:?}"));
+    }
+    let exported = timeout(PATIENCE, pool.export(false)).await;
+    exported
+        .map_err(|_| "the export hangs".to_owned())?
+        .map_err(|error| format!("export: {error}"))?;
+    let pool = try_import(&sim, false)
+        .await
+        .map_err(|error| format!("import: {error}"))?;
+    pool.sync()
+        .await
+        .map_err(|error| format!("sync: {error}"))?;
+    pool.export(false)
+        .await
+        .map_err(|error| format!("export again: {error}"))?;
+    Ok(outcome)
+}
+
+fn is_tried(victim: &Victim) -> bool {
+    !matches!(victim.kind, ObjectType::SPACE_MAP | ObjectType::DNODE)
+}
+
+#[tokio::test(start_paused = true)]
+async fn damage_refuses_a_change_and_stops_no_pool() {
+    let image = make_more().await;
+    let victims = victims(&image, &ROOTS).await;
+    let tasks = tasks();
+    let is_long = std::env::var_os("MILLPOND_LONG").is_some();
+    let mut wrong = Vec::new();
+    let mut refused = 0;
+    for (index, victim) in victims.iter().filter(|victim| is_tried(victim)).enumerate() {
+        for (number, task) in tasks.iter().enumerate() {
+            // Trees in which a sector cannot be read are not freed at once.
+            let is_root = victim.id == ObjectId::ZERO;
+            let hows = match (index + number) % 96 {
+                _ if is_long && !is_root => &[How::Corrupt, How::Unreadable][..],
+                _ if is_long => &[How::Corrupt],
+                48 if !is_root => &[How::Unreadable],
+                0 | 48 => &[How::Corrupt],
+                _ => &[],
+            };
+            for how in hows.iter().copied() {
+                let (id, kind, name) = (victim.id, victim.kind, &victim.name);
+                let case = format!("{}, {id} {kind:?} '{name}' {how:?}", task.name);
+                match outcome(&image, victim, how, task).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        println!("{case}: {error}");
+                        refused += 1;
+                    }
+                    Err(why) => wrong.push(format!("{case}: {why}")),
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(refused > 0, "nothing was in the way of anything");
+}
+
+/// The change named so.
+fn task(name: &str) -> Task {
+    let mut all = tasks().into_iter();
+    all.find(|task| task.name == name).expect("a change")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dataset_without_its_root_is_destroyed_and_others_are_not_changed() {
+    let image = make_more().await;
+    let victims = victims(&image, &ROOTS).await;
+    let root = |name: &str| {
+        let of = |victim: &&Victim| victim.id == ObjectId::ZERO && victim.name == name;
+        victims.iter().find(of).expect("a root")
+    };
+    for (name, change, is_done) in [
+        ("tank/c", "destroy", true),
+        ("tank/b2", "destroy a clone", true),
+        ("tank/b", "rollback", true),
+        ("tank/b@4", "rollback", false),
+        ("tank/b@3", "clone", false),
+    ] {
+        let came = outcome(&image, root(name), How::Corrupt, &task(change)).await;
+        let came = came.unwrap_or_else(|why| panic!("{change} {name}: {why}"));
+        assert_eq!(came.is_ok(), is_done, "{change} {name}: {came:?}");
+    }
+}
+
+/// Changes something in a dataset as a program does that syncs it.
+async fn change_durably(dataset: &dataset::Dataset) {
+    let tx = dataset.assign(DirtyEstimate::metadata()).await;
+    let tx = tx.expect("a tx");
+    let record = LogRecord::named(LogKind::Create, ObjectId::new(5000), vec![0; 100]);
+    dataset.log().expect("a log").record(&tx, record);
+    drop(tx);
+    dataset.commit(ObjectId::ZERO).await.expect("committed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dataset_that_an_import_could_not_read_is_used_again_without_its_log() {
+    let sim = load(&make_more().await);
+    let pool = try_import(&sim, false).await.expect("import");
+    let dataset = pool.dsl().open_dataset("tank/b").await.expect("open");
+    // The first makes a log, with a transaction group.
+    for _ in 0..4 {
+        change_durably(&dataset).await;
+    }
+    let root = Victim {
+        id: ObjectId::ZERO,
+        kind: ObjectType::OBJSET,
+        blocks: vec![dataset.objset().root()],
+        name: "tank/b".to_owned(),
+    };
+    // The power goes.
+    let sim = load(&save(&sim));
+    destroy(&sim, &root, How::Unreadable);
+    let pool = try_import(&sim, false).await.expect("import");
+    pool.dsl().open_dataset("tank/b").await.expect_err("open");
+    // What the log had is anybody's now.
+    let other = pool.dsl().open_dataset("tank/c").await.expect("open");
+    write_objects(&other, 50, 2).await;
+    drop(other);
+    pool.sync().await.expect("sync");
+    for name in DISKS {
+        sim.disk(name).expect("a disk").make_all_readable();
+    }
+    let dataset = pool.dsl().open_dataset("tank/b").await.expect("open");
+    let refused = dataset.assign(DirtyEstimate::metadata()).await;
+    let refused = refused.expect_err("the log comes first");
+    assert!(
+        matches!(refused, DatasetError::LogPassedOver { .. }),
+        "{refused}"
+    );
+    let log = dataset.log().expect("a log").clone();
+    log.discard_unclaimed().await.expect("discarded");
+    let objects = write_objects(&dataset, 2, 2).await;
+    change_durably(&dataset).await;
+    drop((dataset, log));
+    pool.export(false).await.expect("export");
+    let pool = try_import(&sim, false).await.expect("import again");
+    let dataset = pool.dsl().open_dataset("tank/b").await.expect("open");
+    check_objects(&dataset, &objects, 2).await;
+    drop(dataset);
+    pool.export(false).await.expect("export again");
+}
