@@ -17,7 +17,7 @@ use dataset::{DirtyEstimate, PropertyChange};
 use device::sim::SimWorld;
 use device::{BoxFuture, World};
 use filesystem::{Caller, Filesystem, FsError, ZplInit};
-use format::{LogKind, NvValue, ObjectId};
+use format::{LogBody, NvValue, ObjectId};
 use futures::future::join_all;
 use parking_lot::Mutex;
 use pool::{
@@ -830,12 +830,13 @@ async fn a_log_that_cannot_be_replayed_is_told_of_and_kept_until_it_is_given_up(
     rig.pool.sync().await.expect("sync");
     {
         let dataset = lease.get().dataset().expect("open");
-        let mut body = Vec::new();
-        for word in [MISSING, 5000, 0o100_644, 0, 0, 1, 1_000_000_000, 0, 0] {
-            body.extend_from_slice(&word.to_le_bytes());
-        }
-        body.extend_from_slice(b"lost\0");
-        let record = LogRecord::named(LogKind::Create, ObjectId::new(5000), body);
+        // A link in a directory that is not there.
+        let body = LogBody::Link {
+            directory: ObjectId::new(MISSING),
+            object: ObjectId::new(5000),
+            name: b"lost",
+        };
+        let record = LogRecord::named(ObjectId::new(5000), &body);
         let tx = dataset.assign(DirtyEstimate::metadata()).await;
         dataset
             .log()

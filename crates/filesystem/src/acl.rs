@@ -13,6 +13,8 @@
 //! | 0 (ZPL 1, 2) | `who: u32, mask: u32, flags: u16, type: u16`: 12 bytes |
 //! | 1 (ZPL 3+) | `type: u16, flags: u16, mask: u32`: 8 bytes for owner@, group@, everyone@; else `fuid: u64` follows: 16 bytes; object types have two 16-byte ids more: 48 bytes |
 
+use format::Endian;
+
 use crate::types::FileKind;
 
 /// Permission bits, flags and types of entries (RFC 7530 section 6.2.1 with illumos's additions).
@@ -349,8 +351,9 @@ impl Acl {
             if !ace.is_abstract() {
                 out.extend_from_slice(&ace.who.to_le_bytes());
             }
-            if let Some(object) = &ace.object {
-                out.extend_from_slice(object);
+            // A log's entries come without the types, which a stored entry of this kind has.
+            if OBJECT_TYPES.contains(&ace.kind) && !ace.is_abstract() {
+                out.extend_from_slice(&ace.object.unwrap_or([0; 32]));
             }
         }
         out
@@ -402,7 +405,7 @@ impl Acl {
     }
 
     /// Decodes version 0.
-    pub(crate) fn decode_v0(bytes: &[u8], count_max: u64) -> Option<Self> {
+    pub(crate) fn decode_v0(bytes: &[u8], count_max: u64, endian: Endian) -> Option<Self> {
         let mut entries = Vec::new();
         for raw in bytes
             .chunks_exact(12)
@@ -412,12 +415,12 @@ impl Acl {
                 return None;
             };
             let mut ace = Ace::abstract_of(
-                u16::from_le_bytes([k0, k1]),
-                u16::from_le_bytes([f0, f1]),
-                u32::from_le_bytes([m0, m1, m2, m3]),
+                endian.u16([k0, k1]),
+                endian.u16([f0, f1]),
+                endian.u32([m0, m1, m2, m3]),
             );
             if !ace.is_abstract() {
-                ace.who = u64::from(u32::from_le_bytes([w0, w1, w2, w3]));
+                ace.who = u64::from(endian.u32([w0, w1, w2, w3]));
             }
             entries.push(ace);
         }
@@ -460,7 +463,8 @@ mod tests {
                     Some(&acl),
                     "{mode:o}"
                 );
-                assert_eq!(Acl::decode_v0(&acl.encode_v0(), 99).as_ref(), Some(&acl));
+                let decoded = Acl::decode_v0(&acl.encode_v0(), 99, Endian::Little);
+                assert_eq!(decoded.as_ref(), Some(&acl));
                 assert_eq!(acl.mode(), mode, "{mode:o}");
                 assert_eq!(acl.execution_is_free(), mode & 0o111 == 0o111, "{mode:o}");
                 // Setting another mode leaves nothing of the first.
@@ -470,6 +474,20 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// A log that a big-endian machine wrote has entries in its byte order.
+    #[test]
+    fn lists_of_both_byte_orders_are_the_same() {
+        let acl = Acl::trivial(0o640, false);
+        let mut stored = acl.encode_v0();
+        for entry in stored.chunks_exact_mut(12) {
+            entry[..4].reverse();
+            entry[4..8].reverse();
+            entry[8..10].reverse();
+            entry[10..].reverse();
+        }
+        assert_eq!(Acl::decode_v0(&stored, 99, Endian::Big), Some(acl));
     }
 
     #[test]

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use dataset::DirtyEstimate;
+use format::{Endian, LogAttributes, LogSetAttributes};
 use object::ZapCursor;
 
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
-use crate::log::{self, mask};
+use crate::log;
 use crate::namespace::touched;
 use crate::node::{Locked, Node};
 use crate::types::{Attributes, Caller, FileKind, SetAttributes, SetTime};
@@ -20,9 +20,8 @@ use crate::znode::{Attribute, Znode, attr, number, parse_dirent, pflags};
 pub(crate) const SETTABLE_FLAGS: u64 =
     pflags::IMMUTABLE | pflags::APPENDONLY | pflags::NODUMP | pflags::PROJINHERIT;
 
-/// Bits of the extended part of a SETATTR record (`lr_attr_t` with `XVA_MAPSIZE` 3; `XAT0_*`,
-/// include/sys/xvattr.h), the same in the map of what is set and in the values, and the flags that
-/// they stand for.
+/// Bits of a record's [`LogAttributes`] (`XAT0_*`, include/sys/xvattr.h), the same in the bitmap of
+/// what is set and in the values, and the flags that they stand for.
 const EXTENDED_FLAGS: [(u32, u64); 15] = [
     (0x2, pflags::ARCHIVE),
     (0x4, pflags::SYSTEM),
@@ -199,7 +198,7 @@ impl Filesystem {
         if set.size_bytes.is_some() {
             znode.mtime = now;
             list.extend([attr::SIZE, attr::MTIME]);
-            logged |= mask::SIZE;
+            logged |= LogSetAttributes::SIZE;
             if self.uses_fuids() {
                 znode.flags |= pflags::AV_MODIFIED;
             }
@@ -209,21 +208,29 @@ impl Filesystem {
             znode.uid = set.uid.map_or(znode.uid, u64::from);
             znode.gid = set.gid.map_or(znode.gid, u64::from);
             list.extend([attr::UID, attr::GID]);
-            logged |= if set.uid.is_some() { mask::UID } else { 0 };
-            logged |= if set.gid.is_some() { mask::GID } else { 0 };
+            logged |= if set.uid.is_some() {
+                LogSetAttributes::UID
+            } else {
+                0
+            };
+            logged |= if set.gid.is_some() {
+                LogSetAttributes::GID
+            } else {
+                0
+            };
         }
         if let Some(mode) = set.mode {
             znode.mode = znode.mode & !0o7777 | mode & 0o7777;
             list.push(attr::MODE);
             more.extend(self.mode_to_store(&mut znode, old_acl.as_ref()));
-            logged |= mask::MODE;
+            logged |= LogSetAttributes::MODE;
         } else if strips_set_id(&before, set, caller) && !self.replaying() {
             // Lists of access do not speak of these bits.
             let mode = without_set_id(&before, caller);
             if mode != before.mode {
                 znode.mode = mode;
                 list.push(attr::MODE);
-                logged |= mask::MODE;
+                logged |= LogSetAttributes::MODE;
             }
         }
         let resolve = |time: SetTime| match time {
@@ -233,12 +240,12 @@ impl Filesystem {
         if let Some(time) = set.atime {
             znode.atime = resolve(time);
             list.push(attr::ATIME);
-            logged |= mask::ATIME;
+            logged |= LogSetAttributes::ATIME;
         }
         if let Some(time) = set.mtime {
             znode.mtime = resolve(time);
             list.push(attr::MTIME);
-            logged |= mask::MTIME;
+            logged |= LogSetAttributes::MTIME;
         }
         if let Some(flags) = set.flags {
             // While a log is replayed any flag may come; a user sets Linux's.
@@ -271,10 +278,7 @@ impl Filesystem {
         let extended = (set.flags.is_some() || set.project.is_some())
             .then(|| extended_record(set, &before, &znode));
         if znode.links > 0 && (logged != 0 || extended.is_some()) {
-            self.record(
-                &tx,
-                log::attributes_set(ino, logged, &znode, extended.as_deref()),
-            );
+            self.record(&tx, log::attributes_set(ino, logged, &znode, extended));
         }
         Ok(())
     }
@@ -373,9 +377,8 @@ fn with_project(znode: &Znode, all: Vec<Attribute>, more: Vec<Attribute>) -> Vec
     list
 }
 
-/// `lr_attr_t` for the flags that changed, and a project: words of the map, the map, values,
-/// creation time (16 bytes), stamp or project (32 bytes).
-fn extended_record(set: &SetAttributes, before: &Znode, after: &Znode) -> Vec<u8> {
+/// The flags that changed, and a project, as a record says them.
+fn extended_record(set: &SetAttributes, before: &Znode, after: &Znode) -> LogAttributes {
     let (mut map, mut values) = (0u32, 0u32);
     if set.flags.is_some() {
         for (bit, flag) in EXTENDED_FLAGS {
@@ -388,57 +391,44 @@ fn extended_record(set: &SetAttributes, before: &Znode, after: &Znode) -> Vec<u8
     if set.project.is_some() {
         map |= EXTENDED_PROJECT;
     }
-    let mut record = Vec::with_capacity(72);
-    for word in [3, map, 0, 0] {
-        record.extend_from_slice(&word.to_le_bytes());
+    let mut bitmap = vec![map];
+    bitmap.resize(LogAttributes::BITMAP_WORDS, 0);
+    LogAttributes {
+        bitmap,
+        attributes: values.into(),
+        create_time: [0; 2],
+        scan_stamp: LogAttributes::stamp_of_project(set.project.unwrap_or(0)),
     }
-    for word in [u64::from(values), 0, 0, set.project.unwrap_or(0), 0, 0, 0] {
-        record.extend_from_slice(&word.to_le_bytes());
-    }
-    record
 }
 
-/// Reads a `lr_attr_t`: changes of flags (bits to clear, bits to set) and a project; and its
-/// length. `None` if it is cut short.
-pub(crate) fn parse_extended(
-    bytes: &Bytes,
-    endian: format::Endian,
-) -> Option<(u64, u64, Option<u64>, usize)> {
-    let u32_at = |offset: usize| {
-        let raw = *bytes.get(offset..)?.first_chunk::<4>()?;
-        Some(match endian {
-            format::Endian::Little => u32::from_le_bytes(raw),
-            format::Endian::Big => u32::from_be_bytes(raw),
-        })
-    };
-    let u64_at = |offset: usize| {
-        let raw = *bytes.get(offset..)?.first_chunk::<8>()?;
-        Some(match endian {
-            format::Endian::Little => u64::from_le_bytes(raw),
-            format::Endian::Big => u64::from_be_bytes(raw),
-        })
-    };
-    let words = u32_at(0)? as usize;
-    if words == 0 || words > 16 {
-        return None;
-    }
-    let map = u32_at(4)?;
-    let values_at = (4 + 4 * words).next_multiple_of(8);
-    let values = u64_at(values_at)?;
-    let stamp = u64_at(values_at + 24)?;
-    let (mut clear, mut set) = (0, 0);
-    for (bit, flag) in EXTENDED_FLAGS {
-        if map & bit != 0 {
-            clear |= flag;
-            set |= if values & u64::from(bit) != 0 {
-                flag
-            } else {
-                0
-            };
+/// What a record says of flags and a project.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Extended {
+    /// Flags that it is about.
+    pub clear: u64,
+    /// Those of them that are set then.
+    pub set: u64,
+    pub project: Option<u64>,
+}
+
+impl Extended {
+    /// Of a record in this byte order.
+    pub(crate) fn of(attributes: &LogAttributes, endian: Endian) -> Self {
+        let map = attributes.first_word();
+        let mut out = Self {
+            project: (map & EXTENDED_PROJECT != 0).then(|| attributes.project(endian)),
+            ..Self::default()
+        };
+        for (bit, flag) in EXTENDED_FLAGS {
+            if map & bit != 0 {
+                out.clear |= flag;
+                if attributes.attributes & u64::from(bit) != 0 {
+                    out.set |= flag;
+                }
+            }
         }
+        out
     }
-    let project = (map & EXTENDED_PROJECT != 0).then_some(stamp);
-    Some((clear, set, project, 8 + 4 * (words - 1) + 56))
 }
 
 #[cfg(test)]
@@ -462,18 +452,17 @@ mod tests {
             project: Some(77),
             ..Default::default()
         };
-        let record = Bytes::from(extended_record(&set, &before, &after));
-        assert_eq!(record.len(), 72, "ZIL_XVAT_SIZE(3)");
-        let (clear, set, project, length) =
-            parse_extended(&record, format::Endian::Little).unwrap();
-        assert_eq!(
-            clear,
-            pflags::IMMUTABLE | pflags::PROJINHERIT | pflags::NODUMP
-        );
-        assert_eq!(set, after.flags);
-        assert_eq!((project, length), (Some(77), 72));
-        for length in 0..47 {
-            assert!(parse_extended(&record.slice(..length), format::Endian::Little).is_none());
-        }
+        let record = extended_record(&set, &before, &after);
+        let expected = Extended {
+            clear: pflags::IMMUTABLE | pflags::PROJINHERIT | pflags::NODUMP,
+            set: after.flags,
+            project: Some(77),
+        };
+        assert_eq!(Extended::of(&record, Endian::Little), expected);
+        let logged = log::attributes_set(5, LogSetAttributes::MODE, &after, Some(record));
+        let zil::LogContent::Encoded(body) = logged.content else {
+            panic!("{logged:?}");
+        };
+        assert_eq!(body.len(), 80 + 72, "ZIL_XVAT_SIZE(3) behind lr_setattr_t");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use dataset::DirtyEstimate;
-use format::{LogKind, ObjectId, ObjectType};
+use format::{LogCreateKind, ObjectId, ObjectType};
 use object::{NewObject, Object, Zap, ZapOptions};
 use zio::Tx;
 
@@ -404,11 +404,11 @@ impl Filesystem {
         }
         if outlives {
             let kind = match make.kind {
-                FileKind::Directory => LogKind::Mkdir,
-                FileKind::Symlink => LogKind::Symlink,
-                _ => LogKind::Create,
+                FileKind::Directory => LogCreateKind::Directory,
+                FileKind::Symlink => LogCreateKind::Symlink,
+                _ => LogCreateKind::File,
             };
-            let (parent, target) = (directory.ino, make.target);
+            let (parent, target) = (directory.ino, make.target.unwrap_or_default());
             let record = log::created(kind, parent, ino, slots, &znode, name, target);
             self.record(&tx, record);
         }

@@ -10,7 +10,7 @@
 
 use bytes::Bytes;
 use dataset::DirtyEstimate;
-use format::ObjectId;
+use format::{LogSetAttributes, ObjectId};
 use object::ObjectError;
 use zil::LogRecord;
 use zio::Tx;
@@ -364,7 +364,7 @@ impl Filesystem {
         if caller.uid != 0 && mode != changed.mode {
             changed.mode = mode;
             list.push(attr::MODE);
-            let record = log::attributes_set(node.ino, log::mask::MODE, &changed, None);
+            let record = log::attributes_set(node.ino, LogSetAttributes::MODE, &changed, None);
             self.record(tx, record);
         }
         self.store(tx, node, changed, &list, []).await?;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use dataset::DirtyEstimate;
-use format::{LogKind, ObjectId};
+use format::{Endian, ObjectId};
 use object::{Object, Sa};
 use zio::Tx;
 
@@ -142,7 +142,7 @@ impl Filesystem {
                 let object = self.objset.hold(ObjectId::new(object)).await?;
                 let bytes = object.read_bytes(0, size_bytes as usize).await?;
                 let acl = if is_v0 {
-                    Acl::decode_v0(&bytes, count)
+                    Acl::decode_v0(&bytes, count, Endian::Little)
                 } else {
                     Acl::decode(&bytes, count)
                 };
@@ -271,13 +271,8 @@ impl Filesystem {
             changed.links = changed.links.saturating_sub(u64::from(is_directory));
             self.store(&tx, &directory, changed, &PARENT_ATTRIBUTES, [])
                 .await?;
-            let record_kind = if is_directory {
-                LogKind::Rmdir
-            } else {
-                LogKind::Remove
-            };
             if outlives {
-                self.record(&tx, log::removed(record_kind, directory.ino, ino, &stored));
+                self.record(&tx, log::removed(is_directory, directory.ino, ino, &stored));
             }
             (ino, last)
         };

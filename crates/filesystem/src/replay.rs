@@ -21,40 +21,38 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dataset::DirtyEstimate;
 use device::BoxFuture;
-use format::{BLOCK_POINTER_BYTES, BlockPointer, Bookmark, Endian, LogKind, ObjectId, log_object};
+use format::{
+    Bookmark, Endian, Log64Time, LogAcl, LogAttributes, LogBody, LogCreate, LogCreateKind,
+    LogObject, LogRename, LogSetAttributes, LogWhiteout, LogWrite, ObjectId, RenameKind,
+    log_object,
+};
 use zil::{LogRecord, ReplayError, ReplayRecord, ReplayTarget};
 use zio::ReadContext;
 
 use crate::acl::Acl;
-use crate::attributes::parse_extended;
+use crate::attributes::Extended;
 use crate::create::{Make, Replayed};
 use crate::data::{FILE_BYTES_MAX, Place, is_of_xattr};
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
-use crate::log::mask;
 use crate::share::Blocks;
 use crate::types::{Caller, FileKind, RenameMode, SetAttributes, SetTime, Time};
 use crate::znode::{Znode, attr, pflags};
 
-/// Blocks that one record may clone.
-const CLONED_BLOCKS_MAX: u64 = 1 << 20;
+/// Largest block of a file that a record may speak of.
+const BLOCK_BYTES_MAX: u64 = 16 << 20;
+/// Length of an entry of a list of access in a record (`ace_t`, `zfs_oldace_t`).
+const ACE_BYTES: u64 = 12;
 
 /// Replays records into a filesystem.
 pub(crate) struct Replayer {
     filesystem: Arc<Filesystem>,
 }
 
-/// A record's words and names, read one after another.
-struct Reader {
-    body: Bytes,
-    endian: Endian,
-    offset: usize,
-}
-
-fn cut_short() -> FsError {
+fn nonsense() -> FsError {
     FsError::Corrupt {
         ino: 0,
-        what: "a record of the intent log is cut short",
+        what: "a record of the intent log makes no sense",
     }
 }
 
@@ -62,95 +60,41 @@ fn cut_short() -> FsError {
 fn end_of(offset: u64, length: u64) -> Result<u64> {
     let end = offset.checked_add(length);
     end.filter(|end| *end <= FILE_BYTES_MAX)
-        .ok_or_else(cut_short)
+        .ok_or_else(nonsense)
 }
 
-impl Reader {
-    fn word(&mut self) -> Result<u64> {
-        let raw = *self
-            .body
-            .get(self.offset..)
-            .and_then(|rest| rest.first_chunk::<8>())
-            .ok_or_else(cut_short)?;
-        self.offset += 8;
-        Ok(match self.endian {
-            Endian::Little => u64::from_le_bytes(raw),
-            Endian::Big => u64::from_be_bytes(raw),
-        })
-    }
-
-    fn words<const N: usize>(&mut self) -> Result<[u64; N]> {
-        let mut words = [0; N];
-        for word in &mut words {
-            *word = self.word()?;
-        }
-        Ok(words)
-    }
-
-    /// A name, up to its zero byte.
-    fn name(&mut self) -> Result<Bytes> {
-        let rest = self.body.get(self.offset..).ok_or_else(cut_short)?;
-        let length = rest
-            .iter()
-            .position(|byte| *byte == 0)
-            .ok_or_else(cut_short)?;
-        let name = self.body.slice(self.offset..self.offset + length);
-        self.offset += length + 1;
-        Ok(name)
-    }
-
-    fn take(&mut self, length: u64) -> Result<Bytes> {
-        let end = usize::try_from(length)
-            .ok()
-            .and_then(|length| self.offset.checked_add(length))
-            .filter(|end| *end <= self.body.len())
-            .ok_or_else(cut_short)?;
-        let taken = self.body.slice(self.offset..end);
-        self.offset = end;
-        Ok(taken)
-    }
-
-    /// Strings that follow, each with its zero byte, but for empty ones.
-    fn strings(&self) -> usize {
-        let rest = self.rest();
-        let strings = rest.split(|byte| *byte == 0);
-        strings.filter(|string| !string.is_empty()).count()
-    }
-
-    fn rest(&self) -> Bytes {
-        self.body.slice(self.offset.min(self.body.len())..)
-    }
-}
-
-/// Object number and dnode slots of a record's `lr_foid`.
-fn object_and_slots(foid: u64) -> (u64, u8) {
-    (
-        foid & ((1 << 48) - 1),
-        ((foid >> 56) as u8).saturating_add(1),
-    )
-}
-
-fn time_of(seconds: u64, nanoseconds: u64) -> Time {
+fn time_of([seconds, nanoseconds]: Log64Time) -> Time {
     Time {
         seconds: seconds as i64,
         nanoseconds: (nanoseconds % 1_000_000_000) as u32,
     }
 }
 
-/// Whether an id has a domain, by its number in a table (`FUID_INDEX`).
-fn has_domain(id: u64) -> bool {
-    id >> 32 != 0
+fn slots_of(object: LogObject) -> u8 {
+    u8::try_from(object.dnode_slots).unwrap_or(u8::MAX)
 }
 
-/// Ids with a domain are numbered per record, where OpenZFS writes them, with the domains' names
-/// (`zfs_replay_fuid_domain`); nothing on Linux does.
+fn foreign_ids() -> FsError {
+    FsError::Unsupported {
+        what: "a log record with ids of another domain",
+    }
+}
+
+/// Ids with a domain, by its number in a table (`FUID_INDEX`), are numbered per record, where
+/// OpenZFS writes them, with the domains' names (`zfs_replay_fuid_domain`); nothing on Linux does.
 fn plain_ids(uid: u64, gid: u64) -> Result<()> {
-    if has_domain(uid) || has_domain(gid) {
-        return Err(FsError::Unsupported {
-            what: "a log record with ids of another domain",
-        });
+    if (uid | gid) >> 32 != 0 {
+        return Err(foreign_ids());
     }
     Ok(())
+}
+
+/// A list of access. Entries are `ace_t`, which has the layout of a stored entry of version 0.
+fn list_of(acl: &LogAcl<'_>, endian: Endian) -> Result<Option<Acl>> {
+    if !acl.domains.is_empty() || !acl.fuids.is_empty() {
+        return Err(foreign_ids());
+    }
+    Ok(Acl::decode_v0(acl.entries, acl.count, endian))
 }
 
 impl Replayer {
@@ -160,162 +104,106 @@ impl Replayer {
         }
     }
 
-    async fn replay_record(&self, record: ReplayRecord) -> Result<()> {
-        let mut reader = Reader {
-            body: record.body.clone(),
-            endian: record.endian,
-            offset: 0,
-        };
+    async fn replay_body(&self, record: &ReplayRecord, body: LogBody<'_>) -> Result<()> {
         let filesystem = &self.filesystem;
-        match record.kind {
-            LogKind::Create
-            | LogKind::Mkdir
-            | LogKind::MkXattr
-            | LogKind::Symlink
-            | LogKind::CreateAttr
-            | LogKind::MkdirAttr
-            | LogKind::CreateAcl
-            | LogKind::CreateAclAttr
-            | LogKind::MkdirAcl
-            | LogKind::MkdirAclAttr => self.create(record.kind, &mut reader).await,
-            LogKind::Remove | LogKind::Rmdir => {
-                let parent = reader.word()?;
-                let name = reader.name()?;
-                if record.kind == LogKind::Remove {
-                    filesystem.unlink(parent, &name).await
-                } else {
-                    filesystem.remove_directory(parent, &name).await
-                }
-            }
-            LogKind::Link => {
-                let [parent, ino] = reader.words()?;
-                let name = reader.name()?;
-                filesystem.link(ino, parent, &name).await.map(|_| ())
-            }
-            LogKind::Rename | LogKind::RenameExchange => {
-                let [parent, new_parent] = reader.words()?;
-                let (name, new_name) = (reader.name()?, reader.name()?);
-                let mode = if record.kind == LogKind::Rename {
-                    RenameMode::Replace
-                } else {
-                    RenameMode::Exchange
-                };
-                filesystem
-                    .rename(parent, &name, new_parent, &new_name, mode)
-                    .await
-            }
-            LogKind::RenameWhiteout => self.rename_whiteout(&mut reader).await,
-            LogKind::Write => self.write(&record, &mut reader).await,
-            LogKind::Write2 => self.write2(&mut reader).await,
-            LogKind::Truncate => {
-                let [ino, offset, length] = reader.words()?;
+        match body {
+            LogBody::Create(create) => self.create(&create, record.endian).await,
+            LogBody::Remove {
+                directory,
+                name,
+                is_directory: false,
+            } => filesystem.unlink(directory.get(), name).await,
+            LogBody::Remove {
+                directory, name, ..
+            } => filesystem.remove_directory(directory.get(), name).await,
+            LogBody::Link {
+                directory,
+                object,
+                name,
+            } => filesystem
+                .link(object.get(), directory.get(), name)
+                .await
+                .map(|_| ()),
+            LogBody::Rename(rename) => self.rename(&rename).await,
+            LogBody::Write(write) => self.write(record, &write).await,
+            LogBody::WriteSize(write) => self.write_size(&write).await,
+            LogBody::Truncate {
+                object,
+                offset,
+                length,
+            } => {
                 let _entered = filesystem.enter_to_change().await?;
-                let node = filesystem.node(ino).await?;
+                let node = filesystem.node(object.get()).await?;
                 filesystem.free_space(&node, offset, length).await
             }
-            LogKind::SetAttr => self.set_attributes(&mut reader).await,
-            LogKind::SetSaXattr => {
-                let [ino, length] = reader.words()?;
-                let name = reader.name()?;
-                let value = reader.take(length)?;
-                let value = (length != 0).then_some(&value[..]);
-                let _entered = filesystem.enter_to_change().await?;
-                let node = filesystem.node(ino).await?;
-                let _lock = node.xattrs.write().await;
-                if filesystem.put_sa_xattr(&node, &name, value, false).await? {
-                    return Ok(());
-                }
-                // Where another system had it in the dnode, and we cannot.
-                match value {
-                    Some(value) => filesystem.put_xattr_file(&node, &name, value).await,
-                    None => filesystem.drop_xattr(&node, &name).await.map(|_| ()),
-                }
+            LogBody::SetAttributes(set) => self.set_attributes(&set, record.endian).await,
+            LogBody::SetXattr {
+                object,
+                name,
+                value,
+            } => self.set_xattr(object, name, value).await,
+            LogBody::Acl { object, acl } => {
+                let list = list_of(&acl, record.endian)?.ok_or_else(nonsense)?;
+                self.set_acl(object, &list).await
             }
-            LogKind::Acl | LogKind::AclV0 => self.set_acl(record.kind, &mut reader).await,
-            LogKind::CloneRange => self.clone_range(&mut reader).await,
-            _ => Err(FsError::Unsupported {
+            LogBody::AclV0 {
+                object,
+                count,
+                entries,
+            } => {
+                if count > entries.len() as u64 / ACE_BYTES {
+                    return Err(nonsense());
+                }
+                let list = Acl::decode_v0(entries, count, record.endian);
+                let list = list.ok_or_else(nonsense)?;
+                self.set_acl(object, &list).await
+            }
+            LogBody::CloneRange {
+                object,
+                offset,
+                length,
+                block_bytes,
+                blocks,
+            } => {
+                let blocks = Blocks {
+                    offset_bytes: offset,
+                    length_bytes: length,
+                    block_bytes,
+                    pointers: &blocks,
+                };
+                self.clone_range(object, blocks).await
+            }
+            LogBody::Commit | LogBody::Unknown { .. } => Err(FsError::Unsupported {
                 what: "a log record of a newer kind",
             }),
         }
     }
 
-    async fn create(&self, kind: LogKind, reader: &mut Reader) -> Result<()> {
-        let [
-            parent,
-            foid,
-            mode,
-            uid,
-            gid,
-            generation,
-            seconds,
-            nanoseconds,
-            rdev,
-        ] = reader.words()?;
-        let (ino, slots) = object_and_slots(foid);
-        let mut acl_words = [0; 5];
-        let has_acl = matches!(
-            kind,
-            LogKind::CreateAcl | LogKind::CreateAclAttr | LogKind::MkdirAcl | LogKind::MkdirAclAttr
-        );
-        if has_acl {
-            acl_words = reader.words()?;
+    async fn create(&self, create: &LogCreate<'_>, endian: Endian) -> Result<()> {
+        if !create.domains.is_empty() {
+            return Err(foreign_ids());
         }
-        let mut flags = 0;
-        let has_extended = matches!(
-            kind,
-            LogKind::CreateAttr
-                | LogKind::MkdirAttr
-                | LogKind::CreateAclAttr
-                | LogKind::MkdirAclAttr
-        );
-        if has_extended {
-            let (_, set, _, length) =
-                parse_extended(&reader.rest(), reader.endian).ok_or_else(cut_short)?;
-            flags = set;
-            reader.take(length as u64)?;
-        }
-        let mut acl = None;
-        if has_acl {
-            let [count, domains, fuids, acl_bytes, _] = acl_words;
-            if domains != 0 || fuids != 0 {
-                return Err(FsError::Unsupported {
-                    what: "a log record with ids of another domain",
-                });
-            }
-            let list = reader.take(acl_bytes)?;
-            reader.take(acl_bytes.wrapping_neg() & 7)?;
-            // Entries are `ace_t`, which has the layout of a stored entry of version 0.
-            acl = Acl::decode_v0(&list, count);
-        }
-        // Older releases of this program logged ids as they are stored, without the domains' names.
-        let strings = match kind {
-            LogKind::MkXattr => 0,
-            LogKind::Symlink => 2,
-            _ => 1,
-        };
-        if reader.strings() != strings {
-            plain_ids(uid, gid)?;
-        }
-        let name = reader.name()?;
-        let target = if kind == LogKind::Symlink {
-            Some(reader.name()?)
-        } else {
-            None
-        };
-        let file_kind = FileKind::from_mode(mode as u32).ok_or_else(cut_short)?;
+        let extended = |attributes: &LogAttributes| Extended::of(attributes, endian);
+        let flags = create.attributes.as_ref().map_or(0, |it| extended(it).set);
+        let list = |acl: &LogAcl<'_>| list_of(acl, endian);
+        let acl = create.acl.as_ref().map(list).transpose()?.flatten();
+        let mode = create.mode as u32;
+        let file_kind = FileKind::from_mode(mode).ok_or_else(nonsense)?;
+        let (uid, gid) = (create.uid, create.gid);
         let replayed = Replayed {
-            ino,
-            slots,
-            generation,
-            time: time_of(seconds, nanoseconds),
+            ino: create.object.object.get(),
+            slots: slots_of(create.object),
+            generation: create.generation,
+            time: time_of(create.create_time),
             uid,
             gid,
         };
         let caller = Caller::new(uid as u32, gid as u32);
         let filesystem = &self.filesystem;
         let _entered = filesystem.enter_to_change().await?;
+        let parent = create.directory.get();
         let directory = filesystem.node(parent).await?;
-        if kind == LogKind::MkXattr {
+        if create.kind == LogCreateKind::XattrDirectory {
             let _lock = directory.xattrs.write().await;
             return filesystem
                 .make_xattr_directory(&directory, Some(replayed))
@@ -323,78 +211,82 @@ impl Replayer {
                 .map(|_| ());
         }
         directory.entries()?;
-        filesystem.check_new_name(parent, &name)?;
+        filesystem.check_new_name(parent, create.name)?;
+        let is_link = create.kind == LogCreateKind::Symlink;
         let make = Make {
-            rdev,
-            target: target.as_deref(),
+            rdev: create.rdev,
+            target: is_link.then_some(create.target),
             replayed: Some(replayed),
             acl,
             flags,
-            ..Make::new(file_kind, mode as u32, caller)
+            ..Make::new(file_kind, mode, caller)
         };
         filesystem
-            .make_in(&directory, &name, &make)
+            .make_in(&directory, create.name, &make)
             .await
             .map(|_| ())
     }
 
-    async fn rename_whiteout(&self, reader: &mut Reader) -> Result<()> {
-        let [
-            parent,
-            new_parent,
-            foid,
-            mode,
-            uid,
-            gid,
-            generation,
-            seconds,
-            nanoseconds,
-            rdev,
-        ] = reader.words()?;
-        plain_ids(uid, gid)?;
-        let (name, new_name) = (reader.name()?, reader.name()?);
-        let (ino, slots) = object_and_slots(foid);
+    async fn rename(&self, rename: &LogRename<'_>) -> Result<()> {
+        let (parent, name) = (rename.source_directory.get(), rename.source);
+        let (new_parent, new_name) = (rename.target_directory.get(), rename.target);
         let filesystem = &self.filesystem;
+        let mode = match &rename.kind {
+            RenameKind::Exchange => RenameMode::Exchange,
+            RenameKind::Plain => RenameMode::Replace,
+            RenameKind::Whiteout(whiteout) => {
+                plain_ids(whiteout.uid, whiteout.gid)?;
+                RenameMode::Replace
+            }
+        };
         filesystem
-            .rename(parent, &name, new_parent, &new_name, RenameMode::Replace)
+            .rename(parent, name, new_parent, new_name, mode)
             .await?;
+        match &rename.kind {
+            RenameKind::Whiteout(whiteout) => self.whiteout(parent, name, whiteout).await,
+            RenameKind::Plain | RenameKind::Exchange => Ok(()),
+        }
+    }
+
+    async fn whiteout(&self, parent: u64, name: &[u8], whiteout: &LogWhiteout) -> Result<()> {
+        let filesystem = &self.filesystem;
         let _entered = filesystem.enter_to_change().await?;
-        let time = time_of(seconds, nanoseconds);
+        let (mode, uid, gid) = (whiteout.mode as u32, whiteout.uid, whiteout.gid);
         let make = Make {
-            rdev,
+            rdev: whiteout.rdev,
             replayed: Some(Replayed {
-                ino,
-                slots,
-                generation,
-                time,
+                ino: whiteout.object.object.get(),
+                slots: slots_of(whiteout.object),
+                generation: whiteout.generation,
+                time: time_of(whiteout.create_time),
                 uid,
                 gid,
             }),
             ..Make::new(
-                FileKind::from_mode(mode as u32).ok_or_else(cut_short)?,
-                mode as u32,
+                FileKind::from_mode(mode).ok_or_else(nonsense)?,
+                mode,
                 Caller::new(uid as u32, gid as u32),
             )
         };
         let directory = filesystem.node(parent).await?;
         filesystem
-            .make_in(&directory, &name, &make)
+            .make_in(&directory, name, &make)
             .await
             .map(|_| ())
     }
 
-    async fn write(&self, record: &ReplayRecord, reader: &mut Reader) -> Result<()> {
-        let [ino, mut offset, length, _block_offset] = reader.words()?;
-        reader.take(BLOCK_POINTER_BYTES as u64)?;
+    async fn write(&self, record: &ReplayRecord, write: &LogWrite<'_>) -> Result<()> {
+        let mut offset = write.offset;
         let filesystem = &self.filesystem;
         let _entered = filesystem.enter_to_change().await?;
-        let node = filesystem.node(ino).await?;
-        let end = end_of(offset, length)?;
-        let (data, size) = match &record.data {
-            None => (reader.take(length)?, None),
-            Some(block) => {
+        let node = filesystem.node(write.object.get()).await?;
+        let end = end_of(offset, write.length)?;
+        let (data, size) = match (&record.data, write.data) {
+            (None, Some(data)) => (record.body.slice_ref(data), None),
+            (None, None) => return Err(nonsense()),
+            (Some(block), _) => {
                 // A whole block, written where it belongs; the file may end within it.
-                if length < block.len() as u64 {
+                if write.length < block.len() as u64 {
                     offset -= offset % block.len() as u64;
                 }
                 (block.clone(), Some(node.znode().size.max(end)))
@@ -406,12 +298,11 @@ impl Replayer {
             .map(|_| ())
     }
 
-    async fn write2(&self, reader: &mut Reader) -> Result<()> {
-        let [ino, offset, length] = reader.words()?;
+    async fn write_size(&self, write: &LogWrite<'_>) -> Result<()> {
         let filesystem = &self.filesystem;
-        let end = end_of(offset, length)?;
+        let end = end_of(write.offset, write.length)?;
         let _entered = filesystem.enter_to_change().await?;
-        let node = filesystem.node(ino).await?;
+        let node = filesystem.node(write.object.get()).await?;
         let _range = node.ranges.lock(0, u64::MAX, true).await;
         let node = node.lock().await?;
         if end > node.znode().size {
@@ -425,35 +316,35 @@ impl Replayer {
                 .await?;
             filesystem.record(
                 &tx,
-                LogRecord::write(ObjectId::new(ino), false, offset, length),
+                LogRecord::write(write.object, false, write.offset, write.length),
             );
         }
         Ok(())
     }
 
-    async fn set_attributes(&self, reader: &mut Reader) -> Result<()> {
-        let [ino, which, mode, uid, gid, size] = reader.words()?;
-        let [atime_s, atime_ns, mtime_s, mtime_ns] = reader.words()?;
-        let mut set = SetAttributes::default();
-        if which & (mask::UID | mask::GID) != 0 {
-            plain_ids(
-                if which & mask::UID != 0 { uid } else { 0 },
-                if which & mask::GID != 0 { gid } else { 0 },
-            )?;
-        }
-        set.mode = (which & mask::MODE != 0).then_some(mode as u32 & 0o7777);
-        set.uid = (which & mask::UID != 0).then_some(uid as u32);
-        set.gid = (which & mask::GID != 0).then_some(gid as u32);
-        set.size_bytes = (which & mask::SIZE != 0).then_some(size);
-        set.atime = (which & mask::ATIME != 0).then_some(SetTime::At(time_of(atime_s, atime_ns)));
-        set.mtime = (which & mask::MTIME != 0).then_some(SetTime::At(time_of(mtime_s, mtime_ns)));
-        let filesystem = &self.filesystem;
-        if which & mask::XVATTR != 0 {
-            let (clear, add, project, _) =
-                parse_extended(&reader.rest(), reader.endian).ok_or_else(cut_short)?;
+    async fn set_attributes(&self, record: &LogSetAttributes<'_>, endian: Endian) -> Result<()> {
+        let given = |bit: u64| record.mask & bit != 0;
+        let (uid, gid) = (
+            given(LogSetAttributes::UID).then_some(record.uid),
+            given(LogSetAttributes::GID).then_some(record.gid),
+        );
+        plain_ids(uid.unwrap_or(0), gid.unwrap_or(0))?;
+        let time = |bit, time| given(bit).then(|| SetTime::At(time_of(time)));
+        let mut set = SetAttributes {
+            mode: given(LogSetAttributes::MODE).then_some(record.mode as u32 & 0o7777),
+            uid: uid.map(|uid| uid as u32),
+            gid: gid.map(|gid| gid as u32),
+            size_bytes: given(LogSetAttributes::SIZE).then_some(record.size),
+            atime: time(LogSetAttributes::ATIME, record.access_time),
+            mtime: time(LogSetAttributes::MTIME, record.modify_time),
+            ..SetAttributes::default()
+        };
+        let (filesystem, ino) = (&self.filesystem, record.object.get());
+        if let Some(attributes) = &record.attributes {
+            let extended = Extended::of(attributes, endian);
             let flags = filesystem.attributes(ino).await?.flags;
-            set.flags = Some(flags & !clear | add);
-            set.project = project;
+            set.flags = Some(flags & !extended.clear | extended.set);
+            set.project = extended.project;
         }
         filesystem
             .set_attributes(ino, &set, Caller::ROOT)
@@ -461,21 +352,24 @@ impl Replayer {
             .map(|_| ())
     }
 
-    async fn set_acl(&self, kind: LogKind, reader: &mut Reader) -> Result<()> {
-        let [ino, count] = reader.words()?;
-        let list = if kind == LogKind::Acl {
-            let [domains, fuids, bytes, _flags] = reader.words()?;
-            if domains != 0 || fuids != 0 {
-                return Err(FsError::Unsupported {
-                    what: "a log record with ids of another domain",
-                });
-            }
-            reader.take(bytes)?
-        } else {
-            reader.take(count.checked_mul(12).ok_or_else(cut_short)?)?
-        };
-        let acl = Acl::decode_v0(&list, count).ok_or_else(cut_short)?;
+    async fn set_xattr(&self, object: ObjectId, name: &[u8], value: &[u8]) -> Result<()> {
+        let value = (!value.is_empty()).then_some(value);
         let filesystem = &self.filesystem;
+        let _entered = filesystem.enter_to_change().await?;
+        let node = filesystem.node(object.get()).await?;
+        let _lock = node.xattrs.write().await;
+        if filesystem.put_sa_xattr(&node, name, value, false).await? {
+            return Ok(());
+        }
+        // Where another system had it in the dnode, and we cannot.
+        match value {
+            Some(value) => filesystem.put_xattr_file(&node, name, value).await,
+            None => filesystem.drop_xattr(&node, name).await.map(|_| ()),
+        }
+    }
+
+    async fn set_acl(&self, object: ObjectId, acl: &Acl) -> Result<()> {
+        let (filesystem, ino) = (&self.filesystem, object.get());
         let _entered = filesystem.enter_to_change().await?;
         let node = filesystem.node(ino).await?.lock().await?;
         let tx = filesystem.assign(DirtyEstimate::metadata()).await?;
@@ -489,40 +383,36 @@ impl Replayer {
             changed.flags |= if holds { flag } else { 0 };
         }
         changed.mode = changed.mode & !0o777 | acl.mode();
-        let more = crate::create::acl_to_store(&changed, &acl, filesystem.version);
+        let more = crate::create::acl_to_store(&changed, acl, filesystem.version);
         let list = [attr::MODE, attr::FLAGS, attr::CTIME];
         filesystem.store(&tx, &node, changed, &list, more).await?;
-        let record = crate::log::attributes_set(ino, mask::MODE, &changed, None);
+        let record = crate::log::attributes_set(ino, LogSetAttributes::MODE, &changed, None);
         filesystem.record(&tx, record);
         Ok(())
     }
 
     /// Blocks shared by cloning. Where they cannot be (the file's blocks are of another size) their
     /// content is read and written anew; the log's own references last until it is freed.
-    async fn clone_range(&self, reader: &mut Reader) -> Result<()> {
-        let [ino, offset, length, block_bytes, count] = reader.words()?;
-        if count > CLONED_BLOCKS_MAX || block_bytes == 0 || block_bytes > 16 << 20 {
-            return Err(cut_short());
+    async fn clone_range(&self, object: ObjectId, blocks: Blocks<'_>) -> Result<()> {
+        let Blocks {
+            offset_bytes: offset,
+            length_bytes: length,
+            block_bytes,
+            pointers,
+        } = blocks;
+        if block_bytes == 0 || block_bytes > BLOCK_BYTES_MAX {
+            return Err(nonsense());
         }
         end_of(offset, length)?;
-        if count > length.div_ceil(block_bytes) {
-            return Err(cut_short());
+        if pointers.len() as u64 > length.div_ceil(block_bytes) {
+            return Err(nonsense());
         }
         let filesystem = &self.filesystem;
-        let pointers = reader.take(count * BLOCK_POINTER_BYTES as u64)?;
-        let endian = reader.endian;
         let _entered = filesystem.enter_to_change().await?;
-        let node = filesystem.node(ino).await?;
-        let pointers: Vec<_> = BlockPointer::decode_all(&pointers, endian).collect();
+        let node = filesystem.node(object.get()).await?;
         {
             let _range = node.ranges.lock(0, u64::MAX, true).await;
             let locked = node.lock().await?;
-            let blocks = Blocks {
-                offset_bytes: offset,
-                length_bytes: length,
-                block_bytes,
-                pointers: &pointers,
-            };
             if filesystem.replay_shared(&locked, blocks).await? {
                 return Ok(());
             }
@@ -535,16 +425,16 @@ impl Replayer {
             } else {
                 let context = ReadContext::new(Bookmark {
                     objset: filesystem.objset.options().dataset.get().into(),
-                    object: ObjectId::new(ino),
+                    object,
                     ..Bookmark::default()
                 });
-                pipeline.read(&pointer, &context).await?
+                pipeline.read(pointer, &context).await?
             };
             let part = length.saturating_sub(done).min(data.len() as u64);
             if part == 0 {
                 break;
             }
-            let place = Place::At(offset.checked_add(done).ok_or_else(cut_short)?);
+            let place = Place::At(offset.checked_add(done).ok_or_else(nonsense)?);
             let data = data.slice(..part as usize);
             filesystem
                 .write_node(&node, place, data, Caller::ROOT, None)
@@ -574,19 +464,10 @@ impl ReplayTarget for Replayer {
     ) -> BoxFuture<'a, std::result::Result<(), ReplayError>> {
         Box::pin(async move {
             // Changes of a file itself may be logged after its removal.
-            let is_of_file = matches!(
-                record.kind,
-                LogKind::Write
-                    | LogKind::Write2
-                    | LogKind::Truncate
-                    | LogKind::SetAttr
-                    | LogKind::SetSaXattr
-                    | LogKind::Acl
-                    | LogKind::AclV0
-                    | LogKind::CloneRange
-            );
+            let is_of_file = record.kind.is_out_of_order();
             let parent = log_object(&record.body, 0, record.endian);
-            match self.replay_record(record).await {
+            let body = record.decoded()?;
+            match self.replay_body(&record, body).await {
                 Err(FsError::Stale { .. }) if is_of_file => Ok(()),
                 Err(error) if !is_of_file && self.is_without_name(parent).await => {
                     tracing::warn!(%error, "attributes of a file without a name are not replayed");

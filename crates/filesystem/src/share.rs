@@ -15,12 +15,12 @@ use std::sync::Arc;
 
 use dataset::DirtyEstimate;
 use dataset::features::guid;
-use format::BlockPointer;
+use format::{BlockPointer, LogBody};
+use zil::LogRecord;
 
 use crate::data::{FILE_BYTES_MAX, grow_block, is_of_xattr};
 use crate::error::Result;
 use crate::filesystem::Filesystem;
-use crate::log;
 use crate::node::{Locked, Node};
 use crate::types::Caller;
 use crate::znode::pflags;
@@ -225,8 +225,15 @@ impl Filesystem {
             .await?;
         if outlives {
             let sync = is_of_xattr(&changed);
-            let record = log::cloned(node.ino, sync, to, length, block_bytes, pointers);
-            self.record(&tx, record);
+            let object = node.ino.into();
+            let body = LogBody::CloneRange {
+                object,
+                offset: to,
+                length,
+                block_bytes,
+                blocks: pointers.into(),
+            };
+            self.record(&tx, LogRecord::of_object(object, sync, &body));
         }
         Ok(true)
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dataset::DirtyEstimate;
 use dataset::features::guid;
-use format::{LogKind, NvEncoding, NvList, NvValue, ObjectId};
+use format::{LogCreateKind, NvEncoding, NvList, NvValue, ObjectId};
 use object::{Object, Sa, ZapCursor};
 use zil::LogRecord;
 
@@ -531,13 +531,13 @@ impl Filesystem {
             let slots = directory.object.info().slots;
             let znode = directory.znode();
             let record = log::created(
-                LogKind::MkXattr,
+                LogCreateKind::XattrDirectory,
                 owner.ino,
                 directory.ino,
                 slots,
                 &znode,
                 b"",
-                None,
+                b"",
             );
             self.record(&tx, record);
         }

@@ -8,7 +8,7 @@
 //! rely on for quotas: so PROJID must come right after LINKS.
 
 use bytes::Bytes;
-use format::ObjectType;
+use format::{Endian, ObjectType};
 use object::{SaAttribute, SaFixed, SaRegistration};
 
 use crate::acl::Acl;
@@ -373,7 +373,7 @@ pub(crate) fn parse_old_acl(bytes: &[u8]) -> Option<OldAcl> {
     }
     let data = bytes.get(16..16 + usize::try_from(size_bytes).ok()?)?;
     let acl = if version == 0 {
-        Acl::decode_v0(data, count)
+        Acl::decode_v0(data, count, Endian::Little)
     } else {
         Acl::decode(data, count)
     };

@@ -91,6 +91,11 @@ impl<'a> Reader<'a> {
         self.bytes.len() - self.at
     }
 
+    /// All bytes that are left.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.at..]
+    }
+
     pub(crate) fn take(&mut self, length: usize) -> Result<&'a [u8]> {
         let short = FormatError::TooShort {
             structure: self.structure,

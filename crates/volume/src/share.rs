@@ -11,7 +11,7 @@
 
 use dataset::DirtyEstimate;
 use dataset::features::guid;
-use format::{BLOCK_POINTER_BYTES, BlockPointer, LogKind};
+use format::LogBody;
 use std::sync::Arc;
 use zil::LogRecord;
 
@@ -23,24 +23,6 @@ use crate::volume::Volume;
 const BLOCKS_MAX: u64 = 512;
 /// And bytes of them, but for one block: they are accounted for as if they were written.
 const BYTES_MAX: u64 = 32 << 20;
-
-/// Blocks were shared (`lr_clone_range_t`).
-fn cloned(
-    offset_bytes: u64,
-    length_bytes: u64,
-    block_bytes: u64,
-    pointers: &[BlockPointer],
-) -> LogRecord {
-    let mut body = Vec::with_capacity(40 + pointers.len() * BLOCK_POINTER_BYTES);
-    let count = pointers.len() as u64;
-    for word in [DATA.get(), offset_bytes, length_bytes, block_bytes, count] {
-        body.extend_from_slice(&word.to_le_bytes());
-    }
-    for pointer in pointers {
-        body.extend_from_slice(&pointer.encode());
-    }
-    LogRecord::of_object(LogKind::CloneRange, DATA, false, body)
-}
 
 impl Volume {
     /// Whether blocks of the other volume can be this one's at all. Encrypted ones are tied to
@@ -129,10 +111,14 @@ impl Volume {
             .await
             .map_err(|error| self.of_object(error))?;
         if let Some(log) = self.log() {
-            log.record(
-                &tx,
-                cloned(offset_bytes, length_bytes, block_bytes, &pointers),
-            );
+            let body = LogBody::CloneRange {
+                object: DATA,
+                offset: offset_bytes,
+                length: length_bytes,
+                block_bytes,
+                blocks: pointers.into(),
+            };
+            log.record(&tx, LogRecord::of_object(DATA, false, &body));
         }
         drop(tx);
         self.finish(false).await?;

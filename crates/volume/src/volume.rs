@@ -7,7 +7,7 @@ use bytes::Bytes;
 use dataset::range_lock::RangeLock;
 use dataset::{Dataset, DatasetError, DatasetSettings, DirtyEstimate};
 use device::World;
-use format::{Guid, LogKind, ObjsetKind};
+use format::{Guid, LogBody, ObjsetKind};
 use object::{Object, ObjectError, ObjectSet, Zap};
 use parking_lot::RwLock;
 use tokio::sync::{RwLockReadGuard, watch};
@@ -373,14 +373,12 @@ impl Volume {
                 .await
                 .map_err(|error| self.of_object(error))?;
             if let Some(log) = &self.log {
-                let mut body = Vec::with_capacity(24);
-                for word in [DATA.get(), start, part_end - start] {
-                    body.extend_from_slice(&word.to_le_bytes());
-                }
-                log.record(
-                    &tx,
-                    LogRecord::of_object(LogKind::Truncate, DATA, false, body),
-                );
+                let body = LogBody::Truncate {
+                    object: DATA,
+                    offset: start,
+                    length: part_end - start,
+                };
+                log.record(&tx, LogRecord::of_object(DATA, false, &body));
             }
             drop(tx);
             start = part_end;

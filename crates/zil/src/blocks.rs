@@ -4,7 +4,7 @@
 //! of its own, with the data behind its fixed part ([`LogWriteBody`]).
 
 use bytes::Bytes;
-use format::{Endian, LogHeader, LogWriteBody, Txg, ZIL_MIN_BLOCK_BYTES, ZilLink};
+use format::{Endian, LogHeader, LogWrite, LogWriteBody, Txg, ZIL_MIN_BLOCK_BYTES, ZilLink};
 
 use crate::pending::{Entry, EntryBody};
 
@@ -106,7 +106,8 @@ impl Packer {
             };
             self.start(entry, WRITE_BYTES + piece.next_multiple_of(8));
             let out = &mut self.current.bytes;
-            out.extend_from_slice(&LogWriteBody::encode(entry.object, offset, piece as u64));
+            let head = LogWrite::new(entry.object, offset, piece as u64);
+            out.extend_from_slice(&LogWriteBody::encode(&head));
             source.copy(out, piece);
             self.pad();
             offset += piece as u64;

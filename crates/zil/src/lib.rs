@@ -83,7 +83,7 @@ mod writer;
 
 pub use error::ZilError;
 pub use log::{ChainChange, LogOwner, LogSettings, LogStats, SyncMode, Zil};
-pub use record::{LogBody, LogRecord};
+pub use record::{LogContent, LogRecord};
 pub use replay::{ReplayError, ReplayRecord, ReplayTarget};
 pub use walk::{
     Claimed, awaits_replay, claim, free_chain, free_until, is_cut_off, is_far_ahead, visit_log,

@@ -15,7 +15,7 @@ use zio::{Tx, TxgManager};
 
 use crate::ZilError;
 use crate::pending::{Entry, EntryBody, OBJECT_BYTES_MAX, Pending};
-use crate::record::{LogBody, LogRecord};
+use crate::record::{LogContent, LogRecord};
 use crate::walk::free_chain;
 use crate::writer::Writer;
 
@@ -239,12 +239,12 @@ impl Zil {
             return;
         }
         let entries = records.map(|record| {
-            let body = match record.body {
-                LogBody::Encoded(body) => EntryBody::Encoded(body),
-                LogBody::Write {
+            let body = match record.content {
+                LogContent::Encoded(body) => EntryBody::Encoded(body),
+                LogContent::Write {
                     length_bytes: 0, ..
                 } => return None,
-                LogBody::Write {
+                LogContent::Write {
                     offset_bytes,
                     length_bytes,
                 } => match shared.capture(record.object, offset_bytes, length_bytes) {
@@ -255,7 +255,7 @@ impl Zil {
                     },
                     None => EntryBody::Overflow,
                 },
-                LogBody::Unlogged => EntryBody::Overflow,
+                LogContent::Unlogged => EntryBody::Overflow,
             };
             let entry = Entry {
                 kind: record.kind,

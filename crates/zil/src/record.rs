@@ -1,7 +1,7 @@
 //! Records as filesystems and volumes hand them in.
 
 use bytes::Bytes;
-use format::{LogKind, ObjectId};
+use format::{LogBody, LogKind, ObjectId};
 
 /// A record for the intent log.
 #[derive(Debug, Clone)]
@@ -17,13 +17,14 @@ pub struct LogRecord {
     /// file's data goes before its name (`zil_itx_assign`).
     pub pulls: bool,
     /// What it says.
-    pub body: LogBody,
+    pub content: LogContent,
 }
 
 /// What a log record says.
 #[derive(Debug, Clone)]
-pub enum LogBody {
-    /// The record as it is stored, after its common header ([`format::LogHeader`]), little-endian.
+pub enum LogContent {
+    /// The record as it is stored, after its common header ([`format::LogHeader`]), little-endian:
+    /// what [`LogBody::encode`] gives.
     Encoded(Bytes),
     /// A write ([`LogKind::Write`]): [`Zil::record`](crate::Zil::record) takes the data from the
     /// object, so record it after the object was written, in the same transaction, with the range
@@ -41,21 +42,16 @@ pub enum LogBody {
 
 impl LogRecord {
     /// A change of names or of anything that must keep its order: in the log with the next commit.
-    pub fn named(kind: LogKind, object: ObjectId, body: impl Into<Bytes>) -> Self {
-        LogRecord {
-            kind,
-            object,
-            sync: true,
-            pulls: false,
-            body: LogBody::Encoded(body.into()),
-        }
+    /// What no record can say is [`Self::unlogged`].
+    pub fn named(object: ObjectId, body: &LogBody<'_>) -> Self {
+        Self::of_object(object, true, body)
     }
 
     /// The same, after all that is recorded of its object so far.
-    pub fn pulling(kind: LogKind, object: ObjectId, body: impl Into<Bytes>) -> Self {
+    pub fn pulling(object: ObjectId, body: &LogBody<'_>) -> Self {
         LogRecord {
             pulls: true,
-            ..Self::named(kind, object, body)
+            ..Self::named(object, body)
         }
     }
 
@@ -66,18 +62,19 @@ impl LogRecord {
             object,
             sync,
             pulls: false,
-            body: LogBody::Unlogged,
+            content: LogContent::Unlogged,
         }
     }
 
-    /// A change of one object only.
-    pub fn of_object(kind: LogKind, object: ObjectId, sync: bool, body: impl Into<Bytes>) -> Self {
+    /// A change of one object only. What no record can say is [`Self::unlogged`].
+    pub fn of_object(object: ObjectId, sync: bool, body: &LogBody<'_>) -> Self {
+        let Ok(encoded) = body.encode() else {
+            return Self::unlogged(object, sync);
+        };
         LogRecord {
-            kind,
-            object,
-            sync,
-            pulls: false,
-            body: LogBody::Encoded(body.into()),
+            kind: body.kind(),
+            content: LogContent::Encoded(encoded.into()),
+            ..Self::unlogged(object, sync)
         }
     }
 
@@ -85,13 +82,11 @@ impl LogRecord {
     pub fn write(object: ObjectId, sync: bool, offset_bytes: u64, length_bytes: u64) -> Self {
         LogRecord {
             kind: LogKind::Write,
-            object,
-            sync,
-            pulls: false,
-            body: LogBody::Write {
+            content: LogContent::Write {
                 offset_bytes,
                 length_bytes,
             },
+            ..Self::unlogged(object, sync)
         }
     }
 }

@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use device::BoxFuture;
-use format::{Endian, LogKind, Txg, ZilSequence};
+use format::{Endian, FormatError, LogBody, LogKind, Txg, ZilSequence};
 use object::ObjectError;
 use vdev::VdevError;
 use zio::ZioError;
@@ -52,10 +52,20 @@ pub struct ReplayRecord {
     pub sequence: u64,
     /// Byte order of `body`.
     pub endian: Endian,
-    /// The record after its common header.
+    /// The record after its common header; see [`Self::decoded`].
     pub body: Bytes,
     /// The data of a write that is elsewhere on disk (`lr_blkptr`).
     pub data: Option<Bytes>,
+}
+
+impl ReplayRecord {
+    /// What the record says.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it is damaged or cut off.
+    pub fn decoded(&self) -> Result<LogBody<'_>, FormatError> {
+        LogBody::decode(&self.body, self.kind, self.endian)
+    }
 }
 
 /// Error of a [`ReplayTarget`].

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use dataset::DirtyEstimate;
 use device::World;
 use filesystem::{Filesystem, SetAttributes};
-use format::LogKind;
+use format::{BlockPointer, LogBody};
 use pool::Pool;
 use zil::LogRecord;
 
@@ -414,19 +414,18 @@ async fn clone_records_that_lead_beyond_any_file_are_refused() {
         let bed = Bed::new(&[("recordsize", "16K"), ("sync", "always")]).await;
         let file = bed.file("file", &[7; 16 << 10]).await;
         bed.sync().await;
-        let mut body = Vec::new();
-        for word in [file, offset, length, BLOCK, count] {
-            body.extend_from_slice(&word.to_le_bytes());
-        }
-        body.resize(body.len() + 128 * count as usize, 0);
+        let body = LogBody::CloneRange {
+            object: file.into(),
+            offset,
+            length,
+            block_bytes: BLOCK,
+            blocks: vec![BlockPointer::HOLE; count].into(),
+        };
         let dataset = bed.pool.dsl().open_dataset("tank").await.expect("open");
         let log = dataset.log().expect("a log");
         let tx = dataset.assign(DirtyEstimate::metadata()).await;
         let tx = tx.expect("assign");
-        log.record(
-            &tx,
-            LogRecord::of_object(LogKind::CloneRange, file.into(), true, body),
-        );
+        log.record(&tx, LogRecord::of_object(file.into(), true, &body));
         drop(tx);
         log.commit(file.into()).await.expect("commit");
         let after = cut(&bed.image);

@@ -16,7 +16,9 @@
 //! # A record
 //!
 //! Type (8 bytes, bit 63: names without regard to case), length with this header (8, a multiple
-//! of 8), txg (8), sequence number (8), then what the type says: see [`LogBody`].
+//! of 8), txg (8), sequence number (8), then what the type says: see [`LogBody`], the one codec of
+//! it that logging and replay use. [`LogHeader`], [`LogWriteBody`] and [`LogCloneBody`] are for
+//! whatever needs only pointers or object numbers, which are in the clear in encrypted logs.
 
 mod kind;
 mod raw;

@@ -1,9 +1,9 @@
 //! Records without looking into them further than claiming, freeing and replaying a log need:
 //! their header, and the block pointers in them.
 
-use super::LogKind;
+use super::{LogKind, LogWrite};
 use crate::blkptr::{BLOCK_POINTER_BYTES, BlockPointer};
-use crate::bytes::{Endian, Put, Reader};
+use crate::bytes::{Endian, Reader};
 use crate::error::{Result, bad};
 use crate::ids::{ObjectId, Txg};
 
@@ -91,13 +91,20 @@ impl LogWriteBody {
     /// Length of the body without data.
     pub const BYTES: usize = Self::POINTER + BLOCK_POINTER_BYTES;
 
-    /// The body up to the data of a write whose data follows; little-endian.
-    pub fn encode(object: ObjectId, offset_bytes: u64, length_bytes: u64) -> [u8; Self::BYTES] {
-        let mut out = Vec::with_capacity(Self::BYTES);
-        out.put_words(&[object.get(), offset_bytes, length_bytes, 0]);
-        out.extend_from_slice(&BlockPointer::HOLE.encode());
+    /// The body up to the data, little-endian.
+    pub fn encode(write: &LogWrite<'_>) -> [u8; Self::BYTES] {
         let mut body = [0; Self::BYTES];
-        body.copy_from_slice(&out);
+        let (head, pointer) = body.split_at_mut(Self::POINTER);
+        let words = [
+            write.object.get(),
+            write.offset,
+            write.length,
+            write.block_offset,
+        ];
+        for (place, word) in head.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        pointer.copy_from_slice(&write.block.encode());
         body
     }
 

@@ -1,7 +1,9 @@
 //! Records of the intent log (`lr_*_t`, include/sys/zil.h; what follows the fixed parts is as in
 //! module/zfs/zfs_log.c and zfs_replay.c).
 
-use super::{LogHeader, LogKind};
+use std::borrow::Cow;
+
+use super::{LogHeader, LogKind, LogWriteBody};
 use crate::blkptr::{BLOCK_POINTER_BYTES, BlockPointer, read_pointer};
 use crate::bytes::{Endian, Put, Reader, bits, with_bits};
 use crate::error::{FormatError, Result, bad, does_not_fit};
@@ -12,6 +14,8 @@ const LR: &str = "lr_t";
 const MASK_ATTRIBUTES: u64 = 1 << 31;
 /// Words of the bitmap of extended attributes (`XVA_MAPSIZE` is 3); more are not believed.
 const MAX_BITMAP_WORDS: u32 = 64;
+/// What most bodies without data fit into, in bytes.
+const USUAL_BYTES: usize = 192;
 
 /// A time: seconds, then nanoseconds.
 pub type Log64Time = [u64; 2];
@@ -107,7 +111,7 @@ pub enum LogBody<'a> {
         /// The file's block size in bytes.
         block_bytes: u64,
         /// The blocks.
-        blocks: Vec<BlockPointer>,
+        blocks: Cow<'a, [BlockPointer]>,
     },
     /// A type that this release does not know.
     Unknown {
@@ -179,7 +183,8 @@ pub struct LogCreate<'a> {
     pub attributes: Option<LogAttributes>,
     /// ACL (types `*_ACL`).
     pub acl: Option<LogAcl<'a>>,
-    /// Domains of owner and group when these are FUIDs, in records without an ACL.
+    /// Domains of owner and group when these are FUIDs, in records without an ACL. None, although
+    /// they are, in records that older releases of Millpond wrote: these ids are the stored ones.
     pub domains: Vec<&'a [u8]>,
     /// Its name.
     pub name: &'a [u8],
@@ -190,7 +195,8 @@ pub struct LogCreate<'a> {
 /// Extended attributes in a record (`lr_attr_t`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogAttributes {
-    /// Which are set: bitmap words, of which the first is unused.
+    /// Which are set: words of the bitmap, of which only the first has any bits (`XAT0_*`,
+    /// include/sys/xvattr.h).
     pub bitmap: Vec<u32>,
     /// Their values.
     pub attributes: u64,
@@ -198,6 +204,29 @@ pub struct LogAttributes {
     pub create_time: Log64Time,
     /// Stamp of a virus scanner, or in its first word the project.
     pub scan_stamp: [u8; 32],
+}
+
+impl LogAttributes {
+    /// Words of the bitmap that we write (`XVA_MAPSIZE`).
+    pub const BITMAP_WORDS: usize = 3;
+
+    /// The word of the bitmap that has the bits.
+    pub fn first_word(&self) -> u32 {
+        self.bitmap.first().copied().unwrap_or(0)
+    }
+
+    /// The project, where the bitmap says that there is one, of a record in this byte order.
+    pub fn project(&self, endian: Endian) -> u64 {
+        let [b0, b1, b2, b3, b4, b5, b6, b7, ..] = self.scan_stamp;
+        endian.u64([b0, b1, b2, b3, b4, b5, b6, b7])
+    }
+
+    /// The stamp that holds a project, little-endian.
+    pub fn stamp_of_project(project: u64) -> [u8; 32] {
+        let mut stamp = [0; 32];
+        stamp[..8].copy_from_slice(&project.to_le_bytes());
+        stamp
+    }
 }
 
 /// An ACL in a record.
@@ -277,13 +306,27 @@ pub struct LogWrite<'a> {
     pub data: Option<&'a [u8]>,
 }
 
+impl LogWrite<'_> {
+    /// A write whose data follows the record's fixed part.
+    pub const fn new(object: ObjectId, offset: u64, length: u64) -> Self {
+        Self {
+            object,
+            offset,
+            length,
+            block_offset: 0,
+            block: BlockPointer::HOLE,
+            data: None,
+        }
+    }
+}
+
 /// A set-attributes record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSetAttributes<'a> {
     /// The file.
     pub object: ObjectId,
-    /// Which are set, as Linux counts them: 1 mode, 2 uid, 4 gid, 8 size, 16 access time,
-    /// 32 modify time. The bit of extended attributes follows [`Self::attributes`] when encoding.
+    /// Which are set: [`Self::MODE`] and its neighbours. The bit of extended attributes follows
+    /// [`Self::attributes`] when encoding.
     pub mask: u64,
     /// Permissions.
     pub mode: u64,
@@ -299,8 +342,31 @@ pub struct LogSetAttributes<'a> {
     pub modify_time: Log64Time,
     /// Extended attributes.
     pub attributes: Option<LogAttributes>,
-    /// Domains of owner and group when these are FUIDs.
+    /// Domains of owner and group when these are set, and FUIDs.
     pub domains: Vec<&'a [u8]>,
+}
+
+impl LogSetAttributes<'_> {
+    /// In the mask: permissions are set (Linux's `ATTR_MODE`, include/linux/fs.h).
+    pub const MODE: u64 = 1;
+    /// The owner is set (`ATTR_UID`).
+    pub const UID: u64 = 1 << 1;
+    /// The group is set (`ATTR_GID`).
+    pub const GID: u64 = 1 << 2;
+    /// The size is set (`ATTR_SIZE`).
+    pub const SIZE: u64 = 1 << 3;
+    /// The access time is set (`ATTR_ATIME`).
+    pub const ATIME: u64 = 1 << 4;
+    /// The modify time is set (`ATTR_MTIME`).
+    pub const MTIME: u64 = 1 << 5;
+
+    /// Domains in a record with this mask: ids that it does not set are of no meaning.
+    fn domain_count(mask: u64, uid: u64, gid: u64) -> u64 {
+        domain_count(
+            if mask & Self::UID == 0 { 0 } else { uid },
+            if mask & Self::GID == 0 { 0 } else { gid },
+        )
+    }
 }
 
 /// Domains that a record holds for these owners (`zfs_replay_domain_cnt`): FUIDs have the index of
@@ -311,8 +377,8 @@ fn domain_count(uid: u64, gid: u64) -> u64 {
 }
 
 fn name<'a>(r: &mut Reader<'a>) -> Result<&'a [u8]> {
-    let rest = r.clone().take(r.remaining())?;
-    let length = rest
+    let length = r
+        .rest()
         .iter()
         .position(|byte| *byte == 0)
         .ok_or(FormatError::BadText {
@@ -329,6 +395,15 @@ fn domains<'a>(r: &mut Reader<'a>, count: u64) -> Result<Vec<&'a [u8]>> {
         return Err(bad(LR, "lr_domcnt", count, "as many as fit the record"));
     }
     (0..count).map(|_| name(r)).collect()
+}
+
+/// Whether the strings that follow are only those that a record has without domains: what older
+/// releases of Millpond logged of ids with a domain. Zero bytes fill the record up, so empty
+/// strings do not count.
+fn only_names_follow(r: &Reader<'_>, kind: LogCreateKind) -> bool {
+    let strings = r.rest().split(|byte| *byte == 0);
+    let strings = strings.filter(|string| !string.is_empty()).count();
+    strings == usize::from(kind != LogCreateKind::XattrDirectory)
 }
 
 fn attributes(r: &mut Reader<'_>) -> Result<LogAttributes> {
@@ -379,9 +454,8 @@ impl<'a> LogRecord<'a> {
     /// [`FormatError`] when it is damaged or cut off.
     pub fn decode(bytes: &'a [u8], endian: Endian) -> Result<(Self, usize)> {
         let header = LogHeader::decode(bytes, endian)?;
-        let mut r = Reader::new(LR, &bytes[..header.length_bytes], endian);
-        r.skip(LogHeader::BYTES)?;
-        let body = LogBody::read(&mut r, header.kind, endian)?;
+        let body = &bytes[LogHeader::BYTES..header.length_bytes];
+        let body = LogBody::decode(body, header.kind, endian)?;
         Ok((
             Self {
                 txg: header.txg,
@@ -398,7 +472,8 @@ impl<'a> LogRecord<'a> {
     /// # Errors
     /// [`FormatError`] when a name holds a zero byte, or parts of the record contradict another.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let mut out = vec![0; LogHeader::BYTES];
+        let mut out = Vec::with_capacity(LogHeader::BYTES + USUAL_BYTES);
+        out.put_zeros(LogHeader::BYTES);
         self.body.write(&mut out)?;
         out.resize(out.len().next_multiple_of(8), 0);
         let header = LogHeader {
@@ -462,6 +537,24 @@ impl<'a> LogBody<'a> {
         }
     }
 
+    /// Decodes what follows a record's header.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it is damaged or cut off.
+    pub fn decode(body: &'a [u8], kind: LogKind, endian: Endian) -> Result<Self> {
+        Self::read(&mut Reader::new(LR, body, endian), kind, endian)
+    }
+
+    /// What follows a record's header, little-endian.
+    ///
+    /// # Errors
+    /// As those of [`LogRecord::encode`].
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(USUAL_BYTES);
+        self.write(&mut out)?;
+        Ok(out)
+    }
+
     fn read(r: &mut Reader<'a>, kind: LogKind, endian: Endian) -> Result<Self> {
         use LogCreateKind::{Directory, File, Symlink, XattrDirectory};
         Ok(match kind {
@@ -522,10 +615,7 @@ impl<'a> LogBody<'a> {
                 })
             }
             LogKind::Write => Self::Write(Self::read_write(r, endian)?),
-            LogKind::Write2 => Self::WriteSize(LogWrite {
-                data: None,
-                ..Self::read_write(r, endian)?
-            }),
+            LogKind::Write2 => Self::WriteSize(Self::read_write_head(r, endian)?),
             LogKind::Truncate => {
                 let [object, offset, length] = r.words()?;
                 Self::Truncate {
@@ -553,7 +643,7 @@ impl<'a> LogBody<'a> {
                     access_time,
                     modify_time,
                     attributes,
-                    domains: domains(r, domain_count(uid, gid))?,
+                    domains: domains(r, LogSetAttributes::domain_count(mask, uid, gid))?,
                 }))
             }
             LogKind::AclV0 => {
@@ -610,26 +700,28 @@ impl<'a> LogBody<'a> {
         })
     }
 
-    fn read_write(r: &mut Reader<'a>, endian: Endian) -> Result<LogWrite<'a>> {
+    fn read_write_head(r: &mut Reader<'a>, endian: Endian) -> Result<LogWrite<'a>> {
         let [object, offset, length, block_offset] = r.words()?;
-        let block = read_pointer(r, endian)?;
+        Ok(LogWrite {
+            block_offset,
+            block: read_pointer(r, endian)?,
+            ..LogWrite::new(object.into(), offset, length)
+        })
+    }
+
+    fn read_write(r: &mut Reader<'a>, endian: Endian) -> Result<LogWrite<'a>> {
+        let head = Self::read_write_head(r, endian)?;
         let data = if r.remaining() == 0 {
             None
         } else {
+            let length = head.length;
             let fits = usize::try_from(length)
                 .ok()
                 .filter(|length| *length <= r.remaining());
             let length = fits.ok_or_else(|| bad(LR, "lr_length", length, "the record's data"))?;
             Some(r.take(length)?)
         };
-        Ok(LogWrite {
-            object: object.into(),
-            offset,
-            length,
-            block_offset,
-            block,
-            data,
-        })
+        Ok(LogWrite { data, ..head })
     }
 
     fn read_create(
@@ -650,7 +742,7 @@ impl<'a> LogBody<'a> {
         let acl = acl_head.map(|head| acl_tail(r, head)).transpose()?;
         let domain_count = match kind {
             LogCreateKind::Symlink => 0,
-            _ if has_acl => 0,
+            _ if has_acl || only_names_follow(r, kind) => 0,
             _ => domain_count(uid, gid),
         };
         let domains = domains(r, domain_count)?;
@@ -710,9 +802,7 @@ impl<'a> LogBody<'a> {
                 put_name(out, rename.target)?;
             }
             Self::Write(write) | Self::WriteSize(write) => {
-                out.put_words(&[write.object.get(), write.offset, write.length]);
-                out.put_u64(write.block_offset);
-                out.extend_from_slice(&write.block.encode());
+                out.extend_from_slice(&LogWriteBody::encode(write));
                 if let Some(data) = write.data {
                     if data.len() as u64 != write.length || data.is_empty() {
                         let expected = "the length of the data";
@@ -739,7 +829,8 @@ impl<'a> LogBody<'a> {
                 if let Some(attributes) = &set.attributes {
                     put_attributes(out, attributes)?;
                 }
-                put_domains(out, &set.domains, domain_count(set.uid, set.gid))?;
+                let expected = LogSetAttributes::domain_count(set.mask, set.uid, set.gid);
+                put_domains(out, &set.domains, expected)?;
             }
             Self::AclV0 {
                 object,
@@ -759,6 +850,7 @@ impl<'a> LogBody<'a> {
                 name,
                 value,
             } => {
+                out.reserve(value.len());
                 out.put_words(&[object.get(), value.len() as u64]);
                 put_name(out, name)?;
                 out.extend_from_slice(value);
@@ -770,9 +862,10 @@ impl<'a> LogBody<'a> {
                 block_bytes,
                 blocks,
             } => {
+                out.reserve(blocks.len() * BLOCK_POINTER_BYTES);
                 out.put_words(&[object.get(), *offset, *length, *block_bytes]);
                 out.put_u64(blocks.len() as u64);
-                for block in blocks {
+                for block in blocks.iter() {
                     out.extend_from_slice(&block.encode());
                 }
             }

@@ -81,9 +81,9 @@ fn all_bodies() -> Vec<LogBody<'static>> {
         LogBody::SetAttributes(Box::new(LogSetAttributes {
             object,
             mask: if Option::is_some(&attributes) {
-                1 | 1 << 31
+                7 | 1 << 31
             } else {
-                9
+                15
             },
             mode: 0o600,
             uid: 1 << 32,
@@ -181,7 +181,7 @@ fn all_bodies() -> Vec<LogBody<'static>> {
             offset: 0,
             length: 1 << 17,
             block_bytes: 1 << 17,
-            blocks: vec![BlockPointer::from_words([3; 16]); 2],
+            blocks: vec![BlockPointer::from_words([3; 16]); 2].into(),
         },
         set(Some(attributes())),
         LogBody::Write(write(None)),
@@ -224,6 +224,79 @@ fn fixed_parts_have_openzfs_s_sizes() {
 fn slots_of_a_dnode_are_in_the_object_number() {
     let bytes = record(all_bodies().remove(1)).encode().unwrap();
     assert_eq!(bytes[40..48], [128, 0, 0, 0, 0, 0, 0, 1]);
+}
+
+/// Ids that a record does not set say nothing, whatever stands there: no domain follows.
+#[test]
+fn ids_that_are_not_set_have_no_domains() {
+    let set = |mask, domains| {
+        let Some(LogBody::SetAttributes(set)) = all_bodies().into_iter().nth(11) else {
+            panic!("a record of attributes");
+        };
+        LogBody::SetAttributes(Box::new(LogSetAttributes {
+            mask,
+            domains,
+            ..*set
+        }))
+    };
+    for (mask, domains) in [
+        (LogSetAttributes::MODE, vec![]),
+        (LogSetAttributes::UID, vec![&b"one"[..]]),
+        (LogSetAttributes::GID, vec![&b"two"[..]]),
+    ] {
+        let body = set(mask, domains);
+        let bytes = body.encode().unwrap();
+        let back = LogBody::decode(&bytes, LogKind::SetAttr, Endian::Little);
+        assert_eq!(back, Ok(body), "{mask}");
+    }
+    assert!(set(LogSetAttributes::MODE, vec![b"one"]).encode().is_err());
+}
+
+/// Older releases of Millpond logged ids with a domain without the domain's name.
+#[test]
+fn creations_without_the_names_of_domains_are_read() {
+    for (kind, name) in [
+        (LogCreateKind::File, "file"),
+        (LogCreateKind::Directory, "file"),
+        (LogCreateKind::XattrDirectory, ""),
+    ] {
+        let create = LogCreate {
+            name: name.as_bytes(),
+            ..create(kind)
+        };
+        let mut bytes = LogBody::Create(Box::new(create.clone())).encode().unwrap();
+        // The group is the fifth word.
+        bytes[32..40].copy_from_slice(&(3u64 << 32 | 7).to_le_bytes());
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        let expected = LogBody::Create(Box::new(LogCreate {
+            gid: 3 << 32 | 7,
+            ..create
+        }));
+        let back = LogBody::decode(&bytes, expected.kind(), Endian::Little);
+        assert_eq!(back.as_ref(), Ok(&expected));
+        assert!(expected.encode().is_err(), "the name would be missing");
+    }
+}
+
+/// A record of a write that its group has already may end anywhere behind its pointer.
+#[test]
+fn data_behind_a_size_is_passed_over() {
+    let write = LogWrite::new(ObjectId::new(5), 4096, 100);
+    let mut bytes = LogBody::WriteSize(write).encode().unwrap();
+    bytes.extend_from_slice(&[7; 8]);
+    let back = LogBody::decode(&bytes, LogKind::Write2, Endian::Little);
+    assert_eq!(back, Ok(LogBody::WriteSize(write)));
+    assert!(LogBody::decode(&bytes, LogKind::Write, Endian::Little).is_err());
+}
+
+#[test]
+fn projects_are_in_the_byte_order_of_their_record() {
+    let attributes = LogAttributes {
+        scan_stamp: LogAttributes::stamp_of_project(77),
+        ..attributes()
+    };
+    assert_eq!(attributes.project(Endian::Little), 77);
+    assert_eq!(attributes.project(Endian::Big), 77 << 56);
 }
 
 #[test]
@@ -338,16 +411,14 @@ fn parts_of_records_are_found_without_decoding_them() {
             LogBody::Write(write) => {
                 let (pointer, is_elsewhere) = LogWriteBody::pointer(raw, Endian::Little).unwrap();
                 assert_eq!((pointer, is_elsewhere), (write.block, write.data.is_none()));
-                let own = LogWriteBody::encode(write.object, write.offset, write.length);
-                if pointer.is_hole() && write.block_offset == 0 {
-                    assert_eq!(own, raw[..LogWriteBody::BYTES]);
-                }
+                let own = LogWriteBody::encode(&write);
+                assert_eq!(own, raw[..LogWriteBody::BYTES]);
                 assert_eq!(log_word(&own, 2, Endian::Little), Some(write.length));
                 found += 1;
             }
             LogBody::CloneRange { blocks, .. } => {
                 let listed: Vec<_> = LogCloneBody::pointers(raw, Endian::Little).collect();
-                assert_eq!(listed, blocks);
+                assert_eq!(listed, *blocks);
                 found += 1;
             }
             LogBody::Create(create) => {

@@ -11,6 +11,7 @@ use format::{LogKind, ObjectId};
 use parking_lot::Mutex;
 
 use super::bed::{Bed, Layout, Machine, simulate};
+use super::raw;
 use crate::{LogRecord, ReplayError, ReplayRecord, ReplayTarget};
 
 const OBJECT_BYTES: usize = 48 << 10;
@@ -47,8 +48,7 @@ async fn append(bed: &Bed, journal: ObjectId, number: u64) {
     let word = Bytes::from((number + 1).to_le_bytes().to_vec());
     held.write(&tx, number * 8, word).await.expect("writes");
     let body = number.to_le_bytes().to_vec();
-    bed.zil
-        .record(&tx, LogRecord::named(LogKind::Create, journal, body));
+    bed.zil.record(&tx, raw(LogKind::Create, journal, body));
 }
 
 async fn work(

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use device::World;
 use format::{
-    BlockPointer, DslDatasetPhys, DslDirPhys, Endian, Guid, LogBody, LogHeader, LogKind, LogRecord,
-    NvList, NvValue, ObjectId, ObjsetPhys, Txg, ZilHeader, ZilSequence,
+    BlockPointer, DslDatasetPhys, DslDirPhys, Endian, Guid, LogBody, LogKind, NvList, NvValue,
+    ObjectId, ObjsetPhys, Txg, ZilHeader, ZilSequence,
 };
 use object::{ObjectSet, ObjsetOptions, Zap};
 use oracles::{golden, unpack};
@@ -17,7 +17,7 @@ use vdev::{IgnoreErrors, OpenOptions, VdevTree, read_labels};
 use zio::alloc::{AllFree, Allocator};
 use zio::{Cache, Pipeline, PipelineOptions, ReadContext};
 
-use crate::walk::{Chain, RawRecord, read_data};
+use crate::walk::{Chain, read_data};
 use crate::{claim, free_chain};
 
 /// The pool over its devices, with its MOS; all space counts as free.
@@ -127,23 +127,9 @@ async fn heads(mos: &Arc<ObjectSet>, pool: &str) -> Vec<(String, BlockPointer)> 
     out
 }
 
-/// The record as `format` reads it, from what the walk gives.
-fn decode(record: &RawRecord) -> Vec<u8> {
-    let header = LogHeader {
-        kind: record.kind,
-        case_insensitive: record.case_insensitive,
-        length_bytes: LogHeader::BYTES + record.body.len(),
-        txg: record.txg,
-        sequence: record.sequence,
-    };
-    let mut bytes = header.encode(record.endian).to_vec();
-    bytes.extend_from_slice(&record.body);
-    bytes
-}
-
 /// Names that records make or remove.
-fn names(record: &LogRecord<'_>, out: &mut BTreeSet<Vec<u8>>) {
-    match &record.body {
+fn names(body: &LogBody<'_>, out: &mut BTreeSet<Vec<u8>>) {
+    match body {
         LogBody::Create(create) => {
             out.insert(create.name.to_vec());
         }
@@ -222,11 +208,10 @@ async fn check(golden: &Path, name: &str) {
                     continue;
                 }
                 kinds.insert(record.kind);
-                let bytes = decode(&record);
-                let (decoded, length) = LogRecord::decode(&bytes, record.endian).expect("a record");
-                assert_eq!(length, bytes.len());
+                let decoded = LogBody::decode(&record.body, record.kind, record.endian);
+                let decoded = decoded.expect("a record");
                 assert!(
-                    !matches!(decoded.body, LogBody::Unknown { .. } | LogBody::Commit),
+                    !matches!(decoded, LogBody::Unknown { .. } | LogBody::Commit),
                     "{decoded:?}"
                 );
                 names(&decoded, &mut told);

@@ -7,10 +7,9 @@ use device::sim::{Fault, FaultEffect, PowerCut, SimOp};
 use format::{LogKind, ObjectId, Txg, ZilHeader};
 
 use super::bed::{Bed, Layout, Machine, simulate};
-use super::{Keep, crash, name, with_chain, write};
+use super::{Keep, crash, name, raw, with_chain, write};
 use crate::{
-    Claimed, LogRecord, ReplayError, ReplayRecord, ReplayTarget, ZilError, claim, free_chain,
-    free_until,
+    Claimed, ReplayError, ReplayRecord, ReplayTarget, ZilError, claim, free_chain, free_until,
 };
 
 /// Nothing here takes so long.
@@ -230,8 +229,7 @@ fn an_object_may_go_away_between_two_tries_of_a_record() {
         let tx = bed.tx().await;
         bed.set.dirty_root(&tx);
         let body = object.get().to_le_bytes().to_vec();
-        let record = LogRecord::of_object(LogKind::SetAttr, object, true, body);
-        bed.zil.record(&tx, record);
+        bed.zil.record(&tx, raw(LogKind::SetAttr, object, body));
         drop(tx);
         name(&bed, "behind").await;
         bed.zil.commit(ObjectId::ZERO).await.expect("commits");
@@ -300,8 +298,7 @@ fn what_meets_damage_is_left_out_with_what_relies_on_it() {
             bed.set.dirty_root(&tx);
             let mut body = first.to_le_bytes().to_vec();
             body.extend_from_slice(&second.to_le_bytes());
-            bed.zil
-                .record(&tx, LogRecord::named(kind, ObjectId::new(first), body));
+            bed.zil.record(&tx, raw(kind, ObjectId::new(first), body));
         }
         bed.zil.commit(ObjectId::ZERO).await.expect("commits");
         machine.sim.crash(PowerCut::LoseUnflushed).await;
