@@ -25,5 +25,6 @@ mod rewind;
 mod scan;
 mod scan_peer;
 mod scrub;
+mod stall;
 mod trim;
 mod vdevprops;
