@@ -466,38 +466,40 @@ impl Bpobj {
     }
 
     /// Takes up to `limit` blocks off the end, calling `visit` with each; included lists that
-    /// become empty are freed. Returns how many were taken. When `visit` fails, nothing of the
-    /// batch (at most a block of pointers) that it failed in is taken off.
-    ///
-    /// # Errors
-    /// Errors of reading, and what `visit` returns.
+    /// become empty are freed. Where a list cannot be read, exactly what was visited is off the
+    /// list. When `visit` fails, nothing of the batch (at most a block of pointers) that it failed
+    /// in is taken off.
     pub async fn drain(
         &self,
         tx: &Tx,
         limit: u64,
         visit: &mut (dyn FnMut(&BlockPointer) -> Result<()> + Send),
-    ) -> Result<u64> {
+    ) -> Drained {
         let mut visit = |block: &BlockPointer, _: bool| visit(block);
-        let (taken, _) = self.drain_at(tx, limit, &mut visit, 0).await?;
-        Ok(taken)
+        let mut taken = Taken::default();
+        let result = self.drain_at(tx, limit, &mut visit, 0, &mut taken).await;
+        Drained {
+            taken: taken.count,
+            failed: result.err(),
+        }
     }
 
-    /// Takes blocks off; returns how many and their space, already taken off this list's.
+    /// Takes blocks off; adds them to `taken` as soon as they are off this list, their space too.
     fn drain_at<'a>(
         &'a self,
         tx: &'a Tx,
         limit: u64,
         visit: Visit<'a>,
         depth: u32,
-    ) -> BoxFuture<'a, Result<(u64, BpobjSpace)>> {
+        taken: &'a mut Taken,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let (mut taken, mut space) = (0, BpobjSpace::default());
             let pipeline = self.objset().pipeline().clone();
             let mut phys = self.phys()?;
-            while phys.pointers > 0 && taken < limit {
+            while phys.pointers > 0 && taken.count < limit {
                 let per_block = self.per_block();
                 let start = (phys.pointers - 1) / per_block * per_block;
-                let first = start.max(phys.pointers.saturating_sub(limit - taken));
+                let first = start.max(phys.pointers.saturating_sub(limit - taken.count));
                 let count = phys.pointers - first;
                 let bytes = self.pointers(first, count).await?;
                 let mut batch = BpobjSpace::default();
@@ -516,34 +518,63 @@ impl Bpobj {
                 phys.freed = phys.freed.map(|count| count.saturating_sub(freed));
                 phys.pointers = first;
                 add_space(&mut phys, BpobjSpace::default().minus(batch));
+                taken.add(count, batch);
                 self.set_phys(tx, &phys)?;
+                // Where this fails, what is behind the list's end stays there, and nobody reads it.
                 let offset = first * BLOCK_POINTER_BYTES as u64;
                 self.object.free_range(tx, offset, u64::MAX).await?;
-                taken += count;
-                space = space.plus(batch);
             }
-            while taken < limit
+            while taken.count < limit
                 && let Some(mut sublists) = phys.sublists.filter(|lists| lists.count > 0)
             {
                 let last = sublists.count - 1;
                 let list = self.sublist(&sublists, last, depth).await?;
-                let (count, of_list) = list
-                    .drain_at(tx, limit - taken, &mut *visit, depth + 1)
-                    .await?;
-                taken += count;
-                space = space.plus(of_list);
-                add_space(&mut phys, BpobjSpace::default().minus(of_list));
-                if list.is_empty().await? {
-                    list.destroy(tx).await?;
+                let mut below = Taken::default();
+                let left = limit - taken.count;
+                let result = list.drain_at(tx, left, &mut *visit, depth + 1, &mut below);
+                let result = result.await;
+                taken.add(below.count, below.space);
+                add_space(&mut phys, BpobjSpace::default().minus(below.space));
+                let is_empty = result.is_ok() && list.is_empty().await?;
+                if is_empty {
                     sublists.count = last;
-                    let array = self.objset().hold(sublists.object).await?;
-                    array.free_range(tx, last * 8, 8).await?;
                     phys.sublists = Some(sublists);
                 }
                 self.set_phys(tx, &phys)?;
+                result?;
+                if is_empty {
+                    // Nothing names it any more, should this fail.
+                    list.destroy(tx).await?;
+                    let array = self.objset().hold(sublists.object).await?;
+                    array.free_range(tx, last * 8, 8).await?;
+                }
             }
-            Ok((taken, space))
+            Ok(())
         })
+    }
+}
+
+/// What [`Bpobj::drain`] did.
+#[derive(Debug)]
+pub struct Drained {
+    /// Blocks that were taken off.
+    pub taken: u64,
+    /// Why it ended before its limit and the list's begin: a list could not be read, or what
+    /// `visit` said.
+    pub failed: Option<ObjectError>,
+}
+
+/// What was taken off a list.
+#[derive(Debug, Default)]
+struct Taken {
+    count: u64,
+    space: BpobjSpace,
+}
+
+impl Taken {
+    fn add(&mut self, count: u64, space: BpobjSpace) {
+        self.count += count;
+        self.space = self.space.plus(space);
     }
 }
 

@@ -30,6 +30,9 @@ pub struct BptreeEntry {
 }
 
 impl BptreeEntry {
+    /// The `birth_txg` of an entry of which everything is free.
+    pub const FINISHED: Txg = Txg::new(u64::MAX);
+
     fn to_format(self) -> format::BptreeEntry {
         let [objset, object, level, block] = self.bookmark;
         let bookmark = Bookmark::new(
@@ -147,42 +150,60 @@ impl Bptree {
         self.set_phys(tx, &phys)
     }
 
-    /// The trees that wait, oldest first.
+    /// The trees that wait, oldest first, with their places in the queue.
     ///
     /// # Errors
     /// Errors of reading.
-    pub async fn entries(&self) -> Result<Vec<BptreeEntry>> {
+    pub async fn entries(&self) -> Result<Vec<(u64, BptreeEntry)>> {
         let phys = self.phys();
         let mut out = Vec::new();
         for index in phys.begin..phys.end {
-            out.push(self.entry(index).await?);
+            out.push((index, self.entry(index).await?));
         }
         Ok(out)
     }
 
-    /// Replaces the oldest entry's bookmark, and takes freed space off the totals.
+    /// Replaces the entry at `index`, and takes freed space off the totals. An entry that was
+    /// written once in a txg can be written again in it without being read.
     ///
     /// # Errors
-    /// [`ObjectError::Misuse`] when nothing waits; errors of reading.
-    pub async fn advance(&self, tx: &Tx, bookmark: [u64; 4], freed: BpobjSpace) -> Result<()> {
+    /// [`ObjectError::Misuse`] when that entry does not wait; errors of reading.
+    pub async fn put(
+        &self,
+        tx: &Tx,
+        index: u64,
+        entry: BptreeEntry,
+        freed: BpobjSpace,
+    ) -> Result<()> {
         let mut phys = self.phys();
-        self.check_waiting(&phys)?;
-        let entry = BptreeEntry {
-            bookmark,
-            ..self.entry(phys.begin).await?
-        };
-        self.write_entry(tx, phys.begin, entry).await?;
+        self.check_waiting(&phys, index)?;
+        self.write_entry(tx, index, entry).await?;
         Self::put_space(&mut phys, self.space().minus(freed));
         self.set_phys(tx, &phys)
     }
 
-    /// Drops the oldest entry. The last one takes all space that is left with it.
+    /// Drops the entry at `index`, of which everything was freed. Behind one that still waits it
+    /// stays, and says that there is nothing to free (`bptree_iterate`). The last one takes all
+    /// space that is left with it.
     ///
     /// # Errors
-    /// [`ObjectError::Misuse`] when nothing waits.
-    pub async fn pop(&self, tx: &Tx, freed: BpobjSpace) -> Result<()> {
+    /// [`ObjectError::Misuse`] when that entry does not wait; errors of reading.
+    pub async fn finish(
+        &self,
+        tx: &Tx,
+        index: u64,
+        entry: BptreeEntry,
+        freed: BpobjSpace,
+    ) -> Result<()> {
         let mut phys = self.phys();
-        self.check_waiting(&phys)?;
+        self.check_waiting(&phys, index)?;
+        if index > phys.begin {
+            let entry = BptreeEntry {
+                birth_txg: BptreeEntry::FINISHED,
+                ..entry
+            };
+            return self.put(tx, index, entry, freed).await;
+        }
         let offset = phys.begin * ENTRY_BYTES;
         self.object.free_range(tx, offset, ENTRY_BYTES).await?;
         phys.begin += 1;
@@ -195,11 +216,11 @@ impl Bptree {
         self.set_phys(tx, &phys)
     }
 
-    fn check_waiting(&self, phys: &BptreePhys) -> Result<()> {
-        if phys.begin >= phys.end {
+    fn check_waiting(&self, phys: &BptreePhys, index: u64) -> Result<()> {
+        if !(phys.begin..phys.end).contains(&index) {
             return Err(ObjectError::Misuse {
                 object: self.id(),
-                what: "an entry was taken from an empty queue of trees",
+                what: "a tree was taken from a queue in which it does not wait",
             });
         }
         Ok(())

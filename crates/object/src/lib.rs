@@ -65,7 +65,7 @@ mod treesync;
 mod zap;
 
 pub use accounting::{AccountingIds, AccountingKeys, ZplAccounting};
-pub use bpobj::{Bpobj, BpobjSpace};
+pub use bpobj::{Bpobj, BpobjSpace, Drained};
 pub use bptree::{Bptree, BptreeEntry};
 pub use byteswap::{bonus_to_native, to_native};
 pub use changed::changed_objects;

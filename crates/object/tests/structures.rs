@@ -9,8 +9,9 @@ use bytes::Bytes;
 use common::{Bed, Dice, all_objects, id};
 use format::{BlockPointer, Endian, ObjectId, ObjectType, ObjsetKind, SpaceMapPhys, Txg, VdevId};
 use object::{
-    Bpobj, BpobjSpace, Bptree, BptreeEntry, NewObject, ObjectError, ObjectSet, ObjsetOptions, Sa,
-    SaAttribute, SaRegistration, SpaceMapKind, SpaceMapObject, WriteProperties, Zap, ZapOptions,
+    Bpobj, BpobjSpace, Bptree, BptreeEntry, Drained, NewObject, ObjectError, ObjectSet,
+    ObjsetOptions, Sa, SaAttribute, SaRegistration, SpaceMapKind, SpaceMapObject, WriteProperties,
+    Zap, ZapOptions,
 };
 use zio::{Tx, WritePolicy};
 
@@ -131,13 +132,13 @@ async fn lists_of_blocks_include_each_other() {
     let mut drained = Vec::new();
     while !main.is_empty().await.expect("known") {
         let limit = 1 + dice.next(90);
-        let taken = main
+        let Drained { taken, failed } = main
             .drain(&tx, limit, &mut |block| {
                 drained.push(*block);
                 Ok(())
             })
-            .await
-            .expect("drains");
+            .await;
+        assert!(failed.is_none(), "{failed:?}");
         assert!(taken > 0 && taken <= limit);
         let left = sum(&bed, &all).minus(sum(&bed, &drained));
         assert_eq!(main.space().await.expect("counts"), left);
@@ -196,32 +197,33 @@ async fn trees_wait_in_their_order() {
     for at in 0..3 {
         queue.add(&tx, entry(at), space(100)).await.expect("adds");
     }
-    queue
-        .advance(&tx, [u64::MAX, 5, 0, 9], space(40))
-        .await
-        .expect("advances");
+    let moved = BptreeEntry {
+        bookmark: [u64::MAX, 5, 0, 9],
+        ..entry(0)
+    };
+    queue.put(&tx, 0, moved, space(40)).await.expect("moves on");
     drop(tx);
     let root = bed.sync().await;
     let again = Bptree::open(&bed.reopen(root).await, queue.id())
         .await
         .expect("opens");
     let entries = again.entries().await.expect("lists");
-    assert_eq!(
-        entries[0],
-        BptreeEntry {
-            bookmark: [u64::MAX, 5, 0, 9],
-            ..entry(0)
-        }
-    );
-    assert_eq!(entries[1..], [entry(1), entry(2)]);
+    assert_eq!(entries, [(0, moved), (1, entry(1)), (2, entry(2))]);
     assert_eq!(again.space(), space(260));
     let tx = bed.tx().await;
-    for left in [200, 100, 0] {
-        let freed = space(if left == 200 { 60 } else { 100 });
-        queue.pop(&tx, freed).await.expect("pops");
+    // One that is done before those ahead of it waits for them, with nothing to free.
+    for (at, freed, left) in [(1, 100, 160), (0, 60, 100), (1, 0, 100), (2, 100, 0)] {
+        let done = queue.finish(&tx, at, entry(at as usize), space(freed));
+        done.await.expect("is done");
         assert_eq!(queue.space(), space(left));
+        if left == 160 {
+            let (_, waiting) = queue.entries().await.expect("lists")[1];
+            assert_eq!(waiting.birth_txg, BptreeEntry::FINISHED);
+        }
     }
-    assert!(queue.is_empty() && queue.pop(&tx, space(0)).await.is_err());
+    assert!(queue.is_empty());
+    let again = queue.finish(&tx, 2, entry(2), space(0)).await;
+    assert!(matches!(again, Err(ObjectError::Misuse { .. })));
     queue.destroy(&tx).await.expect("destroys");
 }
 

@@ -36,13 +36,16 @@ impl Participant for DeferredFrees {
                 return Ok(());
             }
             loop {
-                let taken = list
+                let drained = list
                     .drain(pass.tx, STEP, &mut |block| {
                         core.pipeline.free(pass.ctx.txg, block);
                         Ok(())
                     })
-                    .await?;
-                if taken < STEP {
+                    .await;
+                if let Some(error) = drained.failed {
+                    return Err(error.into());
+                }
+                if drained.taken < STEP {
                     return Ok(());
                 }
             }

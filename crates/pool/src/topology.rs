@@ -570,6 +570,7 @@ pub(crate) async fn online(
     }
     let top = core.tree.top_of(guid).map(|top| top.guid());
     core.unless_suspended(core.tree.look_again(top)).await?;
+    core.pipeline.suspension().note_reopened();
     settle(core).await?;
     if expand || reopen::grows_by_itself(core) {
         reopen::grow(core, top).await?;

@@ -653,7 +653,7 @@ impl Walk<'_> {
         }
         if let Some(id) = directory.lookup_u64("bptree_obj").await? {
             let tree = Bptree::open(mos, ObjectId::new(id)).await?;
-            for entry in tree.entries().await? {
+            for (_, entry) in tree.entries().await? {
                 self.doomed(&entry.root, entry.birth_txg).await;
             }
         }

@@ -8,26 +8,27 @@
 //! bookmark that is stored with it: everything before the bookmark is free, the bookmark's block
 //! and its ancestors are not. Memory is one path of the tree.
 //!
-//! A block that cannot be read keeps what is below it: that space is leaked, and moves to the
+//! A block that a device did not give stops what it belongs to (the list, a tree, a clone's list):
+//! a bad sector may be read another time, a device may come back. The rest goes on, and so does the
+//! pool. It is tried again when devices were looked at again ([`zio::pipeline::Suspension::reopen`])
+//! and at the next import. The place where a tree stopped is stored, so nothing is freed twice.
+//!
+//! Where all devices work and gave a wrong block, what is below it is leaked, and moves to the
 //! directory `$LEAK` in the end.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use device::BoxFuture;
-use format::{
-    BLOCK_POINTER_SHIFT, BlockPointer, Bookmark, DNODE_SLOT_BYTES, DnodePhys, Endian, ObjectId,
-    ObjectType, ObjsetId, ObjsetPhys, Txg, UsedBy, names,
-};
-use object::{Bpobj, Bptree, SyncContext, Zap, ZapCursor};
-use vdev::Priority;
-use zio::pipeline::waits_for_devices;
-use zio::{CacheUse, Pipeline, ReadContext, Tx};
+use format::{BlockPointer, Bookmark, ObjectId, Txg, UsedBy, names};
+use object::{Bpobj, Bptree, BptreeEntry, ObjectError, SyncContext, Zap, ZapCursor};
+use zio::Tx;
+use zio::pipeline::may_fail;
 
 use crate::DatasetError;
 use crate::deadlist::Deadlist;
 use crate::destroy::Destroyer;
-use crate::dsl::DslPool;
+use crate::destroy::walk::{Budget, Step, Walk, is_list_lost, resume_point, tell_stalled};
 use crate::features::guid;
 use crate::livelist::living;
 use crate::state::{Dir, Space};
@@ -39,9 +40,6 @@ const BLOCKS_MAX: u64 = 100_000;
 const TIME_MAX_NS: u64 = 1_000_000_000;
 /// Blocks taken off the free list at a time.
 const LIST_CHUNK: u64 = 4096;
-
-/// Object set number that stands for a destroyed one (`ZB_DESTROYED_OBJSET`).
-const DESTROYED: u64 = u64::MAX;
 
 impl Destroyer<'_> {
     /// Bytes that wait to be freed in the background (`freeing`).
@@ -79,7 +77,31 @@ impl Destroyer<'_> {
         waits
             && !self.dsl.env().read_only
             && !self.dsl.destroy_state.is_put_off.load(Ordering::Acquire)
+            && !self.is_stalled()
             && !self.must_not_free()
+    }
+
+    /// Whether all that waits cannot be read, as far as is known. What is destroyed later changes
+    /// what waits.
+    fn is_stalled(&self) -> bool {
+        let stall = self.dsl.destroy_state.stall.lock();
+        stall.as_ref().is_some_and(|stall| {
+            stall.rests
+                && stall.reopened == self.dsl.env().pipeline.suspension().reopened()
+                && stall.waiting == self.waiting()
+        })
+    }
+
+    /// Space of what waits to be freed.
+    fn waiting(&self) -> Space {
+        self.free_dir().map_or(Space::default(), |dir| {
+            let phys = dir.state().phys;
+            Space {
+                used: phys.used_bytes as i64,
+                compressed: phys.compressed_bytes as i64,
+                uncompressed: phys.uncompressed_bytes as i64,
+            }
+        })
     }
 
     /// With a checkpoint, frees take space instead of giving it: in a full pool they wait for it to
@@ -95,98 +117,153 @@ impl Destroyer<'_> {
         if !self.has_work() {
             return Ok(());
         }
+        let reopened = self.dsl.env().pipeline.suspension().reopened();
+        let before = self.dsl.destroy_state.stall.lock().take();
+        let mut stall = before
+            .filter(|stall| stall.reopened == reopened)
+            .unwrap_or_default();
+        stall.reopened = reopened;
+        stall.rests = self.free_what_can_be(ctx, &mut stall).await?;
+        stall.waiting = self.waiting();
+        if stall.is_any() {
+            *self.dsl.destroy_state.stall.lock() = Some(stall);
+        }
+        Ok(())
+    }
+
+    /// Frees a bounded number of blocks of what is not stalled. Returns whether that was all.
+    async fn free_what_can_be(
+        &self,
+        ctx: &SyncContext,
+        stall: &mut Stall,
+    ) -> Result<bool, DatasetError> {
         let clock = &self.dsl.env().world.clock;
         let mut budget = Budget {
             blocks: BLOCKS_MAX,
             until_ns: clock.monotonic_ns().saturating_add(TIME_MAX_NS),
             is_begun: false,
         };
-        let tx = Tx::syncing(ctx.txg);
-        let pipeline = &self.dsl.env().pipeline;
-        let mut list_is_empty = true;
-        if let Some(list) = self.dsl.destroy_state.free_list.get() {
-            loop {
-                let chunk = LIST_CHUNK.min(budget.blocks);
-                if budget.is_over(clock.monotonic_ns()) {
-                    list_is_empty = false;
-                    break;
-                }
-                let mut freed = Space::default();
-                let taken = list
-                    .drain(&tx, chunk, &mut |block| {
-                        freed.add(Space::of(pipeline, block));
-                        pipeline.free(ctx.txg, block);
-                        Ok(())
-                    })
-                    .await?;
-                if let Some(free_dir) = self.free_dir() {
-                    free_dir.did_use(UsedBy::Head, freed.negated());
-                }
-                budget.blocks -= taken.min(budget.blocks);
-                budget.is_begun = true;
-                if taken < chunk {
-                    break;
-                }
-            }
+        if !stall.list && !self.free_list(ctx, stall, &mut budget).await {
+            return Ok(false);
         }
         let queue = *self.dsl.destroy_state.bptree.lock();
-        if list_is_empty && !queue.is_zero() {
+        if !queue.is_zero() && !stall.queue {
             budget.is_begun = false;
-            self.free_trees(ctx, queue, &mut budget).await?;
-        }
-        if list_is_empty && self.dsl.destroy_state.bptree.lock().is_zero() {
-            let clones = *self.dsl.destroy_state.deleted_clones.lock();
-            if clones.is_zero() {
-                self.book_leaks(ctx).await?;
-            } else {
-                self.free_clone_list(ctx, clones).await?;
+            if !self.free_trees(ctx, queue, stall, &mut budget).await? {
+                return Ok(false);
             }
         }
-        Ok(())
+        let clones = *self.dsl.destroy_state.deleted_clones.lock();
+        if !clones.is_zero() {
+            return match stall.clones {
+                true => Ok(true),
+                false => self.free_clone_list(ctx, clones, stall).await,
+            };
+        }
+        // What waits for devices is not lost.
+        if !stall.is_any() {
+            self.book_leaks(ctx).await?;
+        }
+        Ok(true)
+    }
+
+    /// Frees what the list names. Returns whether nothing is left of it that can be.
+    async fn free_list(&self, ctx: &SyncContext, stall: &mut Stall, budget: &mut Budget) -> bool {
+        let Some(list) = self.dsl.destroy_state.free_list.get() else {
+            return true;
+        };
+        let tx = Tx::syncing(ctx.txg);
+        let pipeline = &self.dsl.env().pipeline;
+        loop {
+            let chunk = LIST_CHUNK.min(budget.blocks);
+            if budget.is_over(self.dsl.env().world.clock.monotonic_ns()) {
+                return false;
+            }
+            let mut freed = Space::default();
+            let mut free = |block: &BlockPointer| {
+                freed.add(Space::of(pipeline, block));
+                pipeline.free(ctx.txg, block);
+                Ok(())
+            };
+            let drained = may_fail(list.drain(&tx, chunk, &mut free)).await;
+            if let Some(free_dir) = self.free_dir() {
+                free_dir.did_use(UsedBy::Head, freed.negated());
+            }
+            budget.blocks -= drained.taken.min(budget.blocks);
+            budget.is_begun = true;
+            if let Some(error) = drained.failed {
+                stall.list = true;
+                tell_stalled("the list of blocks to be freed", &error);
+                return true;
+            }
+            if drained.taken < chunk {
+                return true;
+            }
+        }
     }
 
     /// Frees what a clone that was destroyed had allocated: one part of its livelist
     /// (`sublist_delete_sync` and `livelist_delete_sync`, module/zfs/spa.c). A part names blocks as
     /// they were allocated and freed, of half a million entries or a little more; those that were
-    /// not freed are.
+    /// not freed are. Returns whether there is no more to do.
     async fn free_clone_list(
         &self,
         ctx: &SyncContext,
         clones: ObjectId,
-    ) -> Result<(), DatasetError> {
+        stall: &mut Stall,
+    ) -> Result<bool, DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         let pipeline = &self.dsl.env().pipeline;
-        let zap = Zap::hold(self.dsl.mos(), clones).await?;
-        let Some(entry) = zap.entries(ZapCursor::START, 1).await?.pop() else {
-            self.dsl
-                .directory
-                .remove(&tx, names::pool::DELETED_CLONES)
-                .await?;
-            self.dsl.mos().free(&tx, clones).await?;
-            *self.dsl.destroy_state.deleted_clones.lock() = ObjectId::ZERO;
-            return Ok(());
+        let mut stalls = |error: &dyn std::fmt::Display| {
+            stall.clones = true;
+            tell_stalled("a list of a destroyed clone's blocks", error);
+            Ok(true)
+        };
+        let first = may_fail(async {
+            let zap = Zap::hold(self.dsl.mos(), clones).await?;
+            let entry = zap.entries(ZapCursor::START, 1).await?.pop();
+            Ok::<_, ObjectError>((zap, entry))
+        });
+        let (zap, entry) = match first.await {
+            Ok((zap, Some(entry))) => (zap, entry),
+            Ok((_, None)) => {
+                self.dsl
+                    .directory
+                    .remove(&tx, names::pool::DELETED_CLONES)
+                    .await?;
+                self.dsl.mos().free(&tx, clones).await?;
+                *self.dsl.destroy_state.deleted_clones.lock() = ObjectId::ZERO;
+                return Ok(false);
+            }
+            Err(error) => return stalls(&error),
         };
         let object: ObjectId = entry.value.as_u64().unwrap_or(0).into();
-        let is_lost = |error: &DatasetError| {
+        let tell_lost = |error: &DatasetError| {
             tracing::error!(
                 %object, %error,
                 "a list of a destroyed clone's blocks cannot be read: they stay allocated"
             );
         };
-        let opened = waits_for_devices(Deadlist::open(self.dsl.mos(), object)).await;
-        let list = opened.inspect_err(is_lost).ok();
+        let list = match may_fail(Deadlist::open(self.dsl.mos(), object)).await {
+            Err(error) if !is_list_lost(pipeline, &error) => return stalls(&error),
+            opened => opened.inspect_err(tell_lost).ok(),
+        };
         let first = list.as_ref().and_then(Deadlist::first);
         let (Some(mut list), Some((key, part))) = (list, first) else {
             zap.remove(&tx, &entry.name).await?;
             Deadlist::destroy(self.dsl, ctx, object).await?;
-            return self.dsl.features().decrement(ctx, guid::LIVELIST).await;
+            self.dsl.features().decrement(ctx, guid::LIVELIST).await?;
+            return Ok(false);
         };
         if part != self.dsl.deadlists().empty_list() {
-            let blocks = waits_for_devices(async {
+            let blocks = may_fail(async {
                 let part = Bpobj::open(self.dsl.mos(), part).await?;
                 living(&part).await
             });
-            let blocks = blocks.await.inspect_err(is_lost).unwrap_or_default();
+            let blocks = match blocks.await {
+                Err(error) if !is_list_lost(pipeline, &error) => return stalls(&error),
+                read => read.inspect_err(tell_lost).unwrap_or_default(),
+            };
             let mut freed = Space::default();
             for block in blocks {
                 freed.add(Space::of(pipeline, &block));
@@ -196,7 +273,8 @@ impl Destroyer<'_> {
                 free_dir.did_use(UsedBy::Head, freed.negated());
             }
         }
-        list.remove_part(self.dsl, ctx, key).await
+        list.remove_part(self.dsl, ctx, key).await?;
+        Ok(false)
     }
 
     /// Frees a tree whole, but for what an earlier snapshot has too. Returns what that gave; the
@@ -219,22 +297,50 @@ impl Destroyer<'_> {
             after,
             resume: None,
             freed: Space::default(),
+            has_freed: false,
+            stalls: false,
             budget: &mut budget,
         };
-        // It never pauses, with that budget.
+        // It neither pauses, with that budget, nor stalls.
         let _ = walk.tree(root).await;
         walk.freed
     }
 
+    /// Frees trees, oldest first. Returns whether nothing is left of them that can be freed.
     async fn free_trees(
         &self,
         ctx: &SyncContext,
         queue: ObjectId,
+        stall: &mut Stall,
         budget: &mut Budget,
-    ) -> Result<(), DatasetError> {
+    ) -> Result<bool, DatasetError> {
         let tx = Tx::syncing(ctx.txg);
-        let queue = Bptree::open(self.dsl.mos(), queue).await?;
-        for entry in queue.entries().await? {
+        let entries = may_fail(async {
+            let queue = Bptree::open(self.dsl.mos(), queue).await?;
+            let entries = queue.entries().await?;
+            Ok::<_, ObjectError>((queue, entries))
+        });
+        let (queue, entries) = match entries.await {
+            Ok(read) => read,
+            Err(error) => {
+                stall.queue = true;
+                tell_stalled("the queue of destroyed datasets", &error);
+                return Ok(true);
+            }
+        };
+        for (index, entry) in entries {
+            let is_finished = entry.birth_txg == BptreeEntry::FINISHED;
+            if stall.trees.contains(&index) || is_finished && !stall.trees.is_empty() {
+                continue;
+            }
+            // How far it comes is written after it was freed: that must need no reading.
+            if let Err(error) =
+                may_fail(queue.put(&tx, index, entry, Space::default().into())).await
+            {
+                stall.trees.insert(index);
+                tell_stalled("the queue of destroyed datasets", &error);
+                continue;
+            }
             let mut walk = Walk {
                 pipeline: &self.dsl.env().pipeline,
                 dsl: self.dsl,
@@ -242,20 +348,36 @@ impl Destroyer<'_> {
                 after: entry.birth_txg,
                 resume: resume_point(entry.bookmark),
                 freed: Space::default(),
+                has_freed: false,
+                stalls: true,
                 budget,
             };
             let outcome = walk.tree(&entry.root).await;
-            let freed = walk.freed;
+            let (freed, has_freed) = (walk.freed, walk.has_freed);
             if let Some(free_dir) = self.free_dir() {
                 free_dir.did_use(UsedBy::Head, freed.negated());
             }
+            let at = |at: Bookmark| BptreeEntry {
+                bookmark: at.to_words(),
+                ..entry
+            };
             match outcome {
-                Step::Done => queue.pop(&tx, freed.into()).await?,
-                Step::Paused(at) => {
-                    queue.advance(&tx, at.to_words(), freed.into()).await?;
-                    return Ok(());
+                Step::Done => queue.finish(&tx, index, entry, freed.into()).await?,
+                Step::Paused(place) => {
+                    queue.put(&tx, index, at(place), freed.into()).await?;
+                    return Ok(false);
+                }
+                Step::Stalled(place) => {
+                    // Before anything was freed the stored place may be deeper than this one.
+                    if has_freed {
+                        queue.put(&tx, index, at(place), freed.into()).await?;
+                    }
+                    stall.trees.insert(index);
                 }
             }
+        }
+        if !stall.trees.is_empty() {
+            return Ok(true);
         }
         self.dsl
             .features()
@@ -267,7 +389,7 @@ impl Destroyer<'_> {
             .await?;
         queue.destroy(&tx).await?;
         *self.dsl.destroy_state.bptree.lock() = ObjectId::ZERO;
-        Ok(())
+        Ok(true)
     }
 
     /// Everything was freed that could be: what is left in `$FREE` is lost, and goes to `$LEAK`.
@@ -275,14 +397,7 @@ impl Destroyer<'_> {
         let Some(free_dir) = self.free_dir() else {
             return Ok(());
         };
-        let left = {
-            let phys = free_dir.state().phys;
-            Space {
-                used: phys.used_bytes as i64,
-                compressed: phys.compressed_bytes as i64,
-                uncompressed: phys.uncompressed_bytes as i64,
-            }
-        };
+        let left = self.waiting();
         if left.is_zero() {
             return Ok(());
         }
@@ -310,346 +425,26 @@ impl Destroyer<'_> {
     }
 }
 
-struct Budget {
-    blocks: u64,
-    /// When it is over, once something was freed of what is being freed.
-    until_ns: u64,
-    /// Whether something was.
-    is_begun: bool,
+/// What of the background frees stopped because something could not be read.
+#[derive(Debug, Default)]
+pub(super) struct Stall {
+    /// [`zio::pipeline::Suspension::reopened`] then: when that has grown, all is tried again.
+    reopened: u64,
+    /// What waited at the end of the last turn, and whether that was all that could not be freed.
+    waiting: Space,
+    rests: bool,
+    /// The list of blocks.
+    list: bool,
+    /// The queue of trees, or some of them, by their places in it.
+    queue: bool,
+    trees: BTreeSet<u64>,
+    /// The lists of destroyed clones.
+    clones: bool,
 }
 
-impl Budget {
-    fn is_over(&self, now_ns: u64) -> bool {
-        self.blocks == 0 || self.is_begun && now_ns > self.until_ns
-    }
-}
-
-fn resume_point(words: [u64; 4]) -> Option<Bookmark> {
-    let bookmark = Bookmark::new(
-        ObjsetId::new(words[0]),
-        ObjectId::new(words[1]),
-        words[2] as i64,
-        words[3],
-    );
-    (words != [0; 4]).then_some(bookmark)
-}
-
-enum Step {
-    Done,
-    /// The budget is used up before this block was freed.
-    Paused(Bookmark),
-}
-
-/// Shape of an object's tree, for comparing places in it.
-#[derive(Clone, Copy)]
-struct Shape {
-    /// log2 of the pointers in an indirect block.
-    fanout_shift: u32,
-    /// The same, of the meta-dnode.
-    meta_fanout_shift: u32,
-    /// Dnodes in a block, of the meta-dnode.
-    dnodes_per_block: u64,
-}
-
-struct Walk<'a> {
-    pipeline: &'a Arc<Pipeline>,
-    dsl: &'a Arc<DslPool>,
-    txg: Txg,
-    after: Txg,
-    /// Where to go on; none once that place was reached.
-    resume: Option<Bookmark>,
-    freed: Space,
-    budget: &'a mut Budget,
-}
-
-fn fanout_shift(dnode: &DnodePhys) -> u32 {
-    u32::from(dnode.indirect_block_shift).saturating_sub(BLOCK_POINTER_SHIFT)
-}
-
-/// First data block below a block, and the first behind it.
-fn span(fanout_shift: u32, level: i64, block: u64) -> (u64, u64) {
-    let shift = fanout_shift.saturating_mul(level.max(0) as u32);
-    let first = block
-        .checked_shl(shift)
-        .filter(|_| shift < 64)
-        .unwrap_or(u64::MAX);
-    let behind = (block.saturating_add(1))
-        .checked_shl(shift)
-        .filter(|_| shift < 64)
-        .unwrap_or(u64::MAX);
-    (first, behind)
-}
-
-/// Whether everything in and below `at` comes before `resume` in the order of the walk
-/// (`zbookmark_subtree_completed`, module/zfs/zio.c).
-fn is_completed(shape: Shape, at: &Bookmark, resume: &Bookmark) -> bool {
-    if at.level < 0 {
-        return false;
-    }
-    if resume.level < 0 {
-        return true;
-    }
-    let is_special = |object: ObjectId| object.get() >= ObjectId::LIMIT;
-    match (at.object, resume.object) {
-        (ours, theirs) if ours == theirs => {
-            if at.level == resume.level && at.block_id == resume.block_id {
-                return false;
-            }
-            if at.block_id == Bookmark::SPILL_BLOCK_ID {
-                return false;
-            }
-            if resume.block_id == Bookmark::SPILL_BLOCK_ID {
-                return true;
-            }
-            let (our_first, our_behind) = span(shape.fanout_shift, at.level, at.block_id);
-            let (their_first, their_behind) =
-                span(shape.fanout_shift, resume.level, resume.block_id);
-            if our_behind <= their_first {
-                return true;
-            }
-            // Below the block to go on with: done before it.
-            at.level < resume.level && our_first >= their_first && our_behind <= their_behind
-        }
-        // Blocks of dnodes, while going on in one of the objects.
-        (ours, theirs) if ours == ObjectId::META_DNODE => {
-            if is_special(theirs) {
-                return true;
-            }
-            let (_, behind) = span(shape.meta_fanout_shift, at.level, at.block_id);
-            behind.saturating_mul(shape.dnodes_per_block) <= theirs.get()
-        }
-        // An object, while going on in the blocks of dnodes.
-        (ours, theirs) if theirs == ObjectId::META_DNODE => {
-            if is_special(ours) {
-                return false;
-            }
-            let (_, behind) = span(shape.meta_fanout_shift, resume.level, resume.block_id);
-            ours.get() < behind.saturating_mul(shape.dnodes_per_block)
-        }
-        (ours, theirs) => ours < theirs,
-    }
-}
-
-impl Walk<'_> {
-    async fn tree(&mut self, root: &BlockPointer) -> Step {
-        if root.is_hole() || root.birth() <= self.after {
-            return Step::Done;
-        }
-        let at = Bookmark::new(
-            ObjsetId::new(DESTROYED),
-            ObjectId::META_DNODE,
-            Bookmark::ROOT_LEVEL,
-            0,
-        );
-        let is_resume = self.resume == Some(at);
-        if is_resume {
-            self.resume = None;
-        } else {
-            match self.read(root, &at).await {
-                Some((data, endian)) => {
-                    if let Step::Paused(at) = self.objset(&data, endian).await {
-                        return Step::Paused(at);
-                    }
-                }
-                None => return Step::Done,
-            }
-        }
-        // The root goes right after the last of its children: never a place to pause.
-        self.free(root);
-        Step::Done
-    }
-
-    async fn objset(&mut self, data: &[u8], endian: Endian) -> Step {
-        let Ok(phys) = ObjsetPhys::decode(data, endian) else {
-            tracing::warn!("the object set of a destroyed dataset is damaged; its space is lost");
-            return Step::Done;
-        };
-        let mut dnodes = vec![(ObjectId::META_DNODE, phys.meta_dnode)];
-        if let Some(project) = phys.project_used {
-            dnodes.push((ObjectId::PROJECT_USED, *project));
-        }
-        if let Some(used) = phys.user_group_used {
-            let [user, group] = *used;
-            dnodes.push((ObjectId::GROUP_USED, group));
-            dnodes.push((ObjectId::USER_USED, user));
-        }
-        let meta = Shape {
-            fanout_shift: fanout_shift(&dnodes[0].1),
-            meta_fanout_shift: fanout_shift(&dnodes[0].1),
-            dnodes_per_block: u64::from(dnodes[0].1.data_block_bytes) / DNODE_SLOT_BYTES as u64,
-        };
-        for (object, dnode) in dnodes {
-            if let Step::Paused(at) = self.dnode(object, &dnode, meta).await {
-                return Step::Paused(at);
-            }
-        }
-        Step::Done
-    }
-
-    async fn dnode(&mut self, object: ObjectId, dnode: &DnodePhys, meta: Shape) -> Step {
-        if dnode.object_type == ObjectType::NONE {
-            return Step::Done;
-        }
-        let shape = Shape {
-            fanout_shift: fanout_shift(dnode),
-            ..meta
-        };
-        let level = i64::from(dnode.levels) - 1;
-        for (index, pointer) in dnode.pointers.iter().enumerate() {
-            let at = Bookmark::new(ObjsetId::new(DESTROYED), object, level, index as u64);
-            if let Step::Paused(at) = self.block(pointer, at, shape).await {
-                return Step::Paused(at);
-            }
-        }
-        if let Some(spill) = &dnode.spill {
-            let at = Bookmark::new(
-                ObjsetId::new(DESTROYED),
-                object,
-                0,
-                Bookmark::SPILL_BLOCK_ID,
-            );
-            return self.block(spill, at, shape).await;
-        }
-        Step::Done
-    }
-
-    fn block<'b>(
-        &'b mut self,
-        pointer: &'b BlockPointer,
-        at: Bookmark,
-        shape: Shape,
-    ) -> BoxFuture<'b, Step> {
-        Box::pin(async move {
-            // A block that an earlier snapshot has too has only such blocks below it.
-            if pointer.is_hole() || pointer.birth() <= self.after {
-                return Step::Done;
-            }
-            let mut descend = true;
-            if let Some(resume) = self.resume {
-                if is_completed(shape, &at, &resume) {
-                    return Step::Done;
-                }
-                if at == resume {
-                    self.resume = None;
-                    descend = false;
-                }
-            }
-            let has_children = pointer.level() > 0 || pointer.object_type() == ObjectType::DNODE;
-            if descend && has_children {
-                let Some((data, endian)) = self.read(pointer, &at).await else {
-                    // What is below is lost; the block itself is freed.
-                    return self.free_or_pause(pointer, at);
-                };
-                let step = if pointer.level() > 0 {
-                    self.indirect(&data, endian, at, shape).await
-                } else {
-                    self.dnode_block(&data, endian, at, shape).await
-                };
-                if let Step::Paused(at) = step {
-                    return Step::Paused(at);
-                }
-            }
-            self.free_or_pause(pointer, at)
-        })
-    }
-
-    async fn indirect(&mut self, data: &[u8], endian: Endian, at: Bookmark, shape: Shape) -> Step {
-        let children: Vec<BlockPointer> = BlockPointer::decode_all(data, endian).collect();
-        let first = at
-            .block_id
-            .checked_shl(shape.fanout_shift)
-            .unwrap_or(u64::MAX);
-        if at.level > 1 || at.object == ObjectId::META_DNODE {
-            for child in children.iter().filter(|child| child.birth() > self.after) {
-                self.pipeline.prefetch(child, &self.context(&at));
-            }
-        }
-        for (index, child) in children.iter().enumerate() {
-            let below = Bookmark::new(
-                at.objset,
-                at.object,
-                at.level - 1,
-                first.saturating_add(index as u64),
-            );
-            if let Step::Paused(at) = self.block(child, below, shape).await {
-                return Step::Paused(at);
-            }
-        }
-        Step::Done
-    }
-
-    async fn dnode_block(
-        &mut self,
-        data: &[u8],
-        endian: Endian,
-        at: Bookmark,
-        shape: Shape,
-    ) -> Step {
-        let per_block = (data.len() / DNODE_SLOT_BYTES) as u64;
-        let first = at.block_id.saturating_mul(per_block);
-        let mut slot = 0;
-        while slot < per_block {
-            let offset = slot as usize * DNODE_SLOT_BYTES;
-            let dnode = match DnodePhys::decode(&data[offset..], endian) {
-                Ok(dnode) => dnode,
-                Err(error) => {
-                    tracing::warn!(
-                        %error,
-                        "a dnode of a destroyed dataset is damaged; its space is lost"
-                    );
-                    slot += 1;
-                    continue;
-                }
-            };
-            let slots = u64::from(dnode.extra_slots) + 1;
-            let object = ObjectId::new(first + slot);
-            if let Step::Paused(at) = self.dnode(object, &dnode, shape).await {
-                return Step::Paused(at);
-            }
-            slot += slots;
-        }
-        Step::Done
-    }
-
-    fn free_or_pause(&mut self, pointer: &BlockPointer, at: Bookmark) -> Step {
-        let now_ns = self.dsl.env().world.clock.monotonic_ns();
-        if self.budget.is_over(now_ns) {
-            return Step::Paused(at);
-        }
-        self.budget.blocks -= 1;
-        self.budget.is_begun = true;
-        self.free(pointer);
-        Step::Done
-    }
-
-    fn free(&mut self, pointer: &BlockPointer) {
-        self.freed.add(Space::of(self.pipeline, pointer));
-        self.pipeline.free(self.txg, pointer);
-    }
-
-    fn context(&self, at: &Bookmark) -> ReadContext {
-        ReadContext {
-            bookmark: *at,
-            priority: Priority::Async,
-            cache: CacheUse::NoFill,
-            speculative: false,
-            // Pointers are in the clear; the key is gone with the dataset.
-            without_key: true,
-        }
-    }
-
-    async fn read(&self, pointer: &BlockPointer, at: &Bookmark) -> Option<(bytes::Bytes, Endian)> {
-        match self.pipeline.read(pointer, &self.context(at)).await {
-            Ok(data) => Some((data, pointer.endian())),
-            Err(error) => {
-                tracing::warn!(
-                    %error,
-                    place = %at,
-                    "a block of a destroyed dataset cannot be read; what is below it is lost"
-                );
-                None
-            }
-        }
+impl Stall {
+    fn is_any(&self) -> bool {
+        self.list || self.queue || self.clones || !self.trees.is_empty()
     }
 }
 
@@ -657,64 +452,5 @@ impl<'a> Destroyer<'a> {
     /// The directory that space waiting to be freed counts for.
     pub(crate) fn free_dir(&self) -> Option<&'a Arc<Dir>> {
         self.dsl.destroy_state.free_dir.get()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SHAPE: Shape = Shape {
-        fanout_shift: 3,
-        meta_fanout_shift: 3,
-        dnodes_per_block: 32,
-    };
-
-    fn place(object: u64, level: i64, block: u64) -> Bookmark {
-        Bookmark::new(
-            ObjsetId::new(DESTROYED),
-            ObjectId::new(object),
-            level,
-            block,
-        )
-    }
-
-    #[test]
-    fn places_before_the_bookmark_are_done_and_its_ancestors_are_not() {
-        // Going on with block 9 of level 1 of object 40: data blocks 72 to 79.
-        let resume = place(40, 1, 9);
-        for (at, done) in [
-            (place(40, 0, 71), true),
-            (place(40, 0, 72), true),
-            (place(40, 0, 79), true),
-            (place(40, 0, 80), false),
-            (place(40, 1, 8), true),
-            (place(40, 1, 9), false),
-            (place(40, 1, 10), false),
-            (place(40, 2, 0), true),
-            (place(40, 2, 1), false),
-            (place(39, 2, 7), true),
-            (place(41, 0, 0), false),
-            // Object 40 is in the second block of dnodes.
-            (place(0, 0, 0), true),
-            (place(0, 0, 1), false),
-            (place(0, 1, 0), false),
-            (place(u64::MAX, 0, 0), false),
-            (place(0, Bookmark::ROOT_LEVEL, 0), false),
-        ] {
-            assert_eq!(is_completed(SHAPE, &at, &resume), done, "{at}");
-        }
-        // Going on with a block of dnodes: the objects in it are done.
-        let resume = place(0, 0, 1);
-        assert!(is_completed(SHAPE, &place(63, 1, 0), &resume));
-        assert!(!is_completed(SHAPE, &place(64, 1, 0), &resume));
-        // Accounting objects come after everything else, in the order project, group, user.
-        let resume = place(u64::MAX - 1, 0, 0);
-        assert!(is_completed(SHAPE, &place(0, 3, 0), &resume));
-        assert!(is_completed(SHAPE, &place(u64::MAX - 2, 0, 0), &resume));
-        assert!(!is_completed(SHAPE, &place(u64::MAX, 0, 0), &resume));
-        // A spill block comes after the object's other blocks.
-        let resume = place(5, 0, Bookmark::SPILL_BLOCK_ID);
-        assert!(is_completed(SHAPE, &place(5, 4, 0), &resume));
     }
 }

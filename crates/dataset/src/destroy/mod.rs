@@ -5,6 +5,7 @@
 //! of trees. Both are freed in the background, a bounded piece in each txg.
 
 mod background;
+mod walk;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -40,6 +41,8 @@ pub(crate) struct DestroyState {
     deleted_clones: Mutex<ObjectId>,
     /// Background frees wait for the pool to be ready for them.
     is_put_off: AtomicBool,
+    /// What of it cannot be read.
+    stall: Mutex<Option<background::Stall>>,
 }
 
 /// Destroying datasets and snapshots, and freeing what they held: [`DslPool::destroyer`].

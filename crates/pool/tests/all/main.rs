@@ -25,6 +25,7 @@ mod rewind;
 mod scan;
 mod scan_peer;
 mod scrub;
+mod stall;
 mod tasks;
 mod trim;
 mod vdevprops;

@@ -24,6 +24,7 @@
 //! all ([`may_fail`]).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -65,6 +66,7 @@ pub struct Suspension {
     state: watch::Sender<SuspendState>,
     fail_mode: Mutex<FailMode>,
     hook: Mutex<Option<SuspendHook>>,
+    reopened: AtomicU64,
 }
 
 /// What a failed read suspends the pool and waits for.
@@ -119,6 +121,7 @@ impl Suspension {
             state: watch::Sender::new(SuspendState::Running),
             fail_mode: Mutex::new(fail_mode),
             hook: Mutex::new(None),
+            reopened: AtomicU64::new(0),
         }
     }
 
@@ -268,7 +271,19 @@ impl Suspension {
             }
         }
         self.allocator.retry_broken();
+        self.note_reopened();
         Ok(())
+    }
+
+    /// How often devices were looked at again since the pool was opened. What could not be read is
+    /// worth another try when this has grown.
+    pub fn reopened(&self) -> u64 {
+        self.reopened.load(Ordering::Acquire)
+    }
+
+    /// Notes that devices were looked at again, otherwise than by [`Self::reopen`].
+    pub fn note_reopened(&self) {
+        self.reopened.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Gives up: every write that waits, and every later one, fails with `error` (export of a
