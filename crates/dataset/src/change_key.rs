@@ -318,8 +318,9 @@ impl ChangeKeyTask {
         // Applying must not fail, so every key is opened now.
         for (dir, stored) in keys.of_root(stored.root, &dir).await? {
             keys.unwrapped(&stored, &dir).await?;
+            self.dsl.readable().whole(stored.object).await?;
         }
-        Ok(())
+        self.dsl.readable().properties(&dataset).await
     }
 
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {

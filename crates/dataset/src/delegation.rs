@@ -612,8 +612,9 @@ impl SyncTask for DelegateTask {
     }
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(async {
-            self.dsl.directories().resolve_dir(&self.name).await?;
-            Ok(())
+            let dir = self.dsl.directories().resolve_dir(&self.name).await?;
+            self.dsl.readable().whole(dir.object).await?;
+            self.dsl.readable().delegation(&dir).await
         })
     }
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {

@@ -478,7 +478,7 @@ impl SyncTask for KeyRootTask {
     }
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(async {
-            let (_, dir, root) = self.dirs().await?;
+            let (head, dir, root) = self.dirs().await?;
             let stored = self.dsl.keys().stored(&dir).await?;
             let before = stored.map_or(dir.object, |key| key.root);
             // What was opened with it goes by it.
@@ -488,7 +488,10 @@ impl SyncTask for KeyRootTask {
                     reason: "its key is loaded; unload it, and receive again".into(),
                 });
             }
-            Ok(())
+            for object in self.with_root(&dir, before).await? {
+                self.dsl.readable().whole(object).await?;
+            }
+            self.dsl.readable().properties(&head).await
         })
     }
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {

@@ -220,7 +220,7 @@ impl Readable<'_> {
     }
 
     /// The crypto key of a directory, if it has one.
-    async fn crypto_key(&self, dir: &Arc<Dir>) -> Result<(), DatasetError> {
+    pub(crate) async fn crypto_key(&self, dir: &Arc<Dir>) -> Result<(), DatasetError> {
         match self.dsl.keys().object(dir).await? {
             Some(key) => self.whole(key).await,
             None => Ok(()),
@@ -328,6 +328,26 @@ impl Readable<'_> {
             }
         }
         self.remaps(head).await
+    }
+
+    /// For what was received, which becomes a snapshot of `head`: of itself, or of another one,
+    /// which exchanges with it what they have.
+    pub(crate) async fn received(
+        &self,
+        received: &Arc<Ds>,
+        head: &Arc<Ds>,
+        snapshot: &str,
+    ) -> Result<(), DatasetError> {
+        self.new_snapshot(head, snapshot).await?;
+        self.properties(head).await?;
+        if Arc::ptr_eq(received, head) {
+            return Ok(());
+        }
+        for each in [head, received] {
+            self.swapped(each).await?;
+        }
+        self.dsl.logs().check_root(received).await?;
+        self.destroyed_head(received).await
     }
 
     /// For a snapshot that goes.
@@ -455,13 +475,7 @@ impl Readable<'_> {
             self.name_to_remove(children, &name).await?;
         }
         self.crypto_key(&dir).await?;
-        if !of_dir.delegation.is_zero() {
-            let sets = Zap::hold(self.dsl.mos(), of_dir.delegation).await?;
-            for entry in sets.all().await? {
-                let set = ObjectId::new(entry.value.as_u64().unwrap_or(0));
-                self.object(set).await?;
-            }
-        }
+        self.delegation(&dir).await?;
         for object in [
             phys.snapshot_names,
             bookmarks_of(head),
@@ -488,8 +502,23 @@ impl Readable<'_> {
             self.whole(properties).await?;
             at = dir.parent();
         }
+        self.crypto_key(&dir).await?;
         self.dsl.directories().full_name(dataset).await?;
-        self.settings_of_open(&dir).await
+        Ok(())
+    }
+
+    /// A ZAP of ZAPs: what users were delegated.
+    pub(crate) async fn delegation(&self, dir: &Arc<Dir>) -> Result<(), DatasetError> {
+        let delegation = dir.state().phys.delegation;
+        self.whole(delegation).await?;
+        if delegation.is_zero() {
+            return Ok(());
+        }
+        for entry in Zap::hold(self.dsl.mos(), delegation).await?.all().await? {
+            let set = ObjectId::new(entry.value.as_u64().unwrap_or(0));
+            self.whole(set).await?;
+        }
+        Ok(())
     }
 
     /// What is counted when a limit is set on `dir`.

@@ -816,6 +816,9 @@ impl FinishTask {
         dsl.limits()
             .check(&head.dir(), 1, names::directory::SNAPSHOT_COUNT, None)
             .await?;
+        dsl.readable()
+            .received(&received, &head, &target.snapshot)
+            .await?;
         if self.is_new {
             return Ok(());
         }

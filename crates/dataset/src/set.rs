@@ -195,7 +195,9 @@ impl SyncTask for ReceivedTask {
             {
                 self.dsl.readable().counted_below(&dataset.dir()).await?;
             }
-            self.dsl.readable().properties(&dataset).await
+            self.dsl.readable().properties(&dataset).await?;
+            let dir = dataset.dir();
+            self.dsl.readable().settings_of_open(&dir).await
         })
     }
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
@@ -304,7 +306,8 @@ impl SetTask {
                 dsl.readable().counted_below(&dataset.dir()).await?;
             }
         }
-        dsl.readable().properties(&dataset).await
+        dsl.readable().properties(&dataset).await?;
+        dsl.readable().settings_of_open(&dataset.dir()).await
     }
 
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {

@@ -311,6 +311,29 @@ impl BeginTask {
         Ok(Place::New(Some(origin)))
     }
 
+    /// What applying it will read.
+    async fn check_readable(&self, place: &Place) -> Result<(), DatasetError> {
+        let (directories, readable) = (self.dsl.directories(), self.dsl.readable());
+        let (parent, last, source) = match place {
+            Place::Again(dataset, _) => return readable.properties(dataset).await,
+            Place::Below(head, source) => (head.dir(), CLONE_NAME.to_owned(), source),
+            Place::New(source) => {
+                let (parent, last) = directories.check_new_name(&self.target.name).await?;
+                (parent, last, source)
+            }
+        };
+        let above = directories.head(&parent).await?;
+        readable.new_dir(&parent, &last).await?;
+        readable.properties(&above).await?;
+        match source {
+            Some(source) => readable.clone_of(source, &above).await,
+            None => {
+                readable.new_head(None).await?;
+                readable.settings(&above).await
+            }
+        }
+    }
+
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         let (dsl, target) = (&self.dsl, &self.target);
         let directories = dsl.directories();
@@ -467,7 +490,10 @@ impl SyncTask for BeginTask {
         SpaceCheck::Normal
     }
     fn check<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(async { self.place(ctx).await.map(|_| ()) })
+        Box::pin(async {
+            let place = self.place(ctx).await?;
+            self.check_readable(&place).await
+        })
     }
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(self.do_apply(ctx))

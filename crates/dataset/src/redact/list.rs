@@ -255,7 +255,13 @@ impl SyncTask for AppendTask {
         Box::pin(async {
             // Who appends has it in use, so that it is there.
             let object = self.dsl.mos().hold(self.list).await?;
-            head(&object).await.map(|_| ())
+            let phys = head(&object).await?;
+            let offset = phys.entries.saturating_mul(RedactBlock::BYTES as u64);
+            object.prepare_write(offset, 1).await?;
+            if let Some(last) = offset.checked_sub(1) {
+                object.read_bytes(last, 1).await?;
+            }
+            Ok(())
         })
     }
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
