@@ -62,3 +62,11 @@ pub use slot::{Exclusion, Paused, Resident};
 pub use snapdir::SnapshotChange;
 pub use traffic::{Traffic, TrafficCounts, TrafficKind};
 pub use user::User;
+
+/// Decodes bytes as a POSIX list of access: for fuzzers.
+#[doc(hidden)]
+pub fn decode_for_fuzzing(data: &[u8]) {
+    if let Some(entries) = permission::decode(data) {
+        assert_eq!(entries.len(), data.len() / 8);
+    }
+}

@@ -88,7 +88,7 @@ pub async fn permits(
 
 /// An entry of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+pub(crate) struct Entry {
     tag: u16,
     permissions: u32,
     id: u32,
@@ -107,7 +107,7 @@ async fn access_list(filesystem: &Filesystem, ino: u64) -> Result<Option<Vec<Ent
 }
 
 /// `struct posix_acl_xattr_header` and entries (include/uapi/linux/posix_acl_xattr.h).
-fn decode(stored: &[u8]) -> Option<Vec<Entry>> {
+pub(crate) fn decode(stored: &[u8]) -> Option<Vec<Entry>> {
     const VERSION: u32 = 2;
     let (version, entries) = stored.split_first_chunk::<4>()?;
     if u32::from_le_bytes(*version) != VERSION || entries.len() % 8 != 0 {

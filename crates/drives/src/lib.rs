@@ -33,3 +33,10 @@ pub use history::{History, bad_sectors, is_testing};
 pub use lights::{Lamp, Lamps, Light};
 pub use smartctl::{Answer, Smartctl};
 pub use sysfs::{Disk, Sysfs, order};
+
+/// Decodes bytes as what `smartctl` prints of a disk, and of a test that is to begin: for fuzzers.
+#[doc(hidden)]
+pub fn decode_for_fuzzing(data: &[u8]) {
+    let _ = smart::understand(data, 1_700_000_000);
+    let _ = smart::refusal(data);
+}

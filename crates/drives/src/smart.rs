@@ -42,11 +42,29 @@ const SLEEPS: [&str; 2] = ["STANDBY", "SLEEP"];
 /// What a person reads where smartctl says nothing.
 const NOT_SMART: &str = "smartctl finds nothing to ask in it";
 
+const NOT_JSON: &str = "smartctl did not print JSON; is it older than version 7?";
+
+/// Why a disk does not begin a test, from what smartctl printed; none if it does.
+pub(crate) fn refusal(printed: &[u8]) -> Option<String> {
+    let Ok(all) = serde_json::from_slice::<Value>(printed) else {
+        return Some(NOT_JSON.to_owned());
+    };
+    // The bits above these say how the disk is: wrong words, not opened, a command that failed.
+    if number(&all, "/smartctl/exit_status").unwrap_or(0) & 0b111 == 0 {
+        return None;
+    }
+    let messages = messages(&all);
+    Some(match messages.is_empty() {
+        true => "the disk refuses it; it may have no tests".to_owned(),
+        false => messages.join("; "),
+    })
+}
+
 /// Understands what smartctl printed at this time, in seconds since 1970.
 pub(crate) fn understand(printed: &[u8], time_s: u64) -> Answer {
     let Ok(all) = serde_json::from_slice::<Value>(printed) else {
         return Answer::Failed {
-            why: "smartctl did not print JSON; is it older than version 7?".to_owned(),
+            why: NOT_JSON.to_owned(),
         };
     };
     let status = number(&all, "/smartctl/exit_status").unwrap_or(0);
@@ -76,7 +94,7 @@ pub(crate) fn understand(printed: &[u8], time_s: u64) -> Answer {
 }
 
 /// What smartctl has to say beside its report.
-pub(crate) fn messages(all: &Value) -> Vec<String> {
+fn messages(all: &Value) -> Vec<String> {
     let list = all.pointer("/smartctl/messages").and_then(Value::as_array);
     let texts = list.into_iter().flatten();
     let texts = texts.filter_map(|message| message["string"].as_str());

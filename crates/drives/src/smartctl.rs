@@ -130,18 +130,7 @@ impl Smartctl {
             }
             Err(error) => return Err(self.problem().unwrap_or_else(|| self.cannot_run(&error))),
         };
-        let all: serde_json::Value = serde_json::from_slice(&printed)
-            .map_err(|_| "smartctl did not print JSON; is it older than version 7?".to_owned())?;
-        let status = all.pointer("/smartctl/exit_status");
-        // What is above says how the disk is: wrong words, not opened, a command that failed.
-        if status.and_then(serde_json::Value::as_u64).unwrap_or(0) & 0b111 == 0 {
-            return Ok(());
-        }
-        let messages = smart::messages(&all);
-        Err(match messages.is_empty() {
-            true => "the disk refuses it; it may have no tests".to_owned(),
-            false => messages.join("; "),
-        })
+        smart::refusal(&printed).map_or(Ok(()), Err)
     }
 }
 

@@ -63,3 +63,36 @@ pub use types::{
     RenameMode, SeekTo, SetAttributes, SetTime, Time, XattrMode,
 };
 pub use znode::pflags;
+
+/// Decodes bytes as lists of access of each kind, and as the attributes of a file (each its number,
+/// its length, then its value): for fuzzers.
+#[doc(hidden)]
+pub fn decode_for_fuzzing(data: &[u8]) {
+    use format::Endian;
+    let mut lists = vec![acl::Acl::decode(data, u64::MAX)];
+    for endian in [Endian::Little, Endian::Big] {
+        lists.push(acl::Acl::decode_v0(data, u64::MAX, endian));
+    }
+    for acl in lists.into_iter().flatten() {
+        let stored = acl.encode();
+        let again = acl::Acl::decode(&stored, u64::MAX);
+        assert_eq!(again.map(|acl| acl.encode()), Some(stored));
+    }
+    let _ = znode::parse_old_acl(data);
+    if let Some(Some(acl)) = posix_acl::PosixAcl::decode(data) {
+        let again = posix_acl::PosixAcl::decode(&acl.encode());
+        assert_eq!(
+            again.map(|acl| acl.map(|acl| acl.mode())),
+            Some(Some(acl.mode()))
+        );
+    }
+    let mut attributes = Vec::new();
+    let mut rest = data;
+    while let Some(([number, length], after)) = rest.split_first_chunk::<2>() {
+        let (value, after) = after.split_at(after.len().min(usize::from(*length)));
+        rest = after;
+        let attribute = object::SaAttribute(u16::from(*number));
+        attributes.push((attribute, bytes::Bytes::copy_from_slice(value)));
+    }
+    let _ = znode::Znode::parse(2, format::ObjectType::SA, &attributes);
+}

@@ -12,6 +12,8 @@ async fn main() {
     let golden = oracles::golden().expect("the golden pools in MILLPOND_GOLDEN");
     let mut all = common::extract(&golden).await;
     common::network(&mut all);
+    common::texts(&mut all);
+    common::log_records(&mut all);
     for (target, seeds) in all {
         let dir = Path::new(&to).join(target);
         std::fs::create_dir_all(&dir).expect("a directory");

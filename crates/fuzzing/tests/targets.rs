@@ -35,6 +35,8 @@ fn decoders_take_anything() {
         None => common::Seeds::new(),
     };
     common::network(&mut seeds);
+    common::texts(&mut seeds);
+    common::log_records(&mut seeds);
     for (index, target) in TARGETS.iter().enumerate() {
         for input in regressions(target.name) {
             (target.run)(&input);

@@ -257,7 +257,7 @@ impl HistoryRecord {
 
 /// `spa_history_phys_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ring {
+pub(crate) struct Ring {
     create_len: u64,
     max_off: u64,
     bof: u64,
@@ -268,7 +268,7 @@ struct Ring {
 impl Ring {
     const BYTES: usize = 40;
 
-    fn decode(raw: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(raw: &[u8]) -> Option<Self> {
         let field = |index: usize| {
             raw.get(index * 8..index * 8 + 8)
                 .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
@@ -287,7 +287,7 @@ impl Ring {
         sound.then_some(ring)
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         [self.create_len, self.max_off, self.bof, self.eof, self.lost]
             .iter()
             .flat_map(|value| value.to_le_bytes())

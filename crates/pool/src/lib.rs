@@ -124,3 +124,14 @@ pub use tables::{CloneStatus, DedupStatus, ExpansionStatus};
 pub use topology::{AttachSpec, OfflineSpec, Onlined};
 pub use vdev::{DeadmanLimits, IoStats, TopologyError, VdevAux};
 pub use vdevs::{AddSpec, clear_label};
+
+/// Decodes bytes as values that the MOS holds and `format` has no codec of: for fuzzers.
+#[doc(hidden)]
+pub fn decode_for_fuzzing(data: &[u8]) {
+    if let Some(ring) = history::Ring::decode(data) {
+        assert_eq!(ring.encode(), data[..ring.encode().len()]);
+    }
+    for flat in [false, true] {
+        let _ = dedup::decode_value(format::ObjectId::ZERO, data, flat);
+    }
+}

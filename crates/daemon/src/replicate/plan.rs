@@ -4,22 +4,10 @@
 //! must have that one, or a bookmark of it. Where it has none, or the target was changed, the two
 //! have gone different ways, and nobody but their owner can say which of them is right.
 
+pub(super) use answers::zfs_list::{Point, TargetSet};
 use dataset::ResumeToken;
 
 use super::names;
-
-/// A snapshot or bookmark.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Point {
-    /// What comes after the `@` or `#`.
-    pub(super) name: String,
-    /// Which it is, wherever it is.
-    pub(super) guid: u64,
-    /// When it was taken, as the pool that it is in counts.
-    pub(super) txg: u64,
-    /// Whether holds keep it.
-    pub(super) is_held: bool,
-}
 
 /// A dataset at the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,15 +29,6 @@ impl SourceSet {
         let mut all = self.snapshots.iter().chain(&self.bookmarks);
         all.any(|point| point.guid == guid)
     }
-}
-
-/// The same at the target.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct TargetSet {
-    /// Oldest first.
-    pub(super) snapshots: Vec<Point>,
-    /// What an interrupted receive left.
-    pub(super) token: Option<String>,
 }
 
 /// What is to be done next.

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::Duration;
 
+use answers::zfs_list;
 use api::{Failure, FailureKind};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
 
-use super::plan::{Point, TargetSet};
+use super::plan::TargetSet;
 
 /// Most that is read of what a command complains about, in bytes.
 const COMPLAINT_BYTES_MAX: u64 = 16 << 10;
@@ -21,8 +22,6 @@ const COMPLAINT_BYTES_MAX: u64 = 16 << 10;
 const LIST_BYTES_MAX: u64 = 256 << 20;
 /// Snapshots that are destroyed by one command: a command line is not endless.
 const DESTROYED_AT_ONCE: usize = 50;
-/// What `zfs list` is asked for.
-const COLUMNS: &str = "name,type,guid,createtxg,userrefs,receive_resume_token";
 /// How long a command may take that neither reads nor writes a stream.
 const COMMAND_MAX: Duration = Duration::from_secs(600);
 /// How long a command that has been told all may take to leave.
@@ -151,12 +150,12 @@ impl Ssh {
             false => &["-d", "1"],
         };
         let kinds = "filesystem,volume,snapshot";
-        let mut words = vec!["list", "-Hp", "-t", kinds, "-o", COLUMNS];
+        let mut words = vec!["list", "-Hp", "-t", kinds, "-o", zfs_list::COLUMNS];
         words.extend_from_slice(depth);
         words.push(dataset);
         match self.run(&words).await? {
             Ok(text) => {
-                let mut found = parsed(&text).ok_or_else(|| {
+                let mut found = zfs_list::parse(&text).ok_or_else(|| {
                     let complaint = "its list of datasets was not understood";
                     self.failed("zfs list", complaint)
                 })?;
@@ -265,37 +264,6 @@ async fn text(input: Option<impl AsyncRead + Unpin>, bytes_max: u64) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Reads what `zfs list` prints of [`COLUMNS`].
-fn parsed(text: &str) -> Option<BTreeMap<String, TargetSet>> {
-    let mut out: BTreeMap<String, TargetSet> = BTreeMap::new();
-    for line in text.lines() {
-        let fields: Vec<&str> = line.split('\t').collect();
-        let [name, kind, guid, txg, holds, token] = fields[..] else {
-            return None;
-        };
-        if kind != "snapshot" {
-            let set = out.entry(name.to_owned()).or_default();
-            set.token = Some(token.to_owned()).filter(|token| token != "-");
-            continue;
-        }
-        let (head, short) = name.split_once('@')?;
-        let point = Point {
-            name: short.to_owned(),
-            guid: guid.parse().ok()?,
-            txg: txg.parse().ok()?,
-            is_held: holds.parse::<u64>().is_ok_and(|holds| holds > 0),
-        };
-        out.entry(head.to_owned())
-            .or_default()
-            .snapshots
-            .push(point);
-    }
-    for set in out.values_mut() {
-        set.snapshots.sort_by_key(|point| point.txg);
-    }
-    Some(out)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -319,23 +287,6 @@ mod tests {
         ] {
             assert!(!is_host(bad), "{bad}");
         }
-    }
-
-    #[test]
-    fn lists_are_understood() {
-        let text = "tank/a\tfilesystem\t1\t10\t-\t-\n\
-                    tank/a@late\tsnapshot\t3\t30\t1\t-\n\
-                    tank/a@early one\tsnapshot\t2\t20\t0\t-\n\
-                    tank/a/b\tvolume\t4\t40\t-\t1-c-d-e\n";
-        let found = parsed(text).unwrap();
-        let a = &found["tank/a"];
-        let names: Vec<&str> = a.snapshots.iter().map(|point| &*point.name).collect();
-        assert_eq!(names, ["early one", "late"]);
-        assert!(a.snapshots[1].is_held && !a.snapshots[0].is_held);
-        assert_eq!((a.token.as_deref(), a.snapshots[1].guid), (None, 3));
-        assert_eq!(found["tank/a/b"].token.as_deref(), Some("1-c-d-e"));
-        assert!(parsed("tank/a\tfilesystem\n").is_none());
-        assert!(parsed("tank/a@s\tsnapshot\tx\t1\t0\t-\n").is_none());
     }
 
     proptest! {

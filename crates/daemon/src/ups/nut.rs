@@ -1,13 +1,13 @@
 //! A client of NUT's server, `upsd`: asks how one UPS is (RFC 9271).
 //!
-//! Lines of text by TCP. Words with blanks in them are in quotation marks, where a backslash takes
-//! the meaning from what follows it (RFC 9271, section 4.1). Nothing is changed at the other side,
+//! Lines of text by TCP; crate `answers` takes them apart. Nothing is changed at the other side,
 //! and nobody logs in there: what is asked is for everybody to know.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
+use answers::nut::{Answer, parse_line, parse_number, parse_status};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -120,31 +120,6 @@ pub(super) enum NutError {
     Nonsense(String),
 }
 
-/// The words of a line; none where quotation marks are not closed.
-fn words(line: &str) -> Option<Vec<String>> {
-    let mut out = Vec::new();
-    let mut chars = line.chars().peekable();
-    loop {
-        while chars.next_if(|c| c.is_ascii_whitespace()).is_some() {}
-        if chars.peek().is_none() {
-            return Some(out);
-        }
-        let is_quoted = chars.next_if_eq(&'"').is_some();
-        let mut word = String::new();
-        loop {
-            match chars.next() {
-                Some('\\') => word.push(chars.next()?),
-                Some('"') if is_quoted => break,
-                Some(c) if !is_quoted && c.is_ascii_whitespace() => break,
-                Some(c) => word.push(c),
-                None if is_quoted => return None,
-                None => break,
-            }
-        }
-        out.push(word);
-    }
-}
-
 /// A connection to `upsd`.
 pub(super) struct Client {
     stream: BufReader<TcpStream>,
@@ -187,7 +162,7 @@ impl Client {
         let charge = self.number("battery.charge").await?;
         let runtime = self.number("battery.runtime").await?;
         Ok(Reading {
-            status: status.split_whitespace().map(str::to_owned).collect(),
+            status: parse_status(&status),
             charge_percent: charge.filter(|percent| *percent <= 100),
             runtime_s: runtime,
         })
@@ -196,8 +171,7 @@ impl Client {
     /// A variable that not every UPS has.
     async fn number(&mut self, name: &str) -> Result<Option<u64>, NutError> {
         match self.variable(name).await {
-            // Fractions do not matter: "87.5".
-            Ok(text) => Ok(text.split('.').next().and_then(|whole| whole.parse().ok())),
+            Ok(text) => Ok(parse_number(&text)),
             Err(NutError::Refused(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -252,12 +226,12 @@ impl Client {
     }
 }
 
-/// The words of an answer, unless it is a refusal: `ERR CODE` (RFC 9271, section 4.3).
+/// The words of an answer, unless it is a refusal.
 fn answered(line: &str) -> Result<Vec<String>, NutError> {
-    let words = words(line).ok_or_else(|| NutError::Nonsense(line.to_owned()))?;
-    match &words[..] {
-        [kind, code, ..] if kind == "ERR" => Err(NutError::Refused(code.clone())),
-        _ => Ok(words),
+    match parse_line(line) {
+        Some(Answer::Words(words)) => Ok(words),
+        Some(Answer::Refused(code)) => Err(NutError::Refused(code)),
+        None => Err(NutError::Nonsense(line.to_owned())),
     }
 }
 
@@ -294,25 +268,6 @@ mod tests {
             "a@h:70000",
         ] {
             assert!(wrong.parse::<UpsAddress>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn lines_are_words() {
-        let of = |line: &str| words(line).map(|words| words.join("|"));
-        assert_eq!(
-            of(r#"VAR a ups.status "OL CHRG""#).as_deref(),
-            Some("VAR|a|ups.status|OL CHRG")
-        );
-        assert_eq!(
-            of(r#"UPS a "say \"hi\" \\""#).as_deref(),
-            Some(r#"UPS|a|say "hi" \"#)
-        );
-        assert_eq!(of("  END   LIST UPS ").as_deref(), Some("END|LIST|UPS"));
-        assert_eq!(of("").as_deref(), Some(""));
-        assert_eq!(of(r#"VAR a b """#).as_deref(), Some("VAR|a|b|"));
-        for wrong in [r#"VAR "a"#, r"a\", r#"""#] {
-            assert_eq!(words(wrong), None, "{wrong}");
         }
     }
 }

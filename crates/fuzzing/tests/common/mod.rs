@@ -5,7 +5,11 @@ use std::path::Path;
 
 use codec::compress::{ZstdLevel, compress};
 use device::World;
-use format::{ByteswapKind, Compression, Endian, ObjectId, ObjectType, ZapBlockKind};
+use format::{
+    BlockPointer, ByteswapKind, Compression, Endian, LogAcl, LogAttributes, LogBody, LogCreate,
+    LogCreateKind, LogObject, LogRecord, LogRename, LogSetAttributes, LogWhiteout, LogWrite,
+    ObjectId, ObjectType, RenameKind, Txg, ZapBlockKind,
+};
 use object::{ObjectSet, Written};
 use pool::{HostIdentity, ImportSpec, Pool, ScanSpec};
 
@@ -34,6 +38,176 @@ fn keep_whole(seeds: &mut Seeds, target: &'static str, bytes: &[u8]) {
     let all = seeds.entry(target).or_default();
     if bytes.len() <= fuzzing::INPUT_BYTES_MAX && all.len() < SEEDS_MAX {
         all.insert(bytes.to_vec());
+    }
+}
+
+/// What programs of other hosts and of this one print, and texts that people hand over.
+pub fn texts(seeds: &mut Seeds) {
+    for lines in [
+        "VAR ups ups.status \"OL CHRG\"\nVAR ups battery.charge \"87.5\"\n",
+        "BEGIN LIST UPS\nUPS ups \"say \\\"hi\\\"\"\nEND LIST UPS\nERR UNKNOWN-UPS\n",
+    ] {
+        keep_whole(seeds, "ups", lines.as_bytes());
+    }
+    let list = "tank/a\tfilesystem\t1\t10\t-\t-\ntank/a@late\tsnapshot\t3\t30\t1\t-\n\
+                tank/a@early one\tsnapshot\t2\t20\t0\t-\ntank/b\tvolume\t4\t40\t-\t1-c-d-e\n";
+    keep_whole(seeds, "zfs_list", list.as_bytes());
+    for json in [
+        r#"{"smartctl":{"exit_status":4,"messages":[{"string":"Read failed","severity":"error"}]},
+            "model_name":"X","serial_number":"1","smart_status":{"passed":true},
+            "temperature":{"current":35},"power_on_time":{"hours":1000},
+            "ata_smart_attributes":{"table":[{"id":5,"name":"Reallocated_Sector_Ct","value":100,
+            "raw":{"value":7,"string":"7"}},{"id":231,"name":"SSD_Life_Left","value":90,
+            "raw":{"value":0}}]},"ata_smart_self_test_log":{"extended":{"table":[{"type":
+            {"value":1,"string":"Short offline"},"status":{"value":0,"passed":true},
+            "lifetime_hours":900,"lba":7}]}}}"#,
+        r#"{"smartctl":{"exit_status":2},"power_mode":{"ata_value":0,"string":"STANDBY"},
+            "nvme_smart_health_information_log":{"percentage_used":3,"media_errors":1,
+            "available_spare":99},"scsi_error_counter_log":{"read":
+            {"total_uncorrected_errors":2}},"nvme_self_test_log":{"table":[{}]}}"#,
+    ] {
+        keep_whole(seeds, "smartctl", json.as_bytes());
+    }
+    let token = dataset::ResumeToken {
+        to_guid: format::Guid::new(7),
+        to_name: "tank/a@s".to_owned(),
+        from_guid: Some(format::Guid::new(6)),
+        object: 5,
+        offset_bytes: 1 << 17,
+        stream_bytes: 1 << 20,
+        ..dataset::ResumeToken::default()
+    };
+    keep_whole(seeds, "resume_token", token.encode().as_bytes());
+    // A POSIX list: version 2, then owner, a user, group, mask and others; one of entries of twelve
+    // bytes; and a time and a mode as attributes.
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in [(1u16, 6u16, u32::MAX), (2, 4, 7), (4, 4, u32::MAX)] {
+        list.extend_from_slice(&tag.to_le_bytes());
+        list.extend_from_slice(&permissions.to_le_bytes());
+        list.extend_from_slice(&id.to_le_bytes());
+    }
+    keep_whole(seeds, "access_lists", &list);
+    keep_whole(seeds, "access_lists", &[0; 48]);
+    let mode = [&[5, 8][..], &0o100_644u64.to_le_bytes(), &[0, 16], &[1; 16]];
+    keep_whole(seeds, "access_lists", &mode.concat());
+}
+
+/// Records of the intent log, some of each form.
+pub fn log_records(seeds: &mut Seeds) {
+    let object = ObjectId::new(128);
+    let acl = LogAcl {
+        count: 1,
+        flags: 2,
+        entries: &[1; 12],
+        fuids: vec![1 << 32 | 7],
+        domains: vec![b"S-1-5"],
+    };
+    let attributes = LogAttributes {
+        bitmap: vec![0x4_0040, 0, 0],
+        attributes: 0x40,
+        create_time: [3, 4],
+        scan_stamp: LogAttributes::stamp_of_project(7),
+    };
+    let create = LogCreate {
+        kind: LogCreateKind::File,
+        directory: ObjectId::new(34),
+        object: LogObject {
+            object,
+            dnode_slots: 2,
+        },
+        mode: 0o100_644,
+        uid: 1000,
+        gid: 100,
+        generation: 77,
+        create_time: [1, 2],
+        rdev: 0,
+        attributes: None,
+        acl: None,
+        domains: Vec::new(),
+        name: b"file",
+        target: b"",
+    };
+    let rename = |kind| LogRename {
+        kind,
+        source_directory: ObjectId::new(34),
+        target_directory: ObjectId::new(35),
+        source: b"a",
+        target: b"bb",
+    };
+    let bodies = [
+        LogBody::Create(Box::new(LogCreate {
+            uid: 1 << 32,
+            domains: vec![b"S-1"],
+            ..create.clone()
+        })),
+        LogBody::Create(Box::new(LogCreate {
+            kind: LogCreateKind::Symlink,
+            target: b"to/there",
+            ..create.clone()
+        })),
+        LogBody::Create(Box::new(LogCreate {
+            attributes: Some(attributes.clone()),
+            acl: Some(acl.clone()),
+            ..create
+        })),
+        LogBody::Rename(rename(RenameKind::Exchange)),
+        LogBody::Rename(rename(RenameKind::Whiteout(LogWhiteout {
+            object: LogObject {
+                object,
+                dnode_slots: 1,
+            },
+            mode: 0o20_000,
+            uid: 0,
+            gid: 0,
+            generation: 77,
+            create_time: [5, 6],
+            rdev: 0,
+        }))),
+        LogBody::Write(LogWrite {
+            data: Some(b"water"),
+            ..LogWrite::new(object, 4096, 5)
+        }),
+        LogBody::WriteSize(LogWrite::new(object, 4096, 5)),
+        LogBody::SetAttributes(Box::new(LogSetAttributes {
+            object,
+            mask: LogSetAttributes::UID | LogSetAttributes::SIZE,
+            mode: 0,
+            uid: 1 << 32,
+            gid: 2 << 32,
+            size: 10,
+            access_time: [1, 2],
+            modify_time: [3, 4],
+            attributes: Some(attributes),
+            domains: vec![b"one"],
+        })),
+        LogBody::Acl { object, acl },
+        LogBody::AclV0 {
+            object,
+            count: 1,
+            entries: &[2; 12],
+        },
+        LogBody::SetXattr {
+            object,
+            name: b"user.x",
+            value: b"y",
+        },
+        LogBody::CloneRange {
+            object,
+            offset: 0,
+            length: 1 << 17,
+            block_bytes: 1 << 17,
+            blocks: vec![BlockPointer::from_words([3; 16]); 2].into(),
+        },
+    ];
+    for (sequence, body) in (1..).zip(bodies) {
+        let record = LogRecord {
+            txg: Txg::new(77),
+            sequence,
+            case_insensitive: false,
+            body,
+        };
+        let record = record.encode().expect("a record");
+        keep_whole(seeds, "log_block", &record);
     }
 }
 

@@ -405,7 +405,11 @@ fn encode_value(value: &DdtPhys) -> ZapValue {
     ZapValue::from_bytes(out)
 }
 
-fn decode_value(object: ObjectId, stored: &[u8], flat: bool) -> Result<DdtPhys, ObjectError> {
+pub(crate) fn decode_value(
+    object: ObjectId,
+    stored: &[u8],
+    flat: bool,
+) -> Result<DdtPhys, ObjectError> {
     let damaged = |detail: String| ObjectError::Damaged {
         object,
         structure: "ddt_univ_phys_t",
