@@ -1,5 +1,5 @@
-//! Goal: every decoder of bytes from disks, networks and other programs is fuzzed. Method: functions
-//! that are named as decoders and take bytes or text are looked for in the sources; the fuzz
+//! Goal: every decoder of bytes from disks, networks and other programs is fuzzed. Method: the
+//! sources are searched for functions that are named as decoders and take bytes or text. The fuzz
 //! targets call each of them by its name, or it is listed here with the target that reaches it, or
 //! with the reason why none has to.
 
@@ -375,11 +375,29 @@ fn every_decoder_is_fuzzed() {
 /// The search finds what it is to find.
 #[test]
 fn decoders_are_found_in_sources() {
-    let text = "disk_struct! {\n    /// A.\n    Phys, \"phys_t\", 8 {\n    }\n}\n\
-                impl<'a> Record<'a> {\n    pub fn decode(bytes: &'a [u8]) -> Self {\n    }\n\
-                    pub async fn decode_later(bytes: &[u8]) {\n    }\n    fn parse(number: u64) {\n\
-                }\n}\nimpl From<u8> for Other {\n    fn parse_it(\n        text: &str,\n    ) {\n}\n}\n\
-                pub(crate) fn understand(printed: Bytes) {\n}\n";
+    let text = "\
+disk_struct! {
+    /// A.
+    Phys, \"phys_t\", 8 {
+    }
+}
+impl<'a> Record<'a> {
+    pub fn decode(bytes: &'a [u8]) -> Self {
+    }
+    pub async fn decode_later(bytes: &[u8]) {
+    }
+    fn parse(number: u64) {
+    }
+}
+impl From<u8> for Other {
+    fn parse_it(
+        text: &str,
+    ) {
+    }
+}
+pub(crate) fn understand(printed: Bytes) {
+}
+";
     let found: Vec<String> = decoders(text)
         .iter()
         .map(|decoder| format!("{} {}", decoder.shown(), decoder.is_public))

@@ -1,7 +1,7 @@
 //! A client of NUT's server, `upsd`: asks how one UPS is (RFC 9271).
 //!
-//! Lines of text by TCP; crate `answers` takes them apart. Nothing is changed at the other side, and
-//! nobody logs in there: what is asked is for everybody to know.
+//! Lines of text by TCP; crate `answers` takes them apart. Nothing is changed at the other side,
+//! and nobody logs in there: what is asked is for everybody to know.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -143,7 +143,7 @@ impl Destroyer<'_> {
             until_ns: clock.monotonic_ns().saturating_add(TIME_MAX_NS),
             is_begun: false,
         };
-        if !stall.list && !self.free_list(ctx, stall, &mut budget).await {
+        if !stall.list && !self.free_blocks_of_list(ctx, stall, &mut budget).await {
             return Ok(false);
         }
         let queue = *self.dsl.destroy_state.bptree.lock();
@@ -168,7 +168,12 @@ impl Destroyer<'_> {
     }
 
     /// Frees what the list names. Returns whether nothing is left of it that can be.
-    async fn free_list(&self, ctx: &SyncContext, stall: &mut Stall, budget: &mut Budget) -> bool {
+    async fn free_blocks_of_list(
+        &self,
+        ctx: &SyncContext,
+        stall: &mut Stall,
+        budget: &mut Budget,
+    ) -> bool {
         let Some(list) = self.dsl.destroy_state.free_list.get() else {
             return true;
         };

@@ -151,6 +151,7 @@ impl Peer {
         while machine.ask("query-status", &json!({}))["status"] == "inmigrate" {
             std::thread::sleep(Duration::from_millis(10));
         }
+        drop(state);
 
         let input = scratch.path().join("in.tar");
         pack(

@@ -33,7 +33,10 @@ pub fn arguments(image: &Path, initrd: &Path) -> Vec<String> {
         -nodefaults -serial stdio -monitor none -device virtio-rng-pci \
         -netdev user,id=n0 -device virtio-net-pci,netdev=n0";
     let mut out: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
-    let boot = "console=ttyS0 panic=-1 quiet loglevel=3 random.trust_cpu=on mitigations=off";
+    // On a busy host the timer may look as if it did not work (check_timer,
+    // arch/x86/kernel/apic/io_apic.c).
+    let boot = "console=ttyS0 panic=-1 quiet loglevel=3 random.trust_cpu=on mitigations=off \
+        no_timer_check";
     out.extend([
         "-kernel".to_owned(),
         kernel,
@@ -44,12 +47,14 @@ pub fn arguments(image: &Path, initrd: &Path) -> Vec<String> {
     out
 }
 
-/// What a machine that goes on needs.
+/// What a machine that goes on needs. Nobody removes it as long as this lives.
 pub struct State {
     /// What QEMU saved.
     pub memory: PathBuf,
     /// The initial RAM disk that it was booted with.
     pub initrd: PathBuf,
+    /// Locked: shared by those that use the states, exclusive for one that makes some.
+    lock: File,
 }
 
 /// The state of this image, made now if it is not in the cache.
@@ -64,31 +69,44 @@ pub fn of(image: &Path, cache: &Path) -> State {
         .expect("the name of the image")
         .to_string_lossy();
     let key = format!("{name}-{:016x}", fingerprint(image));
-    let state = State {
-        memory: directory.join(format!("{key}.memory")),
-        initrd: directory.join(format!("{key}.initrd")),
-    };
     let lock = File::options()
         .create(true)
         .append(true)
         .open(directory.join("lock"));
-    let lock = lock.expect("the lock of the peer's state");
-    lock.lock().expect("the lock of the peer's state");
-    if state.memory.exists() {
-        return state;
+    let state = State {
+        memory: directory.join(format!("{key}.memory")),
+        initrd: directory.join(format!("{key}.initrd")),
+        lock: lock.expect("the lock of the peer's state"),
+    };
+    let lock = &state.lock;
+    lock.lock_shared().expect("the lock of the peer's state");
+    while !state.memory.exists() {
+        lock.unlock().expect("the lock of the peer's state");
+        lock.lock().expect("the lock of the peer's state");
+        if !state.memory.exists() {
+            remove_others(&directory, &format!("{name}-"));
+            make(image, &state, &directory);
+        }
+        lock.unlock().expect("the lock of the peer's state");
+        lock.lock_shared().expect("the lock of the peer's state");
     }
-    // What others have open they keep; what is begun anew from here on is of this image.
-    for entry in std::fs::read_dir(&directory)
+    state
+}
+
+/// Removes the states of other images of this name: of one that was renewed.
+fn remove_others(directory: &Path, prefix: &str) {
+    for entry in std::fs::read_dir(directory)
         .expect("the states of the peer")
         .flatten()
     {
         let old = entry.file_name();
-        if old.to_string_lossy().starts_with(&format!("{name}-")) {
+        let key = old.to_string_lossy();
+        // `image-2.4-KEY` is another image than `image-KEY`.
+        let is_of_it = (key.strip_prefix(prefix)).is_some_and(|key| !key.contains('-'));
+        if is_of_it {
             let _ = std::fs::remove_file(entry.path());
         }
     }
-    make(image, &state, &directory);
-    state
 }
 
 /// Of everything that the state depends on.
