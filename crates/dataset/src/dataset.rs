@@ -12,7 +12,6 @@ use zil::{LogOwner, LogSettings, SyncMode, Zil, ZilError};
 use zio::Tx;
 
 use crate::create::{Datasets, kind_of};
-use crate::deadlist::Deadlist;
 use crate::dsl::{DslPool, slot};
 use crate::features::guid;
 use crate::receive::{ReceiveObstacle, ResumePoint, is_inconsistent};
@@ -280,10 +279,6 @@ impl DslPool {
                 if !self.env().read_only && !dataset.is_snapshot() {
                     // Each group that overwrites something will need it, and must not fail.
                     drop(self.deadlists().of(&dataset).await?);
-                    let livelist = dataset.dir().state().livelist;
-                    if !livelist.is_zero() {
-                        Deadlist::open(self.mos(), livelist).await?;
-                    }
                 }
                 self.datasets().attach(&dataset, objset).await?
             }

@@ -241,9 +241,9 @@ impl Deadlist {
         }
         let tx = Tx::syncing(ctx.txg);
         let list = Bpobj::create(dsl.mos(), &tx, 0).await?.id();
-        dsl.deadlists().release_empty_list(ctx).await?;
         zap.update_int(&tx, key, list.get()).await?;
         lists.insert(key, list);
+        dsl.deadlists().release_empty_list(ctx).await?;
         Ok(list)
     }
 
@@ -323,9 +323,9 @@ impl Deadlist {
         let tx = Tx::syncing(ctx.txg);
         let current = lists[&key];
         if current == dsl.deadlists().empty_list() {
-            dsl.deadlists().release_empty_list(ctx).await?;
             zap.update_int(&tx, key, list.get()).await?;
             lists.insert(key, list);
+            dsl.deadlists().release_empty_list(ctx).await?;
         } else {
             Bpobj::open(dsl.mos(), current)
                 .await?
@@ -630,9 +630,10 @@ impl Deadlist {
         }
         let tx = Tx::syncing(ctx.txg);
         let list = Bpobj::create_livelist(dsl.mos(), &tx).await?.id();
-        dsl.deadlists().release_empty_list(ctx).await?;
+        // A livelist goes where this fails, with each use of the shared list that it says it has.
         zap.update_int(&tx, key, list.get()).await?;
         lists.insert(key, list);
+        dsl.deadlists().release_empty_list(ctx).await?;
         Ok(list)
     }
 
@@ -688,19 +689,20 @@ impl Deadlist {
         }
         let joined = Bpobj::create_livelist(dsl.mos(), &tx).await?;
         joined.append_all(&tx, &blocks).await?;
-        for _ in old.len()..2 {
-            dsl.deadlists().release_empty_list(ctx).await?;
-        }
-        for list in old {
-            list.destroy(&tx).await?;
-        }
         let Kind::Modern { zap, lists, .. } = &mut self.kind else {
             return Ok(());
         };
-        zap.remove_int(&tx, next.0).await?;
-        lists.remove(&next.0);
+        // Where something fails, the livelist goes with all that it names: what it names still must
+        // not be gone already, or what has the number by then would go instead.
         zap.update_int(&tx, one.0, joined.id().get()).await?;
         lists.insert(one.0, joined.id());
+        zap.remove_int(&tx, next.0).await?;
+        lists.remove(&next.0);
+        let shared = (2 - old.len()) as i64;
+        dsl.deadlists().release_empty_lists(ctx, shared).await?;
+        for list in old {
+            list.destroy(&tx).await?;
+        }
         Ok(())
     }
 

@@ -179,7 +179,7 @@ impl Core {
         }
         let wrote = self.wrote(txg);
         self.dsl.syncer().done(txg);
-        self.pipeline.sync_done(txg);
+        self.pipeline.end_txg(txg).await;
         for participant in &participants {
             participant.done(self, txg, wrote);
         }

@@ -17,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::deadman::DeadmanLimits;
 use crate::rebuild::Fence;
+use crate::repairs::Repairs;
 use crate::report::{ErrorReport, ErrorSink, IgnoreErrors};
 use crate::tree::VdevTree;
 use crate::watch::Watched;
@@ -34,6 +35,8 @@ pub(super) struct Common {
     longest: Mutex<Option<(Guid, u32)>>,
     /// Between intent logs and sequential rebuilds.
     pub(super) fence: Fence,
+    /// Between readers and whoever lets go of freed space.
+    pub(super) repairs: Arc<Repairs>,
 }
 
 impl Default for Common {
@@ -46,6 +49,7 @@ impl Default for Common {
             limits: Mutex::default(),
             longest: Mutex::default(),
             fence: Fence::default(),
+            repairs: Arc::default(),
         }
     }
 }

@@ -102,6 +102,7 @@ impl Builder<'_> {
             top,
             config: Arc::new(Mutex::new(own)),
             world: self.world.clone(),
+            repairs: self.common.repairs.clone(),
             counters,
         }))
     }

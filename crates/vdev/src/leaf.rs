@@ -47,6 +47,7 @@ use super::state::{Counters, VdevAux, VdevState};
 use super::sweep::Swept;
 use super::watch::Watched;
 use crate::range_set::RangeSet;
+use crate::repairs::RepairEpoch;
 use crate::report::{DeviceIo, ErrorReport, Operation, Priority, ScanRead};
 
 /// Circumstances of a vdev I/O.
@@ -64,6 +65,9 @@ pub struct IoContext {
     pub hasty: bool,
     /// What a scrub or resilver asks for.
     pub scan: ScanRead,
+    /// When the read began that finds something to be repaired; nothing where nobody can free the
+    /// block meanwhile.
+    pub since: Option<RepairEpoch>,
     /// A write that puts wrong or missing data right.
     pub repair: bool,
     /// A write of [`Priority::Sync`] is durable when it is done, and so are all writes before it

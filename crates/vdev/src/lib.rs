@@ -69,6 +69,7 @@ mod range_set;
 mod rebuild;
 #[cfg(test)]
 mod rebuild_tests;
+mod repairs;
 mod report;
 mod state;
 #[cfg(test)]
@@ -107,6 +108,7 @@ pub use meter::{IO_CLASSES, IoStats, LATENCY_BUCKETS, SIZE_BUCKETS};
 pub use node::{ReadFailure, Top, Vdev, Verify, WriteFailure};
 pub use range_set::RangeSet;
 pub use rebuild::Rebuilt;
+pub use repairs::{RepairEpoch, RepairsHeld};
 pub use report::{DeviceIo, ErrorReport, ErrorSink, IgnoreErrors, Operation, Priority, ScanRead};
 pub use state::{CounterValues, Counters, VdevAux, VdevState};
 pub use survey::{LabelSurvey, SlotSurvey, survey_labels};

@@ -18,6 +18,7 @@ use crate::kind::{DraidVdev, VdevKind};
 use crate::leaf::{IoContext, Leaf, LeafError};
 use crate::meter::IoStats;
 use crate::raidz::Striped;
+use crate::repairs::Repairs;
 use crate::state::{CounterValues, Counters, VdevAux, VdevState};
 use crate::top_spec::AllocClass;
 
@@ -125,6 +126,8 @@ pub struct Vdev {
     /// Its pairs in the configuration, without children.
     pub(super) config: Arc<Mutex<NvList>>,
     pub(super) world: World,
+    /// Those of the tree.
+    pub(super) repairs: Arc<Repairs>,
     /// Errors that were not put right below this vdev; a leaf shares them with its [`Leaf`].
     pub(super) counters: Arc<Counters>,
 }
@@ -614,20 +617,27 @@ impl Vdev {
 
     /// Writes what is right where something wrong was read. Failing that is no error of the
     /// reader's.
-    pub(crate) async fn repair(&self, offset: u64, good: Bytes, context: &IoContext) {
+    pub(crate) async fn repair(self: &Arc<Self>, offset: u64, good: Bytes, context: &IoContext) {
         // A scan reads everything that there is, so that it is not for this read alone.
         let is_wanted = !context.speculative || context.scan.is_scan();
         if !is_wanted || !self.is_writeable(offset) {
             return;
         }
-        // Not through the queue's long way: the reader waits for it, so that it cannot come
-        // after the place was freed and used for something else.
+        let since = context.since.filter(|_| !context.scan.is_scan());
+        let Some(turn) = self.repairs.begin(since) else {
+            tracing::debug!("a repair comes too late");
+            return;
+        };
+        // Not through the queue's long way: the reader waits for it, and so does the end of the
+        // transaction group.
         let context = IoContext {
             priority: crate::report::Priority::Sync,
             repair: true,
             ..*context
         };
-        if let Err(failure) = self.write_part(offset, good, &context).await {
+        let vdev = self.clone();
+        let written = async move { vdev.write_part(offset, good, &context).await };
+        if let Some(Err(failure)) = turn.run(&self.world, written).await {
             tracing::debug!(cause = failure.cause, "a repair failed");
         }
     }

@@ -248,6 +248,7 @@ impl Vdev {
             top: self.top.clone(),
             config: self.config.clone(),
             world: self.world.clone(),
+            repairs: self.repairs.clone(),
             counters: self.counters.clone(),
         })
     }
@@ -410,6 +411,7 @@ fn parent_over(below: &Arc<Vdev>, new: &Arc<Vdev>, role: MirrorRole, guid: Guid)
         top: below.top.clone(),
         config: Arc::new(Mutex::new(config)),
         world: below.world.clone(),
+        repairs: below.repairs.clone(),
         counters: Arc::new(Counters::default()),
     })
 }

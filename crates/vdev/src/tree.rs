@@ -23,6 +23,7 @@ use super::node::{ReadFailure, Vdev, Verify, WriteFailure};
 use super::state::{VdevAux, VdevState};
 use crate::deadman;
 use crate::error::VdevError;
+use crate::repairs::{RepairEpoch, RepairsHeld};
 use crate::report::ErrorSink;
 use crate::top_spec::AllocClass;
 use crate::top_spec::TopSpec;
@@ -654,6 +655,40 @@ impl VdevTree {
                 cause: "the pool was suspended meanwhile".to_owned(),
             })
         }
+    }
+
+    /// What reads that begin now belong to ([`IoContext::since`]).
+    pub fn repair_epoch(&self) -> RepairEpoch {
+        self.common.repairs.epoch()
+    }
+
+    /// Waits for the repairs of readers under way; before what they repair may be used for
+    /// something else.
+    pub async fn hold_repairs(&self) -> RepairsHeld {
+        self.common.repairs.hold().await
+    }
+
+    /// [`Self::write_block`] of a copy that was found wrong, as a task of its own: it is done also
+    /// when the caller goes away.
+    ///
+    /// # Errors
+    /// As [`Self::write_block`]; also when the block may have been freed since it was read.
+    pub async fn repair_block(
+        self: &Arc<Self>,
+        id: VdevId,
+        offset: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), WriteFailure> {
+        let since = context.since.filter(|_| !context.scan.is_scan());
+        let Some(turn) = self.common.repairs.begin(since) else {
+            let cause = "the block may have been freed since it was read";
+            return Err(WriteFailure::new(cause.to_owned()));
+        };
+        let (tree, context) = (self.clone(), *context);
+        let written = async move { tree.write_block(id, offset, data, &context).await };
+        let ended = || Err(WriteFailure::new("the process ends".to_owned()));
+        turn.run(&self.world, written).await.unwrap_or_else(ended)
     }
 
     /// Makes all completed writes durable. A device whose flush fails is faulted. Log vdevs may

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use dataset::{GrantChange, Grantee, PropertyChange};
 use device::sim::SimWorld;
 use device::{BoxFuture, Tasks};
-use format::{BlockPointer, Bookmark, ObjectId, ObjectType, ObjsetId, Txg};
+use format::{BlockPointer, Bookmark, ObjectId, ObjectType, ObjsetId, Txg, names};
 use object::{Met, Traverse, Traversed, Visitor, Zap, traverse};
 use parking_lot::Mutex;
 use pool::{ImportSpec, LeafSpec, Pool, PoolError, ScanSpec, VdevClass, VdevLayout, VdevSpec};
@@ -231,20 +231,29 @@ pub async fn victims(image: &Image, roots: &[&str]) -> Vec<Victim> {
     assert_eq!(traverse(&what, &tasks, &visitor).await, Traversed::Whole);
     let mos = pool.dsl().mos();
     let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await.expect("it");
-    let mut names = BTreeMap::new();
+    let mut named = BTreeMap::new();
     for entry in directory.all().await.expect("entries") {
         if let Some(id) = entry.value.as_u64() {
-            names.insert(ObjectId::new(id), entry.name_str().into_owned());
+            named.insert(ObjectId::new(id), entry.name_str().into_owned());
         }
     }
     let found = std::mem::take(&mut *visitor.found.lock());
+    for id in found.keys().filter(|id| **id != ObjectId::META_DNODE) {
+        // Of clones, whose directories have entries.
+        if mos.hold(*id).await.expect("hold").info().object_type == ObjectType::DSL_DIR
+            && let Ok(zap) = Zap::hold(mos, *id).await
+            && let Ok(Some(list)) = zap.lookup_u64(names::directory::LIVELIST).await
+        {
+            named.insert(ObjectId::new(list), "livelist".to_owned());
+        }
+    }
     let mut out = Vec::new();
     for (id, blocks) in found {
         let (kind, name) = match id == ObjectId::META_DNODE {
             true => (ObjectType::DNODE, "dnodes".to_owned()),
             false => {
                 let info = mos.hold(id).await.expect("hold").info();
-                let name = names.remove(&id).unwrap_or_default();
+                let name = named.remove(&id).unwrap_or_default();
                 (info.object_type, name)
             }
         };
@@ -301,6 +310,7 @@ fn is_dispensable(victim: &Victim) -> bool {
             | "l2cache"
             | "pool_props"
             | "com.delphix:vdev_zap_map"
+            | "livelist"
     )
 }
 

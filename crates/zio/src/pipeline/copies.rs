@@ -113,7 +113,7 @@ impl Copies {
         for dva in bp.dvas() {
             let result = self
                 .tree
-                .write_block(dva.vdev(), dva.offset_bytes(), data.clone(), &repair)
+                .repair_block(dva.vdev(), dva.offset_bytes(), data.clone(), &repair)
                 .await;
             match result {
                 Ok(()) => written = Ok(()),
@@ -138,6 +138,10 @@ impl Copies {
         length: usize,
         io: &IoContext,
     ) -> Result<(Bytes, ScrubOutcome), ZioError> {
+        let io = &IoContext {
+            since: Some(self.tree.repair_epoch()),
+            ..*io
+        };
         let mut result = self.try_copies(bp, length, io).await;
         if let Err(failure) = &result
             && failure.device
@@ -238,7 +242,7 @@ impl Copies {
             for dva in wrong {
                 let result = self
                     .tree
-                    .write_block(dva.vdev(), dva.offset_bytes(), good.clone(), &repair)
+                    .repair_block(dva.vdev(), dva.offset_bytes(), good.clone(), &repair)
                     .await;
                 if let Err(error) = result {
                     tracing::warn!(cause = error.cause, %dva, "a bad copy could not be repaired");

@@ -60,6 +60,8 @@ mod placement;
 mod policy;
 mod prepare;
 mod read;
+#[cfg(test)]
+mod repair_tests;
 mod scrub;
 mod sharing;
 mod suspension;
@@ -454,6 +456,17 @@ impl Pipeline {
     /// The pool's space as of the last synced txg. Cheap.
     pub fn space(&self) -> SpaceTotals {
         self.allocator.totals()
+    }
+
+    /// `txg` is on disk: [`Self::sync_done`], once no repair of a reader is under way, as freed
+    /// space may be used again from then on. That of a pool that is given up is not waited for.
+    pub async fn end_txg(&self, txg: Txg) {
+        let held = tokio::select! {
+            held = self.tree.hold_repairs() => Some(held),
+            () = self.suspension.until_abandoned() => None,
+        };
+        self.sync_done(txg);
+        drop(held);
     }
 
     /// `txg` is on disk: see [`Allocator::sync_done`].

@@ -157,8 +157,17 @@ impl Placement {
             birth: txg,
             ..IoContext::default()
         };
+        let mut is_retried = false;
         let mut choice = loop {
             match self.choose(txg, old, stored, policy, gang).await {
+                // A metaslab whose space map could not be read once is set aside. Before anything
+                // is said to be full, and before the pool waits, it is tried again.
+                Err(ZioError::NoSpace { .. })
+                    if gang && !is_retried && self.allocator.has_broken() =>
+                {
+                    is_retried = true;
+                    self.allocator.retry_broken();
+                }
                 // There may be space on what does not work, such as a device that was cleared too
                 // soon.
                 Err(ZioError::NoSpace { .. }) if self.tree.lacks_tops() => {
