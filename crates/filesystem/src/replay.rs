@@ -445,12 +445,32 @@ impl Replayer {
     }
 }
 
+/// Whether extended attributes have records of this kind that begin with a directory's number.
+fn is_of_attributes(kind: LogKind) -> bool {
+    matches!(
+        kind,
+        LogKind::MkXattr
+            | LogKind::Create
+            | LogKind::CreateAcl
+            | LogKind::CreateAttr
+            | LogKind::CreateAclAttr
+            | LogKind::Remove
+    )
+}
+
 impl Replayer {
     /// Whether a record of names is about the extended attributes of a file that has no name.
-    async fn is_without_name(&self, parent: Option<ObjectId>) -> bool {
+    ///
+    /// Their directory may be gone as well, since releases that logged such records freed it with
+    /// the file. Nothing else makes or removes names in a directory that is not there: records of
+    /// names come in the order of the changes, and one that cannot be replayed keeps all that
+    /// follow. A directory that is damaged is there.
+    async fn is_without_name(&self, kind: LogKind, parent: Option<ObjectId>) -> bool {
         let Some(parent) = parent else { return false };
-        let Ok(parent) = self.filesystem.node(parent.get()).await else {
-            return false;
+        let parent = match self.filesystem.node(parent.get()).await {
+            Ok(parent) => parent,
+            Err(FsError::Stale { .. }) => return is_of_attributes(kind),
+            Err(_) => return false,
         };
         let is_of_xattr = is_of_xattr(&parent.znode());
         is_of_xattr && matches!(self.filesystem.outlives_crash(&parent).await, Ok(false))
@@ -463,13 +483,14 @@ impl ReplayTarget for Replayer {
         record: ReplayRecord,
     ) -> BoxFuture<'a, std::result::Result<(), ReplayError>> {
         Box::pin(async move {
+            let kind = record.kind;
             // Changes of a file itself may be logged after its removal.
             let is_of_file = record.kind.is_out_of_order();
             let parent = log_object(&record.body, 0, record.endian);
             let body = record.decoded()?;
             match self.replay_body(&record, body).await {
                 Err(FsError::Stale { .. }) if is_of_file => Ok(()),
-                Err(error) if !is_of_file && self.is_without_name(parent).await => {
+                Err(error) if !is_of_file && self.is_without_name(kind, parent).await => {
                     tracing::warn!(%error, "attributes of a file without a name are not replayed");
                     Ok(())
                 }

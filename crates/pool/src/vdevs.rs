@@ -381,13 +381,24 @@ async fn remove_log(
     top: &Arc<Vdev>,
     refuse: &(dyn Fn(&str) -> PoolError + Sync),
 ) -> Result<(), PoolError> {
-    let id = top.vdev_id();
-    let emptied = Emptied::begin(core, vec![id]);
-    let evacuated = core.unless_suspended(evacuate(core, id)).await;
-    if !matches!(evacuated, Ok(true)) {
-        drop(emptied);
+    let emptied = Emptied::begin(core, vec![top.vdev_id()]);
+    let removed = empty_and_remove_log(core, top, refuse).await;
+    drop(emptied);
+    if removed.is_err() {
+        // It stays, and is used as before. A removal that a suspended pool has only begun is done
+        // with its group, before that gives anything to a log.
         allow_blocks(core);
-        evacuated?;
+    }
+    removed
+}
+
+async fn empty_and_remove_log(
+    core: &Arc<Core>,
+    top: &Arc<Vdev>,
+    refuse: &(dyn Fn(&str) -> PoolError + Sync),
+) -> Result<(), PoolError> {
+    let id = top.vdev_id();
+    if !core.unless_suspended(evacuate(core, id)).await? {
         return Err(refuse(
             "intent logs on it wait to be replayed; mount their filesystems first (encrypted ones need their keys)",
         ));
@@ -604,5 +615,82 @@ impl SyncTask for GuidTask {
                 .await;
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use device::World;
+    use futures::FutureExt;
+    use zio::ZioError;
+
+    use crate::{
+        AddSpec, HostIdentity, ImportSpec, LeafSpec, Pool, PoolError, ScanSpec, VdevClass,
+        VdevLayout, VdevSpec,
+    };
+
+    /// Goal: a log that could not be removed in the end is used again. Method: its removal waits
+    /// for a pass over free space when the pool is suspended.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_log_whose_removal_fails_late_is_used_again() {
+        let Some(golden) = oracles::golden() else {
+            return;
+        };
+        let dir = tempfile::tempdir().expect("a directory");
+        let images = oracles::unpack(&golden, "mirror3", dir.path());
+        let world = World::system(1);
+        let spec = ScanSpec {
+            paths: vec![images.to_str().expect("UTF-8").into()],
+            ..ScanSpec::default()
+        };
+        let found = crate::scan(&world, &spec).await.expect("scan").remove(0);
+        let spec = ImportSpec::new(found, HostIdentity::default());
+        let pool = Pool::import(&world, spec).await.expect("import");
+        let path = dir.path().join("log").display().to_string();
+        let file = std::fs::File::create(&path).expect("a file");
+        file.set_len(128 << 20).expect("its length");
+        let log = LeafSpec {
+            path: path.clone(),
+            is_file: true,
+        };
+        let add = AddSpec {
+            vdevs: vec![VdevSpec {
+                layout: VdevLayout::Leaf(log),
+                class: VdevClass::Log,
+            }],
+            force: true,
+            ..AddSpec::default()
+        };
+        pool.add(&add).await.expect("added");
+        pool.sync().await.expect("sync");
+        let core = pool.core_for_tests();
+        let tops = core.tree.tops();
+        let id = tops.iter().find(|top| top.is_log()).expect("it").vdev_id();
+        let gets_blocks = || core.pipeline.allocator().is_allocatable(id);
+        assert!(gets_blocks());
+        let pass = core.trim.gate.enter().await;
+        let fails = async {
+            // Nobody enters any more once the removal waits.
+            while core.trim.gate.enter().now_or_never().is_some() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let error = ZioError::HeartbeatsFailed { silent_ms: 1 };
+            core.pipeline.suspension().suspend(error);
+            drop(pass);
+        };
+        let (removed, ()) = tokio::join!(pool.remove(&path), fails);
+        assert!(
+            matches!(removed, Err(PoolError::Suspended { .. })),
+            "{removed:?}"
+        );
+        assert!(!gets_blocks(), "before it is said on disk");
+        pool.clear(None).await.expect("it goes on");
+        pool.sync().await.expect("sync");
+        pool.sync().await.expect("sync");
+        assert!(gets_blocks());
+        pool.remove(&path).await.expect("removed");
+        pool.export(false).await.expect("export");
     }
 }

@@ -26,6 +26,7 @@ use device::BoxFuture;
 use filesystem::{Filesystem, FsError};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
+use tokio::time::Instant;
 
 use crate::handle::{Handle, Place};
 use crate::policy::{Admission, Names, Policy};
@@ -304,6 +305,25 @@ pub struct ShareReport {
 
 type Expects = Box<dyn Fn() -> bool + Send + Sync>;
 
+/// For how long clients are told to ask again about a filesystem that waits for a person: long
+/// enough to type its key after a restart, so that what clients have not committed yet outlives
+/// that. Afterwards it is as one that is not mounted, whose files knfsd says are stale: nothing
+/// brings it by itself, and clients must not hang for good.
+const AWAITED_FOR: Duration = Duration::from_secs(600);
+
+/// A filesystem that is to be shared and cannot be yet.
+#[derive(Clone, Copy)]
+struct Awaited {
+    guid: u64,
+    until: Instant,
+}
+
+impl Awaited {
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+}
+
 /// All that is shared.
 #[derive(Default)]
 pub struct Shares {
@@ -313,8 +333,8 @@ pub struct Shares {
     others: RwLock<BTreeMap<String, String>>,
     /// Whether filesystems are expected of which nobody knows yet which they are.
     expects: OnceLock<Expects>,
-    /// Filesystems that are to be shared and cannot be yet: guids by datasets.
-    awaited: RwLock<BTreeMap<String, u64>>,
+    /// Filesystems that are to be shared and cannot be yet, by datasets.
+    awaited: RwLock<BTreeMap<String, Awaited>>,
     /// Connections by the addresses that they come from.
     connections: Mutex<BTreeMap<IpAddr, usize>>,
 }
@@ -413,13 +433,18 @@ impl Shares {
     }
 
     /// Says that a filesystem is to be shared and cannot be yet, and its guid; or that it is not
-    /// expected any more.
+    /// expected any more. It is expected for ten minutes from when that was first said.
     pub fn set_awaited(&self, dataset: &str, guid: Option<u64>) {
         let mut awaited = self.awaited.write();
-        match guid {
-            Some(guid) => awaited.insert(dataset.to_owned(), guid),
-            None => awaited.remove(dataset),
+        let Some(guid) = guid else {
+            awaited.remove(dataset);
+            return;
         };
+        let is_known = awaited.get(dataset).is_some_and(|known| known.guid == guid);
+        if !is_known {
+            let until = Instant::now() + AWAITED_FOR;
+            awaited.insert(dataset.to_owned(), Awaited { guid, until });
+        }
     }
 
     /// Datasets that are expected ([`Self::set_awaited`]).
@@ -429,14 +454,17 @@ impl Shares {
 
     /// Whether anything is expected.
     pub(crate) fn is_expecting(&self) -> bool {
-        let is_awaiting = !self.awaited.read().is_empty();
-        is_awaiting || self.expects.get().is_some_and(|expects| expects())
+        let is_awaiting = |awaited: &Awaited| !awaited.is_over();
+        self.awaited.read().values().any(is_awaiting)
+            || self.expects.get().is_some_and(|expects| expects())
     }
 
     /// What is said of a dataset that is not shared.
     fn absent(&self, guid: u64) -> Refused {
-        let is_awaited = self.awaited.read().values().any(|awaited| *awaited == guid);
-        match is_awaited || self.expects.get().is_some_and(|expects| expects()) {
+        let is_it = |awaited: &Awaited| awaited.guid == guid && !awaited.is_over();
+        match self.awaited.read().values().any(is_it)
+            || self.expects.get().is_some_and(|expects| expects())
+        {
             true => Refused::NotYet,
             false => Refused::NoShare,
         }
@@ -596,5 +624,33 @@ impl Shares {
                 connections.remove(&peer);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: clients do not ask again for ever for what waits for a key, nor because of it for
+    /// anything else; that nothing has changed begins no new wait.
+    #[tokio::test(start_paused = true)]
+    async fn a_filesystem_without_its_key_is_expected_for_a_while() {
+        let shares = Shares::default();
+        let says = |guid: u64| shares.of_guid(guid).map(|_| ()).expect_err("no share");
+        shares.set_awaited("tank/locked", Some(7));
+        assert!(shares.is_expecting());
+        assert!(matches!(says(7), Refused::NotYet));
+        assert!(matches!(says(8), Refused::NoShare));
+        tokio::time::advance(AWAITED_FOR / 2).await;
+        shares.set_awaited("tank/locked", Some(7));
+        assert!(matches!(says(7), Refused::NotYet));
+        tokio::time::advance(AWAITED_FOR / 2).await;
+        shares.set_awaited("tank/locked", Some(7));
+        assert!(!shares.is_expecting());
+        assert!(matches!(says(7), Refused::NoShare));
+        // It came, and its key was unloaded.
+        shares.set_awaited("tank/locked", None);
+        shares.set_awaited("tank/locked", Some(7));
+        assert!(matches!(says(7), Refused::NotYet));
     }
 }

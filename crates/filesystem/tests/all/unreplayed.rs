@@ -351,6 +351,24 @@ async fn attributes_in_directories_of_a_file_without_a_name_are_not_replayed() {
     attributes_without_a_name(&[("xattr", "dir")]).await;
 }
 
+/// Goal: records of attributes whose directory is gone altogether, as older releases logged them,
+/// keep nothing from being replayed. Method: a number that no object has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attributes_whose_directory_is_gone_are_not_replayed() {
+    const GONE: u64 = 777;
+    let change = async |fs: &Filesystem, _: &()| {
+        let dataset = fs.dataset().expect("open");
+        let tx = dataset.assign(DirtyEstimate::metadata()).await;
+        let (tx, log) = (tx.expect("a tx"), dataset.log().expect("a log"));
+        let mut removed = GONE.to_le_bytes().to_vec();
+        removed.extend(b"user.old\0");
+        let record = LogRecord::named(LogKind::Remove, ObjectId::new(GONE), removed);
+        log.record(&tx, record);
+    };
+    let (crashed, ()) = after_crash(&[], async |_| (), change).await;
+    crashed.leave().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_appended_is_appended_once_though_its_record_comes_twice() {
     let prepare = async |fs: &Filesystem| {
