@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use dataset::{DatasetError, DatasetInfo, DirtyEstimate, ListOptions, PropertyChange};
 use device::BoxFuture;
-use format::{LogKind, ObjectId, ObjectType};
+use format::{LogBody, ObjectId, ObjectType};
 use pool::Pool;
 use tokio::time::timeout;
 use zil::LogRecord;
@@ -346,7 +346,12 @@ async fn a_dataset_without_its_root_is_destroyed_and_others_are_not_changed() {
 async fn change_durably(dataset: &dataset::Dataset) {
     let tx = dataset.assign(DirtyEstimate::metadata()).await;
     let tx = tx.expect("a tx");
-    let record = LogRecord::named(LogKind::Create, ObjectId::new(5000), vec![0; 100]);
+    let removed = LogBody::Remove {
+        directory: ObjectId::new(5000),
+        name: b"gone",
+        is_directory: false,
+    };
+    let record = LogRecord::named(ObjectId::new(5000), &removed);
     dataset.log().expect("a log").record(&tx, record);
     drop(tx);
     dataset.commit(ObjectId::ZERO).await.expect("committed");
