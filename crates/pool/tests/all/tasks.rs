@@ -4,7 +4,8 @@
 //! case loads it, destroys all blocks of one object of the MOS, or one dataset's or snapshot's root,
 //! as wrong checksums or as sectors that cannot be read, imports it and makes one change. Then
 //! either the change was made, or nothing is changed; and the pool goes on. By default each object
-//! meets some of the changes, with `MILLPOND_LONG` all, in both ways.
+//! meets some of the changes, which `MILLPOND_SEED=N` chooses; with `MILLPOND_LONG` all, in both
+//! ways.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -284,13 +285,14 @@ async fn damage_refuses_a_change_and_stops_no_pool() {
     let victims = victims(&image, &ROOTS).await;
     let tasks = tasks();
     let is_long = std::env::var_os("MILLPOND_LONG").is_some();
+    let seed = std::env::var("MILLPOND_SEED").map_or(0, |seed| seed.parse().expect("a number"));
     let mut wrong = Vec::new();
     let mut refused = 0;
     for (index, victim) in victims.iter().filter(|victim| is_tried(victim)).enumerate() {
         for (number, task) in tasks.iter().enumerate() {
             // Trees in which a sector cannot be read are not freed at once.
             let is_root = victim.id == ObjectId::ZERO;
-            let hows = match (index + number) % 96 {
+            let hows = match (index + number + seed) % 96 {
                 _ if is_long && !is_root => &[How::Corrupt, How::Unreadable][..],
                 _ if is_long => &[How::Corrupt],
                 48 if !is_root => &[How::Unreadable],
@@ -306,7 +308,10 @@ async fn damage_refuses_a_change_and_stops_no_pool() {
                         println!("{case}: {error}");
                         refused += 1;
                     }
-                    Err(why) => wrong.push(format!("{case}: {why}")),
+                    Err(why) => {
+                        println!("wrong: {case}: {why}");
+                        wrong.push(format!("{case}: {why}"));
+                    }
                 }
             }
         }
