@@ -19,7 +19,8 @@
 //!
 //! Before the MOS can be read, nothing of this is known. What the labels show is taken until then:
 //! a device whose newest uberblock is older than that of another device of the same top-level
-//! vdev missed what lies between.
+//! vdev missed what lies between, and one that was attached and has not everything yet
+//! (`resilver_txg`, `rebuild_txg`) may lack all of it.
 //!
 //! Source: module/zfs/vdev.c (`vdev_dtl_sync`, `vdev_dtl_load`).
 
@@ -36,6 +37,7 @@ use vdev::VdevTree;
 
 use crate::core::Core;
 use crate::participant::{Participant, Pass, Turn};
+use crate::rebuild::{REBUILD_TXG, RESILVER_TXG};
 use crate::space::{SpaceSync, free_map, new_map, writeable};
 
 /// Block size of these space maps (`zfs_vdev_dtl_sm_blksz`), in bytes.
@@ -60,7 +62,13 @@ pub(crate) async fn distrust_stale(tree: &VdevTree) {
             .max()
             .unwrap_or(0);
         for vdev in &leaves {
-            let own = newest(vdev.guid());
+            let is_new = [RESILVER_TXG, REBUILD_TXG]
+                .into_iter()
+                .any(|pair| vdev.config_u64(pair).is_some_and(|txg| txg != 0));
+            let own = match is_new && leaves.len() > 1 {
+                true => 0,
+                false => newest(vdev.guid()),
+            };
             if let Some(leaf) = vdev.leaf()
                 && own < best
             {

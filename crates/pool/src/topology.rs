@@ -39,7 +39,7 @@ use crate::events::{About, Sysevent};
 use crate::layout::{self, Making, usable_bytes};
 use crate::participant::{Participant, Pass, Turn};
 use crate::props::Stored;
-use crate::rebuild::{REBUILD_TXG, Rebuilds, as_task_error};
+use crate::rebuild::{REBUILD_TXG, RESILVER_TXG, Rebuilds, as_task_error};
 use crate::space::SpaceSync;
 use crate::spares;
 use crate::vdevs::{Emptied, evacuate, is_itself_called};
@@ -313,8 +313,16 @@ impl SyncTask for AttachTask {
                     return Ok(());
                 }
             };
+            // Until it has everything its label says so: the MOS, which has its dirty time log, is
+            // read from others then. What is in the tree has a configuration of its own.
+            let pair = match self.sequential {
+                true => REBUILD_TXG,
+                false => RESILVER_TXG,
+            };
+            if let Some(new) = core.tree.find(self.new.guid()) {
+                new.set_config(pair, ctx.txg.get());
+            }
             if self.sequential {
-                self.new.set_config(REBUILD_TXG, ctx.txg.get());
                 let begun = core.tables.rebuilds.begin(core, ctx, &top).await;
                 begun.map_err(as_task_error)?;
             }

@@ -333,6 +333,20 @@ impl Vdev {
             .collect()
     }
 
+    /// The leaves that may have what is on a distributed spare below this top-level vdev: all but
+    /// those that it stands in for.
+    pub fn leaves_behind(self: &Arc<Self>, spare: &Vdev) -> Vec<Arc<Vdev>> {
+        let stands_in = |child: &&Arc<Vdev>| {
+            let spares = child.draid_spares();
+            spares.iter().any(|own| own.guid == spare.guid)
+        };
+        let children = self.children().iter();
+        children
+            .filter(|child| !stands_in(child))
+            .flat_map(Vdev::leaves)
+            .collect()
+    }
+
     /// Bytes of the device of a leaf that is open, or of what a dRAID spare stands for.
     pub fn physical_bytes(&self) -> Option<u64> {
         match &self.kind {

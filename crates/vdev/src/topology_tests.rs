@@ -449,6 +449,10 @@ fn draid_spares_know_their_vdev_after_a_change() {
         );
         let spare = test.tree.find(Guid::new(40)).expect("a spare");
         assert_eq!(spare.state().0, VdevState::Healthy);
+        // What it has is on all others, whatever became of them.
+        let behind = test.tree.tops()[0].leaves_behind(&spare);
+        let behind: Vec<u64> = behind.iter().map(|leaf| leaf.guid().get()).collect();
+        assert_eq!(behind, [12, 13, 50, 14, 15]);
         write(&test.tree, 1, AFTER).await;
         test.disk("d0").set_gone(true);
         assert!(read(&test.tree, 0, BEFORE).await && read(&test.tree, 1, AFTER).await);

@@ -19,6 +19,7 @@ use zio::{CacheUse, Pipeline, ReadContext, ZioError};
 
 use super::ScrubNumbers;
 use super::queue::{Found, Queue};
+use crate::core::Core;
 use crate::errors::ErrorLog;
 
 /// Bytes that are asked for and not yet verified, at most: of one top-level vdev, as a turn of the
@@ -421,4 +422,13 @@ impl AsRef<Queue> for Queue {
     fn as_ref(&self) -> &Queue {
         self
     }
+}
+
+/// Bytes that scans have repaired on all devices.
+pub(super) fn repaired_bytes(core: &Core) -> u64 {
+    let leaves = core.tree.leaves();
+    let repaired = leaves
+        .iter()
+        .map(|leaf| leaf.counters().scan_repaired_bytes);
+    repaired.fold(0, u64::saturating_add)
 }

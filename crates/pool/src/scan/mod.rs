@@ -17,7 +17,8 @@
 //! second, more when nobody needs the next group, less when somebody waits for it. When the queue
 //! is empty the place that the walk has come to is stored: it is never beyond what was read.
 //!
-//! Datasets that gained pointers to old blocks meanwhile come first in a turn (`again`).
+//! Datasets that gained pointers to old blocks meanwhile come first in a turn (`again`), and have
+//! half of it while there is something to walk.
 //!
 //! # Why no block changes while it is read
 //! A block that waits in the queue is allocated: whoever frees its space takes it out
@@ -62,7 +63,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use format::{DdtBookmark, Guid, ObjectId, ObjectType, ScanPhys, Txg};
+use format::{Guid, ObjectId, ObjectType, ScanPhys, Txg};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
@@ -77,10 +78,10 @@ use crate::rebuild::resilver_type;
 use crate::{PoolError, ScanFunction, ScanState, ScanStatus, directory};
 
 use again::Again;
-use blocks::{Blocks, get};
+use blocks::{Blocks, get, repaired_bytes};
 pub(crate) use command::command;
 pub(crate) use defer::{is_deferred, resilver};
-use position::{DESTROYED, Position};
+use position::{DESTROYED, Position, leave_out_tables};
 use resilver::When;
 use visit::{IsOver, Visit};
 
@@ -743,16 +744,17 @@ impl Scan {
             self.begin_resilver(core, pass.ctx).await?;
             // What is being destroyed is in no dataset, and is sooner freed than read
             // (`dsl_process_async_destroys`).
+            // But what is to be looked at again is: until then the scan is stored at its begin.
             let is_destroying = core.dsl.destroyer().has_work();
-            if self.state.lock().is_active() && !is_destroying && !self.rests() {
-                self.work(pass).await?;
+            if self.state.lock().is_active() && !self.rests() {
+                self.work(pass, is_destroying).await?;
             }
         }
         self.store(core, tx).await
     }
 
-    /// Walks and reads until the turn is over.
-    async fn work(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
+    /// Walks and reads until the turn is over; does not walk while it is `put_off`.
+    async fn work(&self, pass: &Pass<'_>, put_off: bool) -> Result<(), PoolError> {
         let (core, txg) = (pass.core, pass.ctx.txg);
         let Some(blocks) = self.blocks.read().clone() else {
             return Ok(());
@@ -767,11 +769,26 @@ impl Scan {
             true => ScanRead::Resilver,
             false => ScanRead::Scrub,
         };
-        let is_over = self.turn_of(core, txg, usize::from(is_resilver));
+        let is_over = self.turn_of(core, txg, usize::from(is_resilver), 1);
+        // However much there is to look at again, the walk goes on.
+        let is_half_over = self.turn_of(core, txg, usize::from(is_resilver), 2);
         let max = self.queue_blocks_max.load(Ordering::Relaxed);
         loop {
-            self.look_again(core, &blocks, read, &tasks, (&is_over, max))
+            let has_more = {
+                let state = self.state.lock();
+                !state.is_walked || !blocks.queue.is_empty()
+            };
+            let until = match has_more && !put_off {
+                true => &is_half_over,
+                false => &is_over,
+            };
+            self.look_again(core, &blocks, read, &tasks, (until, max))
                 .await?;
+            if put_off {
+                let mut state = self.state.lock();
+                self.count(core, &mut state);
+                return Ok(());
+            }
             let (is_walked, is_clearing) = {
                 let state = self.state.lock();
                 (state.is_walked, state.is_clearing)
@@ -834,8 +851,8 @@ impl Scan {
         state.is_dirty = true;
     }
 
-    /// Says when a turn is over.
-    fn turn_of(&self, core: &Core, txg: Txg, which: usize) -> IsOver {
+    /// Says when a turn is over, or one part of so many.
+    fn turn_of(&self, core: &Core, txg: Txg, which: usize, parts: u32) -> IsOver {
         let clock = core.world.clock.clone();
         let (txgs, pipeline) = (core.txgs.clone(), core.pipeline.clone());
         let start_ns = clock.monotonic_ns();
@@ -845,6 +862,7 @@ impl Scan {
                 return true;
             }
             let passed = Duration::from_nanos(clock.monotonic_ns().saturating_sub(start_ns));
+            let passed = passed.saturating_mul(parts);
             passed >= TURN_WAITED_FOR[which] && (txgs.is_waited_for(txg) || txgs.is_much_dirty())
                 || passed >= TURN[which] && txgs.is_open_used()
                 || passed >= TURN_MAX
@@ -894,25 +912,6 @@ impl Scan {
         state.disk_queue = stored.queue;
         Ok(())
     }
-}
-
-/// Dedup tables are not walked: every block of theirs is met in the datasets, all the same, and
-/// blocks that gain a reference are looked at again (`scn_ddt_class_max`; the place is behind it).
-fn leave_out_tables(phys: &mut ScanPhys) {
-    phys.ddt_class_max = 0;
-    phys.ddt_bookmark = DdtBookmark {
-        class: 1,
-        ..DdtBookmark::default()
-    };
-}
-
-/// Bytes that scans have repaired on all devices.
-fn repaired_bytes(core: &Core) -> u64 {
-    let leaves = core.tree.leaves();
-    let repaired = leaves
-        .iter()
-        .map(|leaf| leaf.counters().scan_repaired_bytes);
-    repaired.fold(0, u64::saturating_add)
 }
 
 impl Scan {

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use format::{Bookmark, ObjectId, ObjsetId, ScanPhys, Txg};
+use format::{Bookmark, DdtBookmark, ObjectId, ObjsetId, ScanPhys, Txg};
 
 /// Dataset of a place that is no more (`ZB_DESTROYED_OBJSET`).
 pub(super) const DESTROYED: ObjsetId = ObjsetId::new(u64::MAX);
@@ -97,6 +97,16 @@ impl Position {
             self.queue.insert(a.get(), txg);
         }
     }
+}
+
+/// Dedup tables are not walked: every block of theirs is met in the datasets, all the same, and
+/// blocks that gain a reference are looked at again (`scn_ddt_class_max`; the place is behind it).
+pub(super) fn leave_out_tables(phys: &mut ScanPhys) {
+    phys.ddt_class_max = 0;
+    phys.ddt_bookmark = DdtBookmark {
+        class: 1,
+        ..DdtBookmark::default()
+    };
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ impl Scan {
         core: &Core,
         txg: Txg,
     ) -> Arc<dyn Fn() -> bool + Send + Sync> {
-        self.turn_of(core, txg, 1)
+        self.turn_of(core, txg, 1, 1)
     }
 
     /// A rebuild begins, in syncing context: a scrub ends for it (`vdev_rebuild_thread`).

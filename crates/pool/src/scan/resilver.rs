@@ -154,6 +154,20 @@ impl Core {
         }
         for spare in self.tree.draid_spares() {
             let missing = spare.spare_missing();
+            // What is on a device that was away was not written, and that device will not know: its
+            // own log tells of later txgs.
+            let top = self.tree.top_of(spare.guid());
+            let was_there = |leaf: &Arc<Vdev>| {
+                let device = leaf.leaf();
+                device.is_some_and(|leaf| leaf.is_writeable()) && self.dirty_times.was_noted(leaf)
+            };
+            let were_there = top.is_some_and(|top| {
+                let behind = top.leaves_behind(&spare);
+                behind.iter().all(was_there)
+            });
+            if !were_there {
+                continue;
+            }
             let is_covered = last_end(&missing) <= max && !begins_before(&missing, phys.min_txg);
             if counts && is_covered && lost.is_empty() && !has_failed && !missing.is_empty() {
                 spare.set_spare_missing(RangeSet::new());

@@ -196,6 +196,36 @@ async fn a_device_is_rebuilt_under_load() {
     pool.export(false).await.expect("export");
 }
 
+/// A crash before a new device has anything: nobody reads from it, and finds it wrong, what the
+/// pool needs to know that.
+#[tokio::test(start_paused = true)]
+async fn a_new_device_is_not_read_at_the_import_for_what_it_lacks() {
+    for (seed, sequential) in [(0, false), (1, true), (2, false)] {
+        let sim = SimWorld::new(60 + seed);
+        let disk = VdevLayout::Leaf(leaf(&sim, "disk0"));
+        let pool = create(&sim, vec![normal(disk)]).await;
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        let objects = write_objects(&dataset, 40, 8).await;
+        pool.sync().await.expect("sync");
+        pool.hold_scans(true);
+        let spec = attach(&sim, "new", false, sequential);
+        pool.attach("disk0", &spec).await.expect("attach");
+        drop(dataset);
+        sim.power_cut(PowerCut::KeepAll);
+        drop(pool);
+        sim.kill_tasks().await;
+        sim.power_on();
+        let pool = import_sim(&sim).await;
+        let status = pool.status();
+        let new = device(&status.root, "new").expect("there");
+        assert_eq!(new.checksum_errors, 0, "case {seed}");
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        check_objects(&dataset, &objects, 8).await;
+        drop(dataset);
+        pool.export(false).await.expect("export");
+    }
+}
+
 /// An export, and power cuts, in the middle: it goes on at the stored place.
 #[tokio::test(start_paused = true)]
 async fn a_rebuild_goes_on_after_exports_and_power_cuts() {
