@@ -10,8 +10,9 @@
 //!
 //! A block that a device did not give stops what it belongs to (the list, a tree, a clone's list):
 //! a bad sector may be read another time, a device may come back. The rest goes on, and so does the
-//! pool. It is tried again when devices were looked at again ([`zio::pipeline::Suspension::reopen`])
-//! and at the next import. The place where a tree stopped is stored, so nothing is freed twice.
+//! pool. It is tried again when devices were looked at again
+//! ([`zio::pipeline::Suspension::reopen`]) and at the next import. The place where a tree stopped
+//! is stored, so nothing is freed twice.
 //!
 //! Where all devices work and gave a wrong block, what is below it is leaked, and moves to the
 //! directory `$LEAK` in the end.
