@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Weak};
 
+use device::BoxFuture;
 use format::{DslDatasetPhys, Guid, ObjectId, ObjsetKind, Txg};
 use object::{ObjectSet, ObjsetOptions};
 use tokio::sync::watch;
@@ -252,7 +253,15 @@ impl DslPool {
     /// # Errors
     /// [`DatasetError::NotFound`], [`DatasetError::KeyNotLoaded`], [`DatasetError::Receive`] of one
     /// that is being received, and of reading.
-    pub async fn open_dataset(self: &Arc<Self>, name: &str) -> Result<Dataset, DatasetError> {
+    pub fn open_dataset<'a>(
+        self: &'a Arc<Self>,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Dataset, DatasetError>> {
+        // In a box: what waits for it would else be a future too deep for the compiler.
+        Box::pin(self.open_dataset_now(name))
+    }
+
+    async fn open_dataset_now(self: &Arc<Self>, name: &str) -> Result<Dataset, DatasetError> {
         let _config = self.config.read().await;
         let dataset = self.directories().resolve(name).await?;
         if is_inconsistent(&dataset) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use dataset::{Dataset, DatasetSettings, DirtyEstimate};
-use device::World;
+use device::{BoxFuture, World};
 use format::{OBJSET_FLAG_PROJECT_QUOTA, ObjectId, ObjectType, ObjsetKind};
 use object::{ObjectInfo, ObjectSet, Sa, SaAttribute, Zap};
 use parking_lot::{Mutex, RwLock};
@@ -73,7 +73,7 @@ impl Filesystem {
     pub async fn open(dataset: Dataset, world: World) -> Result<Arc<Self>> {
         let log = dataset.log().cloned();
         let settings = dataset.watch_settings();
-        Self::open_with(dataset, world, settings, log).await
+        Self::open_boxed(dataset, world, settings, log).await
     }
 
     /// Opens the filesystem on a dataset as it is on disk, to look at it: nothing is written, and
@@ -86,7 +86,18 @@ impl Filesystem {
         settings.read_only = true;
         // They are never changed.
         let (_, settings) = watch::channel(settings);
-        Self::open_with(dataset, world, settings, None).await
+        Self::open_boxed(dataset, world, settings, None).await
+    }
+
+    /// In a box: what waits for it would else be a future too deep for the compiler, and each crate
+    /// that opens a filesystem would compile all of it again.
+    fn open_boxed(
+        dataset: Dataset,
+        world: World,
+        settings: watch::Receiver<DatasetSettings>,
+        log: Option<Arc<Zil>>,
+    ) -> BoxFuture<'static, Result<Arc<Self>>> {
+        Box::pin(Self::open_with(dataset, world, settings, log))
     }
 
     async fn open_with(

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use dataset::DirtyEstimate;
 use device::BoxFuture;
 use format::{
-    Bookmark, Endian, Log64Time, LogAcl, LogAttributes, LogBody, LogCreate, LogCreateKind,
+    Bookmark, Endian, Log64Time, LogAcl, LogAttributes, LogBody, LogCreate, LogCreateKind, LogKind,
     LogObject, LogRename, LogSetAttributes, LogWhiteout, LogWrite, ObjectId, RenameKind,
     log_object,
 };

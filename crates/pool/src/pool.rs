@@ -139,11 +139,14 @@ impl Pool {
             }
             changes.push(change);
         }
+        // In a box, as that of `create`.
+        let imported: BoxFuture<'_, _> = Box::pin(rewind::import(world, spec));
         let pool = Arc::new(Pool {
-            core: rewind::import(world, spec).await?,
+            core: imported.await?,
         });
         for change in changes {
-            pool.change(change).await?;
+            let changed: BoxFuture<'_, _> = Box::pin(pool.change(change));
+            changed.await?;
         }
         pool.core.events.tell(Sysevent::PoolImport);
         Ok(pool)
@@ -155,7 +158,8 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Suspended`] without `force`.
     pub async fn export(&self, force: bool) -> Result<(), PoolError> {
-        self.finish(config::STATE_EXPORTED, force).await
+        let finished: BoxFuture<'_, _> = Box::pin(self.finish(config::STATE_EXPORTED, force));
+        finished.await
     }
 
     /// Marks the pool destroyed and closes its devices. With `force`, a suspended one is just left:
@@ -165,7 +169,8 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Suspended`] without `force`.
     pub async fn destroy(&self, force: bool) -> Result<(), PoolError> {
-        self.finish(config::STATE_DESTROYED, force).await
+        let finished: BoxFuture<'_, _> = Box::pin(self.finish(config::STATE_DESTROYED, force));
+        finished.await
     }
 
     /// Gives a suspended pool up: whatever waits for it fails. Only [`Pool::export`] by force is

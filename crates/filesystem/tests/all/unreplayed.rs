@@ -360,10 +360,12 @@ async fn attributes_whose_directory_is_gone_are_not_replayed() {
         let dataset = fs.dataset().expect("open");
         let tx = dataset.assign(DirtyEstimate::metadata()).await;
         let (tx, log) = (tx.expect("a tx"), dataset.log().expect("a log"));
-        let mut removed = GONE.to_le_bytes().to_vec();
-        removed.extend(b"user.old\0");
-        let record = LogRecord::named(LogKind::Remove, ObjectId::new(GONE), removed);
-        log.record(&tx, record);
+        let removed = LogBody::Remove {
+            directory: ObjectId::new(GONE),
+            name: b"user.old",
+            is_directory: false,
+        };
+        log.record(&tx, LogRecord::named(ObjectId::new(GONE), &removed));
     };
     let (crashed, ()) = after_crash(&[], async |_| (), change).await;
     crashed.leave().await;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use codec::compress::decompress;
-use device::{Tasks, World};
+use device::{BoxFuture, Tasks, World};
 use format::{BlockPointer, Compression, EmbeddedKind, Pointer};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
@@ -115,7 +115,7 @@ impl Reader {
             return self.read_without_place(bp);
         };
         if context.cache == CacheUse::Bypass || is_read_locked(bp, context) {
-            return self.read_logical(bp, context).await;
+            return self.read_device(bp, context).await;
         }
         loop {
             if let Some(data) = self.cache.get(key) {
@@ -123,7 +123,7 @@ impl Reader {
             }
             match self.flights.board(key, context.speculative) {
                 Ok(landing) => {
-                    let result = self.read_logical(bp, context).await;
+                    let result = self.read_device(bp, context).await;
                     if let (Ok(data), CacheUse::Normal) = (&result, context.cache) {
                         self.cache.insert(key, data.clone());
                     }
@@ -217,6 +217,16 @@ impl Reader {
             }),
             _ => Ok(zeros(bp.lsize_bytes() as usize)),
         }
+    }
+
+    /// As [`Self::read_logical`], in a box: all that reads waits for it, and would else be a future
+    /// too deep for the compiler. A device takes far longer than the allocation.
+    fn read_device<'a>(
+        &'a self,
+        bp: &'a BlockPointer,
+        context: &'a ReadContext,
+    ) -> BoxFuture<'a, Result<Bytes, ZioError>> {
+        Box::pin(self.read_logical(bp, context))
     }
 
     async fn read_logical(
