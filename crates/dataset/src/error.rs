@@ -190,11 +190,11 @@ pub enum DatasetError {
         /// The full name.
         name: String,
     },
-    /// The dataset is not to be changed: when the pool was imported, its intent log was passed over,
-    /// as the dataset could not be read then.
+    /// The dataset is not to be changed: when the pool was imported, its intent log was passed
+    /// over, as the dataset could not be read then.
     #[error(
-        "'{name}' could not be read when the pool was imported, so what its intent log had is lost, \
-         and nothing can be changed before the log is given up: 'zfs mount --discard-log {name}' \
+        "'{name}' could not be read when the pool was imported, so what its intent log had is \
+         lost, and nothing can be changed before the log is given up: 'zfs mount --discard-log {name}' \
          goes on without it"
     )]
     LogPassedOver {

@@ -159,8 +159,9 @@ fn make(image: &Path, state: &State, directory: &Path) {
     std::fs::rename(&memory, &state.memory).expect("the state of the peer");
 }
 
-/// The image's initial RAM disk with our first process and its program: of archives that follow one another
-/// the kernel takes the later file (Documentation/driver-api/early-userspace/buffer-format.rst).
+/// The image's initial RAM disk with our first process and its program: of archives that follow one
+/// another the kernel takes the later file
+/// (Documentation/driver-api/early-userspace/buffer-format.rst).
 fn initrd(image: &Path, scratch: &Path) -> Vec<u8> {
     let root = scratch.join("root");
     std::fs::create_dir(&root).expect("a directory");
