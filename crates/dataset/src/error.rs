@@ -194,8 +194,8 @@ pub enum DatasetError {
     /// over, as the dataset could not be read then.
     #[error(
         "'{name}' could not be read when the pool was imported, so what its intent log had is \
-         lost, and nothing can be changed before the log is given up: 'zfs mount --discard-log {name}' \
-         goes on without it"
+         lost, and nothing can be changed before the log is given up: 'zfs mount --discard-log \
+         {name}' goes on without it"
     )]
     LogPassedOver {
         /// The full name.
