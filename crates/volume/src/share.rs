@@ -89,6 +89,9 @@ impl Volume {
             _first = source.ranges().lock(source_bytes, from_end, false).await;
             _second = Some(self.ranges().lock(offset_bytes, to_end, true).await);
         }
+        // They may have waited for a resize.
+        source.check_range(source_bytes, length_bytes)?;
+        self.check_range(offset_bytes, length_bytes)?;
         let dataset = self.dataset()?;
         if !dataset.has_feature(guid::BLOCK_CLONING) {
             return Ok(0);

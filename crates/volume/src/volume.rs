@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use dataset::range_lock::RangeLock;
+use dataset::range_lock::{RangeGuard, RangeLock};
 use dataset::{Dataset, DatasetError, DatasetSettings, DirtyEstimate};
 use device::World;
 use format::{Guid, LogBody, ObjsetKind};
@@ -223,6 +223,20 @@ impl Volume {
             })
     }
 
+    /// Locks a range. It may have waited for a resize, so that the range is checked once more when it
+    /// is locked: nothing is ever written beyond the end, where growing would show it.
+    async fn lock_range(
+        &self,
+        offset_bytes: u64,
+        length_bytes: u64,
+        exclusive: bool,
+    ) -> Result<RangeGuard> {
+        let end = self.check_range(offset_bytes, length_bytes)?;
+        let range = self.ranges.lock(offset_bytes, end, exclusive).await;
+        self.check_range(offset_bytes, length_bytes)?;
+        Ok(range)
+    }
+
     /// Joins the open txg.
     pub(crate) async fn assign(&self, estimate: DirtyEstimate) -> Result<Tx> {
         self.dataset()?
@@ -239,14 +253,16 @@ impl Volume {
         }
         let end = self.check_range(offset_bytes, length_bytes as u64).ok()?;
         let _range = self.ranges.try_lock(offset_bytes, end, false)?;
+        self.check_range(offset_bytes, length_bytes as u64).ok()?;
         self.data.try_read(offset_bytes, length_bytes)
     }
 
     /// Reads exactly `length_bytes`, as slices of cached blocks where possible.
     pub async fn read(&self, offset_bytes: u64, length_bytes: usize) -> Result<Vec<Bytes>> {
         let _entered = self.enter().await?;
-        let end = self.check_range(offset_bytes, length_bytes as u64)?;
-        let _range = self.ranges.lock(offset_bytes, end, false).await;
+        let _range = self
+            .lock_range(offset_bytes, length_bytes as u64, false)
+            .await?;
         self.data
             .read(offset_bytes, length_bytes)
             .await
@@ -256,8 +272,11 @@ impl Volume {
     /// Writes; with `durable` (or `sync=always`) it is on stable storage when this returns.
     pub async fn write(&self, offset_bytes: u64, data: Bytes, durable: bool) -> Result<()> {
         let _entered = self.enter_to_change().await?;
-        self.check_range(offset_bytes, data.len() as u64)?;
+        let range = self
+            .lock_range(offset_bytes, data.len() as u64, true)
+            .await?;
         self.write_locked(offset_bytes, data).await?;
+        drop(range);
         self.finish(durable).await
     }
 
@@ -276,12 +295,8 @@ impl Volume {
             .map_err(|error| self.of_dataset(error))
     }
 
+    /// Writes into a range that the caller has locked, or with nobody else there.
     pub(crate) async fn write_locked(&self, offset_bytes: u64, data: Bytes) -> Result<()> {
-        let end = offset_bytes + data.len() as u64;
-        if data.is_empty() {
-            return Ok(());
-        }
-        let _range = self.ranges.lock(offset_bytes, end, true).await;
         let mut offset = offset_bytes;
         let mut rest = data;
         while !rest.is_empty() {
@@ -331,8 +346,9 @@ impl Volume {
     /// Gives a range back; it reads as zeroes, also its unaligned ends.
     pub async fn unmap(&self, offset_bytes: u64, length_bytes: u64) -> Result<()> {
         let _entered = self.enter_to_change().await?;
-        self.check_range(offset_bytes, length_bytes)?;
+        let range = self.lock_range(offset_bytes, length_bytes, true).await?;
         self.free_locked(offset_bytes, length_bytes).await?;
+        drop(range);
         self.finish(false).await
     }
 
@@ -344,17 +360,15 @@ impl Volume {
         durable: bool,
     ) -> Result<()> {
         let _entered = self.enter_to_change().await?;
-        self.check_range(offset_bytes, length_bytes)?;
+        let range = self.lock_range(offset_bytes, length_bytes, true).await?;
         self.free_locked(offset_bytes, length_bytes).await?;
+        drop(range);
         self.finish(durable).await
     }
 
+    /// As [`Self::write_locked`], for a range that is given back.
     pub(crate) async fn free_locked(&self, offset_bytes: u64, length_bytes: u64) -> Result<()> {
         let end = offset_bytes + length_bytes;
-        if length_bytes == 0 {
-            return Ok(());
-        }
-        let _range = self.ranges.lock(offset_bytes, end, true).await;
         let mut start = offset_bytes;
         while start < end {
             let part_end = self
@@ -452,8 +466,10 @@ impl Volume {
     /// The run of equally mapped bytes at an offset, at most `length_bytes` long.
     pub async fn extent_at(&self, offset_bytes: u64, length_bytes: u64) -> Result<Extent> {
         let _entered = self.enter().await?;
-        let end = self.check_range(offset_bytes, length_bytes.max(1))?;
-        let _range = self.ranges.lock(offset_bytes, end, false).await;
+        let _range = self
+            .lock_range(offset_bytes, length_bytes.max(1), false)
+            .await?;
+        let end = offset_bytes + length_bytes.max(1);
         let data = self
             .data
             .next_data(offset_bytes)

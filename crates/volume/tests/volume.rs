@@ -487,6 +487,58 @@ async fn what_cannot_be_is_refused() {
     pool.export(false).await.expect("export");
 }
 
+/// Goal: a write, an unmap and a zeroing that wait for a volume to shrink end behind it, and leave
+/// nothing that a growing volume would show. Method: a read holds the volume while
+/// another thread decompresses; a resize waits for it, and the others for that.
+#[tokio::test]
+async fn nothing_that_waits_for_a_shrinking_volume_is_done_beyond_its_end() {
+    const SIZE: u64 = 1 << 20;
+    const BLOCK: u64 = 128 << 10;
+    let world = World::system(2);
+    let dir = tempfile::tempdir().expect("a directory");
+    let pool = create(&world, dir.path()).await;
+    let properties = [
+        ("volsize".to_owned(), SIZE.to_string()),
+        ("volblocksize".to_owned(), BLOCK.to_string()),
+        ("compression".to_owned(), "zstd".to_owned()),
+    ];
+    let init = Arc::new(ZvolInit::new(SIZE, BLOCK as u32));
+    pool.dsl()
+        .datasets()
+        .create("tank/vol", &properties, init)
+        .await
+        .expect("create the volume");
+    let volume = open(&world, &pool, "tank/vol").await;
+    // Compressible, and not so far that a pointer has room for it.
+    let bytes = (0..SIZE as u32).map(|at| (at.wrapping_mul(0x9E37_79B1) >> 24) as u8 & 15);
+    let written = volume.write(0, bytes.collect(), true).await;
+    written.expect("write");
+    volume.close().await.expect("close");
+    pool.export(false).await.expect("export");
+
+    let pool = import(&world, dir.path(), false).await;
+    let volume = open(&world, &pool, "tank/vol").await;
+    let (read, resized, written, freed, zeroed) = tokio::join!(
+        volume.read(0, BLOCK as usize),
+        volume.resize(SIZE / 2),
+        volume.write(SIZE - 8192, Bytes::from_static(&[2; 8192]), true),
+        volume.unmap(SIZE - 8192, 4096),
+        volume.write_zeroes(SIZE - 4096, 100, false),
+    );
+    read.expect("read");
+    resized.expect("resize");
+    for late in [written, freed, zeroed] {
+        assert!(matches!(late, Err(VolumeError::OutOfRange { .. })));
+    }
+    volume.resize(SIZE).await.expect("resize");
+    let half = (SIZE / 2) as usize;
+    let beyond = volume.read(SIZE / 2, half).await.expect("read");
+    assert!(beyond.concat() == vec![0; half]);
+    volume.close().await.expect("close");
+    pool.export(false).await.expect("export");
+    zdb_is_clean(dir.path());
+}
+
 /// A write or an unmap below an indirect block of which no copy is good fails, and nothing else
 /// does, also after a crash with such a write in the log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
