@@ -30,6 +30,9 @@ const LEFT_OUT: &str = "left-out";
 /// How what is not built for release is built.
 const PROFILE: &str = "ci";
 
+/// What is built of each package. Examples have no tests, and clippy sees that they are right.
+const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
+
 /// The package whose tests run beside the others.
 const SIMULATOR: &str = "sim";
 
@@ -58,9 +61,11 @@ pub fn run() -> anyhow::Result<()> {
     println!("== tests: build");
     let millpond = build()?;
     println!("== tests: built in {} s", begin.elapsed().as_secs());
-    let workspace = ["--workspace", "--exclude", SIMULATOR];
-    let profile = ["--cargo-profile", PROFILE];
-    let workspace = Run::nextest("workspace", &[&workspace[..], &profile].concat());
+    // Both are of the whole workspace: a part may have other features, and be built anew.
+    let all = [&["--workspace", "--cargo-profile", PROFILE], &TARGETS[..]].concat();
+    let but_simulator = format!("not package({SIMULATOR})");
+    let workspace = ["-E", &but_simulator];
+    let workspace = Run::nextest("workspace", &[&all[..], &workspace].concat());
     let suite = Run {
         name: "OpenZFS's test suite",
         program: own,
@@ -68,8 +73,9 @@ pub fn run() -> anyhow::Result<()> {
         environment: vec![(crate::zts::BINARY, millpond)],
     };
     // It computes: with more threads than cores its tests would only be longer.
-    let simulator = ["-p", SIMULATOR, "--test-threads", "2"];
-    let simulator = Run::nextest("simulator", &[&simulator[..], &profile].concat());
+    let only_simulator = format!("package({SIMULATOR})");
+    let simulator = ["-E", &only_simulator, "--test-threads", "2"];
+    let simulator = Run::nextest("simulator", &[&all[..], &simulator].concat());
     let mut beside = vec![simulator];
     if is_long() {
         for (name, arguments) in RELEASE {
@@ -138,6 +144,7 @@ fn build() -> anyhow::Result<PathBuf> {
     let output = Command::new("cargo")
         .args(["nextest", "list", "--workspace", "--locked"])
         .args(["--cargo-profile", PROFILE])
+        .args(TARGETS)
         .args(["--list-type", "binaries-only", "--message-format", "json"])
         .stderr(Stdio::inherit())
         .output()
