@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use crate::events::Wanted;
 use crate::reports;
 use crate::service::Service;
-use crate::table_file::FileProblem;
+use host::table_file::FileProblem;
 
 /// How often pools are looked at when nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

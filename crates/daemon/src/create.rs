@@ -34,6 +34,11 @@ pub(crate) struct Maker {
 }
 
 impl Maker {
+    /// The one with these numbers of user and group; none where it is root, or whoever may do all.
+    pub(crate) fn of(ids: Option<(u32, u32)>) -> Self {
+        Self { ids }
+    }
+
     /// What fills a new filesystem: it belongs to its maker (`zfs_create_fs`).
     fn filesystem(self) -> ZplInit {
         match self.ids {

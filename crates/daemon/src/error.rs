@@ -1,40 +1,23 @@
 //! Why the daemon cannot run, and how errors of the layers below become answers.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use access::AccessError;
 use api::{Empty, Failure, FailureKind};
 use dataset::{DatasetError, RedactObstacle};
+use host::StateError;
 use pool::PoolError;
 use serve_fuse::MountError;
+use web::ListenError;
 
 /// Why the daemon could not start or had to stop.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
-    /// The state directory cannot be used.
-    #[error("the state directory {path} cannot be used: {source}; set MILLPOND_STATE to a \
-         directory of yours", path = path.display())]
-    State {
-        /// The directory or a file in it.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// Another daemon has the state directory.
-    #[error(
-        "another millpond already runs with the state directory {path}{process}; use it, stop it \
-         with 'millpond down', or set MILLPOND_STATE to another directory",
-        path = path.display()
-    )]
-    Running {
-        /// The state directory.
-        path: PathBuf,
-        /// ` (process N)`, where known.
-        process: String,
-    },
+    /// The state directory cannot be had.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// The API's socket cannot be made.
     #[error("the socket {path} cannot be made: {source}; check the directory's permissions and \
          that its path is shorter than 100 characters", path = path.display())]
@@ -56,23 +39,9 @@ pub enum DaemonError {
         /// Why.
         source: serve_nfs::ServerError,
     },
-    /// The network's address for the console and the API cannot be had.
-    #[error(
-        "the console cannot listen at {address}: {source}; choose another address with --https \
-         ADDRESS:PORT, or --https off"
-    )]
-    Https {
-        /// The address.
-        address: SocketAddr,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// There is no certificate.
-    #[error("{why}; give another one with --certificate and --key, or choose --https off")]
-    Certificate {
-        /// Why.
-        why: String,
-    },
+    /// The API and the console cannot be offered over the network.
+    #[error(transparent)]
+    Web(#[from] ListenError),
     /// Threads could not be started.
     #[error(
         "the runtime could not be started: {source}; check the limits on threads and open files"

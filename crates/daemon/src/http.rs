@@ -36,7 +36,7 @@ use api::{
     ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
     ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, Request};
 use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderName, UPGRADE};
 use axum::http::{HeaderMap, StatusCode};
@@ -53,19 +53,20 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::caller::{Caller, Door, denied, work_for};
+use web::caller::{Caller, Door};
+
+use crate::asking::work_for;
+use crate::create::Maker;
 use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
-use crate::web::about;
 use crate::{
     DaemonError, activity, alerts, create, destroy, diff, disks, drives, figures, files, import,
     keys, metrics, owners, permissions, properties, receive, redact, reopen, replicate, rewrite,
     schedules, scrub, send, snapshots, split, topology, upgrade, ups, usage, vdevs, zfs, zpool,
 };
-
-/// How long a request may take to come.
-const BODY_MAX: Duration = Duration::from_secs(30);
+use web::about;
+use web::message::{refuse, understand};
 
 /// How often it is looked whether a reader of events may still read them.
 const STILL_CURRENT: Duration = Duration::from_secs(15);
@@ -270,7 +271,7 @@ fn requests(service: Arc<Service>) -> Router {
             let ids = caller.ids();
             let is_own = ids.is_some_and(|(uid, _)| service.jobs.is_of(call.id, uid));
             if !caller.may_change() && !is_own {
-                return Err(denied(&format!("cannot get the result of job {}", call.id)));
+                return Err(Failure::denied(&format!("cannot get the result of job {}", call.id)));
             }
             scrub::job_result(&service, &call)
         })
@@ -282,7 +283,7 @@ fn requests(service: Arc<Service>) -> Router {
             zfs::zfs_list(&service, &call).await
         })
         .on_behalf(|service, caller, call: ZfsCreate| async move {
-            create::zfs_create(&service, call, caller.maker()).await
+            create::zfs_create(&service, call, Maker::of(caller.ordinary_ids())).await
         })
         .on_job(|service, call: ZfsDestroy, work| async move {
             destroy::zfs_destroy(&service, call, &work).await
@@ -293,7 +294,7 @@ fn requests(service: Arc<Service>) -> Router {
         })
         .on(|service, call: ZfsSnapshot| async move { zfs::zfs_snapshot(&service, call).await })
         .on_behalf(|service, caller, call: ZfsClone| async move {
-            snapshots::zfs_clone(&service, call, caller.maker()).await
+            snapshots::zfs_clone(&service, call, Maker::of(caller.ordinary_ids())).await
         })
         .on(|service, call: ZfsPromote| async move {
             snapshots::zfs_promote(&service, call).await
@@ -392,16 +393,16 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: SmbUserList| async move { service.smb_user_list(&call).await })
         .on(|service, call: SmbUserRemove| async move { service.smb_user_remove(call).await })
         .on(|service, _: ZfsMountList| async move { Ok(service.zfs_mounts()) })
-        .on(|service, call: UserList| async move { service.user_list(&call) })
-        .on(|service, call: UserAdd| async move { service.user_add(call).await })
-        .on(|service, call: UserChange| async move { service.user_change(call).await })
-        .on(|service, call: UserRemove| async move { service.user_remove(&call) })
-        .on(|service, call: ApiKeyList| async move { service.api_key_list(&call) })
+        .on(|service, call: UserList| async move { service.web.user_list(&call) })
+        .on(|service, call: UserAdd| async move { service.web.user_add(call).await })
+        .on(|service, call: UserChange| async move { service.web.user_change(call).await })
+        .on(|service, call: UserRemove| async move { service.web.user_remove(&call) })
+        .on(|service, call: ApiKeyList| async move { service.web.api_key_list(&call) })
         .on_behalf(|service, caller, call: ApiKeyMake| async move {
-            service.api_key_make(&caller, &call)
+            service.web.api_key_make(&caller, &call)
         })
-        .on(|service, call: ApiKeyRemove| async move { service.api_key_remove(&call) })
-        .on(|service, call: AuditList| async move { service.audit_list(&call).await })
+        .on(|service, call: ApiKeyRemove| async move { service.web.api_key_remove(&call) })
+        .on(|service, call: AuditList| async move { service.web.audit_list(&call).await })
         .on(|service, _: ConsoleLink| async move { Ok(service.web.link()) })
         .with_events()
         .with_downloads()
@@ -449,8 +450,8 @@ impl Routes {
             };
             let place = caller.place().await;
             let work = async move {
-                let asks = caller.clone();
-                let outcome = work_for(&asks, handler(service, caller, call)).await;
+                let asks = caller.ids().map(|(uid, _)| uid);
+                let outcome = work_for(asks, handler(service, caller, call)).await;
                 drop(place);
                 record.write(outcome.as_ref().err()).await;
                 outcome
@@ -486,11 +487,12 @@ impl Routes {
             let work = service.jobs.begin(kind, call.pool(), None, can_cancel);
             let work = Arc::new(work);
             let id = work.id();
-            work.asked_by(caller.ids().map(|(uid, _)| uid));
+            let uid = caller.ids().map(|(uid, _)| uid);
+            work.asked_by(uid);
             let jobs = Arc::clone(&service.jobs);
             let mut working = tokio::spawn(async move {
                 let working = handler(service, call, Arc::clone(&work));
-                let outcome = work_for(&caller, working).await;
+                let outcome = work_for(uid, working).await;
                 let reply = outcome.as_ref().map_err(Clone::clone).and_then(|reply| {
                     serde_json::to_value(reply)
                         .map_err(|error| Failure::new(FailureKind::Other, error.to_string()))
@@ -543,14 +545,15 @@ impl Routes {
             let work = service.jobs.begin(kind, call.pool(), None, true);
             let work = Arc::new(work);
             let id = work.id();
-            work.asked_by(caller.ids().map(|(uid, _)| uid));
+            let uid = caller.ids().map(|(uid, _)| uid);
+            work.asked_by(uid);
             tokio::spawn(async move {
                 let _place = place;
                 let outcome = match switched.await {
                     Ok(connection) => {
                         let connection = TokioIo::new(connection);
                         let working = handler(service, call, connection, Arc::clone(&work));
-                        work_for(&caller, working).await
+                        work_for(uid, working).await
                     }
                     Err(error) => Err(Failure::new(
                         FailureKind::Canceled,
@@ -705,11 +708,11 @@ fn answer_with<R: Serialize>(done: Result<Result<R, Failure>, JoinError>) -> Res
     }
 }
 
-/// The record of a request that changes something ([`crate::web::Audit`]); it is made when it is
+/// The record of a request that changes something ([`web::Audit`]); it is made when it is
 /// known what came of it.
 struct Record {
     entry: Option<AuditEntry>,
-    audit: Arc<crate::web::Audit>,
+    audit: Arc<web::Audit>,
 }
 
 impl Record {
@@ -717,7 +720,7 @@ impl Record {
         let kind = failure.map(|failure| failure.kind);
         async move {
             if let Some(mut entry) = self.entry {
-                entry.time_s = crate::web::now_s();
+                entry.time_s = web::now_s();
                 entry.failure = kind;
                 self.audit.record(entry).await;
             }
@@ -773,27 +776,6 @@ async fn permit<C: Call>(
     }
     call.restrict();
     Ok(call)
-}
-
-/// Reads a request.
-pub(crate) async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Failure> {
-    let bad = |error: String| {
-        let message = format!(
-            "the request was not understood ({error}); \
-             is the command of another version than the daemon?"
-        );
-        Failure::new(FailureKind::Invalid, message)
-    };
-    let body = tokio::time::timeout(BODY_MAX, to_bytes(body, bytes_max)).await;
-    let body = body.map_err(|_| bad("it does not come to its end".to_owned()))?;
-    let body = body.map_err(|error| bad(error.to_string()))?;
-    serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))
-}
-
-pub(crate) fn refuse(failure: Failure) -> Response {
-    let status = StatusCode::from_u16(failure.kind.http_status())
-        .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, Json(failure)).into_response()
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@
 //! takes long is a job ([`jobs`]), and what happens is told as events ([`events`]).
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
-//! service manager may have made it: [`supervisor`]), `millpond.stopped` (module `stopped`),
+//! service manager may have made it: `host::supervisor`), `millpond.stopped` (crate `host`),
 //! `pools.json` (what to import at the next start: [`pool_list`]), `replications.json`
 //! ([`replicate`]), `schedules.json` ([`schedules`]), `iscsi-secrets.json` (for CHAP),
 //! `alerts*.json` (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate
 //! `series`), `people.json` (users and API keys), `audit.jsonl` (the record of changes),
-//! `https-certificate.pem` and `https-key.pem`, `certificate.json` and `acme-*.json` (module
-//! `web::acme`), `smb/` (all that Samba keeps, with its users), `zvol/` (volumes as files), and for
+//! `https-certificate.pem` and `https-key.pem`, `certificate.json` and `acme-*.json` (crate
+//! `web`), `smb/` (all that Samba keeps, with its users), `zvol/` (volumes as files), and for
 //! `millpond up` `disks/` and `mnt/` of the default pool. All of it is its user's alone. Where that
 //! is root, others pass through to the socket, to `zvol/` and to `mnt/`, which have modes of their
 //! own.
@@ -24,8 +24,8 @@
 
 mod activity;
 mod alerts;
+mod asking;
 mod background;
-mod caller;
 mod compatibility;
 mod condition;
 mod create;
@@ -73,10 +73,6 @@ mod snapshots;
 mod spares;
 mod split;
 mod start;
-mod state;
-mod stopped;
-mod supervisor;
-mod table_file;
 mod timetable;
 mod topology;
 mod upgrade;
@@ -84,7 +80,6 @@ mod ups;
 mod usage;
 mod vdevs;
 mod volumes;
-mod web;
 mod zfs;
 mod zpool;
 
@@ -95,10 +90,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::DaemonError;
+pub use host::{StateError, is_stopped, stay_stopped};
 pub use smb::SmbListen;
-pub use stopped::{is_stopped, stay_stopped};
 pub use ups::UpsAddress;
+pub use web::{Https, ListenError};
 
+use host::{State, supervisor};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::Service;
 
@@ -108,17 +105,6 @@ const DESCRIPTORS_MAX: u64 = 1 << 20;
 
 /// How long what still runs may take when everything is exported.
 const LAST_TASKS: Duration = Duration::from_secs(10);
-
-/// Where the API and the console are offered over the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Https {
-    /// Nowhere.
-    Off,
-    /// At this address.
-    At(SocketAddr),
-    /// At this address, or another port where that one is taken.
-    Near(SocketAddr),
-}
 
 /// What the daemon is told at its start.
 #[derive(Clone, Debug)]
@@ -173,7 +159,7 @@ pub struct DefaultPool {
 pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {
     // What is above the state directory is as the user's umask has it.
     if let Some(above) = options.state.parent() {
-        let failed = |source| DaemonError::State {
+        let failed = |source| StateError::Unusable {
             path: above.to_owned(),
             source,
         };
@@ -245,7 +231,7 @@ async fn serve(
     supervisor::begins();
     // Where a service manager listens for the server, stopping it is that one's business.
     let is_expected_back = given.is_some();
-    let state = state::State::open(&options.state)?;
+    let state = State::open(&options.state)?;
     let service = Service::new(&options, state).await?;
     tokio::spawn(give_back_memory());
     service.volumes.take_away_dead_directory().await;
@@ -309,7 +295,7 @@ async fn listen(
     options: &Options,
     given: Option<UnixListener>,
 ) -> Result<(http::Listening, Option<web::Listening>), DaemonError> {
-    let web = match web::listen(service, options).await {
+    let web = match listen_over_network(service, options, web::Bounds::default()).await {
         // Nobody has asked for it, so the pools are served without it.
         Err(error) if matches!(options.https, Https::Near(_)) && options.certificate.is_none() => {
             tracing::warn!("{error}");
@@ -319,6 +305,22 @@ async fn listen(
     };
     let listening = http::listen(Arc::clone(service), given).await?;
     Ok((listening, web))
+}
+
+/// Offers the API and the console over the network, if that is wanted.
+async fn listen_over_network(
+    service: &Arc<Service>,
+    options: &Options,
+    bounds: web::Bounds,
+) -> Result<Option<web::Listening>, ListenError> {
+    let offer = web::Offer {
+        https: options.https,
+        directory: service.state().directory().to_owned(),
+        certificate: options.certificate.clone(),
+        bounds,
+    };
+    let router = http::network_router(service, web::session_routes(&service.web));
+    web::listen(&service.web, offer, router).await
 }
 
 /// Gives memory back that was kept for reuse and is not needed any more.

@@ -13,7 +13,7 @@ use filesystem::{Caller, FileKind, Filesystem, FsError, QuotaKind, SetAttributes
 use crate::error::{from_access, from_dataset};
 use crate::pools::OpenPool;
 use crate::service::Service;
-use crate::usage::id_of;
+use host::accounts::id_of;
 
 /// What FS_IOC_FSSETXATTR changes of a file's flags; [`SetAttributes::flags`] leaves others alone.
 const FLAGS: u64 = pflags::IMMUTABLE | pflags::APPENDONLY | pflags::NODUMP | pflags::PROJINHERIT;

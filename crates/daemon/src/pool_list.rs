@@ -20,8 +20,8 @@ use api::Failure;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::state::State;
-use crate::table_file::{FileProblem, NotKept, TableFile};
+use host::State;
+use host::table_file::{FileProblem, NotKept, TableFile};
 
 /// A pool to import at the next start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

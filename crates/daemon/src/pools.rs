@@ -20,8 +20,8 @@ use crate::background::Background;
 use crate::error::all_done;
 use crate::names::{Claim, PoolNames};
 use crate::pool_list::{CachedPool, Here, PoolList};
-use crate::state::State;
-use crate::table_file::{FileProblem, NotKept};
+use host::State;
+use host::table_file::{FileProblem, NotKept};
 
 /// How much of a pool may be dirty at least, and at most.
 const DIRTY_BYTES_MIN: u64 = 512 << 20;

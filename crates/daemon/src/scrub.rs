@@ -6,10 +6,10 @@ use api::{
 };
 use pool::ScrubCommand;
 
-use crate::caller::Caller;
 use crate::error::from_pool;
 use crate::pools::OpenPool;
 use crate::service::Service;
+use web::caller::Caller;
 
 /// `zpool scrub`.
 pub(crate) async fn zpool_scrub(service: &Service, call: &ZpoolScrub) -> Result<Empty, Failure> {

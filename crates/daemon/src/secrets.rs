@@ -14,7 +14,7 @@ use device::Random;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::table_file::FileProblem;
+use host::table_file::FileProblem;
 
 /// Shortest secret in characters: RFC 7143 section 9.2.1 asks for 96 bits.
 const SECRET_LENGTH_MIN: usize = 12;

@@ -39,11 +39,11 @@ use crate::schedules::Schedules;
 use crate::secrets::Secrets;
 use crate::shares::Withheld;
 use crate::smb::Smb;
-use crate::state::State;
 use crate::ups::Ups;
 use crate::volumes::Volumes;
-use crate::web::Web;
 use crate::{DaemonError, Options};
+use host::State;
+use web::Web;
 
 /// How much memory iSCSI sessions may have together at least, and at most; between these it is a
 /// quarter of the cache's limit.

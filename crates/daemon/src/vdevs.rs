@@ -8,7 +8,6 @@ use api::{
 use format::{Guid, Uberblock};
 use pool::AddSpec;
 
-use crate::caller::denied;
 use crate::compatibility::Compatibility;
 use crate::error::from_pool;
 use crate::service::Service;
@@ -183,7 +182,7 @@ pub(crate) async fn zpool_upgrade(
                     allowed.allows(feature) && !pool::is_left_out_of_upgrades(feature)
                 });
             if !may_change && !is_complete {
-                return Err(denied(&format!("cannot upgrade '{name}'")));
+                return Err(Failure::denied(&format!("cannot upgrade '{name}'")));
             }
             let enabled = open
                 .pool

@@ -379,7 +379,7 @@ pub(crate) async fn log_command(pool: &Pool, command: &str) {
     if pool.is_read_only() || command.is_empty() {
         return;
     }
-    if let Err(error) = pool.log_history(command, crate::caller::asking()).await {
+    if let Err(error) = pool.log_history(command, crate::asking::asking()).await {
         tracing::warn!(
             "the history of '{}' could not be written: {error}",
             pool.name()

@@ -30,7 +30,7 @@ pub(crate) use smart::{Tests, begin_tests, is_testing, test};
 
 use crate::events::Wanted;
 use crate::service::Service;
-use crate::table_file::FileProblem;
+use host::table_file::FileProblem;
 
 /// The file of places and lights.
 const BOOK: &str = "lights.json";

@@ -11,9 +11,9 @@ use filesystem::FileKind;
 
 use super::held::{Held, Same};
 use super::{failed, find, names};
-use crate::caller::{Caller, denied};
-use crate::http::refuse;
 use crate::service::Service;
+use web::caller::Caller;
+use web::message::refuse;
 
 /// How much is read at once.
 const CHUNK_BYTES: usize = 2 << 20;
@@ -59,7 +59,7 @@ struct Reading {
 impl Reading {
     async fn next(&mut self) -> Result<Vec<Bytes>, Failure> {
         if !self.caller.is_current() {
-            return Err(denied(&self.doing));
+            return Err(Failure::denied(&self.doing));
         }
         let filesystem = self.held.with([self.file]).await?;
         let rest = self.size_bytes - self.at;
@@ -88,7 +88,7 @@ async fn begin(
     let doing = format!("cannot read '{path}' of '{dataset}'");
     caller.check_role(Some(Role::Operator))?;
     if !caller.may_change() {
-        return Err(denied(&doing));
+        return Err(Failure::denied(&doing));
     }
     let names = names::path(&doing, path)?;
     let Some(name) = names.last().cloned() else {

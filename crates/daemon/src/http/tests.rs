@@ -10,9 +10,10 @@ use tokio::net::UnixStream;
 
 use super::*;
 use crate::Options;
-use crate::state::State;
+use host::State;
 
 mod files;
+mod network;
 
 struct Server {
     service: Arc<Service>,

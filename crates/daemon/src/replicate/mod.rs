@@ -525,7 +525,7 @@ mod tests {
     #[test]
     fn what_does_not_arrive_is_late() {
         let directory = tempfile::tempdir().unwrap();
-        let state = Arc::new(crate::state::State::open(directory.path()).unwrap());
+        let state = Arc::new(host::State::open(directory.path()).unwrap());
         let replications = Replications::load(&state);
         let late = |change: &dyn Fn(&mut Kept<Replication>), now_s, started_s, is_told| {
             let mut kept = kept();
@@ -597,7 +597,7 @@ mod tests {
     #[test]
     fn one_is_changed_and_stays_so() {
         let directory = tempfile::tempdir().unwrap();
-        let state = Arc::new(crate::state::State::open(directory.path()).unwrap());
+        let state = Arc::new(host::State::open(directory.path()).unwrap());
         let replications = Replications::load(&state);
         replications
             .put(&mut replications.lock(), kept(), "cannot keep it")

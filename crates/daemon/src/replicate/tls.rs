@@ -32,7 +32,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::plan::{Point, TargetSet};
-use crate::web::fingerprint;
+use web::fingerprint;
 
 /// Port of the other side where none is named: the console's.
 const PORT: u16 = 8443;

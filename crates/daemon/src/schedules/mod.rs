@@ -22,9 +22,9 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::service::Service;
-use crate::state::State;
-use crate::table_file::FileProblem;
 use crate::timetable::{Begun, Course, Entry, Kept, Recurs, Table, now_s, rule};
+use host::State;
+use host::table_file::FileProblem;
 use run::Obstacle;
 
 /// A schedule, as it is kept.

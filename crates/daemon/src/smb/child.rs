@@ -25,7 +25,7 @@ use super::Smb;
 use super::announce::{Announced, Announcer, has_avahi};
 use super::conf::{self, DIRECTORIES, Share};
 use super::tools::Tools;
-use crate::supervisor;
+use host::supervisor;
 
 /// How long it may take to listen.
 const STARTING: Duration = Duration::from_secs(15);

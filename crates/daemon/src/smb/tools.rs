@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::conf::MODULE_NAMES;
-use crate::supervisor;
+use host::supervisor;
 
 /// How long one of them may take.
 const PATIENCE: Duration = Duration::from_secs(30);

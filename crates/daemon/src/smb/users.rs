@@ -131,7 +131,7 @@ impl Service {
             return Err(failed(FailureKind::Exists)(why));
         }
         if let Err(why) = set_password(&tools, name, &call.password).await {
-            if crate::usage::id_of(SpaceOwner::User, name).is_none() {
+            if host::accounts::id_of(SpaceOwner::User, name).is_none() {
                 let why = format!(
                     "the system has no user of this name, whose files the user's would be; make \
                      one with 'useradd --no-create-home --shell /usr/sbin/nologin {name}'"

@@ -25,8 +25,8 @@ use tokio::sync::{Notify, watch};
 
 use crate::jobs::{Jobs, Work};
 use crate::service::Service;
-use crate::state::State;
-use crate::table_file::{FileProblem, NotKept, TableFile};
+use host::State;
+use host::table_file::{FileProblem, NotKept, TableFile};
 use rule::Rhythm;
 
 /// How long nobody looks at the clock at most: it may jump.

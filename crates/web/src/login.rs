@@ -18,8 +18,7 @@ use super::gate::Visitor;
 use super::sessions::{AGE_MAX, Begun};
 use super::tokens::hash;
 use super::{By, Web, about, now_s, people};
-use crate::http::{refuse, understand};
-use crate::service::Service;
+use crate::message::{refuse, understand};
 
 /// Largest request of somebody who has not logged in, in bytes.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
@@ -57,8 +56,7 @@ impl Cookie {
 type Outcome<R> = Result<(R, Cookie), Failure>;
 
 /// The requests about sessions, which the socket has not.
-pub(super) fn routes(service: &Arc<Service>) -> Router {
-    let web = &service.web;
+pub fn routes(web: &Arc<Web>) -> Router {
     let router = Router::new();
     let router = on(router, web, log_in);
     let router = on(router, web, set_up);

@@ -34,7 +34,7 @@ pub(super) fn hash(value: &str) -> Hash {
 }
 
 /// SHA-256 of a certificate in DER, in hexadecimal digits.
-pub(crate) fn fingerprint(certificate: &[u8]) -> String {
+pub fn fingerprint(certificate: &[u8]) -> String {
     hex(&Sha256::digest(certificate))
 }
 

@@ -20,9 +20,9 @@ use device::private;
 use rustix::fs::{FlockOperation, flock};
 
 /// The file's name.
-pub(crate) const NAME: &str = "millpond.stopped";
+pub const NAME: &str = "millpond.stopped";
 /// The directory's lock.
-pub(crate) const LOCK: &str = "millpond.lock";
+pub const LOCK: &str = "millpond.lock";
 /// Everybody who may ask is told.
 const MODE: u32 = 0o644;
 
@@ -54,14 +54,14 @@ pub fn stay_stopped(state: &Path) -> io::Result<()> {
 }
 
 /// Notes that the server is stopped. Who calls has the lock.
-pub(crate) fn note(state: &Path) -> io::Result<()> {
+pub fn note(state: &Path) -> io::Result<()> {
     let path = state.join(NAME);
     private::write(&path, &boot())?;
     std::fs::set_permissions(&path, Permissions::from_mode(MODE))
 }
 
 /// Notes that one runs. Who calls has the lock.
-pub(crate) fn forget(state: &Path) -> io::Result<()> {
+pub fn forget(state: &Path) -> io::Result<()> {
     match std::fs::remove_file(state.join(NAME)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -71,7 +71,7 @@ pub(crate) fn forget(state: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::State;
+    use crate::State;
 
     #[test]
     fn a_stop_holds_until_a_server_starts_or_the_machine_boots() {

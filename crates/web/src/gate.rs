@@ -21,7 +21,7 @@ use tower_service::Service as _;
 use super::tokens::hash;
 use super::{By, Remote, Web, files, limits, login};
 use crate::caller::Caller;
-use crate::http::refuse;
+use crate::message::refuse;
 
 /// What pages of ours may do: get what they consist of from here, and nothing from elsewhere; be
 /// in no frame.

@@ -1,7 +1,8 @@
 //! The API and the console over the network: HTTPS, for who has a session or a key.
 //!
-//! What is answered is what the socket answers ([`crate::http`]); this is the gate before it. A
-//! request comes from a page of ours or from a program, not from a page of somebody else's
+//! Both doors are here: the Unix socket, where the kernel says who asks ([`caller`]), and HTTPS.
+//! What is answered is made elsewhere, by a router that [`listen`] gets; this is the gate before
+//! it. A request over the network comes from a page of ours or from a program, not from a page of somebody else's
 //! ([`gate`]); it has a session ([`sessions`]) or an API key ([`people`]), and their role has to
 //! suffice ([`api::Call::ROLE`]). Whoever has neither may log in ([`login`]) and get the console's
 //! files, and nothing else.
@@ -10,12 +11,16 @@
 //! address, how long it takes to begin, to say what it wants and to take what it is answered
 //! ([`patience`]).
 
+#![forbid(unsafe_code)]
+
 mod acme;
 mod audit;
+pub mod caller;
 mod files;
 mod gate;
 mod limits;
 mod login;
+pub mod message;
 mod patience;
 mod people;
 mod sessions;
@@ -43,13 +48,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-pub(crate) use audit::{Audit, about};
-pub(crate) use people::now_s;
-pub(crate) use tokens::fingerprint;
+pub use audit::{Audit, about};
+pub use login::routes as session_routes;
+pub use people::now_s;
+pub use tokens::fingerprint;
 
-use crate::service::Service;
-use crate::table_file::FileProblem;
-use crate::{DaemonError, Https, Options};
+use host::table_file::FileProblem;
 use limits::Limits;
 use patience::Patient;
 use people::People;
@@ -62,12 +66,6 @@ const CONNECTIONS_MAX: usize = 1024;
 const ADDRESS_CONNECTIONS_MAX: usize = 64;
 /// Requests of one user, or one key, that are worked at; others wait.
 const REQUESTS_MAX: usize = 32;
-/// How long it may take until a connection is encrypted, and then until it is known what is asked
-/// for.
-const BOUNDS: Bounds = Bounds {
-    handshake: Duration::from_secs(10),
-    headers: Duration::from_secs(20),
-};
 /// Most bytes of a request's headers.
 const HEADERS_BYTES_MAX: usize = 64 << 10;
 /// How long connections have for their last answers when the server leaves.
@@ -76,11 +74,12 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 const PORTS_TRIED: u16 = 100;
 
 /// Who may use the server over the network, and what they did.
-pub(crate) struct Web {
+pub struct Web {
     people: People,
     sessions: Sessions,
     limits: Limits,
-    pub(crate) audit: Arc<Audit>,
+    /// The record of changes.
+    pub audit: Arc<Audit>,
     random: Arc<dyn Random>,
     hostname: String,
     /// What makes the first user, while there is none.
@@ -94,25 +93,88 @@ pub(crate) struct Web {
     requests: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
 
-/// How long who connects may take.
-#[derive(Clone, Copy)]
-struct Bounds {
-    handshake: Duration,
-    headers: Duration,
+/// Where the API and the console are offered over the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Https {
+    /// Nowhere.
+    Off,
+    /// At this address.
+    At(SocketAddr),
+    /// At this address, or another port where that one is taken.
+    Near(SocketAddr),
+}
+
+/// How the API and the console are offered over the network.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// Where.
+    pub https: Https,
+    /// The state directory, which has the server's own certificate.
+    pub directory: PathBuf,
+    /// Files of another certificate and of its key, in PEM.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// How long clients may take.
+    pub bounds: Bounds,
+}
+
+/// Why the API and the console cannot be offered over the network.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The network's address for the console and the API cannot be had.
+    #[error(
+        "the console cannot listen at {address}: {source}; choose another address with --https \
+         ADDRESS:PORT, or --https off"
+    )]
+    Https {
+        /// The address.
+        address: SocketAddr,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// There is no certificate.
+    #[error("{why}; give another one with --certificate and --key, or choose --https off")]
+    Certificate {
+        /// Why.
+        why: String,
+    },
+}
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Until its connection is encrypted.
+    pub handshake: Duration,
+    /// Then until it is known what it asks for.
+    pub headers: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(10),
+            headers: Duration::from_secs(20),
+        }
+    }
 }
 
 /// How a user has shown who they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub enum By {
+    /// With a session, of which this is the hash.
     Session(Hash),
+    /// With the API key of this number.
     Key(String),
 }
 
 /// Somebody at the other end of a connection over the network, who has shown who they are.
-pub(crate) struct Remote {
-    pub(crate) user: String,
-    pub(crate) role: Role,
-    pub(crate) address: IpAddr,
+pub struct Remote {
+    /// The name.
+    pub user: String,
+    /// What they may do.
+    pub role: Role,
+    /// Where they are.
+    pub address: IpAddr,
     by: By,
     requests: Arc<Semaphore>,
     web: Arc<Web>,
@@ -128,7 +190,7 @@ impl std::fmt::Debug for Remote {
 
 impl Remote {
     /// Whether they still may do what they might when they asked.
-    pub(crate) fn is_current(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         let role = match &self.by {
             By::Session(key) if !self.web.sessions.goes_on(key) => None,
             By::Session(_) => self.web.people.role_of(&self.user),
@@ -138,7 +200,7 @@ impl Remote {
     }
 
     /// How they came.
-    pub(crate) fn via(&self) -> AuditVia {
+    pub fn via(&self) -> AuditVia {
         match self.by {
             By::Session(_) => AuditVia::Session,
             By::Key(_) => AuditVia::Key,
@@ -146,14 +208,14 @@ impl Remote {
     }
 
     /// Waits until a request may be worked at.
-    pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
+    pub async fn place(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.requests).acquire_owned().await.ok()
     }
 }
 
 impl Web {
     /// Reads what the state directory has.
-    pub(crate) fn new(directory: &Path, random: Arc<dyn Random>, hostname: &str) -> Arc<Self> {
+    pub fn new(directory: &Path, random: Arc<dyn Random>, hostname: &str) -> Arc<Self> {
         Arc::new(Self {
             people: People::load(directory, Arc::clone(&random)),
             sessions: Sessions::new(Arc::clone(&random)),
@@ -204,17 +266,17 @@ impl Web {
     }
 
     /// What is wrong with the file of users and keys.
-    pub(crate) fn people_problem(&self) -> Option<FileProblem> {
+    pub fn people_problem(&self) -> Option<FileProblem> {
         self.people.problem()
     }
 
     /// What is wrong with the file that says how the certificate is got.
-    pub(crate) fn certificate_problem(&self) -> Option<FileProblem> {
+    pub fn certificate_problem(&self) -> Option<FileProblem> {
         self.acme.file_problem()
     }
 
-    /// What is to be told of the certificate, for [`crate::alerts`].
-    pub(crate) fn certificate_alert(&self) -> Option<api::Alert> {
+    /// The alert that the certificate is reason for, if any.
+    pub fn certificate_alert(&self) -> Option<api::Alert> {
         let certificate = self.certificate.lock().clone()?;
         let problem = self.acme.problem();
         let of_acme = || self.acme.alert().filter(|_| !certificate.is_given());
@@ -225,7 +287,7 @@ impl Web {
     ///
     /// # Errors
     /// When the settings are not understood.
-    pub(crate) fn certificate_status(&self) -> Result<CertificateStatusReply, Failure> {
+    pub fn certificate_status(&self) -> Result<CertificateStatusReply, Failure> {
         let certificate = self.certificate.lock().clone();
         Ok(CertificateStatusReply {
             certificate: certificate.as_ref().and_then(|one| one.report()),
@@ -239,7 +301,7 @@ impl Web {
     ///
     /// # Errors
     /// When the settings make no sense or cannot be stored, or the certificate is somebody's.
-    pub(crate) fn set_certificate(&self, acme: Option<AcmeSettings>) -> Result<Empty, Failure> {
+    pub fn set_certificate(&self, acme: Option<AcmeSettings>) -> Result<Empty, Failure> {
         let certificate = self.certificate.lock().clone();
         if acme.is_some() && certificate.is_some_and(|one| one.is_given()) {
             let message = "cannot change the certificate: the server was started with another one; \
@@ -254,7 +316,7 @@ impl Web {
     ///
     /// # Errors
     /// When none is to be got.
-    pub(crate) async fn renew_certificate(
+    pub async fn renew_certificate(
         &self,
         only_if_due: bool,
     ) -> Result<CertificateRenewReply, Failure> {
@@ -282,7 +344,7 @@ impl Web {
     }
 
     /// Where the console is.
-    pub(crate) fn link(&self) -> ConsoleLinkReply {
+    pub fn link(&self) -> ConsoleLinkReply {
         let listening = *self.listening.lock();
         let certificate = self.certificate.lock().clone();
         ConsoleLinkReply {
@@ -300,15 +362,21 @@ impl Web {
 }
 
 /// The listener, while the server runs.
-pub(crate) struct Listening {
+pub struct Listening {
     task: JoinHandle<()>,
     follows: Vec<JoinHandle<()>>,
     stop: watch::Sender<bool>,
+    address: SocketAddr,
 }
 
 impl Listening {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Takes no more connections, and sends the answers that are due.
-    pub(crate) async fn stop(self) {
+    pub async fn stop(self) {
         for follows in &self.follows {
             follows.abort();
         }
@@ -324,13 +392,13 @@ impl Listening {
 }
 
 /// Listens, at this address or near it.
-async fn bind(https: Https) -> Result<Option<TcpListener>, DaemonError> {
+async fn bind(https: Https) -> Result<Option<TcpListener>, ListenError> {
     let (first, others) = match https {
         Https::Off => return Ok(None),
         Https::At(address) => (address, 0),
         Https::Near(address) => (address, PORTS_TRIED),
     };
-    let failed = |source| DaemonError::Https {
+    let failed = |source| ListenError::Https {
         address: first,
         source,
     };
@@ -349,38 +417,30 @@ async fn bind(https: Https) -> Result<Option<TcpListener>, DaemonError> {
     }
 }
 
-/// Starts to serve over the network, if that is wanted.
+/// Starts to serve over the network, if that is wanted: `router` answers, behind the gate.
 ///
 /// # Errors
-/// [`DaemonError::Https`], [`DaemonError::Certificate`].
-pub(crate) async fn listen(
-    service: &Arc<Service>,
-    options: &Options,
-) -> Result<Option<Listening>, DaemonError> {
-    listen_within(service, options, BOUNDS).await
-}
-
-async fn listen_within(
-    service: &Arc<Service>,
-    options: &Options,
-    bounds: Bounds,
-) -> Result<Option<Listening>, DaemonError> {
-    let Some(listener) = bind(options.https).await? else {
+/// [`ListenError`].
+pub async fn listen(
+    web: &Arc<Web>,
+    offer: Offer,
+    router: Router,
+) -> Result<Option<Listening>, ListenError> {
+    let Some(listener) = bind(offer.https).await? else {
         return Ok(None);
     };
-    let web = Arc::clone(&service.web);
-    let address = listener.local_addr().map_err(|source| DaemonError::Https {
+    let web = Arc::clone(web);
+    let address = listener.local_addr().map_err(|source| ListenError::Https {
         address: SocketAddr::from(([0; 4], 0)),
         source,
     })?;
-    let directory = service.state().directory().to_owned();
-    let given: Option<(PathBuf, PathBuf)> = options.certificate.clone();
     let hostname = web.hostname.clone();
+    let (directory, given, bounds) = (offer.directory, offer.certificate, offer.bounds);
     let loaded = tokio::task::spawn_blocking(move || {
         tls::Certificate::load(&directory, given.as_ref(), &hostname, address.ip())
     });
     let loaded = loaded.await.unwrap_or_else(|error| Err(error.to_string()));
-    let failed = |why| DaemonError::Certificate { why };
+    let failed = |why| ListenError::Certificate { why };
     let certificate = loaded.map_err(failed)?;
     let mut follows = vec![tokio::spawn(Arc::clone(&certificate).follow())];
     if !certificate.is_given() {
@@ -391,7 +451,6 @@ async fn listen_within(
     *web.certificate.lock() = Some(Arc::clone(&certificate));
     let configuration = tls::configuration(certificate).map_err(failed)?;
     let acceptor = TlsAcceptor::from(Arc::new(configuration));
-    let router = crate::http::network_router(service, login::routes(service));
     *web.listening.lock() = Some(address);
     let (stop, stopped) = watch::channel(false);
     let task = tokio::spawn(serve(listener, acceptor, router, web, bounds, stopped));
@@ -399,6 +458,7 @@ async fn listen_within(
         task,
         follows,
         stop,
+        address,
     }))
 }
 
@@ -520,4 +580,26 @@ async fn attend(
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_address_does_not_take_all_connections() {
+        let mut connections = Connections::default();
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let mut all = Vec::new();
+        for number in 0..ADDRESS_CONNECTIONS_MAX {
+            let one = address(&format!("2001:db8::{number:x}"));
+            all.push(connections.one_more(one).unwrap());
+        }
+        assert!(connections.one_more(address("2001:db8::ffff")).is_none());
+        all.push(connections.one_more(address("2001:db8:0:1::1")).unwrap());
+        drop(all.remove(0));
+        all.push(connections.one_more(address("2001:db8::ffff")).unwrap());
+        for number in all.len()..CONNECTIONS_MAX {
+            let one = IpAddr::from([10, 0, (number >> 8) as u8, number as u8]);
+            all.push(connections.one_more(one).unwrap());
+        }
+        assert!(connections.one_more(address("192.0.2.1")).is_none());
+    }
+}

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use super::tokens::{characters, hash, hex, token};
 use super::totp;
-use crate::table_file::FileProblem;
+use host::table_file::FileProblem;
 
 /// Shortest password in characters.
 const PASSWORD_LENGTH_MIN: usize = 10;
@@ -91,7 +91,7 @@ pub(super) struct KnownKey {
 }
 
 /// Seconds since 1970.
-pub(crate) fn now_s() -> u64 {
+pub fn now_s() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())
 }

@@ -1,25 +1,28 @@
 //! The server over the network, as browsers and programs meet it: HTTPS and JSON, without the types
 //! of `api`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use api::Role;
+use api::{Role, Secret};
 use rustls::RootCertStore;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::*;
-use crate::state::State;
+use super::super::*;
+use crate::{Https, Options};
+use host::State;
 
 const PASSWORD: &str = "correct horse battery";
 
 struct Server {
     service: Arc<Service>,
-    listening: Listening,
+    listening: web::Listening,
     directory: tempfile::TempDir,
     address: SocketAddr,
 }
@@ -91,17 +94,17 @@ fn options(state: PathBuf) -> Options {
 
 impl Server {
     async fn start() -> Self {
-        Self::start_within(BOUNDS).await
+        Self::start_within(web::Bounds::default()).await
     }
 
-    async fn start_within(bounds: Bounds) -> Self {
+    async fn start_within(bounds: web::Bounds) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let options = options(directory.path().join("state"));
         let state = State::open(&options.state).unwrap();
         let service = Service::new(&options, state).await.unwrap();
-        let listening = listen_within(&service, &options, bounds).await;
+        let listening = crate::listen_over_network(&service, &options, bounds).await;
         let listening = listening.unwrap().unwrap();
-        let address = service.web.listening.lock().unwrap();
+        let address = listening.address();
         Self {
             service,
             listening,
@@ -118,12 +121,12 @@ impl Server {
             ("operator", Role::Operator),
             ("viewer", Role::Viewer),
         ] {
-            let added = server
-                .service
-                .web
-                .people
-                .add(name, role, Secret(PASSWORD.into()), false);
-            added.await.unwrap();
+            let user = api::UserAdd {
+                name: name.to_owned(),
+                role,
+                password: Secret(PASSWORD.into()),
+            };
+            server.service.web.user_add(user).await.unwrap();
         }
         server
     }
@@ -497,7 +500,7 @@ async fn too_much_and_nonsense_is_refused() {
             "{path} {start}"
         );
     }
-    let long = format!("a: {}\r\n", "x".repeat(2 * HEADERS_BYTES_MAX));
+    let long = format!("a: {}\r\n", "x".repeat(128 << 10));
     let answer = server.send("POST", "/v1/session/info", &long, "{}").await;
     assert_eq!(answer.status, 431);
     let answer = server.raw(b"\x00\x01 nonsense\r\n\r\n").await;
@@ -633,13 +636,13 @@ async fn keys_are_for_programs_and_secrets_are_told_once() {
             .status,
         401
     );
-    server
-        .service
-        .web
-        .people
-        .change_user("admin", Some(Role::Admin), None, None)
-        .await
-        .unwrap();
+    let change = api::UserChange {
+        name: "admin".to_owned(),
+        role: Some(Role::Admin),
+        password: None,
+        totp: None,
+    };
+    server.service.web.user_change(change).await.unwrap();
     let totp = json!({"name": "viewer", "totp": true});
     let uri = ok("/v1/users/change", bearer.clone(), totp).await;
     let uri = uri["totp_uri"].as_str().unwrap().to_owned();
@@ -768,7 +771,7 @@ async fn a_stream_of_events_ends_with_its_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_slow_is_left() {
-    let bounds = Bounds {
+    let bounds = web::Bounds {
         handshake: Duration::from_secs(2),
         headers: Duration::from_secs(2),
     };
@@ -785,26 +788,6 @@ async fn who_is_slow_is_left() {
         assert!(!String::from_utf8_lossy(&buffer).contains("200 OK"));
     }
     server.stop().await;
-}
-
-#[tokio::test]
-async fn one_address_does_not_take_all_connections() {
-    let mut connections = Connections::default();
-    let address = |text: &str| text.parse::<IpAddr>().unwrap();
-    let mut all = Vec::new();
-    for number in 0..ADDRESS_CONNECTIONS_MAX {
-        let one = address(&format!("2001:db8::{number:x}"));
-        all.push(connections.one_more(one).unwrap());
-    }
-    assert!(connections.one_more(address("2001:db8::ffff")).is_none());
-    all.push(connections.one_more(address("2001:db8:0:1::1")).unwrap());
-    drop(all.remove(0));
-    all.push(connections.one_more(address("2001:db8::ffff")).unwrap());
-    for number in all.len()..CONNECTIONS_MAX {
-        let one = IpAddr::from([10, 0, (number >> 8) as u8, number as u8]);
-        all.push(connections.one_more(one).unwrap());
-    }
-    assert!(connections.one_more(address("192.0.2.1")).is_none());
 }
 
 /// Goal: a program with a key that may only look gets metrics that agree with what is there.
@@ -855,7 +838,7 @@ async fn programs_that_watch_get_metrics_with_a_key() {
     assert!(value("millpond_cache_limit_bytes", "pool", "tank") > 0.0);
     assert!(value("millpond_device_bytes_total", "op", "write") > 0.0);
     assert!(value("process_resident_memory_bytes", "", "") > 1e6);
-    assert!(value("process_start_time_seconds", "", "") <= now_s() as f64 + 1.0);
+    assert!(value("process_start_time_seconds", "", "") <= web::now_s() as f64 + 1.0);
     assert_eq!(value("millpond_datasets", "pool", "tank"), 1.0);
     let path = disk.to_str().unwrap();
     assert_eq!(

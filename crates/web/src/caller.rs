@@ -3,11 +3,10 @@
 //!
 //! The kernel says who (`SO_PEERCRED`). The server's own user and root may do everything; every
 //! other local user may look (what a request is: [`api::Call::ACCESS`]), as with OpenZFS, and make
-//! the requests that permissions let them ([`crate::permissions`]). Those
-//! others are many, and none of them shall keep the rest from the server: each has so many
+//! the requests that permissions let them (`zfs allow`). Those others are many, and none of them shall keep the rest from the server: each has so many
 //! connections and so many requests at work, and all of them together have so many connections.
 //! Root's are not counted. Who comes over the network has shown who they are, and what they may do
-//! is their role's ([`crate::web`]).
+//! is their role's ([`crate::gate`]).
 
 use std::collections::HashMap;
 use std::io;
@@ -21,8 +20,7 @@ use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::create::Maker;
-use crate::web::{Remote, now_s};
+use crate::{Remote, now_s};
 
 /// Connections of all users without rights together.
 const CONNECTIONS_MAX: usize = 512;
@@ -40,7 +38,7 @@ const OF_AN_OWNER: [&str; 4] = ["used@", "quota@", "objused@", "objquota@"];
 
 /// One end of a connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller {
+pub struct Caller {
     ids: Option<(u32, u32)>,
     /// The user whose connections are counted; none for who may do everything.
     counted: Option<Arc<Counted>>,
@@ -65,7 +63,7 @@ struct User {
 
 impl Caller {
     /// Somebody over the network.
-    pub(crate) fn remote(remote: Arc<Remote>) -> Self {
+    pub fn remote(remote: Arc<Remote>) -> Self {
         Self {
             ids: None,
             counted: None,
@@ -74,7 +72,7 @@ impl Caller {
     }
 
     /// Whether this is root, who runs the server, or an operator: who sees everything.
-    pub(crate) fn may_change(&self) -> bool {
+    pub fn may_change(&self) -> bool {
         match &self.remote {
             Some(remote) => remote.role >= Role::Operator,
             None => self.counted.is_none(),
@@ -82,25 +80,25 @@ impl Caller {
     }
 
     /// Whether they still may do what they might when they came.
-    pub(crate) fn is_current(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         let remote = self.remote.as_ref();
         remote.is_none_or(|remote| remote.is_current())
     }
 
     /// Whether an API key says who it is.
-    pub(crate) fn has_key(&self) -> bool {
+    pub fn has_key(&self) -> bool {
         let remote = self.remote.as_ref();
         remote.is_some_and(|remote| remote.via() == AuditVia::Key)
     }
 
     /// The user whose session it is.
-    pub(crate) fn session_user(&self) -> Option<&str> {
+    pub fn session_user(&self) -> Option<&str> {
         let remote = self.remote.as_ref()?;
         (remote.via() == AuditVia::Session).then_some(remote.user.as_str())
     }
 
     /// The record of a request of theirs.
-    pub(crate) fn entry(&self, path: &str, about: Vec<String>) -> AuditEntry {
+    pub fn entry(&self, path: &str, about: Vec<String>) -> AuditEntry {
         let remote = self.remote.as_deref();
         AuditEntry {
             time_s: now_s(),
@@ -115,29 +113,28 @@ impl Caller {
     }
 
     /// Number of the user and of the group, where they are known.
-    pub(crate) fn ids(&self) -> Option<(u32, u32)> {
+    pub fn ids(&self) -> Option<(u32, u32)> {
         self.ids
     }
 
-    /// Whose the datasets are that this caller makes.
-    pub(crate) fn maker(&self) -> Maker {
-        let ids = match self.may_change() {
+    /// User and group of one who may not do everything: theirs are the datasets that they make.
+    pub fn ordinary_ids(&self) -> Option<(u32, u32)> {
+        match self.may_change() {
             true => None,
             false => self.ids,
-        };
-        Maker { ids }
+        }
     }
 
-    /// Refuses what this caller may not ask, but by permissions ([`crate::permissions`]).
+    /// Refuses what this caller may not ask, but by permissions (`zfs allow`).
     ///
     /// # Errors
     /// [`FailureKind::Denied`], in the words of OpenZFS.
-    pub(crate) fn check<C: Call>(&self, call: &C) -> Result<(), Failure> {
+    pub fn check<C: Call>(&self, call: &C) -> Result<(), Failure> {
         if self.remote.is_some() {
             return self.check_role(C::ROLE);
         }
         match C::ACCESS {
-            Access::Change(doing) if !self.may_change() => Err(denied(&doing(call))),
+            Access::Change(doing) if !self.may_change() => Err(Failure::denied(&doing(call))),
             Access::Change(_) | Access::Read => Ok(()),
         }
     }
@@ -146,7 +143,7 @@ impl Caller {
     ///
     /// # Errors
     /// [`FailureKind::Denied`].
-    pub(crate) fn check_role(&self, needed: Option<Role>) -> Result<(), Failure> {
+    pub fn check_role(&self, needed: Option<Role>) -> Result<(), Failure> {
         let (Some(remote), Some(needed)) = (&self.remote, needed) else {
             return Ok(());
         };
@@ -164,7 +161,7 @@ impl Caller {
 
     /// Whether a property may be told: what others use is root's to know
     /// (`zfs_secpolicy_userspace_one`, module/zfs/zfs_ioctl.c).
-    pub(crate) fn may_see(&self, property: &str) -> bool {
+    pub fn may_see(&self, property: &str) -> bool {
         if self.may_change() {
             return true;
         }
@@ -174,7 +171,7 @@ impl Caller {
         };
         let is = |whose: &str, owner, id: Option<u32>| {
             let id = id.map(u64::from);
-            id.is_some() && crate::usage::id_of(owner, whose) == id
+            id.is_some() && host::accounts::id_of(owner, whose) == id
         };
         if let Some(whose) = of("user") {
             return is(whose, api::SpaceOwner::User, self.ids.map(|(uid, _)| uid));
@@ -186,7 +183,7 @@ impl Caller {
     }
 
     /// Most bytes of a request.
-    pub(crate) fn request_bytes_max(&self) -> usize {
+    pub fn request_bytes_max(&self) -> usize {
         match self.may_change() {
             true => REQUEST_BYTES_MAX,
             false => USER_REQUEST_BYTES_MAX,
@@ -194,7 +191,7 @@ impl Caller {
     }
 
     /// Waits until a request may be worked at; it may be until what this answers is dropped.
-    pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
+    pub async fn place(&self) -> Option<OwnedSemaphorePermit> {
         if let Some(remote) = &self.remote {
             return remote.place().await;
         }
@@ -203,35 +200,16 @@ impl Caller {
     }
 }
 
-tokio::task_local! {
-    static ASKING: Option<u32>;
-}
-
-/// Works at a request of this caller: what it does is theirs in histories of pools.
-pub(crate) async fn work_for<T>(caller: &Caller, work: impl Future<Output = T>) -> T {
-    let uid = caller.ids.map(|(uid, _)| uid);
-    ASKING.scope(uid, work).await
-}
-
-/// The user whose request the task works at, where there is one.
-pub(crate) fn asking() -> Option<u32> {
-    ASKING.try_with(|uid| *uid).ok().flatten()
-}
-
-/// What somebody without the right to it is told.
-pub(crate) fn denied(doing: &str) -> Failure {
-    Failure::new(FailureKind::Denied, format!("{doing}: permission denied"))
-}
-
 /// The socket, with who comes through it.
-pub(crate) struct Door {
+pub struct Door {
     listener: UnixListener,
     connections: Arc<Semaphore>,
     users: Mutex<HashMap<u32, Weak<User>>>,
 }
 
 impl Door {
-    pub(crate) fn new(listener: UnixListener) -> Self {
+    /// The one that this socket is.
+    pub fn new(listener: UnixListener) -> Self {
         Self {
             listener,
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),

@@ -9,16 +9,43 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::process::geteuid;
 
-use crate::{DaemonError, stopped};
+use crate::stopped;
 
 /// How often and how long to wait for the lock: a daemon that has answered `millpond down` holds it
 /// until its process has ended.
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
+/// Why the state directory cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The state directory cannot be used.
+    #[error("the state directory {path} cannot be used: {source}; set MILLPOND_STATE to a \
+         directory of yours", path = path.display())]
+    Unusable {
+        /// The directory or a file in it.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Another daemon has the state directory.
+    #[error(
+        "another millpond already runs with the state directory {path}{process}; use it, stop it \
+         with 'millpond down', or set MILLPOND_STATE to another directory",
+        path = path.display()
+    )]
+    Running {
+        /// The state directory.
+        path: PathBuf,
+        /// ` (process N)`, where known.
+        process: String,
+    },
+}
+
 /// The state directory, locked.
 #[derive(Debug)]
-pub(crate) struct State {
+pub struct State {
     directory: PathBuf,
     _lock: File,
 }
@@ -142,10 +169,13 @@ fn is_locked_soon(lock: &File) -> bool {
 
 impl State {
     /// Makes the directory where needed, locks it, and keeps others from reading it.
-    pub(crate) fn open(directory: &Path) -> Result<Self, DaemonError> {
+    ///
+    /// # Errors
+    /// [`StateError::Running`] where another process has it, [`StateError::Unusable`].
+    pub fn open(directory: &Path) -> Result<Self, StateError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
-            move |source| DaemonError::State { path, source }
+            move |source| StateError::Unusable { path, source }
         };
         std::fs::create_dir_all(directory).map_err(failed(directory))?;
         let lock_path = directory.join(stopped::LOCK);
@@ -171,7 +201,7 @@ impl State {
             } else {
                 format!(" (process {})", holder.trim())
             };
-            return Err(DaemonError::Running {
+            return Err(StateError::Running {
                 path: directory.to_owned(),
                 process,
             });
@@ -190,12 +220,12 @@ impl State {
     }
 
     /// The directory.
-    pub(crate) fn directory(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// Somebody stops the server: no command is to start another one by itself.
-    pub(crate) fn note_stopped(&self) {
+    pub fn note_stopped(&self) {
         if let Err(error) = stopped::note(&self.directory) {
             tracing::warn!(
                 "the next command may start a server again, as it cannot be noted in {} that this \

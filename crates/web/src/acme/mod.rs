@@ -32,8 +32,8 @@ use tokio::sync::Notify;
 
 use super::people::now_s;
 use super::tls::{Certificate, Validity, certified};
-use crate::table_file::FileProblem;
 use device::private::{self, FileError};
+use host::table_file::FileProblem;
 use order::{Buyer, Got};
 
 /// The file of settings.

@@ -18,18 +18,18 @@ use serde::de::DeserializeOwned;
 
 /// What is wrong with a file of the state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileProblem {
+pub struct FileProblem {
     /// The file.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// In a sentence that says what to do.
-    pub(crate) why: String,
+    pub why: String,
     /// It was read, and could not be written later; otherwise its part does nothing.
-    pub(crate) is_read: bool,
+    pub is_read: bool,
 }
 
 impl FileProblem {
     /// One that could not be read at the start.
-    pub(crate) fn unread(path: &Path, why: &str) -> Self {
+    pub fn unread(path: &Path, why: &str) -> Self {
         Self {
             path: path.to_owned(),
             why: why.to_owned(),
@@ -38,7 +38,7 @@ impl FileProblem {
     }
 
     /// What people are told of it.
-    pub(crate) fn alert(self, part: StatePart) -> Alert {
+    pub fn alert(self, part: StatePart) -> Alert {
         Alert {
             rule: AlertRule::State,
             severity: AlertSeverity::Critical,
@@ -58,7 +58,7 @@ impl FileProblem {
 
 /// Why a table was not kept.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotKept {
+pub enum NotKept {
     /// It could not be read at the start.
     #[error("what is there could not be read as the server started, and stays: {0}")]
     Unread(String),
@@ -69,7 +69,7 @@ pub(crate) enum NotKept {
 
 /// A table's file.
 #[derive(Debug)]
-pub(crate) struct TableFile {
+pub struct TableFile {
     path: PathBuf,
     unread: Option<String>,
     /// Why it could not be written when that was last tried.
@@ -79,10 +79,7 @@ pub(crate) struct TableFile {
 impl TableFile {
     /// Reads a table; an empty one where there is no file, or none that is understood. `what` is
     /// what is in it, for people, in the plural.
-    pub(crate) fn load<T: DeserializeOwned + Default>(
-        path: PathBuf,
-        what: &'static str,
-    ) -> (T, Self) {
+    pub fn load<T: DeserializeOwned + Default>(path: PathBuf, what: &'static str) -> (T, Self) {
         let (table, unread) = match private::read_json(&path, what) {
             Ok(table) => (table.unwrap_or_default(), None),
             Err(error) => {
@@ -103,7 +100,7 @@ impl TableFile {
     /// # Errors
     /// [`NotKept::Unread`], and nothing is touched; [`NotKept::Unwritten`], and the old one is
     /// there.
-    pub(crate) fn write<T: Serialize + ?Sized>(&self, table: &T) -> Result<(), NotKept> {
+    pub fn write<T: Serialize + ?Sized>(&self, table: &T) -> Result<(), NotKept> {
         if let Some(why) = &self.unread {
             return Err(NotKept::Unread(why.clone()));
         }
@@ -113,12 +110,12 @@ impl TableFile {
     }
 
     /// Why nothing of it was read at the start.
-    pub(crate) fn unread(&self) -> Option<&str> {
+    pub fn unread(&self) -> Option<&str> {
         self.unread.as_deref()
     }
 
     /// What is wrong with it now.
-    pub(crate) fn problem(&self) -> Option<FileProblem> {
+    pub fn problem(&self) -> Option<FileProblem> {
         if let Some(why) = &self.unread {
             return Some(FileProblem::unread(&self.path, why));
         }

@@ -6,20 +6,20 @@ use api::{
     UserListReply, UserRemove,
 };
 
-use super::totp;
+use crate::Web;
 use crate::caller::Caller;
-use crate::service::Service;
+use crate::totp;
 
-impl Service {
+impl Web {
     /// `/v1/users/list`.
-    pub(crate) fn user_list(&self, _: &UserList) -> Result<UserListReply, Failure> {
-        let users = self.web.people.users()?;
+    pub fn user_list(&self, _: &UserList) -> Result<UserListReply, Failure> {
+        let users = self.people.users()?;
         Ok(UserListReply { users })
     }
 
     /// `/v1/users/add`.
-    pub(crate) async fn user_add(&self, call: UserAdd) -> Result<Empty, Failure> {
-        let people = &self.web.people;
+    pub async fn user_add(&self, call: UserAdd) -> Result<Empty, Failure> {
+        let people = &self.people;
         people
             .add(&call.name, call.role, call.password, false)
             .await?;
@@ -27,37 +27,36 @@ impl Service {
     }
 
     /// `/v1/users/change`.
-    pub(crate) async fn user_change(&self, call: UserChange) -> Result<UserChangeReply, Failure> {
+    pub async fn user_change(&self, call: UserChange) -> Result<UserChangeReply, Failure> {
         let name = &call.name;
         let must_log_in = call.role.is_some() || call.password.is_some();
         let changed = self
-            .web
             .people
             .change_user(name, call.role, call.password, call.totp);
         let secret = changed.await?;
         if must_log_in {
-            self.web.sessions.end_of(name, None);
+            self.sessions.end_of(name, None);
         }
         Ok(UserChangeReply {
-            totp_uri: secret.map(|secret| totp::uri(&secret, name, &self.web.hostname)),
+            totp_uri: secret.map(|secret| totp::uri(&secret, name, &self.hostname)),
         })
     }
 
     /// `/v1/users/remove`.
-    pub(crate) fn user_remove(&self, call: &UserRemove) -> Result<Empty, Failure> {
-        self.web.people.remove(&call.name)?;
-        self.web.sessions.end_of(&call.name, None);
+    pub fn user_remove(&self, call: &UserRemove) -> Result<Empty, Failure> {
+        self.people.remove(&call.name)?;
+        self.sessions.end_of(&call.name, None);
         Ok(Empty {})
     }
 
     /// `/v1/keys/list`.
-    pub(crate) fn api_key_list(&self, _: &ApiKeyList) -> Result<ApiKeyListReply, Failure> {
-        let keys = self.web.people.keys()?;
+    pub fn api_key_list(&self, _: &ApiKeyList) -> Result<ApiKeyListReply, Failure> {
+        let keys = self.people.keys()?;
         Ok(ApiKeyListReply { keys })
     }
 
     /// `/v1/keys/make`.
-    pub(crate) fn api_key_make(
+    pub fn api_key_make(
         &self,
         caller: &Caller,
         call: &ApiKeyMake,
@@ -68,20 +67,20 @@ impl Service {
             return Err(Failure::new(FailureKind::Denied, message));
         }
         let made_by = caller.session_user();
-        let people = &self.web.people;
+        let people = &self.people;
         let (id, key) = people.make_key(&call.name, call.role, call.expires_s, made_by)?;
         Ok(ApiKeyMakeReply { id, key })
     }
 
     /// `/v1/keys/remove`.
-    pub(crate) fn api_key_remove(&self, call: &ApiKeyRemove) -> Result<Empty, Failure> {
-        self.web.people.remove_key(&call.id)?;
+    pub fn api_key_remove(&self, call: &ApiKeyRemove) -> Result<Empty, Failure> {
+        self.people.remove_key(&call.id)?;
         Ok(Empty {})
     }
 
     /// `/v1/audit/list`.
-    pub(crate) async fn audit_list(&self, call: &AuditList) -> Result<AuditListReply, Failure> {
-        let (audit, limit) = (self.web.audit.clone(), call.limit);
+    pub async fn audit_list(&self, call: &AuditList) -> Result<AuditListReply, Failure> {
+        let (audit, limit) = (self.audit.clone(), call.limit);
         let listed = tokio::task::spawn_blocking(move || audit.list(limit)).await;
         listed.map_err(|error| Failure::new(FailureKind::Other, error.to_string()))?
     }

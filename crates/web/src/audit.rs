@@ -51,7 +51,7 @@ const ABOUT: [&str; 15] = [
 const OLD_REFUSED_FILES: usize = 1;
 
 /// The record.
-pub(crate) struct Audit {
+pub struct Audit {
     done: Log,
     refused: Log,
 }
@@ -64,7 +64,7 @@ struct Log {
 }
 
 /// What a request is about: pools, datasets, devices, users.
-pub(crate) fn about<C: Call>(call: &C) -> Vec<String> {
+pub fn about<C: Call>(call: &C) -> Vec<String> {
     let Ok(Value::Object(fields)) = serde_json::to_value(call) else {
         return Vec::new();
     };
@@ -93,7 +93,7 @@ pub(crate) fn about<C: Call>(call: &C) -> Vec<String> {
 
 impl Audit {
     /// The record of a state directory.
-    pub(crate) fn new(directory: &Path) -> Self {
+    pub fn new(directory: &Path) -> Self {
         let log = |name: &str, old_files| Log {
             path: directory.join(name),
             old_files,
@@ -106,7 +106,7 @@ impl Audit {
     }
 
     /// Puts a request on record. The log says where that fails, and the request is answered.
-    pub(crate) async fn record(self: std::sync::Arc<Self>, entry: AuditEntry) {
+    pub async fn record(self: std::sync::Arc<Self>, entry: AuditEntry) {
         let written = tokio::task::spawn_blocking(move || {
             let log = match entry.failure {
                 // Who tries too often is not even heard.
@@ -127,7 +127,7 @@ impl Audit {
     }
 
     /// The last records, the newest first.
-    pub(crate) fn list(&self, limit: Option<u32>) -> Result<AuditListReply, Failure> {
+    pub fn list(&self, limit: Option<u32>) -> Result<AuditListReply, Failure> {
         let limit = limit.unwrap_or(LIMIT).min(LIMIT_MAX) as usize;
         let mut entries = self.done.list(limit)?;
         entries.extend(self.refused.list(limit)?);

@@ -28,7 +28,7 @@ const ENVIRONMENT: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 ///
 /// # Errors
 /// When what was given is no listening Unix socket.
-pub(crate) fn given_socket() -> std::io::Result<Option<UnixListener>> {
+pub fn given_socket() -> std::io::Result<Option<UnixListener>> {
     let mut given = listenfd::ListenFd::from_env();
     if given.len() > 1 {
         tracing::warn!(
@@ -50,17 +50,17 @@ fn tell(states: &[NotifyState<'_>]) {
 }
 
 /// Tells that pools are being imported.
-pub(crate) fn begins() {
+pub fn begins() {
     tell(&[NotifyState::Status("importing pools")]);
 }
 
 /// Tells that pools are there and requests are answered.
-pub(crate) fn is_ready() {
+pub fn is_ready() {
     tell(&[NotifyState::Ready, NotifyState::Status("serving")]);
 }
 
 /// Tells that pools are being exported.
-pub(crate) fn leaves() {
+pub fn leaves() {
     tell(&[
         NotifyState::Stopping,
         NotifyState::Status("exporting pools"),
@@ -68,14 +68,14 @@ pub(crate) fn leaves() {
 }
 
 /// Keeps what is between the manager and this process from a child.
-pub(crate) fn keep_from(child: &mut tokio::process::Command) {
+pub fn keep_from(child: &mut tokio::process::Command) {
     for name in ENVIRONMENT {
         child.env_remove(name);
     }
 }
 
 /// Feeds the watchdog, where there is one, as long as the API behind this socket answers.
-pub(crate) async fn feed_watchdog(socket: PathBuf) {
+pub async fn feed_watchdog(socket: PathBuf) {
     let Some(patience) = sd_notify::watchdog_enabled() else {
         return;
     };
