@@ -6,8 +6,8 @@ use api::{
 };
 use pool::{ActivityCommand, ActivityKind, ActivityObstacle, ActivitySpec};
 
-use crate::error::from_pool;
 use crate::service::Service;
+use service::error::from_pool;
 
 fn command(action: ActivityAction) -> ActivityCommand {
     match action {

@@ -24,10 +24,10 @@ use chrono::{Datelike, Days, Local, NaiveTime};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::events::Wanted;
-use crate::reports;
 use crate::service::Service;
 use host::table_file::FileProblem;
+use service::events::Wanted;
+use service::reports;
 
 /// How often pools are looked at when nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

@@ -7,15 +7,15 @@ use dataset::DatasetError;
 use filesystem::ZplInit;
 use volume::ZvolInit;
 
-use crate::error::from_dataset;
 use crate::iscsi::ISCSI_PROPERTY;
 use crate::nfs::NFS_PROPERTY;
 use crate::owners::OwnedQuota;
-use crate::pools::OpenPool;
 use crate::properties::by_full_names;
 use crate::service::Service;
 use crate::smb::SMB_PROPERTY;
 use crate::zpool::typed;
+use service::error::from_dataset;
+use service::pools::OpenPool;
 
 /// Block size of a volume that is not told one (`ZVOL_DEFAULT_BLOCKSIZE`, OpenZFS 2.2 on).
 const VOLUME_BLOCK_BYTES: u64 = 16 << 10;

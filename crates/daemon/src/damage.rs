@@ -6,8 +6,8 @@ use access::{Lease, User};
 use filesystem::Filesystem;
 use format::{ObjectId, ObjsetId};
 
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::pools::OpenPool;
 
 /// Where the files of a dataset are named from.
 struct Named {

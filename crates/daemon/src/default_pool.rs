@@ -21,10 +21,10 @@ use serve_nfs::{NFS_PORT, ServerError};
 
 use crate::iscsi::ISCSI_PROPERTY;
 use crate::nfs::NFS_PROPERTY;
-use crate::pools::OpenPool;
 use crate::service::Service;
 use crate::smb::SMB_PROPERTY;
 use crate::{DaemonError, DefaultPool};
+use service::pools::OpenPool;
 
 /// Name of the pool.
 const POOL: &str = "pond";

@@ -10,13 +10,13 @@ use api::{
 use dataset::{DatasetError, DatasetInfo, DatasetKind};
 use serve_fuse::UnmountMode;
 
-use crate::error::{and_back, from_access, from_dataset};
-use crate::jobs::Work;
 use crate::mounts::{Taken, is_at_or_below};
-use crate::pools::OpenPool;
-use crate::reports;
 use crate::service::{Service, exclusion};
 use crate::zfs::{everything, mode};
+use service::error::{and_back, from_access, from_dataset};
+use service::jobs::Work;
+use service::pools::OpenPool;
+use service::reports;
 
 /// Snapshots of a dataset that is destroyed with all below it go by so many: what one txg frees
 /// waits in memory.

@@ -9,9 +9,9 @@ use api::{DiffFile, DiffKind, DiffReport, Failure, FailureKind, ZfsDiff, ZfsDiff
 use dataset::DatasetInfo;
 use filesystem::{Attributes, FileKind, Filesystem, FsError};
 
-use crate::error::{from_access, from_dataset};
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::error::{from_access, from_dataset};
+use service::pools::OpenPool;
 
 /// The hold on the snapshot of what is there now.
 const TAG: &str = ".millpond-diff";

@@ -21,8 +21,8 @@ use pool::DeviceUse;
 use rustix::fs::{major, minor};
 use tokio::task::JoinHandle;
 
-use crate::reports;
 use crate::service::Service;
+use service::reports;
 
 /// So many disks are looked at at the same time.
 const LOOKS: usize = 8;

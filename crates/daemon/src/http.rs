@@ -4,8 +4,8 @@
 //! Every local user may connect to the server of root, and is told apart by the kernel
 //! ([`crate::caller`]); that of another user is theirs alone. A request runs as a task of its own:
 //! a client that goes away does not stop half-way what it asked for. What takes long is a job
-//! meanwhile ([`crate::jobs`]), and is answered as one if the client prefers that. One `GET`
-//! streams events ([`crate::events`]), another one gives a file ([`crate::files`]); they end with
+//! meanwhile ([`service::jobs`]), and is answered as one if the client prefers that. One `GET`
+//! streams events ([`service::events`]), another one gives a file ([`crate::files`]); they end with
 //! their client.
 
 use std::collections::HashMap;
@@ -55,16 +55,16 @@ use tokio::task::{JoinError, JoinHandle};
 
 use web::caller::{Caller, Door};
 
-use crate::asking::work_for;
 use crate::create::Maker;
-use crate::events::Wanted;
-use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
     DaemonError, activity, alerts, create, destroy, diff, disks, drives, figures, files, import,
     keys, metrics, owners, permissions, properties, receive, redact, reopen, replicate, rewrite,
     schedules, scrub, send, snapshots, split, topology, upgrade, ups, usage, vdevs, zfs, zpool,
 };
+use service::asking::work_for;
+use service::events::Wanted;
+use service::jobs::Work;
 use web::about;
 use web::message::{refuse, understand};
 

@@ -11,12 +11,12 @@ use pool::{
     FoundPool, FoundState, ImportSpec, MissingLogs, Pool, PoolError, Probe, Rewind, ScanSpec,
 };
 
-use crate::condition;
-use crate::error::from_pool;
-use crate::pools::OpenPool;
-use crate::reports;
 use crate::service::Service;
 use crate::zpool::{not_at_the_next_start, take_altroot, typed};
+use service::condition;
+use service::error::from_pool;
+use service::pools::OpenPool;
+use service::reports;
 
 /// Where `zpool import` looks when not told.
 const DEFAULT_SEARCH: [&str; 2] = ["/dev/disk/by-id", "/dev"];

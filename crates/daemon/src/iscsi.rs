@@ -25,12 +25,12 @@ use serve_iscsi::{
     VolumeUnit,
 };
 
-use crate::pools::OpenPool;
 use crate::reservations::StoredReservations;
 use crate::secrets::{Credentials, Secrets, generate};
 use crate::service::Service;
 use crate::shares::traffic;
 use crate::volumes::Volumes;
+use service::pools::OpenPool;
 
 /// The user property that shares a volume by iSCSI.
 pub(crate) const ISCSI_PROPERTY: &str = "millpond:iscsi";

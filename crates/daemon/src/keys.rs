@@ -13,11 +13,11 @@ use codec::crypt::{WRAPPING_KEY_BYTES, WrappingKey};
 use dataset::{DatasetError, DatasetKind, KeyChange, KeyFormat, KeyInfo, ListOptions, NewKey};
 use serve_fuse::UnmountMode;
 
-use crate::error::from_dataset;
-use crate::pools::OpenPool;
 use crate::properties::by_full_names;
 use crate::service::Service;
 use crate::zpool::typed;
+use service::error::from_dataset;
+use service::pools::OpenPool;
 
 fn details(info: KeyInfo) -> KeyDetails {
     KeyDetails {

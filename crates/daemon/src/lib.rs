@@ -1,13 +1,13 @@
 //! The process that owns the pools: its API, its mounts, its shares.
 //!
-//! One [`service::Service`] holds every imported pool ([`pools`]), what is mounted and what is
+//! One [`service::Service`] holds every imported pool (crate `service`), what is mounted and what is
 //! offered. Requests come over HTTP on a Unix socket in the state directory ([`http`]) and are
 //! carried out by functions of the modules named after the command lines ([`zpool`], [`zfs`]). What
-//! takes long is a job ([`jobs`]), and what happens is told as events ([`events`]).
+//! takes long is a job, and what happens is told as events (`service::jobs`, `service::events`).
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: `host::supervisor`), `millpond.stopped` (crate `host`),
-//! `pools.json` (what to import at the next start: [`pool_list`]), `replications.json`
+//! `pools.json` (what to import at the next start: `service::pool_list`), `replications.json`
 //! ([`replicate`]), `schedules.json` ([`schedules`]), `iscsi-secrets.json` (for CHAP),
 //! `alerts*.json` (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate
 //! `series`), `people.json` (users and API keys), `audit.jsonl` (the record of changes),
@@ -24,10 +24,6 @@
 
 mod activity;
 mod alerts;
-mod asking;
-mod background;
-mod compatibility;
-mod condition;
 mod create;
 mod damage;
 mod default_pool;
@@ -36,30 +32,24 @@ mod diff;
 mod disks;
 mod drives;
 mod error;
-mod events;
 mod figures;
 mod files;
 mod http;
 mod import;
 mod iscsi;
-mod jobs;
 mod keys;
 mod metrics;
 mod mounts;
-mod names;
 mod nfs;
 mod order;
 mod owners;
 mod permissions;
-mod pool_list;
-mod pools;
 mod properties;
 mod receive;
 mod redact;
 mod reopen;
 mod replicate;
 mod replication;
-mod reports;
 mod reservations;
 mod rewrite;
 mod schedules;

@@ -17,9 +17,9 @@ use filesystem::{Filesystem, FsError, MountChoices};
 use parking_lot::Mutex;
 use serve_fuse::{Mount, MountOptions, MountTable, UnmountMode};
 
-use crate::error::{and_back, from_access, from_dataset, from_mount, suspended};
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::error::{and_back, from_access, from_dataset, from_mount, suspended};
+use service::pools::OpenPool;
 
 /// A mounted filesystem. Its lease keeps the dataset from being destroyed.
 pub(crate) struct Mounted {

@@ -25,11 +25,11 @@ use serve_nfs::{
     ClientReport, PORTMAPPER_PORT, Policy, Server, ServerError, ShareError, ShareSpec, Shares,
 };
 
-use crate::error::from_dataset;
 use crate::mounts::{Place, is_at_or_below};
-use crate::pools::OpenPool;
 use crate::service::Service;
 use crate::shares::traffic;
+use service::error::from_dataset;
+use service::pools::OpenPool;
 
 /// The property that shares a filesystem by NFS.
 pub(crate) const NFS_PROPERTY: &str = "sharenfs";

@@ -10,10 +10,10 @@ use api::{
 };
 use filesystem::{Caller, FileKind, Filesystem, FsError, QuotaKind, SetAttributes, pflags};
 
-use crate::error::{from_access, from_dataset};
-use crate::pools::OpenPool;
 use crate::service::Service;
 use host::accounts::id_of;
+use service::error::{from_access, from_dataset};
+use service::pools::OpenPool;
 
 /// What FS_IOC_FSSETXATTR changes of a file's flags; [`SetAttributes::flags`] leaves others alone.
 const FLAGS: u64 = pflags::IMMUTABLE | pflags::APPENDONLY | pflags::NODUMP | pflags::PROJINHERIT;

@@ -8,11 +8,11 @@ use api::{
 };
 use dataset::{Credentials, DatasetError, DatasetKind, GrantChange, ListOptions};
 
-use crate::error::from_dataset;
-use crate::pools::OpenPool;
 use crate::service::Service;
 use crate::zpool::log_command;
 use host::accounts::{groups_of, user_and_group_names};
+use service::error::from_dataset;
+use service::pools::OpenPool;
 
 /// Whether a user has the permissions that a request needs, and it needs some.
 pub(crate) async fn may(service: Arc<Service>, needs: Vec<Needed>, uid: u32, gid: u32) -> bool {

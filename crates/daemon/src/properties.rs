@@ -12,14 +12,14 @@ use filesystem::FsError;
 use serve_fuse::UnmountMode;
 
 use crate::create::volume_reservation;
-use crate::error::{all_done, and_back, from_access, from_dataset};
 use crate::iscsi::ISCSI_PROPERTY;
 use crate::mounts::{Place, Taken, is_at_or_below};
 use crate::nfs::{NFS_PROPERTY, SHARE_PROPERTIES};
 use crate::owners::OwnedQuota;
-use crate::pools::OpenPool;
 use crate::service::Service;
 use crate::smb::SMB_PROPERTY;
+use service::error::{all_done, and_back, from_access, from_dataset};
+use service::pools::OpenPool;
 
 /// Properties that the kernel's mount has a part in.
 const ON_MOUNTS: [&str; 6] = [

@@ -8,10 +8,10 @@ use api::{Empty, Failure, FailureKind, ZfsRedact};
 use dataset::{DatasetError, RedactObstacle, are_same_snapshots};
 use format::Guid;
 
-use crate::error::from_dataset;
-use crate::jobs::Work;
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::error::from_dataset;
+use service::jobs::Work;
+use service::pools::OpenPool;
 
 /// `zfs redact`.
 pub(crate) async fn zfs_redact(

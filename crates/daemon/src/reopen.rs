@@ -2,9 +2,9 @@
 
 use api::{Empty, Failure, ZpoolReopen, ZpoolResilver};
 
-use crate::error::from_pool;
 use crate::service::Service;
 use crate::topology::done;
+use service::error::from_pool;
 
 /// `zpool reopen`.
 pub(crate) async fn zpool_reopen(service: &Service, call: &ZpoolReopen) -> Result<Empty, Failure> {

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serve_iscsi::{LunError, ReservationStore};
 
-use crate::pools::OpenPool;
+use service::pools::OpenPool;
 
 /// The user property.
 const PROPERTY: &str = "millpond:iscsi.reservations";

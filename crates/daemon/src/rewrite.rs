@@ -17,8 +17,8 @@ use access::Lease;
 use api::{Failure, FailureKind, NotRewritten, Progress, Unit, ZfsRewrite, ZfsRewriteReply};
 use filesystem::{Attributes, FileKind, Filesystem, FsError};
 
-use crate::jobs::Work;
 use crate::service::Service;
+use service::jobs::Work;
 
 /// How long a lease is kept: who wants the dataset for itself waits no longer.
 const LEASE: Duration = Duration::from_millis(250);

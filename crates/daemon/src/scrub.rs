@@ -6,9 +6,9 @@ use api::{
 };
 use pool::ScrubCommand;
 
-use crate::error::from_pool;
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::error::from_pool;
+use service::pools::OpenPool;
 use web::caller::Caller;
 
 /// `zpool scrub`.

@@ -23,12 +23,12 @@ use format::{Guid, NvValue, Txg};
 use stream::{Package, PackageDataset, SendOptions, StreamError};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use crate::error::from_dataset;
 use crate::http::Connection;
-use crate::jobs::Work;
 use crate::order::behind_what_they_need;
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::error::from_dataset;
+use service::jobs::Work;
+use service::pools::OpenPool;
 
 /// Size of a record in a stream, and of a block pointer on disk, for estimates.
 const RECORD_BYTES: u64 = 312;

@@ -24,16 +24,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::alerts::Alerts;
-use crate::background::{self, Background};
 use crate::disks::Looks;
 use crate::drives::Drives;
-use crate::error::{from_access, from_pool, suspended};
-use crate::events::Events;
 use crate::figures::Figures;
-use crate::jobs::Jobs;
 use crate::mounts::Mounts;
 use crate::nfs::Nfs;
-use crate::pools::{OpenPool, Pools};
 use crate::replicate::Replications;
 use crate::schedules::Schedules;
 use crate::secrets::Secrets;
@@ -43,6 +38,11 @@ use crate::ups::Ups;
 use crate::volumes::Volumes;
 use crate::{DaemonError, Options};
 use host::State;
+use service::background::{self, Background};
+use service::error::{from_access, from_pool, suspended};
+use service::events::Events;
+use service::jobs::Jobs;
+use service::pools::{OpenPool, Pools};
 use web::Web;
 
 /// How much memory iSCSI sessions may have together at least, and at most; between these it is a

@@ -15,10 +15,10 @@ use api::{
 };
 use parking_lot::Mutex;
 
-use crate::error::all_done;
 use crate::mounts::{Place, is_at_or_below};
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::error::all_done;
+use service::pools::OpenPool;
 
 /// Filesystems whose shares somebody ended by hand, and by which protocol.
 #[derive(Default)]

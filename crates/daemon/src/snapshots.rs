@@ -9,13 +9,13 @@ use api::{
 use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
 
 use crate::create::{Maker, check_shares, make_parents, volume_reservation};
-use crate::error::{all_done, from_access, from_dataset, suspended};
 use crate::owners::OwnedQuota;
-use crate::pools::OpenPool;
 use crate::properties::by_full_names;
 use crate::service::Service;
 use crate::zfs::mode;
 use crate::zpool::{log_command, typed};
+use service::error::{all_done, from_access, from_dataset, suspended};
+use service::pools::OpenPool;
 
 /// What does not exist, in OpenZFS's words.
 fn missing(doing: &str) -> Failure {
@@ -152,7 +152,7 @@ async fn fix_reservation(
         .named(head, &wanted)
         .await
         .map_err(|error| from_dataset(&doing, &error))?;
-    let found = crate::reports::properties(found);
+    let found = service::reports::properties(found);
     let number = |name: &str| {
         let property = found.get(name);
         property.and_then(|property| property.value.parse::<u64>().ok())
@@ -340,7 +340,7 @@ impl HoldChange<'_> {
         let wanted = ["defer_destroy".to_owned()];
         for name in names {
             let found = open.pool.dsl().properties().named(name, &wanted).await;
-            let properties = crate::reports::properties(found.unwrap_or_default());
+            let properties = service::reports::properties(found.unwrap_or_default());
             let is_doomed = (properties.get("defer_destroy")).is_some_and(|it| it.value == "on");
             if is_doomed {
                 let names = std::slice::from_ref(name);

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use pool::Pool;
 
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::pools::OpenPool;
 
 /// How long who asks for a pool's status waits for a look at its spares: a device may not answer.
 const LOOK_MAX: Duration = Duration::from_secs(2);

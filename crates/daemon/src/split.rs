@@ -3,9 +3,9 @@
 use api::{Failure, FailureKind, Guid, ZpoolSplit, ZpoolSplitReply};
 use pool::SplitSpec;
 
-use crate::error::from_pool;
 use crate::service::Service;
 use crate::topology::done;
+use service::error::from_pool;
 
 /// `zpool split`. The new pool is exported when this returns; who wants it imports it.
 pub(crate) async fn zpool_split(

@@ -17,10 +17,10 @@ use device::BoxFuture;
 use futures::future::join_all;
 use pool::{ImportSpec, MissingLogs, Pool, PoolError, ScanSpec};
 
-use crate::error::from_pool;
-use crate::names::{Claim, PoolNames};
-use crate::pool_list::CachedPool;
 use crate::service::Service;
+use service::error::from_pool;
+use service::names::{Claim, PoolNames};
+use service::pool_list::CachedPool;
 
 /// Why one is not open.
 enum NotOpened {

@@ -7,11 +7,11 @@ use api::{
 };
 use pool::{AttachSpec, OfflineSpec, PoolError, TopologyError};
 
-use crate::pools::OpenPool;
-use crate::reports;
 use crate::service::Service;
 use crate::spares;
 use crate::zpool::{in_use, is_same_device, leaf, vdev_failure};
+use service::pools::OpenPool;
+use service::reports;
 
 /// What was in the way, where it is the shape of the pool.
 fn obstacle(error: &PoolError) -> Option<TopologyObstacle> {

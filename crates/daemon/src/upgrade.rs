@@ -6,9 +6,9 @@ use api::{Empty, Failure, FailureKind, ZfsWait};
 use dataset::DatasetKind;
 use filesystem::FsError;
 
-use crate::error::{from_access, from_dataset};
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::error::{from_access, from_dataset};
+use service::pools::OpenPool;
 
 /// The newest version of filesystems (`ZPL_VERSION`).
 const NEWEST: u64 = 5;

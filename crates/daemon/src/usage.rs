@@ -13,9 +13,9 @@ use format::{RedactionListPhys, SnapshotBookmark};
 
 use host::accounts::{id_of, names_in};
 
-use crate::error::from_dataset;
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::error::from_dataset;
+use service::pools::OpenPool;
 
 /// `zfs userspace`, `zfs groupspace`, `zfs projectspace`.
 pub(crate) async fn zfs_space(
@@ -253,7 +253,7 @@ fn bookmark_report(bookmark: BookmarkInfo, list: Option<RedactionListPhys>) -> D
         let guids: Vec<String> = list.snapshots.iter().map(|guid| guid.to_string()).collect();
         tell("redact_snaps", guids.join(","));
     }
-    crate::reports::put_in_order(&mut properties);
+    service::reports::put_in_order(&mut properties);
     DatasetReport {
         kind: ApiKind::Bookmark,
         create_txg: phys.creation_txg.get(),

@@ -8,11 +8,12 @@ use api::{
 use format::{Guid, Uberblock};
 use pool::AddSpec;
 
-use crate::compatibility::Compatibility;
-use crate::error::from_pool;
+use crate::replication;
 use crate::service::Service;
 use crate::zpool::{described, is_same_device, layout, vdev_failure};
-use crate::{replication, reports};
+use service::compatibility::Compatibility;
+use service::error::from_pool;
+use service::reports;
 
 /// `zpool add`.
 pub(crate) async fn zpool_add(service: &Service, call: ZpoolAdd) -> Result<ZpoolAddReply, Failure> {

@@ -18,11 +18,11 @@ use serve_fuse::{UnmountMode, ZvolDirectory};
 use serve_iscsi::{Limits, Server, TargetSet};
 use volume::Volume;
 
-use crate::error::{from_access, from_dataset, from_mount};
 use crate::iscsi::Sharing;
 use crate::mounts::is_at_or_below;
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::error::{from_access, from_dataset, from_mount};
+use service::pools::OpenPool;
 
 /// How often it is asked whether an open file is still open, and how long apart.
 const CLOSE_ASKS: u32 = 20;

@@ -11,12 +11,12 @@ use api::{
 use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
 use serve_fuse::{MountTable, UnmountMode};
 
-use crate::error::{all_done, and_back, from_access, from_dataset};
 use crate::mounts::{Place, REDACTED, Taken};
-use crate::pools::OpenPool;
-use crate::reports;
 use crate::service::Service;
 use crate::zpool::typed;
+use service::error::{all_done, and_back, from_access, from_dataset};
+use service::pools::OpenPool;
+use service::reports;
 
 pub(crate) fn mode(force: bool) -> UnmountMode {
     if force {
@@ -633,7 +633,7 @@ pub(crate) async fn zfs_unmount(service: &Service, call: ZfsUnmount) -> Result<E
                 Err(failure) => failures.push(failure),
             }
         }
-        return crate::error::all_done(&failures);
+        return service::error::all_done(&failures);
     }
     let word = call.name.unwrap_or_default();
     let name = if word.starts_with('/') {

@@ -16,18 +16,18 @@ use format::Guid;
 use pool::{CreateSpec, FeatureChoice, LeafSpec, Pool, PoolError, VdevClass, VdevLayout, VdevSpec};
 use serve_fuse::UnmountMode;
 
-use crate::compatibility::Compatibility;
-use crate::error::{all_done, from_pool, suspended};
 use crate::iscsi::ISCSI_PROPERTY;
 use crate::mounts::below_altroot;
 use crate::nfs::NFS_PROPERTY;
 use crate::owners::OwnedQuota;
-use crate::pools::OpenPool;
 use crate::properties::by_full_names;
 use crate::replication;
-use crate::reports;
 use crate::service::Service;
 use crate::smb::SMB_PROPERTY;
+use service::compatibility::Compatibility;
+use service::error::{all_done, from_pool, suspended};
+use service::pools::OpenPool;
+use service::reports;
 
 /// How long `zpool clear` looks whether the pool goes on.
 const CURED_AFTER: Duration = Duration::from_secs(2);
@@ -379,7 +379,7 @@ pub(crate) async fn log_command(pool: &Pool, command: &str) {
     if pool.is_read_only() || command.is_empty() {
         return;
     }
-    if let Err(error) = pool.log_history(command, crate::asking::asking()).await {
+    if let Err(error) = pool.log_history(command, service::asking::asking()).await {
         tracing::warn!(
             "the history of '{}' could not be written: {error}",
             pool.name()

@@ -28,9 +28,9 @@ pub(crate) use lights::{lights_test, locate};
 pub(crate) use overview::{overview, show, states};
 pub(crate) use smart::{Tests, begin_tests, is_testing, test};
 
-use crate::events::Wanted;
 use crate::service::Service;
 use host::table_file::FileProblem;
+use service::events::Wanted;
 
 /// The file of places and lights.
 const BOOK: &str = "lights.json";

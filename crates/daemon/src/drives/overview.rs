@@ -13,8 +13,8 @@ use api::{
 
 use super::{Drives, smart};
 use crate::disks::stable_paths;
-use crate::reports;
 use crate::service::Service;
+use service::reports;
 
 /// A device of a pool.
 #[derive(Clone, Debug)]

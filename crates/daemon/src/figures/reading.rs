@@ -8,8 +8,8 @@ use series::{BUCKETS, Column, Histogram, Key, Sample};
 
 use super::{CLIENT, DEVICE, MOUNT, POOL, SHARE};
 use crate::mounts::MountTraffic;
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::pools::OpenPool;
 
 /// Counters and levels of something.
 #[derive(Clone, Debug)]

@@ -29,8 +29,8 @@ use filesystem::{
 
 use super::held::{Held, Same};
 use super::{failed, find, names};
-use crate::jobs::Work;
 use crate::service::Service;
+use service::jobs::Work;
 
 /// How much is copied at once.
 const CHUNK_BYTES: u64 = 1 << 20;

@@ -25,9 +25,9 @@ use api::{
 use dataset::ListOptions;
 use serde::Serialize;
 
-use crate::pools::OpenPool;
-use crate::reports;
 use crate::service::Service;
+use service::pools::OpenPool;
+use service::reports;
 pub(crate) use text::CONTENT_TYPE;
 use text::Exposition;
 #[cfg(test)]

@@ -9,8 +9,8 @@ use dataset::{DatasetError, DatasetInfo, KeyRoot, ListOptions};
 use stream::{Naming, PackageDataset, received_name};
 
 use super::{Packed, Run};
-use crate::error::from_dataset;
 use crate::order::behind_what_they_need;
+use service::error::from_dataset;
 
 /// A snapshot of the package.
 struct Sent<'a> {

@@ -32,12 +32,12 @@ use format::{NvList, NvValue};
 use stream::{Naming, Package, PackageDataset, Start, StreamError, StreamReader, received_name};
 use tokio::io::AsyncRead;
 
-use crate::error::{and_back, from_access, from_dataset};
 use crate::http::Connection;
-use crate::jobs::Work;
-use crate::pools::OpenPool;
 use crate::service::Service;
 use crate::zfs::mode;
+use service::error::{and_back, from_access, from_dataset};
+use service::jobs::Work;
+use service::pools::OpenPool;
 
 /// Properties that wait for the contents, which they might keep out (`extract_delay_props`,
 /// module/zfs/zfs_ioctl.c).

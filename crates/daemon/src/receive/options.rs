@@ -8,7 +8,7 @@ use format::ObjsetKind;
 use format::stream::Begin;
 
 use super::{LOCATION, OF_KEYS, Place, Run};
-use crate::error::from_dataset;
+use service::error::from_dataset;
 
 /// A request with properties by their full names, if all of them may be given.
 ///

@@ -10,7 +10,7 @@ use format::NvValue;
 use stream::{PackageDataset, received_name};
 
 use super::{Run, naming_of};
-use crate::error::from_dataset;
+use service::error::from_dataset;
 
 /// Restores what the package says, if it is of raw streams.
 pub(super) async fn restore(run: &mut Run<'_>) -> Result<(), Failure> {

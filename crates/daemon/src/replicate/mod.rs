@@ -240,7 +240,7 @@ pub(crate) async fn create(
     let dataset = spec.target.dataset();
     for one in [spec.source.as_str(), dataset] {
         dataset::name::check_name(one)
-            .map_err(|error| crate::error::from_dataset(&doing, &error))?;
+            .map_err(|error| service::error::from_dataset(&doing, &error))?;
         if one.contains('@') {
             return Err(invalid(&format!(
                 "'{one}' is a snapshot; name a filesystem or volume"
@@ -249,7 +249,7 @@ pub(crate) async fn create(
     }
     check_numbers(&doing, spec.every_s, spec.limit_bytes)?;
     let open = service.pools.of_dataset(&spec.source)?;
-    let failed = |error| crate::error::from_dataset(&doing, &error);
+    let failed = |error| service::error::from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
     let found = dsl.directories().lookup(&spec.source).await;
     found.map_err(failed)?;

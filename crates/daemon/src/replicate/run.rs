@@ -31,14 +31,14 @@ use super::names;
 use super::plan::{Obstacle, Point, Series, SourceSet, Step, TargetSet, newest_common, next};
 use super::ssh::Ssh;
 use super::tls::Tls;
-use crate::error::from_dataset;
-use crate::jobs::Work;
 use crate::order::behind_what_they_need;
-use crate::pools::OpenPool;
 use crate::receive::receive_from;
 use crate::send::{send_to, zfs_send_plan};
 use crate::service::Service;
 use crate::timetable::{now_s, take_snapshot};
+use service::error::from_dataset;
+use service::jobs::Work;
+use service::pools::OpenPool;
 
 /// What may be between who sends and who receives in the same process, in bytes.
 const PIPE_BYTES: usize = 4 << 20;

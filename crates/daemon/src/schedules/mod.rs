@@ -67,7 +67,7 @@ impl Schedules {
     }
 
     /// Stops all runs; they go on with the next start.
-    pub(crate) async fn stop(&self, jobs: &crate::jobs::Jobs) {
+    pub(crate) async fn stop(&self, jobs: &service::jobs::Jobs) {
         self.table.stop(jobs).await;
     }
 
@@ -249,7 +249,7 @@ pub(crate) async fn set(service: &Service, call: ScheduleSet) -> Result<Schedule
     }
     if !is_of_host {
         dataset::name::check_name(&target)
-            .map_err(|error| crate::error::from_dataset(&doing, &error))?;
+            .map_err(|error| service::error::from_dataset(&doing, &error))?;
     }
     check_when(call.when).map_err(invalid)?;
     match call.task {
@@ -275,7 +275,7 @@ pub(crate) async fn set(service: &Service, call: ScheduleSet) -> Result<Schedule
             }
             let open = service.pools.of_dataset(&target)?;
             let found = open.pool.dsl().directories().lookup(&target).await;
-            found.map_err(|error| crate::error::from_dataset(&doing, &error))?;
+            found.map_err(|error| service::error::from_dataset(&doing, &error))?;
         }
     }
     let now_s = now_s();
@@ -397,7 +397,7 @@ pub(crate) fn failing(service: &Service) -> Vec<Alert> {
             "" => (String::new(), api::Guid(0)),
             target => {
                 let open = service.pools.get(pool_of(target)).ok()?;
-                (open.pool.name(), crate::reports::guid(open.pool.guid()))
+                (open.pool.name(), service::reports::guid(open.pool.guid()))
             }
         };
         let failure = own.last.as_ref()?.failure.as_ref()?;

@@ -17,13 +17,13 @@ use dataset::{DatasetError, PropertySource, PropertyValue};
 
 use super::pool_of;
 use crate::drives::{Tests, begin_tests, is_testing};
-use crate::error::from_dataset;
-use crate::jobs::Work;
-use crate::pools::OpenPool;
 use crate::replicate::names::guid_of_bookmark;
 use crate::service::Service;
 use crate::timetable::rule::{self, moment, of_moment};
 use crate::timetable::{destroy_snapshots, now_s, take_snapshot};
+use service::error::from_dataset;
+use service::jobs::Work;
+use service::pools::OpenPool;
 
 /// What names of snapshots begin with.
 const PREFIX: &str = "auto-";

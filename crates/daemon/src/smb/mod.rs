@@ -32,10 +32,10 @@ use dataset::PropertySource;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::pools::OpenPool;
 use crate::service::Service;
 use child::{Keeper, Wanted};
 use conf::Share;
+use service::pools::OpenPool;
 pub(crate) use words::SMB_PROPERTY;
 use words::Words;
 

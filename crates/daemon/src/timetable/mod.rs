@@ -23,11 +23,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
-use crate::jobs::{Jobs, Work};
 use crate::service::Service;
 use host::State;
 use host::table_file::{FileProblem, NotKept, TableFile};
 use rule::Rhythm;
+use service::jobs::{Jobs, Work};
 
 /// How long nobody looks at the clock at most: it may jump.
 const LOOK_S: u64 = 30;

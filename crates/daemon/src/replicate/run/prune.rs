@@ -7,8 +7,8 @@ use api::ReplicationNote;
 use super::super::names;
 use super::super::plan::{Point, newest_common};
 use super::{Run, Side, Sides};
-use crate::pools::OpenPool;
 use crate::timetable::{destroy_snapshots, rule};
+use service::pools::OpenPool;
 
 impl Run {
     /// Destroys those of our snapshots that the rule does not keep: at the source, and at targets

@@ -13,14 +13,13 @@ use std::path::Path;
 use api::{Failure, FailureKind};
 
 /// Where the files are; the first one with such a file counts.
-pub(crate) const DIRECTORIES: [&str; 2] =
-    ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibility.d"];
+pub const DIRECTORIES: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibility.d"];
 /// Largest file that is read (`ZPOOL_COMPAT_MAXSIZE`), in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 10;
 
 /// What a value of the property allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Compatibility {
+pub enum Compatibility {
     /// Every feature.
     All,
     /// These features, by name.
@@ -29,7 +28,7 @@ pub(crate) enum Compatibility {
 
 impl Compatibility {
     /// Reads the files of a value.
-    pub(crate) fn load(value: &str) -> Result<Self, Failure> {
+    pub fn load(value: &str) -> Result<Self, Failure> {
         Self::load_from(value, &DIRECTORIES)
     }
 
@@ -51,7 +50,7 @@ impl Compatibility {
     }
 
     /// Whether a feature is allowed.
-    pub(crate) fn allows(&self, feature: &str) -> bool {
+    pub fn allows(&self, feature: &str) -> bool {
         match self {
             Self::All => true,
             Self::Only(allowed) => allowed.contains(feature),
@@ -59,14 +58,14 @@ impl Compatibility {
     }
 
     /// The features that a new pool gets.
-    pub(crate) fn choose(self) -> impl Iterator<Item = &'static str> {
+    pub fn choose(self) -> impl Iterator<Item = &'static str> {
         let supported = pool::supported_features().into_iter();
         supported.filter_map(move |feature| self.allows(feature.name).then_some(feature.name))
     }
 
     /// Whether a pool that lacks this feature is told to be upgraded. Where the property says
     /// nothing, that is so for the features that new pools get.
-    pub(crate) fn asks_for(&self, feature: &str) -> bool {
+    pub fn asks_for(&self, feature: &str) -> bool {
         match self {
             Self::All => pool::is_default_feature(feature),
             Self::Only(allowed) => {

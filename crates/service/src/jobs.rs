@@ -45,14 +45,14 @@ struct Table {
 
 /// The jobs of a server.
 #[derive(Debug)]
-pub(crate) struct Jobs {
+pub struct Jobs {
     events: Arc<Events>,
     table: Mutex<Table>,
 }
 
 /// Where a job is worked at. When it is dropped without having ended, the job has failed.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub struct Work {
     jobs: Arc<Jobs>,
     id: u64,
     is_canceled: Arc<AtomicBool>,
@@ -64,7 +64,8 @@ fn now_s() -> u64 {
 }
 
 impl Jobs {
-    pub(crate) fn new(events: Arc<Events>) -> Arc<Self> {
+    /// None yet.
+    pub fn new(events: Arc<Events>) -> Arc<Self> {
         Arc::new(Self {
             events,
             table: Mutex::new(Table::default()),
@@ -72,7 +73,7 @@ impl Jobs {
     }
 
     /// Begins a job.
-    pub(crate) fn begin(
+    pub fn begin(
         self: &Arc<Self>,
         kind: JobKind,
         pool: Option<String>,
@@ -116,7 +117,7 @@ impl Jobs {
     }
 
     /// All jobs, or those of a pool, in the order in which they began.
-    pub(crate) fn list(&self, pool: Option<&str>) -> Vec<Job> {
+    pub fn list(&self, pool: Option<&str>) -> Vec<Job> {
         let table = self.table.lock();
         let all = table.jobs.values().map(|entry| &entry.job);
         all.filter(|job| pool.is_none() || job.pool.as_deref() == pool)
@@ -128,7 +129,7 @@ impl Jobs {
     ///
     /// # Errors
     /// [`FailureKind::NotFound`].
-    pub(crate) fn get(&self, id: u64) -> Result<Job, Failure> {
+    pub fn get(&self, id: u64) -> Result<Job, Failure> {
         self.table.lock().entry(id).map(|entry| entry.job.clone())
     }
 
@@ -137,7 +138,7 @@ impl Jobs {
     /// # Errors
     /// Its failure; [`FailureKind::NotFound`] without such a job, or of one that was no request;
     /// [`FailureKind::Busy`] while it has not ended.
-    pub(crate) fn outcome(&self, id: u64) -> Outcome {
+    pub fn outcome(&self, id: u64) -> Outcome {
         let mut table = self.table.lock();
         let entry = table.entry(id)?;
         if !entry.job.state.is_ended() {
@@ -151,7 +152,7 @@ impl Jobs {
     }
 
     /// Whether an ordinary user asked for it, who may know its result then.
-    pub(crate) fn is_of(&self, id: u64, uid: u32) -> bool {
+    pub fn is_of(&self, id: u64, uid: u32) -> bool {
         let table = self.table.lock();
         table.jobs.get(&id).and_then(|entry| entry.uid) == Some(uid)
     }
@@ -161,7 +162,7 @@ impl Jobs {
     /// # Errors
     /// [`FailureKind::NotFound`]; [`FailureKind::Invalid`] when it has ended;
     /// [`FailureKind::Unsupported`] when it cannot stop.
-    pub(crate) fn cancel(&self, id: u64) -> Result<(), Failure> {
+    pub fn cancel(&self, id: u64) -> Result<(), Failure> {
         let mut table = self.table.lock();
         let entry = table.entry(id)?;
         if entry.job.state.is_ended() {
@@ -233,31 +234,31 @@ impl Table {
 
 impl Work {
     /// Notes which ordinary user asked for it.
-    pub(crate) fn asked_by(&self, uid: Option<u32>) {
+    pub fn asked_by(&self, uid: Option<u32>) {
         if let Some(entry) = self.jobs.table.lock().jobs.get_mut(&self.id) {
             entry.uid = uid;
         }
     }
 
     /// Its number.
-    pub(crate) fn id(&self) -> u64 {
+    pub fn id(&self) -> u64 {
         self.id
     }
 
     /// How it is.
-    pub(crate) fn job(&self) -> Job {
+    pub fn job(&self) -> Job {
         let job = self.jobs.get(self.id);
         job.expect("a job that is worked at is listed")
     }
 
     /// Says how far it is.
-    pub(crate) fn progress(&self, progress: Progress) {
+    pub fn progress(&self, progress: Progress) {
         self.jobs
             .change(self.id, |job| job.progress = Some(progress));
     }
 
     /// Says that it stands still, or goes on.
-    pub(crate) fn set_paused(&self, is_paused: bool) {
+    pub fn set_paused(&self, is_paused: bool) {
         self.jobs.change(self.id, |job| {
             job.state = match is_paused {
                 true => JobState::Paused,
@@ -267,17 +268,17 @@ impl Work {
     }
 
     /// Whether somebody asked it to stop.
-    pub(crate) fn is_canceled(&self) -> bool {
+    pub fn is_canceled(&self) -> bool {
         self.is_canceled.load(Ordering::Relaxed)
     }
 
     /// It has ended, in that state.
-    pub(crate) fn end(&self, state: JobState) {
+    pub fn end(&self, state: JobState) {
         self.jobs.change(self.id, |job| job.state = state);
     }
 
     /// The request has been answered.
-    pub(crate) fn answer(&self, outcome: Outcome) {
+    pub fn answer(&self, outcome: Outcome) {
         let state = match &outcome {
             Ok(_) => JobState::Finished,
             Err(failure) if failure.kind == FailureKind::Canceled => JobState::Canceled,

@@ -18,7 +18,8 @@ use pool::{
 
 use crate::condition;
 
-pub(crate) fn guid(guid: Guid) -> api::Guid {
+/// A GUID in the API's type.
+pub fn guid(guid: Guid) -> api::Guid {
     api::Guid(guid.get())
 }
 
@@ -33,7 +34,8 @@ fn class(class: VdevClass) -> api::VdevClass {
     }
 }
 
-pub(crate) fn state(state: VdevState) -> api::VdevState {
+/// A vdev's state in the API's type.
+pub fn state(state: VdevState) -> api::VdevState {
     match state {
         VdevState::Closed | VdevState::CantOpen => api::VdevState::Unavailable,
         VdevState::Offline => api::VdevState::Offline,
@@ -88,7 +90,7 @@ fn aux(aux: pool::VdevAux) -> Option<VdevAux> {
 }
 
 /// A vdev with those below it.
-pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
+pub fn vdev(status: &VdevStatus) -> VdevReport {
     let operations = |count, bytes| Operations { count, bytes };
     VdevReport {
         name: status.name.clone(),
@@ -154,7 +156,7 @@ fn activity(status: &ActivityStatus) -> Option<ActivityReport> {
 }
 
 /// The whole tree: top-level vdevs, then caches and spares.
-pub(crate) fn tree(status: &PoolStatus) -> VdevReport {
+pub fn tree(status: &PoolStatus) -> VdevReport {
     let mut root = vdev(&status.root);
     root.name.clone_from(&status.name);
     root.state = match status.health {
@@ -190,7 +192,7 @@ fn mark_absent(vdev: &mut VdevReport, status: Option<&VdevStatus>) {
 }
 
 /// Paths of all devices.
-pub(crate) fn device_paths(status: &PoolStatus) -> Vec<String> {
+pub fn device_paths(status: &PoolStatus) -> Vec<String> {
     let mut paths = tree_paths(status);
     let lists = status.spares.iter().chain(&status.caches);
     paths.extend(lists.filter_map(|vdev| vdev.path.clone()));
@@ -198,7 +200,7 @@ pub(crate) fn device_paths(status: &PoolStatus) -> Vec<String> {
 }
 
 /// Paths of all devices that are part of vdevs.
-pub(crate) fn tree_paths(status: &PoolStatus) -> Vec<String> {
+pub fn tree_paths(status: &PoolStatus) -> Vec<String> {
     fn walk(status: &VdevStatus, out: &mut Vec<String>) {
         out.extend(status.path.clone());
         for child in &status.children {
@@ -211,7 +213,7 @@ pub(crate) fn tree_paths(status: &PoolStatus) -> Vec<String> {
 }
 
 /// A pool with all its properties.
-pub(crate) fn pool(pool: &Pool) -> PoolReport {
+pub fn pool(pool: &Pool) -> PoolReport {
     let status = pool.status();
     let properties = pool
         .props()
@@ -244,7 +246,7 @@ pub(crate) fn pool(pool: &Pool) -> PoolReport {
 }
 
 /// Adds the dataset that property `bootfs` names.
-pub(crate) fn set_bootfs(report: &mut PoolReport, dataset: String) {
+pub fn set_bootfs(report: &mut PoolReport, dataset: String) {
     let property = Property {
         value: dataset,
         source: Source::Local,
@@ -253,7 +255,7 @@ pub(crate) fn set_bootfs(report: &mut PoolReport, dataset: String) {
 }
 
 /// Adds latencies, sizes and queue depths to the vdevs of a pool.
-pub(crate) fn add_io(tree: &mut VdevReport, pool: &Pool) {
+pub fn add_io(tree: &mut VdevReport, pool: &Pool) {
     fn walk(vdev: &mut VdevReport, stats: &BTreeMap<Guid, IoStats>) {
         // Spares and caches do no I/O of their own.
         let nothing = IoStats::default();
@@ -289,7 +291,7 @@ fn io(stats: &IoStats) -> IoReport {
 }
 
 /// What `zpool status` is about.
-pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
+pub fn pool_status(pool: &Pool) -> PoolStatusReport {
     let status = pool.status();
     let tree = tree(&status);
     let condition = condition::of_pool(pool, &status, &tree);
@@ -440,7 +442,7 @@ fn scan(status: &ScanStatus) -> ScanReport {
 }
 
 /// A record of the history.
-pub(crate) fn history(record: HistoryRecord) -> ApiRecord {
+pub fn history(record: HistoryRecord) -> ApiRecord {
     let mut out = ApiRecord {
         time_s: record.time_s,
         user: record.who,
@@ -504,7 +506,7 @@ fn dump(list: &NvList, indent: usize, out: &mut String) {
 }
 
 /// A dataset's kind.
-pub(crate) fn kind(kind: DatasetKind) -> ApiKind {
+pub fn kind(kind: DatasetKind) -> ApiKind {
     match kind {
         DatasetKind::Filesystem => ApiKind::Filesystem,
         DatasetKind::Volume => ApiKind::Volume,
@@ -513,7 +515,7 @@ pub(crate) fn kind(kind: DatasetKind) -> ApiKind {
 }
 
 /// Puts properties in the order of `zfs get all`: native ones as in the table, then those of users.
-pub(crate) fn put_in_order(properties: &mut PropertyMap) {
+pub fn put_in_order(properties: &mut PropertyMap) {
     let place = |name: &str| {
         let mut table = props::PROPERTIES.iter();
         table
@@ -524,7 +526,7 @@ pub(crate) fn put_in_order(properties: &mut PropertyMap) {
 }
 
 /// Adds native properties behind those of the table.
-pub(crate) fn put_before_users(properties: &mut PropertyMap, more: Vec<(&'static str, Property)>) {
+pub fn put_before_users(properties: &mut PropertyMap, more: Vec<(&'static str, Property)>) {
     let of_users = properties.keys().position(|name| name.contains(':'));
     let end = of_users.unwrap_or(properties.len());
     for (at, (name, property)) in (end..).zip(more) {
@@ -533,7 +535,7 @@ pub(crate) fn put_before_users(properties: &mut PropertyMap, more: Vec<(&'static
 }
 
 /// A dataset's properties, exact.
-pub(crate) fn properties(settings: Vec<PropertySetting>) -> PropertyMap {
+pub fn properties(settings: Vec<PropertySetting>) -> PropertyMap {
     settings
         .into_iter()
         .map(|setting| {

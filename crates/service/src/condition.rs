@@ -28,11 +28,7 @@ fn could_not_be_opened(leaf: &VdevReport) -> bool {
 }
 
 /// What is to be said of an imported pool.
-pub(crate) fn of_pool(
-    pool: &Pool,
-    status: &PoolStatus,
-    tree: &VdevReport,
-) -> Option<PoolCondition> {
+pub fn of_pool(pool: &Pool, status: &PoolStatus, tree: &VdevReport) -> Option<PoolCondition> {
     let value = |name| pool.prop(name).map_or_else(String::new, |prop| prop.value);
     let in_state = |state: VdevState| any_leaf(tree, &|leaf| leaf.state == state);
     let has_errors = |vdev: &VdevReport| {
@@ -127,11 +123,7 @@ fn of_features(pool: &Pool, compatibility: &str) -> Option<PoolCondition> {
 }
 
 /// What is to be said of a pool that was found; `is_foreign` when another host had it last.
-pub(crate) fn of_found(
-    probe: &Probe,
-    tree: &VdevReport,
-    is_foreign: bool,
-) -> Option<FoundCondition> {
+pub fn of_found(probe: &Probe, tree: &VdevReport, is_foreign: bool) -> Option<FoundCondition> {
     let in_state = |state: VdevState| any_leaf(tree, &|leaf| leaf.state == state);
     // What devices have to do with it.
     let of_devices = || {
@@ -183,7 +175,7 @@ pub(crate) fn of_found(
 }
 
 /// The tree of a pool that was found.
-pub(crate) fn found_tree(found: &FoundPool, probe: &Probe) -> VdevReport {
+pub fn found_tree(found: &FoundPool, probe: &Probe) -> VdevReport {
     let aux = probe.unusable.as_ref().map(|unusable| match unusable {
         Unusable::MissingTops => VdevAux::BadGuidSum,
         Unusable::NoReplicas => VdevAux::NoReplicas,

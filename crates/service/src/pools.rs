@@ -28,26 +28,26 @@ const DIRTY_BYTES_MIN: u64 = 512 << 20;
 const DIRTY_BYTES_MAX: u64 = 4 << 30;
 
 /// An imported pool and what is known of it besides.
-pub(crate) struct OpenPool {
+pub struct OpenPool {
     /// The pool.
-    pub(crate) pool: Arc<Pool>,
+    pub pool: Arc<Pool>,
     /// Serialises changes to its datasets, mounts and shares.
-    pub(crate) admin: Arc<tokio::sync::Mutex<()>>,
+    pub admin: Arc<tokio::sync::Mutex<()>>,
     /// What it does in the background.
-    pub(crate) background: Background,
+    pub background: Background,
     /// What is open of it.
-    pub(crate) access: Arc<Access>,
+    pub access: Arc<Access>,
     /// The guid that it is being given, while it is.
-    pub(crate) next_guid: Mutex<Option<u64>>,
+    pub next_guid: Mutex<Option<u64>>,
     /// Whether what is to be mounted and shared of it, as it was taken in, is.
-    pub(crate) is_settled: AtomicBool,
+    pub is_settled: AtomicBool,
     /// Whoever receives a stream into it has another of these.
-    pub(crate) receives: Arc<()>,
+    pub receives: Arc<()>,
 }
 
 impl OpenPool {
     /// Whether a stream is being received into it.
-    pub(crate) fn is_receiving(&self) -> bool {
+    pub fn is_receiving(&self) -> bool {
         Arc::strong_count(&self.receives) > 1
     }
 
@@ -59,11 +59,11 @@ impl OpenPool {
 }
 
 /// Intent logs that could not be replayed.
-pub(crate) struct Unreplayed(Vec<String>);
+pub struct Unreplayed(Vec<String>);
 
 impl Unreplayed {
     /// Adds those that mounting did not complain of already.
-    pub(crate) fn add_to(self, failures: &mut Vec<String>) {
+    pub fn add_to(self, failures: &mut Vec<String>) {
         for why in self.0 {
             if !failures.iter().any(|failure| failure.contains(&why)) {
                 failures.push(why);
@@ -75,7 +75,7 @@ impl Unreplayed {
 impl OpenPool {
     /// Replays the intent logs that a crash left, of all datasets or of those at and below `top`,
     /// mounted or not: as far as their keys are loaded.
-    pub(crate) async fn replay_waiting(&self, top: Option<&str>) -> Unreplayed {
+    pub async fn replay_waiting(&self, top: Option<&str>) -> Unreplayed {
         Unreplayed(match self.access.replay_waiting(top).await {
             Ok(failed) => {
                 let told = failed.iter().map(|(_, error)| error.to_string());
@@ -87,7 +87,7 @@ impl OpenPool {
 }
 
 /// The imported pools. See the module's header for the locks.
-pub(crate) struct Pools {
+pub struct Pools {
     table: Mutex<BTreeMap<String, Arc<OpenPool>>>,
     names: PoolNames,
     list: PoolList,
@@ -96,7 +96,7 @@ pub(crate) struct Pools {
 
 impl Pools {
     /// None yet; all of the last run are away.
-    pub(crate) fn new(state: &State, cache_bytes: u64) -> Self {
+    pub fn new(state: &State, cache_bytes: u64) -> Self {
         Self {
             table: Mutex::default(),
             names: PoolNames::default(),
@@ -107,7 +107,7 @@ impl Pools {
 
     /// Takes in a pool whose name is claimed. Gives a warning where the next start will not import
     /// it.
-    pub(crate) fn insert(&self, open: &Arc<OpenPool>) -> Option<String> {
+    pub fn insert(&self, open: &Arc<OpenPool>) -> Option<String> {
         self.table.lock().insert(open.pool.name(), Arc::clone(open));
         self.share_out_cache();
         let error = self.write_list().err().filter(|_| open.is_cached())?;
@@ -120,7 +120,7 @@ impl Pools {
 
     /// Forgets a pool that was exported only because the server leaves or the power fails: it stays
     /// on the list for the next start, if it is on it.
-    pub(crate) fn leave(&self, open: &OpenPool) {
+    pub fn leave(&self, open: &OpenPool) {
         self.list.leave(open.pool.guid().get(), || {
             self.take(open);
         });
@@ -129,7 +129,7 @@ impl Pools {
     }
 
     /// Forgets a pool that somebody exported or destroyed: no start imports it again.
-    pub(crate) fn remove(&self, open: &OpenPool, doing: &str) -> Result<(), Failure> {
+    pub fn remove(&self, open: &OpenPool, doing: &str) -> Result<(), Failure> {
         let guid = open.pool.guid().get();
         let was_here = self.take(open);
         open.background.close(&open.pool);
@@ -161,45 +161,45 @@ impl Pools {
     }
 
     /// Nobody claims a name any more; waits for those who have.
-    pub(crate) async fn close_names(&self) {
+    pub async fn close_names(&self) {
         self.names.close().await;
     }
 
     /// What was imported when the server last ran, or before all of it was exported, and is not
     /// here: it is waited for from now on.
-    pub(crate) fn expect_cached(&self) -> Vec<CachedPool> {
+    pub fn expect_cached(&self) -> Vec<CachedPool> {
         self.list.expect()
     }
 
     /// Whether filesystems may still come that are not here: pools are away, or being taken in.
-    pub(crate) fn is_expecting(&self) -> bool {
+    pub fn is_expecting(&self) -> bool {
         let is_coming = |open: &Arc<OpenPool>| !open.is_settled.load(Ordering::Acquire);
         // In the order in which a pool comes.
         self.list.is_waited_for() || self.table.lock().values().any(is_coming)
     }
 
     /// What is wrong with the list for the next start.
-    pub(crate) fn list_problem(&self) -> Option<FileProblem> {
+    pub fn list_problem(&self) -> Option<FileProblem> {
         self.list.problem()
     }
 
     /// Keeps why a pool of the last run could not be imported; returns what to tell of it.
-    pub(crate) fn could_not_be_imported(&self, guid: u64, why: &Failure) -> Vec<String> {
+    pub fn could_not_be_imported(&self, guid: u64, why: &Failure) -> Vec<String> {
         self.list.could_not_be_imported(guid, why)
     }
 
     /// Name and GUID of pools of the last run that could not be imported, and why in one line.
-    pub(crate) fn not_imported(&self) -> Vec<(String, u64, String)> {
+    pub fn not_imported(&self) -> Vec<(String, u64, String)> {
         self.list.not_imported()
     }
 
     /// Every imported pool, by name.
-    pub(crate) fn all(&self) -> Vec<Arc<OpenPool>> {
+    pub fn all(&self) -> Vec<Arc<OpenPool>> {
         self.table.lock().values().cloned().collect()
     }
 
     /// The pools of these names; every pool where there are none.
-    pub(crate) fn named(&self, names: &[String]) -> Result<Vec<Arc<OpenPool>>, Failure> {
+    pub fn named(&self, names: &[String]) -> Result<Vec<Arc<OpenPool>>, Failure> {
         if names.is_empty() {
             return Ok(self.all());
         }
@@ -208,10 +208,7 @@ impl Pools {
 
     /// The pools of these names that are here, each once, and why others are not; fails where none
     /// is here. Every pool where there are no names.
-    pub(crate) fn found(
-        &self,
-        names: &[String],
-    ) -> Result<(Vec<Arc<OpenPool>>, Vec<Failure>), Failure> {
+    pub fn found(&self, names: &[String]) -> Result<(Vec<Arc<OpenPool>>, Vec<Failure>), Failure> {
         if names.is_empty() {
             return Ok((self.all(), self.absent()));
         }
@@ -232,7 +229,7 @@ impl Pools {
     }
 
     /// The pool of this name.
-    pub(crate) fn get(&self, name: &str) -> Result<Arc<OpenPool>, Failure> {
+    pub fn get(&self, name: &str) -> Result<Arc<OpenPool>, Failure> {
         let found = self.table.lock().get(name).cloned();
         found.ok_or_else(|| {
             let known = self.list.told(Some(name));
@@ -248,7 +245,7 @@ impl Pools {
     }
 
     /// The pool that a dataset belongs to.
-    pub(crate) fn of_dataset(&self, dataset: &str) -> Result<Arc<OpenPool>, Failure> {
+    pub fn of_dataset(&self, dataset: &str) -> Result<Arc<OpenPool>, Failure> {
         let pool = dataset.split(['/', '@', '#']).next().unwrap_or(dataset);
         let found = self.table.lock().get(pool).cloned();
         found.ok_or_else(|| {
@@ -263,7 +260,7 @@ impl Pools {
 
     /// Has a pool of this name, and with this guid if it has one yet, for whoever makes it or takes
     /// it in; until then nobody else does.
-    pub(crate) async fn claim(
+    pub async fn claim(
         &self,
         doing: &str,
         name: &str,
@@ -291,7 +288,7 @@ impl Pools {
     }
 
     /// Keeps which pools are open, with their devices, for the next start.
-    pub(crate) fn save_cached(&self) {
+    pub fn save_cached(&self) {
         if let Err(error) = self.write_list() {
             tracing::warn!("the list of pools for the next start is not kept: {error}");
         }
@@ -314,7 +311,7 @@ impl Pools {
     }
 
     /// Of every pool that could not be imported at the start and is still waited for, why.
-    pub(crate) fn absent(&self) -> Vec<Failure> {
+    pub fn absent(&self) -> Vec<Failure> {
         let told = self.list.told(None).into_iter();
         told.map(|why| Failure::new(FailureKind::NotFound, why))
             .collect()
@@ -322,7 +319,7 @@ impl Pools {
 
     /// Forgets a pool that is not here, so that no start looks for it again; tells whether it was
     /// on the list.
-    pub(crate) fn forget_absent(&self, name: &str) -> bool {
+    pub fn forget_absent(&self, name: &str) -> bool {
         let forgotten = self.list.forget(|cached| cached.name == name);
         if forgotten {
             self.save_cached();

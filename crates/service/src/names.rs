@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 /// What is spoken for: names, and guids in digits (no pool's name begins with one).
 #[derive(Default)]
-pub(crate) struct PoolNames {
+pub struct PoolNames {
     held: Mutex<Held>,
     changed: Notify,
 }
@@ -25,16 +25,16 @@ struct Held {
 }
 
 /// Names that are spoken for until this is dropped.
-pub(crate) struct Claim<'a> {
+pub struct Claim<'a> {
     names: &'a PoolNames,
     keys: Vec<String>,
     /// Whether somebody else had one of them before: what was found out about the pool may be over.
-    pub(crate) waited: bool,
+    pub waited: bool,
 }
 
 impl PoolNames {
     /// Takes all of `keys` if nobody has any of them, and waits for nobody.
-    pub(crate) fn try_claim(&self, keys: Vec<String>) -> Option<Claim<'_>> {
+    pub fn try_claim(&self, keys: Vec<String>) -> Option<Claim<'_>> {
         let mut held = self.held.lock();
         if held.closed || keys.iter().any(|key| held.keys.contains(key)) {
             return None;
@@ -49,7 +49,7 @@ impl PoolNames {
     }
 
     /// Waits until nobody else has any of `keys`, and takes all. `None` once the server leaves.
-    pub(crate) async fn claim(&self, keys: Vec<String>) -> Option<Claim<'_>> {
+    pub async fn claim(&self, keys: Vec<String>) -> Option<Claim<'_>> {
         let mut waited = false;
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -74,7 +74,7 @@ impl PoolNames {
     }
 
     /// Gives nobody a name any more, and waits until all are given back.
-    pub(crate) async fn close(&self) {
+    pub async fn close(&self) {
         self.held.lock().closed = true;
         self.changed.notify_waiters();
         loop {

@@ -25,34 +25,34 @@ use host::table_file::{FileProblem, NotKept, TableFile};
 
 /// A pool to import at the next start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct CachedPool {
+pub struct CachedPool {
     /// Name when it was last open.
-    pub(crate) name: String,
+    pub name: String,
     /// Identity.
-    pub(crate) guid: u64,
+    pub guid: u64,
     /// The identity that it was just being given (`zpool reguid`): it has the one or the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) next_guid: Option<u64>,
+    pub next_guid: Option<u64>,
     /// Where its devices were.
-    pub(crate) devices: Vec<String>,
+    pub devices: Vec<String>,
     /// Whether it was imported read-only.
     #[serde(default)]
-    pub(crate) read_only: bool,
+    pub read_only: bool,
 }
 
 impl CachedPool {
     /// Whether a pool of this identity is it.
-    pub(crate) fn is(&self, guid: u64) -> bool {
+    pub fn is(&self, guid: u64) -> bool {
         self.guid == guid || self.next_guid == Some(guid)
     }
 }
 
 /// A pool that is here.
-pub(crate) struct Here {
+pub struct Here {
     /// Identity.
-    pub(crate) guid: u64,
+    pub guid: u64,
     /// What the list says of it, if it is to be on it.
-    pub(crate) cached: Option<CachedPool>,
+    pub cached: Option<CachedPool>,
 }
 
 /// A pool on the list that is not here.
@@ -85,7 +85,7 @@ struct Kept {
 }
 
 /// The list. See the module's header for the locks.
-pub(crate) struct PoolList {
+pub struct PoolList {
     file: TableFile,
     writing: Mutex<()>,
     kept: Mutex<Kept>,
@@ -93,7 +93,7 @@ pub(crate) struct PoolList {
 
 impl PoolList {
     /// Reads what the last run left; all of it is away.
-    pub(crate) fn load(state: &State) -> Self {
+    pub fn load(state: &State) -> Self {
         let path = state.directory().join("pools.json");
         let (listed, file): (Vec<CachedPool>, _) = TableFile::load(path, "pools of the last run");
         Self {
@@ -110,7 +110,7 @@ impl PoolList {
     ///
     /// # Errors
     /// When the file was not understood at the start, or cannot be written.
-    pub(crate) fn write(&self, here: impl FnOnce() -> Vec<Here>) -> Result<(), NotKept> {
+    pub fn write(&self, here: impl FnOnce() -> Vec<Here>) -> Result<(), NotKept> {
         let _alone = self.writing.lock();
         let listed = {
             let mut kept = self.kept.lock();
@@ -128,7 +128,7 @@ impl PoolList {
 
     /// A pool goes because the server leaves or the power fails: it stays on the list, if it is on
     /// it. `take` takes it out of what is here, and nobody looks in between.
-    pub(crate) fn leave(&self, guid: u64, take: impl FnOnce()) {
+    pub fn leave(&self, guid: u64, take: impl FnOnce()) {
         let mut kept = self.kept.lock();
         take();
         let Kept { away, listed } = &mut *kept;
@@ -138,7 +138,7 @@ impl PoolList {
     }
 
     /// What is to be imported: the pools that are away, by name. It is tried from now on.
-    pub(crate) fn expect(&self) -> Vec<CachedPool> {
+    pub fn expect(&self) -> Vec<CachedPool> {
         let mut kept = self.kept.lock();
         let away = kept.away.iter_mut().map(|away| {
             away.why = None;
@@ -150,7 +150,7 @@ impl PoolList {
     }
 
     /// Keeps why a pool could not be imported; returns what to tell of it.
-    pub(crate) fn could_not_be_imported(&self, guid: u64, why: &Failure) -> Vec<String> {
+    pub fn could_not_be_imported(&self, guid: u64, why: &Failure) -> Vec<String> {
         let mut kept = self.kept.lock();
         let listed = kept.away.iter_mut().filter(|away| away.cached.guid == guid);
         let told = listed.map(|away| {
@@ -161,7 +161,7 @@ impl PoolList {
     }
 
     /// Name and GUID of pools that could not be imported, and why in one line.
-    pub(crate) fn not_imported(&self) -> Vec<(String, u64, String)> {
+    pub fn not_imported(&self) -> Vec<(String, u64, String)> {
         let kept = self.kept.lock();
         let known = kept.away.iter().filter_map(|away| {
             let why = away.why.as_ref()?.lines().next().unwrap_or_default();
@@ -171,7 +171,7 @@ impl PoolList {
     }
 
     /// Why pools are not here that one would expect; only of that name where there is one.
-    pub(crate) fn told(&self, name: Option<&str>) -> Vec<String> {
+    pub fn told(&self, name: Option<&str>) -> Vec<String> {
         let kept = self.kept.lock();
         let failed = kept
             .away
@@ -184,12 +184,12 @@ impl PoolList {
     }
 
     /// Whether pools are waited for, or nobody knows which.
-    pub(crate) fn is_waited_for(&self) -> bool {
+    pub fn is_waited_for(&self) -> bool {
         self.file.unread().is_some() || !self.kept.lock().away.is_empty()
     }
 
     /// Takes pools off the list that are not here; tells whether there were any.
-    pub(crate) fn forget(&self, which: impl Fn(&CachedPool) -> bool) -> bool {
+    pub fn forget(&self, which: impl Fn(&CachedPool) -> bool) -> bool {
         let mut kept = self.kept.lock();
         let before = kept.away.len();
         kept.away.retain(|away| !which(&away.cached));
@@ -197,7 +197,7 @@ impl PoolList {
     }
 
     /// What is wrong with its file.
-    pub(crate) fn problem(&self) -> Option<FileProblem> {
+    pub fn problem(&self) -> Option<FileProblem> {
         self.file.problem()
     }
 }

@@ -5,11 +5,11 @@ tokio::task_local! {
 }
 
 /// Works at a request of the user with this number, where it is known.
-pub(crate) async fn work_for<T>(uid: Option<u32>, work: impl Future<Output = T>) -> T {
+pub async fn work_for<T>(uid: Option<u32>, work: impl Future<Output = T>) -> T {
     ASKING.scope(uid, work).await
 }
 
 /// The user whose request the task works at, where there is one.
-pub(crate) fn asking() -> Option<u32> {
+pub fn asking() -> Option<u32> {
     ASKING.try_with(|uid| *uid).ok().flatten()
 }

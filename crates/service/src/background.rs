@@ -25,7 +25,7 @@ use crate::reports;
 const SCRUB_PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of a pool's background work.
-pub(crate) struct Background {
+pub struct Background {
     jobs: Arc<Jobs>,
     events: Arc<Events>,
     works: Mutex<Works>,
@@ -82,7 +82,8 @@ impl Shrinking {
 }
 
 impl Background {
-    pub(crate) fn new(jobs: &Arc<Jobs>, events: &Arc<Events>) -> Self {
+    /// That of a pool of which nothing is known yet.
+    pub fn new(jobs: &Arc<Jobs>, events: &Arc<Events>) -> Self {
         Self {
             jobs: Arc::clone(jobs),
             events: Arc::clone(events),
@@ -100,14 +101,14 @@ impl Background {
     }
 
     /// How many scans were seen to begin or to end: to be given to [`Background::scrub_begun`].
-    pub(crate) fn scan_changes(&self) -> u64 {
+    pub fn scan_changes(&self) -> u64 {
         self.works.lock().scan_changes
     }
 
     /// A scrub was begun, or goes on: there is a job even if it has ended by now. `changes_before`
     /// is [`Background::scan_changes`] from before the command: whoever looked in between may have
     /// seen all of a short scrub already, and it is told of once.
-    pub(crate) fn scrub_begun(&self, pool: &Pool, changes_before: u64) {
+    pub fn scrub_begun(&self, pool: &Pool, changes_before: u64) {
         let mut works = self.works.lock();
         if works.scan_changes == changes_before {
             self.events.tell_of(pool, EventKind::ScrubStarted);
@@ -124,20 +125,20 @@ impl Background {
     }
 
     /// Returns when the pool was exported or destroyed.
-    pub(crate) async fn until_closed(&self) {
+    pub async fn until_closed(&self) {
         let mut closed = self.closed.subscribe();
         // An error means that the pool is gone, which it is not while somebody has it.
         let _ = closed.wait_for(|closed| *closed).await;
     }
 
     /// Something was begun or ended.
-    pub(crate) fn poke(&self, pool: &Pool) {
+    pub fn poke(&self, pool: &Pool) {
         self.look(pool);
         self.poked.notify_one();
     }
 
     /// Looks what the pool does; whether a scrub or resilver is under way.
-    pub(crate) fn look(&self, pool: &Pool) -> bool {
+    pub fn look(&self, pool: &Pool) -> bool {
         let mut works = self.works.lock();
         if works.is_closed {
             return false;
@@ -179,12 +180,7 @@ impl Background {
 
     /// Devices are initialized or trimmed from now on: there are jobs even if that has ended.
     /// Returns their numbers.
-    pub(crate) fn activities_begun(
-        &self,
-        pool: &Pool,
-        leaves: &[Guid],
-        kind: ActivityKind,
-    ) -> Vec<u64> {
+    pub fn activities_begun(&self, pool: &Pool, leaves: &[Guid], kind: ActivityKind) -> Vec<u64> {
         let mut works = self.works.lock();
         let ids = leaves.iter().map(|leaf| {
             let known = works.activities.entry((*leaf, kind));
@@ -346,7 +342,7 @@ impl Background {
     }
 
     /// The pool was exported or destroyed: nothing of it goes on here.
-    pub(crate) fn close(&self, pool: &Pool) {
+    pub fn close(&self, pool: &Pool) {
         let mut works = self.works.lock();
         works.is_closed = true;
         let shrinking = [works.discard.take(), works.free.take()];
@@ -393,7 +389,7 @@ fn progress_of(scan: &pool::ScanStatus) -> Progress {
 }
 
 /// Looks at a pool until it is closed.
-pub(crate) async fn watch(open: Arc<OpenPool>) {
+pub async fn watch(open: Arc<OpenPool>) {
     let background = &open.background;
     let pool = &open.pool;
     let mut closed = background.closed.subscribe();

@@ -25,9 +25,12 @@ const ZFS_MAX: usize = 512;
 
 /// Which kinds of events a reader wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub enum Wanted {
+    /// Both.
     All,
+    /// Our own.
     Own,
+    /// Those with OpenZFS's classes.
     Zfs,
 }
 
@@ -98,7 +101,7 @@ impl Ring {
 
 /// The events of a server.
 #[derive(Debug)]
-pub(crate) struct Events {
+pub struct Events {
     kept: Mutex<[Ring; 2]>,
     /// Number of the last one.
     last: watch::Sender<u64>,
@@ -119,7 +122,7 @@ impl Events {
     }
 
     /// Tells of something; `kind` is given the number that it gets, which is returned.
-    pub(crate) fn tell_numbered(&self, kind: impl FnOnce(u64) -> EventKind) -> u64 {
+    pub fn tell_numbered(&self, kind: impl FnOnce(u64) -> EventKind) -> u64 {
         self.put(OWN, |sequence, _, _| kind(sequence))
     }
 
@@ -140,12 +143,12 @@ impl Events {
     }
 
     /// Tells of something.
-    pub(crate) fn tell(&self, kind: EventKind) {
+    pub fn tell(&self, kind: EventKind) {
         self.tell_numbered(|_| kind);
     }
 
     /// Tells of something about a pool.
-    pub(crate) fn tell_of(&self, pool: &Pool, kind: fn(EventPool) -> EventKind) {
+    pub fn tell_of(&self, pool: &Pool, kind: fn(EventPool) -> EventKind) {
         self.tell(kind(EventPool {
             pool: pool.name(),
             guid: crate::reports::guid(pool.guid()),
@@ -153,19 +156,19 @@ impl Events {
     }
 
     /// Number of the last event.
-    pub(crate) fn last(&self) -> u64 {
+    pub fn last(&self) -> u64 {
         *self.last.borrow()
     }
 
     /// The kept events of OpenZFS's kind, and the number of the last one of any kind.
-    pub(crate) fn of_zfs(&self) -> (Vec<Event>, u64) {
+    pub fn of_zfs(&self) -> (Vec<Event>, u64) {
         let kept = self.kept.lock();
         let events = kept[ZFS].kept.iter().map(|event| Event::clone(event));
         (events.collect(), self.last())
     }
 
     /// Forgets the events of OpenZFS's kind; returns how many.
-    pub(crate) fn clear_zfs(&self) -> u64 {
+    pub fn clear_zfs(&self) -> u64 {
         let mut kept = self.kept.lock();
         let count = kept[ZFS].kept.len();
         (0..count).for_each(|_| kept[ZFS].drop_first());
@@ -173,7 +176,7 @@ impl Events {
     }
 
     /// Reads those after `after`; without, those from now on.
-    pub(crate) fn reader(self: &Arc<Self>, after: Option<u64>, wanted: Wanted) -> Reader {
+    pub fn reader(self: &Arc<Self>, after: Option<u64>, wanted: Wanted) -> Reader {
         let kept = self.kept.lock();
         let last = self.last();
         // Who knows more than there is knows another server.
@@ -267,7 +270,7 @@ enum Next {
 }
 
 /// One who reads events.
-pub(crate) struct Reader {
+pub struct Reader {
     events: Arc<Events>,
     numbers: watch::Receiver<u64>,
     wanted: Wanted,
@@ -281,7 +284,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Waits for the next event; none when the server goes away.
-    pub(crate) async fn next(&mut self) -> Option<Event> {
+    pub async fn next(&mut self) -> Option<Event> {
         if !self.opened {
             self.opened = true;
             return Some(self.notice(EventKind::Opened));
