@@ -91,7 +91,7 @@ async fn run(
     typed: &str,
     doing: &str,
 ) -> Result<ActivityReply, Failure> {
-    let open = service.pools.get(name)?;
+    let open = service.serving.pools.get(name)?;
     let _admin = open.admin.lock().await;
     let done = open.pool.activity(devices, spec).await;
     let done = done.map_err(|error| from_pool(doing, &error))?;
@@ -104,7 +104,10 @@ async fn run(
     };
     crate::zpool::log_command(&open.pool, typed).await;
     open.background.poke(&open.pool);
-    service.events.tell_of(&open.pool, EventKind::PoolChanged);
+    service
+        .serving
+        .events
+        .tell_of(&open.pool, EventKind::PoolChanged);
     let refused = done
         .refused
         .into_iter()

@@ -258,7 +258,7 @@ async fn look(weak: Weak<Service>) {
     let Some(service) = weak.upgrade() else {
         return;
     };
-    let mut reader = service.events.reader(None, Wanted::All);
+    let mut reader = service.serving.events.reader(None, Wanted::All);
     let mut power = service.ups.changes();
     drop(service);
     let started_s = now_s();
@@ -330,7 +330,7 @@ fn rested_since<'a>(before: Option<&Alert>, now: Option<&'a Alert>) -> Option<&'
 
 /// Pools of the last run that could not be imported.
 fn absent_from(service: &Service) -> Vec<Alert> {
-    let absent = service.pools.not_imported().into_iter();
+    let absent = service.serving.pools.not_imported().into_iter();
     let alerts = absent.map(|(pool, guid, why)| Alert {
         rule: AlertRule::PoolHealth,
         severity: AlertSeverity::Critical,
@@ -347,10 +347,10 @@ fn absent_from(service: &Service) -> Vec<Alert> {
 fn files_in_trouble(service: &Service) -> Vec<Alert> {
     let of_alerts = service.alerts.state.lock().unread.clone();
     let parts = [
-        (StatePart::Pools, service.pools.list_problem()),
+        (StatePart::Pools, service.serving.pools.list_problem()),
         (StatePart::Replications, service.replications.problem()),
         (StatePart::Schedules, service.schedules.problem()),
-        (StatePart::IscsiSecrets, service.secrets.problem()),
+        (StatePart::IscsiSecrets, service.serving.secrets.problem()),
         (StatePart::Users, service.web.people_problem()),
         (StatePart::Certificate, service.web.certificate_problem()),
         (StatePart::Lights, service.drives.book_problem()),
@@ -374,7 +374,7 @@ fn broken(error: &tokio::task::JoinError) -> Problem {
 }
 
 fn reports_of(service: &Service) -> Vec<PoolStatusReport> {
-    let pools = service.pools.all().into_iter();
+    let pools = service.serving.pools.all().into_iter();
     pools.map(|open| reports::pool_status(&open.pool)).collect()
 }
 
@@ -386,7 +386,7 @@ fn happened_in(service: &Service, event: &Event) -> Option<Alert> {
         _ => return None,
     };
     let EventPool { pool: name, guid } = pool.clone();
-    let open = service.pools.get(&name).ok()?;
+    let open = service.serving.pools.get(&name).ok()?;
     let scan = reports::pool_status(&open.pool).scan?;
     let is_that = match rule {
         AlertRule::Scrub => scan.function == ScanFunction::Scrub,

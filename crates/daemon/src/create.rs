@@ -7,15 +7,15 @@ use dataset::DatasetError;
 use filesystem::ZplInit;
 use volume::ZvolInit;
 
-use crate::iscsi::ISCSI_PROPERTY;
-use crate::nfs::NFS_PROPERTY;
 use crate::owners::OwnedQuota;
 use crate::properties::by_full_names;
 use crate::service::Service;
-use crate::smb::SMB_PROPERTY;
 use crate::zpool::typed;
 use service::error::from_dataset;
 use service::pools::OpenPool;
+use serving::iscsi::ISCSI_PROPERTY;
+use serving::nfs::NFS_PROPERTY;
+use serving::smb::SMB_PROPERTY;
 
 /// Block size of a volume that is not told one (`ZVOL_DEFAULT_BLOCKSIZE`, OpenZFS 2.2 on).
 const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
@@ -100,13 +100,13 @@ pub(crate) fn volume_reservation(
 pub(crate) fn check_shares(service: &Service, typed: &[(String, String)]) -> Result<(), Failure> {
     for (name, value) in typed {
         if name == ISCSI_PROPERTY {
-            service.check_share(value)?;
+            service.serving.check_share(value)?;
         }
         if name == NFS_PROPERTY {
-            service.check_nfs_share(value)?;
+            service.serving.check_nfs_share(value)?;
         }
         if name == SMB_PROPERTY {
-            crate::smb::check_property(value)?;
+            serving::smb::check_property(value)?;
         }
     }
     Ok(())
@@ -120,7 +120,7 @@ pub(crate) async fn zfs_create(
 ) -> Result<ZfsCreateReply, Failure> {
     let typed = by_full_names(typed(&call.properties));
     call.properties = typed.iter().cloned().collect();
-    let open = service.pools.of_dataset(&call.name)?;
+    let open = service.serving.pools.of_dataset(&call.name)?;
     let _admin = open.admin.lock().await;
     let doing = match call.dry_run {
         true => format!("cannot verify '{}'", call.name),
@@ -204,12 +204,12 @@ pub(crate) async fn zfs_create(
     }
     maker.note(&open, &call.name).await?;
     crate::zpool::log_command(&open.pool, &call.command).await;
-    service.events.tell(EventKind::DatasetsCreated {
+    service.serving.events.tell(EventKind::DatasetsCreated {
         names: vec![call.name.clone()],
     });
     let after = async {
         if call.volume_size_bytes.is_some() {
-            return service.open_volume(&open, &call.name).await;
+            return service.serving.open_volume(&open, &call.name).await;
         }
         crate::owners::set_owned_quotas(service, &open, &call.name, &quotas).await?;
         if call.no_mount {

@@ -68,7 +68,7 @@ async fn named(service: &Service, open: &OpenPool, name: String) -> Named {
         lease = open.access.look(&name, user) => lease.ok(),
         () = open.pool.until_suspended() => None,
     };
-    let prefix = match service.mounts.mountpoint(&name) {
+    let prefix = match service.serving.mounts.mountpoint(&name) {
         Some(path) => path.to_string_lossy().trim_end_matches('/').to_owned(),
         None => format!("{name}:"),
     };

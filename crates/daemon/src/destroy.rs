@@ -10,13 +10,14 @@ use api::{
 use dataset::{DatasetError, DatasetInfo, DatasetKind};
 use serve_fuse::UnmountMode;
 
-use crate::mounts::{Taken, is_at_or_below};
-use crate::service::{Service, exclusion};
+use crate::service::Service;
 use crate::zfs::{everything, mode};
 use service::error::{and_back, from_access, from_dataset};
 use service::jobs::Work;
 use service::pools::OpenPool;
 use service::reports;
+use serving::exclusion;
+use serving::mounts::{Taken, is_at_or_below};
 
 /// Snapshots of a dataset that is destroyed with all below it go by so many: what one txg frees
 /// waits in memory.
@@ -28,7 +29,7 @@ pub(crate) async fn zfs_destroy(
     call: ZfsDestroy,
     work: &Work,
 ) -> Result<ZfsDestroyReply, Failure> {
-    let open = service.pools.of_dataset(&call.target)?;
+    let open = service.serving.pools.of_dataset(&call.target)?;
     let _admin = open.admin.lock().await;
     let reply = match call.target.split_once('@') {
         Some((head, words)) => destroy_snapshots(service, &open, &call, head, words, work).await?,
@@ -130,10 +131,10 @@ async fn destroy_snapshots(
     let reclaimed = freed_by(open, &listed, &names).await.map_err(failed)?;
     if !call.dry_run {
         // All of them or none: nothing has happened yet.
-        service.release_unused_snapshots(&names).await?;
+        service.serving.release_unused_snapshots(&names).await?;
         let mode_of_clones = mode(call.force);
         put_away_and_destroy(service, open, &clone_names, mode_of_clones, false, work).await?;
-        service.release_snapshots(&names).await;
+        service.serving.release_snapshots(&names).await;
         // Those that are in use go later, where that was asked for.
         let _nobody = match call.defer {
             true => None,
@@ -145,7 +146,7 @@ async fn destroy_snapshots(
             .destroy_snapshots(&names, call.defer)
             .await
             .map_err(failed)?;
-        service.events.tell(EventKind::DatasetsDestroyed {
+        service.serving.events.tell(EventKind::DatasetsDestroyed {
             names: names.clone(),
         });
     }
@@ -259,7 +260,7 @@ async fn put_away_and_destroy(
     goes_on: bool,
     work: &Work,
 ) -> Result<(), Failure> {
-    let mut mounted = service.mounts.last_first(&open.pool.name());
+    let mut mounted = service.serving.mounts.last_first(&open.pool.name());
     let doomed: BTreeSet<&String> = names.iter().collect();
     mounted.retain(|name| doomed.contains(name));
     let mut destroying = Destroying {
@@ -279,13 +280,17 @@ async fn put_away_and_destroy(
             if destroying.has_to_stay(&name) {
                 continue;
             }
-            match service.take_away(open, vec![name.clone()], mode).await {
+            match service
+                .serving
+                .take_away(open, vec![name.clone()], mode)
+                .await
+            {
                 Ok(more) => taken.extend(more),
                 Err(failure) => destroying.failed(&name, failure)?,
             }
         }
     } else {
-        taken = service.take_away(open, mounted, mode).await?;
+        taken = service.serving.take_away(open, mounted, mode).await?;
     }
     let outcome = destroying.all(names).await;
     let Destroying {
@@ -296,14 +301,14 @@ async fn put_away_and_destroy(
     let (gone, back): (Vec<_>, Vec<_>) =
         (taken.into_iter()).partition(|one| destroyed.contains(&one.name));
     let directories = gone.iter().filter_map(Taken::own_directory).collect();
-    service.remove_directories(directories).await;
+    service.serving.remove_directories(directories).await;
     let mut outcome = outcome.and_then(|()| all_of(failures));
     if outcome.is_err() {
-        outcome = and_back(outcome, service.bring_back(open, back).await);
-        for warning in service.open_volumes(open).await {
+        outcome = and_back(outcome, service.serving.bring_back(open, back).await);
+        for warning in service.serving.open_volumes(open).await {
             tracing::warn!("{warning}");
         }
-        for warning in service.follow_nfs(open, &open.pool.name()).await {
+        for warning in service.serving.follow_nfs(open, &open.pool.name()).await {
             tracing::warn!("{warning}");
         }
     }
@@ -360,13 +365,13 @@ impl Destroying<'_> {
         let (service, open) = (self.service, self.open);
         let mut going = names.to_vec();
         going.retain(|name| name.contains('@') || !self.has_to_stay(name));
-        service.end_nfs(&going).await;
+        service.serving.end_nfs(&going).await;
         for name in going.iter().filter(|name| !name.contains('@')) {
-            if let Err(failure) = service.close_volume(name, self.mode).await {
+            if let Err(failure) = service.serving.close_volume(name, self.mode).await {
                 self.failed(name, failure)?;
             }
         }
-        service.release_snapshots(names).await;
+        service.serving.release_snapshots(names).await;
         for name in going.iter().filter(|name| !name.contains('@')) {
             let given_up = open.pool.dsl().receives().abort_clone(name).await;
             if let Err(error) = given_up {
@@ -414,9 +419,12 @@ impl Destroying<'_> {
         };
         destroyed.map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
         self.destroyed.extend(run.iter().cloned());
-        self.service.events.tell(EventKind::DatasetsDestroyed {
-            names: run.to_vec(),
-        });
+        self.service
+            .serving
+            .events
+            .tell(EventKind::DatasetsDestroyed {
+                names: run.to_vec(),
+            });
         Ok(())
     }
 }

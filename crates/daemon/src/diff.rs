@@ -18,7 +18,7 @@ const TAG: &str = ".millpond-diff";
 
 /// `zfs diff`.
 pub(crate) async fn zfs_diff(service: &Service, call: &ZfsDiff) -> Result<ZfsDiffReply, Failure> {
-    let open = service.pools.of_dataset(&call.to)?;
+    let open = service.serving.pools.of_dataset(&call.to)?;
     let head = call.to.split('@').next().unwrap_or(&call.to);
     let mountpoint = mountpoint(service, head)?;
     let from_head = call.from.split('@').next().unwrap_or(&call.from);
@@ -73,7 +73,7 @@ async fn look_up(open: &OpenPool, name: &str) -> Result<DatasetInfo, Failure> {
 fn mountpoint(service: &Service, head: &str) -> Result<Vec<u8>, Failure> {
     use std::os::unix::ffi::OsStrExt;
 
-    let Some(path) = service.mounts.mountpoint(head) else {
+    let Some(path) = service.serving.mounts.mountpoint(head) else {
         let message = "Cannot diff an unmounted snapshot: operation not applicable to datasets of \
                        this type";
         return Err(Failure::new(FailureKind::Invalid, message));

@@ -73,7 +73,7 @@ pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failur
 
 /// What is on a disk that nobody uses at the moment, if it answers.
 async fn content(service: &Service, path: &str) -> Option<DiskUse> {
-    let (world, device) = (service.world.clone(), path.to_owned());
+    let (world, device) = (service.serving.world.clone(), path.to_owned());
     let look = async move { found_on(&world, &device).await };
     service.looks.look(path, look).await
 }
@@ -99,7 +99,7 @@ async fn found_on(world: &World, path: &str) -> Option<DiskUse> {
 /// Numbers of the block devices that pools here use, spares and cache devices among them.
 fn pool_devices(service: &Service) -> HashMap<String, String> {
     let mut out = HashMap::new();
-    for open in service.pools.all() {
+    for open in service.serving.pools.all() {
         for path in reports::device_paths(&open.pool.status()) {
             let Ok(metadata) = std::fs::metadata(&path) else {
                 continue;

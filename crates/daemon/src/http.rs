@@ -269,7 +269,7 @@ fn requests(service: Arc<Service>) -> Router {
         })
         .on_behalf(|service, caller, call: JobResult| async move {
             let ids = caller.ids();
-            let is_own = ids.is_some_and(|(uid, _)| service.jobs.is_of(call.id, uid));
+            let is_own = ids.is_some_and(|(uid, _)| service.serving.jobs.is_of(call.id, uid));
             if !caller.may_change() && !is_own {
                 return Err(Failure::denied(&format!("cannot get the result of job {}", call.id)));
             }
@@ -316,8 +316,8 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service, call).await })
         .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service, call).await })
         .on(|service, call: ZfsUnmount| async move { zfs::zfs_unmount(&service, call).await })
-        .on(|service, call: ZfsShare| async move { service.zfs_share(call).await })
-        .on(|service, call: ZfsUnshare| async move { service.zfs_unshare(call).await })
+        .on(|service, call: ZfsShare| async move { service.serving.zfs_share(call).await })
+        .on(|service, call: ZfsUnshare| async move { service.serving.zfs_unshare(call).await })
         .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service, &call).await })
         .on(|service, call: ZfsProject| async move { owners::zfs_project(&service, call).await })
         .on_job(|service, call: ZfsRedact, work| async move {
@@ -341,10 +341,10 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsLoadKey| async move { keys::zfs_load_key(&service, call).await })
         .on(|service, call: ZfsUnloadKey| async move { keys::zfs_unload_key(&service, call).await })
         .on(|service, call: ZfsChangeKey| async move { keys::zfs_change_key(&service, call).await })
-        .on(|service, call: IscsiSecretSet| async move { service.iscsi_secret_set(call).await })
-        .on(|service, call: IscsiSecretList| async move { service.iscsi_secret_list(&call) })
+        .on(|service, call: IscsiSecretSet| async move { service.serving.iscsi_secret_set(call).await })
+        .on(|service, call: IscsiSecretList| async move { service.serving.iscsi_secret_list(&call) })
         .on(|service, call: IscsiSecretRemove| async move {
-            service.iscsi_secret_remove(call).await
+            service.serving.iscsi_secret_remove(call).await
         })
         .on(|service, call: ReplicationCreate| async move {
             replicate::create(&service, call).await
@@ -387,12 +387,12 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: DiskLightsTest| async move {
             drives::lights_test(&service, call).await
         })
-        .on(|service, _: ShareList| async move { Ok(service.share_list().await) })
-        .on(|service, call: SmbUserAdd| async move { service.smb_user_add(call).await })
-        .on(|service, call: SmbUserPassword| async move { service.smb_user_password(call).await })
-        .on(|service, call: SmbUserList| async move { service.smb_user_list(&call).await })
-        .on(|service, call: SmbUserRemove| async move { service.smb_user_remove(call).await })
-        .on(|service, _: ZfsMountList| async move { Ok(service.zfs_mounts()) })
+        .on(|service, _: ShareList| async move { Ok(service.serving.share_list().await) })
+        .on(|service, call: SmbUserAdd| async move { service.serving.smb_user_add(call).await })
+        .on(|service, call: SmbUserPassword| async move { service.serving.smb_user_password(call).await })
+        .on(|service, call: SmbUserList| async move { service.serving.smb_user_list(&call).await })
+        .on(|service, call: SmbUserRemove| async move { service.serving.smb_user_remove(call).await })
+        .on(|service, _: ZfsMountList| async move { Ok(service.serving.zfs_mounts()) })
         .on(|service, call: UserList| async move { service.web.user_list(&call) })
         .on(|service, call: UserAdd| async move { service.web.user_add(call).await })
         .on(|service, call: UserChange| async move { service.web.user_change(call).await })
@@ -484,12 +484,15 @@ impl Routes {
                 kind,
                 JobKind::Destroy | JobKind::Redact | JobKind::Rewrite | JobKind::Restore
             );
-            let work = service.jobs.begin(kind, call.pool(), None, can_cancel);
+            let work = service
+                .serving
+                .jobs
+                .begin(kind, call.pool(), None, can_cancel);
             let work = Arc::new(work);
             let id = work.id();
             let uid = caller.ids().map(|(uid, _)| uid);
             work.asked_by(uid);
-            let jobs = Arc::clone(&service.jobs);
+            let jobs = Arc::clone(&service.serving.jobs);
             let mut working = tokio::spawn(async move {
                 let working = handler(service, call, Arc::clone(&work));
                 let outcome = work_for(uid, working).await;
@@ -542,7 +545,7 @@ impl Routes {
                 return refuse(Failure::new(FailureKind::Invalid, message));
             }
             let place = caller.place().await;
-            let work = service.jobs.begin(kind, call.pool(), None, true);
+            let work = service.serving.jobs.begin(kind, call.pool(), None, true);
             let work = Arc::new(work);
             let id = work.id();
             let uid = caller.ids().map(|(uid, _)| uid);
@@ -581,7 +584,7 @@ impl Routes {
 
     /// The stream of events.
     fn with_events(self) -> Self {
-        let events = Arc::clone(&self.service.events);
+        let events = Arc::clone(&self.service.serving.events);
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>,
                            Query(query): Query<HashMap<String, String>>,
                            headers: HeaderMap| async move {

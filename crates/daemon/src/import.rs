@@ -140,12 +140,12 @@ pub(crate) async fn zpool_import(
         let mut reply = ZpoolImportReply::default();
         for pool in found {
             if !call.all {
-                let probe = pool::probe(&service.world, &pool)
+                let probe = pool::probe(&service.serving.world, &pool)
                     .await
                     .map_err(|error| from_pool("cannot look at a pool", &error))?;
                 let foreign = pool.state == FoundState::Active
                     && pool.hostid != 0
-                    && pool.hostid != service.host.hostid;
+                    && pool.hostid != service.serving.host.hostid;
                 reply.found.push(report(&pool, &probe, foreign));
                 continue;
             }
@@ -164,11 +164,13 @@ pub(crate) async fn zpool_import(
     let is_wanted = |pool: &FoundPool| &pool.name == wanted || guid == Some(pool.guid.get());
     let is_open = || {
         let has_guid = |open: &Arc<OpenPool>| guid == Some(open.pool.guid().get());
-        service.pools.get(wanted).is_ok() || service.pools.all().iter().any(has_guid)
+        service.serving.pools.get(wanted).is_ok()
+            || service.serving.pools.all().iter().any(has_guid)
     };
     if !found.iter().any(is_wanted) && !is_open() {
         // Nobody finds what another one is just opening.
         if service
+            .serving
             .pools
             .claim(&name.doing(), wanted, None)
             .await?
@@ -207,10 +209,11 @@ async fn importable(
     scan: &ScanSpec,
     call: &ZpoolImport,
 ) -> Result<Vec<FoundPool>, Failure> {
-    let mut found = pool::scan(&service.world, scan)
+    let mut found = pool::scan(&service.serving.world, scan)
         .await
         .map_err(|error| from_pool("cannot search for pools", &error))?;
     let open_guids: Vec<_> = service
+        .serving
         .pools
         .all()
         .iter()
@@ -237,8 +240,13 @@ async fn import_found(
     };
     let doing = wanted.doing();
     let guid = found.guid;
-    let claim = service.pools.claim(&doing, &name, Some(guid)).await?;
+    let claim = service
+        .serving
+        .pools
+        .claim(&doing, &name, Some(guid))
+        .await?;
     if service
+        .serving
         .pools
         .all()
         .iter()
@@ -262,7 +270,7 @@ async fn import_found(
             .not_found()
         })?;
     }
-    if service.pools.get(&name).is_ok() {
+    if service.serving.pools.get(&name).is_ok() {
         return Err(wanted.refuse(
             FailureKind::Exists,
             "another pool has that name; give it a new one",
@@ -279,9 +287,9 @@ async fn import_found(
         .any(|(name, value)| name == "readonly" && value == "on");
     properties.retain(|(name, _)| name != "readonly");
     let accessed_s = found.timestamp_s;
-    let mut spec = ImportSpec::new(found, service.host.clone());
+    let mut spec = ImportSpec::new(found, service.serving.host.clone());
     if !call.dry_run {
-        spec.events = Some(service.events.clone());
+        spec.events = Some(service.serving.events.clone());
     }
     spec.new_name.clone_from(&call.new_name);
     spec.temporary_name = call.temporary_name;
@@ -301,7 +309,7 @@ async fn import_found(
     let rewind = spec.rewind;
     spec.altroot = altroot;
     spec.properties = if call.dry_run { Vec::new() } else { properties };
-    let pool = Pool::import(&service.world, spec)
+    let pool = Pool::import(&service.serving.world, spec)
         .await
         .map_err(|error| wanted.refused(&error, rewind, accessed_s))?;
     let rewound = pool.rewound().filter(|_| !call.checkpoint);
@@ -322,7 +330,7 @@ async fn import_found(
             .map_err(|error| from_pool(&doing, &error))?;
     } else {
         crate::zpool::log_command(&pool, &call.command).await;
-        imported.warnings = service.adopt(pool, !call.no_mount).await;
+        imported.warnings = service.serving.adopt(pool, !call.no_mount).await;
     }
     imported.name = old_name;
     Ok(imported)

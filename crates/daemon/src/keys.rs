@@ -102,7 +102,7 @@ pub(crate) async fn zfs_change_key(
         DatasetError::WrongKind { reason, .. } => invalid(&format!("{reason}.")),
         error => from_dataset(DOING, &error),
     };
-    let open = service.pools.of_dataset(&call.name)?;
+    let open = service.serving.pools.of_dataset(&call.name)?;
     let _admin = open.admin.lock().await;
     let dsl = open.pool.dsl();
     let keys = dsl.keys();
@@ -153,6 +153,7 @@ pub(crate) async fn zfs_keys(service: &Service, call: &ZfsKeys) -> Result<ZfsKey
     let everything = call.names.is_empty();
     let names: Vec<String> = if everything {
         service
+            .serving
             .pools
             .all()
             .iter()
@@ -169,7 +170,7 @@ pub(crate) async fn zfs_keys(service: &Service, call: &ZfsKeys) -> Result<ZfsKey
     };
     let mut reply = ZfsKeysReply::default();
     for name in names {
-        let open = service.pools.of_dataset(&name)?;
+        let open = service.serving.pools.of_dataset(&name)?;
         let dsl = open.pool.dsl();
         let failed = |error| from_dataset(&format!("cannot open '{name}'"), &error);
         if name.contains(['@', '#']) {
@@ -196,7 +197,7 @@ pub(crate) async fn zfs_keys(service: &Service, call: &ZfsKeys) -> Result<ZfsKey
 
 /// `zfs load-key`.
 pub(crate) async fn zfs_load_key(service: &Service, call: ZfsLoadKey) -> Result<Empty, Failure> {
-    let open = service.pools.of_dataset(&call.name)?;
+    let open = service.serving.pools.of_dataset(&call.name)?;
     let _admin = open.admin.lock().await;
     let Some(key) = wrapping_key(&call.key.0) else {
         return Err(Failure::new(
@@ -217,13 +218,13 @@ pub(crate) async fn zfs_load_key(service: &Service, call: ZfsLoadKey) -> Result<
     let unreplayed = open.replay_waiting(Some(&call.name)).await;
     let mut failures = Vec::new();
     for name in volumes_of_key(&open, &call.name).await? {
-        if let Err(failure) = service.open_volume(&open, &name).await {
+        if let Err(failure) = service.serving.open_volume(&open, &name).await {
             failures.push(failure.message);
         }
     }
     if call.mount {
-        failures.extend(service.mount_all(&open).await);
-        failures.extend(service.follow_nfs(&open, &call.name).await);
+        failures.extend(service.serving.mount_all(&open).await);
+        failures.extend(service.serving.follow_nfs(&open, &call.name).await);
     }
     unreplayed.add_to(&mut failures);
     if failures.is_empty() {
@@ -244,7 +245,7 @@ pub(crate) async fn zfs_unload_key(
     service: &Service,
     call: ZfsUnloadKey,
 ) -> Result<Empty, Failure> {
-    let open = service.pools.of_dataset(&call.name)?;
+    let open = service.serving.pools.of_dataset(&call.name)?;
     let _admin = open.admin.lock().await;
     let name = &call.name;
     let of_error = |error: DatasetError| match error {
@@ -258,7 +259,7 @@ pub(crate) async fn zfs_unload_key(
         ),
         error => from_dataset("Key unload error", &error),
     };
-    let mounted = service.mounts.below(&open.pool.name());
+    let mounted = service.serving.mounts.below(&open.pool.name());
     for dataset in mounted {
         let info = open
             .pool
@@ -276,12 +277,15 @@ pub(crate) async fn zfs_unload_key(
     }
     let volumes = volumes_of_key(&open, name).await?;
     for volume in &volumes {
-        service.close_volume(volume, UnmountMode::Clean).await?;
+        service
+            .serving
+            .close_volume(volume, UnmountMode::Clean)
+            .await?;
     }
     let result = open.pool.dsl().keys().unload(name).await;
     if result.is_err() {
         for volume in &volumes {
-            if let Err(failure) = service.open_volume(&open, volume).await {
+            if let Err(failure) = service.serving.open_volume(&open, volume).await {
                 tracing::warn!("{failure}");
             }
         }
@@ -316,12 +320,6 @@ async fn volumes_of_key(open: &OpenPool, root: &str) -> Result<Vec<String>, Fail
         }
     }
     Ok(names)
-}
-
-/// Whether a dataset cannot be opened for want of its key.
-pub(crate) async fn is_locked(open: &OpenPool, name: &str) -> bool {
-    let info = open.pool.dsl().keys().info(name).await;
-    matches!(info, Ok(Some(info)) if !info.is_loaded)
 }
 
 #[cfg(test)]

@@ -36,11 +36,8 @@ mod figures;
 mod files;
 mod http;
 mod import;
-mod iscsi;
 mod keys;
 mod metrics;
-mod mounts;
-mod nfs;
 mod order;
 mod owners;
 mod permissions;
@@ -50,26 +47,19 @@ mod redact;
 mod reopen;
 mod replicate;
 mod replication;
-mod reservations;
 mod rewrite;
 mod schedules;
 mod scrub;
-mod secrets;
 mod send;
 mod service;
-mod shares;
-mod smb;
 mod snapshots;
-mod spares;
 mod split;
-mod start;
 mod timetable;
 mod topology;
 mod upgrade;
 mod ups;
 mod usage;
 mod vdevs;
-mod volumes;
 mod zfs;
 mod zpool;
 
@@ -81,7 +71,7 @@ use std::time::Duration;
 
 pub use error::DaemonError;
 pub use host::{StateError, is_stopped, stay_stopped};
-pub use smb::SmbListen;
+pub use serving::smb::SmbListen;
 pub use ups::UpsAddress;
 pub use web::{Https, ListenError};
 
@@ -224,17 +214,17 @@ async fn serve(
     let state = State::open(&options.state)?;
     let service = Service::new(&options, state).await?;
     tokio::spawn(give_back_memory());
-    service.volumes.take_away_dead_directory().await;
+    service.serving.volumes.take_away_dead_directory().await;
     // The API answers once the pools are there: a first 'zpool list' must not miss them.
     match default_pool.is_none() && ups::is_empty_at_start(&service.ups).await {
         true => service.expect_power(),
-        false => service.import_cached().await,
+        false => service.serving.import_cached().await,
     }
     let brought_up = match &default_pool {
         Some(wanted) => default_pool::bring_up(&service, wanted).await,
         None => Ok(None),
     };
-    service.nfs.begin().await;
+    service.serving.nfs.begin().await;
     alerts::begin(&service);
     drives::begin(&service);
     figures::begin(&service);
@@ -243,7 +233,7 @@ async fn serve(
     tokio::spawn(ups::follow(Arc::downgrade(&service)));
     if default_pool.is_some() {
         // What is printed tells what is shared.
-        service.smb.settle().await;
+        service.serving.smb.settle().await;
     }
     let (listening, secret) = match brought_up {
         Ok(secret) => (listen(&service, &options, given).await, secret),

@@ -131,7 +131,7 @@ pub(crate) async fn check_owned_quotas(
     name: &str,
     quotas: &[OwnedQuota],
 ) -> Result<(), Failure> {
-    let open = service.pools.of_dataset(name)?;
+    let open = service.serving.pools.of_dataset(name)?;
     let doing = format!("cannot set property for '{name}'");
     let found = open.pool.dsl().directories().lookup(name).await;
     let info = found.map_err(|error| from_dataset(&doing, &error))?;
@@ -214,6 +214,7 @@ async fn project_of(
     };
     let invalid = |why: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
     let (lease, below) = service
+        .serving
         .mounted_above(Path::new(path), "project")
         .await
         .ok_or_else(|| invalid("it is in no filesystem that is mounted here"))?;
@@ -309,7 +310,7 @@ pub(crate) async fn set_quotas_of(
     name: &str,
     quotas: &[OwnedQuota],
 ) -> Result<Empty, Failure> {
-    let open = service.pools.of_dataset(name)?;
+    let open = service.serving.pools.of_dataset(name)?;
     let _admin = open.admin.lock().await;
     set_owned_quotas(service, &open, name, quotas).await?;
     Ok(Empty {})

@@ -39,7 +39,7 @@ pub(crate) async fn may(service: Arc<Service>, needs: Vec<Needed>, uid: u32, gid
 }
 
 async fn has(service: &Service, need: &Needed, who: &Credentials) -> Result<bool, Failure> {
-    let open = service.pools.of_dataset(&need.dataset)?;
+    let open = service.serving.pools.of_dataset(&need.dataset)?;
     let Some(permission) = dataset::permission_name(&need.permission) else {
         return Ok(false);
     };
@@ -92,7 +92,7 @@ pub(crate) async fn zfs_allow_list(
     service: &Service,
     call: &ZfsAllowList,
 ) -> Result<ZfsAllowListReply, Failure> {
-    let open = service.pools.of_dataset(&call.name)?;
+    let open = service.serving.pools.of_dataset(&call.name)?;
     opened(&open, &call.name).await?;
     let doing = format!("cannot get permissions on '{}'", call.name);
     let levels = open.pool.dsl().delegation().list(&call.name).await;
@@ -122,7 +122,7 @@ pub(crate) async fn zfs_allow_list(
 
 /// `zfs allow` and `zfs unallow`.
 pub(crate) async fn zfs_allow(service: &Service, call: ZfsAllow) -> Result<Empty, Failure> {
-    let open = service.pools.of_dataset(&call.name)?;
+    let open = service.serving.pools.of_dataset(&call.name)?;
     let _admin = open.admin.lock().await;
     opened(&open, &call.name).await?;
     let doing = format!("cannot set permissions on '{}'", call.name);

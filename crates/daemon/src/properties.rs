@@ -12,14 +12,14 @@ use filesystem::FsError;
 use serve_fuse::UnmountMode;
 
 use crate::create::volume_reservation;
-use crate::iscsi::ISCSI_PROPERTY;
-use crate::mounts::{Place, Taken, is_at_or_below};
-use crate::nfs::{NFS_PROPERTY, SHARE_PROPERTIES};
 use crate::owners::OwnedQuota;
 use crate::service::Service;
-use crate::smb::SMB_PROPERTY;
 use service::error::{all_done, and_back, from_access, from_dataset};
 use service::pools::OpenPool;
+use serving::iscsi::ISCSI_PROPERTY;
+use serving::mounts::{Place, Taken, is_at_or_below};
+use serving::nfs::{NFS_PROPERTY, SHARE_PROPERTIES};
+use serving::smb::SMB_PROPERTY;
 
 /// Properties that the kernel's mount has a part in.
 const ON_MOUNTS: [&str; 6] = [
@@ -133,13 +133,13 @@ pub(crate) async fn zfs_set(service: &Service, call: ZfsSet) -> Result<ZfsChange
     let properties = by_full_names(call.properties.into_iter().collect());
     for (name, value) in &properties {
         if name == ISCSI_PROPERTY {
-            service.check_share(value)?;
+            service.serving.check_share(value)?;
         }
         if name == NFS_PROPERTY {
-            service.check_nfs_share(value)?;
+            service.serving.check_nfs_share(value)?;
         }
         if name == SMB_PROPERTY {
-            crate::smb::check_property(value)?;
+            serving::smb::check_property(value)?;
         }
     }
     let (quotas, properties) = OwnedQuota::split("cannot set property", &properties)?;
@@ -163,7 +163,7 @@ pub(crate) async fn zfs_set(service: &Service, call: ZfsSet) -> Result<ZfsChange
             if !quotas.is_empty() {
                 crate::owners::set_quotas_of(service, name, &quotas).await?;
                 if changes.is_empty() {
-                    let open = service.pools.of_dataset(name)?;
+                    let open = service.serving.pools.of_dataset(name)?;
                     crate::zpool::log_command(&open.pool, &call.command).await;
                 }
             }
@@ -211,7 +211,7 @@ pub(crate) async fn zfs_inherit(
 /// Datasets at and below `top` of the kinds that have a property (`inherit_recurse_cb`,
 /// cmd/zfs/zfs_main.c).
 async fn having(service: &Service, property: &str, top: &str) -> Result<Vec<String>, Failure> {
-    let open = service.pools.of_dataset(top)?;
+    let open = service.serving.pools.of_dataset(top)?;
     let doing = format!("cannot open '{top}'");
     let failed = |error| from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
@@ -248,7 +248,7 @@ async fn having(service: &Service, property: &str, top: &str) -> Result<Vec<Stri
 }
 
 async fn names_below(service: &Service, top: &str) -> Result<Vec<String>, Failure> {
-    let open = service.pools.of_dataset(top)?;
+    let open = service.serving.pools.of_dataset(top)?;
     let listed = open
         .pool
         .dsl()
@@ -294,7 +294,7 @@ async fn plan_changes(
         .extend(of_volume.reserve_before.map(reservation));
     plan.reserve_after = of_volume.reserve_after;
     if let Some(size_bytes) = plan.new_size_bytes {
-        let volume = service.volumes.get(name);
+        let volume = service.serving.volumes.get(name);
         let volume = volume.ok_or_else(|| invalid(&format!("'{name}' is not an open volume")))?;
         volume
             .check_size(size_bytes)
@@ -327,7 +327,7 @@ async fn carry_out(
         crate::upgrade::raise(open, name, version).await?;
     }
     if let Some(size_bytes) = plan.new_size_bytes {
-        let volume = service.volumes.get(name).ok_or_else(|| {
+        let volume = service.serving.volumes.get(name).ok_or_else(|| {
             let message = format!("{doing}: '{name}' is not an open volume");
             Failure::new(FailureKind::Invalid, message)
         })?;
@@ -337,7 +337,7 @@ async fn carry_out(
         // (`zvol_update_volsize` waits likewise).
         let synced = open.pool.sync().await;
         synced.map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
-        service.show_new_size(name).await;
+        service.serving.show_new_size(name).await;
     }
     if let Some(bytes) = plan.reserve_after {
         let set = dsl.properties().set(name, &[reservation(bytes)]).await;
@@ -355,7 +355,7 @@ async fn change_properties(
     no_mount: bool,
     command: &str,
 ) -> Result<Vec<String>, Failure> {
-    let open = service.pools.of_dataset(name)?;
+    let open = service.serving.pools.of_dataset(name)?;
     let _admin = open.admin.lock().await;
     let doing = format!("cannot set property for '{name}'");
     let found = open.pool.dsl().directories().lookup(name).await;
@@ -365,26 +365,30 @@ async fn change_properties(
     let refused = |failure: Failure| Failure::new(failure.kind, format!("{doing}: {failure}"));
     let hides = hides_snapshots(service, &open, name, changes).await?;
     if hides && let Err(failure) = hide_following_snapshots(service, &open, name).await {
-        let back = service.show_snapshots_below(&open, name).await;
+        let back = service.serving.show_snapshots_below(&open, name).await;
         return and_back(Err(refused(failure)), back);
     }
     let mut taken = Vec::new();
     let moves = is_filesystem && !no_mount && changes.iter().any(is_move);
     if moves {
-        let names = service.mounts.with_inside(name, &open.pool.name());
-        match service.take_away(&open, names, UnmountMode::Clean).await {
+        let names = service.serving.mounts.with_inside(name, &open.pool.name());
+        match service
+            .serving
+            .take_away(&open, names, UnmountMode::Clean)
+            .await
+        {
             Ok(unmounted) => taken = unmounted,
             Err(failure) if hides => {
-                let back = service.show_snapshots_below(&open, name).await;
+                let back = service.serving.show_snapshots_below(&open, name).await;
                 return and_back(Err(failure), back);
             }
             Err(failure) => return Err(failure),
         }
     }
     if let Err(failure) = carry_out(service, &open, name, &plan).await {
-        let mut outcome = and_back(Err(failure), service.bring_back(&open, taken).await);
+        let mut outcome = and_back(Err(failure), service.serving.bring_back(&open, taken).await);
         if hides {
-            let back = service.show_snapshots_below(&open, name).await;
+            let back = service.serving.show_snapshots_below(&open, name).await;
             outcome = and_back(outcome, back);
         }
         return outcome;
@@ -401,13 +405,17 @@ async fn change_properties(
     follow_properties(service, &open, name, is_filesystem, changes).await?;
     let has = |name: &str| changes.iter().any(|(changed, _)| changed == name);
     if has(NFS_PROPERTY) {
-        let again = service.share_again(&open, name, Some(Protocol::Nfs));
+        let again = service
+            .serving
+            .share_again(&open, name, Some(Protocol::Nfs));
         warnings.extend(again.await);
     } else if is_filesystem && SHARE_PROPERTIES.into_iter().any(has) {
-        warnings.extend(service.follow_nfs(&open, name).await);
+        warnings.extend(service.serving.follow_nfs(&open, name).await);
     }
     if is_filesystem && has(SMB_PROPERTY) {
-        let again = service.share_again(&open, name, Some(Protocol::Smb));
+        let again = service
+            .serving
+            .share_again(&open, name, Some(Protocol::Smb));
         warnings.extend(again.await);
     }
     Ok(warnings)
@@ -426,6 +434,7 @@ async fn hides_snapshots(
         Some(PropertyChange::Set(word)) => Ok(word != "visible"),
         Some(PropertyChange::Inherit) => match dataset::name::split_parent(name) {
             (Some(parent), _) => service
+                .serving
                 .shows_snapshots(open, parent)
                 .await
                 .map(|shows| !shows),
@@ -440,9 +449,10 @@ async fn hide_following_snapshots(
     open: &OpenPool,
     name: &str,
 ) -> Result<(), Failure> {
-    for volume in service.volumes.below(name) {
+    for volume in service.serving.volumes.below(name) {
         if !volume.contains('@') && follows(open, "snapdev", name, &volume).await? {
             service
+                .serving
                 .hide_volume_snapshots(&volume, UnmountMode::Clean)
                 .await?;
         }
@@ -481,6 +491,7 @@ async fn put_where_it_belongs(
     has_new_place: bool,
 ) -> Vec<String> {
     service
+        .serving
         .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
         .await;
     let mut names: Vec<String> = taken.into_iter().map(|one| one.name).collect();
@@ -495,7 +506,7 @@ async fn put_where_it_belongs(
     names.sort();
     names.dedup();
     for one in names {
-        if let Err(failure) = service.mount_again(open, &one).await {
+        if let Err(failure) = service.serving.mount_again(open, &one).await {
             warnings.push(format!("property set, but {failure}"));
         }
     }
@@ -510,9 +521,11 @@ async fn names_that_follow(
 ) -> Result<Vec<String>, Failure> {
     let mut names = Vec::new();
     for below in names_below(service, name).await? {
-        let is_wanted = matches!(service.place(open, &below).await, Ok((Place::At(_), true)))
-            && follows(open, "mountpoint", name, &below).await?
-            && !crate::keys::is_locked(open, &below).await;
+        let is_wanted = matches!(
+            service.serving.place(open, &below).await,
+            Ok((Place::At(_), true))
+        ) && follows(open, "mountpoint", name, &below).await?
+            && !open.is_locked(&below).await;
         if is_wanted {
             names.push(below);
         }
@@ -541,29 +554,30 @@ async fn follow_properties(
         let listed = open.pool.dsl().directories().list(name, &options).await;
         let doing = format!("cannot set property for '{name}'");
         for info in listed.map_err(|error| from_dataset(&doing, &error))? {
-            service.share_volume(open, &info.name).await?;
+            service.serving.share_volume(open, &info.name).await?;
         }
     }
     if is_filesystem && (changes_any(&ON_MOUNTS) || changes_any(&OURS_ON_MOUNTS)) {
         // What was asked for one mount only, as it was mounted, gives way.
-        for mounted in service.mounts.below(name) {
+        for mounted in service.serving.mounts.below(name) {
             for (changed, _) in changes {
                 if follows(open, changed, name, &mounted).await? {
-                    service.mounts.forget_temporary(&mounted, changed);
+                    service.serving.mounts.forget_temporary(&mounted, changed);
                 }
             }
         }
     }
     if is_filesystem && changes_any(&ON_MOUNTS) {
         service
+            .serving
             .refresh_mounts(open, name, changes_any(&["acltype"]))
             .await?;
     }
     if changes_any(&["volmode"]) {
-        service.show_volumes_below(open, name).await?;
+        service.serving.show_volumes_below(open, name).await?;
     }
     if changes_any(&["snapdev"]) {
-        let shown = service.show_snapshots_below(open, name).await;
+        let shown = service.serving.show_snapshots_below(open, name).await;
         shown.map_err(|failure| {
             Failure::new(failure.kind, format!("property set, but {failure}"))
         })?;

@@ -19,7 +19,7 @@ pub(crate) async fn zfs_redact(
     call: &ZfsRedact,
     work: &Arc<Work>,
 ) -> Result<Empty, Failure> {
-    let open = service.pools.of_dataset(&call.snapshot)?;
+    let open = service.serving.pools.of_dataset(&call.snapshot)?;
     // Nobody exports it meanwhile.
     let _working = Arc::clone(&open.receives);
     let stops = {

@@ -9,8 +9,8 @@ use service::error::from_pool;
 /// `zpool reopen`.
 pub(crate) async fn zpool_reopen(service: &Service, call: &ZpoolReopen) -> Result<Empty, Failure> {
     let pools = match call.names.is_empty() {
-        true => service.pools.all(),
-        false => service.pools.named(&call.names)?,
+        true => service.serving.pools.all(),
+        false => service.serving.pools.named(&call.names)?,
     };
     for open in &pools {
         let _admin = open.admin.lock().await;
@@ -29,7 +29,7 @@ pub(crate) async fn zpool_resilver(
     service: &Service,
     call: &ZpoolResilver,
 ) -> Result<Empty, Failure> {
-    for open in &service.pools.named(&call.names)? {
+    for open in &service.serving.pools.named(&call.names)? {
         let begun = open.pool.resilver().await;
         begun.map_err(|error| {
             let doing = format!("cannot restart resilver on '{}'", open.pool.name());

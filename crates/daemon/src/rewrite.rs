@@ -94,7 +94,11 @@ pub(crate) async fn zfs_rewrite(
         let mut files = Vec::new();
         for entry in entries {
             // Where something is mounted, its root is what people see there.
-            let is_crossed = || service.mounted_dataset_at(&entry.path.to_string_lossy());
+            let is_crossed = || {
+                service
+                    .serving
+                    .mounted_dataset_at(&entry.path.to_string_lossy())
+            };
             if entry.kind == FileKind::Regular {
                 walk.total_bytes += walk.share(entry.size_bytes);
                 files.push(entry);
@@ -144,7 +148,7 @@ impl Walk<'_> {
         });
         if !is_held {
             self.held = None;
-            let found = self.service.mounted_above(path, "rewrite").await;
+            let found = self.service.serving.mounted_above(path, "rewrite").await;
             let (lease, below) =
                 found.ok_or_else(|| "it is in no filesystem that is mounted here".to_owned())?;
             self.held = Some(Held {

@@ -14,9 +14,9 @@ use web::caller::Caller;
 /// `zpool scrub`.
 pub(crate) async fn zpool_scrub(service: &Service, call: &ZpoolScrub) -> Result<Empty, Failure> {
     let pools = if call.all {
-        service.pools.all()
+        service.serving.pools.all()
     } else {
-        service.pools.named(&call.names)?
+        service.serving.pools.named(&call.names)?
     };
     for open in &pools {
         scrub(open, call.action).await?;
@@ -30,7 +30,7 @@ pub(crate) async fn zpool_checkpoint(
     service: &Service,
     call: &ZpoolCheckpoint,
 ) -> Result<Empty, Failure> {
-    let open = service.pools.get(&call.name)?;
+    let open = service.serving.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
     let (doing, done) = match call.discard {
         true => (
@@ -45,16 +45,19 @@ pub(crate) async fn zpool_checkpoint(
     done.map_err(|error| from_pool(&doing, &error))?;
     crate::zpool::log_command(&open.pool, &call.command).await;
     open.background.poke(&open.pool);
-    service.events.tell_of(&open.pool, EventKind::PoolChanged);
+    service
+        .serving
+        .events
+        .tell_of(&open.pool, EventKind::PoolChanged);
     Ok(Empty {})
 }
 
 /// Lists jobs; what was begun before this was asked is among them.
 pub(crate) fn job_list(service: &Service, call: &JobList, caller: &Caller) -> JobListReply {
-    for open in service.pools.all() {
+    for open in service.serving.pools.all() {
         open.background.look(&open.pool);
     }
-    let jobs = service.jobs.list(call.pool.as_deref()).into_iter();
+    let jobs = service.serving.jobs.list(call.pool.as_deref()).into_iter();
     JobListReply {
         jobs: jobs.map(|job| as_seen_by(caller, job)).collect(),
     }
@@ -62,7 +65,7 @@ pub(crate) fn job_list(service: &Service, call: &JobList, caller: &Caller) -> Jo
 
 /// Tells of a job.
 pub(crate) fn job_get(service: &Service, call: &JobGet, caller: &Caller) -> Result<Job, Failure> {
-    let job = service.jobs.get(call.id)?;
+    let job = service.serving.jobs.get(call.id)?;
     Ok(as_seen_by(caller, job))
 }
 
@@ -71,15 +74,15 @@ pub(crate) fn job_result(
     service: &Service,
     call: &JobResult,
 ) -> Result<serde_json::Value, Failure> {
-    service.jobs.outcome(call.id)
+    service.serving.jobs.outcome(call.id)
 }
 
 /// Asks a job to stop.
 pub(crate) async fn job_cancel(service: &Service, call: &JobCancel) -> Result<Empty, Failure> {
-    service.jobs.cancel(call.id)?;
-    let job = service.jobs.get(call.id)?;
+    service.serving.jobs.cancel(call.id)?;
+    let job = service.serving.jobs.get(call.id)?;
     if let (JobKind::Scrub, Some(pool)) = (job.kind, &job.pool) {
-        scrub(&*service.pools.get(pool)?, ScrubAction::Stop).await?;
+        scrub(&*service.serving.pools.get(pool)?, ScrubAction::Stop).await?;
     }
     Ok(Empty {})
 }

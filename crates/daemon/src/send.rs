@@ -192,7 +192,7 @@ async fn plan(service: &Service, call: &ZfsSend) -> Result<Plan, Failure> {
         return plan_of_token(service, call, token).await;
     }
     let name = &call.snapshot;
-    let open = service.pools.of_dataset(name)?;
+    let open = service.serving.pools.of_dataset(name)?;
     if call.redact.is_some() {
         if !name.contains('@') {
             return Err(invalid(
@@ -538,7 +538,7 @@ async fn plan_of_token(service: &Service, call: &ZfsSend, token: &str) -> Result
         ));
     };
     let name = &token.to_name;
-    let open = service.pools.of_dataset(name)?;
+    let open = service.serving.pools.of_dataset(name)?;
     let gone = |what: &str| {
         let message =
             format!("cannot resume send: {what} used in the initial send no longer exists");

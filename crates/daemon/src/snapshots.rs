@@ -41,7 +41,7 @@ pub(crate) async fn zfs_clone(
     call: ZfsClone,
     maker: Maker,
 ) -> Result<Empty, Failure> {
-    let open = service.pools.of_dataset(&call.origin)?;
+    let open = service.serving.pools.of_dataset(&call.origin)?;
     let _admin = open.admin.lock().await;
     let doing = format!("cannot create '{}'", call.name);
     let failed = |error: DatasetError| from_dataset(&doing, &error);
@@ -59,7 +59,7 @@ pub(crate) async fn zfs_clone(
         // The parent may be missing there, which comes first.
         let parent = dataset::name::split_parent(&call.name).0;
         if let Some(parent) = parent {
-            let other = service.pools.of_dataset(parent)?;
+            let other = service.serving.pools.of_dataset(parent)?;
             opened(&other, parent).await?;
         }
         return Err(invalid("source and target pools differ"));
@@ -102,7 +102,7 @@ pub(crate) async fn zfs_clone(
         .map_err(failed)?;
     maker.note(&open, &call.name).await?;
     log_command(&open.pool, &call.command).await;
-    service.events.tell(EventKind::DatasetsCreated {
+    service.serving.events.tell(EventKind::DatasetsCreated {
         names: vec![call.name.clone()],
     });
     let after = async {
@@ -110,7 +110,7 @@ pub(crate) async fn zfs_clone(
             crate::upgrade::raise(&open, &call.name, version).await?;
         }
         if origin.head_kind == DatasetKind::Volume {
-            return service.open_volume(&open, &call.name).await;
+            return service.serving.open_volume(&open, &call.name).await;
         }
         crate::owners::set_owned_quotas(service, &open, &call.name, &quotas).await?;
         match call.no_mount {
@@ -166,7 +166,7 @@ async fn fix_reservation(
 
 /// `zfs promote`.
 pub(crate) async fn zfs_promote(service: &Service, call: ZfsPromote) -> Result<Empty, Failure> {
-    let open = service.pools.of_dataset(&call.name)?;
+    let open = service.serving.pools.of_dataset(&call.name)?;
     let _admin = open.admin.lock().await;
     let doing = format!("cannot promote '{}'", call.name);
     let refused = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
@@ -197,15 +197,18 @@ pub(crate) async fn zfs_promote(service: &Service, call: ZfsPromote) -> Result<E
         .collect();
     // What is open through `.zfs/snapshot`, and the files of snapshots of volumes, go by the names
     // that they have now.
-    service.hide_volume_snapshots(&head, mode(false)).await?;
-    service.release_snapshots(&moved).await;
+    service
+        .serving
+        .hide_volume_snapshots(&head, mode(false))
+        .await?;
+    service.serving.release_snapshots(&moved).await;
     let outcome = {
         let alone = open.access.exclusive(&moved, Exclusion::Forced).await;
         let _nobody = alone.map_err(|error| from_access(&doing, &error))?;
         dsl.snapshots().promote(&call.name).await
     };
     for of in [&head, &call.name] {
-        if let Err(failure) = service.show_volume_snapshots(&open, of).await {
+        if let Err(failure) = service.serving.show_volume_snapshots(&open, of).await {
             tracing::warn!("{failure}");
         }
     }
@@ -231,7 +234,7 @@ async fn heads_below(open: &OpenPool, head: &str) -> Result<Vec<String>, Failure
 
 /// `zfs bookmark` (`zfs_do_bookmark`, cmd/zfs/zfs_main.c).
 pub(crate) async fn zfs_bookmark(service: &Service, call: ZfsBookmark) -> Result<Empty, Failure> {
-    let open = service.pools.of_dataset(&call.source)?;
+    let open = service.serving.pools.of_dataset(&call.source)?;
     let _admin = open.admin.lock().await;
     let doing = format!("cannot create bookmark '{}'", call.name);
     let dsl = open.pool.dsl();
@@ -345,7 +348,11 @@ impl HoldChange<'_> {
             if is_doomed {
                 let names = std::slice::from_ref(name);
                 // One in use stays until it is not any more.
-                self.service.release_unused_snapshots(names).await.ok();
+                self.service
+                    .serving
+                    .release_unused_snapshots(names)
+                    .await
+                    .ok();
             }
         }
     }
@@ -356,7 +363,7 @@ impl HoldChange<'_> {
             let message = format!("'{name}' is not a snapshot");
             return Err(Failure::new(FailureKind::Invalid, message));
         };
-        let open = self.service.pools.of_dataset(head)?;
+        let open = self.service.serving.pools.of_dataset(head)?;
         let _admin = open.admin.lock().await;
         opened(&open, head).await?;
         let heads = match self.recursive {

@@ -12,10 +12,10 @@ pub(crate) async fn zpool_split(
     service: &Service,
     call: &ZpoolSplit,
 ) -> Result<ZpoolSplitReply, Failure> {
-    let open = service.pools.get(&call.name)?;
+    let open = service.serving.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
     let doing = format!("Unable to split {}", call.name);
-    if service.pools.get(&call.new_name).is_ok() {
+    if service.serving.pools.get(&call.new_name).is_ok() {
         let message = format!("{doing}: pool '{}' already exists", call.new_name);
         return Err(Failure::new(FailureKind::Exists, message));
     }

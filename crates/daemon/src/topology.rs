@@ -8,10 +8,10 @@ use api::{
 use pool::{AttachSpec, OfflineSpec, PoolError, TopologyError};
 
 use crate::service::Service;
-use crate::spares;
 use crate::zpool::{in_use, is_same_device, leaf, vdev_failure};
 use service::pools::OpenPool;
 use service::reports;
+use service::spares;
 
 /// What was in the way, where it is the shape of the pool.
 fn obstacle(error: &PoolError) -> Option<TopologyObstacle> {
@@ -63,14 +63,17 @@ fn failure(doing: String, error: &PoolError) -> Failure {
 
 pub(crate) async fn done(service: &Service, open: &OpenPool, command: &str) {
     crate::zpool::log_command(&open.pool, command).await;
-    service.pools.save_cached();
+    service.serving.pools.save_cached();
     open.background.poke(&open.pool);
-    service.events.tell_of(&open.pool, EventKind::PoolChanged);
+    service
+        .serving
+        .events
+        .tell_of(&open.pool, EventKind::PoolChanged);
 }
 
 /// `zpool attach` and `zpool replace`.
 pub(crate) async fn zpool_attach(service: &Service, call: ZpoolAttach) -> Result<Empty, Failure> {
-    let open = service.pools.get(&call.name)?;
+    let open = service.serving.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
     let mut device = leaf(&call.new_device)?;
     // A spare of the pool is known by the path in its list.
@@ -78,7 +81,7 @@ pub(crate) async fn zpool_attach(service: &Service, call: ZpoolAttach) -> Result
     if let Some(path) = &spare {
         device.path.clone_from(path);
     }
-    for other in service.pools.all() {
+    for other in service.serving.pools.all() {
         let name = other.pool.name();
         let used = reports::device_paths(&other.pool.status());
         let is_used = used.iter().any(|path| is_same_device(path, &device.path));
@@ -119,19 +122,19 @@ fn waiting_spare(open: &OpenPool, path: &str) -> Option<String> {
 
 /// `zpool detach`.
 pub(crate) async fn zpool_detach(service: &Service, call: ZpoolDetach) -> Result<Empty, Failure> {
-    let open = service.pools.get(&call.name)?;
+    let open = service.serving.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
     let before = spares::guids(&open.pool);
     let detached = open.pool.detach(&call.device).await;
     detached.map_err(|error| failure(format!("cannot detach {}", call.device), &error))?;
-    spares::remove_from_others(service, &open, &before).await;
+    spares::remove_from_others(&service.serving.pools, &open, &before).await;
     done(service, &open, &call.command).await;
     Ok(Empty {})
 }
 
 /// `zpool offline`.
 pub(crate) async fn zpool_offline(service: &Service, call: ZpoolOffline) -> Result<Empty, Failure> {
-    let open = service.pools.get(&call.name)?;
+    let open = service.serving.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
     let spec = OfflineSpec {
         temporary: call.temporary,
@@ -152,7 +155,7 @@ pub(crate) async fn zpool_online(
     service: &Service,
     call: ZpoolOnline,
 ) -> Result<ZpoolOnlineReply, Failure> {
-    let open = service.pools.get(&call.name)?;
+    let open = service.serving.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
     let online = open.pool.online(&call.device, call.expand).await;
     let online =

@@ -75,7 +75,7 @@ pub(crate) async fn raise(open: &OpenPool, name: &str, version: u64) -> Result<(
 pub(crate) async fn zfs_wait(service: &Service, call: &ZfsWait) -> Result<Empty, Failure> {
     let doing = format!("cannot wait for '{}'", call.name);
     let opened = async || {
-        let open = service.pools.of_dataset(&call.name)?;
+        let open = service.serving.pools.of_dataset(&call.name)?;
         let found = open.pool.dsl().directories().lookup(&call.name).await;
         let info =
             found.map_err(|error| from_dataset(&format!("cannot open '{}'", call.name), &error))?;
@@ -93,7 +93,7 @@ pub(crate) async fn zfs_wait(service: &Service, call: &ZfsWait) -> Result<Empty,
         let Ok((open, now)) = opened().await else {
             return Ok(Empty {});
         };
-        if now.object != info.object || service.mounts.mountpoint(&call.name).is_none() {
+        if now.object != info.object || service.serving.mounts.mountpoint(&call.name).is_none() {
             return Ok(Empty {});
         }
         let left = {

@@ -23,7 +23,7 @@ pub(crate) async fn zfs_space(
     call: &ZfsSpace,
 ) -> Result<ZfsSpaceReply, Failure> {
     let name = &call.name;
-    let open = service.pools.of_dataset(name)?;
+    let open = service.serving.pools.of_dataset(name)?;
     let doing = format!("cannot get used/quota for '{name}'");
     let failed = |error| from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
@@ -34,7 +34,7 @@ pub(crate) async fn zfs_space(
         return Err(Failure::new(FailureKind::Invalid, message));
     }
     // What is not mounted is opened for this: nobody shall find the dataset busy for that.
-    let is_mounted = service.mounts.mountpoint(name).is_some();
+    let is_mounted = service.serving.mounts.mountpoint(name).is_some();
     let _admin = match is_mounted {
         true => None,
         false => Some(open.admin.lock().await),
@@ -163,7 +163,7 @@ pub(crate) async fn zfs_holds(
                 format!("'{name}' is not a snapshot"),
             ));
         };
-        let open = service.pools.of_dataset(name)?;
+        let open = service.serving.pools.of_dataset(name)?;
         let doing = format!("cannot get holds for '{name}'");
         let failed = |error| from_dataset(&doing, &error);
         let dsl = open.pool.dsl();

@@ -17,7 +17,7 @@ use service::reports;
 
 /// `zpool add`.
 pub(crate) async fn zpool_add(service: &Service, call: ZpoolAdd) -> Result<ZpoolAddReply, Failure> {
-    let open = service.pools.get(&call.name)?;
+    let open = service.serving.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
     let vdevs = call
         .vdevs
@@ -44,8 +44,11 @@ pub(crate) async fn zpool_add(service: &Service, call: ZpoolAdd) -> Result<Zpool
         .await
         .map_err(|error| vdev_failure(&format!("cannot add to '{}'", call.name), &error))?;
     crate::zpool::log_command(&open.pool, &call.command).await;
-    service.pools.save_cached();
-    service.events.tell_of(&open.pool, EventKind::PoolChanged);
+    service.serving.pools.save_cached();
+    service
+        .serving
+        .events
+        .tell_of(&open.pool, EventKind::PoolChanged);
     Ok(ZpoolAddReply {
         tree,
         layout: Vec::new(),
@@ -54,7 +57,7 @@ pub(crate) async fn zpool_add(service: &Service, call: ZpoolAdd) -> Result<Zpool
 
 /// `zpool remove`.
 pub(crate) async fn zpool_remove(service: &Service, call: ZpoolRemove) -> Result<Empty, Failure> {
-    let open = service.pools.get(&call.name)?;
+    let open = service.serving.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
     let mut first = None;
     for device in &call.devices {
@@ -63,8 +66,11 @@ pub(crate) async fn zpool_remove(service: &Service, call: ZpoolRemove) -> Result
             first = first.or(Some(from_pool(&doing, &error)));
         }
     }
-    service.pools.save_cached();
-    service.events.tell_of(&open.pool, EventKind::PoolChanged);
+    service.serving.pools.save_cached();
+    service
+        .serving
+        .events
+        .tell_of(&open.pool, EventKind::PoolChanged);
     if let Some(failure) = first {
         return Err(failure);
     }
@@ -75,7 +81,7 @@ pub(crate) async fn zpool_remove(service: &Service, call: ZpoolRemove) -> Result
 /// A guid for a pool.
 fn new_guid(service: &Service) -> u64 {
     loop {
-        match service.world.random.next_u64() {
+        match service.serving.world.random.next_u64() {
             0 => {}
             guid => return guid,
         }
@@ -84,11 +90,11 @@ fn new_guid(service: &Service) -> u64 {
 
 /// `zpool reguid`.
 pub(crate) async fn zpool_reguid(service: &Service, call: ZpoolReguid) -> Result<Empty, Failure> {
-    let open = service.pools.get(&call.name)?;
+    let open = service.serving.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
     let doing = format!("cannot reguid '{}'", call.name);
     if let Some(guid) = call.guid.map(|guid| guid.0) {
-        let mut others = service.pools.all().into_iter();
+        let mut others = service.serving.pools.all().into_iter();
         if guid == 0 || others.any(|other| other.pool.guid().get() == guid) {
             let message = format!("{doing}: {guid} cannot be its GUID; choose another");
             return Err(Failure::new(FailureKind::Invalid, message));
@@ -97,15 +103,18 @@ pub(crate) async fn zpool_reguid(service: &Service, call: ZpoolReguid) -> Result
     let guid = call.guid.map_or_else(|| new_guid(service), |guid| guid.0);
     // Wherever a crash stops it, the next start finds the pool by the guid that it has then.
     *open.next_guid.lock() = Some(guid);
-    service.pools.save_cached();
+    service.serving.pools.save_cached();
     let changed = open.pool.change_guid(Guid::new(guid)).await;
     if changed.is_ok() {
         crate::zpool::log_command(&open.pool, &call.command).await;
     }
     *open.next_guid.lock() = None;
-    service.pools.save_cached();
+    service.serving.pools.save_cached();
     changed.map_err(|error| from_pool(&doing, &error))?;
-    service.events.tell_of(&open.pool, EventKind::PoolChanged);
+    service
+        .serving
+        .events
+        .tell_of(&open.pool, EventKind::PoolChanged);
     Ok(Empty {})
 }
 
@@ -114,7 +123,7 @@ pub(crate) async fn zpool_labelclear(
     service: &Service,
     call: &ZpoolLabelClear,
 ) -> Result<Empty, Failure> {
-    for open in service.pools.all() {
+    for open in service.serving.pools.all() {
         let used = reports::device_paths(&open.pool.status());
         if used.iter().any(|path| is_same_device(path, &call.device)) {
             let name = open.pool.name();
@@ -126,7 +135,7 @@ pub(crate) async fn zpool_labelclear(
             return Err(Failure::new(FailureKind::Busy, message));
         }
     }
-    pool::clear_label(&service.world, &call.device, call.force)
+    pool::clear_label(&service.serving.world, &call.device, call.force)
         .await
         .map_err(|error| match &error {
             pool::PoolError::DeviceInUse { path, device_use } => {
@@ -166,7 +175,7 @@ pub(crate) async fn zpool_upgrade(
             .collect(),
         ..ZpoolUpgradeReply::default()
     };
-    let (pools, absent) = service.pools.found(&call.names)?;
+    let (pools, absent) = service.serving.pools.found(&call.names)?;
     reply.absent = absent;
     for open in pools {
         let name = open.pool.name();
@@ -192,7 +201,10 @@ pub(crate) async fn zpool_upgrade(
                 .map_err(|error| from_pool(&format!("cannot upgrade '{name}'"), &error))?;
             if !enabled.is_empty() || open.pool.status().version != before {
                 crate::zpool::log_command(&open.pool, &call.command).await;
-                service.events.tell_of(&open.pool, EventKind::PoolChanged);
+                service
+                    .serving
+                    .events
+                    .tell_of(&open.pool, EventKind::PoolChanged);
             }
             enabled
         };

@@ -11,12 +11,12 @@ use api::{
 use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
 use serve_fuse::{MountTable, UnmountMode};
 
-use crate::mounts::{Place, REDACTED, Taken};
 use crate::service::Service;
 use crate::zpool::typed;
 use service::error::{all_done, and_back, from_access, from_dataset};
 use service::pools::OpenPool;
 use service::reports;
+use serving::mounts::{Place, REDACTED, Taken};
 
 pub(crate) fn mode(force: bool) -> UnmountMode {
     if force {
@@ -39,6 +39,7 @@ pub(crate) fn everything(depth: Option<usize>) -> ListOptions {
 pub(crate) async fn zfs_list(service: &Service, call: &ZfsList) -> Result<ZfsListReply, Failure> {
     let names: Vec<String> = if call.names.is_empty() {
         service
+            .serving
             .pools
             .all()
             .iter()
@@ -76,7 +77,7 @@ async fn list_one(
         snapshots: has(ApiKind::Snapshot),
         depth: call.depth.map(|depth| depth as usize),
     };
-    let open = service.pools.of_dataset(&name)?;
+    let open = service.serving.pools.of_dataset(&name)?;
     let doing = format!("cannot open '{name}'");
     let failed = |error| from_dataset(&doing, &error);
     if let Some((head, _)) = name.split_once('#') {
@@ -180,12 +181,12 @@ async fn report(
         settings.map_err(|error| from_dataset(&format!("cannot open '{}'", info.name), &error))?;
     let mut properties = reports::properties(settings);
     if info.kind == DatasetKind::Filesystem {
-        let is_mounted = service.mounts.is_mounted_in(table, &info.name);
+        let is_mounted = service.serving.mounts.is_mounted_in(table, &info.name);
         if wanted.is_none_or(|wanted| wanted.iter().any(|name| name == "mounted")) {
             let mounted = if is_mounted { "yes" } else { "no" };
             properties.insert("mounted".into(), Property::statistic(mounted));
         }
-        let temporary = is_mounted.then(|| service.mounts.temporary(&info.name));
+        let temporary = is_mounted.then(|| service.serving.mounts.temporary(&info.name));
         for (name, word) in temporary.unwrap_or_default() {
             if let Some(property) = properties.get_mut(name)
                 && property.value != word
@@ -200,7 +201,7 @@ async fn report(
         if let Some(property) = properties.get_mut("mountpoint")
             && property.value.starts_with('/')
         {
-            property.value = crate::mounts::below_altroot(open.pool.altroot(), &property.value)
+            property.value = serving::mounts::below_altroot(open.pool.altroot(), &property.value)
                 .to_string_lossy()
                 .into_owned();
         }
@@ -219,12 +220,17 @@ pub(crate) async fn mount_created(
     open: &OpenPool,
     name: &str,
 ) -> Result<(), Failure> {
-    let mounted = match service.place(open, name).await? {
-        (Place::At(path), true) => service.mount_at(open, name, &path, false, &[]).await,
+    let mounted = match service.serving.place(open, name).await? {
+        (Place::At(path), true) => {
+            service
+                .serving
+                .mount_at(open, name, &path, false, &[])
+                .await
+        }
         _ => Ok(()),
     };
     // The network share works without a mount.
-    for warning in service.follow_nfs(open, name).await {
+    for warning in service.serving.follow_nfs(open, name).await {
         tracing::warn!("{warning}");
     }
     mounted
@@ -238,9 +244,10 @@ pub(crate) async fn zfs_snapshot(service: &Service, call: ZfsSnapshot) -> Result
             "missing snapshot argument",
         ));
     };
-    let open = service.pools.of_dataset(first)?;
+    let open = service.serving.pools.of_dataset(first)?;
     if let Some(other) = call.names.iter().find(|name| {
         service
+            .serving
             .pools
             .of_dataset(name)
             .map_or(true, |pool| !Arc::ptr_eq(&pool, &open))
@@ -284,19 +291,19 @@ pub(crate) async fn zfs_snapshot(service: &Service, call: ZfsSnapshot) -> Result
         .await
         .map_err(|error| from_dataset(&doing, &error))?;
     crate::zpool::log_command(&open.pool, &call.command).await;
-    service.events.tell(EventKind::DatasetsCreated {
+    service.serving.events.tell(EventKind::DatasetsCreated {
         names: names.clone(),
     });
     for name in &names {
         let head = name.split('@').next().unwrap_or(name);
-        service.show_volume_snapshots(&open, head).await?;
+        service.serving.show_volume_snapshots(&open, head).await?;
     }
     Ok(Empty {})
 }
 
 /// `zfs rollback`.
 pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result<Empty, Failure> {
-    let open = service.pools.of_dataset(&call.snapshot)?;
+    let open = service.serving.pools.of_dataset(&call.snapshot)?;
     let _admin = open.admin.lock().await;
     let doing = format!("cannot rollback to '{}'", call.snapshot);
     let failed = |error: DatasetError| from_dataset(&doing, &error);
@@ -360,15 +367,20 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
         let mut clones = crate::destroy::in_order(&doomed);
         clones.retain(|name| !newer.contains(name));
         for name in &clones {
-            let was_volume = service.volumes.get(name).is_some();
-            service.close_volume(name, mode(call.force)).await?;
+            let was_volume = service.serving.volumes.get(name).is_some();
+            service.serving.close_volume(name, mode(call.force)).await?;
             let names = vec![name.clone()];
-            let taken = service.take_away(&open, names, mode(call.force)).await?;
+            let taken = service
+                .serving
+                .take_away(&open, names, mode(call.force))
+                .await?;
             if let Err(error) = dsl.destroyer().destroy(name).await {
-                let mut outcome =
-                    and_back(Err(failed(error)), service.bring_back(&open, taken).await);
+                let mut outcome = and_back(
+                    Err(failed(error)),
+                    service.serving.bring_back(&open, taken).await,
+                );
                 if was_volume {
-                    outcome = and_back(outcome, service.open_volume(&open, name).await);
+                    outcome = and_back(outcome, service.serving.open_volume(&open, name).await);
                 }
                 return outcome;
             }
@@ -376,15 +388,16 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
     }
     // A filesystem is unmounted, then put back where it was, with what is mounted inside; who uses
     // it, or a volume, goes on with what the snapshot has.
-    let was_volume = service.volumes.get(head).is_some();
+    let was_volume = service.serving.volumes.get(head).is_some();
     service
+        .serving
         .hide_volume_snapshots(head, mode(call.force))
         .await?;
-    let inside = match service.mounts.mountpoint(head) {
-        Some(path) => service.mounts.inside(&path, &open.pool.name()),
+    let inside = match service.serving.mounts.mountpoint(head) {
+        Some(path) => service.serving.mounts.inside(&path, &open.pool.name()),
         None => Vec::new(),
     };
-    let mut away = service.mounts.last_first(&open.pool.name());
+    let mut away = service.serving.mounts.last_first(&open.pool.name());
     away.retain(|name| name == head || inside.contains(name));
     let roll_back = async || {
         let (dsl, access) = (Arc::clone(dsl), Arc::clone(&open.access));
@@ -407,6 +420,7 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
     };
     let mut taken = Vec::new();
     let outcome = match service
+        .serving
         .take_away(&open, away.clone(), UnmountMode::Clean)
         .await
     {
@@ -419,18 +433,18 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
                 if !call.force {
                     return Err(busy);
                 }
-                taken = service.take_away(&open, away, mode(true)).await?;
+                taken = service.serving.take_away(&open, away, mode(true)).await?;
                 roll_back().await
             }
             outcome => outcome,
         },
     };
-    let mut back = service.bring_back(&open, taken).await;
+    let mut back = service.serving.bring_back(&open, taken).await;
     if was_volume {
         if let Err(AccessError::NotReopened { .. }) = &outcome {
-            back = and_back(back, service.close_volume(head, mode(true)).await);
+            back = and_back(back, service.serving.close_volume(head, mode(true)).await);
         }
-        back = and_back(back, service.open_volume(&open, head).await);
+        back = and_back(back, service.serving.open_volume(&open, head).await);
     }
     if let Err(error) = &outcome {
         return and_back(Err(from_access(&doing, error)), back);
@@ -446,7 +460,7 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
 
 /// `zfs rename`.
 pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Empty, Failure> {
-    let open = service.pools.of_dataset(&call.from)?;
+    let open = service.serving.pools.of_dataset(&call.from)?;
     let _admin = open.admin.lock().await;
     let doing = format!("cannot rename '{}'", call.from);
     let failed = |error: DatasetError| from_dataset(&doing, &error);
@@ -461,7 +475,10 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
         if new_head != head && !new_head.is_empty() {
             return Err(refused("snapshots must be part of same dataset"));
         }
-        service.hide_snapshots_below(head, mode(call.force)).await?;
+        service
+            .serving
+            .hide_snapshots_below(head, mode(call.force))
+            .await?;
         let outcome = if call.recursive {
             dsl.snapshots().rename_all(head, old, new).await
         } else {
@@ -469,19 +486,20 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
                 .rename(&call.from, &format!("{head}@{new}"))
                 .await
         };
-        let shown = service.show_snapshots_below(&open, head).await;
+        let shown = service.serving.show_snapshots_below(&open, head).await;
         if let Err(error) = outcome {
             return and_back(Err(failed(error)), shown);
         }
         // What is open through `.zfs/snapshot` is known there by the old name, under which nobody
         // would close it.
         let old_names: Vec<String> = service
+            .serving
             .mounts
             .below(head)
             .into_iter()
             .map(|of| format!("{of}@{old}"))
             .collect();
-        service.release_snapshots(&old_names).await;
+        service.serving.release_snapshots(&old_names).await;
         crate::zpool::log_command(&open.pool, &call.command).await;
         return shown.map(|()| Empty {});
     }
@@ -501,9 +519,12 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
     }
     let away = match call.no_mount {
         true => Vec::new(),
-        false => service.mounts.last_first(&call.from),
+        false => service.serving.mounts.last_first(&call.from),
     };
-    let taken = service.take_away(&open, away, mode(call.force)).await?;
+    let taken = service
+        .serving
+        .take_away(&open, away, mode(call.force))
+        .await?;
     let outcome = dsl
         .directories()
         .rename(&call.from, &call.to)
@@ -512,31 +533,39 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
     let new_name = |name: &str| format!("{}{}", call.to, &name[call.from.len()..]);
     let mut put_back = Ok(());
     if outcome.is_ok() {
-        let moved = service.mounts.below(&call.from);
-        service.mounts.renamed(&call.from, &call.to);
-        service.withheld.renamed(&call.from, &call.to);
-        service.smb.withdraw(&moved).await;
-        for name in service.mounts.below(&call.to) {
-            service.share_by_smb(&open, &name).await;
+        let moved = service.serving.mounts.below(&call.from);
+        service.serving.mounts.renamed(&call.from, &call.to);
+        service.serving.withheld.renamed(&call.from, &call.to);
+        service.serving.smb.withdraw(&moved).await;
+        for name in service.serving.mounts.below(&call.to) {
+            service.serving.share_by_smb(&open, &name).await;
         }
         service
+            .serving
             .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
             .await;
         for one in taken.iter().rev() {
-            let mounted = service.mount_again(&open, &new_name(&one.name)).await;
+            let mounted = service
+                .serving
+                .mount_again(&open, &new_name(&one.name))
+                .await;
             put_back = and_back(put_back, mounted);
         }
-        for name in service.volumes.below(&call.from) {
+        for name in service.serving.volumes.below(&call.from) {
             let now = new_name(&name);
-            let renamed = service.volume_renamed(&open, &name, &now).await;
+            let renamed = service.serving.volume_renamed(&open, &name, &now).await;
             put_back = and_back(put_back, renamed);
         }
-        for warning in service.nfs_renamed(&open, &call.from, &call.to).await {
+        for warning in service
+            .serving
+            .nfs_renamed(&open, &call.from, &call.to)
+            .await
+        {
             let failure = Failure::new(FailureKind::Other, warning);
             put_back = and_back(put_back, Err(failure));
         }
     } else {
-        put_back = service.bring_back(&open, taken).await;
+        put_back = service.serving.bring_back(&open, taken).await;
     }
     if let Err(failure) = outcome {
         return and_back(Err(failure), put_back);
@@ -548,11 +577,11 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
 /// `zfs mount`.
 pub(crate) async fn zfs_mount(service: &Service, call: ZfsMount) -> Result<Empty, Failure> {
     let Some(name) = &call.name else {
-        let failures = service.mount_everything().await;
-        for open in service.pools.all() {
+        let failures = service.serving.mount_everything().await;
+        for open in service.serving.pools.all() {
             let _admin = open.admin.lock().await;
             let pool = open.pool.name();
-            for warning in service.share_again(&open, &pool, None).await {
+            for warning in service.serving.share_again(&open, &pool, None).await {
                 tracing::warn!("{warning}");
             }
         }
@@ -562,7 +591,7 @@ pub(crate) async fn zfs_mount(service: &Service, call: ZfsMount) -> Result<Empty
             Err(Failure::new(FailureKind::Other, failures.join("\n")))
         };
     };
-    let open = service.pools.of_dataset(name)?;
+    let open = service.serving.pools.of_dataset(name)?;
     let _admin = open.admin.lock().await;
     if call.discard_log {
         let doing = format!("cannot give up the intent log of '{name}'");
@@ -571,18 +600,22 @@ pub(crate) async fn zfs_mount(service: &Service, call: ZfsMount) -> Result<Empty
         let dataset = open.pool.dsl().directories().lookup(name).await;
         let dataset = dataset.map_err(|error| from_dataset(&doing, &error))?;
         if dataset.kind == DatasetKind::Volume {
-            return service.open_volume(&open, name).await.map(|()| Empty {});
+            return service
+                .serving
+                .open_volume(&open, name)
+                .await
+                .map(|()| Empty {});
         }
     }
-    if service.mounts.mountpoint(name).is_some()
+    if service.serving.mounts.mountpoint(name).is_some()
         && call.options.iter().any(|option| option == "remount")
     {
-        let remounted = service.remount(&open, name, &call.options).await;
+        let remounted = service.serving.remount(&open, name, &call.options).await;
         return remounted.map(|()| Empty {});
     }
     let place = match call.force {
-        true => service.place_of_any(&open, name).await?,
-        false => service.place(&open, name).await?,
+        true => service.serving.place_of_any(&open, name).await?,
+        false => service.serving.place(&open, name).await?,
     };
     match place {
         (Place::Nowhere(REDACTED), _) => Err(Failure::new(
@@ -594,9 +627,12 @@ pub(crate) async fn zfs_mount(service: &Service, call: ZfsMount) -> Result<Empty
             ),
         )),
         (Place::At(path), _) => {
-            let mounting = service.mount_at(&open, name, &path, call.overlay, &call.options);
+            let mounting =
+                service
+                    .serving
+                    .mount_at(&open, name, &path, call.overlay, &call.options);
             mounting.await?;
-            for warning in service.share_again(&open, name, None).await {
+            for warning in service.serving.share_again(&open, name, None).await {
                 tracing::warn!("{warning}");
             }
             Ok(Empty {})
@@ -623,13 +659,13 @@ pub(crate) async fn zfs_unmount(service: &Service, call: ZfsUnmount) -> Result<E
     if call.all {
         // What a pool has mounted may be inside of what another has.
         let mut failures = Vec::new();
-        for name in service.mounts.all_last_first() {
-            let Ok(open) = service.pools.of_dataset(&name) else {
+        for name in service.serving.mounts.all_last_first() {
+            let Ok(open) = service.serving.pools.of_dataset(&name) else {
                 continue;
             };
             let _admin = open.admin.lock().await;
-            match service.unmount(&name, mode(call.force)).await {
-                Ok(()) => service.withhold_nfs(&[name]).await,
+            match service.serving.unmount(&name, mode(call.force)).await {
+                Ok(()) => service.serving.withhold_nfs(&[name]).await,
                 Err(failure) => failures.push(failure),
             }
         }
@@ -637,21 +673,24 @@ pub(crate) async fn zfs_unmount(service: &Service, call: ZfsUnmount) -> Result<E
     }
     let word = call.name.unwrap_or_default();
     let name = if word.starts_with('/') {
-        service.mounted_dataset_at(&word).unwrap_or(word)
+        service.serving.mounted_dataset_at(&word).unwrap_or(word)
     } else {
         word
     };
-    if service.mounts.mountpoint(&name).is_none() {
+    if service.serving.mounts.mountpoint(&name).is_none() {
         return Err(Failure::new(
             FailureKind::NotFound,
             format!("cannot unmount '{name}': not currently mounted"),
         ));
     }
-    let open = service.pools.of_dataset(&name)?;
+    let open = service.serving.pools.of_dataset(&name)?;
     let _admin = open.admin.lock().await;
-    let names = service.mounts.last_first(&name);
-    let taken = service.take_away(&open, names, mode(call.force)).await?;
+    let names = service.serving.mounts.last_first(&name);
+    let taken = service
+        .serving
+        .take_away(&open, names, mode(call.force))
+        .await?;
     let unmounted: Vec<String> = taken.into_iter().map(|one| one.name).collect();
-    service.withhold_nfs(&unmounted).await;
+    service.serving.withhold_nfs(&unmounted).await;
     Ok(Empty {})
 }

@@ -16,18 +16,18 @@ use format::Guid;
 use pool::{CreateSpec, FeatureChoice, LeafSpec, Pool, PoolError, VdevClass, VdevLayout, VdevSpec};
 use serve_fuse::UnmountMode;
 
-use crate::iscsi::ISCSI_PROPERTY;
-use crate::mounts::below_altroot;
-use crate::nfs::NFS_PROPERTY;
 use crate::owners::OwnedQuota;
 use crate::properties::by_full_names;
 use crate::replication;
 use crate::service::Service;
-use crate::smb::SMB_PROPERTY;
 use service::compatibility::Compatibility;
 use service::error::{all_done, from_pool, suspended};
 use service::pools::OpenPool;
 use service::reports;
+use serving::iscsi::ISCSI_PROPERTY;
+use serving::mounts::below_altroot;
+use serving::nfs::NFS_PROPERTY;
+use serving::smb::SMB_PROPERTY;
 
 /// How long `zpool clear` looks whether the pool goes on.
 const CURED_AFTER: Duration = Duration::from_secs(2);
@@ -241,8 +241,8 @@ pub(crate) async fn zpool_create(
     check_special_small_blocks(&doing, &call.vdevs, &given)?;
     let (quotas, root_properties) = OwnedQuota::split(&doing, &given)?;
     let name = call.properties.get("tname").unwrap_or(&call.name);
-    let _claim = service.pools.claim(&doing, name, None).await?;
-    if service.pools.get(name).is_ok() {
+    let _claim = service.serving.pools.claim(&doing, name, None).await?;
+    if service.serving.pools.get(name).is_ok() {
         return Err(Failure::new(
             FailureKind::Exists,
             format!("{doing}: pool already exists"),
@@ -271,13 +271,13 @@ pub(crate) async fn zpool_create(
     .await?;
     for (name, value) in &root_properties {
         if name == ISCSI_PROPERTY {
-            service.check_share(value)?;
+            service.serving.check_share(value)?;
         }
         if name == NFS_PROPERTY {
-            service.check_nfs_share(value)?;
+            service.serving.check_nfs_share(value)?;
         }
         if name == SMB_PROPERTY {
-            crate::smb::check_property(value)?;
+            serving::smb::check_property(value)?;
         }
     }
     let mut features = if call.no_features {
@@ -306,11 +306,11 @@ pub(crate) async fn zpool_create(
         root_init: Arc::new(crate::create::new_filesystem()),
         altroot,
         force: call.force,
-        host: service.host.clone(),
-        events: Some(service.events.clone()),
+        host: service.serving.host.clone(),
+        events: Some(service.serving.events.clone()),
     };
     if call.dry_run {
-        let checked = Pool::check_create(&service.world, &spec).await;
+        let checked = Pool::check_create(&service.serving.world, &spec).await;
         checked.map_err(|error| create_failure(&doing, &error))?;
         return Ok(ZpoolCreateReply {
             layout: described(&call.vdevs, &spec.vdevs),
@@ -318,19 +318,23 @@ pub(crate) async fn zpool_create(
         });
     }
     let key = crate::keys::new_key(&doing, call.key.as_ref(), &spec.root_properties, None)?;
-    let pool = Pool::create_with_key(&service.world, spec, key)
+    let pool = Pool::create_with_key(&service.serving.world, spec, key)
         .await
         .map_err(|error| create_failure(&doing, &error))?;
     log_command(&pool, &call.command).await;
     let root = pool.name();
-    let mut warnings = service.adopt(pool, true).await;
-    let open = service.pools.of_dataset(&root)?;
+    let mut warnings = service.serving.adopt(pool, true).await;
+    let open = service.serving.pools.of_dataset(&root)?;
     let set_quotas = async {
         let _admin = open.admin.lock().await;
         crate::owners::set_owned_quotas(service, &open, &root, &quotas).await
     };
     let doing = format!("cannot set the quotas of '{root}'");
-    if let Err(failure) = service.leaving(&open, &doing, false, set_quotas).await {
+    if let Err(failure) = service
+        .serving
+        .leaving(&open, &doing, false, set_quotas)
+        .await
+    {
         warnings.push(format!("'{root}' was created, but: {failure}"));
     }
     Ok(ZpoolCreateReply {
@@ -346,7 +350,7 @@ pub(crate) fn refuse_open_devices(
     vdevs: &[VdevSpec],
     force: bool,
 ) -> Result<(), Failure> {
-    for open in service.pools.all() {
+    for open in service.serving.pools.all() {
         let status = open.pool.status();
         let mut own = reports::tree_paths(&status);
         let all = reports::device_paths(&status);
@@ -389,18 +393,24 @@ pub(crate) async fn log_command(pool: &Pool, command: &str) {
 
 /// `zpool destroy`.
 pub(crate) async fn zpool_destroy(service: &Service, call: ZpoolDestroy) -> Result<Empty, Failure> {
-    let open = service.pools.get(&call.name)?;
+    let open = service.serving.pools.get(&call.name)?;
     let doing = format!("cannot destroy '{}'", call.name);
     let work = async {
         let _admin = open.admin.lock().await;
-        let _nobody = service.release_pool(&open, mode(call.force)).await?;
+        let _nobody = service
+            .serving
+            .release_pool(&open, mode(call.force))
+            .await?;
         // It is there when the pool is imported again (`zfs_ioc_pool_destroy`).
         log_command(&open.pool, &call.command).await;
         let destroyed = open.pool.destroy(call.force).await;
         destroyed.map_err(|error| from_pool(&doing, &error))
     };
-    service.leaving(&open, &doing, call.force, work).await?;
-    service.pools.remove(&open, &doing)?;
+    service
+        .serving
+        .leaving(&open, &doing, call.force, work)
+        .await?;
+    service.serving.pools.remove(&open, &doing)?;
     Ok(Empty {})
 }
 
@@ -409,13 +419,13 @@ pub(crate) async fn zpool_destroy(service: &Service, call: ZpoolDestroy) -> Resu
 pub(crate) async fn zpool_export(service: &Service, call: ZpoolExport) -> Result<Empty, Failure> {
     let (mut pools, mut failures) = (Vec::new(), Vec::new());
     if call.all {
-        pools = service.pools.all();
+        pools = service.serving.pools.all();
     }
     for name in &call.names {
-        match service.pools.get(name) {
+        match service.serving.pools.get(name) {
             Ok(open) => pools.push(open),
             // One that could not be imported at the start is not here, but waited for.
-            Err(_) if service.pools.forget_absent(name) => {}
+            Err(_) if service.serving.pools.forget_absent(name) => {}
             Err(failure) => failures.push(failure),
         }
     }
@@ -424,7 +434,7 @@ pub(crate) async fn zpool_export(service: &Service, call: ZpoolExport) -> Result
         let doing = format!("cannot export '{name}'");
         let work = async {
             let _admin = open.admin.lock().await;
-            if !call.force && crate::spares::has_shared_in_use(service, &open) {
+            if !call.force && service::spares::has_shared_in_use(&service.serving.pools, &open) {
                 return Err(Failure::new(
                     FailureKind::Busy,
                     format!(
@@ -434,15 +444,18 @@ pub(crate) async fn zpool_export(service: &Service, call: ZpoolExport) -> Result
                     ),
                 ));
             }
-            let released = service.release_pool(&open, mode(call.force)).await;
+            let released = service.serving.release_pool(&open, mode(call.force)).await;
             let _nobody = released
                 .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
             log_command(&open.pool, &call.command).await;
             let exported = open.pool.export(call.force).await;
             exported.map_err(|error| from_pool(&doing, &error))
         };
-        let left = service.leaving(&open, &doing, call.force, work).await;
-        let forgotten = left.and_then(|()| service.pools.remove(&open, &doing));
+        let left = service
+            .serving
+            .leaving(&open, &doing, call.force, work)
+            .await;
+        let forgotten = left.and_then(|()| service.serving.pools.remove(&open, &doing));
         failures.extend(forgotten.err());
     }
     all_done(&failures)
@@ -453,7 +466,7 @@ pub(crate) async fn zpool_list(
     service: &Service,
     call: &ZpoolList,
 ) -> Result<ZpoolListReply, Failure> {
-    let (pools, absent) = service.pools.found(&call.names)?;
+    let (pools, absent) = service.serving.pools.found(&call.names)?;
     let mut reply = ZpoolListReply {
         absent,
         ..ZpoolListReply::default()
@@ -479,13 +492,13 @@ pub(crate) async fn zpool_status(
     call: &ZpoolStatus,
     may_name_damaged: bool,
 ) -> Result<ZpoolStatusReply, Failure> {
-    let (pools, absent) = service.pools.found(&call.names)?;
+    let (pools, absent) = service.serving.pools.found(&call.names)?;
     let mut reply = ZpoolStatusReply {
         absent,
         ..ZpoolStatusReply::default()
     };
     for open in pools {
-        crate::spares::refresh(service, &open).await;
+        service::spares::refresh(&service.serving.pools, &open).await;
         let mut report = reports::pool_status(&open.pool);
         match call.verbose {
             true if may_name_damaged => {
@@ -501,7 +514,7 @@ pub(crate) async fn zpool_status(
 
 /// `zpool set`.
 pub(crate) async fn zpool_set(service: &Service, call: ZpoolSet) -> Result<Empty, Failure> {
-    let open = service.pools.get(&call.name)?;
+    let open = service.serving.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
     match &call.vdev {
         None => {
@@ -520,9 +533,12 @@ pub(crate) async fn zpool_set(service: &Service, call: ZpoolSet) -> Result<Empty
         }
     }
     log_command(&open.pool, &call.command).await;
-    service.events.tell_of(&open.pool, EventKind::PoolChanged);
+    service
+        .serving
+        .events
+        .tell_of(&open.pool, EventKind::PoolChanged);
     if call.vdev.is_none() && call.property == "cachefile" {
-        service.pools.save_cached();
+        service.serving.pools.save_cached();
     }
     Ok(Empty {})
 }
@@ -532,7 +548,7 @@ pub(crate) async fn zpool_history(
     service: &Service,
     call: &ZpoolHistory,
 ) -> Result<ZpoolHistoryReply, Failure> {
-    let (pools, absent) = service.pools.found(&call.names)?;
+    let (pools, absent) = service.serving.pools.found(&call.names)?;
     let mut reply = ZpoolHistoryReply {
         absent,
         ..ZpoolHistoryReply::default()
@@ -555,7 +571,7 @@ pub(crate) async fn zpool_history(
 /// `zpool sync`. A pool that cannot be written, or not now, keeps no other from it.
 pub(crate) async fn zpool_sync(service: &Service, call: &ZpoolSync) -> Result<Empty, Failure> {
     let mut failures = Vec::new();
-    for open in service.pools.named(&call.names)? {
+    for open in service.serving.pools.named(&call.names)? {
         let doing = format!("sync of pool '{}' failed", open.pool.name());
         let work = async {
             let synced = match call.force {
@@ -564,7 +580,7 @@ pub(crate) async fn zpool_sync(service: &Service, call: &ZpoolSync) -> Result<Em
             };
             synced.map_err(|error| from_pool(&doing, &error))
         };
-        if let Err(failure) = service.leaving(&open, &doing, false, work).await {
+        if let Err(failure) = service.serving.leaving(&open, &doing, false, work).await {
             failures.push(failure);
         }
     }
@@ -573,7 +589,7 @@ pub(crate) async fn zpool_sync(service: &Service, call: &ZpoolSync) -> Result<Em
 
 /// `zpool clear`.
 pub(crate) async fn zpool_clear(service: &Service, call: &ZpoolClear) -> Result<Empty, Failure> {
-    let open: Arc<OpenPool> = service.pools.get(&call.name)?;
+    let open: Arc<OpenPool> = service.serving.pools.get(&call.name)?;
     let doing = format!("cannot clear errors for {}", call.name);
     let was_suspended = open.pool.suspended().is_some();
     open.pool
@@ -590,14 +606,14 @@ pub(crate) async fn zpool_clear(service: &Service, call: &ZpoolClear) -> Result<
 
 /// `zpool events`.
 pub(crate) fn zpool_events(service: &Service) -> ZpoolEventsReply {
-    let (events, sequence) = service.events.of_zfs();
+    let (events, sequence) = service.serving.events.of_zfs();
     ZpoolEventsReply { events, sequence }
 }
 
 /// `zpool events -c`.
 pub(crate) fn zpool_events_clear(service: &Service) -> ZpoolEventsClearReply {
     ZpoolEventsClearReply {
-        cleared: service.events.clear_zfs(),
+        cleared: service.serving.events.clear_zfs(),
     }
 }
 
@@ -611,7 +627,7 @@ async fn look_whether_it_goes(
         biased;
         () = open.pool.until_suspended() => Err(suspended(doing)),
         _ = open.pool.sync() => Ok(()),
-        () = service.world.clock.sleep(CURED_AFTER) => Ok(()),
+        () = service.serving.world.clock.sleep(CURED_AFTER) => Ok(()),
     }
 }
 

@@ -9,6 +9,8 @@
 //! [`reports`] and [`condition`] say in the API's types what pools and datasets are, [`error`] does
 //! so with errors of the engine; [`asking`] knows on whose behalf a task works.
 //!
+//! [`spares`] knows which pools have the same spare device, which none of them does.
+//!
 //! Locks: the list of pools, then the table of pools, then those of jobs, then those of events. All
 //! are short, but for the one under which the list is written.
 
@@ -25,3 +27,4 @@ pub mod names;
 pub mod pool_list;
 pub mod pools;
 pub mod reports;
+pub mod spares;

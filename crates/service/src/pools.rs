@@ -51,6 +51,12 @@ impl OpenPool {
         Arc::strong_count(&self.receives) > 1
     }
 
+    /// Whether a dataset cannot be opened for want of its key.
+    pub async fn is_locked(&self, name: &str) -> bool {
+        let info = self.pool.dsl().keys().info(name).await;
+        matches!(info, Ok(Some(info)) if !info.is_loaded)
+    }
+
     /// Whether it is imported again at the next start.
     fn is_cached(&self) -> bool {
         let cachefile = self.pool.prop("cachefile");

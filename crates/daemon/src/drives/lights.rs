@@ -30,7 +30,7 @@ struct Pools {
 
 impl Pools {
     fn of(service: &Service) -> Self {
-        let away = service.pools.not_imported().into_iter();
+        let away = service.serving.pools.not_imported().into_iter();
         let (leaves, imported) = leaves(service);
         Self {
             leaves,

@@ -151,7 +151,7 @@ async fn watch(weak: Weak<Service>) {
     let Some(service) = weak.upgrade() else {
         return;
     };
-    let mut reader = service.events.reader(None, Wanted::All);
+    let mut reader = service.serving.events.reader(None, Wanted::All);
     drop(service);
     let mut problems = Vec::new();
     loop {

@@ -67,7 +67,7 @@ pub(super) fn leaves(service: &Service) -> (Vec<Leaf>, Vec<Guid>) {
         }
     }
     let (mut out, mut pools) = (Vec::new(), Vec::new());
-    for open in service.pools.all() {
+    for open in service.serving.pools.all() {
         let status = reports::pool_status(&open.pool);
         pools.push(status.guid);
         walk(

@@ -54,7 +54,7 @@ impl Held {
         doing: &str,
         command: &'static str,
     ) -> Result<Self, Failure> {
-        let open = service.pools.of_dataset(name)?;
+        let open = service.serving.pools.of_dataset(name)?;
         let lease = borrow(&open, name, doing, command).await?;
         Ok(Self {
             service: Arc::clone(service),
@@ -79,7 +79,7 @@ impl Held {
             return Ok((Arc::clone(filesystem), false));
         }
         self.rest();
-        let open = self.service.pools.of_dataset(&self.name)?;
+        let open = self.service.serving.pools.of_dataset(&self.name)?;
         let lease = borrow(&open, &self.name, &self.doing, self.command).await?;
         if lease.object() != self.object {
             return Err(self.changed());

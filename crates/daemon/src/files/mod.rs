@@ -123,7 +123,7 @@ pub(crate) async fn list(service: &Service, call: &FileList) -> Result<FileListR
         })?,
     };
     let limit = call.limit.unwrap_or(ENTRIES).clamp(1, FILE_ENTRIES_MAX);
-    let open = service.pools.of_dataset(&call.dataset)?;
+    let open = service.serving.pools.of_dataset(&call.dataset)?;
     let lease = borrow(&open, &call.dataset, &doing, "list").await?;
     let filesystem = lease.get();
     let at = find(&filesystem, &doing, &path).await?;

@@ -484,7 +484,7 @@ fn check_mounts(
     path: &[Vec<u8>],
 ) -> Result<(), Failure> {
     let path: PathBuf = path.iter().cloned().map(OsString::from_vec).collect();
-    if !service.mounts.is_over_mount(dataset, &path) {
+    if !service.serving.mounts.is_over_mount(dataset, &path) {
         return Ok(());
     }
     let message = format!(
@@ -633,6 +633,7 @@ async fn place(
     let changed = [Some(name.clone()), Some(beside.to_vec()), replaced.clone()];
     let changed = changed.into_iter().flatten().map(OsString::from_vec);
     service
+        .serving
         .mounts
         .forget_names(dataset, parent, changed.collect())
         .await;

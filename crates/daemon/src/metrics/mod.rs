@@ -79,10 +79,10 @@ pub(crate) async fn text(service: &Service) -> String {
     out.add(&families::BUILD, &[("version", version)], true);
     process::add(&mut out);
     let mut left = DATASETS_MAX;
-    for (name, _, _) in service.pools.not_imported() {
+    for (name, _, _) in service.serving.pools.not_imported() {
         out.add(&families::POOL_ABSENT, &[("pool", &name)], true);
     }
-    for open in service.pools.all() {
+    for open in service.serving.pools.all() {
         open.background.look(&open.pool);
         let mut report = reports::pool_status(&open.pool);
         reports::add_io(&mut report.tree, &open.pool);
@@ -91,8 +91,8 @@ pub(crate) async fn text(service: &Service) -> String {
         add_scan(&mut out, &report);
         add_datasets(&mut out, &open, &mut left).await;
     }
-    add_jobs(&mut out, &service.jobs.list(None));
-    if let Ok(shares) = tokio::time::timeout(PART_MAX, service.share_list()).await {
+    add_jobs(&mut out, &service.serving.jobs.list(None));
+    if let Ok(shares) = tokio::time::timeout(PART_MAX, service.serving.share_list()).await {
         add_shares(&mut out, &shares);
     }
     add_alerts(&mut out, service);

@@ -57,25 +57,12 @@ const OF_KEYS: [&str; 5] = [
 /// That of them which can be set at any time.
 const LOCATION: &str = "keylocation";
 
-/// Destroys what receives left that a crash interrupted.
-pub(crate) async fn destroy_interrupted(open: Arc<OpenPool>) {
-    if open.pool.is_read_only() {
-        return;
-    }
-    // One that begins now is no rest of another.
-    let _admin = open.admin.lock().await;
-    let destroyed = open.pool.dsl().receives().destroy_interrupted().await;
-    if let Err(error) = destroyed {
-        tracing::warn!(pool = open.pool.name(), %error, "interrupted receives stay");
-    }
-}
-
 /// `zfs receive -A`.
 pub(crate) async fn zfs_receive_abort(
     service: &Service,
     call: &ZfsReceiveAbort,
 ) -> Result<Empty, Failure> {
-    let open = service.pools.of_dataset(&call.name)?;
+    let open = service.serving.pools.of_dataset(&call.name)?;
     let _admin = open.admin.lock().await;
     let aborted = open.pool.dsl().receives().abort(&call.name).await;
     aborted.map_err(|error| {
@@ -117,7 +104,7 @@ pub(crate) fn receive_from<'a>(
 ) -> BoxFuture<'a, Result<ZfsReceiveReply, Failure>> {
     Box::pin(async move {
         corrective::check(&call)?;
-        let open = service.pools.of_dataset(&call.target)?;
+        let open = service.serving.pools.of_dataset(&call.target)?;
         let call = options::checked(call)?;
         // Nobody exports it meanwhile.
         let _receiving = Arc::clone(&open.receives);
@@ -602,11 +589,12 @@ impl Run<'_> {
         if let Err(AccessError::InUse { .. }) = &outcome {
             let force = mode(self.call.force_unmount);
             taken = service
+                .serving
                 .take_away(open, vec![place.head.clone()], force)
                 .await?;
             outcome = exchange().await;
         }
-        let back = service.bring_back(open, taken).await;
+        let back = service.serving.bring_back(open, taken).await;
         match outcome {
             Ok(Ok(())) => back,
             Ok(Err(error)) | Err(AccessError::Dataset(error)) => {
@@ -628,7 +616,10 @@ impl Run<'_> {
             true => place.head.clone(),
             false => place.full_name(),
         }];
-        service.events.tell(EventKind::DatasetsCreated { names });
+        service
+            .serving
+            .events
+            .tell(EventKind::DatasetsCreated { names });
         if !are_set {
             self.set_properties(begin, place, false).await;
         }
@@ -645,7 +636,7 @@ impl Run<'_> {
         if begin.features.contains(StreamFeatures::REDACTED) && !is_new {
             // It was whole before (`zfs_ioc_recv_impl`, module/zfs/zfs_ioctl.c).
             let force = mode(self.call.force_unmount);
-            if let Err(failure) = service.unmount(&place.head, force).await {
+            if let Err(failure) = service.serving.unmount(&place.head, force).await {
                 self.reply.warnings.push(failure.message);
             }
         }
@@ -654,8 +645,13 @@ impl Run<'_> {
             Ok(())
         } else if kind == Some(format::ObjsetKind::Volume) {
             match is_new {
-                true => service.open_volume(&open, &place.head).await,
-                false => service.show_volume_snapshots(&open, &place.head).await,
+                true => service.serving.open_volume(&open, &place.head).await,
+                false => {
+                    service
+                        .serving
+                        .show_volume_snapshots(&open, &place.head)
+                        .await
+                }
             }
         } else if is_new && !self.call.no_mount {
             crate::zfs::mount_created(service, &open, &place.head).await

@@ -29,9 +29,9 @@ use api::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::mounts::is_at_or_below;
 use crate::service::Service;
 use crate::timetable::{Begun, Course, Entry, Kept, Recurs, Table, now_s, rule};
+use serving::mounts::is_at_or_below;
 
 /// How much longer than its interval a replication may be without a run that worked, as a part of
 /// it and within these bounds, before it is late: a run takes its time, and one that fails is tried
@@ -95,7 +95,10 @@ fn pending_of(kept: &Kept<Replication>, tag: &str, now_s: u64) -> Option<String>
 fn begin(service: &Arc<Service>, name: &str, is_asked_for: bool) -> Result<Job, Failure> {
     let begun = service.replications.begin(name, |own| {
         let pool = own.what.source.split('/').next().map(str::to_owned);
-        service.jobs.begin(JobKind::Replicate, pool, None, true)
+        service
+            .serving
+            .jobs
+            .begin(JobKind::Replicate, pool, None, true)
     })?;
     let job = begun.work.job();
     let tag = names::tag(name, &begun.kept.own.id);
@@ -248,7 +251,7 @@ pub(crate) async fn create(
         }
     }
     check_numbers(&doing, spec.every_s, spec.limit_bytes)?;
-    let open = service.pools.of_dataset(&spec.source)?;
+    let open = service.serving.pools.of_dataset(&spec.source)?;
     let failed = |error| service::error::from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
     let found = dsl.directories().lookup(&spec.source).await;
@@ -268,7 +271,7 @@ pub(crate) async fn create(
     }
     match &mut spec.target {
         ReplicationTarget::Local { dataset } => {
-            service.pools.of_dataset(dataset)?;
+            service.serving.pools.of_dataset(dataset)?;
             if is_at_or_below(dataset, &spec.source) || is_at_or_below(&spec.source, dataset) {
                 return Err(invalid(&format!(
                     "'{dataset}' and it are one below the other; name a target beside it"
@@ -340,13 +343,15 @@ pub(crate) fn run_now(
 
 /// `millpond replicate --remove`.
 pub(crate) async fn remove(service: &Service, call: &ReplicationRemove) -> Result<Empty, Failure> {
-    let removed = service.replications.remove(&service.jobs, &call.name);
+    let removed = service
+        .replications
+        .remove(&service.serving.jobs, &call.name);
     removed.await.map(|()| Empty {})
 }
 
 /// `millpond replicate --pause`, `--resume`.
 pub(crate) async fn pause(service: &Service, call: &ReplicationPause) -> Result<Empty, Failure> {
-    let (replications, jobs) = (&service.replications, &service.jobs);
+    let (replications, jobs) = (&service.replications, &service.serving.jobs);
     let paused = replications.pause(jobs, &call.name, call.is_paused, |_| {});
     paused.await.map(|()| Empty {})
 }

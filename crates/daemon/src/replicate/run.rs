@@ -179,7 +179,7 @@ impl Run {
     }
 
     async fn all(&mut self, pending: Option<String>) -> Result<(), Failure> {
-        let open = self.service.pools.of_dataset(&self.what.source)?;
+        let open = self.service.serving.pools.of_dataset(&self.what.source)?;
         let to = self.snapshot(&open, pending).await?;
         self.result.snapshot = Some(to.clone());
         let sources = self.sources(&open).await?;
@@ -308,7 +308,7 @@ impl Run {
             Side::Ssh(ssh) => return self.or_stopped(ssh.list(top, is_recursive)).await,
             Side::Tls(tls) => return self.or_stopped(tls.list(top, is_recursive)).await,
         }
-        let open = self.service.pools.of_dataset(top)?;
+        let open = self.service.serving.pools.of_dataset(top)?;
         let dsl = open.pool.dsl();
         let failed = |error: DatasetError| from_dataset(&self.doing(), &error);
         let listed = match dsl.directories().list(top, &listing(is_recursive)).await {

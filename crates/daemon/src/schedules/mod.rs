@@ -145,7 +145,10 @@ fn ready(service: &Service, name: &str) -> Result<Option<ScheduleObstacle>, Fail
 fn begin(service: &Arc<Service>, name: &str) -> Result<Job, Failure> {
     let begun = service.schedules.table.begin(name, |own| {
         let pool = Some(pool_of(&own.what.target).to_owned()).filter(|pool| !pool.is_empty());
-        service.jobs.begin(JobKind::Schedule, pool, None, true)
+        service
+            .serving
+            .jobs
+            .begin(JobKind::Schedule, pool, None, true)
     })?;
     let job = begun.work.job();
     let (service, what) = (Arc::clone(service), begun.kept.own.what.clone());
@@ -266,14 +269,14 @@ pub(crate) async fn set(service: &Service, call: ScheduleSet) -> Result<Schedule
                 ));
             }
             if !is_of_host {
-                service.pools.get(&target)?;
+                service.serving.pools.get(&target)?;
             }
         }
         ScheduleTask::Snapshot => {
             if target.contains('@') {
                 return Err(invalid("it is a snapshot; name a filesystem or volume"));
             }
-            let open = service.pools.of_dataset(&target)?;
+            let open = service.serving.pools.of_dataset(&target)?;
             let found = open.pool.dsl().directories().lookup(&target).await;
             found.map_err(|error| service::error::from_dataset(&doing, &error))?;
         }
@@ -330,7 +333,10 @@ pub(crate) fn run_now(
 
 /// `millpond schedule remove`.
 pub(crate) async fn remove(service: &Service, call: &ScheduleRemove) -> Result<Empty, Failure> {
-    let removed = service.schedules.table.remove(&service.jobs, &call.name);
+    let removed = service
+        .schedules
+        .table
+        .remove(&service.serving.jobs, &call.name);
     removed.await?;
     service.schedules.set_waits(&call.name, None);
     Ok(Empty {})
@@ -346,7 +352,7 @@ pub(crate) async fn pause(service: &Service, call: &SchedulePause) -> Result<Emp
             kept.course.is_running = false;
         }
     };
-    let paused = table.pause(&service.jobs, &call.name, call.is_paused, on);
+    let paused = table.pause(&service.serving.jobs, &call.name, call.is_paused, on);
     paused.await?;
     service.schedules.set_waits(&call.name, None);
     Ok(Empty {})
@@ -396,7 +402,7 @@ pub(crate) fn failing(service: &Service) -> Vec<Alert> {
         let (pool, pool_guid) = match own.what.target.as_str() {
             "" => (String::new(), api::Guid(0)),
             target => {
-                let open = service.pools.get(pool_of(target)).ok()?;
+                let open = service.serving.pools.get(pool_of(target)).ok()?;
                 (open.pool.name(), service::reports::guid(open.pool.guid()))
             }
         };

@@ -60,7 +60,7 @@ pub(super) fn obstacle(service: &Service, what: &ScheduleWhat) -> Option<Obstacl
     if is_test && what.target.is_empty() {
         return None;
     }
-    let Ok(open) = service.pools.get(pool_of(&what.target)) else {
+    let Ok(open) = service.serving.pools.get(pool_of(&what.target)) else {
         return Some(Obstacle::Waits(NotImported));
     };
     if open.pool.suspended().is_some() {
@@ -309,7 +309,7 @@ impl Run {
     }
 
     async fn snapshot(&mut self) -> Result<(), Failure> {
-        let open = self.service.pools.of_dataset(&self.what.target)?;
+        let open = self.service.serving.pools.of_dataset(&self.what.target)?;
         let mut properties = Settings::default();
         properties.insert(PROPERTY.to_owned(), self.mark(&open).await?);
         let command = self.command();

@@ -741,9 +741,13 @@ async fn a_stream_of_events_ends_with_its_session() {
     }
     let names = vec!["tank/secret".to_owned()];
     let tell = || {
-        server.service.events.tell(api::EventKind::DatasetsCreated {
-            names: names.clone(),
-        })
+        server
+            .service
+            .serving
+            .events
+            .tell(api::EventKind::DatasetsCreated {
+                names: names.clone(),
+            })
     };
     tell();
     while !String::from_utf8_lossy(&told).contains("tank/secret") {

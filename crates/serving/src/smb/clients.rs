@@ -54,7 +54,7 @@ fn clients(status: Status) -> BTreeMap<String, Vec<ShareClient>> {
 
 impl Smb {
     /// What is shared, and who uses it.
-    pub(crate) async fn in_use(&self) -> Vec<ShareReport> {
+    pub async fn in_use(&self) -> Vec<ShareReport> {
         let shares = self.shares();
         let mut clients = match self.status().await {
             Ok(status) => clients(status),

@@ -32,11 +32,11 @@ use dataset::PropertySource;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::service::Service;
+use crate::Serving;
 use child::{Keeper, Wanted};
 use conf::Share;
 use service::pools::OpenPool;
-pub(crate) use words::SMB_PROPERTY;
+pub use words::SMB_PROPERTY;
 use words::Words;
 
 /// Where SMB listens.
@@ -87,7 +87,7 @@ struct Inner {
 }
 
 /// What is shared by SMB.
-pub(crate) struct Smb {
+pub struct Smb {
     /// `smb/` of the state directory.
     directory: PathBuf,
     /// The host's name.
@@ -103,7 +103,8 @@ pub(crate) struct Smb {
 }
 
 impl Smb {
-    pub(crate) fn new(state: &Path, host: &str, listen: SmbListen) -> Arc<Self> {
+    /// Nothing shared yet; what Samba keeps is in `smb/` of the state directory.
+    pub fn new(state: &Path, host: &str, listen: SmbListen) -> Arc<Self> {
         Arc::new(Self {
             directory: state.join("smb"),
             host: host.to_owned(),
@@ -168,7 +169,7 @@ impl Smb {
     }
 
     /// Whether anything can be shared here.
-    pub(crate) async fn is_possible(&self) -> bool {
+    pub async fn is_possible(&self) -> bool {
         self.listen != SmbListen::Off
             && rustix::process::geteuid().is_root()
             && tools::Tools::find(&self.directory.join("smb.conf"))
@@ -227,7 +228,7 @@ impl Smb {
     }
 
     /// Waits until all changes so far are carried out, as far as they can be.
-    pub(crate) async fn settle(&self) {
+    pub async fn settle(&self) {
         let number = *self.changed.borrow();
         let mut done = self.done.subscribe();
         // An error means that this is gone, which borrows it.
@@ -263,7 +264,7 @@ impl Smb {
     }
 
     /// Shares these no more. When this is done, no process of the server's is in them.
-    pub(crate) async fn withdraw(self: &Arc<Self>, datasets: &[String]) {
+    pub async fn withdraw(self: &Arc<Self>, datasets: &[String]) {
         let mut were_shared = false;
         for dataset in datasets {
             were_shared |= matches!(self.inner.lock().sharing.get(dataset), Some(Sharing::On(_)));
@@ -298,7 +299,7 @@ impl Smb {
     }
 
     /// Stops the server for good.
-    pub(crate) async fn stop(self: &Arc<Self>) {
+    pub async fn stop(self: &Arc<Self>) {
         let is_kept = {
             let mut inner = self.inner.lock();
             inner.is_stopping = true;
@@ -311,12 +312,12 @@ impl Smb {
     }
 
     /// Whether a dataset is shared, while the server runs.
-    pub(crate) fn is_shared(&self, dataset: &str) -> bool {
+    pub fn is_shared(&self, dataset: &str) -> bool {
         matches!(self.inner.lock().sharing.get(dataset), Some(Sharing::On(_)))
     }
 
     /// Datasets that are shared, with where they are mounted.
-    pub(crate) fn shared_paths(&self) -> Vec<(String, String)> {
+    pub fn shared_paths(&self) -> Vec<(String, String)> {
         let inner = self.inner.lock();
         let shared = inner.sharing.iter().filter_map(|(dataset, sharing)| {
             let Sharing::On(share) = sharing else {
@@ -328,13 +329,13 @@ impl Smb {
     }
 
     /// Datasets that are shared.
-    pub(crate) fn shared_datasets(&self) -> Vec<String> {
+    pub fn shared_datasets(&self) -> Vec<String> {
         let shared = self.shared_paths().into_iter();
         shared.map(|(dataset, _)| dataset).collect()
     }
 
     /// What is shared.
-    pub(crate) fn shares(&self) -> Vec<ShareInfo> {
+    pub fn shares(&self) -> Vec<ShareInfo> {
         let inner = self.inner.lock();
         let Server::Runs(address) = &inner.server else {
             return Vec::new();
@@ -361,7 +362,7 @@ impl Smb {
     }
 
     /// What is meant to be shared and is not.
-    pub(crate) fn not_shared(&self) -> Vec<NotShared> {
+    pub fn not_shared(&self) -> Vec<NotShared> {
         let inner = self.inner.lock();
         let refused = inner.sharing.iter().filter_map(|(dataset, sharing)| {
             let why = match (sharing, &inner.server) {
@@ -406,16 +407,16 @@ fn without_clash(others: &BTreeMap<String, Sharing>, dataset: &str, sharing: Sha
 }
 
 /// Checks a value of `sharesmb` before it is set.
-pub(crate) fn check_property(typed: &str) -> Result<(), Failure> {
+pub fn check_property(typed: &str) -> Result<(), Failure> {
     let checked = Words::parse(typed);
     checked
         .map(drop)
         .map_err(|why| Failure::new(FailureKind::Invalid, why))
 }
 
-impl Service {
+impl Serving {
     /// Shares a filesystem as its property says now; not where it is not mounted. Does not wait.
-    pub(crate) async fn share_by_smb(&self, open: &OpenPool, name: &str) {
+    pub async fn share_by_smb(&self, open: &OpenPool, name: &str) {
         let sharing = match self.mounts.mountpoint(name) {
             Some(path) if !self.withheld.has(name, Protocol::Smb) => {
                 self.sharing_by_smb(open, name, path).await
@@ -462,7 +463,7 @@ impl Service {
     }
 
     /// Whether a filesystem's property says that it is to be shared, understood or not.
-    pub(crate) async fn is_meant_for_smb(&self, open: &OpenPool, name: &str) -> bool {
+    pub async fn is_meant_for_smb(&self, open: &OpenPool, name: &str) -> bool {
         let setting = open.pool.dsl().properties().get(name, SMB_PROPERTY).await;
         setting.is_ok_and(|setting| {
             let typed = setting.value.text().unwrap_or("off");
@@ -471,7 +472,7 @@ impl Service {
     }
 
     /// Shares these no more for now, whatever their property says.
-    pub(crate) async fn withhold_smb(&self, names: &[String]) {
+    pub async fn withhold_smb(&self, names: &[String]) {
         for name in names {
             self.withheld.add(name, Protocol::Smb);
         }
@@ -480,7 +481,7 @@ impl Service {
 
     /// Shares what is mounted at and below a dataset as its property says now. Answers what could
     /// not be.
-    pub(crate) async fn follow_smb(&self, open: &OpenPool, top: &str) -> Vec<String> {
+    pub async fn follow_smb(&self, open: &OpenPool, top: &str) -> Vec<String> {
         let names = self.mounts.below(top);
         for name in &names {
             self.share_by_smb(open, name).await;

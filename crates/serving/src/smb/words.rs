@@ -6,7 +6,7 @@
 use dataset::props::parse_size;
 
 /// The property.
-pub(crate) const SMB_PROPERTY: &str = "sharesmb";
+pub const SMB_PROPERTY: &str = "sharesmb";
 /// Longest name of a share in characters (MS-SRVS section 2.2.4.23 leaves it open; Windows takes
 /// 80).
 const NAME_LENGTH_MAX: usize = 80;
@@ -19,30 +19,30 @@ const RESERVED: [&str; 8] = [
 
 /// How a filesystem is to be shared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Words {
+pub struct Words {
     /// The share's name; by the dataset's where not given.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
     /// Nobody may write.
-    pub(crate) read_only: bool,
+    pub read_only: bool,
     /// Who may use it; every user of the server where there are neither these nor groups.
-    pub(crate) users: Vec<String>,
+    pub users: Vec<String>,
     /// Groups of the system whose members may use it.
-    pub(crate) groups: Vec<String>,
+    pub groups: Vec<String>,
     /// Everybody may use it without a password.
-    pub(crate) guest: bool,
+    pub guest: bool,
     /// It is not listed.
-    pub(crate) hide: bool,
+    pub hide: bool,
     /// Connections to it are encrypted.
-    pub(crate) encrypt: bool,
+    pub encrypt: bool,
     /// Macs may back up to it.
-    pub(crate) time_machine: Option<TimeMachine>,
+    pub time_machine: Option<TimeMachine>,
 }
 
 /// What Time Machine may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TimeMachine {
+pub struct TimeMachine {
     /// How big a Mac is told that the disk is, in bytes; as it is where not given.
-    pub(crate) size_bytes: Option<u64>,
+    pub size_bytes: Option<u64>,
 }
 
 impl Words {
@@ -50,7 +50,7 @@ impl Words {
     ///
     /// # Errors
     /// What is wrong with it, and what to write instead.
-    pub(crate) fn parse(typed: &str) -> Result<Option<Self>, String> {
+    pub fn parse(typed: &str) -> Result<Option<Self>, String> {
         if matches!(typed, "off" | "" | "-" | "none") {
             return Ok(None);
         }
@@ -116,7 +116,7 @@ impl Words {
     ///
     /// # Errors
     /// Where that is no name for a share.
-    pub(crate) fn share_name(&self, dataset: &str, from: &str) -> Result<String, String> {
+    pub fn share_name(&self, dataset: &str, from: &str) -> Result<String, String> {
         let name = match &self.name {
             // One that is inherited would be that of several.
             Some(name) => {
@@ -168,7 +168,7 @@ fn account(name: &str) -> Result<String, String> {
 
 /// Whether this can be the name of an account. What Samba would take for something else is none:
 /// `@`, `+` and `&` begin names of groups, `%` variables, and quotes and spaces end words.
-pub(crate) fn is_account(name: &str) -> bool {
+pub fn is_account(name: &str) -> bool {
     let mut characters = name.chars();
     let begins = characters
         .next()

@@ -32,17 +32,17 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 /// A secret, and the name that it is given with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Credentials {
+pub struct Credentials {
     /// The CHAP name.
-    pub(crate) user: String,
+    pub user: String,
     /// The secret.
-    pub(crate) secret: Secret,
+    pub secret: Secret,
 }
 
 type ByName = BTreeMap<String, Credentials>;
 
 /// All secrets, and their file.
-pub(crate) struct Secrets {
+pub struct Secrets {
     path: PathBuf,
     /// The secrets, or why there are none.
     by_name: Mutex<Result<ByName, String>>,
@@ -50,7 +50,7 @@ pub(crate) struct Secrets {
 
 impl Secrets {
     /// Reads the secrets of a state directory.
-    pub(crate) fn load(directory: &Path) -> Self {
+    pub fn load(directory: &Path) -> Self {
         let path = directory.join("iscsi-secrets.json");
         let by_name = read(&path);
         if let Err(problem) = &by_name {
@@ -63,14 +63,14 @@ impl Secrets {
     }
 
     /// What is wrong with their file.
-    pub(crate) fn problem(&self) -> Option<FileProblem> {
+    pub fn problem(&self) -> Option<FileProblem> {
         let by_name = self.by_name.lock();
         let why = by_name.as_ref().err()?;
         Some(FileProblem::unread(&self.path, why))
     }
 
     /// Where they are kept.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -78,7 +78,7 @@ impl Secrets {
     ///
     /// # Errors
     /// Where there is none; says how one is made.
-    pub(crate) fn get(&self, name: &str) -> Result<Credentials, String> {
+    pub fn get(&self, name: &str) -> Result<Credentials, String> {
         let by_name = self.by_name.lock();
         let found = by_name.as_ref().map_err(Clone::clone)?.get(name);
         found.cloned().ok_or_else(|| {
@@ -90,12 +90,12 @@ impl Secrets {
     }
 
     /// Whether there is a secret of this name, as far as can be told.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.get(name).is_ok()
     }
 
     /// Names and users.
-    pub(crate) fn list(&self) -> Result<Vec<(String, String)>, Failure> {
+    pub fn list(&self) -> Result<Vec<(String, String)>, Failure> {
         let by_name = self.by_name.lock();
         let by_name = by_name.as_ref().map_err(|problem| unusable(problem))?;
         let pairs = by_name.iter();
@@ -105,11 +105,7 @@ impl Secrets {
     }
 
     /// Sets a secret; answers a warning about it, if there is something to warn of.
-    pub(crate) fn set(
-        &self,
-        name: &str,
-        credentials: Credentials,
-    ) -> Result<Option<String>, Failure> {
+    pub fn set(&self, name: &str, credentials: Credentials) -> Result<Option<String>, Failure> {
         let invalid = |why: String| Failure::new(FailureKind::Invalid, why);
         check_name(name).map_err(invalid)?;
         check_user(&credentials.user).map_err(invalid)?;
@@ -138,7 +134,7 @@ impl Secrets {
     }
 
     /// Removes a secret.
-    pub(crate) fn remove(&self, name: &str) -> Result<(), Failure> {
+    pub fn remove(&self, name: &str) -> Result<(), Failure> {
         self.get(name)
             .map_err(|why| Failure::new(FailureKind::NotFound, why))?;
         let mut by_name = self.by_name.lock();
@@ -169,7 +165,7 @@ fn unusable(problem: &str) -> Failure {
 }
 
 /// Makes a secret up.
-pub(crate) fn generate(random: &dyn Random) -> Secret {
+pub fn generate(random: &dyn Random) -> Secret {
     let mut bytes = [0; SECRET_LENGTH_COMMON];
     random.fill(&mut bytes);
     let characters = bytes.map(|byte| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()]));

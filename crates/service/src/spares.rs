@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use pool::Pool;
 
-use crate::service::Service;
-use service::pools::OpenPool;
+use crate::pools::{OpenPool, Pools};
 
 /// How long who asks for a pool's status waits for a look at its spares: a device may not answer.
 const LOOK_MAX: Duration = Duration::from_secs(2);
@@ -20,36 +19,32 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// The spares of a pool.
-pub(crate) fn guids(pool: &Pool) -> BTreeSet<format::Guid> {
+pub fn guids(pool: &Pool) -> BTreeSet<format::Guid> {
     let spares = pool.status().spares.into_iter();
     spares.map(|spare| spare.guid).collect()
 }
 
-fn others(service: &Service, open: &OpenPool) -> Vec<Arc<OpenPool>> {
-    let mut others = service.pools.all();
+fn others(pools: &Pools, open: &OpenPool) -> Vec<Arc<OpenPool>> {
+    let mut others = pools.all();
     others.retain(|other| other.pool.guid() != open.pool.guid());
     others
 }
 
 /// Brings the list of a pool's spares up to date where another pool has one of them.
-pub(crate) async fn refresh(service: &Service, open: &OpenPool) {
+pub async fn refresh(pools: &Pools, open: &OpenPool) {
     let own = guids(&open.pool);
     let is_shared = |other: &Arc<OpenPool>| !guids(&other.pool).is_disjoint(&own);
-    if !own.is_empty() && others(service, open).iter().any(is_shared) {
+    if !own.is_empty() && others(pools, open).iter().any(is_shared) {
         let _ = tokio::time::timeout(LOOK_MAX, open.pool.look_at_spares()).await;
     }
 }
 
 /// Takes the spares that a pool has lost since `before` from the lists of others: they are devices
 /// like any other now.
-pub(crate) async fn remove_from_others(
-    service: &Service,
-    open: &OpenPool,
-    before: &BTreeSet<format::Guid>,
-) {
+pub async fn remove_from_others(pools: &Pools, open: &OpenPool, before: &BTreeSet<format::Guid>) {
     let now = guids(&open.pool);
     for guid in before.difference(&now) {
-        for other in others(service, open) {
+        for other in others(pools, open) {
             if guids(&other.pool).contains(guid)
                 && let Err(error) = other.pool.remove(&guid.to_string()).await
             {
@@ -62,19 +57,19 @@ pub(crate) async fn remove_from_others(
 
 /// Whether a spare stands in in this pool that others have in their lists
 /// (`spa_has_active_shared_spare`, module/zfs/spa.c).
-pub(crate) fn has_shared_in_use(service: &Service, open: &OpenPool) -> bool {
+pub fn has_shared_in_use(pools: &Pools, open: &OpenPool) -> bool {
     let status = open.pool.status();
     let used = status
         .spares
         .iter()
         .filter(|spare| spare.aux == pool::VdevAux::Spared && spare.used_by.is_none());
     let used: BTreeSet<format::Guid> = used.map(|spare| spare.guid).collect();
-    let mut others = others(service, open).into_iter();
+    let mut others = others(pools, open).into_iter();
     !used.is_empty() && others.any(|other| !guids(&other.pool).is_disjoint(&used))
 }
 
 /// Looks for devices that are not there, until the pool is closed.
-pub(crate) async fn watch(open: Arc<OpenPool>) {
+pub async fn watch(open: Arc<OpenPool>) {
     loop {
         tokio::select! {
             () = open.background.until_closed() => return,

@@ -15,26 +15,28 @@ use api::{
 };
 use parking_lot::Mutex;
 
+use crate::Serving;
 use crate::mounts::{Place, is_at_or_below};
-use crate::service::Service;
 use service::error::all_done;
 use service::pools::OpenPool;
 
 /// Filesystems whose shares somebody ended by hand, and by which protocol.
 #[derive(Default)]
-pub(crate) struct Withheld(Mutex<BTreeSet<(String, Protocol)>>);
+pub struct Withheld(Mutex<BTreeSet<(String, Protocol)>>);
 
 impl Withheld {
-    pub(crate) fn add(&self, name: &str, protocol: Protocol) {
+    /// This one is not to be shared by this protocol.
+    pub fn add(&self, name: &str, protocol: Protocol) {
         self.0.lock().insert((name.to_owned(), protocol));
     }
 
-    pub(crate) fn has(&self, name: &str, protocol: Protocol) -> bool {
+    /// Whether it is withheld.
+    pub fn has(&self, name: &str, protocol: Protocol) -> bool {
         self.0.lock().contains(&(name.to_owned(), protocol))
     }
 
     /// Lets what is at and below a dataset be shared again, by this protocol or by all.
-    pub(crate) fn forget(&self, top: &str, protocol: Option<Protocol>) {
+    pub fn forget(&self, top: &str, protocol: Option<Protocol>) {
         let is_meant = |by: Protocol| protocol.is_none_or(|protocol| protocol == by);
         let mut withheld = self.0.lock();
         withheld.retain(|(name, by)| !(is_at_or_below(name, top) && is_meant(*by)));
@@ -45,7 +47,7 @@ impl Withheld {
     }
 
     /// Datasets at and below `from` have other names.
-    pub(crate) fn renamed(&self, from: &str, to: &str) {
+    pub fn renamed(&self, from: &str, to: &str) {
         let mut withheld = self.0.lock();
         let renamed = std::mem::take(&mut *withheld).into_iter();
         *withheld = renamed
@@ -58,7 +60,7 @@ impl Withheld {
 }
 
 /// Counts of a server, as they are told.
-pub(crate) fn traffic(counts: &TrafficCounts) -> ShareTraffic {
+pub fn traffic(counts: &TrafficCounts) -> ShareTraffic {
     let nanoseconds =
         |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     ShareTraffic {
@@ -73,9 +75,9 @@ pub(crate) fn traffic(counts: &TrafficCounts) -> ShareTraffic {
     }
 }
 
-impl Service {
+impl Serving {
     /// What is offered.
-    pub(crate) fn offered(&self) -> Vec<ShareInfo> {
+    pub fn offered(&self) -> Vec<ShareInfo> {
         [
             self.volumes.shares(&self.secrets),
             self.nfs.offered(),
@@ -85,7 +87,7 @@ impl Service {
     }
 
     /// What is meant to be offered and is not.
-    pub(crate) fn not_shared(&self) -> Vec<NotShared> {
+    pub fn not_shared(&self) -> Vec<NotShared> {
         [
             self.volumes.not_shared(),
             self.nfs.not_shared(),
@@ -95,7 +97,7 @@ impl Service {
     }
 
     /// `millpond shares`: what is offered, and what clients have done.
-    pub(crate) async fn share_list(&self) -> ShareListReply {
+    pub async fn share_list(&self) -> ShareListReply {
         let mut shares = self.volumes.in_use(&self.secrets);
         shares.extend(self.nfs.in_use());
         shares.extend(self.smb.in_use().await);
@@ -111,7 +113,7 @@ impl Service {
 
     /// Lets filesystems at and below a dataset be shared again that were not to be, and shares
     /// them, by this protocol or by all. Answers what cannot be shared.
-    pub(crate) async fn share_again(
+    pub async fn share_again(
         &self,
         open: &OpenPool,
         top: &str,
@@ -129,7 +131,7 @@ impl Service {
     }
 
     /// `zfs share`.
-    pub(crate) async fn zfs_share(&self, call: ZfsShare) -> Result<Empty, Failure> {
+    pub async fn zfs_share(&self, call: ZfsShare) -> Result<Empty, Failure> {
         let invalid = |why| Failure::new(FailureKind::Invalid, why);
         let warnings = match &call.name {
             Some(name) => {
@@ -176,8 +178,7 @@ impl Service {
             Err(Failure::new(FailureKind::Invalid, message))
         };
         self.withheld.forget_one(name);
-        let mut is_for_smb =
-            self.is_meant_for_smb(open, name).await && !crate::keys::is_locked(open, name).await;
+        let mut is_for_smb = self.is_meant_for_smb(open, name).await && !open.is_locked(name).await;
         let was_shared_by_smb = self.smb.is_shared(name);
         if is_for_smb && self.mounts.mountpoint(name).is_none() {
             match self.place(open, name).await? {
@@ -215,7 +216,7 @@ impl Service {
     }
 
     /// `zfs unshare`.
-    pub(crate) async fn zfs_unshare(&self, call: ZfsUnshare) -> Result<Empty, Failure> {
+    pub async fn zfs_unshare(&self, call: ZfsUnshare) -> Result<Empty, Failure> {
         let Some(word) = &call.name else {
             for open in self.pools.all() {
                 let _admin = open.admin.lock().await;

@@ -17,7 +17,7 @@ use device::BoxFuture;
 use futures::future::join_all;
 use pool::{ImportSpec, MissingLogs, Pool, PoolError, ScanSpec};
 
-use crate::service::Service;
+use crate::Serving;
 use service::error::from_pool;
 use service::names::{Claim, PoolNames};
 use service::pool_list::CachedPool;
@@ -92,10 +92,10 @@ async fn in_rounds<I: Imports>(imports: &I, all: Vec<I::Listed>) -> Vec<(I::List
     failed
 }
 
-/// The pools of a service's last run.
+/// The pools of a server's last run.
 struct LastRun<'s> {
-    service: &'s Arc<Service>,
-    /// What those of this start have; those of requests are the service's.
+    serving: &'s Arc<Serving>,
+    /// What those of this start have; those of requests are the server's.
     names: &'s PoolNames,
 }
 
@@ -110,12 +110,12 @@ impl<'s> Imports for LastRun<'s> {
     type Opened = Opened<'s>;
 
     fn open<'a>(&'a self, one: &'a CachedPool) -> BoxFuture<'a, Result<Opened<'s>, NotOpened>> {
-        Box::pin(self.service.open_cached(one, self.names))
+        Box::pin(self.serving.open_cached(one, self.names))
     }
 
     fn take_in(&self, opened: Opened<'s>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            for warning in self.service.adopt(Arc::clone(&opened.pool), true).await {
+            for warning in self.serving.adopt(Arc::clone(&opened.pool), true).await {
                 tracing::warn!("{warning}");
                 eprintln!("{warning}");
             }
@@ -124,13 +124,13 @@ impl<'s> Imports for LastRun<'s> {
     }
 }
 
-impl Service {
+impl Serving {
     /// Imports what was imported when the daemon last ran. What cannot be is reported, and tried
     /// again at the next start: a disk that came too late must not cost a pool its place.
-    pub(crate) async fn import_cached(self: &Arc<Self>) {
+    pub async fn import_cached(self: &Arc<Self>) {
         let names = PoolNames::default();
         let last_run = LastRun {
-            service: self,
+            serving: self,
             names: &names,
         };
         let failed = in_rounds(&last_run, self.pools.expect_cached()).await;

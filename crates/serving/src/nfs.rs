@@ -25,19 +25,19 @@ use serve_nfs::{
     ClientReport, PORTMAPPER_PORT, Policy, Server, ServerError, ShareError, ShareSpec, Shares,
 };
 
+use crate::Serving;
 use crate::mounts::{Place, is_at_or_below};
-use crate::service::Service;
 use crate::shares::traffic;
 use service::error::from_dataset;
 use service::pools::OpenPool;
 
 /// The property that shares a filesystem by NFS.
-pub(crate) const NFS_PROPERTY: &str = "sharenfs";
+pub const NFS_PROPERTY: &str = "sharenfs";
 /// Properties that decide whether and how a filesystem is shared.
-pub(crate) const SHARE_PROPERTIES: [&str; 4] = [NFS_PROPERTY, "mountpoint", "canmount", "snapdir"];
+pub const SHARE_PROPERTIES: [&str; 4] = [NFS_PROPERTY, "mountpoint", "canmount", "snapdir"];
 
 /// What is offered by NFS.
-pub(crate) struct Nfs {
+pub struct Nfs {
     shares: Arc<Shares>,
     /// What clients have. Another one after each stop, as another server would have: clients of
     /// version 4 find that they may take back what they had, however long it lasted.
@@ -64,7 +64,7 @@ pub(crate) struct Nfs {
 
 impl Nfs {
     /// Clients are remembered in `directory`.
-    pub(crate) fn new(
+    pub fn new(
         address: SocketAddr,
         is_portmapper: bool,
         is_insecure: bool,
@@ -90,22 +90,23 @@ impl Nfs {
         }
     }
 
-    pub(crate) fn shares(&self) -> &Shares {
+    /// What is shared, and with whom.
+    pub fn shares(&self) -> &Shares {
         &self.shares
     }
 
     /// Where NFS listens, or will.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         *self.address.lock()
     }
 
     /// Lets another address be tried, before anything listens.
-    pub(crate) fn set_address(&self, address: SocketAddr) {
+    pub fn set_address(&self, address: SocketAddr) {
         *self.address.lock() = address;
     }
 
     /// Makes sure that it listens, unless it is stopped.
-    pub(crate) async fn listen(&self) -> Result<(), ServerError> {
+    pub async fn listen(&self) -> Result<(), ServerError> {
         let mut server = self.server.lock().await;
         if server.is_none() && !self.is_stopped.load(Ordering::Acquire) {
             let service = Arc::clone(&self.service.lock());
@@ -121,7 +122,7 @@ impl Nfs {
     }
 
     /// All that was shared when the server last ran is: clients may come.
-    pub(crate) async fn begin(&self) {
+    pub async fn begin(&self) {
         self.is_stopped.store(false, Ordering::Release);
         self.is_ready.store(true, Ordering::Release);
         if !self.shares().datasets().is_empty()
@@ -142,7 +143,7 @@ impl Nfs {
 
     /// Answers what is asked, and stops listening, until it begins again: what is shared meanwhile
     /// is not served. Shares stay, as clients find them with the next server.
-    pub(crate) async fn stop_serving(&self) {
+    pub async fn stop_serving(&self) {
         let mut server = self.server.lock().await;
         self.is_stopped.store(true, Ordering::Release);
         if let Some(server) = server.take() {
@@ -152,7 +153,7 @@ impl Nfs {
     }
 
     /// What is offered, and what clients have done with it.
-    pub(crate) fn in_use(&self) -> Vec<ShareReport> {
+    pub fn in_use(&self) -> Vec<ShareReport> {
         let address = self.address().to_string();
         let reports = self.shares().report().into_iter();
         let reports = reports.map(|report| ShareReport {
@@ -175,13 +176,13 @@ impl Nfs {
     }
 
     /// What is offered, for an overview.
-    pub(crate) fn offered(&self) -> Vec<ShareInfo> {
+    pub fn offered(&self) -> Vec<ShareInfo> {
         let in_use = self.in_use().into_iter();
         in_use.map(|report| report.share).collect()
     }
 
     /// What is meant to be offered and is not.
-    pub(crate) fn not_shared(&self) -> Vec<NotShared> {
+    pub fn not_shared(&self) -> Vec<NotShared> {
         let refused = self.refused.lock();
         let not_shared = refused.iter().map(|(dataset, why)| NotShared {
             protocol: Protocol::Nfs,
@@ -263,9 +264,9 @@ fn client(report: ClientReport) -> ShareClient {
     }
 }
 
-impl Service {
+impl Serving {
     /// Checks a value of `sharenfs` before it is set.
-    pub(crate) fn check_nfs_share(&self, typed: &str) -> Result<(), Failure> {
+    pub fn check_nfs_share(&self, typed: &str) -> Result<(), Failure> {
         let checked = self.nfs.check(typed);
         checked
             .map(|_| ())
@@ -274,7 +275,7 @@ impl Service {
 
     /// Shares filesystems at and below a dataset, or ends their shares, as their properties say
     /// now. Answers what cannot be shared.
-    pub(crate) async fn follow_nfs(&self, open: &OpenPool, top: &str) -> Vec<String> {
+    pub async fn follow_nfs(&self, open: &OpenPool, top: &str) -> Vec<String> {
         let options = ListOptions {
             volumes: false,
             ..ListOptions::default()
@@ -300,7 +301,7 @@ impl Service {
     }
 
     /// The policy and the path that a filesystem is to be shared with, if it is.
-    pub(crate) async fn wanted_share(
+    pub async fn wanted_share(
         &self,
         open: &OpenPool,
         name: &str,
@@ -311,7 +312,7 @@ impl Service {
         let Some(policy) = self.nfs.check(setting.value.text().unwrap_or("off"))? else {
             return Ok(None);
         };
-        if self.withheld.has(name, Protocol::Nfs) || crate::keys::is_locked(open, name).await {
+        if self.withheld.has(name, Protocol::Nfs) || open.is_locked(name).await {
             return Ok(None);
         }
         let place = self.place(open, name).await;
@@ -336,16 +337,19 @@ impl Service {
             self.nfs.check(typed.as_deref().unwrap_or("off")),
             Ok(Some(_))
         );
-        let is_awaited = is_wanted
-            && !self.withheld.has(name, Protocol::Nfs)
-            && crate::keys::is_locked(open, name).await;
+        let is_awaited =
+            is_wanted && !self.withheld.has(name, Protocol::Nfs) && open.is_locked(name).await;
         match is_awaited {
             true => guid_of(open, name).await,
             false => None,
         }
     }
 
-    pub(crate) async fn follow_one(&self, open: &OpenPool, name: &str) -> Result<(), String> {
+    /// Shares a filesystem by NFS as its property says, or ends that.
+    ///
+    /// # Errors
+    /// Why it is not shared.
+    pub async fn follow_one(&self, open: &OpenPool, name: &str) -> Result<(), String> {
         let wanted = self.wanted_share(open, name).await;
         let Ok(Some((policy, path, snapdir))) = wanted else {
             let awaited = self.awaited_share(open, name).await;
@@ -382,7 +386,7 @@ impl Service {
     }
 
     /// Ends shares of datasets for good: they or their pool go away.
-    pub(crate) async fn end_nfs(&self, names: &[String]) {
+    pub async fn end_nfs(&self, names: &[String]) {
         for name in names {
             self.nfs.shares().remove(name).await;
             self.nfs.shares().set_other(name, None);
@@ -393,7 +397,7 @@ impl Service {
     }
 
     /// Ends all shares of a pool.
-    pub(crate) async fn end_nfs_of_pool(&self, open: &OpenPool) {
+    pub async fn end_nfs_of_pool(&self, open: &OpenPool) {
         let pool = open.pool.name();
         let mut names = self.nfs.shares().datasets();
         names.retain(|name| is_at_or_below(name, &pool));
@@ -405,7 +409,7 @@ impl Service {
     }
 
     /// Ends shares of filesystems that are not to be mounted, or not to be shared, for now.
-    pub(crate) async fn withhold_nfs(&self, names: &[String]) {
+    pub async fn withhold_nfs(&self, names: &[String]) {
         for name in names {
             // First, so that nothing shares it again meanwhile.
             self.withheld.add(name, Protocol::Nfs);
@@ -419,7 +423,7 @@ impl Service {
     }
 
     /// Lets shares follow datasets that were renamed; handles that clients have stay good.
-    pub(crate) async fn nfs_renamed(&self, open: &OpenPool, from: &str, to: &str) -> Vec<String> {
+    pub async fn nfs_renamed(&self, open: &OpenPool, from: &str, to: &str) -> Vec<String> {
         for name in self.nfs.shares().datasets() {
             if is_at_or_below(&name, from) {
                 let now = format!("{to}{}", &name[from.len()..]);

@@ -14,7 +14,7 @@ use super::child::{self, prepare};
 use super::tools::Tools;
 use super::words::is_account;
 use super::{Smb, SmbListen};
-use crate::service::Service;
+use crate::Serving;
 
 /// Longest password in characters (`PASSWD` of Samba's programs ends there).
 const PASSWORD_LENGTH_MAX: usize = 127;
@@ -109,9 +109,9 @@ async fn set_password(tools: &Tools, name: &str, password: &Secret) -> Result<()
     set.map(drop)
 }
 
-impl Service {
+impl Serving {
     /// `millpond user add`.
-    pub(crate) async fn smb_user_add(&self, call: SmbUserAdd) -> Result<Empty, Failure> {
+    pub async fn smb_user_add(&self, call: SmbUserAdd) -> Result<Empty, Failure> {
         let name = &call.name;
         let failed = |kind| {
             let doing = format!("cannot add user '{name}'");
@@ -144,7 +144,7 @@ impl Service {
     }
 
     /// `millpond user passwd`.
-    pub(crate) async fn smb_user_password(&self, call: SmbUserPassword) -> Result<Empty, Failure> {
+    pub async fn smb_user_password(&self, call: SmbUserPassword) -> Result<Empty, Failure> {
         let name = &call.name;
         let failed = |kind| {
             let doing = format!("cannot change the password of '{name}'");
@@ -164,7 +164,7 @@ impl Service {
     }
 
     /// `millpond user list`.
-    pub(crate) async fn smb_user_list(&self, _: &SmbUserList) -> Result<SmbUserListReply, Failure> {
+    pub async fn smb_user_list(&self, _: &SmbUserList) -> Result<SmbUserListReply, Failure> {
         let failed =
             |kind| move |why: String| Failure::new(kind, format!("cannot list users: {why}"));
         let _one = self.smb.users.lock().await;
@@ -175,7 +175,7 @@ impl Service {
     }
 
     /// `millpond user remove`. Who is logged in as that user is not any more.
-    pub(crate) async fn smb_user_remove(&self, call: SmbUserRemove) -> Result<Empty, Failure> {
+    pub async fn smb_user_remove(&self, call: SmbUserRemove) -> Result<Empty, Failure> {
         let name = &call.name;
         let failed = |kind| {
             let doing = format!("cannot remove user '{name}'");

@@ -25,21 +25,21 @@ use serve_iscsi::{
     VolumeUnit,
 };
 
+use crate::Serving;
 use crate::reservations::StoredReservations;
 use crate::secrets::{Credentials, Secrets, generate};
-use crate::service::Service;
 use crate::shares::traffic;
 use crate::volumes::Volumes;
 use service::pools::OpenPool;
 
 /// The user property that shares a volume by iSCSI.
-pub(crate) const ISCSI_PROPERTY: &str = "millpond:iscsi";
+pub const ISCSI_PROPERTY: &str = "millpond:iscsi";
 /// What every name of a target of ours begins with (RFC 7143 section 4.2.7.4).
 const IQN_PREFIX: &str = "iqn.2026-11.io.millpond";
 
 /// What the words of `millpond:iscsi` ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ShareWords {
+pub struct ShareWords {
     iqn: Option<String>,
     read_only: bool,
     initiators: Vec<String>,
@@ -60,7 +60,7 @@ impl ShareWords {
 
 /// Whether an open volume is on the network.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Sharing {
+pub enum Sharing {
     /// It is not meant to be.
     #[default]
     Off,
@@ -84,7 +84,7 @@ pub(crate) enum Sharing {
 
 impl Sharing {
     /// The name of its target.
-    pub(crate) fn iqn(&self) -> Option<&str> {
+    pub fn iqn(&self) -> Option<&str> {
         match self {
             Self::On { iqn, .. } => Some(iqn),
             Self::Off | Self::Refused { .. } => None,
@@ -203,7 +203,7 @@ fn check_openness(
 
 impl Volumes {
     /// What is offered.
-    pub(crate) fn shares(&self, secrets: &Secrets) -> Vec<ShareInfo> {
+    pub fn shares(&self, secrets: &Secrets) -> Vec<ShareInfo> {
         let addresses = self.addresses();
         let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
         let shared = self.sharing();
@@ -229,7 +229,7 @@ impl Volumes {
     }
 
     /// What is offered, with what is counted of it.
-    pub(crate) fn traffic(&self, secrets: &Secrets) -> Vec<(ShareInfo, Option<UnitTraffic>)> {
+    pub fn traffic(&self, secrets: &Secrets) -> Vec<(ShareInfo, Option<UnitTraffic>)> {
         let mut units = self.targets().traffic();
         let shares = self.shares(secrets).into_iter().map(|share| {
             let is_of_share = |unit: &UnitTraffic| unit.iqn.eq_ignore_ascii_case(&share.name);
@@ -240,7 +240,7 @@ impl Volumes {
     }
 
     /// What is offered, and what initiators have done with it.
-    pub(crate) fn in_use(&self, secrets: &Secrets) -> Vec<ShareReport> {
+    pub fn in_use(&self, secrets: &Secrets) -> Vec<ShareReport> {
         let reports = self.traffic(secrets).into_iter().map(|(share, unit)| {
             let (total, clients) = unit
                 .map(|unit| (unit.total, unit.clients))
@@ -262,7 +262,7 @@ impl Volumes {
     }
 
     /// What is meant to be offered and is not.
-    pub(crate) fn not_shared(&self) -> Vec<NotShared> {
+    pub fn not_shared(&self) -> Vec<NotShared> {
         let sharing = self.sharing().into_iter();
         let refused = sharing.filter_map(|(dataset, sharing)| match sharing {
             Sharing::Refused { why } => Some(NotShared {
@@ -307,9 +307,9 @@ impl Volumes {
     }
 }
 
-impl Service {
+impl Serving {
     /// Checks a value of `millpond:iscsi` before it is set.
-    pub(crate) fn check_share(&self, typed: &str) -> Result<(), Failure> {
+    pub fn check_share(&self, typed: &str) -> Result<(), Failure> {
         let checked = parse_share(typed).and_then(|words| {
             let Some(words) = words else { return Ok(()) };
             authentication(&words, &self.secrets)?;
@@ -319,7 +319,7 @@ impl Service {
     }
 
     /// Shares or unshares a volume as its property and the secrets say now.
-    pub(crate) async fn share_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
+    pub async fn share_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         if self.volumes.get(name).is_none() {
             return Ok(());
         }
@@ -410,7 +410,7 @@ impl Service {
     }
 
     /// Ends the share of a volume, with its sessions.
-    pub(crate) async fn unshare(&self, name: &str, iqn: &str) {
+    pub async fn unshare(&self, name: &str, iqn: &str) {
         if let Err(error) = self.volumes.targets().remove(iqn).await {
             tracing::warn!("{error}");
         }
@@ -419,7 +419,7 @@ impl Service {
 
     /// Lets the share of a volume follow it to another name: a target that is named after the
     /// volume is another one then.
-    pub(crate) async fn share_renamed(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
+    pub async fn share_renamed(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         match self.volumes.sharing_of(name) {
             Sharing::On { iqn, words, .. } if words.iqn.is_none() => {
                 self.unshare(name, &iqn).await;
@@ -459,7 +459,7 @@ impl Service {
     }
 
     /// `millpond iscsi secret set`.
-    pub(crate) async fn iscsi_secret_set(
+    pub async fn iscsi_secret_set(
         &self,
         call: IscsiSecretSet,
     ) -> Result<IscsiSecretSetReply, Failure> {
@@ -489,10 +489,7 @@ impl Service {
     }
 
     /// `millpond iscsi secret list`.
-    pub(crate) fn iscsi_secret_list(
-        &self,
-        _: &IscsiSecretList,
-    ) -> Result<IscsiSecretListReply, Failure> {
+    pub fn iscsi_secret_list(&self, _: &IscsiSecretList) -> Result<IscsiSecretListReply, Failure> {
         let listed = self.secrets.list()?.into_iter();
         let secrets = listed.map(|(name, user)| IscsiSecretReport {
             used_by: self.volumes.users_of(&name),
@@ -505,10 +502,7 @@ impl Service {
     }
 
     /// `millpond iscsi secret remove`.
-    pub(crate) async fn iscsi_secret_remove(
-        &self,
-        call: IscsiSecretRemove,
-    ) -> Result<Empty, Failure> {
+    pub async fn iscsi_secret_remove(&self, call: IscsiSecretRemove) -> Result<Empty, Failure> {
         let doing = format!("cannot remove secret '{}'", call.name);
         let users = self.volumes.users_of(&call.name);
         if !users.is_empty() && !call.force {

@@ -23,13 +23,13 @@ pub(super) const DIRECTORIES: [&str; 7] =
 
 /// A filesystem that is shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
+pub struct Share {
     /// The share's name.
-    pub(crate) name: String,
+    pub name: String,
     /// Where it is mounted.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// How it is shared.
-    pub(crate) words: Words,
+    pub words: Words,
 }
 
 /// Refuses paths that Samba would read otherwise: it knows no way to quote them.

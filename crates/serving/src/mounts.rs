@@ -17,12 +17,12 @@ use filesystem::{Filesystem, FsError, MountChoices};
 use parking_lot::Mutex;
 use serve_fuse::{Mount, MountOptions, MountTable, UnmountMode};
 
-use crate::service::Service;
+use crate::Serving;
 use service::error::{and_back, from_access, from_dataset, from_mount, suspended};
 use service::pools::OpenPool;
 
 /// A mounted filesystem. Its lease keeps the dataset from being destroyed.
-pub(crate) struct Mounted {
+pub struct Mounted {
     mount: Mount,
     mountpoint: PathBuf,
     /// Grows from mount to mount.
@@ -43,8 +43,9 @@ impl Mounted {
 }
 
 /// A mount that was taken away for a while, and how it was.
-pub(crate) struct Taken {
-    pub(crate) name: String,
+pub struct Taken {
+    /// The dataset.
+    pub name: String,
     mountpoint: PathBuf,
     options: Vec<String>,
     is_placed_by_name: bool,
@@ -52,14 +53,14 @@ pub(crate) struct Taken {
 
 impl Taken {
     /// The directory that it was mounted at, if its name alone chose it.
-    pub(crate) fn own_directory(&self) -> Option<PathBuf> {
+    pub fn own_directory(&self) -> Option<PathBuf> {
         self.is_placed_by_name.then(|| self.mountpoint.clone())
     }
 }
 
 /// What is mounted, by dataset.
 #[derive(Default)]
-pub(crate) struct Mounts {
+pub struct Mounts {
     by_name: Mutex<BTreeMap<String, Arc<Mounted>>>,
     /// How many there have been.
     count: AtomicU64,
@@ -72,20 +73,20 @@ const ENDED_MAX: usize = 4096;
 
 /// What was read and written through a mount.
 #[derive(Clone, Debug)]
-pub(crate) struct MountTraffic {
+pub struct MountTraffic {
     /// The filesystem.
-    pub(crate) dataset: String,
+    pub dataset: String,
     /// Which of all mounts since the server started.
-    pub(crate) number: u64,
+    pub number: u64,
     /// Whether it is still there.
-    pub(crate) is_mounted: bool,
+    pub is_mounted: bool,
     /// Since it is mounted.
-    pub(crate) counts: TrafficCounts,
+    pub counts: TrafficCounts,
 }
 
 impl Mounts {
     /// Where a dataset is mounted. One that somebody unmounted by hand counts as not mounted.
-    pub(crate) fn mountpoint(&self, name: &str) -> Option<PathBuf> {
+    pub fn mountpoint(&self, name: &str) -> Option<PathBuf> {
         self.by_name
             .lock()
             .get(name)
@@ -94,14 +95,14 @@ impl Mounts {
     }
 
     /// Whether something else is mounted at this path of a mounted filesystem, or below it.
-    pub(crate) fn is_over_mount(&self, name: &str, path: &Path) -> bool {
+    pub fn is_over_mount(&self, name: &str, path: &Path) -> bool {
         let mounted = self.by_name.lock().get(name).cloned();
         mounted.is_some_and(|mounted| mounted.mount.is_over_mount(path))
     }
 
     /// What was read and written through each mount that there is, and through those that ended
     /// since this was asked before.
-    pub(crate) fn take_traffic(&self) -> Vec<MountTraffic> {
+    pub fn take_traffic(&self) -> Vec<MountTraffic> {
         let by_name = self.by_name.lock();
         let mut all = std::mem::take(&mut *self.ended.lock());
         all.extend(by_name.iter().map(|(name, mounted)| MountTraffic {
@@ -133,7 +134,7 @@ impl Mounts {
 
     /// Has the kernel look names in a directory of a filesystem up again, which lead elsewhere now
     /// without its knowing.
-    pub(crate) async fn forget_names(&self, name: &str, directory: u64, names: Vec<OsString>) {
+    pub async fn forget_names(&self, name: &str, directory: u64, names: Vec<OsString>) {
         let mounted = self.by_name.lock().get(name).cloned();
         if let Some(mounted) = mounted {
             mounted.mount.forget_names(directory, names).await;
@@ -141,13 +142,13 @@ impl Mounts {
     }
 
     /// Which mount of a dataset there is, and what completes when it is gone, whoever took it away.
-    pub(crate) fn end_of(&self, name: &str) -> Option<(u64, impl Future<Output = ()> + use<>)> {
+    pub fn end_of(&self, name: &str) -> Option<(u64, impl Future<Output = ()> + use<>)> {
         let mounted = self.by_name.lock().get(name).cloned()?;
         Some((mounted.order, async move { mounted.mount.ended().await }))
     }
 
     /// Whether a dataset was mounted when `table` was read.
-    pub(crate) fn is_mounted_in(&self, table: Option<&MountTable>, name: &str) -> bool {
+    pub fn is_mounted_in(&self, table: Option<&MountTable>, name: &str) -> bool {
         let by_name = self.by_name.lock();
         let mounted = by_name.get(name);
         mounted.is_some_and(|mounted| mounted.mount.is_mounted_in(table))
@@ -155,7 +156,7 @@ impl Mounts {
 
     /// Names of a pool's datasets that are mounted inside a path (not at it), what was mounted last
     /// first.
-    pub(crate) fn inside(&self, path: &Path, pool: &str) -> Vec<String> {
+    pub fn inside(&self, path: &Path, pool: &str) -> Vec<String> {
         let by_name = self.by_name.lock();
         let table = LazyCell::new(MountTable::now);
         let mut inside: Vec<_> = by_name
@@ -175,7 +176,7 @@ impl Mounts {
 
     /// Names of mounted datasets, `top` and those below it, and of what else of the pool is mounted
     /// inside of those, in the order in which they can be unmounted.
-    pub(crate) fn with_inside(&self, top: &str, pool: &str) -> Vec<String> {
+    pub fn with_inside(&self, top: &str, pool: &str) -> Vec<String> {
         let by_name = self.by_name.lock();
         let own = by_name.iter().filter(|(name, _)| is_at_or_below(name, top));
         let mut places: Vec<&PathBuf> = own.map(|(_, mounted)| &mounted.mountpoint).collect();
@@ -200,7 +201,7 @@ impl Mounts {
     }
 
     /// What options for this time make of the properties of a filesystem that is mounted.
-    pub(crate) fn temporary(&self, name: &str) -> BTreeMap<&'static str, &'static str> {
+    pub fn temporary(&self, name: &str) -> BTreeMap<&'static str, &'static str> {
         let by_name = self.by_name.lock();
         let Some(mounted) = by_name.get(name) else {
             return BTreeMap::new();
@@ -213,7 +214,7 @@ impl Mounts {
     }
 
     /// Lets a property that was set win over what options for this time made of it.
-    pub(crate) fn forget_temporary(&self, name: &str, property: &str) {
+    pub fn forget_temporary(&self, name: &str, property: &str) {
         if let Some(mounted) = self.by_name.lock().get(name) {
             let mut options = mounted.options.lock();
             options.retain(|word| property_of(word).is_none_or(|(changed, _)| changed != property));
@@ -222,7 +223,7 @@ impl Mounts {
     }
 
     /// Directories that these are mounted at, in this order, where their names alone chose them.
-    pub(crate) fn own_directories(&self, names: &[String]) -> Vec<PathBuf> {
+    pub fn own_directories(&self, names: &[String]) -> Vec<PathBuf> {
         let by_name = self.by_name.lock();
         let table = LazyCell::new(MountTable::now);
         let mounted = names.iter().filter_map(|name| by_name.get(name));
@@ -236,7 +237,7 @@ impl Mounts {
 
     /// Names of mounted datasets, `top` itself and those below it, in the order in which they were
     /// mounted: what is mounted inside of another, or over it, comes later, whatever its name.
-    pub(crate) fn below(&self, top: &str) -> Vec<String> {
+    pub fn below(&self, top: &str) -> Vec<String> {
         let by_name = self.by_name.lock();
         let mut below: Vec<_> = by_name
             .iter()
@@ -248,7 +249,7 @@ impl Mounts {
     }
 
     /// Lets mounted filesystems at and below a dataset that was renamed follow it where they are.
-    pub(crate) fn renamed(&self, from: &str, to: &str) {
+    pub fn renamed(&self, from: &str, to: &str) {
         let mut by_name = self.by_name.lock();
         let names: Vec<String> = by_name
             .keys()
@@ -264,7 +265,7 @@ impl Mounts {
     }
 
     /// Names of all mounted datasets, in the order in which they can be unmounted.
-    pub(crate) fn all_last_first(&self) -> Vec<String> {
+    pub fn all_last_first(&self) -> Vec<String> {
         let by_name = self.by_name.lock();
         let mut all: Vec<_> = by_name
             .iter()
@@ -275,7 +276,7 @@ impl Mounts {
     }
 
     /// [`Self::below`] in the order in which they can be unmounted.
-    pub(crate) fn last_first(&self, top: &str) -> Vec<String> {
+    pub fn last_first(&self, top: &str) -> Vec<String> {
         let mut names = self.below(top);
         names.reverse();
         names
@@ -283,17 +284,17 @@ impl Mounts {
 }
 
 /// Whether `name` is `top` or a dataset below it.
-pub(crate) fn is_at_or_below(name: &str, top: &str) -> bool {
+pub fn is_at_or_below(name: &str, top: &str) -> bool {
     name.strip_prefix(top)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The word for what lacks blocks ([`Place::Nowhere`]).
-pub(crate) const REDACTED: &str = "redacted";
+pub const REDACTED: &str = "redacted";
 
 /// Where a filesystem goes by its properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// At this path (altroot included).
     At(PathBuf),
     /// Nowhere by itself: `none`, `legacy`, or `canmount=off`, or as it is redacted; the word says
@@ -301,14 +302,10 @@ pub(crate) enum Place {
     Nowhere(&'static str),
 }
 
-impl Service {
+impl Serving {
     /// Where a filesystem belongs, and whether `canmount` lets it be mounted by itself. One that is
     /// redacted belongs nowhere (`zfs_is_mountable`).
-    pub(crate) async fn place(
-        &self,
-        open: &OpenPool,
-        name: &str,
-    ) -> Result<(Place, bool), Failure> {
+    pub async fn place(&self, open: &OpenPool, name: &str) -> Result<(Place, bool), Failure> {
         let found = open.pool.dsl().directories().lookup(name).await;
         let doing = format!("cannot mount '{name}'");
         let info = found.map_err(|error| from_dataset(&doing, &error))?;
@@ -319,7 +316,7 @@ impl Service {
     }
 
     /// The same, also of one that is redacted.
-    pub(crate) async fn place_of_any(
+    pub async fn place_of_any(
         &self,
         open: &OpenPool,
         name: &str,
@@ -351,7 +348,7 @@ impl Service {
     }
 
     /// Mounts every filesystem of a pool that wants to be, parents first. Answers what failed.
-    pub(crate) async fn mount_all(&self, open: &OpenPool) -> Vec<String> {
+    pub async fn mount_all(&self, open: &OpenPool) -> Vec<String> {
         let (mut wanted, mut failures) = self.wanted_mounts(open).await;
         wanted.sort();
         // In this order they cover none of each other.
@@ -365,7 +362,7 @@ impl Service {
 
     /// [`Self::mount_all`] of all pools, in one order: what a pool has may go inside of what
     /// another has.
-    pub(crate) async fn mount_everything(&self) -> Vec<String> {
+    pub async fn mount_everything(&self) -> Vec<String> {
         let (mut wanted, mut failures) = (Vec::new(), Vec::new());
         for open in self.pools.all() {
             let _admin = open.admin.lock().await;
@@ -386,10 +383,7 @@ impl Service {
 
     /// Which filesystems of a pool want to be mounted, and where; and why that cannot be told of
     /// others.
-    pub(crate) async fn wanted_mounts(
-        &self,
-        open: &OpenPool,
-    ) -> (Vec<(PathBuf, String)>, Vec<String>) {
+    pub async fn wanted_mounts(&self, open: &OpenPool) -> (Vec<(PathBuf, String)>, Vec<String>) {
         let (name, options) = (
             open.pool.name(),
             ListOptions {
@@ -407,7 +401,7 @@ impl Service {
         let (mut wanted, mut failures) = (Vec::new(), Vec::new());
         for info in listed {
             // What has no key loaded is left alone, as `zfs mount -a` does.
-            if info.is_inconsistent || crate::keys::is_locked(open, &info.name).await {
+            if info.is_inconsistent || open.is_locked(&info.name).await {
                 continue;
             }
             match self.place(open, &info.name).await {
@@ -439,7 +433,7 @@ impl Service {
     /// Mounts one filesystem; over a directory that is not empty if `overlay` or its property says
     /// so. What of the pool is mounted inside of that directory is mounted anew, in the filesystem:
     /// under it, it could neither be reached nor unmounted.
-    pub(crate) async fn mount_at(
+    pub async fn mount_at(
         &self,
         open: &OpenPool,
         name: &str,
@@ -552,7 +546,7 @@ impl Service {
     }
 
     /// Gives a mounted filesystem other options for this time (`zfs mount -o remount,...`).
-    pub(crate) async fn remount(
+    pub async fn remount(
         &self,
         open: &OpenPool,
         name: &str,
@@ -572,7 +566,7 @@ impl Service {
 
     /// Does to what is mounted at and below a dataset what its properties say now. With `anew` they
     /// are mounted anew, which those that are in use cannot be.
-    pub(crate) async fn refresh_mounts(
+    pub async fn refresh_mounts(
         &self,
         open: &OpenPool,
         top: &str,
@@ -629,7 +623,7 @@ impl Service {
     }
 
     /// Unmounts one filesystem; nothing happens where it is not mounted.
-    pub(crate) async fn unmount(&self, name: &str, mode: UnmountMode) -> Result<(), Failure> {
+    pub async fn unmount(&self, name: &str, mode: UnmountMode) -> Result<(), Failure> {
         let Some(mounted) = self.mounts.by_name.lock().get(name).cloned() else {
             return Ok(());
         };
@@ -662,7 +656,7 @@ impl Service {
 
     /// Unmounts filesystems for a while, in this order; those that are not mounted are left out.
     /// When one cannot be unmounted, all are where they were.
-    pub(crate) async fn take_away(
+    pub async fn take_away(
         &self,
         open: &OpenPool,
         names: Vec<String>,
@@ -700,7 +694,7 @@ impl Service {
 
     /// Mounts a filesystem that was mounted before where it belongs now, if anywhere;
     /// `canmount=noauto` does not keep it away.
-    pub(crate) async fn mount_again(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
+    pub async fn mount_again(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         match self.place(open, name).await? {
             (Place::At(path), _) => self.mount_at(open, name, &path, false, &[]).await,
             (Place::Nowhere(_), _) => Ok(()),
@@ -710,7 +704,7 @@ impl Service {
     /// Removes directories that filesystems were mounted at, as far as they are there and empty
     /// (`remove_mountpoint`, lib/libzfs/libzfs_mount.c). What cannot be removed stays: another
     /// filesystem may be mounted there by now.
-    pub(crate) async fn remove_directories(&self, directories: Vec<PathBuf>) {
+    pub async fn remove_directories(&self, directories: Vec<PathBuf>) {
         // They may be in a filesystem that this process serves.
         let remove = move || {
             for directory in directories {
@@ -723,11 +717,7 @@ impl Service {
     }
 
     /// Mounts again what was taken away. Tries all, and answers all that failed.
-    pub(crate) async fn bring_back(
-        &self,
-        open: &OpenPool,
-        taken: Vec<Taken>,
-    ) -> Result<(), Failure> {
+    pub async fn bring_back(&self, open: &OpenPool, taken: Vec<Taken>) -> Result<(), Failure> {
         let mut failed: Option<Failure> = None;
         for one in taken.into_iter().rev() {
             let done = self.attach(open, &one.name, &one.mountpoint, true, &one.options);
@@ -742,7 +732,7 @@ impl Service {
     }
 
     /// Closes snapshots that are open through `.zfs/snapshot`, so that they can be destroyed.
-    pub(crate) async fn release_snapshots(&self, names: &[String]) {
+    pub async fn release_snapshots(&self, names: &[String]) {
         for name in names {
             let Some((head, snapshot)) = name.split_once('@') else {
                 continue;
@@ -760,7 +750,7 @@ impl Service {
     }
 
     /// Closes those of them that are open through `.zfs/snapshot`, unless somebody uses one.
-    pub(crate) async fn release_unused_snapshots(&self, names: &[String]) -> Result<(), Failure> {
+    pub async fn release_unused_snapshots(&self, names: &[String]) -> Result<(), Failure> {
         for name in names {
             let Some((head, snapshot)) = name.split_once('@') else {
                 continue;
@@ -782,7 +772,7 @@ impl Service {
     }
 
     /// What is mounted.
-    pub(crate) fn zfs_mounts(&self) -> ZfsMountListReply {
+    pub fn zfs_mounts(&self) -> ZfsMountListReply {
         let by_name = self.mounts.by_name.lock();
         let table = MountTable::now();
         let mounts = by_name
@@ -798,7 +788,7 @@ impl Service {
 
     /// A lease on the mounted filesystem that an absolute path leads into, for a command, and the
     /// rest of the path in it.
-    pub(crate) async fn mounted_above(
+    pub async fn mounted_above(
         &self,
         path: &Path,
         command: &'static str,
@@ -825,7 +815,7 @@ impl Service {
     }
 
     /// The dataset that is mounted at a path; of several the uppermost.
-    pub(crate) fn mounted_dataset_at(&self, path: &str) -> Option<String> {
+    pub fn mounted_dataset_at(&self, path: &str) -> Option<String> {
         let by_name = self.mounts.by_name.lock();
         let table = LazyCell::new(MountTable::now);
         by_name
@@ -921,7 +911,7 @@ fn choices(words: &[String]) -> MountChoices {
 }
 
 /// A mount point below the pool's altroot.
-pub(crate) fn below_altroot(altroot: Option<&str>, path: &str) -> PathBuf {
+pub fn below_altroot(altroot: Option<&str>, path: &str) -> PathBuf {
     match altroot {
         Some(root) if root != "/" => Path::new(root).join(path.trim_start_matches('/')),
         _ => PathBuf::from(path),

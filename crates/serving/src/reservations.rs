@@ -18,7 +18,7 @@ const PROPERTY: &str = "millpond:iscsi.reservations";
 const VALUE_BYTES_MAX: usize = 8192;
 
 /// Where a volume's reservations are kept.
-pub(crate) struct StoredReservations {
+pub struct StoredReservations {
     dsl: Arc<DslPool>,
     /// The volume's name now.
     name: Mutex<String>,
@@ -34,7 +34,7 @@ impl std::fmt::Debug for StoredReservations {
 
 impl StoredReservations {
     /// Those of a volume.
-    pub(crate) async fn of(open: &OpenPool, name: &str) -> Result<Arc<Self>, DatasetError> {
+    pub async fn of(open: &OpenPool, name: &str) -> Result<Arc<Self>, DatasetError> {
         let dsl = Arc::clone(open.pool.dsl());
         let kept = match dsl.properties().get(name, PROPERTY).await {
             Ok(setting) if setting.source == PropertySource::Local => {
@@ -52,7 +52,7 @@ impl StoredReservations {
     }
 
     /// The volume has another name.
-    pub(crate) fn renamed(&self, name: &str) {
+    pub fn renamed(&self, name: &str) {
         *self.name.lock() = name.to_owned();
     }
 }

@@ -18,9 +18,9 @@ use serve_fuse::{UnmountMode, ZvolDirectory};
 use serve_iscsi::{Limits, Server, TargetSet};
 use volume::Volume;
 
+use crate::Serving;
 use crate::iscsi::Sharing;
 use crate::mounts::is_at_or_below;
-use crate::service::Service;
 use service::error::{from_access, from_dataset, from_mount};
 use service::pools::OpenPool;
 
@@ -35,12 +35,12 @@ struct OpenVolume {
 }
 
 /// Open volumes of all pools.
-pub(crate) struct Volumes {
+pub struct Volumes {
     directory_path: PathBuf,
     /// Where iSCSI is to listen, and since it does, where it does: port 0 is another one then.
     addresses: Mutex<Vec<SocketAddr>>,
     /// Whether volumes are shared with everybody on the network where their property says so.
-    pub(crate) is_insecure: bool,
+    pub is_insecure: bool,
     directory: tokio::sync::Mutex<Option<Arc<ZvolDirectory>>>,
     /// One for each address; none before the first share.
     servers: tokio::sync::Mutex<Vec<Server>>,
@@ -52,7 +52,7 @@ pub(crate) struct Volumes {
 
 impl Volumes {
     /// Nothing open yet, nothing mounted, nothing listening.
-    pub(crate) fn new(
+    pub fn new(
         directory_path: PathBuf,
         addresses: Vec<SocketAddr>,
         is_insecure: bool,
@@ -71,17 +71,17 @@ impl Volumes {
     }
 
     /// Where iSCSI listens, or will.
-    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+    pub fn addresses(&self) -> Vec<SocketAddr> {
         self.addresses.lock().clone()
     }
 
     /// What is offered by iSCSI.
-    pub(crate) fn targets(&self) -> &TargetSet {
+    pub fn targets(&self) -> &TargetSet {
         &self.targets
     }
 
     /// Whether each open volume is on the network.
-    pub(crate) fn sharing(&self) -> Vec<(String, Sharing)> {
+    pub fn sharing(&self) -> Vec<(String, Sharing)> {
         let by_name = self.by_name.lock();
         let pairs = by_name.iter();
         pairs
@@ -90,26 +90,26 @@ impl Volumes {
     }
 
     /// Whether one is.
-    pub(crate) fn sharing_of(&self, name: &str) -> Sharing {
+    pub fn sharing_of(&self, name: &str) -> Sharing {
         let by_name = self.by_name.lock();
         let open = by_name.get(name);
         open.map(|open| open.sharing.clone()).unwrap_or_default()
     }
 
     /// Notes whether one is, if it is open.
-    pub(crate) fn set_sharing(&self, name: &str, sharing: Sharing) {
+    pub fn set_sharing(&self, name: &str, sharing: Sharing) {
         if let Some(open) = self.by_name.lock().get_mut(name) {
             open.sharing = sharing;
         }
     }
 
     /// Where a volume's file is.
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.directory_path.join(name)
     }
 
     /// The open volume of this name, as it is now.
-    pub(crate) fn get(&self, name: &str) -> Option<Arc<Volume>> {
+    pub fn get(&self, name: &str) -> Option<Arc<Volume>> {
         let by_name = self.by_name.lock();
         by_name.get(name).map(|open| open.lease.get())
     }
@@ -126,7 +126,7 @@ impl Volumes {
     }
 
     /// A lease on an open volume for somebody else.
-    pub(crate) async fn share(
+    pub async fn share(
         &self,
         open: &OpenPool,
         name: &str,
@@ -143,7 +143,7 @@ impl Volumes {
     }
 
     /// Names of open volumes at and below a dataset, and of their snapshots.
-    pub(crate) fn below(&self, top: &str) -> Vec<String> {
+    pub fn below(&self, top: &str) -> Vec<String> {
         let by_name = self.by_name.lock();
         let head = |name: &str| name.split('@').next().unwrap_or_default().to_owned();
         by_name
@@ -162,7 +162,7 @@ impl Volumes {
     }
 
     /// Makes sure that iSCSI listens, at all its addresses or none, unless it is stopped.
-    pub(crate) async fn listen(&self) -> Result<(), serve_iscsi::ServerError> {
+    pub async fn listen(&self) -> Result<(), serve_iscsi::ServerError> {
         let mut servers = self.servers.lock().await;
         if !servers.is_empty() || self.is_stopped.load(Ordering::Acquire) {
             return Ok(());
@@ -185,7 +185,7 @@ impl Volumes {
     }
 
     /// Lets iSCSI listen again, and has it listen where a volume is shared by it.
-    pub(crate) async fn begin_again(&self) {
+    pub async fn begin_again(&self) {
         self.is_stopped.store(false, Ordering::Release);
         let mut sharing = self.sharing().into_iter();
         if sharing.any(|(_, sharing)| matches!(sharing, Sharing::On { .. }))
@@ -197,7 +197,7 @@ impl Volumes {
     }
 
     /// Logs initiators out and stops listening, until it begins again.
-    pub(crate) async fn stop_serving(&self) {
+    pub async fn stop_serving(&self) {
         let mut servers = {
             let mut servers = self.servers.lock().await;
             self.is_stopped.store(true, Ordering::Release);
@@ -213,7 +213,7 @@ impl Volumes {
     }
 
     /// Takes away the directory that a server before this one left mounted.
-    pub(crate) async fn take_away_dead_directory(&self) {
+    pub async fn take_away_dead_directory(&self) {
         let path = self.directory_path.clone();
         let gone = serve_fuse::aside(move || serve_fuse::take_away_dead_mounts(&path));
         if let Err(error) = gone.await {
@@ -233,7 +233,7 @@ impl Volumes {
     }
 
     /// Takes the directory of volumes away.
-    pub(crate) async fn close_directory(&self) {
+    pub async fn close_directory(&self) {
         if let Some(directory) = self.directory.lock().await.take()
             && let Err(error) = directory.unmount(UnmountMode::Clean).await
         {
@@ -243,9 +243,9 @@ impl Volumes {
     }
 }
 
-impl Service {
+impl Serving {
     /// Opens every volume of a pool. Answers what failed.
-    pub(crate) async fn open_volumes(&self, open: &OpenPool) -> Vec<String> {
+    pub async fn open_volumes(&self, open: &OpenPool) -> Vec<String> {
         let options = ListOptions {
             filesystems: false,
             volumes: true,
@@ -262,7 +262,7 @@ impl Service {
             Ok(listed) => {
                 let mut failures = Vec::new();
                 for info in listed {
-                    if info.is_inconsistent || crate::keys::is_locked(open, &info.name).await {
+                    if info.is_inconsistent || open.is_locked(&info.name).await {
                         continue;
                     }
                     if let Err(failure) = self.open_volume(open, &info.name).await {
@@ -279,7 +279,7 @@ impl Service {
     }
 
     /// Opens one volume, shows it as a file and shares it as its property says.
-    pub(crate) async fn open_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
+    pub async fn open_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         let doing = format!("cannot open volume '{name}'");
         if self.volumes.get(name).is_none() {
             let kept = self.volumes.keep(open, name).await;
@@ -340,7 +340,7 @@ impl Service {
     }
 
     /// Has the file of a volume show the volume's new size.
-    pub(crate) async fn show_new_size(&self, name: &str) {
+    pub async fn show_new_size(&self, name: &str) {
         let directory = self.volumes.directory.lock().await.clone();
         if let Some(directory) = directory {
             directory.resized(name).await;
@@ -348,11 +348,7 @@ impl Service {
     }
 
     /// Does so for all volumes at and below a dataset.
-    pub(crate) async fn show_volumes_below(
-        &self,
-        open: &OpenPool,
-        top: &str,
-    ) -> Result<(), Failure> {
+    pub async fn show_volumes_below(&self, open: &OpenPool, top: &str) -> Result<(), Failure> {
         for name in self.volumes.below(top) {
             if !name.contains('@') {
                 self.show_volume(open, &name).await?;
@@ -362,11 +358,7 @@ impl Service {
     }
 
     /// Whether property `snapdev` of a dataset shows snapshots of volumes.
-    pub(crate) async fn shows_snapshots(
-        &self,
-        open: &OpenPool,
-        name: &str,
-    ) -> Result<bool, Failure> {
+    pub async fn shows_snapshots(&self, open: &OpenPool, name: &str) -> Result<bool, Failure> {
         /// `ZFS_SNAPDEV_VISIBLE` (include/sys/fs/zfs.h).
         const VISIBLE: u64 = 1;
         let snapdev = open.pool.dsl().properties().get(name, "snapdev").await;
@@ -376,11 +368,7 @@ impl Service {
     }
 
     /// Shows or hides the snapshots of an open volume as its `snapdev` says now.
-    pub(crate) async fn show_volume_snapshots(
-        &self,
-        open: &OpenPool,
-        head: &str,
-    ) -> Result<(), Failure> {
+    pub async fn show_volume_snapshots(&self, open: &OpenPool, head: &str) -> Result<(), Failure> {
         let doing = format!("cannot show the snapshots of '{head}'");
         let failed = |error| from_dataset(&doing, &error);
         if self.volumes.get(head).is_none() {
@@ -416,11 +404,7 @@ impl Service {
     }
 
     /// Does so for all volumes at and below a dataset.
-    pub(crate) async fn show_snapshots_below(
-        &self,
-        open: &OpenPool,
-        top: &str,
-    ) -> Result<(), Failure> {
+    pub async fn show_snapshots_below(&self, open: &OpenPool, top: &str) -> Result<(), Failure> {
         for name in self.volumes.below(top) {
             if !name.contains('@') {
                 self.show_volume_snapshots(open, &name).await?;
@@ -430,11 +414,7 @@ impl Service {
     }
 
     /// Closes what is shown of snapshots of the volumes at and below a dataset.
-    pub(crate) async fn hide_snapshots_below(
-        &self,
-        top: &str,
-        mode: UnmountMode,
-    ) -> Result<(), Failure> {
+    pub async fn hide_snapshots_below(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
         for name in self.volumes.below(top) {
             if name.contains('@') {
                 self.close_one_volume(&name, mode).await?;
@@ -444,7 +424,7 @@ impl Service {
     }
 
     /// Closes the snapshots of a volume that are shown.
-    pub(crate) async fn hide_volume_snapshots(
+    pub async fn hide_volume_snapshots(
         &self,
         head: &str,
         mode: UnmountMode,
@@ -457,7 +437,7 @@ impl Service {
 
     /// Lets an open volume, or a snapshot of one, follow its dataset to another name: it stays
     /// open.
-    pub(crate) async fn volume_renamed(
+    pub async fn volume_renamed(
         &self,
         open: &OpenPool,
         from: &str,
@@ -478,7 +458,7 @@ impl Service {
 
     /// Unshares and closes one volume with its snapshots; refuses while its file is in use, unless
     /// forced.
-    pub(crate) async fn close_volume(&self, name: &str, mode: UnmountMode) -> Result<(), Failure> {
+    pub async fn close_volume(&self, name: &str, mode: UnmountMode) -> Result<(), Failure> {
         self.hide_volume_snapshots(name, mode).await?;
         self.close_one_volume(name, mode).await
     }
@@ -526,7 +506,7 @@ impl Service {
     }
 
     /// Closes the volumes at and below a dataset.
-    pub(crate) async fn close_volumes(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
+    pub async fn close_volumes(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
         for name in self.volumes.below(top) {
             self.close_volume(&name, mode).await?;
         }
