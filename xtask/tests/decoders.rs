@@ -40,7 +40,7 @@ const REVIEWED: &[(&str, Why)] = &[
     ("serving/src/iscsi.rs parse_share", A_PERSONS_WORDS),
     ("daemon/src/metrics/process.rs parse", THE_KERNELS),
     (
-        "daemon/src/owners.rs OwnedQuota::parse_name",
+        "verbs/src/owners.rs OwnedQuota::parse_name",
         A_PERSONS_WORDS,
     ),
     ("serving/src/smb/words.rs Words::parse", A_PERSONS_WORDS),

@@ -119,7 +119,7 @@ async fn share_filesystem(service: &Service) -> Result<(), Failure> {
         properties: Settings::from([(NFS_PROPERTY.into(), NFS_SHARE.into())]),
         ..ZfsSet::default()
     };
-    let changed = crate::properties::zfs_set(service, call).await?;
+    let changed = verbs::properties::zfs_set(&service.serving, call).await?;
     for warning in changed.warnings {
         eprintln!("{warning}");
     }
@@ -166,7 +166,7 @@ async fn guard(service: &Service) -> Result<Option<Secret>, Failure> {
         properties: Settings::from([(ISCSI_PROPERTY.into(), guarded)]),
         ..ZfsSet::default()
     };
-    crate::properties::zfs_set(service, call).await?;
+    verbs::properties::zfs_set(&service.serving, call).await?;
     Ok(made)
 }
 
@@ -247,7 +247,7 @@ async fn create(service: &Arc<Service>, disks: &Path, wanted: &DefaultPool) -> R
         command: format!("zpool create {POOL} (millpond up)"),
         ..ZpoolCreate::default()
     };
-    let created = crate::zpool::zpool_create(service, call).await;
+    let created = verbs::zpool::zpool_create(&service.serving, call).await;
     let created = created.map_err(|failure| match failure.refusal.as_deref() {
         Some(Refusal::Mountpoint { path, why }) => {
             let message = format!(
@@ -273,8 +273,8 @@ async fn create(service: &Arc<Service>, disks: &Path, wanted: &DefaultPool) -> R
         properties: Settings::from([(ISCSI_PROPERTY.into(), guarded)]),
         ..ZfsCreate::default()
     };
-    let maker = crate::create::Maker { ids: None };
-    crate::create::zfs_create(service, call, maker)
+    let maker = verbs::create::Maker { ids: None };
+    verbs::create::zfs_create(&service.serving, call, maker)
         .await
         .map(|_| ())
 }
@@ -285,7 +285,10 @@ async fn import(service: &Arc<Service>, disks: &Path) -> Result<(), Failure> {
         pool: Some(POOL.into()),
         ..ZpoolImport::default()
     };
-    for imported in crate::import::zpool_import(service, call).await?.imported {
+    for imported in verbs::import::zpool_import(&service.serving, call)
+        .await?
+        .imported
+    {
         for warning in imported.warnings {
             eprintln!("{warning}");
         }

@@ -55,16 +55,19 @@ use tokio::task::{JoinError, JoinHandle};
 
 use web::caller::{Caller, Door};
 
-use crate::create::Maker;
 use crate::service::Service;
 use crate::{
-    DaemonError, activity, alerts, create, destroy, diff, disks, drives, figures, files, import,
-    keys, metrics, owners, permissions, properties, receive, redact, reopen, replicate, rewrite,
-    schedules, scrub, send, snapshots, split, topology, upgrade, ups, usage, vdevs, zfs, zpool,
+    DaemonError, alerts, disks, download, drives, figures, metrics, replicate, schedules, ups,
 };
 use service::asking::work_for;
 use service::events::Wanted;
 use service::jobs::Work;
+use verbs::create::Maker;
+use verbs::{
+    activity, create, destroy, diff, files, import, keys, owners, permissions, properties, receive,
+    redact, reopen, rewrite, scrub, send, snapshots, split, topology, upgrade, usage, vdevs, zfs,
+    zpool,
+};
 use web::about;
 use web::message::{refuse, understand};
 
@@ -189,57 +192,57 @@ fn requests(service: Arc<Service>) -> Router {
             service.stopped().await;
             Ok(Empty {})
         })
-        .on(|service, call: ZpoolCreate| async move { zpool::zpool_create(&service, call).await })
-        .on(|service, call: ZpoolAdd| async move { vdevs::zpool_add(&service, call).await })
-        .on(|service, call: ZpoolRemove| async move { vdevs::zpool_remove(&service, call).await })
+        .on(|service, call: ZpoolCreate| async move { zpool::zpool_create(&service.serving, call).await })
+        .on(|service, call: ZpoolAdd| async move { vdevs::zpool_add(&service.serving, call).await })
+        .on(|service, call: ZpoolRemove| async move { vdevs::zpool_remove(&service.serving, call).await })
         .on(|service, call: ZpoolAttach| async move {
-            topology::zpool_attach(&service, call).await
+            topology::zpool_attach(&service.serving, call).await
         })
         .on(|service, call: ZpoolDetach| async move {
-            topology::zpool_detach(&service, call).await
+            topology::zpool_detach(&service.serving, call).await
         })
         .on(|service, call: ZpoolOffline| async move {
-            topology::zpool_offline(&service, call).await
+            topology::zpool_offline(&service.serving, call).await
         })
         .on(|service, call: ZpoolOnline| async move {
-            topology::zpool_online(&service, call).await
+            topology::zpool_online(&service.serving, call).await
         })
         .on(|service, call: ZpoolInitialize| async move {
-            activity::zpool_initialize(&service, call).await
+            activity::zpool_initialize(&service.serving, call).await
         })
         .on(|service, call: ZpoolTrim| async move {
-            activity::zpool_trim(&service, call).await
+            activity::zpool_trim(&service.serving, call).await
         })
-        .on(|service, call: ZpoolSplit| async move { split::zpool_split(&service, &call).await })
-        .on(|service, call: ZpoolReopen| async move { reopen::zpool_reopen(&service, &call).await })
+        .on(|service, call: ZpoolSplit| async move { split::zpool_split(&service.serving, &call).await })
+        .on(|service, call: ZpoolReopen| async move { reopen::zpool_reopen(&service.serving, &call).await })
         .on(|service, call: ZpoolResilver| async move {
-            reopen::zpool_resilver(&service, &call).await
+            reopen::zpool_resilver(&service.serving, &call).await
         })
-        .on(|service, call: ZpoolReguid| async move { vdevs::zpool_reguid(&service, call).await })
+        .on(|service, call: ZpoolReguid| async move { vdevs::zpool_reguid(&service.serving, call).await })
         .on(|service, call: ZpoolLabelClear| async move {
-            vdevs::zpool_labelclear(&service, &call).await
+            vdevs::zpool_labelclear(&service.serving, &call).await
         })
         .on_behalf(|service, caller, call: ZpoolUpgrade| async move {
-            vdevs::zpool_upgrade(&service, &call, caller.may_change()).await
+            vdevs::zpool_upgrade(&service.serving, &call, caller.may_change()).await
         })
-        .on(|service, call: ZpoolDestroy| async move { zpool::zpool_destroy(&service, call).await })
+        .on(|service, call: ZpoolDestroy| async move { zpool::zpool_destroy(&service.serving, call).await })
         .on_job(|service, call: ZpoolImport, _| async move {
-            import::zpool_import(&service, call).await
+            import::zpool_import(&service.serving, call).await
         })
         .on_job(|service, call: ZpoolExport, _| async move {
-            zpool::zpool_export(&service, call).await
+            zpool::zpool_export(&service.serving, call).await
         })
-        .on(|service, call: ZpoolList| async move { zpool::zpool_list(&service, &call).await })
+        .on(|service, call: ZpoolList| async move { zpool::zpool_list(&service.serving, &call).await })
         .on_behalf(|service, caller, call: ZpoolStatus| async move {
             // Names of damaged files are root's to know (`zfs_secpolicy_inject` for
             // `ZFS_IOC_ERROR_LOG`).
-            zpool::zpool_status(&service, &call, caller.may_change()).await
+            zpool::zpool_status(&service.serving, &call, caller.may_change()).await
         })
-        .on(|service, call: ZpoolSet| async move { zpool::zpool_set(&service, call).await })
+        .on(|service, call: ZpoolSet| async move { zpool::zpool_set(&service.serving, call).await })
         .on(|service, call: ZpoolHistory| async move {
-            zpool::zpool_history(&service, &call).await
+            zpool::zpool_history(&service.serving, &call).await
         })
-        .on(|service, call: ZpoolSync| async move { zpool::zpool_sync(&service, &call).await })
+        .on(|service, call: ZpoolSync| async move { zpool::zpool_sync(&service.serving, &call).await })
         .on(|service, _: UpsStatus| async move { Ok(ups::status(&service)) })
         .on_behalf(|service, caller, _: AlertList| async move {
             Ok(alerts::list(&service, caller.may_change()))
@@ -254,18 +257,18 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: CertificateRenew| async move {
             service.web.renew_certificate(call.only_if_due).await
         })
-        .on(|service, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&service)) })
-        .on(|service, _: ZpoolEventsClear| async move { Ok(zpool::zpool_events_clear(&service)) })
-        .on(|service, call: ZpoolClear| async move { zpool::zpool_clear(&service, &call).await })
-        .on(|service, call: ZpoolScrub| async move { scrub::zpool_scrub(&service, &call).await })
+        .on(|service, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&service.serving)) })
+        .on(|service, _: ZpoolEventsClear| async move { Ok(zpool::zpool_events_clear(&service.serving)) })
+        .on(|service, call: ZpoolClear| async move { zpool::zpool_clear(&service.serving, &call).await })
+        .on(|service, call: ZpoolScrub| async move { scrub::zpool_scrub(&service.serving, &call).await })
         .on(|service, call: ZpoolCheckpoint| async move {
-            scrub::zpool_checkpoint(&service, &call).await
+            scrub::zpool_checkpoint(&service.serving, &call).await
         })
         .on_behalf(|service, caller, call: JobList| async move {
-            Ok(scrub::job_list(&service, &call, &caller))
+            Ok(scrub::job_list(&service.serving, &call, caller.may_change()))
         })
         .on_behalf(|service, caller, call: JobGet| async move {
-            scrub::job_get(&service, &call, &caller)
+            scrub::job_get(&service.serving, &call, caller.may_change())
         })
         .on_behalf(|service, caller, call: JobResult| async move {
             let ids = caller.ids();
@@ -273,74 +276,74 @@ fn requests(service: Arc<Service>) -> Router {
             if !caller.may_change() && !is_own {
                 return Err(Failure::denied(&format!("cannot get the result of job {}", call.id)));
             }
-            scrub::job_result(&service, &call)
+            scrub::job_result(&service.serving, &call)
         })
-        .on(|service, call: JobCancel| async move { scrub::job_cancel(&service, &call).await })
+        .on(|service, call: JobCancel| async move { scrub::job_cancel(&service.serving, &call).await })
         .on_behalf(|service, caller, mut call: ZfsList| async move {
             if let Some(properties) = &mut call.properties {
                 properties.retain(|property| caller.may_see(property));
             }
-            zfs::zfs_list(&service, &call).await
+            zfs::zfs_list(&service.serving, &call).await
         })
         .on_behalf(|service, caller, call: ZfsCreate| async move {
-            create::zfs_create(&service, call, Maker::of(caller.ordinary_ids())).await
+            create::zfs_create(&service.serving, call, Maker::of(caller.ordinary_ids())).await
         })
         .on_job(|service, call: ZfsDestroy, work| async move {
-            destroy::zfs_destroy(&service, call, &work).await
+            destroy::zfs_destroy(&service.serving, call, &work).await
         })
-        .on(|service, call: ZfsSet| async move { properties::zfs_set(&service, call).await })
+        .on(|service, call: ZfsSet| async move { properties::zfs_set(&service.serving, call).await })
         .on(|service, call: ZfsInherit| async move {
-            properties::zfs_inherit(&service, call).await
+            properties::zfs_inherit(&service.serving, call).await
         })
-        .on(|service, call: ZfsSnapshot| async move { zfs::zfs_snapshot(&service, call).await })
+        .on(|service, call: ZfsSnapshot| async move { zfs::zfs_snapshot(&service.serving, call).await })
         .on_behalf(|service, caller, call: ZfsClone| async move {
-            snapshots::zfs_clone(&service, call, Maker::of(caller.ordinary_ids())).await
+            snapshots::zfs_clone(&service.serving, call, Maker::of(caller.ordinary_ids())).await
         })
         .on(|service, call: ZfsPromote| async move {
-            snapshots::zfs_promote(&service, call).await
+            snapshots::zfs_promote(&service.serving, call).await
         })
         .on(|service, call: ZfsBookmark| async move {
-            snapshots::zfs_bookmark(&service, call).await
+            snapshots::zfs_bookmark(&service.serving, call).await
         })
-        .on(|service, call: ZfsHold| async move { snapshots::zfs_hold(&service, call).await })
+        .on(|service, call: ZfsHold| async move { snapshots::zfs_hold(&service.serving, call).await })
         .on(|service, call: ZfsRelease| async move {
-            snapshots::zfs_release(&service, call).await
+            snapshots::zfs_release(&service.serving, call).await
         })
-        .on(|service, call: ZfsDiff| async move { diff::zfs_diff(&service, &call).await })
-        .on(|service, call: ZfsAllow| async move { permissions::zfs_allow(&service, call).await })
+        .on(|service, call: ZfsDiff| async move { diff::zfs_diff(&service.serving, &call).await })
+        .on(|service, call: ZfsAllow| async move { permissions::zfs_allow(&service.serving, call).await })
         .on(|service, call: ZfsAllowList| async move {
-            permissions::zfs_allow_list(&service, &call).await
+            permissions::zfs_allow_list(&service.serving, &call).await
         })
-        .on(|service, call: ZfsWait| async move { upgrade::zfs_wait(&service, &call).await })
-        .on(|service, call: ZfsRollback| async move { zfs::zfs_rollback(&service, call).await })
-        .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service, call).await })
-        .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service, call).await })
-        .on(|service, call: ZfsUnmount| async move { zfs::zfs_unmount(&service, call).await })
+        .on(|service, call: ZfsWait| async move { upgrade::zfs_wait(&service.serving, &call).await })
+        .on(|service, call: ZfsRollback| async move { zfs::zfs_rollback(&service.serving, call).await })
+        .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service.serving, call).await })
+        .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service.serving, call).await })
+        .on(|service, call: ZfsUnmount| async move { zfs::zfs_unmount(&service.serving, call).await })
         .on(|service, call: ZfsShare| async move { service.serving.zfs_share(call).await })
         .on(|service, call: ZfsUnshare| async move { service.serving.zfs_unshare(call).await })
-        .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service, &call).await })
-        .on(|service, call: ZfsProject| async move { owners::zfs_project(&service, call).await })
+        .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service.serving, &call).await })
+        .on(|service, call: ZfsProject| async move { owners::zfs_project(&service.serving, call).await })
         .on_job(|service, call: ZfsRedact, work| async move {
-            redact::zfs_redact(&service, &call, &work).await
+            redact::zfs_redact(&service.serving, &call, &work).await
         })
         .on_job(|service, call: ZfsRewrite, work| async move {
-            rewrite::zfs_rewrite(&service, &call, &work).await
+            rewrite::zfs_rewrite(&service.serving, &call, &work).await
         })
         .on_stream(|service, call: ZfsReceive, input, work| async move {
-            receive::zfs_receive(&service, call, input, &work).await
+            receive::zfs_receive(&service.serving, call, input, &work).await
         })
         .on_stream(|service, call: ZfsSend, output, work| async move {
-            send::zfs_send(&service, call, output, &work).await
+            send::zfs_send(&service.serving, call, output, &work).await
         })
-        .on(|service, call: ZfsSendPlan| async move { send::zfs_send_plan(&service, &call).await })
+        .on(|service, call: ZfsSendPlan| async move { send::zfs_send_plan(&service.serving, &call).await })
         .on(|service, call: ZfsReceiveAbort| async move {
-            receive::zfs_receive_abort(&service, &call).await
+            receive::zfs_receive_abort(&service.serving, &call).await
         })
-        .on(|service, call: ZfsHolds| async move { usage::zfs_holds(&service, &call).await })
-        .on(|service, call: ZfsKeys| async move { keys::zfs_keys(&service, &call).await })
-        .on(|service, call: ZfsLoadKey| async move { keys::zfs_load_key(&service, call).await })
-        .on(|service, call: ZfsUnloadKey| async move { keys::zfs_unload_key(&service, call).await })
-        .on(|service, call: ZfsChangeKey| async move { keys::zfs_change_key(&service, call).await })
+        .on(|service, call: ZfsHolds| async move { usage::zfs_holds(&service.serving, &call).await })
+        .on(|service, call: ZfsKeys| async move { keys::zfs_keys(&service.serving, &call).await })
+        .on(|service, call: ZfsLoadKey| async move { keys::zfs_load_key(&service.serving, call).await })
+        .on(|service, call: ZfsUnloadKey| async move { keys::zfs_unload_key(&service.serving, call).await })
+        .on(|service, call: ZfsChangeKey| async move { keys::zfs_change_key(&service.serving, call).await })
         .on(|service, call: IscsiSecretSet| async move { service.serving.iscsi_secret_set(call).await })
         .on(|service, call: IscsiSecretList| async move { service.serving.iscsi_secret_list(&call) })
         .on(|service, call: IscsiSecretRemove| async move {
@@ -373,9 +376,9 @@ fn requests(service: Arc<Service>) -> Router {
         .on_behalf(|service, caller, _: ScheduleList| async move {
             schedules::list(&service, caller.may_change())
         })
-        .on(|service, call: FileList| async move { files::list(&service, &call).await })
+        .on(|service, call: FileList| async move { files::list(&service.serving, &call).await })
         .on_job(|service, call: FileRestore, work| async move {
-            files::restore(&service, &call, &work).await
+            files::restore(&service.serving, &call, &work).await
         })
         .on(|service, _: DiskList| async move { disks::disk_list(&service).await })
         .on(|service, _: DiskOverview| async move { Ok(drives::overview(&service).await) })
@@ -658,7 +661,7 @@ impl Routes {
         let service = Arc::clone(&self.service);
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>,
                            Query(query): Query<HashMap<String, String>>| {
-            files::download(service, caller, query)
+            download::download(service, caller, query)
         };
         Self {
             router: self.router.route(FILE_DOWNLOAD_PATH, get(answer)),
@@ -772,8 +775,8 @@ async fn permit<C: Call>(
     let (Some((uid, gid)), Some(needs)) = (caller.ids(), needs) else {
         return Err(denied);
     };
-    let service = Arc::clone(service);
-    let may: BoxFuture<'_, bool> = Box::pin(permissions::may(service, needs, uid, gid));
+    let serving = Arc::clone(&service.serving);
+    let may: BoxFuture<'_, bool> = Box::pin(permissions::may(serving, needs, uid, gid));
     if !may.await {
         return Err(denied);
     }

@@ -2,7 +2,7 @@
 //!
 //! One [`service::Service`] holds every imported pool (crate `service`), what is mounted and what is
 //! offered. Requests come over HTTP on a Unix socket in the state directory ([`http`]) and are
-//! carried out by functions of the modules named after the command lines ([`zpool`], [`zfs`]). What
+//! carried out by the functions of crate `verbs`. What
 //! takes long is a job, and what happens is told as events (`service::jobs`, `service::events`).
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
@@ -22,46 +22,20 @@
 
 #![forbid(unsafe_code)]
 
-mod activity;
 mod alerts;
-mod create;
-mod damage;
 mod default_pool;
-mod destroy;
-mod diff;
 mod disks;
+mod download;
 mod drives;
 mod error;
 mod figures;
-mod files;
 mod http;
-mod import;
-mod keys;
 mod metrics;
-mod order;
-mod owners;
-mod permissions;
-mod properties;
-mod receive;
-mod redact;
-mod reopen;
 mod replicate;
-mod replication;
-mod rewrite;
 mod schedules;
-mod scrub;
-mod send;
 mod service;
-mod snapshots;
-mod split;
 mod timetable;
-mod topology;
-mod upgrade;
 mod ups;
-mod usage;
-mod vdevs;
-mod zfs;
-mod zpool;
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;

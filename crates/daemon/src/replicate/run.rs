@@ -31,14 +31,14 @@ use super::names;
 use super::plan::{Obstacle, Point, Series, SourceSet, Step, TargetSet, newest_common, next};
 use super::ssh::Ssh;
 use super::tls::Tls;
-use crate::order::behind_what_they_need;
-use crate::receive::receive_from;
-use crate::send::{send_to, zfs_send_plan};
 use crate::service::Service;
 use crate::timetable::{now_s, take_snapshot};
 use service::error::from_dataset;
 use service::jobs::Work;
 use service::pools::OpenPool;
+use verbs::order::behind_what_they_need;
+use verbs::receive::receive_from;
+use verbs::send::{send_to, zfs_send_plan};
 
 /// What may be between who sends and who receives in the same process, in bytes.
 const PIPE_BYTES: usize = 4 << 20;
@@ -552,7 +552,7 @@ impl Run {
         match &self.side {
             Side::Ssh(ssh) => self.or_stopped(ssh.abort(there)).await,
             Side::Tls(tls) => self.or_stopped(tls.abort(&call)).await,
-            Side::Local => crate::receive::zfs_receive_abort(&self.service, &call)
+            Side::Local => verbs::receive::zfs_receive_abort(&self.service.serving, &call)
                 .await
                 .map(drop),
         }
@@ -569,7 +569,7 @@ impl Run {
             Step::Send(series) => request(source, series),
         };
         // What cannot be sent says so when it is its turn.
-        let plan = zfs_send_plan(&self.service, &ZfsSendPlan { send }).await;
+        let plan = zfs_send_plan(&self.service.serving, &ZfsSendPlan { send }).await;
         let streams = plan.map(|plan| plan.streams).unwrap_or_default();
         streams.iter().map(|stream| stream.size_bytes).sum()
     }
@@ -625,7 +625,7 @@ impl Run {
         let (output, input) = tokio::io::duplex(PIPE_BYTES);
         let call = self.receive_call(there, options);
         let received = receive_from(
-            &self.service,
+            &self.service.serving,
             call,
             Box::new(input),
             &self.work,
@@ -681,7 +681,7 @@ impl Run {
         progress: &stream::Progress,
     ) -> (Result<(), Failure>, bool) {
         let mut output = Limited::new(output, self.limit.clone());
-        let sent = send_to(&self.service, send, &mut output, progress);
+        let sent = send_to(&self.service.serving, send, &mut output, progress);
         let sent = self.or_stopped(sent).await;
         // Who reads sees the end; one who takes nothing more sees the connection go.
         let closing = async {
@@ -801,7 +801,7 @@ fn short(name: &str) -> &str {
 }
 
 fn listing(is_recursive: bool) -> ListOptions {
-    crate::zfs::everything(match is_recursive {
+    verbs::zfs::everything(match is_recursive {
         true => None,
         false => Some(1),
     })

@@ -221,7 +221,7 @@ impl Run {
             action: ScrubAction::Start,
             command: self.command(),
         };
-        crate::scrub::zpool_scrub(&self.service, &call)
+        verbs::scrub::zpool_scrub(&self.service.serving, &call)
             .await
             .map(drop)
     }
@@ -236,7 +236,7 @@ impl Run {
             secure: false,
             command: self.command(),
         };
-        let reply = crate::activity::zpool_trim(&self.service, call).await?;
+        let reply = verbs::activity::zpool_trim(&self.service.serving, call).await?;
         if !reply.jobs.is_empty() {
             return Ok(());
         }
@@ -371,7 +371,7 @@ impl Run {
             true => None,
             false => Some(1),
         };
-        let options = crate::zfs::everything(depth);
+        let options = verbs::zfs::everything(depth);
         let listed = dsl.directories().list(target, &options).await;
         let property = [PROPERTY.to_owned()];
         let mark = PropertyValue::Text(self.mark(open).await?);

@@ -512,7 +512,7 @@ pub(crate) async fn destroy_snapshots(
             command: command.to_owned(),
             ..ZfsDestroy::default()
         };
-        crate::destroy::zfs_destroy(service, call, work).await
+        verbs::destroy::zfs_destroy(&service.serving, call, work).await
     };
     if destroy(names).await.is_ok() {
         return left;
@@ -542,7 +542,7 @@ pub(crate) async fn take_snapshot(
             properties: properties.clone(),
             command: command.to_owned(),
         };
-        match crate::zfs::zfs_snapshot(service, call).await {
+        match verbs::zfs::zfs_snapshot(&service.serving, call).await {
             Ok(_) => return Ok(short),
             // Another one was taken at the same time.
             Err(failure) if failure.kind == FailureKind::Exists => {}
