@@ -278,13 +278,15 @@ async fn look(weak: Weak<Service>) {
         happened.extend(rested_since(power_told.as_ref(), of_power.as_ref()).cloned());
         power_told.clone_from(&of_power);
         others.extend(of_power);
-        others.extend(crate::schedules::failing(&service));
-        others.extend(crate::replicate::late(&service, started_s, |name| {
-            service.alerts.knows_late(name)
-        }));
+        others.extend(automation::schedules::failing(&service.automation));
+        others.extend(automation::replicate::late(
+            &service.automation,
+            started_s,
+            |name| service.alerts.knows_late(name),
+        ));
         others.extend(service.web.certificate_alert());
         others.extend(files_in_trouble(&service));
-        let disks = crate::drives::states(&service).await;
+        let disks = crate::drives::states(&service.disks).await;
         let happened_now = std::mem::take(&mut happened);
         service
             .alerts
@@ -348,12 +350,15 @@ fn files_in_trouble(service: &Service) -> Vec<Alert> {
     let of_alerts = service.alerts.state.lock().unread.clone();
     let parts = [
         (StatePart::Pools, service.serving.pools.list_problem()),
-        (StatePart::Replications, service.replications.problem()),
-        (StatePart::Schedules, service.schedules.problem()),
+        (
+            StatePart::Replications,
+            service.automation.replications_problem(),
+        ),
+        (StatePart::Schedules, service.automation.schedules_problem()),
         (StatePart::IscsiSecrets, service.serving.secrets.problem()),
         (StatePart::Users, service.web.people_problem()),
         (StatePart::Certificate, service.web.certificate_problem()),
-        (StatePart::Lights, service.drives.book_problem()),
+        (StatePart::Lights, service.disks.drives.book_problem()),
     ];
     let parts = parts.into_iter();
     parts

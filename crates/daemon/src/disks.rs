@@ -40,7 +40,7 @@ struct Found {
 /// The disks of the host.
 pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failure> {
     let users = pool_devices(service);
-    let sysfs = service.drives.sysfs().clone();
+    let sysfs = service.disks.drives.sysfs().clone();
     let look = move || {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();

@@ -56,9 +56,8 @@ use tokio::task::{JoinError, JoinHandle};
 use web::caller::{Caller, Door};
 
 use crate::service::Service;
-use crate::{
-    DaemonError, alerts, disks, download, drives, figures, metrics, replicate, schedules, ups,
-};
+use crate::{DaemonError, alerts, disks, download, drives, figures, metrics, ups};
+use automation::{replicate, schedules};
 use service::asking::work_for;
 use service::events::Wanted;
 use service::jobs::Work;
@@ -350,23 +349,23 @@ fn requests(service: Arc<Service>) -> Router {
             service.serving.iscsi_secret_remove(call).await
         })
         .on(|service, call: ReplicationCreate| async move {
-            replicate::create(&service, call).await
+            replicate::create(&service.automation, call).await
         })
-        .on(|service, call: ReplicationChange| async move { replicate::change(&service, &call) })
-        .on(|service, call: ReplicationRun| async move { replicate::run_now(&service, &call) })
+        .on(|service, call: ReplicationChange| async move { replicate::change(&service.automation, &call) })
+        .on(|service, call: ReplicationRun| async move { replicate::run_now(&service.automation, &call) })
         .on(|service, call: ReplicationRemove| async move {
-            replicate::remove(&service, &call).await
+            replicate::remove(&service.automation, &call).await
         })
         .on(|service, call: ReplicationPause| async move {
-            replicate::pause(&service, &call).await
+            replicate::pause(&service.automation, &call).await
         })
-        .on(|service, _: ReplicationList| async move { replicate::list(&service) })
-        .on(|service, call: ScheduleSet| async move { schedules::set(&service, call).await })
-        .on(|service, call: ScheduleRun| async move { schedules::run_now(&service, &call) })
+        .on(|service, _: ReplicationList| async move { replicate::list(&service.automation) })
+        .on(|service, call: ScheduleSet| async move { schedules::set(&service.automation, call).await })
+        .on(|service, call: ScheduleRun| async move { schedules::run_now(&service.automation, &call) })
         .on(|service, call: ScheduleRemove| async move {
-            schedules::remove(&service, &call).await
+            schedules::remove(&service.automation, &call).await
         })
-        .on(|service, call: SchedulePause| async move { schedules::pause(&service, &call).await })
+        .on(|service, call: SchedulePause| async move { schedules::pause(&service.automation, &call).await })
         .on_behalf(|service, caller, _: ReportList| async move {
             Ok(figures::list(&service, caller.may_change()))
         })
@@ -374,21 +373,21 @@ fn requests(service: Arc<Service>) -> Router {
             figures::get(&service, call, caller.may_change()).await
         })
         .on_behalf(|service, caller, _: ScheduleList| async move {
-            schedules::list(&service, caller.may_change())
+            schedules::list(&service.automation, caller.may_change())
         })
         .on(|service, call: FileList| async move { files::list(&service.serving, &call).await })
         .on_job(|service, call: FileRestore, work| async move {
             files::restore(&service.serving, &call, &work).await
         })
         .on(|service, _: DiskList| async move { disks::disk_list(&service).await })
-        .on(|service, _: DiskOverview| async move { Ok(drives::overview(&service).await) })
+        .on(|service, _: DiskOverview| async move { Ok(drives::overview(&service.disks).await) })
         .on_behalf(|service, caller, call: DiskShow| async move {
-            drives::show(&service, &call, caller.may_change()).await
+            drives::show(&service.disks, &call, caller.may_change()).await
         })
-        .on(|service, call: DiskLocate| async move { drives::locate(&service, call).await })
-        .on(|service, call: DiskTest| async move { drives::test(&service, call).await })
+        .on(|service, call: DiskLocate| async move { drives::locate(&service.disks, call).await })
+        .on(|service, call: DiskTest| async move { drives::test(&service.disks, call).await })
         .on(|service, call: DiskLightsTest| async move {
-            drives::lights_test(&service, call).await
+            drives::lights_test(&service.disks, call).await
         })
         .on(|service, _: ShareList| async move { Ok(service.serving.share_list().await) })
         .on(|service, call: SmbUserAdd| async move { service.serving.smb_user_add(call).await })

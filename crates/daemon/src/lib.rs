@@ -8,7 +8,7 @@
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: `host::supervisor`), `millpond.stopped` (crate `host`),
 //! `pools.json` (what to import at the next start: `service::pool_list`), `replications.json`
-//! ([`replicate`]), `schedules.json` ([`schedules`]), `iscsi-secrets.json` (for CHAP),
+//! (crate `automation`), `schedules.json` (likewise), `iscsi-secrets.json` (for CHAP),
 //! `alerts*.json` (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate
 //! `series`), `people.json` (users and API keys), `audit.jsonl` (the record of changes),
 //! `https-certificate.pem` and `https-key.pem`, `certificate.json` and `acme-*.json` (crate
@@ -31,10 +31,7 @@ mod error;
 mod figures;
 mod http;
 mod metrics;
-mod replicate;
-mod schedules;
 mod service;
-mod timetable;
 mod ups;
 
 use std::net::SocketAddr;
@@ -200,10 +197,9 @@ async fn serve(
     };
     service.serving.nfs.begin().await;
     alerts::begin(&service);
-    drives::begin(&service);
+    drives::begin(&service.disks);
     figures::begin(&service);
-    tokio::spawn(replicate::follow(Arc::clone(&service)));
-    tokio::spawn(schedules::follow(Arc::clone(&service)));
+    service.automation.begin();
     tokio::spawn(ups::follow(Arc::downgrade(&service)));
     if default_pool.is_some() {
         // What is printed tells what is shared.

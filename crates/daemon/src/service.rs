@@ -17,12 +17,11 @@ use tokio::sync::{Notify, watch};
 
 use crate::alerts::Alerts;
 use crate::disks::Looks;
-use crate::drives::Drives;
+use crate::drives::{Drives, Parts};
 use crate::figures::Figures;
-use crate::replicate::Replications;
-use crate::schedules::Schedules;
 use crate::ups::Ups;
 use crate::{DaemonError, Options};
+use automation::Automation;
 use host::State;
 use service::events::Events;
 use service::jobs::Jobs;
@@ -55,11 +54,10 @@ const LAST_SYNC: Duration = Duration::from_secs(30);
 pub(crate) struct Service {
     pub(crate) serving: Arc<Serving>,
     pub(crate) alerts: Arc<Alerts>,
-    pub(crate) drives: Arc<Drives>,
+    pub(crate) disks: Arc<Parts>,
+    pub(crate) automation: Arc<Automation>,
     pub(crate) figures: Arc<Figures>,
     pub(crate) looks: Looks,
-    pub(crate) replications: Replications,
-    pub(crate) schedules: Schedules,
     pub(crate) web: Arc<Web>,
     pub(crate) ups: Ups,
     state: State,
@@ -124,15 +122,20 @@ impl Service {
             secrets: Secrets::load(state.directory()),
             pools,
         });
+        let disks = Arc::new(Parts {
+            pools: Arc::clone(&serving.pools),
+            events: Arc::clone(&serving.events),
+            alerts: Arc::clone(&alerts),
+            drives: Drives::load(state.directory()),
+        });
         Ok(Arc::new(Self {
+            automation: Automation::load(&state, Arc::clone(&serving), disks.clone()),
+            disks,
             serving,
             web,
             alerts,
-            drives: Drives::load(state.directory()),
             figures: Figures::load(state.directory()),
             looks: Looks::default(),
-            replications: Replications::load(&state),
-            schedules: Schedules::load(&state),
             ups: Ups::new(options.ups.clone()),
             state,
             stop: Notify::new(),
@@ -163,12 +166,9 @@ impl Service {
 
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
     pub(crate) async fn shut_down(&self) {
-        self.drives.stop();
+        self.disks.drives.stop();
         self.figures.stop(self).await;
-        tokio::join!(
-            self.replications.stop(&self.serving.jobs),
-            self.schedules.stop(&self.serving.jobs)
-        );
+        self.automation.stop().await;
         // First: clients that ask later find their files with the next server.
         self.serving.nfs.stop_serving().await;
         self.serving.volumes.stop_serving().await;

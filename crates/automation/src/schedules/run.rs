@@ -16,9 +16,9 @@ use api::{
 use dataset::{DatasetError, PropertySource, PropertyValue};
 
 use super::pool_of;
-use crate::drives::{Tests, begin_tests, is_testing};
+use crate::Automation;
+use crate::SelfTests;
 use crate::replicate::names::guid_of_bookmark;
-use crate::service::Service;
 use crate::timetable::rule::{self, moment, of_moment};
 use crate::timetable::{destroy_snapshots, now_s, take_snapshot};
 use service::error::from_dataset;
@@ -48,19 +48,19 @@ pub(super) enum Obstacle {
 }
 
 /// What is in the way of a run now.
-pub(super) fn obstacle(service: &Service, what: &ScheduleWhat) -> Option<Obstacle> {
+pub(super) fn obstacle(automation: &Automation, what: &ScheduleWhat) -> Option<Obstacle> {
     use ScheduleObstacle::{NotImported, Resilvering, ScrubPaused, Scrubbing, Suspended, Testing};
     let is_test = match what.task {
         ScheduleTask::SmartShort | ScheduleTask::SmartLong => true,
         ScheduleTask::Scrub | ScheduleTask::Trim | ScheduleTask::Snapshot => false,
     };
-    if is_test && is_testing(service, &what.target) {
+    if is_test && automation.disks.is_testing(&what.target) {
         return Some(Obstacle::Waits(Testing));
     }
     if is_test && what.target.is_empty() {
         return None;
     }
-    let Ok(open) = service.serving.pools.get(pool_of(&what.target)) else {
+    let Ok(open) = automation.serving.pools.get(pool_of(&what.target)) else {
         return Some(Obstacle::Waits(NotImported));
     };
     if open.pool.suspended().is_some() {
@@ -169,7 +169,7 @@ pub(super) fn conclude(result: &mut ScheduleResult, failure: Option<Failure>) {
 
 /// A run.
 pub(super) struct Run {
-    service: Arc<Service>,
+    automation: Arc<Automation>,
     name: String,
     what: ScheduleWhat,
     work: Arc<Work>,
@@ -178,13 +178,13 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn new(
-        service: &Arc<Service>,
+        automation: &Arc<Automation>,
         name: &str,
         what: &ScheduleWhat,
         work: Arc<Work>,
     ) -> Self {
         Self {
-            service: Arc::clone(service),
+            automation: Arc::clone(automation),
             name: name.to_owned(),
             what: what.clone(),
             work,
@@ -211,7 +211,7 @@ impl Run {
     }
 
     async fn scrub(&mut self) -> Result<(), Failure> {
-        if let Some(Obstacle::Done(why)) = obstacle(&self.service, &self.what) {
+        if let Some(Obstacle::Done(why)) = obstacle(&self.automation, &self.what) {
             self.result.skipped = Some(why);
             return Ok(());
         }
@@ -221,7 +221,7 @@ impl Run {
             action: ScrubAction::Start,
             command: self.command(),
         };
-        verbs::scrub::zpool_scrub(&self.service.serving, &call)
+        verbs::scrub::zpool_scrub(&self.automation.serving, &call)
             .await
             .map(drop)
     }
@@ -236,7 +236,7 @@ impl Run {
             secure: false,
             command: self.command(),
         };
-        let reply = verbs::activity::zpool_trim(&self.service.serving, call).await?;
+        let reply = verbs::activity::zpool_trim(&self.automation.serving, call).await?;
         if !reply.jobs.is_empty() {
             return Ok(());
         }
@@ -259,12 +259,16 @@ impl Run {
     /// Has disks test themselves. Those that do not are told of; where none does, the run has
     /// failed.
     async fn test(&mut self, kind: SelfTestKind) -> Result<(), Failure> {
-        let Tests {
+        let SelfTests {
             begun,
             are_testing,
             mut refused,
             unable,
-        } = begin_tests(&self.service, &self.what.target, kind).await?;
+        } = self
+            .automation
+            .disks
+            .begin_tests(&self.what.target, kind)
+            .await?;
         let count = refused.len();
         self.result.tested = begun;
         refused.truncate(LEFT_MAX);
@@ -309,14 +313,18 @@ impl Run {
     }
 
     async fn snapshot(&mut self) -> Result<(), Failure> {
-        let open = self.service.serving.pools.of_dataset(&self.what.target)?;
+        let open = self
+            .automation
+            .serving
+            .pools
+            .of_dataset(&self.what.target)?;
         let mut properties = Settings::default();
         properties.insert(PROPERTY.to_owned(), self.mark(&open).await?);
         let command = self.command();
         let own = self.own_snapshots(&open).await?;
         let newest = own.values().flatten().map(|own| own.at_s).max();
         let taken = take_snapshot(
-            &self.service,
+            &self.automation.serving,
             &command,
             &self.what.target,
             self.what.recursive,
@@ -340,8 +348,8 @@ impl Run {
             let needed = self.needed(open, &dataset).await?;
             let taken = self.result.snapshot.as_deref();
             let names = doomed(&all, keep, &needed, taken);
-            let (service, command) = (&self.service, self.command());
-            let left = destroy_snapshots(service, &self.work, &command, &dataset, &names).await;
+            let (serving, command) = (&self.automation.serving, self.command());
+            let left = destroy_snapshots(serving, &self.work, &command, &dataset, &names).await;
             let gone = names.len().saturating_sub(left.len());
             self.result.destroyed += gone as u64;
             let room = LEFT_MAX.saturating_sub(self.result.left.len());

@@ -29,7 +29,7 @@ use api::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::service::Service;
+use crate::Automation;
 use crate::timetable::{Begun, Course, Entry, Kept, Recurs, Table, now_s, rule};
 use serving::mounts::is_at_or_below;
 
@@ -72,13 +72,13 @@ impl Recurs for Replication {
 pub(crate) type Replications = Table<Replication>;
 
 /// Runs replications when they are due, until the server stops.
-pub(crate) async fn follow(service: Arc<Service>) {
+pub(crate) async fn follow(automation: Arc<Automation>) {
     let begin = |name: &str| {
-        if let Err(failure) = begin(&service, name, false) {
+        if let Err(failure) = begin(&automation, name, false) {
             tracing::debug!("{failure}");
         }
     };
-    service.replications.follow(begin).await;
+    automation.replications.follow(begin).await;
 }
 
 /// A snapshot of an earlier run that a run sends instead of a new one. One that failed is tried
@@ -92,10 +92,10 @@ fn pending_of(kept: &Kept<Replication>, tag: &str, now_s: u64) -> Option<String>
 }
 
 /// Begins a run. One that was asked for takes a new snapshot in any case.
-fn begin(service: &Arc<Service>, name: &str, is_asked_for: bool) -> Result<Job, Failure> {
-    let begun = service.replications.begin(name, |own| {
+fn begin(automation: &Arc<Automation>, name: &str, is_asked_for: bool) -> Result<Job, Failure> {
+    let begun = automation.replications.begin(name, |own| {
         let pool = own.what.source.split('/').next().map(str::to_owned);
-        service
+        automation
             .serving
             .jobs
             .begin(JobKind::Replicate, pool, None, true)
@@ -106,23 +106,23 @@ fn begin(service: &Arc<Service>, name: &str, is_asked_for: bool) -> Result<Job, 
         true => None,
         false => pending_of(&begun.kept, &tag, now_s()),
     };
-    let service = Arc::clone(service);
+    let automation = Arc::clone(automation);
     tokio::spawn(async move {
         let (name, own) = (&begun.kept.course.name, &begun.kept.own);
         let does = (&own.what, own.key.as_ref());
-        let result = match run::Run::new(&service, name, &tag, does, Arc::clone(&begun.work)) {
+        let result = match run::Run::new(&automation, name, &tag, does, Arc::clone(&begun.work)) {
             // A run that panics has failed; the next one goes on.
             Ok(run) => tokio::spawn(run.run(pending)).await.ok(),
             Err(failure) => Some(run::refused(failure)),
         };
-        end_run(&service, &begun, result);
+        end_run(&automation, &begun, result);
         begun.over();
     });
     Ok(job)
 }
 
 /// Notes what a run came to.
-fn end_run(service: &Service, begun: &Begun<Replication>, result: Option<ReplicationResult>) {
+fn end_run(automation: &Automation, begun: &Begun<Replication>, result: Option<ReplicationResult>) {
     let failure = match &result {
         Some(result) => result.failure.clone(),
         None => {
@@ -141,7 +141,7 @@ fn end_run(service: &Service, begun: &Begun<Replication>, result: Option<Replica
             own.last.clone_from(&result);
         }
     };
-    service
+    automation
         .replications
         .end(begun, failure.as_ref(), false, note);
     begun.work.answer(match failure {
@@ -164,8 +164,8 @@ fn check_numbers(
 }
 
 /// `millpond replicate --change`: its next run does otherwise.
-pub(crate) fn change(service: &Service, call: &ReplicationChange) -> Result<Empty, Failure> {
-    change_in(&service.replications, call).map(|()| Empty {})
+pub fn change(automation: &Automation, call: &ReplicationChange) -> Result<Empty, Failure> {
+    change_in(&automation.replications, call).map(|()| Empty {})
 }
 
 fn change_in(replications: &Replications, call: &ReplicationChange) -> Result<(), Failure> {
@@ -223,8 +223,8 @@ fn check_tls(
 }
 
 /// `millpond replicate SOURCE TARGET`.
-pub(crate) async fn create(
-    service: &Arc<Service>,
+pub async fn create(
+    automation: &Arc<Automation>,
     call: ReplicationCreate,
 ) -> Result<ReplicationRunReply, Failure> {
     let mut spec = call.spec;
@@ -251,7 +251,7 @@ pub(crate) async fn create(
         }
     }
     check_numbers(&doing, spec.every_s, spec.limit_bytes)?;
-    let open = service.serving.pools.of_dataset(&spec.source)?;
+    let open = automation.serving.pools.of_dataset(&spec.source)?;
     let failed = |error| service::error::from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
     let found = dsl.directories().lookup(&spec.source).await;
@@ -271,7 +271,7 @@ pub(crate) async fn create(
     }
     match &mut spec.target {
         ReplicationTarget::Local { dataset } => {
-            service.serving.pools.of_dataset(dataset)?;
+            automation.serving.pools.of_dataset(dataset)?;
             if is_at_or_below(dataset, &spec.source) || is_at_or_below(&spec.source, dataset) {
                 return Err(invalid(&format!(
                     "'{dataset}' and it are one below the other; name a target beside it"
@@ -290,7 +290,7 @@ pub(crate) async fn create(
             host, fingerprint, ..
         } => check_tls(&doing, host, fingerprint, spec.key.as_ref())?,
     }
-    let replications = &service.replications;
+    let replications = &automation.replications;
     {
         let mut entries = replications.lock();
         if entries.contains_key(&name) {
@@ -325,16 +325,16 @@ pub(crate) async fn create(
         let course = Course::new(&name, now_s());
         replications.put(&mut entries, Kept { course, own }, &doing)?;
     }
-    let job = begin(service, &name, true)?;
+    let job = begin(automation, &name, true)?;
     Ok(ReplicationRunReply { name, job })
 }
 
 /// `millpond replicate --run`.
-pub(crate) fn run_now(
-    service: &Arc<Service>,
+pub fn run_now(
+    automation: &Arc<Automation>,
     call: &ReplicationRun,
 ) -> Result<ReplicationRunReply, Failure> {
-    let job = begin(service, &call.name, true)?;
+    let job = begin(automation, &call.name, true)?;
     Ok(ReplicationRunReply {
         name: call.name.clone(),
         job,
@@ -342,22 +342,22 @@ pub(crate) fn run_now(
 }
 
 /// `millpond replicate --remove`.
-pub(crate) async fn remove(service: &Service, call: &ReplicationRemove) -> Result<Empty, Failure> {
-    let removed = service
+pub async fn remove(automation: &Automation, call: &ReplicationRemove) -> Result<Empty, Failure> {
+    let removed = automation
         .replications
-        .remove(&service.serving.jobs, &call.name);
+        .remove(&automation.serving.jobs, &call.name);
     removed.await.map(|()| Empty {})
 }
 
 /// `millpond replicate --pause`, `--resume`.
-pub(crate) async fn pause(service: &Service, call: &ReplicationPause) -> Result<Empty, Failure> {
-    let (replications, jobs) = (&service.replications, &service.serving.jobs);
+pub async fn pause(automation: &Automation, call: &ReplicationPause) -> Result<Empty, Failure> {
+    let (replications, jobs) = (&automation.replications, &automation.serving.jobs);
     let paused = replications.pause(jobs, &call.name, call.is_paused, |_| {});
     paused.await.map(|()| Empty {})
 }
 
 /// `millpond replicate --list`.
-pub(crate) fn list(service: &Service) -> Result<ReplicationListReply, Failure> {
+pub fn list(automation: &Automation) -> Result<ReplicationListReply, Failure> {
     let now_s = now_s();
     let report = |entry: &Entry<Replication>| {
         let Kept { course, own } = &entry.kept;
@@ -373,7 +373,7 @@ pub(crate) fn list(service: &Service) -> Result<ReplicationListReply, Failure> {
             last: own.last.clone(),
         }
     };
-    let entries = service.replications.known()?;
+    let entries = automation.replications.known()?;
     Ok(ReplicationListReply {
         replications: entries.values().map(report).collect(),
     })
@@ -395,14 +395,10 @@ fn is_overdue(kept: &Kept<Replication>, is_running: bool, now_s: u64) -> bool {
     since_s.saturating_add(every_s).saturating_add(slack_s) < now_s
 }
 
-/// What is to be told of those that are late, for [`crate::alerts`]. `started_s` is when the server
+/// What is to be told of those that are late. `started_s` is when the server
 /// started; `is_told` says whether it was told of one already.
-pub(crate) fn late(
-    service: &Service,
-    started_s: u64,
-    is_told: impl Fn(&str) -> bool,
-) -> Vec<Alert> {
-    late_in(&service.replications, now_s(), started_s, is_told)
+pub fn late(automation: &Automation, started_s: u64, is_told: impl Fn(&str) -> bool) -> Vec<Alert> {
+    late_in(&automation.replications, now_s(), started_s, is_told)
 }
 
 fn late_in(
@@ -445,13 +441,29 @@ fn late_in(
     late.collect()
 }
 
-/// Tells all of them, for [`crate::metrics`].
-pub(crate) fn add_metrics(
-    service: &Service,
-    mut tell: impl FnMut(crate::metrics::Replication<'_>),
-) {
-    for Entry { kept, running, .. } in service.replications.lock().values() {
-        tell(crate::metrics::Replication {
+/// What is told of a replication.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplicationFigures<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The dataset that is sent.
+    pub source: &'a str,
+    /// When the last run that worked ended, in seconds since 1970.
+    pub success_s: Option<u64>,
+    /// Runs that failed one after the other, up to now.
+    pub failures: u32,
+    /// Whether a run is under way.
+    pub is_running: bool,
+    /// Whether it rests.
+    pub is_paused: bool,
+    /// What the last run sent, in bytes.
+    pub last_bytes: Option<u64>,
+}
+
+/// Tells the figures of all of them.
+pub fn add_metrics(automation: &Automation, mut tell: impl FnMut(ReplicationFigures<'_>)) {
+    for Entry { kept, running, .. } in automation.replications.lock().values() {
+        tell(ReplicationFigures {
             name: &kept.course.name,
             source: &kept.own.what.source,
             success_s: kept.course.success_s,

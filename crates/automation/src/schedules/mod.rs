@@ -21,7 +21,7 @@ use api::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::service::Service;
+use crate::Automation;
 use crate::timetable::{Begun, Course, Entry, Kept, Recurs, Table, now_s, rule};
 use host::State;
 use host::table_file::FileProblem;
@@ -112,10 +112,10 @@ pub(crate) fn words(obstacle: ScheduleObstacle, pool: &str) -> String {
 }
 
 /// Runs schedules when they are due, until the server stops.
-pub(crate) async fn follow(service: Arc<Service>) {
+pub(crate) async fn follow(automation: Arc<Automation>) {
     let begin = |name: &str| {
-        let begun = match ready(&service, name) {
-            Ok(None) => begin(&service, name).map(drop),
+        let begun = match ready(&automation, name) {
+            Ok(None) => begin(&automation, name).map(drop),
             Ok(Some(_)) => Ok(()),
             Err(failure) => Err(failure),
         };
@@ -123,17 +123,17 @@ pub(crate) async fn follow(service: Arc<Service>) {
             tracing::debug!("{failure}");
         }
     };
-    service.schedules.table.follow(begin).await;
+    automation.schedules.table.follow(begin).await;
 }
 
 /// What a schedule has to wait for, whose time has come.
-fn ready(service: &Service, name: &str) -> Result<Option<ScheduleObstacle>, Failure> {
-    let what = service.schedules.what(name)?;
-    let waits = match run::obstacle(service, &what) {
+fn ready(automation: &Automation, name: &str) -> Result<Option<ScheduleObstacle>, Failure> {
+    let what = automation.schedules.what(name)?;
+    let waits = match run::obstacle(automation, &what) {
         Some(Obstacle::Waits(obstacle)) => Some(obstacle),
         Some(Obstacle::Done(_)) | None => None,
     };
-    let is_new = service.schedules.set_waits(name, waits);
+    let is_new = automation.schedules.set_waits(name, waits);
     if let Some(obstacle) = waits.filter(|_| is_new) {
         let why = words(obstacle, pool_of(&what.target));
         tracing::info!("schedule '{name}' waits: {why}");
@@ -142,29 +142,29 @@ fn ready(service: &Service, name: &str) -> Result<Option<ScheduleObstacle>, Fail
 }
 
 /// Begins a run.
-fn begin(service: &Arc<Service>, name: &str) -> Result<Job, Failure> {
-    let begun = service.schedules.table.begin(name, |own| {
+fn begin(automation: &Arc<Automation>, name: &str) -> Result<Job, Failure> {
+    let begun = automation.schedules.table.begin(name, |own| {
         let pool = Some(pool_of(&own.what.target).to_owned()).filter(|pool| !pool.is_empty());
-        service
+        automation
             .serving
             .jobs
             .begin(JobKind::Schedule, pool, None, true)
     })?;
     let job = begun.work.job();
-    let (service, what) = (Arc::clone(service), begun.kept.own.what.clone());
+    let (automation, what) = (Arc::clone(automation), begun.kept.own.what.clone());
     tokio::spawn(async move {
         let name = &begun.kept.course.name;
-        let run = run::Run::new(&service, name, &what, Arc::clone(&begun.work));
+        let run = run::Run::new(&automation, name, &what, Arc::clone(&begun.work));
         // A run that panics has failed; the next one goes on.
         let result = tokio::spawn(run.run()).await;
-        end_run(&service, &begun, result.ok());
+        end_run(&automation, &begun, result.ok());
         begun.over();
     });
     Ok(job)
 }
 
 /// Notes what a run came to.
-fn end_run(service: &Service, begun: &Begun<Schedule>, result: Option<ScheduleResult>) {
+fn end_run(automation: &Automation, begun: &Begun<Schedule>, result: Option<ScheduleResult>) {
     let mut result = result.unwrap_or_else(|| {
         let name = &begun.kept.course.name;
         let message = format!("schedule '{name}' broke off; see the server's log");
@@ -174,7 +174,7 @@ fn end_run(service: &Service, begun: &Begun<Schedule>, result: Option<ScheduleRe
         result
     });
     // A pool that went away meanwhile is waited for, as one that was away before.
-    let away = match run::obstacle(service, &begun.kept.own.what) {
+    let away = match run::obstacle(automation, &begun.kept.own.what) {
         Some(Obstacle::Waits(why)) if result.state == JobState::Failed => Some(why),
         _ => None,
     };
@@ -185,7 +185,7 @@ fn end_run(service: &Service, begun: &Begun<Schedule>, result: Option<ScheduleRe
     let failure = result.failure.clone();
     let note = |own: &mut Schedule| own.last = Some(result.clone());
     let goes_on = away.is_some();
-    service
+    automation
         .schedules
         .table
         .end(begun, failure.as_ref(), goes_on, note);
@@ -229,7 +229,7 @@ fn check_when(when: ScheduleWhen) -> Result<(), &'static str> {
 }
 
 /// `millpond schedule set`.
-pub(crate) async fn set(service: &Service, call: ScheduleSet) -> Result<ScheduleSetReply, Failure> {
+pub async fn set(automation: &Automation, call: ScheduleSet) -> Result<ScheduleSetReply, Failure> {
     let target = call.target;
     let is_of_host = target.is_empty()
         && matches!(
@@ -269,14 +269,14 @@ pub(crate) async fn set(service: &Service, call: ScheduleSet) -> Result<Schedule
                 ));
             }
             if !is_of_host {
-                service.serving.pools.get(&target)?;
+                automation.serving.pools.get(&target)?;
             }
         }
         ScheduleTask::Snapshot => {
             if target.contains('@') {
                 return Err(invalid("it is a snapshot; name a filesystem or volume"));
             }
-            let open = service.serving.pools.of_dataset(&target)?;
+            let open = automation.serving.pools.of_dataset(&target)?;
             let found = open.pool.dsl().directories().lookup(&target).await;
             found.map_err(|error| service::error::from_dataset(&doing, &error))?;
         }
@@ -289,7 +289,7 @@ pub(crate) async fn set(service: &Service, call: ScheduleSet) -> Result<Schedule
         when: call.when,
         keep: call.keep,
     };
-    let table = &service.schedules.table;
+    let table = &automation.schedules.table;
     let mut entries = table.lock();
     let (course, last) = match entries.get(&name) {
         Some(entry) => {
@@ -310,41 +310,41 @@ pub(crate) async fn set(service: &Service, call: ScheduleSet) -> Result<Schedule
     let next_s = kept.next_s(now_s);
     table.put(&mut entries, kept, &doing)?;
     drop(entries);
-    service.schedules.set_waits(&name, None);
+    automation.schedules.set_waits(&name, None);
     Ok(ScheduleSetReply { name, next_s })
 }
 
 /// `millpond schedule run`.
-pub(crate) fn run_now(
-    service: &Arc<Service>,
+pub fn run_now(
+    automation: &Arc<Automation>,
     call: &ScheduleRun,
 ) -> Result<ScheduleRunReply, Failure> {
     let name = &call.name;
-    let what = service.schedules.what(name)?;
-    if let Some(Obstacle::Waits(obstacle)) = run::obstacle(service, &what) {
+    let what = automation.schedules.what(name)?;
+    if let Some(Obstacle::Waits(obstacle)) = run::obstacle(automation, &what) {
         let why = words(obstacle, pool_of(&what.target));
         let message = format!("cannot run schedule '{name}': {why}");
         return Err(Failure::new(FailureKind::Busy, message));
     }
-    let job = begin(service, name)?;
-    service.schedules.set_waits(name, None);
+    let job = begin(automation, name)?;
+    automation.schedules.set_waits(name, None);
     Ok(ScheduleRunReply { job })
 }
 
 /// `millpond schedule remove`.
-pub(crate) async fn remove(service: &Service, call: &ScheduleRemove) -> Result<Empty, Failure> {
-    let removed = service
+pub async fn remove(automation: &Automation, call: &ScheduleRemove) -> Result<Empty, Failure> {
+    let removed = automation
         .schedules
         .table
-        .remove(&service.serving.jobs, &call.name);
+        .remove(&automation.serving.jobs, &call.name);
     removed.await?;
-    service.schedules.set_waits(&call.name, None);
+    automation.schedules.set_waits(&call.name, None);
     Ok(Empty {})
 }
 
 /// `millpond schedule pause`, `resume`.
-pub(crate) async fn pause(service: &Service, call: &SchedulePause) -> Result<Empty, Failure> {
-    let table = &service.schedules.table;
+pub async fn pause(automation: &Automation, call: &SchedulePause) -> Result<Empty, Failure> {
+    let table = &automation.schedules.table;
     let on = |kept: &mut Kept<Schedule>| {
         // What it would have done meanwhile is not made up for.
         if !call.is_paused {
@@ -352,16 +352,16 @@ pub(crate) async fn pause(service: &Service, call: &SchedulePause) -> Result<Emp
             kept.course.is_running = false;
         }
     };
-    let paused = table.pause(&service.serving.jobs, &call.name, call.is_paused, on);
+    let paused = table.pause(&automation.serving.jobs, &call.name, call.is_paused, on);
     paused.await?;
-    service.schedules.set_waits(&call.name, None);
+    automation.schedules.set_waits(&call.name, None);
     Ok(Empty {})
 }
 
 /// `millpond schedule list`. Why one failed is not told to who may only look.
-pub(crate) fn list(service: &Service, may_change: bool) -> Result<ScheduleListReply, Failure> {
+pub fn list(automation: &Automation, may_change: bool) -> Result<ScheduleListReply, Failure> {
     let now_s = now_s();
-    let waits = service.schedules.waits.lock().clone();
+    let waits = automation.schedules.waits.lock().clone();
     let report = |entry: &Entry<Schedule>| {
         let Kept { course, own } = &entry.kept;
         let mut last = own.last.clone();
@@ -385,15 +385,15 @@ pub(crate) fn list(service: &Service, may_change: bool) -> Result<ScheduleListRe
             failures: course.failures,
         }
     };
-    let entries = service.schedules.table.known()?;
+    let entries = automation.schedules.table.known()?;
     Ok(ScheduleListReply {
         schedules: entries.values().map(report).collect(),
     })
 }
 
-/// What is to be told of those that fail, for [`crate::alerts`].
-pub(crate) fn failing(service: &Service) -> Vec<Alert> {
-    let entries = service.schedules.table.lock();
+/// What is to be told of those that fail.
+pub fn failing(automation: &Automation) -> Vec<Alert> {
+    let entries = automation.schedules.table.lock();
     let failing = entries.values().filter_map(|entry| {
         let Kept { course, own } = &entry.kept;
         if course.failures == 0 || course.is_paused {
@@ -402,7 +402,7 @@ pub(crate) fn failing(service: &Service) -> Vec<Alert> {
         let (pool, pool_guid) = match own.what.target.as_str() {
             "" => (String::new(), api::Guid(0)),
             target => {
-                let open = service.serving.pools.get(pool_of(target)).ok()?;
+                let open = automation.serving.pools.get(pool_of(target)).ok()?;
                 (open.pool.name(), service::reports::guid(open.pool.guid()))
             }
         };
@@ -425,11 +425,30 @@ pub(crate) fn failing(service: &Service) -> Vec<Alert> {
     failing.collect()
 }
 
-/// Tells all of them, for [`crate::metrics`].
-pub(crate) fn add_metrics(service: &Service, mut tell: impl FnMut(crate::metrics::Schedule<'_>)) {
+/// What is told of a schedule.
+#[derive(Clone, Copy, Debug)]
+pub struct ScheduleFigures<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What it does.
+    pub task: ScheduleTask,
+    /// The pool or dataset; empty for all disks.
+    pub target: &'a str,
+    /// When the last run that worked ended, in seconds since 1970.
+    pub success_s: Option<u64>,
+    /// Runs that failed one after the other, up to now.
+    pub failures: u32,
+    /// When it runs next, in seconds since 1970.
+    pub next_s: Option<u64>,
+    /// Whether it rests.
+    pub is_paused: bool,
+}
+
+/// Tells the figures of all of them.
+pub fn add_metrics(automation: &Automation, mut tell: impl FnMut(ScheduleFigures<'_>)) {
     let now_s = now_s();
-    for Entry { kept, .. } in service.schedules.table.lock().values() {
-        tell(crate::metrics::Schedule {
+    for Entry { kept, .. } in automation.schedules.table.lock().values() {
+        tell(ScheduleFigures {
             name: &kept.course.name,
             task: kept.own.what.task,
             target: &kept.own.what.target,

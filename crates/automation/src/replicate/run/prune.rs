@@ -94,7 +94,14 @@ impl Run {
     }
 
     async fn destroy_here(&self, dataset: &str, names: &[String]) -> Vec<(String, String)> {
-        destroy_snapshots(&self.service, &self.work, &self.command(), dataset, names).await
+        destroy_snapshots(
+            &self.automation.serving,
+            &self.work,
+            &self.command(),
+            dataset,
+            names,
+        )
+        .await
     }
 
     fn note_left(&mut self, left: Vec<(String, String)>, is_of_target: bool) {

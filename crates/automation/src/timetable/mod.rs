@@ -23,11 +23,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
-use crate::service::Service;
 use host::State;
 use host::table_file::{FileProblem, NotKept, TableFile};
 use rule::Rhythm;
 use service::jobs::{Jobs, Work};
+use serving::Serving;
 
 /// How long nobody looks at the clock at most: it may jump.
 const LOOK_S: u64 = 30;
@@ -496,7 +496,7 @@ impl<K> Begun<K> {
 /// Destroys snapshots of a dataset of this server, by their names after the `@`; gives those that
 /// could not be, and why. One that is in the way keeps none of the others.
 pub(crate) async fn destroy_snapshots(
-    service: &Service,
+    serving: &Serving,
     work: &Work,
     command: &str,
     dataset: &str,
@@ -512,7 +512,7 @@ pub(crate) async fn destroy_snapshots(
             command: command.to_owned(),
             ..ZfsDestroy::default()
         };
-        verbs::destroy::zfs_destroy(&service.serving, call, work).await
+        verbs::destroy::zfs_destroy(serving, call, work).await
     };
     if destroy(names).await.is_ok() {
         return left;
@@ -528,7 +528,7 @@ pub(crate) async fn destroy_snapshots(
 /// Takes a snapshot of a dataset, or of all below it too. `names` are tried in their order, until
 /// there is one that nobody has taken; gives it.
 pub(crate) async fn take_snapshot(
-    service: &Service,
+    serving: &Serving,
     command: &str,
     dataset: &str,
     recursive: bool,
@@ -542,7 +542,7 @@ pub(crate) async fn take_snapshot(
             properties: properties.clone(),
             command: command.to_owned(),
         };
-        match verbs::zfs::zfs_snapshot(&service.serving, call).await {
+        match verbs::zfs::zfs_snapshot(serving, call).await {
             Ok(_) => return Ok(short),
             // Another one was taken at the same time.
             Err(failure) if failure.kind == FailureKind::Exists => {}

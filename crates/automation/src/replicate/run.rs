@@ -31,7 +31,7 @@ use super::names;
 use super::plan::{Obstacle, Point, Series, SourceSet, Step, TargetSet, newest_common, next};
 use super::ssh::Ssh;
 use super::tls::Tls;
-use crate::service::Service;
+use crate::Automation;
 use crate::timetable::{now_s, take_snapshot};
 use service::error::from_dataset;
 use service::jobs::Work;
@@ -63,7 +63,7 @@ enum Side {
 
 /// A run.
 pub(super) struct Run {
-    service: Arc<Service>,
+    automation: Arc<Automation>,
     name: String,
     /// What the names of its snapshots and bookmarks say of it.
     tag: String,
@@ -115,7 +115,7 @@ impl Run {
     /// # Errors
     /// The other side cannot be one.
     pub(super) fn new(
-        service: &Arc<Service>,
+        automation: &Arc<Automation>,
         name: &str,
         tag: &str,
         (what, key): (&ReplicationWhat, Option<&Secret>),
@@ -129,7 +129,7 @@ impl Run {
             } => Side::Tls(Tls::new(host, fingerprint.as_deref(), key)?),
         };
         Ok(Self {
-            service: Arc::clone(service),
+            automation: Arc::clone(automation),
             name: name.to_owned(),
             tag: tag.to_owned(),
             what: what.clone(),
@@ -179,7 +179,11 @@ impl Run {
     }
 
     async fn all(&mut self, pending: Option<String>) -> Result<(), Failure> {
-        let open = self.service.serving.pools.of_dataset(&self.what.source)?;
+        let open = self
+            .automation
+            .serving
+            .pools
+            .of_dataset(&self.what.source)?;
         let to = self.snapshot(&open, pending).await?;
         self.result.snapshot = Some(to.clone());
         let sources = self.sources(&open).await?;
@@ -227,7 +231,7 @@ impl Run {
         let (properties, recursive) = (Settings::default(), self.what.recursive);
         let command = self.command();
         take_snapshot(
-            &self.service,
+            &self.automation.serving,
             &command,
             source,
             recursive,
@@ -308,7 +312,7 @@ impl Run {
             Side::Ssh(ssh) => return self.or_stopped(ssh.list(top, is_recursive)).await,
             Side::Tls(tls) => return self.or_stopped(tls.list(top, is_recursive)).await,
         }
-        let open = self.service.serving.pools.of_dataset(top)?;
+        let open = self.automation.serving.pools.of_dataset(top)?;
         let dsl = open.pool.dsl();
         let failed = |error: DatasetError| from_dataset(&self.doing(), &error);
         let listed = match dsl.directories().list(top, &listing(is_recursive)).await {
@@ -552,7 +556,7 @@ impl Run {
         match &self.side {
             Side::Ssh(ssh) => self.or_stopped(ssh.abort(there)).await,
             Side::Tls(tls) => self.or_stopped(tls.abort(&call)).await,
-            Side::Local => verbs::receive::zfs_receive_abort(&self.service.serving, &call)
+            Side::Local => verbs::receive::zfs_receive_abort(&self.automation.serving, &call)
                 .await
                 .map(drop),
         }
@@ -569,7 +573,7 @@ impl Run {
             Step::Send(series) => request(source, series),
         };
         // What cannot be sent says so when it is its turn.
-        let plan = zfs_send_plan(&self.service.serving, &ZfsSendPlan { send }).await;
+        let plan = zfs_send_plan(&self.automation.serving, &ZfsSendPlan { send }).await;
         let streams = plan.map(|plan| plan.streams).unwrap_or_default();
         streams.iter().map(|stream| stream.size_bytes).sum()
     }
@@ -625,7 +629,7 @@ impl Run {
         let (output, input) = tokio::io::duplex(PIPE_BYTES);
         let call = self.receive_call(there, options);
         let received = receive_from(
-            &self.service.serving,
+            &self.automation.serving,
             call,
             Box::new(input),
             &self.work,
@@ -681,7 +685,7 @@ impl Run {
         progress: &stream::Progress,
     ) -> (Result<(), Failure>, bool) {
         let mut output = Limited::new(output, self.limit.clone());
-        let sent = send_to(&self.service.serving, send, &mut output, progress);
+        let sent = send_to(&self.automation.serving, send, &mut output, progress);
         let sent = self.or_stopped(sent).await;
         // Who reads sees the end; one who takes nothing more sees the connection go.
         let closing = async {
