@@ -18,9 +18,10 @@ fn machines_begin_at_one_state_and_differ() {
             let image = directory.path().join(format!("image{round}"));
             let file = std::fs::File::create(&image).expect("an image");
             file.set_len(100 << 20).expect("a sparse file");
-            let disk = format!("{},disk", image.display());
+            // By its own name.
+            let disk = image.display().to_string();
             let options = PeerOptions::default().input(&input).output(&output);
-            let script = "set -e; zpool create p /dev/disk/peer/disk; zpool get -Hpo value guid p
+            let script = "set -e; zpool create p /dev/disk/peer/image*; zpool get -Hpo value guid p
                 zpool export p; cat /proc/sys/kernel/random/uuid; date +%s
                 mkdir out; cp word out/word";
             let text = peer.run_with(&[disk], options, script);

@@ -22,6 +22,8 @@ pub struct Machine {
     monitor: BufReader<UnixStream>,
     /// The lines of the serial console, without their ends.
     console: Receiver<String>,
+    /// How many disks were plugged in.
+    disks: u32,
 }
 
 /// Why no line came.
@@ -77,6 +79,7 @@ impl Machine {
             child,
             monitor: BufReader::new(monitor),
             console,
+            disks: 0,
         };
         machine.reply(); // Its greeting.
         machine.ask("qmp_capabilities", &json!({}));
@@ -123,6 +126,8 @@ impl Machine {
         let kind = std::fs::metadata(path)
             .unwrap_or_else(|error| panic!("the disk {}: {error}", path.display()))
             .file_type();
+        self.disks += 1;
+        let node = format!("disk{}", self.disks);
         let driver = if kind.is_block_device() {
             "host_device"
         } else {
@@ -132,7 +137,7 @@ impl Machine {
             "blockdev-add",
             &json!({
                 "driver": "raw",
-                "node-name": name,
+                "node-name": node,
                 "discard": "unmap",
                 "cache": {"direct": false, "no-flush": true},
                 "file": {
@@ -145,7 +150,7 @@ impl Machine {
         );
         self.ask(
             "device_add",
-            &json!({"driver": "virtio-blk-pci", "drive": name, "serial": name}),
+            &json!({"driver": "virtio-blk-pci", "drive": node, "serial": name}),
         );
     }
 

@@ -9,6 +9,7 @@
 mod machine;
 mod state;
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -135,8 +136,8 @@ impl Peer {
         self.run_with(disks, PeerOptions::default(), script)
     }
 
-    /// Runs a script in it, as root, with these disks (`PATH,NAME`); answers what it printed. Waits
-    /// for its turn.
+    /// Runs a script in it, as root, with these disks (`PATH,NAME`, or a path whose last part is the
+    /// name); answers what it printed. Waits for its turn.
     ///
     /// # Panics
     /// With what it printed when the script fails or does not end in time.
@@ -170,12 +171,15 @@ impl Peer {
             count += 1;
         }
         for disk in disks {
-            let (path, name) = disk.split_once(',').expect("a disk as PATH,NAME");
+            let (path, name) = match disk.split_once(',') {
+                Some((path, name)) => (Path::new(path), name.into()),
+                None => (Path::new(disk), own_name(Path::new(disk))),
+            };
             assert!(
                 name.len() <= NAME_CHARS_MAX,
                 "the name {name} is too long for a disk"
             );
-            machine.plug(Path::new(path), name);
+            machine.plug(path, &name);
             count += 1;
         }
         machine.ask("cont", &json!({}));
@@ -191,6 +195,10 @@ impl Peer {
         }
         text
     }
+}
+
+fn own_name(path: &Path) -> Cow<'_, str> {
+    path.file_name().expect("a file").to_string_lossy()
 }
 
 /// Reads the console until the machine is off; what the script printed.

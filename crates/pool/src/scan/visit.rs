@@ -11,8 +11,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use device::{BoxFuture, Tasks};
 use format::{
-    BlockPointer, Bookmark, DslDatasetPhys, Endian, ObjectId, ObjsetId, ObjsetPhys, ScanPhys, Txg,
-    ZilHeader,
+    BlockPointer, Bookmark, DslDatasetPhys, Endian, ObjectId, ObjectType, ObjsetId, ObjsetPhys,
+    ScanPhys, Txg, ZilHeader,
 };
 use object::{Met, ObjectSet, Traverse, Traversed, Visitor, Zap, traverse};
 use vdev::ScanRead;
@@ -270,13 +270,56 @@ impl Visit<'_> {
         if !phys.next_snapshot.is_zero() {
             at.queue.insert(phys.next_snapshot.get(), born);
         }
-        if phys.children > 1 && !phys.next_clones.is_zero() {
-            for entry in Zap::hold(self.mos, phys.next_clones).await?.all().await? {
-                if let Some(clone) = entry.value.as_u64() {
-                    at.queue.insert(clone, born);
-                }
-            }
+        for clone in self.clones(dataset, &phys).await? {
+            at.queue.insert(clone.get(), born);
         }
         Ok(true)
+    }
+
+    /// The first dataset of each clone of a snapshot.
+    ///
+    /// The list of a pool that was upgraded long ago may lack some (`dsl_scan_visitds`): then, and
+    /// when it cannot be read, all datasets are asked which one they come after, so that none is
+    /// taken for scanned that was not.
+    async fn clones(
+        &self,
+        snapshot: ObjectId,
+        phys: &DslDatasetPhys,
+    ) -> Result<Vec<ObjectId>, PoolError> {
+        if phys.children <= 1 {
+            return Ok(Vec::new());
+        }
+        let listed = self.listed_clones(phys).await;
+        if let Some(listed) = listed.filter(|listed| listed.len() as u64 == phys.children - 1) {
+            return Ok(listed);
+        }
+        let mut clones = Vec::new();
+        let mut after = None;
+        while let Some(id) = self.mos.next_object(after).await? {
+            after = Some(id);
+            let Ok(object) = self.mos.hold(id).await else {
+                continue;
+            };
+            if object.info().bonus_type != ObjectType::DSL_DATASET {
+                continue;
+            }
+            let comes_after = DslDatasetPhys::decode(&object.bonus(), Endian::Little)
+                .is_ok_and(|other| other.previous_snapshot == snapshot);
+            if comes_after && id != phys.next_snapshot {
+                clones.push(id);
+            }
+        }
+        Ok(clones)
+    }
+
+    /// What a snapshot's list of clones says, if it has one that can be read.
+    async fn listed_clones(&self, phys: &DslDatasetPhys) -> Option<Vec<ObjectId>> {
+        if phys.next_clones.is_zero() {
+            return None;
+        }
+        let list = Zap::hold(self.mos, phys.next_clones).await.ok()?;
+        let entries = list.all().await.ok()?;
+        let clones = entries.iter().filter_map(|entry| entry.value.as_u64());
+        Some(clones.map(ObjectId::new).collect())
     }
 }

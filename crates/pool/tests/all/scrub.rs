@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::*;
-use dataset::Dataset;
-use device::World;
-use format::Bookmark;
-use format::{BlockPointer, ObjectId, ObjsetId};
-use object::Bpobj;
+use dataset::{Dataset, DatasetError, DslPool, SyncTask};
+use device::{BoxFuture, World};
+use format::{BlockPointer, Bookmark, DslDatasetPhys, Endian, ObjectId, ObjsetId};
+use object::{Bpobj, SyncContext, Zap};
 use pool::{ImportSpec, Pool, PoolError, ScrubCommand, ScrubNumbers, VdevLayout, VdevStatus};
 use serde_json::Value;
+use zio::Tx;
 
 async fn import_read_only(world: &World, dir: &Path) -> Arc<Pool> {
     let mut spec = ImportSpec::new(find(world, dir).await, host());
@@ -271,6 +271,77 @@ async fn lost_blocks_are_named_and_others_are_counted() {
     scrub(&pool).await;
     assert_eq!(pool.damaged().await, expected);
     pool.export(false).await.expect("close");
+}
+
+/// Takes a dataset out of the list of clones of the snapshot that it comes from.
+struct Unlist {
+    clone: ObjectId,
+    dsl: Arc<DslPool>,
+}
+
+impl SyncTask for Unlist {
+    fn name(&self) -> &'static str {
+        "unlist"
+    }
+
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async move {
+            let mos = self.dsl.mos();
+            let phys = async |id| {
+                let object = mos.hold(id).await?;
+                let phys = DslDatasetPhys::decode(&object.bonus(), Endian::Little);
+                Ok::<_, DatasetError>(phys.expect("a dataset"))
+            };
+            let origin = phys(self.clone).await?.previous_snapshot;
+            let list = Zap::hold(mos, phys(origin).await?.next_clones).await?;
+            let name = format!("{:x}", self.clone.get());
+            list.remove(&Tx::syncing(ctx.txg), &name).await?;
+            Ok(())
+        })
+    }
+}
+
+/// Goal: a clone that is missing in its origin's list of clones is scanned like others. Method: the
+/// entry is taken out, as in pools that were upgraded long ago; a block of the clone is destroyed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clone_that_no_list_has_is_scrubbed() {
+    let images = Images::new();
+    let leaf = images.make(1, 64).remove(0);
+    let path = leaf.path.clone();
+    let world = World::system(2);
+    let pool = Pool::create(&world, spec("tank", vec![normal(VdevLayout::Leaf(leaf))]))
+        .await
+        .expect("create");
+    let dsl = pool.dsl().clone();
+    let taken = dsl.snapshots().take(&["tank@one".to_owned()], &[]).await;
+    taken.expect("snapshot");
+    for name in ["tank/a", "tank/b"] {
+        let made = dsl.datasets().clone_snapshot("tank@one", name, &[]).await;
+        made.expect("clone");
+    }
+    let dataset = dsl.open_dataset("tank/b").await.expect("open");
+    let object = write_objects(&dataset, 1, 2).await[0];
+    pool.sync().await.expect("sync");
+    let lost = block(&dataset, object, 1).await;
+    let unlist = Unlist {
+        clone: dataset.object(),
+        dsl: dsl.clone(),
+    };
+    drop(dataset);
+    dsl.tasks().run(Arc::new(unlist)).await.expect("unlisted");
+    drop(dsl);
+    pool.export(false).await.expect("export");
+
+    damage(&path, &lost);
+    let pool = import(&world, images.path()).await;
+    pool.scrub(ScrubCommand::Start).await.expect("start");
+    pool.wait_for_scrub(false).await;
+    assert_eq!(pool.status().scan.expect("a scrub").errors, 1);
+    pool.export(false).await.expect("export");
 }
 
 /// Goal: pools that were written here are found whole, clones, destroyed datasets and parity
