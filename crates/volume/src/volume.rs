@@ -223,8 +223,8 @@ impl Volume {
             })
     }
 
-    /// Locks a range. It may have waited for a resize, so that the range is checked once more when it
-    /// is locked: nothing is ever written beyond the end, where growing would show it.
+    /// Locks a range. It may have waited for a resize, so that the range is checked once more when
+    /// it is locked: nothing is ever written beyond the end, where growing would show it.
     async fn lock_range(
         &self,
         offset_bytes: u64,

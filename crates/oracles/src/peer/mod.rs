@@ -136,8 +136,8 @@ impl Peer {
         self.run_with(disks, PeerOptions::default(), script)
     }
 
-    /// Runs a script in it, as root, with these disks (`PATH,NAME`, or a path whose last part is the
-    /// name); answers what it printed. Waits for its turn.
+    /// Runs a script in it, as root, with these disks (`PATH,NAME`, or a path whose last part is
+    /// the name); answers what it printed. Waits for its turn.
     ///
     /// # Panics
     /// With what it printed when the script fails or does not end in time.
