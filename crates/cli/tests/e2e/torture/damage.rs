@@ -227,10 +227,6 @@ async fn objects(directory: &Path, tops: &Tops) -> Vec<Victim> {
                 (info.object_type, names.remove(&id).unwrap_or_default())
             }
         };
-        // Without the end of a space map, its changes cannot be recorded.
-        if kind == ObjectType::SPACE_MAP {
-            continue;
-        }
         out.push(Victim {
             what: format!("object {id} {kind:?} '{name}'"),
             is_dispensable: DISPENSABLE.contains(&name.as_str()),
