@@ -197,23 +197,21 @@ fn lines_fit_in_a_hundred_columns() {
     assert!(long.is_empty(), "wider than {COLUMNS_MAX}: {long:#?}");
 }
 
-/// Scripts for a shell, tables of bytes, and what a tool writes (`workspace-hack`).
-const WIDE: [&str; 7] = [
+/// Benchmarks, scripts that run in the peer, and the manifest that a tool writes.
+const WIDE: [&str; 4] = [
     "bench",
-    "crates/cli/tests/e2e",
-    "crates/filesystem/tests/all",
+    "crates/cli/tests/e2e/matrix.sh",
     "crates/oracles/golden-2.4",
-    "crates/pool",
-    "crates/serve-iscsi/src/scsi/opcodes.rs",
     "crates/workspace-hack",
 ];
 
-/// Goal: as for documents, for sources. Rows of tables and long words are let be here too.
+/// Goal: as for documents, for scripts and manifests. Long words are let be here too. The test
+/// `ratchet` counts the long lines of Rust.
 #[test]
-fn sources_fit_in_a_hundred_columns() {
+fn scripts_and_manifests_fit_in_a_hundred_columns() {
     let mut sources = Vec::new();
-    add_files(&root(), &[".rs", ".sh", ".toml"], &mut sources);
-    assert!(sources.len() > 300, "the sources were not found");
+    add_files(&root(), &[".sh", ".toml"], &mut sources);
+    assert!(sources.len() > 30, "the sources were not found");
     let mut long = Vec::new();
     for path in sources {
         let own = path.strip_prefix(root()).expect("below the root");
@@ -221,8 +219,7 @@ fn sources_fit_in_a_hundred_columns() {
             continue;
         }
         for (index, line) in read(&path).lines().enumerate() {
-            let text = line.trim().trim_start_matches(['/', '!']).trim();
-            let is_let_be = text.starts_with('|') || !text.contains(' ');
+            let is_let_be = !line.trim().contains(' ');
             if line.chars().count() > COLUMNS_MAX && !is_let_be {
                 long.push(format!("{}:{}", own.display(), index + 1));
             }

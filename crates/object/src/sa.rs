@@ -382,10 +382,7 @@ impl Sa {
 
     /// Finds the attributes of a buffer; `None` when it was never filled.
     fn located(&self, object: &Object, bytes: Bytes) -> Result<Option<Buffer>> {
-        if bytes
-            .first_chunk::<4>()
-            .is_none_or(|magic| *magic == [0; 4])
-        {
+        if SaHeader::is_unfilled(&bytes) {
             return Ok(None);
         }
         let header = SaHeader::decode(&bytes).of(object.id())?;
@@ -550,8 +547,7 @@ impl Sa {
             let meta = state.meta();
             (meta.bonus_type, meta.bonus.clone())
         };
-        let filled = bonus.first_chunk::<4>().is_some_and(|it| *it != [0; 4]);
-        if kind != ObjectType::SA || !filled {
+        if kind != ObjectType::SA || SaHeader::is_unfilled(&bonus) {
             return Ok(false);
         }
         let header = SaHeader::decode(&bonus).of(object.id())?;

@@ -9,7 +9,7 @@ use format::{Guid, Uberblock};
 use pool::AddSpec;
 
 use crate::replication;
-use crate::zpool::{described, is_same_device, layout, vdev_failure};
+use crate::zpool::{described, layouts, same_device, vdev_failure};
 use service::compatibility::Compatibility;
 use service::error::from_pool;
 use service::reports;
@@ -19,15 +19,11 @@ use serving::Serving;
 pub async fn zpool_add(serving: &Serving, call: ZpoolAdd) -> Result<ZpoolAddReply, Failure> {
     let open = serving.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
-    let vdevs = call
-        .vdevs
-        .iter()
-        .map(layout)
-        .collect::<Result<Vec<_>, _>>()?;
+    let vdevs = layouts(&serving.world, &call.vdevs).await?;
     if !call.allow_replication_mismatch {
         replication::check(&open.pool.status().root.children, &vdevs)?;
     }
-    crate::zpool::refuse_open_devices(serving, &vdevs, call.allow_in_use)?;
+    crate::zpool::refuse_open_devices(serving, &vdevs, call.allow_in_use).await?;
     let tree = reports::pool(&open.pool).tree;
     if call.dry_run {
         let layout = described(&call.vdevs, &vdevs);
@@ -113,7 +109,8 @@ pub async fn zpool_reguid(serving: &Serving, call: ZpoolReguid) -> Result<Empty,
 pub async fn zpool_labelclear(serving: &Serving, call: &ZpoolLabelClear) -> Result<Empty, Failure> {
     for open in serving.pools.all() {
         let used = reports::device_paths(&open.pool.status());
-        if used.iter().any(|path| is_same_device(path, &call.device)) {
+        let same = same_device(&serving.world, &used, &call.device).await;
+        if same.is_some() {
             let name = open.pool.name();
             let message = format!(
                 "{} is a member (ACTIVE) of pool \"{name}\"; export or destroy the pool first, or \
