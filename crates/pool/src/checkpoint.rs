@@ -3,7 +3,7 @@
 //! A checkpoint is the uberblock of a synced txg, kept in the MOS's object directory. It is put there by a task that runs
 //! before anything else of the next txg, so that no block of that state is freed without the pipeline knowing
 //! ([`zio::pipeline::Dvas::set_checkpoint`]): from then on what the state has stays allocated, and each vdev's checkpoint space
-//! map lists what the pool itself has freed of it ([`crate::space`]). Going back is an import ([`crate::rewind`]).
+//! map lists what the pool itself has freed of it ([`space`]). Going back is an import ([`crate::rewind`]).
 //!
 //! Discarding takes the uberblock out of the directory, again as the first thing of a txg, and then frees what the maps
 //! list, a bounded number of ranges per txg, from their ends. The feature `zpool_checkpoint` stays active until the last
@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use zio::Tx;
 
 use crate::core::Core;
-use crate::features::{SPACEMAP_V2, ZPOOL_CHECKPOINT};
+use crate::features::ZPOOL_CHECKPOINT;
 use crate::participant::{Participant, Pass, Turn};
 use crate::removed::RemovalState;
 use crate::{PoolError, directory};
@@ -198,7 +198,7 @@ fn check(core: &Core) -> Result<(), PoolError> {
         let bits = top.ashift().saturating_add(OFFSET_BITS);
         bits < u64::BITS && top.asize_bytes() >= 1 << bits
     };
-    if !features.is_active(SPACEMAP_V2) && core.tree.tops().iter().any(is_too_big) {
+    if !features.is_active(space::names::SPACEMAP_V2) && core.tree.tops().iter().any(is_too_big) {
         return refuse("device exceeds supported size; feature@spacemap_v2 lifts the limit");
     }
     let is_running = |removal: &crate::RemovalStatus| removal.state == RemovalState::Running;

@@ -209,7 +209,7 @@ impl PoolPairs {
 /// Pair of the root vdev's ZAP.
 pub(crate) const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
 /// Pair of a top-level vdev's ZAP.
-pub(crate) const TOP_ZAP: &str = "com.delphix:vdev_zap_top";
+pub(crate) use space::names::TOP_ZAP;
 /// Pair of a leaf's ZAP.
 pub(crate) const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
 

@@ -1,6 +1,8 @@
 //! Names in the MOS's object directory and in vdev ZAPs (include/sys/dmu.h `DMU_POOL_*`,
 //! include/sys/fs/zfs.h `VDEV_TOP_ZAP_*`).
 
+pub(crate) use space::names::{CHECKPOINT_SPACE_MAP, MS_UNFLUSHED_PHYS_TXGS, OBSOLETE_SPACE_MAP};
+
 pub(crate) const CONFIG: &str = "config";
 pub(crate) const HISTORY: &str = "history";
 pub(crate) const POOL_PROPS: &str = "pool_props";
@@ -9,7 +11,6 @@ pub(crate) const CREATION_VERSION: &str = "creation_version";
 pub(crate) const DEFLATE: &str = "deflate";
 pub(crate) const CHECKSUM_SALT: &str = "org.illumos:checksum_salt";
 pub(crate) const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
-pub(crate) const LOG_SPACEMAP_ZAP: &str = "com.delphix:log_spacemap_zap";
 pub(crate) const SCAN: &str = "scan";
 /// State of the last scrub of the error log.
 pub(crate) const ERROR_SCRUB: &str = "error_scrub";
@@ -19,16 +20,12 @@ pub(crate) const ERRLOG_SCRUB: &str = "errlog_scrub";
 pub(crate) const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
 pub(crate) const SPARES: &str = "spares";
 pub(crate) const L2CACHE: &str = "l2cache";
-/// In a top-level vdev's ZAP: the array of the metaslabs' flush txgs.
-pub(crate) const MS_UNFLUSHED_PHYS_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
 /// In a top-level vdev's ZAP: what it is for (`log`, `special`, `dedup`).
 pub(crate) const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
 /// Sums over dedup tables; the tables' own names begin alike.
 pub(crate) const DDT_STATISTICS: &str = "DDT-statistics";
 /// With a top-level vdev's number behind it: its counts of cloned blocks.
 pub(crate) const BRT_VDEV_PREFIX: &str = "com.fudosecurity:brt:vdev:";
-/// In a top-level vdev's ZAP: space map of what only the checkpoint uses.
-pub(crate) const CHECKPOINT_SPACE_MAP: &str = "com.delphix:pool_checkpoint_sm";
 /// In a top-level vdev's ZAP: the last sequential rebuild of its devices.
 pub(crate) const VDEV_REBUILD: &str = "org.openzfs:vdev_rebuild";
 /// In a RAID-Z vdev's ZAP: state of its last expansion (1 under way, 2 done).
@@ -58,8 +55,6 @@ pub(crate) const TRIM_PARTIAL: &str = "org.zfsonlinux:vdev_trim_partial";
 pub(crate) const TRIM_SECURE: &str = "org.zfsonlinux:vdev_trim_secure";
 /// Up to which txg the last scrub came that was finished.
 pub(crate) const LAST_SCRUBBED_TXG: &str = "last_scrubbed_txg";
-/// In a removed vdev's ZAP: space map of what nothing refers to any more.
-pub(crate) const OBSOLETE_SPACE_MAP: &str = "com.delphix:indirect_obsolete_sm";
 /// State of a mapping that is being made smaller.
 pub(crate) const CONDENSING: &str = "com.delphix:condensing_indirect";
 /// Places on removed vdevs that are to become obsolete.

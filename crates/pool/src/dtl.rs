@@ -31,6 +31,7 @@ use dataset::DatasetError;
 use format::{Guid, ObjectId, Txg};
 use object::{ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject};
 use parking_lot::Mutex;
+use space::{SpaceSync, free_map, new_map, writeable};
 use vdev::RangeSet;
 use vdev::Vdev;
 use vdev::VdevTree;
@@ -38,7 +39,6 @@ use vdev::VdevTree;
 use crate::core::Core;
 use crate::participant::{Participant, Pass, Turn};
 use crate::rebuild::{REBUILD_TXG, RESILVER_TXG};
-use crate::space::{SpaceSync, free_map, new_map, writeable};
 
 /// Block size of these space maps (`zfs_vdev_dtl_sm_blksz`), in bytes.
 const BLOCK_BYTES: u32 = 4 << 10;

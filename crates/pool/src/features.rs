@@ -17,18 +17,10 @@ use crate::{
 
 /// New dedup tables have flat entries and logs; refcount: such tables.
 pub(crate) const FAST_DEDUP: &str = "com.klarasystems:fast_dedup";
-/// Changes of all metaslabs are logged together.
-pub(crate) const LOG_SPACEMAP: &str = "com.delphix:log_spacemap";
-/// Space maps have histograms; refcount: space maps.
-pub(crate) const SPACEMAP_HISTOGRAM: &str = "com.delphix:spacemap_histogram";
-/// Space maps may have entries of two words.
-pub(crate) const SPACEMAP_V2: &str = "com.delphix:spacemap_v2";
 /// The root vdev has a ZAP too.
 pub(crate) const VDEV_ZAPS_V2: &str = "com.klarasystems:vdev_zaps_v2";
 /// There are special or dedup vdevs; refcount: how many.
 pub(crate) const ALLOCATION_CLASSES: &str = "org.zfsonlinux:allocation_classes";
-/// What nothing refers to on removed vdevs is recorded; refcount: objects for that.
-pub(crate) const OBSOLETE_COUNTS: &str = "com.delphix:obsolete_counts";
 /// There are dRAID vdevs; refcount: how many.
 pub(crate) const DRAID: &str = "org.openzfs:draid";
 /// Error logs are per dataset.

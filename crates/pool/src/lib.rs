@@ -2,16 +2,14 @@
 //!
 //! OpenZFS calls this layer the SPA (module/zfs/spa.c). It owns what belongs to no single
 //! dataset: the pool's configuration, the object directory of the MOS, feature flags, pool
-//! properties, the command history, the space maps that say which bytes of each vdev are
-//! allocated, the frees that wait for the next transaction group, and the task that writes
-//! transaction groups to disk one after the other.
+//! properties, the command history, the frees that wait for the next transaction group, and
+//! the task that writes transaction groups to disk one after the other.
 //!
 //! | Module | In OpenZFS |
 //! |---|---|
 //! | [`Pool`], `create`, `layout`, `open` | spa.c: `spa_create`, `spa_load`, `spa_export_common` |
 //! | `rewind`, [`probe`] | spa.c: `spa_load_best`, `spa_ld_checkpoint_rewind`, `spa_tryimport` |
 //! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
-//! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
 //! | `removed` | vdev_removal.c: `spa_remove_init` |
 //! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev` |
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
@@ -64,7 +62,6 @@ mod history;
 mod identity;
 mod labelroom;
 mod layout;
-mod logmaps;
 mod multihost;
 mod open;
 mod participant;
@@ -78,7 +75,7 @@ mod returning;
 mod rewind;
 mod salvage;
 mod scan;
-mod space;
+mod spaceturn;
 mod spares;
 mod spec;
 mod split;

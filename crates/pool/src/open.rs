@@ -19,6 +19,7 @@ use device::World;
 use format::{Guid, NvList, ObjectId, Txg, Uberblock};
 use object::ObjectSet;
 use parking_lot::Mutex;
+use space::{Space, TopShape};
 use vdev::{OpenOptions, Vdev, VdevKind, VdevTree, best_uberblock};
 use zio::alloc::{Allocator, fragmentation};
 use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager, ZioError};
@@ -42,7 +43,6 @@ use crate::identity::{Identity, Pairs};
 use crate::props::Props;
 use crate::props::Stored;
 use crate::scan::Scan;
-use crate::space::{Space, TopShape};
 use crate::vdevs::NewTops;
 use crate::{
     FoundState, ImportSpec, MissingLogs, PoolError, config, features, layout, multihost, removed,

@@ -16,11 +16,11 @@ use std::future::ready;
 use device::BoxFuture;
 use format::Txg;
 use object::SyncContext;
+use space::SpaceSync;
 use zio::Tx;
 
 use crate::PoolError;
 use crate::core::Core;
-use crate::space::SpaceSync;
 
 /// One pass over the pool.
 pub(crate) struct Pass<'a> {

@@ -26,6 +26,7 @@ use device::BoxFuture;
 use format::{Guid, NvList, ObjectId, Txg};
 use object::{SyncContext, Zap};
 use parking_lot::Mutex;
+use space::SpaceSync;
 use vdev::{
     Detached, MirrorRole, Scope, TopologyError, Vdev, VdevState, leaf_label_config,
     write_detached_labels,
@@ -40,7 +41,6 @@ use crate::layout::{self, Making, usable_bytes};
 use crate::participant::{Participant, Pass, Turn};
 use crate::props::Stored;
 use crate::rebuild::{REBUILD_TXG, RESILVER_TXG, Rebuilds, as_task_error};
-use crate::space::SpaceSync;
 use crate::spares;
 use crate::vdevs::{Emptied, evacuate, is_itself_called};
 use crate::{

@@ -29,6 +29,7 @@ use device::{BoxFuture, World};
 use format::{Guid, NvList, ObjectId, Txg, VdevId};
 use object::{SyncContext, Zap};
 use parking_lot::Mutex;
+use space::{SpaceSync, TopShape};
 use vdev::{Scope, Vdev, clear_labels, leaf_label_config, write_detached_labels};
 use zio::alloc::TopSpace;
 use zio::{Tx, ZioError};
@@ -41,7 +42,6 @@ use crate::labelroom;
 use crate::layout::{self, Making};
 use crate::participant::Participant;
 use crate::props::Stored;
-use crate::space::{SpaceSync, TopShape};
 use crate::topology::allow_blocks;
 use crate::{PoolError, VdevClass, VdevSpec, config, features};
 

@@ -5,10 +5,10 @@ use object::{SpaceMapKind, SpaceMapObject};
 use vdev::RangeSet;
 use zio::pipeline::may_fail;
 
-use super::{
+use crate::names::LOG_SPACEMAP;
+use crate::{
     MAP_BLOCK_BYTES, MAP_BLOCK_BYTES_NO_LOG, Metaslab, Space, SpaceSync, Top, lengths, writeable,
 };
-use crate::features::LOG_SPACEMAP;
 
 /// A space map this many times as long as it could be is condensed (`zfs_metaslab_condense_pct`).
 const CONDENSE_FACTOR: u64 = 2;

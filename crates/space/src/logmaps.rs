@@ -3,7 +3,7 @@
 //! With the feature `log_spacemap` the changes of one transaction group to all metaslabs go into
 //! one log space map. A metaslab is *flushed* when its own space map catches up; a log is obsolete
 //! once every metaslab was flushed in a later transaction group. This module is the bookkeeping
-//! alone, without I/O; `space` does what it decides.
+//! alone, without I/O; [`Space`](crate::Space) does what it decides.
 //!
 //! Invariants: every metaslab that ever changed has an entry; its `txg` is that of an existing log;
 //! a log older than all entries is obsolete. A metaslab's own space map holds exactly the changes of
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use format::{ObjectId, Txg, VdevId};
 
 /// A metaslab: top-level vdev and index.
-pub(crate) type MetaslabId = (VdevId, u64);
+pub type MetaslabId = (VdevId, u64);
 
 /// Log blocks allowed per dirty metaslab (`zfs_unflushed_log_block_pct`, 400 %).
 const BLOCKS_PER_METASLAB: u64 = 4;

@@ -1,16 +1,14 @@
 //! Space's turns in a transaction group: after everything that allocates or frees.
 
-use std::sync::atomic::Ordering;
-
 use format::Txg;
+use space::Space;
 
-use super::Space;
 use crate::core::Core;
 use crate::participant::{Participant, Pass, Turn};
 
 impl Participant for Space {
     fn has_work(&self, _core: &Core) -> bool {
-        self.flush_all.load(Ordering::Relaxed)
+        self.is_flushing_all()
     }
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
@@ -24,7 +22,7 @@ impl Participant for Space {
                 }
                 core.identity.mark_dirty();
             }
-            let flush_all = pass.is_first() && self.flush_all.swap(false, Ordering::Relaxed);
+            let flush_all = pass.is_first() && self.take_flush_all();
             Ok(self.sync_pass(&sync, dirty, flush_all).await?)
         })
     }

@@ -1,10 +1,10 @@
-//! What is allocated, on disk: space maps of metaslabs, and log space maps.
+//! Which bytes of each vdev are allocated, on disk: space maps of metaslabs, and log space maps.
 //!
-//! The allocator (crate `zio`) knows what is free; this module makes it last. Per top-level vdev
+//! The allocator (crate `zio`) knows what is free; this crate makes it last. Per top-level vdev
 //! there is an object with one object number per metaslab (`metaslab_array`), each a space map.
 //! With the feature `log_spacemap`, changes first go into one log space map per transaction group
 //! and, in memory, into two sets per metaslab (`allocs`, `frees`: what its own space map lacks);
-//! a few metaslabs are flushed in every transaction group ([`crate::logmaps`]).
+//! a few metaslabs are flushed in every transaction group (`logmaps`).
 //!
 //! ```text
 //!   free(metaslab) = everything - replay(space map) - allocs + frees
@@ -18,9 +18,12 @@
 //! Source: module/zfs/metaslab.c (`metaslab_sync`, `metaslab_flush`, `metaslab_condense`),
 //! space_map.c, spa_log_spacemap.c, vdev.c (`vdev_sync`, `vdev_metaslab_init`).
 
+#![forbid(unsafe_code)]
+
 mod condense;
 mod load;
-mod turn;
+mod logmaps;
+pub mod names;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -40,9 +43,10 @@ use vdev::{METASLABS_MAX, RangeSet};
 use zio::alloc::MetaslabChange;
 use zio::{Pipeline, Tx, ZioError};
 
-use crate::features::{LOG_SPACEMAP, OBSOLETE_COUNTS, SPACEMAP_HISTOGRAM, SPACEMAP_V2};
-use crate::logmaps::{LogBook, MetaslabId};
-use crate::{config, directory};
+use crate::logmaps::LogBook;
+use crate::names::{LOG_SPACEMAP, OBSOLETE_COUNTS, SPACEMAP_HISTOGRAM, SPACEMAP_V2};
+
+pub use crate::logmaps::MetaslabId;
 
 /// Block size of space maps while logs exist (`zfs_metaslab_sm_blksz_with_log`) and of logs
 /// (`zfs_log_sm_blksz`), in bytes.
@@ -56,22 +60,26 @@ const HISTOGRAM_BUCKETS: usize = 32;
 
 /// How a top-level vdev is cut into metaslabs, from its configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TopShape {
-    pub(crate) vdev: VdevId,
-    pub(crate) ashift: u8,
-    pub(crate) ms_shift: u8,
-    pub(crate) ms_count: u64,
+pub struct TopShape {
+    /// The vdev.
+    pub vdev: VdevId,
+    /// Log2 of its smallest block, in bytes.
+    pub ashift: u8,
+    /// Log2 of a metaslab's size, in bytes.
+    pub ms_shift: u8,
+    /// How many metaslabs it has.
+    pub ms_count: u64,
     /// Bytes of a stripe on dRAID, where metaslabs have whole ones only; else zero.
-    pub(crate) stripe_bytes: u64,
+    pub stripe_bytes: u64,
     /// Object with the space maps' numbers; zero until first synced.
-    pub(crate) ms_array: ObjectId,
+    pub ms_array: ObjectId,
     /// The vdev's ZAP; zero if it has none yet.
-    pub(crate) top_zap: ObjectId,
+    pub top_zap: ObjectId,
 }
 
 impl TopShape {
     /// From a top-level vdev's configuration; `None` for holes and vdevs without metaslabs.
-    pub(crate) fn from_config(config: &NvList) -> Option<Self> {
+    pub fn from_config(config: &NvList) -> Option<Self> {
         if let Some("hole" | "indirect" | "missing") = config.string("type") {
             return None;
         }
@@ -99,12 +107,12 @@ impl TopShape {
             ms_count,
             stripe_bytes,
             ms_array: ObjectId::new(config.u64("metaslab_array").unwrap_or(0)),
-            top_zap: ObjectId::new(config.u64("com.delphix:vdev_zap_top").unwrap_or(0)),
+            top_zap: ObjectId::new(config.u64(names::TOP_ZAP).unwrap_or(0)),
         })
     }
 
     /// The bytes of a metaslab.
-    pub(crate) fn span(&self, metaslab: u64) -> Range<u64> {
+    pub fn span(&self, metaslab: u64) -> Range<u64> {
         metaslab_span(metaslab, self.ms_shift.into(), self.stripe_bytes)
     }
 }
@@ -124,11 +132,13 @@ struct Metaslab {
 }
 
 /// What is recorded of a metaslab.
-pub(crate) struct Recorded {
-    pub(crate) id: MetaslabId,
-    pub(crate) allocated_bytes: u64,
+pub struct Recorded {
+    /// The metaslab.
+    pub id: MetaslabId,
+    /// Allocated in it, unflushed changes included.
+    pub allocated_bytes: u64,
     /// Free ranges by log2 of their size; `None` without a space map.
-    pub(crate) histogram: Option<[u64; 64]>,
+    pub histogram: Option<[u64; 64]>,
 }
 
 struct Top {
@@ -177,7 +187,7 @@ impl Top {
 
 /// Everything about space on disk.
 #[derive(Default)]
-pub(crate) struct Space {
+pub struct Space {
     mos: Mutex<Option<Arc<ObjectSet>>>,
     tops: Mutex<BTreeMap<VdevId, Arc<Top>>>,
     book: Mutex<LogBook>,
@@ -189,23 +199,37 @@ pub(crate) struct Space {
     flush_all: AtomicBool,
 }
 
-/// What syncing space needs around it.
-pub(crate) struct SpaceSync<'a> {
-    pub(crate) ctx: &'a SyncContext,
-    pub(crate) tx: &'a Tx,
-    pub(crate) features: &'a Features,
-    pub(crate) pipeline: &'a Arc<Pipeline>,
+/// One pass of the sync loop, as far as space maps are concerned.
+pub struct SpaceSync<'a> {
+    /// Transaction group and number of the pass.
+    pub ctx: &'a SyncContext,
+    /// The transaction that objects of the MOS are changed in.
+    pub tx: &'a Tx,
+    /// The pool's features.
+    pub features: &'a Features,
+    /// The pool's pipeline, with the allocator.
+    pub pipeline: &'a Arc<Pipeline>,
 }
 
 impl Space {
     /// Knows nothing yet.
-    pub(crate) fn new() -> Arc<Self> {
+    pub fn new() -> Arc<Self> {
         Arc::new(Self::default())
     }
 
-    /// Whether all metaslabs are flushed with the next txg.
-    pub(crate) fn set_flush_all(&self, flush_all: bool) {
+    /// Has all metaslabs flushed with the next txg, or not.
+    pub fn set_flush_all(&self, flush_all: bool) {
         self.flush_all.store(flush_all, Ordering::Relaxed);
+    }
+
+    /// Whether all metaslabs are to be flushed with the next txg.
+    pub fn is_flushing_all(&self) -> bool {
+        self.flush_all.load(Ordering::Relaxed)
+    }
+
+    /// The same, once: whoever asks flushes them.
+    pub fn take_flush_all(&self) -> bool {
+        self.flush_all.swap(false, Ordering::Relaxed)
     }
 
     fn mos(&self) -> Arc<ObjectSet> {
@@ -215,8 +239,9 @@ impl Space {
             .expect("the MOS is known before space is synced, and until the pool is closed")
     }
 
-    /// Lets go of the MOS: it leads back here through the allocator, and nothing would ever be freed.
-    pub(crate) fn close(&self) {
+    /// Lets go of the MOS: it leads back here through the allocator, and nothing would ever be
+    /// freed.
+    pub fn close(&self) {
         *self.mos.lock() = None;
         *self.log.lock() = None;
         self.tops.lock().clear();
@@ -227,7 +252,7 @@ impl Space {
     }
 
     /// A pool's top-level vdevs that have no space maps yet.
-    pub(crate) fn start(&self, shapes: &[TopShape]) {
+    pub fn start(&self, shapes: &[TopShape]) {
         for shape in shapes {
             self.tops
                 .lock()
@@ -236,7 +261,7 @@ impl Space {
     }
 
     /// A top-level vdev has more metaslabs from now on, in syncing context.
-    pub(crate) fn grow(&self, vdev: VdevId, ms_count: u64) {
+    pub fn grow(&self, vdev: VdevId, ms_count: u64) {
         let mut tops = self.tops.lock();
         if let Some(top) = tops.get_mut(&vdev) {
             *top = Arc::new(top.grown(ms_count));
@@ -244,12 +269,12 @@ impl Space {
     }
 
     /// Space maps live there.
-    pub(crate) fn set_mos(&self, mos: &Arc<ObjectSet>) {
+    pub fn set_mos(&self, mos: &Arc<ObjectSet>) {
         *self.mos.lock() = Some(mos.clone());
     }
 
     /// Object numbers of the metaslab arrays that exist by now.
-    pub(crate) fn arrays(&self) -> Vec<(VdevId, ObjectId)> {
+    pub fn arrays(&self) -> Vec<(VdevId, ObjectId)> {
         let tops = self.tops.lock();
         tops.iter()
             .filter_map(|(vdev, top)| Some((*vdev, top.array.lock().as_ref()?.id())))
@@ -257,14 +282,14 @@ impl Space {
     }
 
     /// The ZAP of a top-level vdev exists now.
-    pub(crate) fn set_top_zap(&self, vdev: VdevId, zap: ObjectId) {
+    pub fn set_top_zap(&self, vdev: VdevId, zap: ObjectId) {
         if let Some(top) = self.top(vdev) {
             top.top_zap.store(zap.get(), Ordering::Relaxed);
         }
     }
 
     /// Number of log space maps.
-    pub(crate) fn log_count(&self) -> usize {
+    pub fn log_count(&self) -> usize {
         self.book.lock().log_count()
     }
 
@@ -334,7 +359,7 @@ impl Space {
 
     /// Records what the current pass allocated and freed. In pass 1, flushes some metaslabs first
     /// if the txg is dirty anyway; all of them with `flush_all`.
-    pub(crate) async fn sync_pass(
+    pub async fn sync_pass(
         &self,
         sync: &SpaceSync<'_>,
         dirty: bool,
@@ -373,16 +398,16 @@ impl Space {
                 .tree()
                 .top(vdev)
                 .ok_or_else(|| missing_top(vdev))?;
-            let Some(zap) = top.config_u64(config::TOP_ZAP).filter(|id| *id != 0) else {
+            let Some(zap) = top.config_u64(names::TOP_ZAP).filter(|id| *id != 0) else {
                 continue;
             };
             let mos = self.mos();
             let zap = Zap::hold(&mos, ObjectId::new(zap)).await?;
-            let id = match zap.lookup_u64(directory::OBSOLETE_SPACE_MAP).await? {
+            let id = match zap.lookup_u64(names::OBSOLETE_SPACE_MAP).await? {
                 Some(id) if id != 0 => ObjectId::new(id),
                 _ => {
                     let id = new_map(sync, &mos, MAP_BLOCK_BYTES).await?;
-                    zap.add_u64(sync.tx, directory::OBSOLETE_SPACE_MAP, id.get())
+                    zap.add_u64(sync.tx, names::OBSOLETE_SPACE_MAP, id.get())
                         .await?;
                     sync.features.increment(sync.ctx, OBSOLETE_COUNTS).await?;
                     id
@@ -397,7 +422,7 @@ impl Space {
     }
 
     /// Everything of `txg` is on disk.
-    pub(crate) fn sync_done(&self) {
+    pub fn sync_done(&self) {
         if let Some((log_txg, map)) = self.log.lock().take() {
             let blocks = map.length_bytes().div_ceil(u64::from(MAP_BLOCK_BYTES));
             self.book.lock().set_blocks(log_txg, blocks);
@@ -406,7 +431,7 @@ impl Space {
 
     /// Makes sure that every vdev with metaslabs has its array (`vdev_sync`). Returns whether one
     /// was made: the configuration changed then.
-    pub(crate) async fn sync_arrays(&self, sync: &SpaceSync<'_>) -> Result<bool, DatasetError> {
+    pub async fn sync_arrays(&self, sync: &SpaceSync<'_>) -> Result<bool, DatasetError> {
         let tops: Vec<Arc<Top>> = self.tops.lock().values().cloned().collect();
         let mut made = false;
         for top in tops {
@@ -420,13 +445,9 @@ impl Space {
         Ok(made)
     }
 
-    /// Frees all that is kept of a vdev on which nothing is allocated any more (`vdev_destroy_spacemaps`). What
-    /// logs still say of it is skipped by those who read them.
-    pub(crate) async fn remove_top(
-        &self,
-        sync: &SpaceSync<'_>,
-        vdev: VdevId,
-    ) -> Result<(), DatasetError> {
+    /// Frees all that is kept of a vdev on which nothing is allocated any more
+    /// (`vdev_destroy_spacemaps`). Entries of logs about it are skipped by those who read them.
+    pub async fn remove_top(&self, sync: &SpaceSync<'_>, vdev: VdevId) -> Result<(), DatasetError> {
         let Some(top) = self.tops.lock().remove(&vdev) else {
             return Ok(());
         };
@@ -447,7 +468,7 @@ impl Space {
     }
 
     /// Space that only the checkpoint uses, by vdev.
-    pub(crate) fn checkpoint_bytes(&self) -> BTreeMap<VdevId, u64> {
+    pub fn checkpoint_bytes(&self) -> BTreeMap<VdevId, u64> {
         let tops = self.tops.lock();
         tops.iter()
             .filter_map(|(vdev, top)| {
@@ -457,8 +478,9 @@ impl Space {
             .collect()
     }
 
-    /// Writes down what was freed but is the checkpoint's (`metaslab_sync`): the metaslab's own space map
-    /// goes on calling it allocated; the vdev's checkpoint map says what to free when the checkpoint goes.
+    /// Writes down what was freed but is the checkpoint's (`metaslab_sync`): the metaslab's own
+    /// space map goes on calling it allocated; the vdev's checkpoint map says what to free when the
+    /// checkpoint goes.
     async fn keep(
         &self,
         sync: &SpaceSync<'_>,
@@ -475,7 +497,7 @@ impl Space {
                 let id = new_map(sync, &mos, MAP_BLOCK_BYTES).await?;
                 Zap::hold(&mos, ObjectId::new(top.top_zap.load(Ordering::Relaxed)))
                     .await?
-                    .add_u64(sync.tx, directory::CHECKPOINT_SPACE_MAP, id.get())
+                    .add_u64(sync.tx, names::CHECKPOINT_SPACE_MAP, id.get())
                     .await?;
                 let map = open_checkpoint(&mos, id, &top.shape).await?;
                 *top.checkpoint.lock() = Some(map.clone());
@@ -490,9 +512,9 @@ impl Space {
         Ok(())
     }
 
-    /// Frees what a discarded checkpoint kept, at most `max` ranges of it, from the ends of the maps; a map
-    /// that is empty goes. Tells whether anything is left (`spa_checkpoint_discard_thread_sync`).
-    pub(crate) async fn discard(
+    /// Frees what a discarded checkpoint kept, at most `max` ranges of it, from the ends of the
+    /// maps; a map that is empty goes. Tells whether anything is left (`spa_checkpoint_discard_thread_sync`).
+    pub async fn discard(
         &self,
         sync: &SpaceSync<'_>,
         mut max: usize,
@@ -525,7 +547,7 @@ impl Space {
             let zap = ObjectId::new(top.top_zap.load(Ordering::Relaxed));
             Zap::hold(&self.mos(), zap)
                 .await?
-                .remove(sync.tx, directory::CHECKPOINT_SPACE_MAP)
+                .remove(sync.tx, names::CHECKPOINT_SPACE_MAP)
                 .await?;
             free_map(sync, map).await?;
             *top.checkpoint.lock() = None;
@@ -690,7 +712,7 @@ impl Space {
                     .await?;
                 let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
                 directory
-                    .add_u64(sync.tx, directory::LOG_SPACEMAP_ZAP, zap.id().get())
+                    .add_u64(sync.tx, names::LOG_SPACEMAP_ZAP, zap.id().get())
                     .await?;
                 sync.features.increment(sync.ctx, LOG_SPACEMAP).await?;
                 *self.log_zap.lock() = Some(zap.id());
@@ -724,12 +746,8 @@ impl Space {
                 let object = self.mos().allocate(sync.tx, new).await?;
                 let zap_id = ObjectId::new(top.top_zap.load(Ordering::Relaxed));
                 let zap = Zap::hold(&self.mos(), zap_id).await?;
-                zap.add_u64(
-                    sync.tx,
-                    directory::MS_UNFLUSHED_PHYS_TXGS,
-                    object.id().get(),
-                )
-                .await?;
+                zap.add_u64(sync.tx, names::MS_UNFLUSHED_PHYS_TXGS, object.id().get())
+                    .await?;
                 *top.flush_txgs.lock() = Some(object.clone());
                 object
             }
@@ -852,7 +870,7 @@ async fn open_checkpoint(
 }
 
 /// Makes a space map; one with a histogram is counted.
-pub(crate) async fn new_map(
+pub async fn new_map(
     sync: &SpaceSync<'_>,
     mos: &Arc<ObjectSet>,
     block_bytes: u32,
@@ -868,15 +886,12 @@ pub(crate) async fn new_map(
 }
 
 /// A space map to append to: in entries of two words only where the pool has the feature for them.
-pub(crate) fn writeable(sync: &SpaceSync<'_>, map: SpaceMapObject) -> SpaceMapObject {
+pub fn writeable(sync: &SpaceSync<'_>, map: SpaceMapObject) -> SpaceMapObject {
     map.with_two_words(sync.features.is_active(SPACEMAP_V2))
 }
 
 /// Frees a space map, and takes it out of the count of those with histograms.
-pub(crate) async fn free_map(
-    sync: &SpaceSync<'_>,
-    map: SpaceMapObject,
-) -> Result<(), DatasetError> {
+pub async fn free_map(sync: &SpaceSync<'_>, map: SpaceMapObject) -> Result<(), DatasetError> {
     let counted = !map.histogram().is_empty();
     map.free(sync.tx).await?;
     if counted && sync.features.is_active(SPACEMAP_HISTOGRAM) {

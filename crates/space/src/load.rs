@@ -11,15 +11,14 @@ use vdev::RangeSet;
 use zio::ZioError;
 use zio::alloc::MetaslabSource;
 
-use super::{MAP_BLOCK_BYTES, Recorded, Space, Top, TopShape, damaged};
-use crate::directory;
+use crate::{MAP_BLOCK_BYTES, Recorded, Space, Top, TopShape, damaged, names};
 
 /// Space maps opened at the same time at import.
 const OPENS_IN_FLIGHT: usize = 32;
 
 impl Space {
     /// Opens a pool's space maps and reads its logs; returns what is recorded of each metaslab.
-    pub(crate) async fn open(
+    pub async fn open(
         &self,
         mos: &Arc<ObjectSet>,
         shapes: &[TopShape],
@@ -102,7 +101,7 @@ impl Space {
         }
         if !shape.top_zap.is_zero() {
             let zap = Zap::hold(mos, shape.top_zap).await?;
-            if let Some(id) = zap.lookup_u64(directory::MS_UNFLUSHED_PHYS_TXGS).await? {
+            if let Some(id) = zap.lookup_u64(names::MS_UNFLUSHED_PHYS_TXGS).await? {
                 let object = mos.hold(ObjectId::new(id)).await?;
                 let txgs = read_u64s(&object, shape.ms_count).await?;
                 let mut book = self.book.lock();
@@ -112,8 +111,8 @@ impl Space {
                 drop(book);
                 *top.flush_txgs.get_mut() = Some(object);
             }
-            if let Some(id) = zap.lookup_u64(directory::CHECKPOINT_SPACE_MAP).await? {
-                let map = super::open_checkpoint(mos, ObjectId::new(id), &shape).await?;
+            if let Some(id) = zap.lookup_u64(names::CHECKPOINT_SPACE_MAP).await? {
+                let map = crate::open_checkpoint(mos, ObjectId::new(id), &shape).await?;
                 *top.checkpoint.get_mut() = Some(map);
             }
         }
@@ -122,7 +121,7 @@ impl Space {
 
     async fn open_logs(&self, mos: &Arc<ObjectSet>) -> Result<(), ObjectError> {
         let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
-        let Some(id) = directory.lookup_u64(directory::LOG_SPACEMAP_ZAP).await? else {
+        let Some(id) = directory.lookup_u64(names::LOG_SPACEMAP_ZAP).await? else {
             return Ok(());
         };
         let id = ObjectId::new(id);
