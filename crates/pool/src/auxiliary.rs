@@ -25,15 +25,15 @@ use format::{
     ObjectType, Txg, Uberblock,
 };
 use object::{NewObject, ObjectSet, Zap};
+use spa::identity::CONFIG_BLOCK_BYTES;
+use spa::{config, directory, lost};
 use vdev::{VdevTree, read_labels, write_detached_labels};
 use zio::Tx;
 
 use crate::activity::ActivityStatus;
-use crate::identity::CONFIG_BLOCK_BYTES;
 use crate::layout::{self, LeafFacts, Making};
-use crate::open::lost;
 use crate::spares::{SpareUse, spare_use};
-use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus, config, directory};
+use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus};
 
 /// Longest packed list that is believed, in bytes.
 const LIST_BYTES_MAX: u64 = 16 << 20;

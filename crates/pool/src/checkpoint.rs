@@ -24,13 +24,15 @@ use device::BoxFuture;
 use format::{Guid, ObjectId, Txg, Uberblock};
 use object::{SyncContext, Zap, ZapValue};
 use parking_lot::Mutex;
+use scan::Scan;
+use spa::features::ZPOOL_CHECKPOINT;
+use spa::{Participant, Pass, Spa, Turn, directory};
 use zio::Tx;
 
+use crate::PoolError;
 use crate::core::Core;
-use crate::features::ZPOOL_CHECKPOINT;
-use crate::participant::{Participant, Pass, Turn};
 use crate::removed::RemovalState;
-use crate::{PoolError, directory};
+use crate::spares::Spares;
 
 /// Ranges that are freed in one txg (half of what fits into `zfs_spa_discard_memory_limit`).
 const DISCARD_STEP: usize = 512 << 10;
@@ -90,11 +92,16 @@ pub(crate) struct Checkpoint {
     state: Mutex<CheckpointState>,
     /// Ranges of a discarded checkpoint that are freed in one txg.
     step: AtomicUsize,
+    scan: Arc<Scan>,
+    spares: Arc<Spares>,
 }
 
 impl Checkpoint {
-    pub(crate) fn new(state: CheckpointState) -> Self {
+    /// Resilvers of this scan do not count, and none of these spares stands in, while there is one.
+    pub(crate) fn new(state: CheckpointState, scan: &Arc<Scan>, spares: &Arc<Spares>) -> Self {
         Checkpoint {
+            scan: scan.clone(),
+            spares: spares.clone(),
             state: Mutex::new(state),
             step: AtomicUsize::new(DISCARD_STEP),
         }
@@ -117,7 +124,7 @@ impl Checkpoint {
 }
 
 impl Participant for Checkpoint {
-    fn has_work(&self, _core: &Core) -> bool {
+    fn has_work(&self, _spa: &Spa) -> bool {
         self.is_discarding()
     }
 
@@ -129,13 +136,13 @@ impl Participant for Checkpoint {
             if !pass.is_first() || !self.is_discarding() {
                 return Ok(());
             }
-            let (core, step) = (pass.core, self.step.load(Ordering::Relaxed));
-            if core.space.discard(&pass.space(), step).await? {
+            let (spa, step) = (pass.spa, self.step.load(Ordering::Relaxed));
+            if spa.space.discard(&pass.space(), step).await? {
                 return Ok(());
             }
-            let features = core.dsl.features();
+            let features = spa.dsl.features();
             features.decrement(pass.ctx, ZPOOL_CHECKPOINT).await?;
-            core.history
+            spa.history
                 .internal(
                     pass.tx,
                     "spa discard checkpoint",
@@ -145,9 +152,9 @@ impl Participant for Checkpoint {
             *self.state.lock() = CheckpointState::None;
             // A resilver that did not count, as it had not met what only the checkpoint had, is
             // repeated; and spares may stand in.
-            core.scan.forget_unmended();
-            core.want_spares();
-            core.txgs.kick();
+            self.scan.forget_unmended();
+            self.spares.want_all(&spa.tree);
+            spa.txgs.kick();
             Ok(())
         })
     }

@@ -34,14 +34,14 @@ use format::{BlockPointer, BrtVdevPhys, Endian, ObjectId, ObjectType, VdevId};
 use futures::StreamExt;
 use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions, ZapValue};
 use parking_lot::Mutex;
+use spa::features::{BLOCK_CLONING, BLOCK_CLONING_ENDIAN};
+use spa::{Pass, directory};
 use vdev::VdevTree;
 use zio::pipeline::waits_for_devices;
 use zio::{CloneKey, Pipeline, Tx};
 
-use crate::features::{BLOCK_CLONING, BLOCK_CLONING_ENDIAN};
-use crate::participant::{Participant, Pass, Turn};
+use crate::PoolError;
 use crate::tables::CloneStatus;
-use crate::{PoolError, directory};
 
 /// Entries that are looked up at the same time.
 const LOOKUPS_IN_FLIGHT: usize = 64;
@@ -100,33 +100,21 @@ fn name_of(vdev: VdevId) -> String {
     format!("{}{vdev}", directory::BRT_VDEV_PREFIX)
 }
 
-impl Participant for CloneTables {
-    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
-        Box::pin(self.settle(pass))
-    }
-
-    /// Once more, for frees that were queued since.
-    fn late<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
-        Box::pin(self.settle(pass))
-    }
-}
-
 impl CloneTables {
-    async fn settle(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
-        let core = pass.core;
+    /// Settles what was cloned and freed so far in this transaction group. Returns whether what
+    /// cloning saves changed.
+    pub(crate) async fn settle(&self, pass: &Pass<'_>) -> Result<bool, PoolError> {
+        let spa = pass.spa;
         let sync = CloneSync {
             ctx: pass.ctx,
             tx: pass.tx,
-            mos: core.dsl.mos(),
-            features: core.dsl.features(),
-            pipeline: &core.pipeline,
+            mos: spa.dsl.mos(),
+            features: spa.dsl.features(),
+            pipeline: &spa.pipeline,
         };
         let before = self.status().saved_bytes;
         self.sync(&sync).await?;
-        if self.status().saved_bytes != before {
-            core.note_saved_space();
-        }
-        Ok(())
+        Ok(self.status().saved_bytes != before)
     }
 
     /// Those of a pool that has none.

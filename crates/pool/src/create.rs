@@ -15,29 +15,30 @@ use device::{BoxFuture, World};
 use format::{Compression, Guid, ObjectId, ObjectType, Txg, Uberblock};
 use object::{NewObject, Zap};
 use parking_lot::Mutex;
+use scan::{ErrorScrub, Rebuilds, Scan, Scans};
+use spa::bootfs::{self, BootFs};
+use spa::dtl::DirtyTimes;
+use spa::events::{LoadState, Sysevent};
+use spa::history::{History, HistoryLog};
+use spa::identity::CONFIG_BLOCK_BYTES;
+use spa::identity::{Identity, Pairs};
+use spa::props::{Change, Stored};
+use spa::props::{PropValues, Props};
+use spa::{Spa, State, config, directory, features, props, unless_suspended};
 use vdev::OpenOptions;
 use zio::pipeline::must_succeed;
 use zio::{TxgLimits, TxgManager};
 
 use crate::auxiliary::{self, NewAuxiliary, Places};
-use crate::bootfs::{self, BootFs};
 use crate::checkpoint::{Checkpoint, CheckpointState};
 use crate::claims::LogClaims;
-use crate::core::{Core, State, unless_suspended};
+use crate::core::Core;
 use crate::deferred::{DeferredFrees, Salt};
-use crate::dtl::DirtyTimes;
-use crate::errlog::Hooks;
-use crate::events::{LoadState, Sysevent};
-use crate::history::{History, HistoryLog};
-use crate::identity::CONFIG_BLOCK_BYTES;
-use crate::identity::{Identity, Pairs};
+use crate::hooks::Hooks;
 use crate::open::{Ground, software, start};
-use crate::props::{Change, Stored};
-use crate::props::{PropValues, Props};
+use crate::sharing::Sharing;
 use crate::vdevs::NewTops;
-use crate::{
-    CreateSpec, FeatureChoice, PoolError, config, directory, features, labelroom, layout, props,
-};
+use crate::{CreateSpec, FeatureChoice, PoolError, labelroom, layout};
 
 /// The name that a new pool has until it is exported (`ZPOOL_PROP_TNAME`).
 const TEMPORARY_NAME: &str = "tname";
@@ -236,7 +237,7 @@ async fn create_on(
         txgs: Some(txgs.clone()),
     };
     let bootfs = Arc::new(BootFs::default());
-    let scan = Arc::new(crate::scan::Scan::default());
+    let scan = Arc::new(Scan::default());
     let env = DslEnvironment {
         pool_name: name,
         pipeline: ground.pipeline.clone(),
@@ -261,7 +262,8 @@ async fn create_on(
     ground.space.start(&ground.shapes());
     let dsl = DslPool::create(env, &ctx, params).await?;
     ground.space.set_mos(dsl.mos());
-    let core = Arc::new(Core {
+    let dedup = crate::dedup::of_pool(&dsl, &ground.pipeline);
+    let spa = Arc::new(Spa {
         world: world.clone(),
         load_guid: world.random.next_u64(),
         host: spec.host.clone(),
@@ -271,7 +273,6 @@ async fn create_on(
         tree: ground.tree.clone(),
         pipeline: ground.pipeline.clone(),
         txgs: txgs.clone(),
-        dedup: crate::dedup::of_pool(&dsl, &ground.pipeline),
         dsl,
         space: ground.space.clone(),
         dirty_times: DirtyTimes::default(),
@@ -279,28 +280,41 @@ async fn create_on(
         errors: ground.errors.clone(),
         events: ground.events.clone(),
         bootfs,
-        scan,
-        heart: crate::multihost::Heart::default(),
-        trim: crate::trim::Trim::default(),
         state: Mutex::new(State::new(uberblock)),
         identity: Identity::new(pairs),
         props: Props::new(props),
+        admin: tokio::sync::Mutex::new(()),
+    });
+    let spares = Arc::default();
+    let core = Arc::new(Core {
+        heart: crate::multihost::Heart::default(),
+        trim: crate::trim::Trim::default(),
         auxiliary: Mutex::default(),
-        checkpoint: Checkpoint::new(CheckpointState::None),
+        checkpoint: Checkpoint::new(CheckpointState::None, &scan, &spares),
         claims: LogClaims::default(),
         salt: missing,
-        deferred_frees: DeferredFrees::default(),
+        deferred_frees: DeferredFrees::new(ObjectId::ZERO, &dedup),
         new_tops: NewTops::default(),
         replacements: crate::topology::Replacements::default(),
-        spares: Arc::default(),
+        spares,
         returned: crate::returning::Refused::default(),
-        admin: tokio::sync::Mutex::new(()),
-        clones: crate::clones::CloneTables::none(&spec.name),
+        sharing: Sharing {
+            dedup,
+            clones: crate::clones::CloneTables::none(&spec.name),
+        },
         tables: crate::tables::Tables::default(),
         looping: ground.pipeline.tasks().group(),
+        scans: Arc::new(Scans {
+            spa: spa.clone(),
+            scan,
+            error_scrub: ErrorScrub::default(),
+            rebuilds: Rebuilds::default(),
+        }),
+        spa,
     });
+    let told = Arc::downgrade(&core);
     core.events
-        .begin(&core, spec.events.clone(), LoadState::Create);
+        .begin(&core.spa, told, spec.events.clone(), LoadState::Create);
     make_directory(&core, &ctx).await?;
     if !auxiliary.is_empty() {
         add_auxiliary(&core, &zio::Tx::syncing(txg), &auxiliary).await?;

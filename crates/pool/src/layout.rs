@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 
 use device::{Random, World};
 use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvList, NvValue, Txg};
+use spa::config;
 use vdev::Draid;
 
 use crate::discover::DeviceLabel;
-use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config};
+use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec};
 
 /// Least size of a device (`SPA_MINDEVSIZE`), in bytes.
 pub(crate) const DEVICE_BYTES_MIN: u64 = 64 << 20;

@@ -37,45 +37,29 @@
 
 mod activity;
 mod auxiliary;
-mod bootfs;
 mod change;
 mod checkpoint;
 mod claims;
 mod clones;
-mod config;
 mod core;
 mod create;
 mod deadman;
 mod dedup;
 mod deferred;
-mod diagnosis;
-mod directory;
 mod discover;
-mod dtl;
-mod errlog;
-mod error;
-mod errors;
-mod errorscrub;
-mod events;
-mod features;
-mod history;
-mod identity;
+mod hooks;
 mod labelroom;
 mod layout;
 mod multihost;
 mod open;
-mod participant;
 mod pool;
 mod probe;
-mod props;
-mod rebuild;
 mod removed;
 mod reopen;
 mod returning;
 mod rewind;
 mod salvage;
-mod scan;
-mod spaceturn;
+mod sharing;
 mod spares;
 mod spec;
 mod split;
@@ -84,39 +68,34 @@ mod sync;
 mod tables;
 mod topology;
 mod trim;
-mod vdevprops;
 mod vdevs;
 
+pub use ::scan::{
+    ErrorScrubStatus, RebuildState, RebuildStatus, ScanFunction, ScanState, ScanStatus,
+    ScrubCommand, ScrubNumbers,
+};
 pub use activity::{
     ActivityCommand, ActivityKind, ActivityObstacle, ActivityOutcome, ActivitySpec, ActivityState,
     ActivityStatus, LeafActivity,
 };
 pub use checkpoint::CheckpointStatus;
 pub use discover::{FoundPool, FoundState, ScanSpec, scan};
-pub use error::{DeviceUse, PoolError};
-pub use errorscrub::ErrorScrubStatus;
-pub use events::{EventSink, PoolEvent};
-pub use features::{
-    SupportedFeature, is_default_feature, is_left_out_of_upgrades, supported_features,
-};
-pub use history::{HistoryRecord, HistoryWhat};
 pub use layout::device_use;
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
-pub use props::{PoolProperty, PropertySource};
-pub use rebuild::{RebuildState, RebuildStatus};
 pub use removed::{RemovalState, RemovalStatus};
 pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
-pub use scan::{ScrubCommand, ScrubNumbers};
-pub use spec::{
-    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, MissingLogs, Rewind, Rewound,
-    VdevClass, VdevLayout, VdevSpec,
+pub use spa::features::{
+    SupportedFeature, is_default_feature, is_left_out_of_upgrades, supported_features,
 };
+pub use spa::{
+    DeviceUse, EventSink, FeatureState, FeatureStatus, HistoryRecord, HistoryWhat, HostIdentity,
+    LeafSpec, PoolError, PoolEvent, PoolProperty, PropertySource, Rewound, VdevClass, VdevLayout,
+    VdevSpec,
+};
+pub use spec::{CreateSpec, FeatureChoice, ImportSpec, MissingLogs, Rewind};
 pub use split::SplitSpec;
-pub use status::{
-    FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanFunction, ScanState, ScanStatus,
-    VdevState, VdevStatus,
-};
+pub use status::{PoolHealth, PoolStatus, VdevState, VdevStatus};
 pub use tables::{CloneStatus, DedupStatus, ExpansionStatus};
 pub use topology::{AttachSpec, OfflineSpec, Onlined};
 pub use vdev::{DeadmanLimits, IoStats, TopologyError, VdevAux};
@@ -125,9 +104,7 @@ pub use vdevs::{AddSpec, clear_label};
 /// Decodes bytes as values that the MOS holds and `format` has no codec of: for fuzzers.
 #[doc(hidden)]
 pub fn decode_for_fuzzing(data: &[u8]) {
-    if let Some(ring) = history::Ring::decode(data) {
-        assert_eq!(ring.encode(), data[..ring.encode().len()]);
-    }
+    spa::history::decode_for_fuzzing(data);
     for flat in [false, true] {
         let _ = dedup::decode_value(format::ObjectId::ZERO, data, flat);
     }

@@ -32,11 +32,11 @@ use std::time::Duration;
 use device::World;
 use format::{Guid, Multihost, Txg, Uberblock};
 use parking_lot::Mutex;
+use spa::props::Stored;
 use vdev::{HeartbeatTarget, Vdev, VdevTree, best_uberblock};
 use zio::ZioError;
 
 use crate::core::Core;
-use crate::props::Stored;
 use crate::{FoundState, ImportSpec, PoolError};
 
 /// Milliseconds between heartbeats on one device (`zfs_multihost_interval`).

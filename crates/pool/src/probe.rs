@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 
 use device::World;
 use format::Uberblock;
+use spa::features;
 
 use crate::status::vdev_status;
 use crate::{
     FoundPool, HostIdentity, ImportSpec, MissingLogs, PoolError, VdevClass, VdevState, VdevStatus,
-    features, open, rewind,
+    open, removed, rewind,
 };
 
 /// Why a pool cannot be imported.
@@ -93,7 +94,7 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, PoolError>
                 true => None,
                 false => Some(core.dsl.logs().with_lost_devices().await),
             };
-            let under_way = features::under_way(core.dsl.mos(), &core.tree).await;
+            let under_way = removed::under_way(core.dsl.mos(), &core.tree).await;
             core.close();
             let mut lost_logs = lost_logs.transpose()?;
             lost_logs.iter_mut().for_each(|names| names.sort());

@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use format::{Guid, Txg};
 use parking_lot::Mutex;
+use spa::props::Stored;
 use vdev::{LeafType, Vdev, VdevKind, VdevState};
 
 use crate::core::Core;
-use crate::props::Stored;
 use crate::topology::AttachSpec;
 use crate::{LeafSpec, PoolError, spares, topology};
 

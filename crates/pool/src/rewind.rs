@@ -18,13 +18,14 @@ use dataset::{DatasetError, ListOptions};
 use device::{DeviceError, World};
 use format::{ObjectId, Txg, Uberblock};
 use object::Zap;
+use spa::dtl::distrust_stale;
+use spa::{damaged, directory};
 use vdev::VdevError;
 use vdev::{OpenOptions, best_uberblock};
 
 use crate::core::Core;
-use crate::dtl::distrust_stale;
-use crate::open::{self, Ground, Past, check_known, check_tree, damaged};
-use crate::{FoundPool, ImportSpec, PoolError, Rewind, Rewound, directory, multihost};
+use crate::open::{self, Ground, Past, check_known, check_tree};
+use crate::{FoundPool, ImportSpec, PoolError, Rewind, Rewound, multihost};
 
 /// Transaction groups for which freed blocks are kept (`TXG_DEFER_SIZE`, include/sys/txg.h). Those in
 /// which nothing was written have no uberblock and do not count.

@@ -31,13 +31,12 @@ use format::{
     Txg, Uberblock,
 };
 use object::{ObjectError, ObjectSet, ObjsetOptions, SalvagedZap, salvage_zap};
+use spa::dtl::{DirtyTimes, distrust_stale};
+use spa::{config, damaged, directory, features};
 use vdev::OpenOptions;
 
-use crate::dtl::{DirtyTimes, distrust_stale};
-use crate::open::{Ground, damaged, mos_options, read_trusted_config};
-use crate::{
-    FoundPool, HostIdentity, ImportSpec, PoolError, config, directory, features, removed, rewind,
-};
+use crate::open::{Ground, mos_options, read_trusted_config};
+use crate::{FoundPool, HostIdentity, ImportSpec, PoolError, removed, rewind};
 
 /// The mark of an encrypted dataset in its object.
 const ENCRYPTION: &str = "com.datto:encryption";

@@ -34,16 +34,20 @@ use std::sync::{Arc, Weak};
 
 use format::{Guid, NvList};
 use parking_lot::Mutex;
+use spa::config;
+use spa::props::Stored;
 use tokio::sync::Notify;
-use vdev::{MirrorRole, TopologyError, Vdev, VdevAux, VdevKind, VdevState, write_detached_labels};
+use vdev::{
+    MirrorRole, TopologyError, Vdev, VdevAux, VdevKind, VdevState, VdevTree, write_detached_labels,
+};
 
-use crate::auxiliary;
 use crate::core::Core;
 use crate::create::look_at_auxiliary;
 use crate::layout::{self, Making, usable_bytes};
-use crate::props::Stored;
 use crate::topology::take_in;
-use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, VdevStatus, config};
+use crate::{
+    DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, VdevStatus, auxiliary,
+};
 
 /// What a spare's label says of who uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +93,14 @@ impl Spares {
             wanted.push(device);
         }
         self.wake.notify_one();
+    }
+
+    /// Wants spares for all devices that are bad now.
+    pub(crate) fn want_all(&self, tree: &VdevTree) {
+        let leaves = tree.leaves();
+        for vdev in leaves.iter().filter(|vdev| is_bad(vdev.state())) {
+            self.want(vdev.guid());
+        }
     }
 
     /// A spare has returned.
@@ -170,14 +182,6 @@ impl Core {
     pub(crate) async fn look_at_spares(&self) {
         let _admin = self.admin.lock().await;
         look_at_auxiliary(self).await;
-    }
-
-    /// Wants spares for all devices that are bad now.
-    pub(crate) fn want_spares(&self) {
-        let leaves = self.tree.leaves();
-        for vdev in leaves.iter().filter(|vdev| is_bad(vdev.state())) {
-            self.spares.want(vdev.guid());
-        }
     }
 
     /// Lets the best spare stand in for a device, if it is bad and has none; if that fails, the

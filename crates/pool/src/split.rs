@@ -31,17 +31,17 @@ use device::BoxFuture;
 use format::{Guid, NvList, NvValue, ObjectId, Uberblock, VdevId};
 use object::{SyncContext, Zap};
 use parking_lot::Mutex;
+use spa::history::HistoryWhat;
+use spa::{config, directory, props};
 use vdev::{MirrorRole, Scope, TopologyError, Vdev, VdevAux, VdevKind, VdevState};
 use zio::Tx;
 
 use crate::core::Core;
 use crate::discover::{FoundPool, FoundState};
-use crate::history::HistoryWhat;
 use crate::topology::{allow_blocks, detach_in, settle};
 use crate::vdevs::{Emptied, evacuate, is_itself_called};
 use crate::{
-    ImportSpec, MissingLogs, Pool, PoolError, PoolHealth, VdevClass, auxiliary, config, directory,
-    layout, open, props,
+    ImportSpec, MissingLogs, Pool, PoolError, PoolHealth, VdevClass, auxiliary, layout, open,
 };
 
 /// Pairs of a top-level vdev that its device takes over.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use format::{Guid, Txg, VdevId};
+use scan::{ErrorScrubStatus, RebuildStatus, ScanStatus};
+use spa::{Spa, vdevprops};
 use vdev::AllocClass;
 use vdev::{Vdev, VdevAux, VdevKind, VdevState as State};
 use zio::alloc::TopSpace;
@@ -12,12 +14,9 @@ use crate::VdevClass;
 use crate::activity::ActivityStatus;
 use crate::checkpoint::CheckpointStatus;
 use crate::core::Core;
-use crate::errorscrub::ErrorScrubStatus;
 use crate::layout::usable_bytes;
-use crate::rebuild::RebuildStatus;
 use crate::removed::RemovalStatus;
 use crate::tables::{DedupStatus, ExpansionStatus};
-use crate::{scan, vdevprops};
 
 /// State of a vdev (`vdev_state_t`, include/sys/fs/zfs.h), best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -172,62 +171,6 @@ impl VdevStatus {
     }
 }
 
-/// What a scan does (`pool_scan_func_t`, include/sys/fs/zfs.h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ScanFunction {
-    /// Verifies everything.
-    Scrub,
-    /// Writes what devices lack.
-    Resilver,
-}
-
-/// How far a scan is (`dsl_scan_state_t`, include/sys/fs/zfs.h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ScanState {
-    /// Under way, or paused.
-    Scanning,
-    /// Done.
-    Finished,
-    /// Stopped before it was done.
-    Canceled,
-}
-
-impl ScanStatus {
-    /// Whether this is a resilver that has not ended.
-    pub fn is_resilvering(&self) -> bool {
-        self.function == ScanFunction::Resilver && self.state == ScanState::Scanning
-    }
-}
-
-/// The last scrub or resilver.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScanStatus {
-    /// What it does.
-    pub function: ScanFunction,
-    /// How far it is.
-    pub state: ScanState,
-    /// Seconds since the epoch.
-    pub start_time_s: u64,
-    /// Seconds since the epoch; zero while it runs.
-    pub end_time_s: u64,
-    /// Bytes to examine.
-    pub to_examine_bytes: u64,
-    /// Bytes found.
-    pub examined_bytes: u64,
-    /// Bytes verified.
-    pub issued_bytes: u64,
-    /// Bytes repaired.
-    pub repaired_bytes: u64,
-    /// Errors found.
-    pub errors: u64,
-    /// Since when it is paused, in seconds since the epoch; zero when it is not.
-    pub pause_time_s: u64,
-    /// Seconds at work, pauses deducted.
-    pub elapsed_s: u64,
-    /// Nothing is repaired, because the pool was imported read-only.
-    pub verify_only: bool,
-}
-
 /// A pool's state.
 #[derive(Debug, Clone)]
 pub struct PoolStatus {
@@ -269,43 +212,14 @@ pub struct PoolStatus {
     pub errata: u64,
 }
 
-/// State of one feature flag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FeatureState {
-    /// The pool knows nothing of it.
-    Disabled,
-    /// It may be used.
-    Enabled,
-    /// It is used.
-    Active,
-}
-
-impl FeatureState {
-    /// The word that `zpool get feature@...` prints.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Disabled => "disabled",
-            Self::Enabled => "enabled",
-            Self::Active => "active",
-        }
+/// Adds what was set on a vdev and on those below it.
+fn add_properties(status: &mut VdevStatus, spa: &Spa) {
+    if let Some(vdev) = spa.tree.find(status.guid) {
+        status.properties = vdevprops::of_vdev(spa, &vdev);
     }
-}
-
-/// One feature flag of a pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FeatureStatus {
-    /// Name on disk: `org.illumos:lz4_compress`.
-    pub guid: String,
-    /// Name in properties: `lz4_compress`.
-    pub name: String,
-    /// State.
-    pub state: FeatureState,
-    /// Reference count as stored.
-    pub refcount: u64,
-    /// Whether this release supports it.
-    pub supported: bool,
-    /// Whether a release without it may import the pool read-only.
-    pub read_only_compatible: bool,
+    for child in &mut status.children {
+        add_properties(child, spa);
+    }
 }
 
 /// Health of a pool, as `zpool list` shows it.
@@ -452,8 +366,8 @@ fn add_repaired(vdev: &mut VdevStatus, core: &Core, top: VdevId) {
     if vdev.children.is_empty()
         && let Some(found) = core.tree.find(vdev.guid)
     {
-        let rebuilt = core.tables.rebuilds.written_on(top, &found);
-        vdev.scan_repaired_bytes = core.scan.repaired_on(&found).max(rebuilt);
+        let rebuilt = core.scans.rebuilds.written_on(top, &found);
+        vdev.scan_repaired_bytes = core.scans.scan.repaired_on(&found).max(rebuilt);
     }
     for child in &mut vdev.children {
         add_repaired(child, core, top);
@@ -486,11 +400,11 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         .collect();
     for child in &mut children {
         core.tables.activities.add_to(child, core);
-        vdevprops::add_to(child, core);
+        add_properties(child, core);
         if let Some(top) = core.tree.find(child.guid) {
             let id = top.vdev_id();
             drop(top);
-            child.rebuild = core.tables.rebuilds.status(core, id);
+            child.rebuild = core.scans.rebuilds.status(&core.scans, id);
             add_repaired(child, core, id);
         }
     }
@@ -545,7 +459,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
     };
     let health = health(core);
     let suspended_why = core.suspended();
-    let scan = core.scan.status(core);
+    let scan = core.scans.scan.status(&core.scans);
     let checkpoint = core.checkpoint_status();
     let auxiliary = core.auxiliary.lock();
     let (version, errata) = {
@@ -563,11 +477,11 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         spares: auxiliary.spares.statuses.clone(),
         caches: auxiliary.caches.statuses.clone(),
         scan,
-        error_scrub: core.tables.error_scrub.status(),
+        error_scrub: core.scans.error_scrub.status(),
         checkpoint,
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),
-        dedup: core.dedup.status(),
+        dedup: core.sharing.dedup.status(),
         data_errors: core.errors.count(),
         version,
         errata,

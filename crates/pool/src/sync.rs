@@ -5,7 +5,7 @@
 //! converges because from pass 2 on blocks of the MOS born in the same txg are rewritten in place.
 //!
 //! 1. pass 1: tasks that must be first (checkpoints), then the participants' early turns
-//!    ([`crate::participant`]): claims of logs, history, logs of dedup, the configuration
+//!    ([`spa::Participant`]): claims of logs, history, logs of dedup, the configuration
 //! 2. dirty datasets, sync tasks, the MOS
 //! 3. the participants' turns, in an order that matters ([`Core::participants`]): what was freed is
 //!    settled, space is recorded, the configuration is written if any of that changed it
@@ -35,6 +35,8 @@ use device::BoxFuture;
 use format::{Txg, Uberblock};
 use futures::future::{Either, select};
 use object::SyncContext;
+use spa::Pass;
+use spa::events::Sysevent;
 use vdev::{LabelSync, VdevError};
 use zio::pipeline::must_succeed;
 use zio::txg::Work;
@@ -42,8 +44,6 @@ use zio::{Tx, ZioError};
 
 use crate::PoolError;
 use crate::core::Core;
-use crate::events::Sysevent;
-use crate::participant::Pass;
 
 /// Passes after which a txg is given up: OpenZFS needs fewer than ten.
 const PASSES_MAX: u32 = 100;
@@ -127,6 +127,7 @@ impl Core {
     async fn sync_passes(&self, txg: Txg) -> Result<(), PoolError> {
         let tx = Tx::syncing(txg);
         let participants = self.participants();
+        let is_scanning = || self.scans.is_scanning();
         let mut number = 0;
         let mut recordings = 0;
         loop {
@@ -140,9 +141,10 @@ impl Core {
             }
             let ctx = self.context(txg, number);
             let pass = Pass {
-                core: self,
+                spa: self,
                 ctx: &ctx,
                 tx: &tx,
+                is_scanning: &is_scanning,
             };
             if pass.is_first() {
                 self.dsl.tasks().run_early(&ctx).await?;
@@ -191,11 +193,6 @@ impl Core {
         Ok(())
     }
 
-    /// Whether this txg has a MOS of its own.
-    pub(crate) fn wrote(&self, txg: Txg) -> bool {
-        self.dsl.root_bp().birth() == txg
-    }
-
     /// The last step: labels, if the configuration changed, and the uberblock.
     /// Fails with [`VdevError::Unrecorded`], before anything is written, when devices lack what the
     /// MOS does not tell; unless it is written `anyway`.
@@ -217,7 +214,7 @@ impl Core {
         };
         let list = config.then(|| self.pairs(txg).label_config());
         let is_recorded = || {
-            let is_scanning = self.is_scanning();
+            let is_scanning = self.scans.is_scanning();
             anyway || self.dirty_times.is_recorded(&self.tree, is_scanning)
         };
         let sync = LabelSync {

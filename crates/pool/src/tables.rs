@@ -1,6 +1,6 @@
 //! What a pool has besides datasets and space maps, as it is at import: dedup tables, the
-//! checkpoint, the state of RAID-Z expansions, removals, sequential rebuilds, and of what leaves were
-//! initialized and trimmed. What changes later is kept by those who change it.
+//! checkpoint, the state of RAID-Z expansions and removals, and of what leaves were initialized and
+//! trimmed. What changes later is kept by those who change it.
 //!
 //! # Dedup tables (`ddt_load`, module/zfs/ddt.c)
 //!
@@ -17,14 +17,13 @@ use format::{
     DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtStat, Endian, Guid, ObjectId, Uberblock,
 };
 use object::{ObjectSet, Zap};
+use spa::{config, directory};
 use vdev::{VdevKind, VdevTree};
 use zio::alloc::Allocator;
 
+use crate::PoolError;
 use crate::activity::Activities;
-use crate::errorscrub::ErrorScrub;
-use crate::rebuild::Rebuilds;
 use crate::removed::{self, RemovalStatus};
-use crate::{PoolError, config, directory};
 
 /// Buckets of a dedup histogram: powers of two of references.
 const BUCKETS: usize = 64;
@@ -114,10 +113,6 @@ pub(crate) struct Tables {
     pub(crate) removal: Option<RemovalStatus>,
     /// What leaves were initialized and trimmed.
     pub(crate) activities: Activities,
-    /// Sequential rebuilds.
-    pub(crate) rebuilds: Rebuilds,
-    /// The scrub of the error log.
-    pub(crate) error_scrub: ErrorScrub,
 }
 
 fn percent(part: u64, whole: u64) -> u64 {
@@ -140,9 +135,6 @@ pub(crate) async fn load(
     load_of_tops(mos, tree, &mut out).await?;
     out.removal = removed::report(mos, tree).await?;
     out.activities = Activities::load(pool, mos, tree).await;
-    out.rebuilds = Rebuilds::load(pool, mos, tree).await?;
-    let error_scrub = directory.lookup(directory::ERROR_SCRUB).await?;
-    out.error_scrub = ErrorScrub::load(error_scrub.as_ref());
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {
         out.checkpoint = Some(decode_checkpoint(&value.to_u64s())?);
     }

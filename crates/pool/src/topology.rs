@@ -26,6 +26,11 @@ use device::BoxFuture;
 use format::{Guid, NvList, ObjectId, Txg};
 use object::{SyncContext, Zap};
 use parking_lot::Mutex;
+use scan::{Rebuilds, as_task_error};
+use spa::config::{REBUILD_TXG, RESILVER_TXG};
+use spa::events::{About, Sysevent};
+use spa::props::Stored;
+use spa::{Participant, Pass, Spa, Turn, config};
 use space::SpaceSync;
 use vdev::{
     Detached, MirrorRole, Scope, TopologyError, Vdev, VdevState, leaf_label_config,
@@ -33,18 +38,13 @@ use vdev::{
 };
 use zio::Tx;
 
-use crate::auxiliary;
 use crate::core::Core;
 use crate::create::look_at_auxiliary;
-use crate::events::{About, Sysevent};
 use crate::layout::{self, Making, usable_bytes};
-use crate::participant::{Participant, Pass, Turn};
-use crate::props::Stored;
-use crate::rebuild::{REBUILD_TXG, RESILVER_TXG, Rebuilds, as_task_error};
-use crate::spares;
 use crate::vdevs::{Emptied, evacuate, is_itself_called};
 use crate::{
-    DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config, labelroom, reopen,
+    DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, auxiliary, labelroom, reopen,
+    spares,
 };
 
 /// Txgs that can be under way at once (`TXG_CONCURRENT_STATES`).
@@ -165,9 +165,9 @@ pub(crate) async fn attach(
         true => {
             let top = core.tree.top_of(old.guid());
             let top = top.ok_or(TopologyError::NoSuchVdev { guid: old.guid() })?;
-            Rebuilds::check(core, &top)?;
+            Rebuilds::check(&core.scans, &top)?;
         }
-        false if core.is_rebuilding() => {
+        false if core.scans.is_rebuilding() => {
             let pool = core.identity.name();
             return Err(PoolError::RebuildUnderWay { pool });
         }
@@ -296,7 +296,7 @@ impl SyncTask for AttachTask {
         Box::pin(async move {
             let core = &self.core;
             let (_, until) = open_txgs(core, ctx.txg);
-            if self.sequential && core.scan.is_resilvering() {
+            if self.sequential && core.scans.scan.is_resilvering() {
                 let pool = core.identity.name();
                 *self.refused.lock() = Some(PoolError::ResilverUnderWay { pool });
                 return Ok(());
@@ -323,7 +323,7 @@ impl SyncTask for AttachTask {
                 new.set_config(pair, ctx.txg.get());
             }
             if self.sequential {
-                let begun = core.tables.rebuilds.begin(core, ctx, &top).await;
+                let begun = core.scans.rebuilds.begin(&core.scans, ctx, &top).await;
                 begun.map_err(as_task_error)?;
             }
             core.identity.mark_dirty();
@@ -624,26 +624,26 @@ pub(crate) async fn settle(core: &Core) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Ends replacements.
+/// Devices whose replacement has ended, until they are told so.
 #[derive(Default)]
 pub(crate) struct Replacements {
     gone: Mutex<Vec<Gone>>,
 }
 
-impl Replacements {
-    async fn end_all(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
-        let core = pass.core;
-        if core.tree.replaced().is_none() {
+impl Core {
+    /// Ends the replacements that are complete, in syncing context.
+    async fn end_replacements(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
+        if self.tree.replaced().is_none() {
             return Ok(());
         }
         // Whoever changes vdevs, or discards on them, comes first.
-        let (Ok(_admin), Ok(_gate)) = (core.admin.try_lock(), core.trim.gate.try_lock()) else {
+        let (Ok(_admin), Ok(_gate)) = (self.admin.try_lock(), self.trim.gate.try_lock()) else {
             return Ok(());
         };
         // With a device that was replaced goes the spare that stood in for it.
-        while let Some(done) = core.tree.replaced() {
-            match detach_in(core, pass.ctx, done.old, Some(done.parent)).await? {
-                Ok(gone) => self.gone.lock().push(gone),
+        while let Some(done) = self.tree.replaced() {
+            match detach_in(self, pass.ctx, done.old, Some(done.parent)).await? {
+                Ok(gone) => self.replacements.gone.lock().push(gone),
                 Err(refused) => {
                     tracing::warn!(%refused, "a replaced device stays for now");
                     break;
@@ -651,31 +651,32 @@ impl Replacements {
             }
             // Should the spare not go now, a later txg remembers.
             if let Some(new) = done.unspares {
-                core.tree.unspare(new);
+                self.tree.unspare(new);
             }
         }
         Ok(())
     }
 }
 
-impl Participant for Replacements {
-    fn has_work(&self, core: &Core) -> bool {
-        core.check_no_checkpoint().is_ok() && core.tree.replaced().is_some()
+/// The pool's own turn: it ends replacements, which concerns several parts.
+impl Participant for Core {
+    fn has_work(&self, _spa: &Spa) -> bool {
+        self.check_no_checkpoint().is_ok() && self.tree.replaced().is_some()
     }
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
-            if pass.is_first() && self.has_work(pass.core) {
-                self.end_all(pass).await?;
+            if pass.is_first() && self.has_work(pass.spa) {
+                self.end_replacements(pass).await?;
             }
             Ok(())
         })
     }
 
-    fn done(&self, core: &Core, _txg: Txg, _wrote: bool) {
-        for gone in std::mem::take(&mut *self.gone.lock()) {
-            let spares = core.spares.clone();
-            core.pipeline.tasks().spawn("leave a device", async move {
+    fn done(&self, _spa: &Spa, _txg: Txg, _wrote: bool) {
+        for gone in std::mem::take(&mut *self.replacements.gone.lock()) {
+            let spares = self.spares.clone();
+            self.pipeline.tasks().spawn("leave a device", async move {
                 gone.leave().await;
                 spares.look();
             });

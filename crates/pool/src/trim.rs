@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::BoxFuture;
 use format::{Txg, VdevId};
+use spa::props::Stored;
+use spa::{Participant, Spa};
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard, TryLockError, watch};
 use zio::alloc::TrimWait;
 
 use crate::core::Core;
-use crate::participant::Participant;
-use crate::props::Stored;
 
 /// A pool's trimming.
 pub(crate) struct Trim {
@@ -86,33 +86,34 @@ impl Default for Trim {
 
 impl Participant for Trim {
     /// Whether trimming needs another txg, though nobody else does.
-    fn has_work(&self, core: &Core) -> bool {
-        core.pipeline.allocator().trim_waits().is_some()
+    fn has_work(&self, spa: &Spa) -> bool {
+        spa.pipeline.allocator().trim_waits().is_some()
     }
 
-    fn done(&self, core: &Core, txg: Txg, wrote: bool) {
-        if core.is_autotrim() {
-            core.pipeline.allocator().age_trim(txg, wrote);
+    fn done(&self, spa: &Spa, txg: Txg, wrote: bool) {
+        if is_autotrim(spa) {
+            spa.pipeline.allocator().age_trim(txg, wrote);
             self.wake.send_replace(());
         }
     }
 }
 
-impl Core {
-    fn is_autotrim(&self) -> bool {
-        self.props.get("autotrim") == Some(Stored::Number(1))
-    }
+/// Whether property `autotrim` is on.
+fn is_autotrim(spa: &Spa) -> bool {
+    spa.props.get("autotrim") == Some(Stored::Number(1))
+}
 
+impl Core {
     /// Tells the allocator what property `autotrim` says.
     pub(crate) fn apply_autotrim(&self) {
-        let on = self.is_autotrim() && !self.read_only;
+        let on = is_autotrim(self) && !self.read_only;
         self.pipeline.allocator().set_trimming(on);
         self.trim.wake.send_replace(());
     }
 
     /// Starts the task, if the property is on and it does not run.
     pub(crate) fn start_trim(self: &Arc<Self>) {
-        if self.read_only || !self.is_autotrim() || self.trim.running.swap(true, Ordering::AcqRel) {
+        if self.read_only || !is_autotrim(self) || self.trim.running.swap(true, Ordering::AcqRel) {
             return;
         }
         let (wake, weak) = (self.trim.wake.subscribe(), Arc::downgrade(self));
@@ -122,7 +123,7 @@ impl Core {
 
     /// Whether the task goes on; ends it if not, without a gap in which nobody would start it again.
     fn trim_goes_on(&self) -> bool {
-        let goes_on = || self.is_autotrim() && !self.state.lock().closed;
+        let goes_on = || is_autotrim(self) && !self.state.lock().closed;
         if goes_on() {
             return true;
         }
@@ -155,7 +156,7 @@ impl Core {
         let Some(top) = self.tree.top(id).filter(|top| top.can_discard_free()) else {
             return false;
         };
-        if !self.is_autotrim() || self.state.lock().closed || self.suspended().is_some() {
+        if !is_autotrim(self) || self.state.lock().closed || self.suspended().is_some() {
             return false;
         }
         let Some(hold) = self.pipeline.allocator().hold_for_trim(top.vdev_id()) else {

@@ -29,6 +29,9 @@ use device::{BoxFuture, World};
 use format::{Guid, NvList, ObjectId, Txg, VdevId};
 use object::{SyncContext, Zap};
 use parking_lot::Mutex;
+use spa::events::{About, Sysevent};
+use spa::props::Stored;
+use spa::{Participant, Spa, config, features};
 use space::{SpaceSync, TopShape};
 use vdev::{Scope, Vdev, clear_labels, leaf_label_config, write_detached_labels};
 use zio::alloc::TopSpace;
@@ -37,13 +40,9 @@ use zio::{Tx, ZioError};
 use crate::auxiliary::{self, NewAuxiliary};
 use crate::core::Core;
 use crate::create::{add_auxiliary, look_at_auxiliary};
-use crate::events::{About, Sysevent};
-use crate::labelroom;
 use crate::layout::{self, Making};
-use crate::participant::Participant;
-use crate::props::Stored;
 use crate::topology::allow_blocks;
-use crate::{PoolError, VdevClass, VdevSpec, config, features};
+use crate::{PoolError, VdevClass, VdevSpec, labelroom};
 
 /// Txgs after which everything must have left a log vdev: those under way, and those that freed space waits.
 const EVACUATION_TXGS_MAX: u32 = 12;
@@ -257,11 +256,11 @@ impl Drop for Emptied<'_> {
 }
 
 impl Participant for NewTops {
-    fn has_work(&self, _core: &Core) -> bool {
+    fn has_work(&self, _spa: &Spa) -> bool {
         !self.0.lock().tops.is_empty()
     }
 
-    fn done(&self, core: &Core, txg: Txg, _wrote: bool) {
+    fn done(&self, spa: &Spa, txg: Txg, _wrote: bool) {
         let told: Vec<VdevId> = {
             let mut waiting = self.0.lock();
             let Waiting { tops, emptied } = &mut *waiting;
@@ -270,9 +269,9 @@ impl Participant for NewTops {
                 .filter(|id| !emptied.contains(id))
                 .collect()
         };
-        let tops = told.into_iter().filter_map(|id| core.tree.top(id));
-        for spec in tops.filter_map(|top| core.tree.top_spec(&top)) {
-            core.pipeline.allocator().add_top(spec);
+        let tops = told.into_iter().filter_map(|id| spa.tree.top(id));
+        for spec in tops.filter_map(|top| spa.tree.top_spec(&top)) {
+            spa.pipeline.allocator().add_top(spec);
         }
     }
 }

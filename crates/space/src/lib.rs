@@ -513,7 +513,8 @@ impl Space {
     }
 
     /// Frees what a discarded checkpoint kept, at most `max` ranges of it, from the ends of the
-    /// maps; a map that is empty goes. Tells whether anything is left (`spa_checkpoint_discard_thread_sync`).
+    /// maps; a map that is empty goes. Tells whether anything is left
+    /// (`spa_checkpoint_discard_thread_sync`).
     pub async fn discard(
         &self,
         sync: &SpaceSync<'_>,

@@ -6,8 +6,8 @@
 //! alone, without I/O; [`Space`](crate::Space) does what it decides.
 //!
 //! Invariants: every metaslab that ever changed has an entry; its `txg` is that of an existing log;
-//! a log older than all entries is obsolete. A metaslab's own space map holds exactly the changes of
-//! transaction groups *before* its `txg`.
+//! a log older than all entries is obsolete. A metaslab's own space map holds exactly the changes
+//! of transaction groups *before* its `txg`.
 //!
 //! Source: module/zfs/spa_log_spacemap.c (the flushing algorithm is described in its head; here it
 //! runs over the logs themselves, which are at most [`LOGS_MAX`], and not over a summary of them).

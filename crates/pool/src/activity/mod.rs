@@ -35,15 +35,14 @@ use std::sync::{Arc, Weak};
 use format::{Guid, ObjectId, Txg};
 use object::{ObjectSet, Zap};
 use parking_lot::Mutex;
+use spa::events::{About, Sysevent};
+use spa::{Participant, Pass, Spa, Turn, config, directory, lost};
 use tokio::sync::watch;
 use vdev::{Vdev, VdevKind, VdevTree};
 
+use crate::PoolError;
 use crate::core::Core;
-use crate::events::{About, Sysevent};
-use crate::open::lost;
-use crate::participant::{Participant, Pass, Turn};
 use crate::status::VdevStatus;
-use crate::{PoolError, config, directory};
 
 pub use command::{ActivityCommand, ActivityObstacle, ActivityOutcome, ActivitySpec};
 
@@ -496,8 +495,8 @@ impl Activities {
 
     /// Writes what changed, and tells the history.
     async fn sync(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
-        let (core, mos) = (pass.core, pass.core.dsl.mos());
-        let leaves: BTreeMap<_, _> = (core.tree.leaves().iter())
+        let (spa, mos) = (pass.spa, pass.spa.dsl.mos());
+        let leaves: BTreeMap<_, _> = (spa.tree.leaves().iter())
             .filter_map(|leaf| Some((zap_of(leaf)?, leaf.path())))
             .collect();
         let mut changed = Vec::new();
@@ -520,7 +519,7 @@ impl Activities {
             for (event, what) in at.said {
                 let path = path.as_deref().unwrap_or("none");
                 let text = format!("vdev={path}{what}");
-                core.history.internal(pass.tx, event, text).await;
+                spa.history.internal(pass.tx, event, text).await;
             }
         }
         Ok(())
@@ -555,22 +554,22 @@ impl Progress {
 }
 
 impl Participant for Activities {
-    fn has_work(&self, core: &Core) -> bool {
-        !core.read_only && self.all.lock().values().any(|at| at.is_dirty)
+    fn has_work(&self, spa: &Spa) -> bool {
+        !spa.read_only && self.all.lock().values().any(|at| at.is_dirty)
     }
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
-            match pass.is_first() && self.has_work(pass.core) {
+            match pass.is_first() && self.has_work(pass.spa) {
                 true => self.sync(pass).await,
                 false => Ok(()),
             }
         })
     }
 
-    fn done(&self, core: &Core, _txg: Txg, wrote: bool) {
+    fn done(&self, spa: &Spa, _txg: Txg, wrote: bool) {
         if wrote {
-            core.pipeline.allocator().note_written();
+            spa.pipeline.allocator().note_written();
         }
         let waits = |at: &Activity| at.state == ActivityState::Active && !at.is_running;
         if self.all.lock().values().any(waits) {

@@ -43,13 +43,13 @@ use format::{
 };
 use object::{ObjectError, ObjectSet, SyncContext, Zap, ZapValue};
 use parking_lot::{Mutex, RwLock};
+use spa::{Pass, directory, features};
 use zio::alloc::Allocator;
 use zio::pipeline::{DedupName, DedupTables, StoredEntry};
 use zio::{Pipeline, Tx, ZioError};
 
-use crate::participant::{Participant, Pass, Turn};
+use crate::PoolError;
 use crate::tables::DedupStatus;
-use crate::{PoolError, directory, features};
 use log::Logs;
 
 /// Checksums of which there can be tables.
@@ -301,26 +301,21 @@ impl Dedup {
     }
 }
 
-impl Participant for Dedup {
-    fn early<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
-        Box::pin(async move {
-            let core = pass.core;
-            if self.has_logs() {
-                self.flush_logs(pass.ctx, pass.tx, &core.pipeline).await?;
-                core.note_saved_space();
-            }
-            Ok(())
-        })
+impl Dedup {
+    /// Flushes logs of another release, before datasets are written. Returns whether there were any.
+    pub(crate) async fn early(&self, pass: &Pass<'_>) -> Result<bool, PoolError> {
+        let has_logs = self.has_logs();
+        if has_logs {
+            self.flush_logs(pass.ctx, pass.tx, &pass.spa.pipeline)
+                .await?;
+        }
+        Ok(has_logs)
     }
 
-    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
-        Box::pin(async move {
-            let core = pass.core;
-            if self.sync(pass.ctx, pass.tx, &core.pipeline).await? {
-                core.note_saved_space();
-            }
-            Ok(())
-        })
+    /// Settles what was written and freed so far in this transaction group. Returns whether
+    /// anything changed.
+    pub(crate) async fn settle(&self, pass: &Pass<'_>) -> Result<bool, PoolError> {
+        self.sync(pass.ctx, pass.tx, &pass.spa.pipeline).await
     }
 }
 

@@ -3,6 +3,7 @@
 
 use format::{Checksum, DdtClass, DdtPhys, DdtStat, ObjectId, ObjectType};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
+use spa::{directory, features};
 use zio::pipeline::{DedupName, LiveEntry, pointer_of_place};
 use zio::{Pipeline, Tx};
 
@@ -10,8 +11,8 @@ use super::{
     BUCKETS, CHECKSUMS, Dedup, FLAG_FLAT, FLAG_LOG, Table, VERSION, directory_name, encode_value,
     sizes, zap_name,
 };
+use crate::PoolError;
 use crate::tables::{DedupStatus, entry_stat};
-use crate::{PoolError, directory, features};
 
 /// log2 of the size of the ZAPs' blocks (`ddt_zap_default_bs`), and of their indirect blocks.
 const BLOCK_SHIFT: u8 = 15;

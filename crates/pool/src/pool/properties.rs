@@ -1,15 +1,12 @@
 //! Properties and features of an imported pool, as `zpool get` and `zpool set` have them.
 
 use format::{Guid, Txg, Uberblock};
+use spa::props::{Change, Kind, Row, Stored};
+use spa::{bootfs, features, props, vdevprops};
 
 use super::Pool;
-use crate::bootfs;
 use crate::change::ChangeTask;
-use crate::props::{Change, Kind, Row, Stored};
-use crate::{
-    FeatureStatus, PoolError, PoolProperty, PropertySource, features, labelroom, props, reopen,
-    status, vdevprops,
-};
+use crate::{FeatureStatus, PoolError, PoolProperty, PropertySource, labelroom, reopen, status};
 
 impl Pool {
     /// All properties, feature flags included, in the order of `zpool get all`.
@@ -100,12 +97,12 @@ impl Pool {
                     }
                 }
             }
-            "dedupratio" => ratio(self.core.dedup.status().ratio_percent()),
-            "dedup_table_size" => number(self.core.dedup.status().table_bytes),
-            "bcloneratio" => ratio(self.core.clones.status().ratio_percent()),
-            "bcloneused" => number(self.core.clones.status().used_bytes),
-            "bclonesaved" => number(self.core.clones.status().saved_bytes),
-            "last_scrubbed_txg" => number(self.core.scan.last_scrubbed_txg().get()),
+            "dedupratio" => ratio(self.core.sharing.dedup.status().ratio_percent()),
+            "dedup_table_size" => number(self.core.sharing.dedup.status().table_bytes),
+            "bcloneratio" => ratio(self.core.sharing.clones.status().ratio_percent()),
+            "bcloneused" => number(self.core.sharing.clones.status().used_bytes),
+            "bclonesaved" => number(self.core.sharing.clones.status().saved_bytes),
+            "last_scrubbed_txg" => number(self.core.scans.scan.last_scrubbed_txg().get()),
             "altroot" => optional(self.core.altroot.clone(), "-"),
             "cachefile" => optional(self.core.props.lock().cachefile.clone(), "-"),
             "comment" => optional(self.core.identity.lock().comment.clone(), "-"),
@@ -248,7 +245,7 @@ impl Pool {
         self.check_open()?;
         let change = vdevprops::Change::parse(&self.core, vdev, name, value)?;
         self.check_writeable()?;
-        vdevprops::set(&self.core, change).await
+        vdevprops::set(&self.core.spa, change).await
     }
 
     /// Feature flags, in the order of `zpool get all`.
