@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use dedup::{QUOTA_AUTO, SharedBlocks};
 use device::Tasks;
 use format::Guid;
 use parking_lot::Mutex;
@@ -14,9 +15,7 @@ use spa::{Participant, Spa};
 use crate::auxiliary::Auxiliary;
 use crate::checkpoint::Checkpoint;
 use crate::claims::LogClaims;
-use crate::dedup::QUOTA_AUTO;
 use crate::deferred::{DeferredFrees, Salt};
-use crate::sharing::Sharing;
 use crate::topology::Replacements;
 use crate::vdevs::NewTops;
 
@@ -27,7 +26,7 @@ pub(crate) struct Core {
     /// Scrub, resilver, rebuilds.
     pub(crate) scans: Arc<Scans>,
     /// Tables of blocks that are shared: dedup, clones.
-    pub(crate) sharing: Sharing,
+    pub(crate) shared_blocks: SharedBlocks,
     /// Heartbeats of multi-host protection.
     pub(crate) heart: crate::multihost::Heart,
     /// Discards of free space.
@@ -77,7 +76,7 @@ impl Core {
             // Frees settle in what follows.
             &self.deferred_frees,
             &*self.errors,
-            &self.sharing,
+            &self.shared_blocks,
             &self.checkpoint,
             &self.trim,
             // Ends replacements, which frees dirty times.
@@ -96,7 +95,7 @@ impl Core {
     /// Tells the dedup tables what property `dedup_table_quota` says.
     pub(crate) fn apply_dedup_quota(&self) {
         let stored = self.props.get("dedup_table_quota");
-        self.sharing.dedup.set_quota(match stored {
+        self.shared_blocks.dedup.set_quota(match stored {
             Some(Stored::Number(bytes)) => bytes,
             _ => QUOTA_AUTO,
         });

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dataset::{CreateParams, DslEnvironment, DslPool, NewKey, RootKey};
+use dedup::{CloneTables, SharedBlocks};
 use device::{BoxFuture, World};
 use format::{Compression, Guid, ObjectId, ObjectType, Txg, Uberblock};
 use object::{NewObject, Zap};
@@ -36,7 +37,6 @@ use crate::core::Core;
 use crate::deferred::{DeferredFrees, Salt};
 use crate::hooks::Hooks;
 use crate::open::{Ground, software, start};
-use crate::sharing::Sharing;
 use crate::vdevs::NewTops;
 use crate::{CreateSpec, FeatureChoice, PoolError, labelroom, layout};
 
@@ -262,7 +262,7 @@ async fn create_on(
     ground.space.start(&ground.shapes());
     let dsl = DslPool::create(env, &ctx, params).await?;
     ground.space.set_mos(dsl.mos());
-    let dedup = crate::dedup::of_pool(&dsl, &ground.pipeline);
+    let dedup = dedup::of_pool(&dsl, &ground.pipeline);
     let spa = Arc::new(Spa {
         world: world.clone(),
         load_guid: world.random.next_u64(),
@@ -298,9 +298,9 @@ async fn create_on(
         replacements: crate::topology::Replacements::default(),
         spares,
         returned: crate::returning::Refused::default(),
-        sharing: Sharing {
+        shared_blocks: SharedBlocks {
             dedup,
-            clones: crate::clones::CloneTables::none(&spec.name),
+            clones: CloneTables::none(&spec.name),
         },
         tables: crate::tables::Tables::default(),
         looping: ground.pipeline.tasks().group(),

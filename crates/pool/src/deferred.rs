@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
+use dedup::Dedup;
 use format::ObjectId;
 use object::{Bpobj, Zap, ZapValue};
 use parking_lot::Mutex;
 use spa::{Participant, Pass, Turn, directory};
-
-use crate::dedup::Dedup;
 
 /// Frees that are done in one step.
 const STEP: u64 = 100_000;

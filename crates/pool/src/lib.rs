@@ -15,11 +15,9 @@
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
 //! | [`AttachSpec`] and `topology` | spa.c: `spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done` |
 //! | `multihost` | mmp.c |
-//! | `clones` | brt.c |
 //! | `trim` | vdev_trim.c: `vdev_autotrim_thread` |
 //! | [`ActivitySpec`] and `activity` | vdev_initialize.c; vdev_trim.c: `vdev_trim_thread` |
 //! | `checkpoint` | spa_checkpoint.c |
-//! | `tables` | ddt.c as far as it is read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`PoolEvent`] and `events` | zfs_fm.c; spa.c: `spa_event_notify` |
 //! | `diagnosis` | cmd/zed/agents: zfs_diagnosis.c, fmd_serd.c, zfs_retire.c |
@@ -40,11 +38,9 @@ mod auxiliary;
 mod change;
 mod checkpoint;
 mod claims;
-mod clones;
 mod core;
 mod create;
 mod deadman;
-mod dedup;
 mod deferred;
 mod discover;
 mod hooks;
@@ -59,7 +55,6 @@ mod reopen;
 mod returning;
 mod rewind;
 mod salvage;
-mod sharing;
 mod spares;
 mod spec;
 mod split;
@@ -79,6 +74,7 @@ pub use activity::{
     ActivityStatus, LeafActivity,
 };
 pub use checkpoint::CheckpointStatus;
+pub use dedup::{CloneStatus, DedupStatus};
 pub use discover::{FoundPool, FoundState, ScanSpec, scan};
 pub use layout::device_use;
 pub use pool::{Pool, PoolNumbers};
@@ -96,7 +92,7 @@ pub use spa::{
 pub use spec::{CreateSpec, FeatureChoice, ImportSpec, MissingLogs, Rewind};
 pub use split::SplitSpec;
 pub use status::{PoolHealth, PoolStatus, VdevState, VdevStatus};
-pub use tables::{CloneStatus, DedupStatus, ExpansionStatus};
+pub use tables::ExpansionStatus;
 pub use topology::{AttachSpec, OfflineSpec, Onlined};
 pub use vdev::{DeadmanLimits, IoStats, TopologyError, VdevAux};
 pub use vdevs::{AddSpec, clear_label};

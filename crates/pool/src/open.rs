@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dataset::{DslEnvironment, DslPool, LogClaim};
+use dedup::{CloneTables, DedupStatus, SharedBlocks};
 use device::World;
 use format::{Guid, NvList, ObjectId, Txg, Uberblock};
 use object::ObjectSet;
@@ -37,11 +38,9 @@ use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager, ZioError};
 use crate::activity::Activities;
 use crate::checkpoint::{Checkpoint, CheckpointState};
 use crate::claims::LogClaims;
-use crate::clones::CloneTables;
 use crate::core::Core;
 use crate::deferred::DeferredFrees;
 use crate::hooks::Hooks;
-use crate::sharing::Sharing;
 use crate::vdevs::NewTops;
 use crate::{
     FoundState, ImportSpec, MissingLogs, PoolError, layout, multihost, removed, split, tables,
@@ -633,17 +632,19 @@ async fn import_on(
     space.map_err(indispensable(name, "a record of free space"))?;
     let allocator = ground.pipeline.allocator();
     let read = async {
-        let tables = tables::load(name, &mos, &ground.tree, allocator).await?;
+        let saved = DedupStatus::load(&mos, allocator).await?;
+        let tables = tables::load(name, &mos, &ground.tree).await?;
         let rebuilds = Rebuilds::load(name, &mos, &ground.tree).await?;
         let error_scrub = dsl.directory().lookup(directory::ERROR_SCRUB).await?;
-        Ok::<_, PoolError>((tables, rebuilds, ErrorScrub::load(error_scrub.as_ref())))
+        let error_scrub = ErrorScrub::load(error_scrub.as_ref());
+        Ok::<_, PoolError>((saved, tables, rebuilds, error_scrub))
     };
-    let (tables, rebuilds, error_scrub) = read.await.map_err(indispensable(
+    let (saved, tables, rebuilds, error_scrub) = read.await.map_err(indispensable(
         name,
         "a dedup table or what it keeps about a vdev",
     ))?;
-    let dedup = crate::dedup::of_pool(&dsl, &ground.pipeline);
-    dedup.set_status(&tables.dedup);
+    let dedup = dedup::of_pool(&dsl, &ground.pipeline);
+    dedup.set_status(&saved);
     if !spec.read_only {
         let loaded = dedup.load(name).await;
         loaded.map_err(indispensable(name, "a dedup table"))?;
@@ -700,7 +701,7 @@ async fn import_on(
         replacements: crate::topology::Replacements::default(),
         spares,
         returned: crate::returning::Refused::default(),
-        sharing: Sharing { dedup, clones },
+        shared_blocks: SharedBlocks { dedup, clones },
         tables,
         looping: ground.pipeline.tasks().group(),
         scans: Arc::new(Scans {
@@ -718,7 +719,7 @@ async fn import_on(
     core.apply_fail_mode();
     core.apply_dedup_quota();
     core.apply_autotrim();
-    core.sharing.note_saved_space(&core);
+    core.shared_blocks.note_saved_space(&core);
     if !spec.read_only {
         core.history.queue(HistoryWhat::Internal {
             event: "import".into(),
@@ -737,7 +738,7 @@ async fn import_on(
             // now on (`spa_load`: `spa_claim_max_txg`).
             let newest = core.claims.newest();
             txgs.wait_synced(newest).await?;
-            while core.sharing.dedup.has_logs() {
+            while core.shared_blocks.dedup.has_logs() {
                 txgs.kick();
                 txgs.sync().await?;
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use dedup::DedupStatus;
 use format::{Guid, Txg, VdevId};
 use scan::{ErrorScrubStatus, RebuildStatus, ScanStatus};
 use spa::{Spa, vdevprops};
@@ -16,7 +17,7 @@ use crate::checkpoint::CheckpointStatus;
 use crate::core::Core;
 use crate::layout::usable_bytes;
 use crate::removed::RemovalStatus;
-use crate::tables::{DedupStatus, ExpansionStatus};
+use crate::tables::ExpansionStatus;
 
 /// State of a vdev (`vdev_state_t`, include/sys/fs/zfs.h), best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -481,7 +482,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         checkpoint,
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),
-        dedup: core.sharing.dedup.status(),
+        dedup: core.shared_blocks.dedup.status(),
         data_errors: core.errors.count(),
         version,
         errata,

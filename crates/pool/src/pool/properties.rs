@@ -97,11 +97,11 @@ impl Pool {
                     }
                 }
             }
-            "dedupratio" => ratio(self.core.sharing.dedup.status().ratio_percent()),
-            "dedup_table_size" => number(self.core.sharing.dedup.status().table_bytes),
-            "bcloneratio" => ratio(self.core.sharing.clones.status().ratio_percent()),
-            "bcloneused" => number(self.core.sharing.clones.status().used_bytes),
-            "bclonesaved" => number(self.core.sharing.clones.status().saved_bytes),
+            "dedupratio" => ratio(self.core.shared_blocks.dedup.status().ratio_percent()),
+            "dedup_table_size" => number(self.core.shared_blocks.dedup.status().table_bytes),
+            "bcloneratio" => ratio(self.core.shared_blocks.clones.status().ratio_percent()),
+            "bcloneused" => number(self.core.shared_blocks.clones.status().used_bytes),
+            "bclonesaved" => number(self.core.shared_blocks.clones.status().saved_bytes),
             "last_scrubbed_txg" => number(self.core.scans.scan.last_scrubbed_txg().get()),
             "altroot" => optional(self.core.altroot.clone(), "-"),
             "cachefile" => optional(self.core.props.lock().cachefile.clone(), "-"),

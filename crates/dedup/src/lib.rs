@@ -1,25 +1,41 @@
-//! Tables of blocks that are in more than one place: dedup tables and tables of cloned blocks. They
-//! have one turn in a transaction group, in which frees settle; afterwards the allocator hears how
-//! much space both save.
+//! Blocks that are in more than one place: dedup tables and tables of cloned blocks.
+//!
+//! Both count references to blocks beyond the first, so that a block's space is freed with its last
+//! reference only. They are [`SharedBlocks`], which has one turn in a transaction group: after
+//! frees were queued and before space is recorded. Afterwards the allocator hears how much space
+//! both save.
+//!
+//! | Module | Counts | In OpenZFS |
+//! |---|---|---|
+//! | `dedup` | blocks with the same content, by checksum, found when they are written | ddt.c |
+//! | `clones` | blocks that files share because a range was cloned | brt.c |
+//! | `status` | what both save, for reports | ddt_stats.c |
+
+#![forbid(unsafe_code)]
+
+mod clones;
+mod dedup;
+mod status;
 
 use std::sync::Arc;
 
 use spa::{Participant, Pass, Spa, Turn};
 
-use crate::clones::CloneTables;
-use crate::dedup::Dedup;
+pub use clones::CloneTables;
+pub use dedup::{Dedup, QUOTA_AUTO, decode_value, of_pool};
+pub use status::{CloneStatus, DedupStatus};
 
-/// The tables of shared blocks.
-pub(crate) struct Sharing {
+/// A pool's tables of shared blocks.
+pub struct SharedBlocks {
     /// Dedup tables.
-    pub(crate) dedup: Arc<Dedup>,
+    pub dedup: Arc<Dedup>,
     /// Tables of cloned blocks.
-    pub(crate) clones: CloneTables,
+    pub clones: CloneTables,
 }
 
-impl Sharing {
+impl SharedBlocks {
     /// Tells the allocator what dedup and cloning save.
-    pub(crate) fn note_saved_space(&self, spa: &Spa) {
+    pub fn note_saved_space(&self, spa: &Spa) {
         let saved = self
             .dedup
             .status()
@@ -29,7 +45,7 @@ impl Sharing {
     }
 }
 
-impl Participant for Sharing {
+impl Participant for SharedBlocks {
     fn early<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
             if self.dedup.early(pass).await? {

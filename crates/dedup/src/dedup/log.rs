@@ -1,13 +1,15 @@
-//! Logs of changes to a dedup table that another release left (module/zfs/ddt_log.c): flushed into the ZAPs, whole, when the
-//! pool is imported.
+//! Logs of changes to a dedup table that another release left (module/zfs/ddt_log.c): flushed into
+//! the ZAPs, whole, when the pool is imported.
 //!
-//! Of a table's two logs one is being flushed, by ascending key: its head says up to which key that has come. The other one is
-//! newer: an entry that is in both is as that one says. Within a log the last record of a key holds. An entry that is in a
-//! log is not counted in the statistics, and its space is not freed yet, even if it has no reference left.
+//! Of a table's two logs one is being flushed, by ascending key: its head says up to which key that
+//! has come. The other one is newer: an entry that is in both is as that one says. Within a log the
+//! last record of a key holds. An entry that is in a log is not counted in the statistics, and its
+//! space is not freed yet, even if it has no reference left.
 //!
-//! A step takes the entries with the smallest keys of the log that is being flushed, as many as may be in memory, stores those that
-//! the newer log does not have, and moves the mark; at the end of the log it is emptied and the two change places. So a crash
-//! between steps, or the real OpenZFS, finds logs as it leaves them itself.
+//! A step takes the entries with the smallest keys of the log that is being flushed, as many as may
+//! be in memory, stores those that the newer log does not have, and moves the mark; at the end of
+//! the log it is emptied and the two change places. So a crash between steps, or the real OpenZFS,
+//! finds logs as it leaves them itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +17,14 @@ use std::sync::atomic::Ordering;
 
 use format::{Checksum, DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, Endian, ObjectId, Txg};
 use object::{Object, ObjectError, ObjectSet, SyncContext, Zap};
+use spa::PoolError;
 use zio::pipeline::{DedupName, LiveEntry};
 use zio::{Pipeline, Tx};
 
 use super::Dedup;
-use crate::PoolError;
 
-/// Entries that are flushed in one txg: in the first, and at most. It doubles; so short logs, too, take more than one step.
+/// Entries that are flushed in one txg: in the first, and at most. It doubles; so short logs, too,
+/// take more than one step.
 const STEP_FIRST: usize = 128;
 const STEP_MAX: usize = 20_000;
 /// Bits of a head's word: version, and flags (`DDL_FLAG_*`) above it.

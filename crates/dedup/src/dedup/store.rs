@@ -3,7 +3,7 @@
 
 use format::{Checksum, DdtClass, DdtPhys, DdtStat, ObjectId, ObjectType};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
-use spa::{directory, features};
+use spa::{PoolError, directory, features};
 use zio::pipeline::{DedupName, LiveEntry, pointer_of_place};
 use zio::{Pipeline, Tx};
 
@@ -11,15 +11,15 @@ use super::{
     BUCKETS, CHECKSUMS, Dedup, FLAG_FLAT, FLAG_LOG, Table, VERSION, directory_name, encode_value,
     sizes, zap_name,
 };
-use crate::PoolError;
-use crate::tables::{DedupStatus, entry_stat};
+use crate::DedupStatus;
+use crate::status::entry_stat;
 
 /// log2 of the size of the ZAPs' blocks (`ddt_zap_default_bs`), and of their indirect blocks.
 const BLOCK_SHIFT: u8 = 15;
 
 impl Dedup {
-    /// Stores one changed entry, or removes it when it has no reference left. `counted`: the stored one is in the
-    /// statistics (what is in a log is not).
+    /// Stores one changed entry, or removes it when it has no reference left. `counted`: the stored
+    /// one is in the statistics (what is in a log is not).
     pub(super) async fn store(
         &self,
         ctx: &SyncContext,
@@ -45,7 +45,8 @@ impl Dedup {
             match pointer_of_place(&name, place) {
                 Ok(block) => pipeline.frees().free_space(ctx.txg, &block),
                 Err(error) => {
-                    tracing::error!(%error, checksum = %name.checksum, "an entry of a dedup table names an impossible place; its space is lost until the pool is checked");
+                    tracing::error!(%error, checksum = %name.checksum, "an entry of a dedup table \
+                        names an impossible place; its space is lost until the pool is checked");
                 }
             }
             *place = Default::default();
@@ -110,8 +111,8 @@ impl Dedup {
         }
     }
 
-    /// The ZAP of a class; made when it is not there, and so are the table and the statistics (`ddt_object_create`,
-    /// `ddt_create_dir`).
+    /// The ZAP of a class; made when it is not there, and so are the table and the statistics
+    /// (`ddt_object_create`, `ddt_create_dir`).
     async fn make_zap(
         &self,
         ctx: &SyncContext,
@@ -199,7 +200,8 @@ impl Dedup {
         Ok(Zap::hold(&self.mos, id).await?)
     }
 
-    /// After entries were stored: writes statistics, destroys tables that are empty, tells the status.
+    /// After entries were stored: writes statistics, destroys tables that are empty, tells the
+    /// status.
     pub(super) async fn finish(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), PoolError> {
         let root = Zap::hold(&self.mos, ObjectId::POOL_DIRECTORY).await?;
         let Some(statistics) = root.lookup_u64(directory::DDT_STATISTICS).await? else {

@@ -35,13 +35,12 @@ use futures::StreamExt;
 use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions, ZapValue};
 use parking_lot::Mutex;
 use spa::features::{BLOCK_CLONING, BLOCK_CLONING_ENDIAN};
-use spa::{Pass, directory};
+use spa::{Pass, PoolError, directory};
 use vdev::VdevTree;
 use zio::pipeline::waits_for_devices;
 use zio::{CloneKey, Pipeline, Tx};
 
-use crate::PoolError;
-use crate::tables::CloneStatus;
+use crate::CloneStatus;
 
 /// Entries that are looked up at the same time.
 const LOOKUPS_IN_FLIGHT: usize = 64;
@@ -62,7 +61,7 @@ struct Table {
 
 /// All tables of a pool.
 #[derive(Debug)]
-pub(crate) struct CloneTables {
+pub struct CloneTables {
     /// Name of the pool, for errors.
     pool: String,
     tables: Mutex<BTreeMap<VdevId, Table>>,
@@ -118,7 +117,7 @@ impl CloneTables {
     }
 
     /// Those of a pool that has none.
-    pub(crate) fn none(pool: &str) -> Self {
+    pub fn none(pool: &str) -> Self {
         CloneTables {
             pool: pool.to_owned(),
             tables: Mutex::default(),
@@ -126,7 +125,7 @@ impl CloneTables {
     }
 
     /// Reads the heads and counts of all tables, at import.
-    pub(crate) async fn load(
+    pub async fn load(
         pool: &str,
         mos: &Arc<ObjectSet>,
         tree: &VdevTree,
@@ -169,13 +168,13 @@ impl CloneTables {
 
     /// Whether a host of the other byte order made a table: its counts of references are in that
     /// order too, and nothing says so (the feature `block_cloning_endian` was made for that).
-    pub(crate) fn is_foreign(&self) -> bool {
+    pub fn is_foreign(&self) -> bool {
         let tables = self.tables.lock();
         tables.values().any(|table| table.phys.byte_order != 0)
     }
 
     /// Sums over all tables.
-    pub(crate) fn status(&self) -> CloneStatus {
+    pub fn status(&self) -> CloneStatus {
         let mut out = CloneStatus::default();
         for table in self.tables.lock().values() {
             out.used_bytes = out.used_bytes.saturating_add(table.phys.used_bytes);

@@ -1,4 +1,5 @@
-//! Values as ZAPs hold them, and names. The rest is tested on whole pools (`tests/dedup.rs`, and in crate `sim`).
+//! Values as ZAPs hold them, and names. The rest is tested on whole pools (`tests/dedup.rs`, and in
+//! crate `sim`).
 
 use format::{DdtPlace, Dva, Txg, VdevId};
 

@@ -2,26 +2,31 @@
 //!
 //! # On disk
 //!
-//! A table per checksum, in two forms. Of old: a ZAP per class, `DDT-sha256-zap-unique`, in the object directory. With the
-//! feature `fast_dedup`: the same in a directory of its own, `DDT-sha256`, with the table's version and flags, entries that are flat, and
-//! two logs of changes that are not in the ZAPs yet. Sums of each ZAP's entries by references are in `DDT-statistics`. Layouts of
-//! entries are in [`format`].
+//! A table per checksum, in two forms. Of old: a ZAP per class, `DDT-sha256-zap-unique`, in the
+//! object directory. With the feature `fast_dedup`: the same in a directory of its own,
+//! `DDT-sha256`, with the table's version and flags, entries that are flat, and two logs of changes
+//! that are not in the ZAPs yet. Sums of each ZAP's entries by references are in `DDT-statistics`.
+//! Layouts of entries are in [`format`].
 //!
 //! # What is done here
 //!
-//! The pipeline asks for entries while a txg is written and keeps those that it changes ([`zio::pipeline::DedupTables`]). When the
-//! datasets of a pass are written, [`Dedup::sync`] drops the references of freed blocks, in batches, stores every changed entry
-//! in the ZAP of its class (frees the space of those without references), and brings statistics, status and the count of space
-//! saved up to date. Entries are found in the ZAPs, through the cache: nothing grows with the table.
+//! The pipeline asks for entries while a txg is written and keeps those that it changes
+//! ([`zio::pipeline::DedupTables`]). When the datasets of a pass are written, [`Dedup::sync`] drops
+//! the references of freed blocks, in batches, stores every changed entry in the ZAP of its class
+//! (frees the space of those without references), and brings statistics, status and the count of
+//! space saved up to date. Entries are found in the ZAPs, through the cache: nothing grows with the
+//! table.
 //!
 //! # Logs
 //!
-//! We write no logs: changes go straight into the ZAPs, sorted by hash as OpenZFS flushes them. A log that another release left is flushed
-//! whole during the import, in batches of a txg each (`log`), before anything else uses the table. Empty logs stay, as OpenZFS leaves them.
+//! We write no logs: changes go straight into the ZAPs, sorted by hash as OpenZFS flushes them. A
+//! log that another release left is flushed whole during the import, in batches of a txg each
+//! (`log`), before anything else uses the table. Empty logs stay, as OpenZFS leaves them.
 //!
 //! # Crash
 //!
-//! All of it is in the MOS and changes with the txg that writes or frees the blocks: after a crash tables and blocks are those of one txg.
+//! All of it is in the MOS and changes with the txg that writes or frees the blocks: after a crash
+//! tables and blocks are those of one txg.
 //!
 //! Locks: `tables` and `status`, for some instructions each. Only the sync loop changes tables.
 
@@ -43,13 +48,12 @@ use format::{
 };
 use object::{ObjectError, ObjectSet, SyncContext, Zap, ZapValue};
 use parking_lot::{Mutex, RwLock};
-use spa::{Pass, directory, features};
+use spa::{Pass, PoolError, directory, features};
 use zio::alloc::Allocator;
 use zio::pipeline::{DedupName, DedupTables, StoredEntry};
 use zio::{Pipeline, Tx, ZioError};
 
-use crate::PoolError;
-use crate::tables::DedupStatus;
+use crate::status::{BUCKETS, DedupStatus};
 use log::Logs;
 
 /// Checksums of which there can be tables.
@@ -60,8 +64,6 @@ const CHECKSUMS: [Checksum; 5] = [
     Checksum::EdonR,
     Checksum::Blake3,
 ];
-/// Buckets of a histogram: powers of two of references.
-const BUCKETS: usize = 64;
 /// Version of tables with a directory (`DDT_VERSION_FDT`).
 const VERSION: u64 = 1;
 /// Entries have one place (`DDT_FLAG_FLAT`).
@@ -71,10 +73,10 @@ const FLAG_LOG: u64 = 2;
 /// Frees whose entries are in memory at the same time.
 const FREES_STEP: usize = 16 << 10;
 /// `dedup_table_quota=auto`.
-pub(crate) const QUOTA_AUTO: u64 = u64::MAX;
+pub const QUOTA_AUTO: u64 = u64::MAX;
 
 /// The dedup tables of a pool, known to its pipeline.
-pub(crate) fn of_pool(dsl: &DslPool, pipeline: &Pipeline) -> Arc<Dedup> {
+pub fn of_pool(dsl: &DslPool, pipeline: &Pipeline) -> Arc<Dedup> {
     let dedup = Arc::new(Dedup::new(dsl.mos(), pipeline.allocator(), dsl.features()));
     let tables: Arc<dyn DedupTables> = dedup.clone();
     pipeline.dedup().set_tables(&tables);
@@ -96,7 +98,7 @@ struct Table {
 }
 
 /// The dedup tables of an open pool.
-pub(crate) struct Dedup {
+pub struct Dedup {
     mos: Arc<ObjectSet>,
     allocator: Arc<Allocator>,
     features: Arc<Features>,
@@ -113,11 +115,7 @@ pub(crate) struct Dedup {
 
 impl Dedup {
     /// For a pool without tables.
-    pub(crate) fn new(
-        mos: &Arc<ObjectSet>,
-        allocator: &Arc<Allocator>,
-        features: &Arc<Features>,
-    ) -> Self {
+    pub fn new(mos: &Arc<ObjectSet>, allocator: &Arc<Allocator>, features: &Arc<Features>) -> Self {
         Dedup {
             mos: mos.clone(),
             allocator: allocator.clone(),
@@ -131,15 +129,16 @@ impl Dedup {
     }
 
     /// What was read of the tables for reports.
-    pub(crate) fn set_status(&self, status: &DedupStatus) {
+    pub fn set_status(&self, status: &DedupStatus) {
         *self.status.lock() = status.clone();
     }
 
     /// Opens the tables that there are (`ddt_load`).
     ///
     /// # Errors
-    /// Of reading; [`PoolError::UnsupportedForWrite`] when one is of a kind that this release does not know.
-    pub(crate) async fn load(&self, pool: &str) -> Result<(), PoolError> {
+    /// Of reading; [`PoolError::UnsupportedForWrite`] when one is of a kind that this release does
+    /// not know.
+    pub async fn load(&self, pool: &str) -> Result<(), PoolError> {
         let root = Zap::hold(&self.mos, ObjectId::POOL_DIRECTORY).await?;
         let Some(statistics) = root.lookup_u64(directory::DDT_STATISTICS).await? else {
             return Ok(());
@@ -199,17 +198,17 @@ impl Dedup {
     }
 
     /// Whether logs of another release wait to be flushed.
-    pub(crate) fn has_logs(&self) -> bool {
+    pub fn has_logs(&self) -> bool {
         self.has_logs.load(Ordering::Acquire)
     }
 
     /// Property `dedup_table_quota`.
-    pub(crate) fn set_quota(&self, bytes: u64) {
+    pub fn set_quota(&self, bytes: u64) {
         self.quota_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// For reports.
-    pub(crate) fn status(&self) -> DedupStatus {
+    pub fn status(&self) -> DedupStatus {
         let mut status = self.status.lock().clone();
         let tables = self.tables.read();
         if !tables.is_empty() && !self.has_logs() {
@@ -302,7 +301,8 @@ impl Dedup {
 }
 
 impl Dedup {
-    /// Flushes logs of another release, before datasets are written. Returns whether there were any.
+    /// Flushes logs of another release, before datasets are written. Returns whether there were
+    /// any.
     pub(crate) async fn early(&self, pass: &Pass<'_>) -> Result<bool, PoolError> {
         let has_logs = self.has_logs();
         if has_logs {
@@ -400,11 +400,11 @@ fn encode_value(value: &DdtPhys) -> ZapValue {
     ZapValue::from_bytes(out)
 }
 
-pub(crate) fn decode_value(
-    object: ObjectId,
-    stored: &[u8],
-    flat: bool,
-) -> Result<DdtPhys, ObjectError> {
+/// Decodes an entry as its ZAP holds it: compressed, or as it is.
+///
+/// # Errors
+/// When the bytes are none of an entry.
+pub fn decode_value(object: ObjectId, stored: &[u8], flat: bool) -> Result<DdtPhys, ObjectError> {
     let damaged = |detail: String| ObjectError::Damaged {
         object,
         structure: "ddt_univ_phys_t",
