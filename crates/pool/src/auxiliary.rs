@@ -25,14 +25,15 @@ use format::{
     ObjectType, Txg, Uberblock,
 };
 use object::{NewObject, ObjectSet, Zap};
+use parking_lot::Mutex;
 use spa::identity::CONFIG_BLOCK_BYTES;
-use spa::{config, directory, lost};
+use spa::{Spa, config, directory, lost};
+use trim::ActivityStatus;
 use vdev::{VdevTree, read_labels, write_detached_labels};
 use zio::Tx;
 
-use crate::activity::ActivityStatus;
 use crate::layout::{self, LeafFacts, Making};
-use crate::spares::{SpareUse, spare_use};
+use crate::standby::{SpareUse, spare_use};
 use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus};
 
 /// Longest packed list that is believed, in bytes.
@@ -287,14 +288,15 @@ pub(crate) async fn write(
 
 /// [`write`]s the lists of these classes and remembers their objects.
 pub(crate) async fn write_lists(
-    core: &crate::core::Core,
+    spa: &Spa,
+    lists: &Mutex<Auxiliary>,
     tx: &Tx,
     classes: &[VdevClass],
 ) -> Result<(), DatasetError> {
     for class in classes {
-        let auxiliary = core.auxiliary.lock().clone();
-        let object = write(core.dsl.mos(), tx, *class, &auxiliary).await?;
-        core.auxiliary.lock().list_mut(*class).object = object;
+        let auxiliary = lists.lock().clone();
+        let object = write(spa.dsl.mos(), tx, *class, &auxiliary).await?;
+        lists.lock().list_mut(*class).object = object;
     }
     Ok(())
 }
@@ -480,4 +482,30 @@ async fn measure(vdev: &VdevStatus, places: &Places<'_>) -> Result<(u64, SpareUs
         return Err(VdevAux::CorruptData);
     }
     Ok((device.size_bytes(), spare_use(config, places.tree.guid())))
+}
+
+/// Adds spares and cache devices to their lists, in syncing context.
+pub(crate) async fn add_auxiliary(
+    spa: &Spa,
+    lists: &Mutex<Auxiliary>,
+    tx: &Tx,
+    new: &NewAuxiliary,
+) -> Result<(), DatasetError> {
+    lists.lock().add(new);
+    write_lists(spa, lists, tx, &new.classes()).await
+}
+
+/// Looks how spares and cache devices are.
+pub(crate) async fn look_at_auxiliary(spa: &Spa, lists: &Mutex<Auxiliary>) {
+    let before = lists.lock().clone();
+    let pool = spa.identity.name();
+    let places = Places {
+        pool: &pool,
+        world: &spa.world,
+        tree: &spa.tree,
+        paths: &BTreeMap::new(),
+        read_only: spa.read_only,
+    };
+    let after = before.look(&places).await;
+    *lists.lock() = after;
 }

@@ -135,7 +135,7 @@ pub(crate) async fn apply_change(
             }
             core.apply_fail_mode();
             core.apply_dedup_quota();
-            core.apply_autotrim();
+            core.passes.apply_autotrim();
             core.history
                 .internal(&tx, "set", format!("{name}={text}"))
                 .await;

@@ -1,5 +1,6 @@
 //! The parts of an open pool, put together: shared by its handle and its sync loop.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -11,13 +12,14 @@ use scan::Scans;
 use spa::events::SpareDevices;
 use spa::props::Stored;
 use spa::{Participant, Spa};
+use trim::Passes;
 
 use crate::auxiliary::Auxiliary;
 use crate::checkpoint::Checkpoint;
 use crate::claims::LogClaims;
 use crate::deferred::{DeferredFrees, Salt};
-use crate::topology::Replacements;
-use crate::vdevs::NewTops;
+use crate::gone::Replacements;
+use crate::newtops::NewTops;
 
 /// An open pool. It is its ground ([`Spa`]) and the parts that stand on it, which do not see it.
 pub(crate) struct Core {
@@ -28,9 +30,9 @@ pub(crate) struct Core {
     /// Tables of blocks that are shared: dedup, clones.
     pub(crate) shared_blocks: SharedBlocks,
     /// Heartbeats of multi-host protection.
-    pub(crate) heart: crate::multihost::Heart,
-    /// Discards of free space.
-    pub(crate) trim: crate::trim::Trim,
+    pub(crate) heart: crate::heart::Heart,
+    /// Passes over free space: autotrim, trimming, initializing.
+    pub(crate) passes: Arc<Passes>,
     /// Spares and second-level cache devices, as the MOS lists them.
     pub(crate) auxiliary: Mutex<Auxiliary>,
     /// The pool's checkpoint.
@@ -46,9 +48,9 @@ pub(crate) struct Core {
     /// Devices that have been replaced.
     pub(crate) replacements: Replacements,
     /// Devices that spares are to stand in for.
-    pub(crate) spares: Arc<crate::spares::Spares>,
-    /// What is in the places of devices and cannot replace them.
-    pub(crate) returned: crate::returning::Refused,
+    pub(crate) spares: Arc<crate::standby::Spares>,
+    /// Devices in whose places there is something that cannot replace them.
+    pub(crate) returned: Mutex<BTreeSet<Guid>>,
     /// What is only read, once.
     pub(crate) tables: crate::tables::Tables,
     /// The sync loop.
@@ -78,11 +80,11 @@ impl Core {
             &*self.errors,
             &self.shared_blocks,
             &self.checkpoint,
-            &self.trim,
+            &self.passes.autotrim,
             // Ends replacements, which frees dirty times.
             self,
             // With devices, their ZAPs go.
-            &self.tables.activities,
+            &self.passes.activities,
             &self.dirty_times,
             // Whatever allocates or frees does so before.
             &*self.space,

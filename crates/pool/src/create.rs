@@ -7,7 +7,7 @@
 //!
 //! Source: module/zfs/spa.c `spa_create`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dataset::{CreateParams, DslEnvironment, DslPool, NewKey, RootKey};
@@ -26,18 +26,20 @@ use spa::identity::{Identity, Pairs};
 use spa::props::{Change, Stored};
 use spa::props::{PropValues, Props};
 use spa::{Spa, State, config, directory, features, props, unless_suspended};
+use trim::{Activities, Autotrim, Gate, Passes};
 use vdev::OpenOptions;
 use zio::pipeline::must_succeed;
 use zio::{TxgLimits, TxgManager};
 
-use crate::auxiliary::{self, NewAuxiliary, Places};
+use crate::auxiliary::{self, NewAuxiliary};
 use crate::checkpoint::{Checkpoint, CheckpointState};
 use crate::claims::LogClaims;
 use crate::core::Core;
 use crate::deferred::{DeferredFrees, Salt};
+use crate::gone::Replacements;
 use crate::hooks::Hooks;
+use crate::newtops::NewTops;
 use crate::open::{Ground, software, start};
-use crate::vdevs::NewTops;
 use crate::{CreateSpec, FeatureChoice, PoolError, labelroom, layout};
 
 /// The name that a new pool has until it is exported (`ZPOOL_PROP_TNAME`).
@@ -287,23 +289,28 @@ async fn create_on(
     });
     let spares = Arc::default();
     let core = Arc::new(Core {
-        heart: crate::multihost::Heart::default(),
-        trim: crate::trim::Trim::default(),
+        heart: crate::heart::Heart::default(),
         auxiliary: Mutex::default(),
         checkpoint: Checkpoint::new(CheckpointState::None, &scan, &spares),
         claims: LogClaims::default(),
         salt: missing,
         deferred_frees: DeferredFrees::new(ObjectId::ZERO, &dedup),
         new_tops: NewTops::default(),
-        replacements: crate::topology::Replacements::default(),
+        replacements: Replacements::default(),
         spares,
-        returned: crate::returning::Refused::default(),
+        returned: Mutex::default(),
         shared_blocks: SharedBlocks {
             dedup,
             clones: CloneTables::none(&spec.name),
         },
         tables: crate::tables::Tables::default(),
         looping: ground.pipeline.tasks().group(),
+        passes: Arc::new(Passes {
+            spa: spa.clone(),
+            gate: Gate::default(),
+            autotrim: Autotrim::default(),
+            activities: Activities::default(),
+        }),
         scans: Arc::new(Scans {
             spa: spa.clone(),
             scan,
@@ -317,8 +324,9 @@ async fn create_on(
         .begin(&core.spa, told, spec.events.clone(), LoadState::Create);
     make_directory(&core, &ctx).await?;
     if !auxiliary.is_empty() {
-        add_auxiliary(&core, &zio::Tx::syncing(txg), &auxiliary).await?;
-        look_at_auxiliary(&core).await;
+        auxiliary::add_auxiliary(&core, &core.auxiliary, &zio::Tx::syncing(txg), &auxiliary)
+            .await?;
+        auxiliary::look_at_auxiliary(&core, &core.auxiliary).await;
     }
     for change in changes {
         crate::change::apply_change(&core, &change, &ctx).await?;
@@ -330,31 +338,6 @@ async fn create_on(
     core.tree.set_opening(false);
     core.events.loaded();
     Ok(core)
-}
-
-/// Adds spares and cache devices to their lists, in syncing context.
-pub(crate) async fn add_auxiliary(
-    core: &Core,
-    tx: &zio::Tx,
-    new: &NewAuxiliary,
-) -> Result<(), dataset::DatasetError> {
-    core.auxiliary.lock().add(new);
-    auxiliary::write_lists(core, tx, &new.classes()).await
-}
-
-/// Looks how spares and cache devices are.
-pub(crate) async fn look_at_auxiliary(core: &Core) {
-    let before = core.auxiliary.lock().clone();
-    let pool = core.identity.name();
-    let places = Places {
-        pool: &pool,
-        world: &core.world,
-        tree: &core.tree,
-        paths: &BTreeMap::new(),
-        read_only: core.read_only,
-    };
-    let after = before.look(&places).await;
-    *core.auxiliary.lock() = after;
 }
 
 /// The pool-level pairs of a new pool.

@@ -15,8 +15,6 @@
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
 //! | [`AttachSpec`] and `topology` | spa.c: `spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done` |
 //! | `multihost` | mmp.c |
-//! | `trim` | vdev_trim.c: `vdev_autotrim_thread` |
-//! | [`ActivitySpec`] and `activity` | vdev_initialize.c; vdev_trim.c: `vdev_trim_thread` |
 //! | `checkpoint` | spa_checkpoint.c |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`PoolEvent`] and `events` | zfs_fm.c; spa.c: `spa_event_notify` |
@@ -33,7 +31,6 @@
 
 #![forbid(unsafe_code)]
 
-mod activity;
 mod auxiliary;
 mod change;
 mod checkpoint;
@@ -43,10 +40,13 @@ mod create;
 mod deadman;
 mod deferred;
 mod discover;
+mod gone;
+mod heart;
 mod hooks;
 mod labelroom;
 mod layout;
 mod multihost;
+mod newtops;
 mod open;
 mod pool;
 mod probe;
@@ -58,20 +58,17 @@ mod salvage;
 mod spares;
 mod spec;
 mod split;
+mod standby;
 mod status;
 mod sync;
 mod tables;
 mod topology;
-mod trim;
 mod vdevs;
+mod vdevstatus;
 
 pub use ::scan::{
     ErrorScrubStatus, RebuildState, RebuildStatus, ScanFunction, ScanState, ScanStatus,
     ScrubCommand, ScrubNumbers,
-};
-pub use activity::{
-    ActivityCommand, ActivityKind, ActivityObstacle, ActivityOutcome, ActivitySpec, ActivityState,
-    ActivityStatus, LeafActivity,
 };
 pub use checkpoint::CheckpointStatus;
 pub use dedup::{CloneStatus, DedupStatus};
@@ -91,11 +88,16 @@ pub use spa::{
 };
 pub use spec::{CreateSpec, FeatureChoice, ImportSpec, MissingLogs, Rewind};
 pub use split::SplitSpec;
-pub use status::{PoolHealth, PoolStatus, VdevState, VdevStatus};
+pub use status::PoolStatus;
 pub use tables::ExpansionStatus;
 pub use topology::{AttachSpec, OfflineSpec, Onlined};
+pub use trim::{
+    ActivityCommand, ActivityKind, ActivityObstacle, ActivityOutcome, ActivitySpec, ActivityState,
+    ActivityStatus, LeafActivity,
+};
 pub use vdev::{DeadmanLimits, IoStats, TopologyError, VdevAux};
 pub use vdevs::{AddSpec, clear_label};
+pub use vdevstatus::{PoolHealth, VdevState, VdevStatus};
 
 /// Decodes bytes as values that the MOS holds and `format` has no codec of: for fuzzers.
 #[doc(hidden)]

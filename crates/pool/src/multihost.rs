@@ -25,24 +25,21 @@
 //! Source: module/zfs/mmp.c (`mmp_thread`, `mmp_write_uberblock`, `mmp_claim_uberblock`), module/zfs/spa.c
 //! (`spa_activity_check_required`, `spa_activity_check_duration`, `spa_activity_check_claim`).
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use device::World;
-use format::{Guid, Multihost, Txg, Uberblock};
-use parking_lot::Mutex;
+use format::{Multihost, Txg, Uberblock};
 use spa::props::Stored;
-use vdev::{HeartbeatTarget, Vdev, VdevTree, best_uberblock};
+use vdev::{Vdev, VdevTree, best_uberblock};
 use zio::ZioError;
 
 use crate::core::Core;
+use crate::heart::{Beats, INTERVAL_MS, NS_PER_MS};
 use crate::{FoundState, ImportSpec, PoolError};
 
-/// Milliseconds between heartbeats on one device (`zfs_multihost_interval`).
 /// The property that switches it on.
 pub(crate) const NAME: &str = "multihost";
-const INTERVAL_MS: u32 = 1000;
 /// Intervals without a heartbeat after which the pool is suspended (`zfs_multihost_fail_intervals`).
 const FAIL_INTERVALS: u16 = 10;
 /// Intervals for which an import watches where the other host's settings are not known
@@ -55,80 +52,7 @@ const CLAIM_ROUNDS: u32 = 10;
 /// Labels per device.
 const LABELS: u64 = 4;
 
-const NS_PER_MS: u64 = 1_000_000;
 const FAIL_NS: u64 = INTERVAL_MS as u64 * NS_PER_MS * FAIL_INTERVALS as u64;
-
-/// What is known of the heartbeats of an open pool.
-#[derive(Debug, Default)]
-pub(crate) struct Heart {
-    state: Mutex<Beats>,
-}
-
-#[derive(Debug, Default)]
-struct Beats {
-    /// The task is at work.
-    running: bool,
-    /// The newest uberblock that is known to be on disk, heartbeats included.
-    last: Option<Uberblock>,
-    /// Newer ones that devices were given, and that may be there or not: their writes are under way, or failed.
-    unsettled: Vec<Uberblock>,
-    /// Devices with a heartbeat under way.
-    pending: BTreeSet<Guid>,
-    last_success_ns: u64,
-    /// Decaying mean of the time between successes; never less than what heartbeats alone make.
-    delay_ns: u64,
-    next_device: usize,
-}
-
-impl Beats {
-    /// `uberblock` is on disk.
-    fn note_success(&mut self, uberblock: &Uberblock, now_ns: u64, devices: usize) {
-        // A txg's uberblock may have been written meanwhile: that one is newer.
-        if self
-            .last
-            .is_none_or(|last| last.recency() < uberblock.recency())
-        {
-            self.last = Some(*uberblock);
-            self.unsettled
-                .retain(|other| other.recency() > uberblock.recency());
-        }
-        let delay = now_ns.saturating_sub(self.last_success_ns);
-        self.last_success_ns = now_ns;
-        if delay >= self.delay_ns {
-            self.delay_ns = delay;
-            return;
-        }
-        let least = u64::from(INTERVAL_MS) * NS_PER_MS / devices.max(1) as u64;
-        self.delay_ns = ((delay + self.delay_ns * 127) / 128).max(least);
-    }
-
-    /// A heartbeat failed, or no device was free for one: the next says how long that took
-    /// (`mmp_delay_update`).
-    fn note_failure(&mut self, now_ns: u64) {
-        let delay = now_ns.saturating_sub(self.last_success_ns);
-        self.delay_ns = self.delay_ns.max(delay);
-    }
-
-    fn begin(&mut self, now_ns: u64) {
-        self.last_success_ns = now_ns;
-        self.delay_ns = u64::from(INTERVAL_MS) * NS_PER_MS;
-    }
-
-    /// The next device in turn without a heartbeat under way.
-    fn next_target(&mut self, targets: &[HeartbeatTarget]) -> Option<HeartbeatTarget> {
-        let turns = (1..=targets.len()).map(|turn| (self.next_device + turn) % targets.len());
-        let mut free = turns.filter(|index| !self.pending.contains(&targets[*index].guid()));
-        let index = free.next()?;
-        self.next_device = index;
-        Some(targets[index].clone())
-    }
-
-    /// Whether this host wrote it, or may have, or it is older than what this host wrote.
-    fn is_ours(&self, uberblock: &Uberblock) -> bool {
-        let is_old = |last: Uberblock| uberblock.recency() <= last.recency();
-        self.last.is_some_and(is_old) || self.unsettled.contains(uberblock)
-    }
-}
 
 impl Core {
     /// Whether the property is on.

@@ -31,17 +31,18 @@ use spa::props::Props;
 use spa::props::Stored;
 use spa::{Spa, State, config, damaged, directory, errlog, features, unless_suspended};
 use space::{Space, TopShape};
+use trim::{Activities, Autotrim, Gate, Passes};
 use vdev::{OpenOptions, Vdev, VdevKind, VdevTree, best_uberblock};
 use zio::alloc::{Allocator, fragmentation};
 use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager, ZioError};
 
-use crate::activity::Activities;
 use crate::checkpoint::{Checkpoint, CheckpointState};
 use crate::claims::LogClaims;
 use crate::core::Core;
 use crate::deferred::DeferredFrees;
+use crate::gone::Replacements;
 use crate::hooks::Hooks;
-use crate::vdevs::NewTops;
+use crate::newtops::NewTops;
 use crate::{
     FoundState, ImportSpec, MissingLogs, PoolError, layout, multihost, removed, split, tables,
 };
@@ -154,8 +155,7 @@ pub(crate) fn start(core: &Arc<Core>) {
     core.looping
         .spawn("sync loop", async move { looping.sync_loop().await });
     core.start_heart();
-    core.start_trim();
-    Activities::start(core);
+    core.passes.start();
     core.start_spares();
     core.start_deadman();
 }
@@ -633,13 +633,14 @@ async fn import_on(
     let allocator = ground.pipeline.allocator();
     let read = async {
         let saved = DedupStatus::load(&mos, allocator).await?;
-        let tables = tables::load(name, &mos, &ground.tree).await?;
+        let tables = tables::load(&mos, &ground.tree).await?;
+        let activities = Activities::load(name, &mos, &ground.tree).await;
         let rebuilds = Rebuilds::load(name, &mos, &ground.tree).await?;
         let error_scrub = dsl.directory().lookup(directory::ERROR_SCRUB).await?;
         let error_scrub = ErrorScrub::load(error_scrub.as_ref());
-        Ok::<_, PoolError>((saved, tables, rebuilds, error_scrub))
+        Ok::<_, PoolError>((saved, tables, activities, rebuilds, error_scrub))
     };
-    let (saved, tables, rebuilds, error_scrub) = read.await.map_err(indispensable(
+    let (saved, tables, activities, rebuilds, error_scrub) = read.await.map_err(indispensable(
         name,
         "a dedup table or what it keeps about a vdev",
     ))?;
@@ -690,20 +691,25 @@ async fn import_on(
     });
     let spares = Arc::default();
     let core = Arc::new(Core {
-        heart: crate::multihost::Heart::default(),
-        trim: crate::trim::Trim::default(),
+        heart: crate::heart::Heart::default(),
         auxiliary: Mutex::new(stored.auxiliary),
         checkpoint: Checkpoint::new(checkpoint, &scan, &spares),
         claims: LogClaims::new((!spec.read_only).then_some(log_claim(&uberblock, past))),
         salt: stored.salt,
         deferred_frees: DeferredFrees::new(stored.deferred_frees, &dedup),
         new_tops: NewTops::default(),
-        replacements: crate::topology::Replacements::default(),
+        replacements: Replacements::default(),
         spares,
-        returned: crate::returning::Refused::default(),
+        returned: Mutex::default(),
         shared_blocks: SharedBlocks { dedup, clones },
         tables,
         looping: ground.pipeline.tasks().group(),
+        passes: Arc::new(Passes {
+            spa: spa.clone(),
+            gate: Gate::default(),
+            autotrim: Autotrim::default(),
+            activities,
+        }),
         scans: Arc::new(Scans {
             spa: spa.clone(),
             scan,
@@ -718,7 +724,7 @@ async fn import_on(
         .begin(&core.spa, spares, sink, LoadState::Import);
     core.apply_fail_mode();
     core.apply_dedup_quota();
-    core.apply_autotrim();
+    core.passes.apply_autotrim();
     core.shared_blocks.note_saved_space(&core);
     if !spec.read_only {
         core.history.queue(HistoryWhat::Internal {

@@ -1,5 +1,6 @@
 //! The handle of an imported pool.
 
+mod activity;
 mod properties;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use crate::core::Core;
 use crate::{
     AddSpec, AttachSpec, CreateSpec, FoundPool, HistoryRecord, ImportSpec, OfflineSpec, Onlined,
     PoolError, PoolHealth, PoolStatus, RebuildStatus, Rewound, ScanSpec, ScanStatus, ScrubCommand,
-    ScrubNumbers, SplitSpec, checkpoint, create, reopen, rewind, split, status, topology, vdevs,
+    ScrubNumbers, SplitSpec, create, reopen, rewind, split, status, topology, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -225,8 +226,8 @@ impl Pool {
         // Nobody else may have the devices while they discard for us. Those of a pool that is given
         // up may never answer; they stay locked until they do.
         let _gate = match core.suspended() {
-            None => Some(core.trim.gate.lock().await),
-            Some(_) => core.trim.gate.try_lock().ok(),
+            None => Some(core.passes.gate.lock().await),
+            Some(_) => core.passes.gate.try_lock().ok(),
         };
         core.identity.lock().pool_state = pool_state;
         core.events.tell(match pool_state {
@@ -490,7 +491,7 @@ impl Pool {
     /// [`PoolError::ReadOnly`]; [`DatasetError::NoSpace`] in a full pool.
     pub async fn checkpoint(&self) -> Result<(), PoolError> {
         self.check_writeable()?;
-        checkpoint::take(&self.core).await
+        crate::checkpoint::command::take(&self.core).await
     }
 
     /// Gives the checkpoint up (`zpool checkpoint -d`). What it kept is freed in the background,
@@ -502,7 +503,7 @@ impl Pool {
     /// [`PoolError::ReadOnly`].
     pub async fn discard_checkpoint(&self) -> Result<(), PoolError> {
         self.check_writeable()?;
-        checkpoint::discard(&self.core).await
+        crate::checkpoint::command::discard(&self.core).await
     }
 
     /// Whether what a discarded checkpoint kept is being freed.
@@ -835,7 +836,7 @@ impl Drop for Pool {
         let core = self.core.clone();
         self.core.world.spawn.spawn(Box::pin(async move {
             core.wait_ended().await;
-            let _gate = core.trim.gate.lock().await;
+            let _gate = core.passes.gate.lock().await;
             core.close();
         }));
     }

@@ -78,7 +78,7 @@ impl Core {
                 _ => {}
             }
             let txg = self.txgs.quiesce().await;
-            self.write_for_trim(txg);
+            self.passes.write_for_trim(txg);
             match must_succeed(self.sync_txg(txg)).await {
                 Ok(()) => self.txgs.synced(txg),
                 Err(error) => {

@@ -9,7 +9,6 @@ use spa::{config, directory};
 use vdev::{VdevKind, VdevTree};
 
 use crate::PoolError;
-use crate::activity::Activities;
 use crate::removed::{self, RemovalStatus};
 
 /// A RAID-Z expansion.
@@ -34,21 +33,14 @@ pub(crate) struct Tables {
     pub(crate) checkpoint: Option<Uberblock>,
     pub(crate) expansion: Option<ExpansionStatus>,
     pub(crate) removal: Option<RemovalStatus>,
-    /// What leaves were initialized and trimmed.
-    pub(crate) activities: Activities,
 }
 
 /// Reads all of them.
-pub(crate) async fn load(
-    pool: &str,
-    mos: &Arc<ObjectSet>,
-    tree: &VdevTree,
-) -> Result<Tables, PoolError> {
+pub(crate) async fn load(mos: &Arc<ObjectSet>, tree: &VdevTree) -> Result<Tables, PoolError> {
     let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
     let mut out = Tables::default();
     load_of_tops(mos, tree, &mut out).await?;
     out.removal = removed::report(mos, tree).await?;
-    out.activities = Activities::load(pool, mos, tree).await;
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {
         out.checkpoint = Some(decode_checkpoint(&value.to_u64s())?);
     }

@@ -32,16 +32,14 @@ use spa::events::{About, Sysevent};
 use spa::props::Stored;
 use spa::{Participant, Pass, Spa, Turn, config};
 use space::SpaceSync;
-use vdev::{
-    Detached, MirrorRole, Scope, TopologyError, Vdev, VdevState, leaf_label_config,
-    write_detached_labels,
-};
+use vdev::{Detached, MirrorRole, Scope, TopologyError, Vdev, VdevState, leaf_label_config};
 use zio::Tx;
 
 use crate::core::Core;
-use crate::create::look_at_auxiliary;
+use crate::gone::Gone;
 use crate::layout::{self, Making, usable_bytes};
-use crate::vdevs::{Emptied, evacuate, is_itself_called};
+use crate::newtops::Emptied;
+use crate::vdevs::{evacuate, is_itself_called};
 use crate::{
     DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, auxiliary, labelroom, reopen,
     spares,
@@ -365,32 +363,6 @@ fn open_txgs(core: &Core, syncing: Txg) -> (Txg, Txg) {
     )
 }
 
-/// A device that is out of the tree, and what its labels are to say.
-pub(crate) struct Gone {
-    vdev: Arc<Vdev>,
-    label: NvList,
-}
-
-impl Gone {
-    /// Lets go of the device, and leaves its labels alone.
-    pub(crate) fn close(self) {
-        self.vdev.close();
-    }
-
-    /// Lets go of the device, when the pool on disk is without it. Nothing is under way to it.
-    async fn leave(self) {
-        let device = self.vdev.leaf().and_then(|leaf| leaf.device());
-        self.vdev.close();
-        let Some(device) = device else { return };
-        if let Err(error) = write_detached_labels(&*device, &self.label).await {
-            tracing::warn!(
-                %error, device = self.vdev.display_name(),
-                "the label of a detached device stays as it was"
-            );
-        }
-    }
-}
-
 /// Detaches a device, in syncing context.
 pub(crate) async fn detach_in(
     core: &Core,
@@ -434,7 +406,7 @@ pub(crate) async fn detach_in(
     }
     if let Some(spare) = unspared {
         core.auxiliary.lock().remove(VdevClass::Spare, spare);
-        auxiliary::write_lists(core, &tx, &[VdevClass::Spare]).await?;
+        auxiliary::write_lists(core, &core.auxiliary, &tx, &[VdevClass::Spare]).await?;
         let about = About::auxiliary(spare, None);
         core.events.tell_vdev(Sysevent::VdevRemoveAux, about);
     }
@@ -511,7 +483,7 @@ pub(crate) async fn detach(core: &Arc<Core>, target: &str) -> Result<(), PoolErr
     };
     {
         // What goes is somebody else's from now on: nothing may be discarded there any more.
-        let _gate = core.trim.gate.lock().await;
+        let _gate = core.passes.gate.lock().await;
         core.run_task(task).await?;
         let gone = outcome.lock().take();
         match gone {
@@ -520,7 +492,7 @@ pub(crate) async fn detach(core: &Arc<Core>, target: &str) -> Result<(), PoolErr
             None => {}
         }
     }
-    look_at_auxiliary(core).await;
+    auxiliary::look_at_auxiliary(core, &core.auxiliary).await;
     Ok(())
 }
 
@@ -536,7 +508,8 @@ pub(crate) async fn offline(
     let top = top.ok_or(TopologyError::NoSuchVdev { guid })?;
     let id = top.vdev_id();
     let is_emptied = top.is_log() && core.tree.is_required(guid);
-    let emptied = is_emptied.then(|| Emptied::begin(core, vec![id]));
+    let emptied =
+        is_emptied.then(|| Emptied::begin(&core.new_tops, core.pipeline.allocator(), vec![id]));
     if is_emptied {
         let evacuated = core.unless_suspended(evacuate(core, id)).await;
         if !matches!(evacuated, Ok(true)) {
@@ -624,12 +597,6 @@ pub(crate) async fn settle(core: &Core) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Devices whose replacement has ended, until they are told so.
-#[derive(Default)]
-pub(crate) struct Replacements {
-    gone: Mutex<Vec<Gone>>,
-}
-
 impl Core {
     /// Ends the replacements that are complete, in syncing context.
     async fn end_replacements(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
@@ -637,7 +604,7 @@ impl Core {
             return Ok(());
         }
         // Whoever changes vdevs, or discards on them, comes first.
-        let (Ok(_admin), Ok(_gate)) = (self.admin.try_lock(), self.trim.gate.try_lock()) else {
+        let (Ok(_admin), Ok(_gate)) = (self.admin.try_lock(), self.passes.gate.try_lock()) else {
             return Ok(());
         };
         // With a device that was replaced goes the spare that stood in for it.

@@ -28,10 +28,9 @@ use dataset::{DatasetError, SyncTask};
 use device::{BoxFuture, World};
 use format::{Guid, NvList, ObjectId, Txg, VdevId};
 use object::{SyncContext, Zap};
-use parking_lot::Mutex;
 use spa::events::{About, Sysevent};
 use spa::props::Stored;
-use spa::{Participant, Spa, config, features};
+use spa::{config, features};
 use space::{SpaceSync, TopShape};
 use vdev::{Scope, Vdev, clear_labels, leaf_label_config, write_detached_labels};
 use zio::alloc::TopSpace;
@@ -39,8 +38,8 @@ use zio::{Tx, ZioError};
 
 use crate::auxiliary::{self, NewAuxiliary};
 use crate::core::Core;
-use crate::create::{add_auxiliary, look_at_auxiliary};
 use crate::layout::{self, Making};
+use crate::newtops::Emptied;
 use crate::topology::allow_blocks;
 use crate::{PoolError, VdevClass, VdevSpec, labelroom};
 
@@ -120,7 +119,7 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), PoolErro
         }
         return Err(error);
     }
-    look_at_auxiliary(core).await;
+    auxiliary::look_at_auxiliary(core, &core.auxiliary).await;
     core.events.tell(Sysevent::VdevAdd);
     Ok(())
 }
@@ -205,74 +204,8 @@ impl SyncTask for AddTask {
             for top in &self.tops {
                 core.new_tops.push(top.vdev_id(), ctx.txg);
             }
-            add_auxiliary(core, &Tx::syncing(ctx.txg), &self.new).await
+            auxiliary::add_auxiliary(core, &core.auxiliary, &Tx::syncing(ctx.txg), &self.new).await
         })
-    }
-}
-
-/// Top-level vdevs that blocks can go to once the txg that adds them, makes them bigger, or says
-/// that they are back, is on disk. After a crash before that, what is on them would be lost.
-#[derive(Default)]
-pub(crate) struct NewTops(Mutex<Waiting>);
-
-#[derive(Default)]
-struct Waiting {
-    /// With the txg that tells of them at the latest.
-    tops: Vec<(VdevId, Txg)>,
-    /// Those that are being emptied, and get nothing meanwhile.
-    emptied: Vec<VdevId>,
-}
-
-impl NewTops {
-    /// The configuration that is written with this txg, at the latest, tells of the vdev.
-    pub(crate) fn push(&self, id: VdevId, txg: Txg) {
-        self.0.lock().tops.push((id, txg));
-    }
-}
-
-/// While this is there, vdevs that are to be empty get no blocks, also when their devices come
-/// back. Afterwards somebody says where blocks may go ([`allow_blocks`]).
-pub(crate) struct Emptied<'a> {
-    core: &'a Core,
-    tops: Vec<VdevId>,
-}
-
-impl<'a> Emptied<'a> {
-    /// From now on they get nothing.
-    pub(crate) fn begin(core: &'a Core, tops: Vec<VdevId>) -> Self {
-        core.new_tops.0.lock().emptied.extend(&tops);
-        for id in &tops {
-            core.pipeline.allocator().set_allocatable(*id, false);
-        }
-        Emptied { core, tops }
-    }
-}
-
-impl Drop for Emptied<'_> {
-    fn drop(&mut self) {
-        let mut waiting = self.core.new_tops.0.lock();
-        waiting.emptied.retain(|id| !self.tops.contains(id));
-    }
-}
-
-impl Participant for NewTops {
-    fn has_work(&self, _spa: &Spa) -> bool {
-        !self.0.lock().tops.is_empty()
-    }
-
-    fn done(&self, spa: &Spa, txg: Txg, _wrote: bool) {
-        let told: Vec<VdevId> = {
-            let mut waiting = self.0.lock();
-            let Waiting { tops, emptied } = &mut *waiting;
-            tops.extract_if(.., |(_, told_in)| *told_in <= txg)
-                .map(|(id, _)| id)
-                .filter(|id| !emptied.contains(id))
-                .collect()
-        };
-        let tops = told.into_iter().filter_map(|id| spa.tree.top(id));
-        for spec in tops.filter_map(|top| spa.tree.top_spec(&top)) {
-            spa.pipeline.allocator().add_top(spec);
-        }
     }
 }
 
@@ -380,7 +313,11 @@ async fn remove_log(
     top: &Arc<Vdev>,
     refuse: &(dyn Fn(&str) -> PoolError + Sync),
 ) -> Result<(), PoolError> {
-    let emptied = Emptied::begin(core, vec![top.vdev_id()]);
+    let emptied = Emptied::begin(
+        &core.new_tops,
+        core.pipeline.allocator(),
+        vec![top.vdev_id()],
+    );
     let removed = empty_and_remove_log(core, top, refuse).await;
     drop(emptied);
     if removed.is_err() {
@@ -418,7 +355,7 @@ async fn empty_and_remove_log(
         what: Removal::Log(id),
     };
     // What is removed is somebody else's from now on: nothing may be discarded there any more.
-    let _gate = core.trim.gate.lock().await;
+    let _gate = core.passes.gate.lock().await;
     let about = About::vdev(top);
     core.run_task(task).await?;
     core.events.tell_vdev(Sysevent::VdevRemoveDev, about);
@@ -506,7 +443,7 @@ impl RemoveTask {
             auxiliary.remove(class, guid);
             path
         };
-        auxiliary::write_lists(core, tx, &[class]).await?;
+        auxiliary::write_lists(core, &core.auxiliary, tx, &[class]).await?;
         Ok(path.unwrap_or_else(|| "-".to_owned()))
     }
 
@@ -669,10 +606,10 @@ mod tests {
         let id = tops.iter().find(|top| top.is_log()).expect("it").vdev_id();
         let gets_blocks = || core.pipeline.allocator().is_allocatable(id);
         assert!(gets_blocks());
-        let pass = core.trim.gate.enter().await;
+        let pass = core.passes.gate.enter().await;
         let fails = async {
             // Nobody enters any more once the removal waits.
-            while core.trim.gate.enter().now_or_never().is_some() {
+            while core.passes.gate.enter().now_or_never().is_some() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             let error = ZioError::HeartbeatsFailed { silent_ms: 1 };

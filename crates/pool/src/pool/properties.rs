@@ -224,7 +224,7 @@ impl Pool {
         };
         core.run_task(task).await?;
         core.start_heart();
-        core.start_trim();
+        core.passes.start_trim();
         if grows {
             reopen::grow_if_wanted(&core).await?;
         }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use device::BoxFuture;
 use format::{Guid, LABEL_START_BYTES, ObjectId};
+use spa::PoolError;
 use vdev::Vdev;
 
-use super::{Activities, Activity, ActivityKind, ActivityState, Key, LeafActivity, zap_of};
-use crate::core::Core;
-use crate::{Pool, PoolError, topology};
+use super::{Activities, Activity, ActivityKind, ActivityState, Key, zap_of};
+use crate::Passes;
 
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,7 +22,7 @@ pub enum ActivityCommand {
     Forget,
 }
 
-/// What [`crate::Pool::activity`] is to do.
+/// The work that is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActivitySpec {
     /// Which kind of work.
@@ -70,60 +69,30 @@ pub enum ActivityObstacle {
     Expanded,
 }
 
-impl Pool {
-    /// Begins or stops to initialize or trim devices, all of them without names. If one has a name
-    /// that the pool does not know, it is done on none.
-    ///
-    /// # Errors
-    /// [`PoolError::ReadOnly`], [`PoolError::Suspended`].
-    pub async fn activity(
-        &self,
-        devices: &[String],
-        spec: &ActivitySpec,
-    ) -> Result<ActivityOutcome, PoolError> {
-        self.check_writeable()?;
-        let done: BoxFuture<'_, _> = Box::pin(command(&self.core, devices, spec));
-        done.await
-    }
-
-    /// Whether the last such work on a device is done.
-    pub fn is_activity_complete(&self, leaf: Guid, kind: ActivityKind) -> bool {
-        let vdev = self.core.tree.find(leaf);
-        let Some(zap) = vdev.and_then(|vdev| zap_of(&vdev)) else {
-            return false;
-        };
-        let all = self.core.tables.activities.all.lock();
-        let at = all.get(&(zap, kind));
-        at.is_some_and(|at| at.state == ActivityState::Complete)
-    }
-
-    /// Devices that are being initialized or trimmed.
-    pub fn activities(&self) -> Vec<LeafActivity> {
-        self.core.tables.activities.under_way(&self.core)
-    }
-}
-
-/// Carries out a command on devices, on all without names.
-async fn command(
-    core: &Arc<Core>,
+/// Carries out a command on devices, on all without names. `find` tells which device a person calls
+/// so. If it knows one of them not, nothing is done on any.
+///
+/// # Errors
+/// [`PoolError::Suspended`].
+pub async fn command(
+    passes: &Passes,
     devices: &[String],
+    find: impl Fn(&str) -> Result<Arc<Vdev>, ActivityObstacle>,
     spec: &ActivitySpec,
 ) -> Result<ActivityOutcome, PoolError> {
-    let _admin = core.admin.lock().await;
-    core.check_not_suspended()?;
+    let _admin = passes.spa.admin.lock().await;
+    passes.spa.check_not_suspended()?;
     let mut refused = Vec::new();
     let mut found: Vec<(String, Arc<Vdev>)> = Vec::new();
     if devices.is_empty() {
-        for leaf in core.tree.leaves() {
+        for leaf in passes.spa.tree.leaves() {
             found.push((leaf.path().unwrap_or_else(|| leaf.display_name()), leaf));
         }
     }
     for name in devices {
-        match topology::find(core, name) {
+        match find(name) {
             Ok(vdev) => found.push((name.clone(), vdev)),
-            Err(PoolError::IsSpare { .. }) => refused.push((name, ActivityObstacle::Spare)),
-            Err(PoolError::IsCache { .. }) => refused.push((name, ActivityObstacle::Cache)),
-            Err(_) => refused.push((name, ActivityObstacle::NoSuchDevice)),
+            Err(why) => refused.push((name, why)),
         }
     }
     let refused: Vec<_> = refused
@@ -138,10 +107,10 @@ async fn command(
     if !outcome.refused.is_empty() {
         return Ok(outcome);
     }
-    let activities = &core.tables.activities;
+    let activities = &passes.activities;
     let mut stopping = Vec::new();
     for (name, vdev) in found {
-        match check(core, &vdev, spec).and_then(|zap| apply(core, (zap, spec.kind), spec)) {
+        match check(passes, &vdev, spec).and_then(|zap| apply(passes, (zap, spec.kind), spec)) {
             Ok(key) => {
                 outcome.begun.push(vdev.guid());
                 stopping.push(key);
@@ -154,19 +123,23 @@ async fn command(
             stopped(activities, &stopping).await;
             Ok::<_, PoolError>(())
         };
-        core.unless_suspended(stopped).await?;
+        passes.spa.unless_suspended(stopped).await?;
     }
-    core.unless_suspended(core.txgs.sync()).await?;
+    passes.spa.unless_suspended(passes.spa.txgs.sync()).await?;
     Ok(outcome)
 }
 
 /// Whether it could be done on a vdev at all; its ZAP.
-fn check(core: &Core, vdev: &Arc<Vdev>, spec: &ActivitySpec) -> Result<ObjectId, ActivityObstacle> {
+fn check(
+    passes: &Passes,
+    vdev: &Arc<Vdev>,
+    spec: &ActivitySpec,
+) -> Result<ObjectId, ActivityObstacle> {
     let leaf = vdev.leaf().filter(|leaf| leaf.is_writeable());
     let leaf = leaf.ok_or(ActivityObstacle::NotWriteable)?;
-    let zap = zap_of(vdev).filter(|zap| !core.tables.activities.lost.contains(zap));
+    let zap = zap_of(vdev).filter(|zap| !passes.activities.lost.contains(zap));
     let zap = zap.ok_or(ActivityObstacle::NotWriteable)?;
-    let top = core.tree.top_of(vdev.guid());
+    let top = passes.spa.tree.top_of(vdev.guid());
     let top = top.ok_or(ActivityObstacle::NoSuchDevice)?;
     if spec.kind == ActivityKind::Trim && (!leaf.supports_discard() || spec.secure) {
         return Err(ActivityObstacle::TrimUnsupported);
@@ -180,8 +153,8 @@ fn check(core: &Core, vdev: &Arc<Vdev>, spec: &ActivitySpec) -> Result<ObjectId,
     Ok(zap)
 }
 
-fn apply(core: &Core, key: Key, spec: &ActivitySpec) -> Result<Key, ActivityObstacle> {
-    let activities = &core.tables.activities;
+fn apply(passes: &Passes, key: Key, spec: &ActivitySpec) -> Result<Key, ActivityObstacle> {
+    let activities = &passes.activities;
     let (state, is_running) = {
         let all = activities.all.lock();
         let at = all.get(&key);
@@ -192,20 +165,22 @@ fn apply(core: &Core, key: Key, spec: &ActivitySpec) -> Result<Key, ActivityObst
     match spec.command {
         ActivityCommand::Start if is_running => return Err(ActivityObstacle::Busy),
         ActivityCommand::Start => {
-            activities.change(core, key, ActivityState::Active, |at| at.begin(key.1, spec));
+            activities.change(&passes.spa, key, ActivityState::Active, |at| {
+                at.begin(key.1, spec)
+            });
         }
         ActivityCommand::Cancel if is_begun => {
-            activities.change(core, key, ActivityState::Canceled, stop);
+            activities.change(&passes.spa, key, ActivityState::Canceled, stop);
         }
         ActivityCommand::Suspend if state == ActivityState::Active => {
-            activities.change(core, key, ActivityState::Suspended, stop);
+            activities.change(&passes.spa, key, ActivityState::Suspended, stop);
         }
         ActivityCommand::Cancel | ActivityCommand::Suspend => {
             return Err(ActivityObstacle::NotActive);
         }
         ActivityCommand::Forget if is_running => return Err(ActivityObstacle::Busy),
         ActivityCommand::Forget => {
-            activities.change(core, key, ActivityState::None, |at| {
+            activities.change(&passes.spa, key, ActivityState::None, |at| {
                 at.next_offset_bytes = 0;
             });
         }

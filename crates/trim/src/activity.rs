@@ -14,7 +14,7 @@
 //! task, not the pass: a look after each transaction group ([`Activities::done`]) begins it again.
 //! What was faulted is given up. A task stops between two commands to the device when it is told
 //! to, and whoever told it waits for that. Those who take devices out of the pool's hands hold
-//! [`crate::trim::Gate`].
+//! [`crate::Gate`].
 //!
 //! As in OpenZFS, initializing goes on from where it came to even if it was canceled or complete,
 //! unless that is forgotten (`-u`), and trimming begins anew. There is no erasing for good, so
@@ -36,15 +36,13 @@ use format::{Guid, ObjectId, Txg};
 use object::{ObjectSet, Zap};
 use parking_lot::Mutex;
 use spa::events::{About, Sysevent};
-use spa::{Participant, Pass, Spa, Turn, config, directory, lost};
+use spa::{Participant, Pass, PoolError, Spa, Turn, config, directory, lost};
 use tokio::sync::watch;
 use vdev::{Vdev, VdevKind, VdevTree};
 
-use crate::PoolError;
-use crate::core::Core;
-use crate::status::VdevStatus;
+use crate::Passes;
 
-pub use command::{ActivityCommand, ActivityObstacle, ActivityOutcome, ActivitySpec};
+pub use command::{ActivityCommand, ActivityObstacle, ActivityOutcome, ActivitySpec, command};
 
 /// What `zpool initialize` writes unless told (`zfs_initialize_value`).
 const VALUE: u64 = 0xdead_beef_dead_beee;
@@ -255,7 +253,7 @@ fn leaf_of(tree: &VdevTree, zap: ObjectId) -> Option<Arc<Vdev>> {
 
 /// Such work on all leaves of a pool.
 #[derive(Debug, Default)]
-pub(crate) struct Activities {
+pub struct Activities {
     all: Mutex<BTreeMap<Key, Activity>>,
     /// ZAPs of leaves that could not be read at the import: nothing is begun on these.
     lost: BTreeSet<ObjectId>,
@@ -268,7 +266,7 @@ pub(crate) struct Activities {
 
 impl Activities {
     /// As the pool has it at its import.
-    pub(crate) async fn load(pool: &str, mos: &Arc<ObjectSet>, tree: &VdevTree) -> Self {
+    pub async fn load(pool: &str, mos: &Arc<ObjectSet>, tree: &VdevTree) -> Self {
         let mut all = BTreeMap::new();
         let mut unreadable = BTreeSet::new();
         for leaf in tree.tops().iter().flat_map(Vdev::leaves) {
@@ -305,52 +303,48 @@ impl Activities {
         }
     }
 
-    /// Adds them to the leaves of a top-level vdev.
-    pub(crate) fn add_to(&self, top: &mut VdevStatus, core: &Core) {
+    /// How far initializing and trimming are on the leaves of a top-level vdev; empty where none
+    /// was ever begun.
+    pub fn statuses(&self, spa: &Spa, top: &Arc<Vdev>) -> BTreeMap<Guid, [ActivityStatus; 2]> {
         if self.all.lock().is_empty() {
-            return;
+            return BTreeMap::new();
         }
-        let Some(vdev) = core.tree.find(top.guid) else {
-            return;
-        };
-        let progress = Progress::of(core, &vdev);
-        let zaps = vdev.leaves().into_iter();
-        let zaps = zaps
-            .filter_map(|leaf| Some((leaf.guid(), zap_of(&leaf)?)))
-            .collect();
-        self.add_below(top, &progress, &zaps);
+        let progress = Progress::of(spa, top);
+        let leaves = top.leaves().into_iter();
+        leaves
+            .filter_map(|leaf| {
+                let zap = zap_of(&leaf)?;
+                let all = self.all.lock();
+                let of = |kind| {
+                    let activity = all.get(&(zap, kind));
+                    activity.map_or_else(ActivityStatus::default, |activity| {
+                        progress.status(activity)
+                    })
+                };
+                let both = [of(ActivityKind::Initialize), of(ActivityKind::Trim)];
+                Some((leaf.guid(), both))
+            })
+            .collect()
     }
 
-    fn add_below(
-        &self,
-        vdev: &mut VdevStatus,
-        progress: &Progress,
-        zaps: &BTreeMap<Guid, ObjectId>,
-    ) {
-        if let Some(zap) = zaps.get(&vdev.guid) {
-            let all = self.all.lock();
-            let of = |kind| {
-                let activity = all.get(&(*zap, kind));
-                activity.map_or_else(ActivityStatus::default, |activity| {
-                    progress.status(activity)
-                })
-            };
-            vdev.initialize = of(ActivityKind::Initialize);
-            vdev.trim = of(ActivityKind::Trim);
-        }
-        for child in &mut vdev.children {
-            self.add_below(child, progress, zaps);
-        }
+    /// Whether the last such work on a device is done.
+    pub fn is_complete(&self, leaf: &Vdev, kind: ActivityKind) -> bool {
+        let Some(zap) = zap_of(leaf) else {
+            return false;
+        };
+        let all = self.all.lock();
+        let at = all.get(&(zap, kind));
+        at.is_some_and(|at| at.state == ActivityState::Complete)
     }
 
     /// What is under way, in the order of the devices.
-    pub(crate) fn under_way(&self, core: &Core) -> Vec<LeafActivity> {
+    pub fn under_way(&self, spa: &Spa) -> Vec<LeafActivity> {
         let mut out = Vec::new();
-        if core.read_only || !self.has_active() {
+        if spa.read_only || !self.has_active() {
             return out;
         }
-        for top in core.tree.tops() {
-            let progress = Progress::of(core, &top);
+        for top in spa.tree.tops() {
+            let progress = Progress::of(spa, &top);
             for leaf in top.leaves() {
                 let Some(zap) = zap_of(&leaf) else { continue };
                 let all = self.all.lock();
@@ -375,21 +369,18 @@ impl Activities {
     }
 
     /// Starts what goes on by itself; the pool is open.
-    pub(crate) fn start(core: &Arc<Core>) {
-        if core.read_only {
+    pub(crate) fn start(passes: &Arc<Passes>) {
+        if passes.spa.read_only {
             return;
         }
-        let (wake, weak) = (
-            core.tables.activities.wake.subscribe(),
-            Arc::downgrade(core),
-        );
+        let (wake, weak) = (passes.activities.wake.subscribe(), Arc::downgrade(passes));
         let looking = begin_until_closed(wake, weak);
-        core.pipeline.tasks().spawn("activities", looking);
+        passes.spa.pipeline.tasks().spawn("activities", looking);
     }
 
     /// What is to have a task, and has none; it counts as running from now on.
-    fn to_begin(&self, core: &Core) -> Vec<Key> {
-        if core.suspended().is_some() || core.state.lock().closed {
+    fn to_begin(&self, spa: &Spa) -> Vec<Key> {
+        if spa.suspended().is_some() || spa.state.lock().closed {
             return Vec::new();
         }
         let wanted: Vec<Key> = {
@@ -401,8 +392,8 @@ impl Activities {
             wanted.map(|(key, _)| *key).collect()
         };
         let can_be = |key: &Key| {
-            let leaf = leaf_of(&core.tree, key.0)?;
-            let top = core.tree.top_of(leaf.guid())?;
+            let leaf = leaf_of(&spa.tree, key.0)?;
+            let top = spa.tree.top_of(leaf.guid())?;
             let is_writeable = leaf.leaf().is_some_and(|leaf| leaf.is_writeable());
             (is_writeable && top.can_discard_free()).then_some(())
         };
@@ -423,12 +414,12 @@ impl Activities {
     /// Changes a state, if it is another one; tells whether it was.
     fn change(
         &self,
-        core: &Core,
+        spa: &Spa,
         key: Key,
         state: ActivityState,
         more: impl FnOnce(&mut Activity),
     ) -> bool {
-        let now_s = core.world.clock.wall_ns() / 1_000_000_000;
+        let now_s = spa.world.clock.wall_ns() / 1_000_000_000;
         let before = {
             let mut all = self.all.lock();
             let at = all.entry(key).or_default();
@@ -454,7 +445,7 @@ impl Activities {
             before
         };
         if key.1 == ActivityKind::Trim
-            && let Some(leaf) = leaf_of(&core.tree, key.0)
+            && let Some(leaf) = leaf_of(&spa.tree, key.0)
         {
             let event = match state {
                 ActivityState::Active if before == ActivityState::Suspended => Sysevent::TrimResume,
@@ -463,7 +454,7 @@ impl Activities {
                 ActivityState::Complete => Sysevent::TrimFinish,
                 ActivityState::Canceled | ActivityState::None => Sysevent::TrimCancel,
             };
-            core.events.tell_vdev(event, About::vdev(&leaf));
+            spa.events.tell_vdev(event, About::vdev(&leaf));
         }
         self.changed.send_replace(());
         self.wake.send_replace(());
@@ -471,8 +462,8 @@ impl Activities {
     }
 
     /// A task has ended.
-    fn ended(&self, core: &Core, key: Key, is_whole: bool) {
-        let leaf = leaf_of(&core.tree, key.0);
+    fn ended(&self, spa: &Spa, key: Key, is_whole: bool) {
+        let leaf = leaf_of(&spa.tree, key.0);
         let is_stopped = {
             let mut all = self.all.lock();
             all.get_mut(&key).is_none_or(|at| {
@@ -482,14 +473,14 @@ impl Activities {
         };
         if !is_stopped && let Some(leaf) = leaf {
             if is_whole {
-                self.change(core, key, ActivityState::Complete, |_| {});
+                self.change(spa, key, ActivityState::Complete, |_| {});
             } else if leaf.state().0 == vdev::VdevState::Faulted {
-                self.change(core, key, ActivityState::Canceled, |_| {});
+                self.change(spa, key, ActivityState::Canceled, |_| {});
             }
         }
         self.changed.send_replace(());
         if is_whole {
-            core.txgs.kick();
+            spa.txgs.kick();
         }
     }
 
@@ -533,10 +524,9 @@ struct Progress {
 }
 
 impl Progress {
-    fn of(core: &Core, top: &Vdev) -> Self {
+    fn of(spa: &Spa, top: &Vdev) -> Self {
         let id = top.top().map(|top| top.id);
-        let metaslabs =
-            id.map_or_else(Vec::new, |id| core.pipeline.allocator().metaslab_spaces(id));
+        let metaslabs = id.map_or_else(Vec::new, |id| spa.pipeline.allocator().metaslab_spaces(id));
         let disks = match top.kind() {
             VdevKind::Raidz(_) => top.children().len() as u64,
             VdevKind::Draid(draid) => draid.layout.children.saturating_sub(draid.layout.spares),
@@ -579,13 +569,13 @@ impl Participant for Activities {
 }
 
 /// Begins passes until the pool is closed.
-async fn begin_until_closed(mut wake: watch::Receiver<()>, weak: Weak<Core>) {
+async fn begin_until_closed(mut wake: watch::Receiver<()>, weak: Weak<Passes>) {
     loop {
         {
-            let Some(core) = weak.upgrade() else { return };
-            for key in core.tables.activities.to_begin(&core) {
+            let Some(passes) = weak.upgrade() else { return };
+            for key in passes.activities.to_begin(&passes.spa) {
                 let task = pass::run(weak.clone(), key);
-                core.pipeline.tasks().spawn(key.1.word(), task);
+                passes.spa.pipeline.tasks().spawn(key.1.word(), task);
             }
         }
         if wake.changed().await.is_err() {

@@ -11,7 +11,7 @@ use vdev::{
 use zio::alloc::{DEFER_TXGS, FreeHoldResult};
 
 use super::{Activity, ActivityKind, ActivityState, Key, VALUE, leaf_of};
-use crate::core::Core;
+use crate::Passes;
 
 /// Bytes of one write (`zfs_initialize_chunk_size`).
 const WRITE_BYTES: u64 = 1 << 20;
@@ -39,14 +39,14 @@ enum Step {
 }
 
 /// Runs a pass until it is whole or cannot go on.
-pub(super) async fn run(weak: Weak<Core>, key: Key) {
+pub(super) async fn run(weak: Weak<Passes>, key: Key) {
     let mut pass = LeafPass::new(key);
     let is_whole = loop {
         let step = {
-            let Some(core) = weak.upgrade() else { return };
+            let Some(passes) = weak.upgrade() else { return };
             match pass.is_settled {
-                true => pass.step(&core).await,
-                false => pass.settle(&core).await,
+                true => pass.step(&passes).await,
+                false => pass.settle(&passes).await,
             }
         };
         match step {
@@ -57,21 +57,18 @@ pub(super) async fn run(weak: Weak<Core>, key: Key) {
         }
         pass.keep_rate(&weak).await;
         let mut rests = 0;
-        while weak
-            .upgrade()
-            .is_some_and(|core| core.trim.gate.is_wanted())
-        {
+        while weak.upgrade().is_some_and(|passes| passes.gate.is_wanted()) {
             pass.pause(&weak, LOOK).await;
             rests += 1;
             if rests == RESTS_FOR_GATE
-                && let Some(core) = weak.upgrade()
+                && let Some(passes) = weak.upgrade()
             {
-                core.trim.gate.forget_wanted();
+                passes.gate.forget_wanted();
             }
         }
     };
-    if let Some(core) = weak.upgrade() {
-        core.tables.activities.ended(&core, key, is_whole);
+    if let Some(passes) = weak.upgrade() {
+        passes.activities.ended(&passes.spa, key, is_whole);
     }
 }
 
@@ -109,16 +106,16 @@ impl LeafPass {
         }
     }
 
-    fn at(&self, core: &Core) -> Option<Activity> {
-        let all = core.tables.activities.all.lock();
+    fn at(&self, passes: &Passes) -> Option<Activity> {
+        let all = passes.activities.all.lock();
         let at = all.get(&self.key);
         at.filter(|at| at.state == ActivityState::Active && !at.is_stopped)
             .cloned()
     }
 
     /// Changes what is known of the pass, to be stored.
-    fn note(&self, core: &Core, change: impl FnOnce(&mut Activity)) {
-        let mut all = core.tables.activities.all.lock();
+    fn note(&self, passes: &Passes, change: impl FnOnce(&mut Activity)) {
+        let mut all = passes.activities.all.lock();
         if let Some(at) = all.get_mut(&self.key) {
             change(at);
             at.is_dirty = true;
@@ -126,25 +123,25 @@ impl LeafPass {
     }
 
     /// What it works on, if it is to go on.
-    fn ground(&self, core: &Core) -> Option<Ground> {
-        if core.state.lock().closed || core.suspended().is_some() {
+    fn ground(&self, passes: &Passes) -> Option<Ground> {
+        if passes.spa.state.lock().closed || passes.spa.suspended().is_some() {
             return None;
         }
-        let at = self.at(core)?;
-        let vdev = leaf_of(&core.tree, self.key.0)?;
+        let at = self.at(passes)?;
+        let vdev = leaf_of(&passes.spa.tree, self.key.0)?;
         let leaf = vdev.leaf()?.clone();
-        let top = core.tree.top_of(vdev.guid())?;
+        let top = passes.spa.tree.top_of(vdev.guid())?;
         (leaf.is_writeable() && top.can_discard_free()).then_some(Ground { leaf, top, at })
     }
 
     /// Has enough uberblocks written.
-    async fn settle(&mut self, core: &Core) -> Step {
+    async fn settle(&mut self, passes: &Passes) -> Step {
         for _ in 0..SETTLING_TXGS {
-            if self.ground(core).is_none() {
+            if self.ground(passes).is_none() {
                 return Step::Interrupted;
             }
-            core.identity.mark_dirty();
-            if core.txgs.sync().await.is_err() {
+            passes.spa.identity.mark_dirty();
+            if passes.spa.txgs.sync().await.is_err() {
                 return Step::Interrupted;
             }
         }
@@ -153,11 +150,11 @@ impl LeafPass {
     }
 
     /// The first offset on the top-level vdev where something is left to do, roughly.
-    fn begin_at(&self, core: &Core, ground: &Ground, done: u64) -> u64 {
+    fn begin_at(&self, passes: &Passes, ground: &Ground, done: u64) -> u64 {
         if matches!(ground.top.kind(), VdevKind::Draid(_)) {
             return 0;
         }
-        let allocator = core.pipeline.allocator();
+        let allocator = passes.spa.pipeline.allocator();
         for (range, _) in allocator.metaslab_spaces(ground.top.vdev_id()) {
             let whole = RangeSet::from_iter([(range.start, range.end - range.start)]);
             let there = ground.top.free_on(ground.leaf.guid(), &whole);
@@ -170,10 +167,10 @@ impl LeafPass {
     }
 
     /// Works at the next part of free space.
-    async fn step(&mut self, core: &Core) -> Step {
+    async fn step(&mut self, passes: &Passes) -> Step {
         // Nobody holds a vdev without the gate: it may change.
-        let _gate = core.trim.gate.enter().await;
-        let Some(ground) = self.ground(core) else {
+        let _gate = passes.gate.enter().await;
+        let Some(ground) = self.ground(passes) else {
             return Step::Interrupted;
         };
         let done = ground
@@ -183,15 +180,15 @@ impl LeafPass {
         self.rate = ground.at.rate;
         let from = match self.from {
             Some(from) => from,
-            None => self.begin_at(core, &ground, done),
+            None => self.begin_at(passes, &ground, done),
         };
         self.from = Some(from);
         let mut bytes = HOLD_BYTES[self.key.1 as usize];
         if self.rate > 0 {
             bytes = bytes.min(self.rate.max(WRITE_BYTES));
         }
-        let (txg, id) = (core.txgs.open_txg(), ground.top.vdev_id());
-        let allocator = core.pipeline.allocator();
+        let (txg, id) = (passes.spa.txgs.open_txg(), ground.top.vdev_id());
+        let allocator = passes.spa.pipeline.allocator();
         let hold = match allocator.hold_free(txg, id, from, bytes).await {
             FreeHoldResult::Held(hold) => hold,
             FreeHoldResult::Busy => return Step::Rest,
@@ -199,7 +196,7 @@ impl LeafPass {
         };
         let mut step = Step::Interrupted;
         if let Some(ranges) = ground.top.free_on(ground.leaf.guid(), hold.ranges()) {
-            step = self.work(core, &ground.leaf, &ranges, done).await;
+            step = self.work(passes, &ground.leaf, &ranges, done).await;
         }
         if matches!(step, Step::More) {
             self.from = Some(hold.next());
@@ -210,7 +207,13 @@ impl LeafPass {
     }
 
     /// Works at ranges of the device that are held, as far as it is not done yet.
-    async fn work(&mut self, core: &Core, leaf: &Arc<Leaf>, ranges: &RangeSet, done: u64) -> Step {
+    async fn work(
+        &mut self,
+        passes: &Passes,
+        leaf: &Arc<Leaf>,
+        ranges: &RangeSet,
+        done: u64,
+    ) -> Step {
         let is_trim = self.key.1 == ActivityKind::Trim;
         let piece_max = match is_trim {
             true => TRIM_EXTENT_BYTES_MAX,
@@ -222,16 +225,16 @@ impl LeafPass {
                 continue;
             }
             while start < range.end {
-                if self.at(core).is_none() || core.suspended().is_some() {
+                if self.at(passes).is_none() || passes.spa.suspended().is_some() {
                     return Step::Interrupted;
                 }
                 let length = (range.end - start).min(piece_max);
                 let result = match is_trim {
                     true => leaf.trim(start, length).await,
-                    false => self.write(core, leaf, start, length).await,
+                    false => self.write(passes, leaf, start, length).await,
                 };
                 if let Err(error) = result {
-                    if core.suspended().is_some() || !leaf.is_writeable() {
+                    if passes.spa.suspended().is_some() || !leaf.is_writeable() {
                         return Step::Interrupted;
                     }
                     // Whether it is the device's fault is found out elsewhere.
@@ -239,7 +242,9 @@ impl LeafPass {
                 }
                 start += length;
                 self.done_bytes += length;
-                self.note(core, |at| at.next_offset_bytes = LABEL_START_BYTES + start);
+                self.note(passes, |at| {
+                    at.next_offset_bytes = LABEL_START_BYTES + start
+                });
             }
         }
         Step::More
@@ -247,12 +252,12 @@ impl LeafPass {
 
     async fn write(
         &mut self,
-        core: &Core,
+        passes: &Passes,
         leaf: &Arc<Leaf>,
         start: u64,
         length: u64,
     ) -> Result<(), VdevError> {
-        let value = self.at(core).and_then(|at| at.value).unwrap_or(VALUE);
+        let value = self.at(passes).and_then(|at| at.value).unwrap_or(VALUE);
         let pattern = self.pattern.get_or_insert_with(|| {
             let words = WRITE_BYTES as usize / 8;
             Bytes::from(value.to_le_bytes().repeat(words))
@@ -262,12 +267,12 @@ impl LeafPass {
     }
 
     /// Waits, unless it is to stop.
-    async fn pause(&self, weak: &Weak<Core>, time: Duration) {
+    async fn pause(&self, weak: &Weak<Passes>, time: Duration) {
         let mut left = time;
         while !left.is_zero() {
-            let Some(clock) = weak.upgrade().and_then(|core| {
-                self.at(&core)?;
-                Some(core.world.clock.clone())
+            let Some(clock) = weak.upgrade().and_then(|passes| {
+                self.at(&passes)?;
+                Some(passes.spa.world.clock.clone())
             }) else {
                 return;
             };
@@ -278,11 +283,14 @@ impl LeafPass {
     }
 
     /// Waits as long as the rate asks for.
-    async fn keep_rate(&mut self, weak: &Weak<Core>) {
+    async fn keep_rate(&mut self, weak: &Weak<Passes>) {
         if self.rate == 0 {
             return;
         }
-        let Some(now_ns) = weak.upgrade().map(|core| core.world.clock.monotonic_ns()) else {
+        let Some(now_ns) = weak
+            .upgrade()
+            .map(|passes| passes.spa.world.clock.monotonic_ns())
+        else {
             return;
         };
         let since_ns = *self.since_ns.get_or_insert(now_ns);
