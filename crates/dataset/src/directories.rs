@@ -370,44 +370,46 @@ impl<'a> Directories<'a> {
     ///
     /// # Errors
     /// [`DatasetError::NotFound`].
-    pub async fn list(
-        &self,
-        name: &str,
-        options: &ListOptions,
-    ) -> Result<Vec<DatasetInfo>, DatasetError> {
-        let _config = self.dsl.config.read().await;
-        let mut out = Vec::new();
-        let top = self.resolve(name).await?;
-        if top.is_snapshot() {
-            if options.snapshots {
-                out.push(self.info(&top).await?);
-            }
-            return Ok(out);
-        }
-        let mut pending = vec![(top.dir(), 0usize)];
-        while let Some((dir, depth)) = pending.pop() {
-            let head = self.head(&dir).await?;
-            let goes_deeper = options.depth.is_none_or(|most| depth < most);
-            let info = self.info(&head).await?;
-            let wanted = match info.kind {
-                DatasetKind::Volume => options.volumes,
-                _ => options.filesystems,
-            };
-            if wanted {
-                out.push(info);
-            }
-            if !goes_deeper {
-                continue;
-            }
-            if options.snapshots {
-                for (_, snapshot) in self.snapshots(&head).await? {
-                    out.push(self.info(&snapshot).await?);
+    pub fn list<'s>(
+        &'s self,
+        name: &'s str,
+        options: &'s ListOptions,
+    ) -> BoxFuture<'s, Result<Vec<DatasetInfo>, DatasetError>> {
+        Box::pin(async move {
+            let _config = self.dsl.config.read().await;
+            let mut out = Vec::new();
+            let top = self.resolve(name).await?;
+            if top.is_snapshot() {
+                if options.snapshots {
+                    out.push(self.info(&top).await?);
                 }
+                return Ok(out);
             }
-            let children = self.children(&dir).await?;
-            pending.extend(children.into_iter().rev().map(|child| (child, depth + 1)));
-        }
-        Ok(out)
+            let mut pending = vec![(top.dir(), 0usize)];
+            while let Some((dir, depth)) = pending.pop() {
+                let head = self.head(&dir).await?;
+                let goes_deeper = options.depth.is_none_or(|most| depth < most);
+                let info = self.info(&head).await?;
+                let wanted = match info.kind {
+                    DatasetKind::Volume => options.volumes,
+                    _ => options.filesystems,
+                };
+                if wanted {
+                    out.push(info);
+                }
+                if !goes_deeper {
+                    continue;
+                }
+                if options.snapshots {
+                    for (_, snapshot) in self.snapshots(&head).await? {
+                        out.push(self.info(&snapshot).await?);
+                    }
+                }
+                let children = self.children(&dir).await?;
+                pending.extend(children.into_iter().rev().map(|child| (child, depth + 1)));
+            }
+            Ok(out)
+        })
     }
 
     /// Full name of the dataset that has this object number.

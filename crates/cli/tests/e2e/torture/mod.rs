@@ -7,10 +7,12 @@
 //!
 //! | Module | The story | The oracle |
 //! |---|---|---|
-//! | [`files`] | files with flags, projects, attributes, clones and holes; `kill -9` | a model |
+//! | [`damage`] | objects of the MOS, roots of datasets, labels that are damaged | sums |
+//! | [`files`] | files with flags, lists, attributes, clones and holes; `kill -9` | a model |
 //! | [`pools`] | layouts, features, datasets, snapshots, clones, streams; `kill -9` | sums, `zdb` |
 //! | [`topology`] | devices that come and go below files with fsync; `kill -9` | sums, `zdb` |
 
+mod damage;
 mod files;
 mod model;
 mod pools;
