@@ -6,9 +6,9 @@
 //! tells whether one of them uses it: there is nothing else that all of them would see, since they
 //! may be open in different processes.
 //!
-//! A device's own label has nothing but its guid and what it is for, by which a scan finds it. The lists are written in
-//! syncing context, in the txg that adds or removes devices. A device is labelled before: after a crash in between it
-//! names no pool, and is free for any.
+//! A device's own label has nothing but its guid and what it is for, by which a scan finds it. The
+//! lists are written in syncing context, in the txg that adds or removes devices. A device is
+//! labelled before: after a crash in between it names no pool, and is free for any.
 //!
 //! Source: module/zfs/spa.c (`spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev`,
 //! `spa_validate_aux_devs`), module/zfs/vdev_label.c (`vdev_aux_label_generate`), module/zfs/arc.c
@@ -38,7 +38,8 @@ use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus};
 
 /// Longest packed list that is believed, in bytes.
 const LIST_BYTES_MAX: u64 = 16 << 20;
-/// Least size of the header in front of what a cache device holds (`l2arc_dev_hdr_phys_t`), in bytes.
+/// Least size of the header in front of what a cache device holds (`l2arc_dev_hdr_phys_t`), in
+/// bytes.
 const CACHE_HEADER_BYTES: u64 = 512;
 /// What is zeroed of it on a new cache device: enough for every sector size.
 const CACHE_HEADER_BYTES_MAX: usize = 64 << 10;
@@ -52,7 +53,8 @@ pub(crate) struct AuxList {
     configs: Vec<NvList>,
     /// How they are, in the same order.
     pub(crate) statuses: Vec<VdevStatus>,
-    /// What keeps others off them, by guid: all that are there and not in the vdev tree, which holds its own.
+    /// What keeps others off them, by guid: all that are there and not in the vdev tree, which
+    /// holds its own.
     holds: BTreeMap<Guid, Hold>,
 }
 

@@ -45,7 +45,8 @@ pub(crate) async fn apply_change(
     match change {
         Change::Session(..) => {}
         Change::Version => {
-            // What follows has to be in one txg: an uberblock of version 5000 without the ZAPs is no pool.
+            // What follows has to be in one txg: an uberblock of version 5000 without the ZAPs is
+            // no pool.
             core.dsl.features().upgrade(ctx).await?;
             {
                 let mut pairs = core.identity.lock();

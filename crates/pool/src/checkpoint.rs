@@ -1,17 +1,18 @@
 //! Checkpoints: a past state of the whole pool that it can go back to.
 //!
-//! A checkpoint is the uberblock of a synced txg, kept in the MOS's object directory. It is put there by a task that runs
-//! before anything else of the next txg, so that no block of that state is freed without the pipeline knowing
-//! ([`zio::pipeline::Dvas::set_checkpoint`]): from then on what the state has stays allocated, and each vdev's checkpoint space
-//! map lists what the pool itself has freed of it ([`space`]). Going back is an import ([`crate::rewind`]).
+//! A checkpoint is the uberblock of a synced txg, kept in the MOS's object directory. It is put
+//! there by a task that runs before anything else of the next txg, so that no block of that state
+//! is freed without the pipeline knowing ([`zio::pipeline::Dvas::set_checkpoint`]): from then on
+//! what the state has stays allocated, and each vdev's checkpoint space map lists what the pool
+//! itself has freed of it ([`space`]). Going back is an import ([`crate::rewind`]).
 //!
-//! Discarding takes the uberblock out of the directory, again as the first thing of a txg, and then frees what the maps
-//! list, a bounded number of ranges per txg, from their ends. The feature `zpool_checkpoint` stays active until the last
-//! map is gone.
+//! Discarding takes the uberblock out of the directory, again as the first thing of a txg, and then
+//! frees what the maps list, a bounded number of ranges per txg, from their ends. The feature
+//! `zpool_checkpoint` stays active until the last map is gone.
 //!
 //! Only the sync loop changes it, and `admin` is held while a checkpoint is
-//! made or discarded. A crash leaves one of: no checkpoint, a checkpoint, or a discard under way, which the next import
-//! goes on with.
+//! made or discarded. A crash leaves one of: no checkpoint, a checkpoint, or a discard under way,
+//! which the next import goes on with.
 //!
 //! Source: module/zfs/spa_checkpoint.c.
 

@@ -1,4 +1,5 @@
-//! What other releases leave to do: frees that they put off, a checksum salt that they did not make.
+//! What other releases leave to do: frees that they put off, a checksum salt that they did not
+//! make.
 
 use std::sync::Arc;
 

@@ -23,7 +23,8 @@ pub(crate) struct Beats {
     pub(crate) running: bool,
     /// The newest uberblock that is known to be on disk, heartbeats included.
     pub(crate) last: Option<Uberblock>,
-    /// Newer ones that devices were given, and that may be there or not: their writes are under way, or failed.
+    /// Newer ones that devices were given, and that may be there or not: their writes are under
+    /// way, or failed.
     pub(crate) unsettled: Vec<Uberblock>,
     /// Devices with a heartbeat under way.
     pub(crate) pending: BTreeSet<Guid>,

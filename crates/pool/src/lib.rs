@@ -1,9 +1,14 @@
 //! Pools as a whole: create, find, import, sync, export, destroy.
 //!
-//! OpenZFS calls this layer the SPA (module/zfs/spa.c). It owns what belongs to no single
-//! dataset: the pool's configuration, the object directory of the MOS, feature flags, pool
-//! properties, the command history, the frees that wait for the next transaction group, and
-//! the task that writes transaction groups to disk one after the other.
+//! OpenZFS calls this layer the SPA (module/zfs/spa.c). The parts of a pool are crates below, which
+//! do not see each other: the ground that they share (`spa`), scrubs and resilvers (`scan`),
+//! tables of shared blocks (`dedup`), passes over free space (`trim`). This crate opens a pool,
+//! puts its parts together (`core`), and has the task that writes transaction groups to disk one
+//! after the other (`sync`). Devices that come and go are here too, as they concern several parts.
+//!
+//! Modules are layers. The state of a part (`checkpoint`, `newtops`, `gone`, `standby`, `heart`)
+//! does not know the whole. `core` has them all. Commands (`topology`, `vdevs`, `spares`, `split`,
+//! `reopen`) and [`Pool`] stand above.
 //!
 //! | Module | In OpenZFS |
 //! |---|---|
@@ -14,20 +19,12 @@
 //! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev` |
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
 //! | [`AttachSpec`] and `topology` | spa.c: `spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done` |
-//! | `multihost` | mmp.c |
+//! | [`SplitSpec`] and `split` | spa.c: `spa_vdev_split_mirror` |
+//! | `spares`, `standby` | cmd/zed/agents: zfs_retire.c |
+//! | `multihost`, `heart` | mmp.c |
 //! | `checkpoint` | spa_checkpoint.c |
-//! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
-//! | [`PoolEvent`] and `events` | zfs_fm.c; spa.c: `spa_event_notify` |
-//! | `diagnosis` | cmd/zed/agents: zfs_diagnosis.c, fmd_serd.c, zfs_retire.c |
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
 //! | [`ScanSpec`] and `discover` | libzutil's zutil_import.c |
-//! | [`ScrubCommand`] and `scan` | dsl_scan.c; vdev.c: `vdev_dtl_reassess` |
-//! | [`RebuildStatus`] and `rebuild` | vdev_rebuild.c |
-//! | `config` | spa_config.c |
-//! | [`FeatureState`] and `features` | zfeature.c |
-//! | [`HistoryRecord`] and `history` | spa_history.c |
-//! | `props` | spa.c: `spa_prop_get`, `spa_sync_props` |
-//! | `vdevprops` | vdev.c: `vdev_prop_get`, `vdev_prop_set`, `vdev_props_set_sync` |
 
 #![forbid(unsafe_code)]
 

@@ -1,29 +1,34 @@
 //! Multi-host protection: pools whose devices several hosts reach.
 //!
-//! With property `multihost`, the host that has the pool writes *heartbeats*: about once a second per device, the last
-//! uberblock with a new time and sequence number, into the last slot of the ring of some label, which no
-//! txg's uberblock uses. Who wants to import the pool watches the uberblocks first, and leaves it alone when they
-//! change. A host that did not get a heartbeat out for [`FAIL_INTERVALS`] intervals suspends the pool, since another
-//! one may take it from then on; it is resumed only when nobody has.
+//! With property `multihost`, the host that has the pool writes *heartbeats*: about once a second
+//! per device, the last uberblock with a new time and sequence number, into the last slot of the
+//! ring of some label, which no txg's uberblock uses. Who wants to import the pool watches the
+//! uberblocks first, and leaves it alone when they change. A host that did not get a heartbeat out
+//! for [`FAIL_INTERVALS`] intervals suspends the pool, since another one may take it from then on;
+//! it is resumed only when nobody has.
 //!
-//! A device may fail, and it may just not answer. So each heartbeat is a task of its own, a device with one under way
-//! gets no other, and the silence is tested by a timer that waits for no I/O. A heartbeat that comes late changes
-//! nothing about a suspension. While the pool is suspended its devices get nothing more (crate `vdev`,
-//! `common`), and what they had accepted is not told to anybody as written.
+//! A device may fail, and it may just not answer. So each heartbeat is a task of its own, a device
+//! with one under way gets no other, and the silence is tested by a timer that waits for no I/O. A
+//! heartbeat that comes late changes nothing about a suspension. While the pool is suspended its
+//! devices get nothing more (crate `vdev`, `common`), and what they had accepted is not told to
+//! anybody as written.
 //!
-//! Before a suspended pool goes on ([`Core::check_still_ours`]), its uberblocks are read from the devices opened anew, and
-//! watched as for an import. Those that this host wrote, or may have written without ever hearing so
-//! (`Beats::unsettled`), are its own; any other that is newer is another host's.
+//! Before a suspended pool goes on ([`Core::check_still_ours`]), its uberblocks are read from the
+//! devices opened anew, and watched as for an import. Those that this host wrote, or may have
+//! written without ever hearing so (`Beats::unsettled`), are its own; any other that is newer is
+//! another host's.
 //!
-//! An import has two parts: *watch* (read-only, twice as long as the other host would take to suspend, and up to a
-//! quarter longer by chance), then *claim* (ten times: write a heartbeat with a sequence number of chance, wait an
-//! interval, and find it still the newest), which tells apart two hosts that import at the same moment.
+//! An import has two parts: *watch* (read-only, twice as long as the other host would take to
+//! suspend, and up to a quarter longer by chance), then *claim* (ten times: write a heartbeat with
+//! a sequence number of chance, wait an interval, and find it still the newest), which tells apart
+//! two hosts that import at the same moment.
 //!
-//! A crash leaves heartbeats that are the last uberblock but for time and sequence: whoever takes one for the
-//! pool's state is right.
+//! A crash leaves heartbeats that are the last uberblock but for time and sequence: whoever takes
+//! one for the pool's state is right.
 //!
-//! Source: module/zfs/mmp.c (`mmp_thread`, `mmp_write_uberblock`, `mmp_claim_uberblock`), module/zfs/spa.c
-//! (`spa_activity_check_required`, `spa_activity_check_duration`, `spa_activity_check_claim`).
+//! Source: module/zfs/mmp.c (`mmp_thread`, `mmp_write_uberblock`, `mmp_claim_uberblock`),
+//! module/zfs/spa.c (`spa_activity_check_required`, `spa_activity_check_duration`,
+//! `spa_activity_check_claim`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -40,12 +45,14 @@ use crate::{FoundState, ImportSpec, PoolError};
 
 /// The property that switches it on.
 pub(crate) const NAME: &str = "multihost";
-/// Intervals without a heartbeat after which the pool is suspended (`zfs_multihost_fail_intervals`).
+/// Intervals without a heartbeat after which the pool is suspended
+/// (`zfs_multihost_fail_intervals`).
 const FAIL_INTERVALS: u16 = 10;
 /// Intervals for which an import watches where the other host's settings are not known
 /// (`zfs_multihost_import_intervals`).
 const IMPORT_INTERVALS: u64 = 20;
-/// How much longer an import watches than the other host needs to suspend (`MMP_IMPORT_SAFETY_FACTOR`).
+/// How much longer an import watches than the other host needs to suspend
+/// (`MMP_IMPORT_SAFETY_FACTOR`).
 const SAFETY_FACTOR: u64 = 2;
 /// Rounds of a claim (`MMP_IMPORT_VERIFY_ITERS`).
 const CLAIM_ROUNDS: u32 = 10;
@@ -106,7 +113,8 @@ impl Core {
         self.pipeline.tasks().spawn("heartbeats", beating);
     }
 
-    /// Whether the loop goes on; ends it if not, without a gap in which nobody would start it again.
+    /// Whether the loop goes on; ends it if not, without a gap in which nobody would start it
+    /// again.
     fn heart_goes_on(&self) -> bool {
         let goes_on = self.is_multihost() && !self.state.lock().closed;
         if !goes_on {
@@ -118,7 +126,8 @@ impl Core {
     /// Before a suspended pool is resumed: whether another host took it meanwhile.
     ///
     /// # Errors
-    /// [`PoolError::TakenOver`]; [`PoolError::Suspended`] and [`vdev::VdevError::Stalled`] when that cannot be told.
+    /// [`PoolError::TakenOver`]; [`PoolError::Suspended`] and [`vdev::VdevError::Stalled`] when
+    /// that cannot be told.
     pub(crate) async fn check_still_ours(&self) -> Result<(), PoolError> {
         if !self.is_multihost() || self.pipeline.suspension().error().is_none() {
             return Ok(());
@@ -232,8 +241,8 @@ impl Core {
     }
 }
 
-/// Sends heartbeats, and listens whether they come out, until the pool is closed or the property is off. Waits for nothing
-/// but the time.
+/// Sends heartbeats, and listens whether they come out, until the pool is closed or the property is
+/// off. Waits for nothing but the time.
 async fn beat_until_closed(world: World, weak: Weak<Core>) {
     let mut was_suspended = false;
     loop {
@@ -318,7 +327,8 @@ async fn watch(world: &World, from: &Uberblock, tree: &VdevTree) -> bool {
     true
 }
 
-/// The first part of an import: leaves the pool alone when somebody is at work on it. `uberblock` is the newest.
+/// The first part of an import: leaves the pool alone when somebody is at work on it. `uberblock`
+/// is the newest.
 ///
 /// # Errors
 /// [`PoolError::RemoteActive`], [`PoolError::NoHostid`].
@@ -364,11 +374,12 @@ fn needed(top: &Vdev) -> usize {
     }
 }
 
-/// The second part, when the devices are open for writing: makes sure that nobody else imports the pool at this
-/// moment.
+/// The second part, when the devices are open for writing: makes sure that nobody else imports the
+/// pool at this moment.
 ///
 /// # Errors
-/// [`PoolError::RemoteActive`], and [`PoolError::MissingDevices`] when too few devices take the claim.
+/// [`PoolError::RemoteActive`], and [`PoolError::MissingDevices`] when too few devices take the
+/// claim.
 pub(crate) async fn claim(
     world: &World,
     spec: &ImportSpec,
@@ -436,7 +447,8 @@ async fn write_claim(
             return Err(PoolError::MissingDevices {
                 pool: spec.found.name.clone(),
                 why: format!(
-                    "{} took the claim of this host on {good} of {} devices (its property multihost is on)",
+                    "{} took the claim of this host on {good} of {} devices (its property \
+                     multihost is on)",
                     top.display_name(),
                     needed(&top)
                 ),

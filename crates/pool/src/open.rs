@@ -596,7 +596,8 @@ async fn import_on(
         }
         let devices = unusable_leaves(&lost_logs).join(", ");
         tracing::warn!(
-            "pool '{name}' is opened without devices of the intent log, on which nothing was: {devices}"
+            "pool '{name}' is opened without devices of the intent log, on which nothing was: \
+             {devices}"
         );
     }
 
@@ -802,7 +803,10 @@ fn log_claim(uberblock: &Uberblock, past: Option<&Past>) -> LogClaim {
 fn expand(pool: &str, ground: &Ground) {
     let tree = &ground.tree;
     for top in tree.tops().iter().filter(|top| tree.expand(top)) {
-        tracing::info!(pool, vdev = %top.display_name(), "its devices are bigger now; it uses all of them");
+        tracing::info!(
+            pool, vdev = %top.display_name(),
+            "its devices are bigger now; it uses all of them"
+        );
         if let Some(spec) = tree.top_spec(top) {
             ground.pipeline.allocator().add_top(spec);
         }

@@ -1,8 +1,8 @@
 //! Removed vdevs: loading the mappings that tell where their blocks are now.
 //!
-//! A mapping is an object of the MOS, which may itself lie on vdevs that were removed after it was made. So the
-//! mappings are loaded from the last removal back to the first, along the chain that the configuration
-//! tells; whatever has to be read before that is on vdevs that are there.
+//! A mapping is an object of the MOS, which may itself lie on vdevs that were removed after it was
+//! made. So the mappings are loaded from the last removal back to the first, along the chain that
+//! the configuration tells; whatever has to be read before that is on vdevs that are there.
 //!
 //! Source: module/zfs/vdev_removal.c (`spa_remove_init`), vdev_indirect.c.
 
@@ -163,7 +163,8 @@ pub(crate) async fn report(
     }))
 }
 
-/// Loads the mappings of a tree that was built from the MOS's configuration, but for those that it has.
+/// Loads the mappings of a tree that was built from the MOS's configuration, but for those that it
+/// has.
 ///
 /// # Errors
 /// When a mapping cannot be read or cannot be right.

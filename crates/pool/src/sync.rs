@@ -11,7 +11,8 @@
 //!    settled, space is recorded, the configuration is written if any of that changed it
 //! 4. pass 1, if there is anything to write: what other releases left to do
 //! 5. again from 2, while the MOS is dirty
-//! 6. if devices failed to take or to flush something since what they lack was recorded: again from 2
+//! 6. if devices failed to take or to flush something since what they lack was recorded: again from
+//!    2
 //! 7. labels and uberblocks: the configuration first where it changed, in the order that leaves one
 //!    valid set of labels at any moment; then the txg is on disk. Who waits for its sync tasks is
 //!    told last of all

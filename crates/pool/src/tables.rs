@@ -1,5 +1,6 @@
-//! What a pool has besides datasets and space maps, as it is at import: the checkpoint, the state of RAID-Z expansions and removals, and of what leaves were initialized and
-//! trimmed. What changes later is kept by those who change it.
+//! What a pool has besides datasets and space maps, as it is at import: the checkpoint, the state
+//! of RAID-Z expansions and removals, and of what leaves were initialized and trimmed. What changes
+//! later is kept by those who change it.
 
 use std::sync::Arc;
 

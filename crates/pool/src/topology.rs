@@ -5,16 +5,16 @@
 //! times that say that it lacks everything. What it lacks is a resilver's business, which starts by
 //! itself.
 //!
-//! **Detach.** One txg takes the device out of the tree, frees its ZAP and its dirty times, and says
-//! so in the configuration. Then its labels are written over. A crash in between leaves a device
-//! with an old label that the configuration does not know.
+//! **Detach.** One txg takes the device out of the tree, frees its ZAP and its dirty times, and
+//! says so in the configuration. Then its labels are written over. A crash in between leaves a
+//! device with an old label that the configuration does not know.
 //!
 //! **A replacement that is done** is a detach that the pool does by itself: before each txg is
 //! written, it looks whether there is a device whose successor lacks nothing, in memory and on disk
 //! ([`vdev::VdevTree::replaced`]). Nothing else has to be remembered for that.
 //!
-//! **Offline and online** change states, which the configuration tells where a person wanted them to
-//! last. A log that is back gets blocks once that is on disk ([`allow_blocks`]).
+//! **Offline and online** change states, which the configuration tells where a person wanted them
+//! to last. A log that is back gets blocks once that is on disk ([`allow_blocks`]).
 //!
 //! Source: module/zfs/spa.c (`spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done`),
 //! module/zfs/vdev.c (`vdev_offline`, `vdev_online`, `vdev_fault`).

@@ -1,21 +1,23 @@
 //! Adding and removing vdevs of a pool that is open, and giving it another guid.
 //!
-//! Adding: the devices are opened and labelled with txg 0 (a crash leaves them free for any pool); then one txg makes
-//! them part of the vdev tree, the configuration, the space maps and the uberblock's sum of guids, all at once. Only
-//! once that txg is on disk the allocator hears of them: else an intent log block of the next txg could lie on a vdev
-//! that, after a crash, nobody knows.
+//! Adding: the devices are opened and labelled with txg 0 (a crash leaves them free for any pool);
+//! then one txg makes them part of the vdev tree, the configuration, the space maps and the
+//! uberblock's sum of guids, all at once. Only once that txg is on disk the allocator hears of
+//! them: else an intent log block of the next txg could lie on a vdev that, after a crash, nobody
+//! knows.
 //!
-//! Removing a log vdev: nothing is allocated from it any more; all intent logs are given back; after the txgs that freed
-//! space waits, nothing is left on it. Then one txg frees its space maps and ZAPs and puts a hole in its place. At
-//! last its labels are written over, so that nobody takes it for a part of the pool. A crash in between leaves the
-//! vdev in the pool, or a device with an old label that the configuration does not know.
+//! Removing a log vdev: nothing is allocated from it any more; all intent logs are given back;
+//! after the txgs that freed space waits, nothing is left on it. Then one txg frees its space maps
+//! and ZAPs and puts a hole in its place. At last its labels are written over, so that nobody takes
+//! it for a part of the pool. A crash in between leaves the vdev in the pool, or a device with an
+//! old label that the configuration does not know.
 //!
-//! A hole stays, and its number is never used again, as in OpenZFS since it has log space maps: these name vdevs by their
-//! numbers, and what is still said in them of the vdev that was removed would be taken for the new one's. A hole costs
-//! eight bytes of a label.
+//! A hole stays, and its number is never used again, as in OpenZFS since it has log space maps:
+//! these name vdevs by their numbers, and what is still said in them of the vdev that was removed
+//! would be taken for the new one's. A hole costs eight bytes of a label.
 //!
-//! A pool that is suspended, or gets so meanwhile, is not waited for (`Core::run_task`). Before labels are written everything
-//! is checked that can be.
+//! A pool that is suspended, or gets so meanwhile, is not waited for (`Core::run_task`). Before
+//! labels are written everything is checked that can be.
 //!
 //! Spares and cache devices only are in lists (`auxiliary`).
 //!
@@ -43,7 +45,8 @@ use crate::newtops::Emptied;
 use crate::topology::allow_blocks;
 use crate::{PoolError, VdevClass, VdevSpec, labelroom};
 
-/// Txgs after which everything must have left a log vdev: those under way, and those that freed space waits.
+/// Txgs after which everything must have left a log vdev: those under way, and those that freed
+/// space waits.
 const EVACUATION_TXGS_MAX: u32 = 12;
 
 /// What [`crate::Pool::add`] is to add.
@@ -111,8 +114,8 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), PoolErro
     }
     .await;
     if let Err(error) = result {
-        // A task that was applied has made them part of the pool, whatever became of the txg; in a suspended pool it may
-        // just be doing so.
+        // A task that was applied has made them part of the pool, whatever became of the txg; in a
+        // suspended pool it may just be doing so.
         let strange = |top: &&Arc<Vdev>| core.tree.find(top.guid()).is_none();
         if !error.is_suspended() {
             tops.iter().filter(strange).for_each(Vdev::close);
@@ -246,7 +249,8 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
         let mut all = core.tree.tops().into_iter();
         return Err(match all.find(|top| is_called(top, name)) {
             Some(top) => refuse(&format!(
-                "it is a part of {}, and only whole vdevs can be removed; OpenZFS detaches devices of mirrors",
+                "it is a part of {}, and only whole vdevs can be removed; OpenZFS detaches devices \
+                 of mirrors",
                 top.display_name()
             )),
             None => refuse("there is no such device in the pool; see 'zpool status'"),
@@ -255,13 +259,15 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
     let is_log = top.is_log();
     if !is_log {
         return Err(refuse(
-            "only hot spares, cache and log devices can be removed by this release; OpenZFS removes others",
+            "only hot spares, cache and log devices can be removed by this release; OpenZFS \
+             removes others",
         ));
     }
     remove_log(core, &top, &refuse).await
 }
 
-/// The top-level vdev that a person calls `name`: by its own name, its guid, or as a device without others.
+/// The top-level vdev that a person calls `name`: by its own name, its guid, or as a device without
+/// others.
 fn find_top(core: &Core, name: &str) -> Option<Arc<Vdev>> {
     let mut tops = core.tree.tops().into_iter();
     tops.find(|top| is_itself_called(top, name))
@@ -336,7 +342,8 @@ async fn empty_and_remove_log(
     let id = top.vdev_id();
     if !core.unless_suspended(evacuate(core, id)).await? {
         return Err(refuse(
-            "intent logs on it wait to be replayed; mount their filesystems first (encrypted ones need their keys)",
+            "intent logs on it wait to be replayed; mount their filesystems first (encrypted ones \
+             need their keys)",
         ));
     }
     let mut label = core.pairs(Txg::ZERO).label_config();
@@ -364,14 +371,18 @@ async fn empty_and_remove_log(
             continue;
         };
         if let Err(error) = write_detached_labels(&*device, &own).await {
-            tracing::warn!(%error, device = vdev.display_name(), "the label of a removed device stays as it was");
+            tracing::warn!(
+                %error, device = vdev.display_name(),
+                "the label of a removed device stays as it was"
+            );
         }
     }
     top.close();
     Ok(())
 }
 
-/// Gives all intent logs back until nothing is on a log vdev any more; tells whether that was reached.
+/// Gives all intent logs back until nothing is on a log vdev any more; tells whether that was
+/// reached.
 pub(crate) async fn evacuate(core: &Core, id: VdevId) -> Result<bool, PoolError> {
     for _ in 0..EVACUATION_TXGS_MAX {
         core.dsl.logs().close_all().await?;
@@ -504,8 +515,8 @@ pub(crate) async fn change_guid(core: &Arc<Core>, new: Guid) -> Result<(), PoolE
     Ok(())
 }
 
-/// Makes a device forget the pool that it was a part of (`zpool labelclear`); with `force`, also one that was not
-/// destroyed. Whether that pool is open is the caller's to know.
+/// Makes a device forget the pool that it was a part of (`zpool labelclear`); with `force`, also
+/// one that was not destroyed. Whether that pool is open is the caller's to know.
 ///
 /// # Errors
 /// [`PoolError::NoLabel`], [`PoolError::DeviceInUse`], and failures of the device.

@@ -215,8 +215,10 @@ pub async fn load(dsl: &Arc<DslPool>, errors: &ErrorLog, read_only: bool) -> Res
     match read.await {
         Ok(count) => logs.count = count,
         Err(error) => {
-            tracing::warn!(%error, "the pool's log of damaged blocks cannot be read; it is left \
-                                    alone");
+            tracing::warn!(
+                %error,
+                "the pool's log of damaged blocks cannot be read; it is left alone"
+            );
             logs.is_broken = true;
             if read_only {
                 errors.set_stored(Lost::new());

@@ -21,11 +21,11 @@ use vdev::RangeSet;
 use zio::ZioError;
 use zio::pipeline::waits_for_devices;
 
+use crate::names::LOG_SPACEMAP;
 use crate::{
     MAP_BLOCK_BYTES, MAP_BLOCK_BYTES_NO_LOG, Metaslab, Space, SpaceSync, Top, free_map, lengths,
     new_map, writeable,
 };
-use crate::names::LOG_SPACEMAP;
 
 /// Whether no copy of a block can be read, though what works was waited for.
 pub(super) fn is_lost(error: &ObjectError) -> bool {

@@ -45,8 +45,11 @@ impl Dedup {
             match pointer_of_place(&name, place) {
                 Ok(block) => pipeline.frees().free_space(ctx.txg, &block),
                 Err(error) => {
-                    tracing::error!(%error, checksum = %name.checksum, "an entry of a dedup table \
-                        names an impossible place; its space is lost until the pool is checked");
+                    tracing::error!(
+                        %error, checksum = %name.checksum,
+                        "an entry of a dedup table names an impossible place; its space is \
+                         lost until the pool is checked"
+                    );
                 }
             }
             *place = Default::default();

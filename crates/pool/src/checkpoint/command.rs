@@ -142,7 +142,8 @@ impl SyncTask for CheckpointTask {
         true
     }
 
-    /// Who asked before may not have waited for the answer, and then does not hold `admin` any more.
+    /// Who asked before may not have waited for the answer, and then does not hold `admin` any
+    /// more.
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         let state = self.core.checkpoint.state();
         Box::pin(std::future::ready(match (self.step, state) {
@@ -167,7 +168,8 @@ impl Core {
         let tx = Tx::syncing(ctx.txg);
         let last = self.state.lock().uberblock;
         let txg = Txg::new(ctx.txg.get().saturating_sub(1));
-        // A txg in which nothing happened wrote no uberblock: the state is the last one's all the same.
+        // A txg in which nothing happened wrote no uberblock: the state is the last one's all the
+        // same.
         let uberblock = Uberblock {
             txg,
             checkpoint_txg: txg,

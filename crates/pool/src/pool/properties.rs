@@ -213,7 +213,8 @@ impl Pool {
             }
             labelroom::check_property(&pairs, &core.tree, name, text)?;
         }
-        if matches!(&change, Change::Feature(name) if features::guid_to_enable(name)? == features::HEAD_ERRLOG)
+        if let Change::Feature(name) = &change
+            && features::guid_to_enable(name)? == features::HEAD_ERRLOG
         {
             core.prepare_error_upgrade().await;
         }
@@ -253,8 +254,8 @@ impl Pool {
         features::status(self.core.dsl.features())
     }
 
-    /// Names of the features that this release supports and the pool has not enabled. Upgrades leave
-    /// some of them out ([`crate::SupportedFeature::no_upgrade`]).
+    /// Names of the features that this release supports and the pool has not enabled. Upgrades
+    /// leave some of them out ([`crate::SupportedFeature::no_upgrade`]).
     pub fn disabled_features(&self) -> Vec<String> {
         let is_disabled = |feature: &FeatureStatus| {
             feature.state == crate::FeatureState::Disabled
