@@ -1,11 +1,11 @@
 //! Goal: what a change of datasets needs is read before the change begins, so damage refuses that
 //! change alone: no command stops a pool. A dataset whose root block is lost can be destroyed.
 //! Method: a pool with all that the changes have to read is made once, on a simulated disk. Each
-//! case loads it, destroys all blocks of one object of the MOS, or one dataset's or snapshot's root,
-//! as wrong checksums or as sectors that cannot be read, imports it and makes one change. Then
-//! either the change was made, or nothing is changed; and the pool goes on. By default each object
-//! meets some of the changes, which `MILLPOND_SEED=N` chooses; with `MILLPOND_LONG` all, in both
-//! ways.
+//! case loads it, destroys all blocks of one object of the MOS, or one dataset's or snapshot's
+//! root, as wrong checksums or as sectors that cannot be read, imports it and makes one change.
+//! Then either the change was made, or nothing is changed; and the pool goes on. By default each
+//! object meets some of the changes, which `MILLPOND_SEED=N` chooses; with `MILLPOND_LONG` all, in
+//! both ways.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
