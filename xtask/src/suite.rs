@@ -41,7 +41,14 @@ const RELEASE: [(&str, &[&str]); 2] = [
     ("release: sim", &["-p", "sim"]),
     (
         "release: filesystem",
-        &["-p", "filesystem", "--test", "flips", "--test", "hostile"],
+        &[
+            "-p",
+            "filesystem",
+            "--test",
+            "all",
+            "-E",
+            "test(/^(flips|hostile)::/)",
+        ],
     ),
 ];
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use api::{
     Call, EVENTS_PATH, Event, EventKind, Failure, FailureKind, Job, JobCancel, JobGet, JobKind,
-    JobList, JobResult, JobState, STREAM_JOB_HEADER, STREAM_PROTOCOL,
+    JobList, JobResult, JobState, STREAM_JOB_HEADER, STREAM_PROTOCOL, ServerStop,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -401,6 +401,41 @@ impl Client {
                 Err(_) => Ok(None),
             }
         })
+    }
+
+    /// Whether a daemon runs that does not answer yet, as it imports its pools.
+    pub fn is_starting(&self) -> bool {
+        self.is_locked() && !self.is_stopped()
+    }
+
+    /// Stops the daemon, once it answers; tells whether one did. `waits` is called when one runs
+    /// that does not yet.
+    pub fn stop_server(&self, waits: impl FnOnce()) -> anyhow::Result<bool> {
+        let begin = Instant::now();
+        let mut waits = Some(waits);
+        loop {
+            if self.call_if_running(&ServerStop {})?.is_some() {
+                return Ok(true);
+            }
+            if !self.is_starting() {
+                return Ok(false);
+            }
+            if let Some(waits) = waits.take() {
+                waits();
+            }
+            if begin.elapsed() > START_TIMEOUT {
+                let lock = self.state.join("millpond.lock");
+                let process = std::fs::read_to_string(lock).unwrap_or_default();
+                let process = process.trim();
+                return Err(anyhow!(
+                    "the server (process {process}) still imports its pools and cannot be stopped \
+                     before it has; try again, or see {}. 'kill {process}' ends it as a crash would: \
+                     what was synced is there at the next start",
+                    self.state.join("daemon.log").display()
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// A connection to the daemon that is to be asked, if it runs.

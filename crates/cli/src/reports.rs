@@ -109,7 +109,7 @@ impl Reports {
     /// Prints them.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         let Some(list) = client.call_if_running(&ReportList {})? else {
-            println!("no server runs; 'millpond up' starts one");
+            crate::server::print_none_runs(client);
             return Ok(());
         };
         let named = list

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use api::{Protocol, ServerInfo, ServerStop};
+use api::{Protocol, ServerInfo};
 use clap::Args;
 
 use crate::client::Client;
@@ -162,11 +162,20 @@ impl Up {
 /// Stops the server, if one runs. Returns when its pools are exported. No command starts it again
 /// by itself.
 pub fn down(client: &Client) -> anyhow::Result<()> {
-    if client.call_if_running(&ServerStop {})?.is_none() {
+    let waits = || println!("the server still imports its pools; it is stopped as soon as it has");
+    if !client.stop_server(waits)? {
         client.stay_stopped()?;
         println!("no server runs");
     }
     Ok(())
+}
+
+/// Says that there is no server that could be asked.
+pub(crate) fn print_none_runs(client: &Client) {
+    match client.is_starting() {
+        true => println!("the server does not answer yet: it imports its pools"),
+        false => println!("no server runs; 'millpond up' starts one"),
+    }
 }
 
 /// What a protocol is called.
@@ -181,7 +190,7 @@ pub(crate) fn protocol(protocol: Protocol) -> &'static str {
 /// Prints what the server does.
 pub fn info(client: &Client) -> anyhow::Result<()> {
     let Some(info) = client.call_if_running(&ServerInfo {})? else {
-        println!("no server runs; 'millpond up' starts one");
+        print_none_runs(client);
         return Ok(());
     };
     println!(

@@ -31,7 +31,7 @@ impl Shares {
     /// Prints them.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         let Some(reply) = client.call_if_running(&ShareList {})? else {
-            println!("no server runs; 'millpond up' starts one");
+            crate::server::print_none_runs(client);
             return Ok(());
         };
         if self.json {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ::drives::Disk;
 use api::{DiskListReply, DiskReport, DiskUse, Failure};
-use device::World;
+use device::{PathKind, World};
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use pool::DeviceUse;
@@ -23,6 +23,7 @@ use tokio::task::JoinHandle;
 
 use crate::reports;
 use crate::service::Service;
+use crate::zpool::place_of;
 
 /// So many disks are looked at at the same time.
 const LOOKS: usize = 8;
@@ -39,7 +40,7 @@ struct Found {
 
 /// The disks of the host.
 pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failure> {
-    let users = pool_devices(service);
+    let users = pool_devices(service).await;
     let sysfs = service.drives.sysfs().clone();
     let look = move || {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -96,22 +97,24 @@ async fn found_on(world: &World, path: &str) -> Option<DiskUse> {
     }
 }
 
-/// Numbers of the block devices that pools here use, spares and cache devices among them.
-fn pool_devices(service: &Service) -> HashMap<String, String> {
-    let mut out = HashMap::new();
+/// Numbers of the block devices that pools here use, spares and cache devices among them. One that
+/// does not answer is left out.
+async fn pool_devices(service: &Service) -> HashMap<String, String> {
+    let mut looks = Vec::new();
+    let mut names = HashMap::new();
     for open in service.pools.all() {
         for path in reports::device_paths(&open.pool.status()) {
-            let Ok(metadata) = std::fs::metadata(&path) else {
-                continue;
-            };
-            if metadata.file_type().is_block_device() {
-                let number = metadata.rdev();
-                let number = format!("{}:{}", major(number), minor(number));
-                out.insert(number, open.pool.name());
-            }
+            names.insert(path.clone(), open.pool.name());
+            looks.push(place_of(service.world.clone(), path));
         }
     }
-    out
+    let places: Vec<_> = stream::iter(looks).buffered(LOOKS).collect().await;
+    let found = places.into_iter().filter_map(|(path, place)| {
+        let place = place.filter(|place| place.kind == PathKind::BlockDevice)?;
+        let number = format!("{}:{}", major(place.device), minor(place.device));
+        Some((number, names.remove(&path)?))
+    });
+    found.collect()
 }
 
 fn used_by_pool(users: &HashMap<String, String>, numbers: &[String]) -> Option<DiskUse> {

@@ -6,6 +6,7 @@ use api::{
     Failure, FailureKind, FoundPoolReport, ImportObstacle, ImportRefusal, ImportedPool, Refusal,
     RewindReport, ZpoolImport, ZpoolImportReply,
 };
+use device::DeviceError;
 use format::Txg;
 use pool::{
     FoundPool, FoundState, ImportSpec, MissingLogs, Pool, PoolError, Probe, Rewind, ScanSpec,
@@ -120,15 +121,17 @@ pub(crate) async fn zpool_import(
     } else {
         call.search.clone()
     };
-    if let Some(missing) = call
-        .search
-        .iter()
-        .find(|path| !std::path::Path::new(path).exists())
-    {
-        return Err(Failure::new(
-            FailureKind::NotFound,
-            format!("cannot search '{missing}': no such file or directory"),
-        ));
+    for path in &call.search {
+        if let Err(error) = service.world.look_at(path).await {
+            let why = match error {
+                DeviceError::Open { .. } => "no such file or directory".to_owned(),
+                error => error.to_string(),
+            };
+            return Err(Failure::new(
+                FailureKind::NotFound,
+                format!("cannot search '{path}': {why}"),
+            ));
+        }
     }
     let scan = ScanSpec {
         paths,

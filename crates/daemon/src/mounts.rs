@@ -397,14 +397,18 @@ impl Service {
                 ..ListOptions::default()
             },
         );
-        let listed = match open.pool.dsl().directories().list(&name, &options).await {
-            Ok(listed) => listed,
+        let listed = open.pool.dsl().directories();
+        let (listed, lost) = match listed.list_readable(&name, &options).await {
+            Ok(found) => found,
             Err(error) => {
                 let failure = format!("cannot list the filesystems of '{name}': {error}");
                 return (Vec::new(), vec![failure]);
             }
         };
-        let (mut wanted, mut failures) = (Vec::new(), Vec::new());
+        let mut wanted = Vec::new();
+        let failures = lost.into_iter();
+        let failures = failures.map(|(name, error)| format!("cannot mount '{name}': {error}"));
+        let mut failures: Vec<String> = failures.collect();
         for info in listed {
             // What has no key loaded is left alone, as `zfs mount -a` does.
             if info.is_inconsistent || crate::keys::is_locked(open, &info.name).await {

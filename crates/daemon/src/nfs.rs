@@ -279,12 +279,17 @@ impl Service {
             volumes: false,
             ..ListOptions::default()
         };
-        let listed = match open.pool.dsl().directories().list(top, &options).await {
-            Ok(listed) => listed,
+        let listed = open.pool.dsl().directories();
+        let (listed, lost) = match listed.list_readable(top, &options).await {
+            Ok(found) => found,
             Err(error) => {
                 return vec![from_dataset(&format!("cannot share '{top}'"), &error).message];
             }
         };
+        // It could not be mounted either, which was said.
+        for (name, error) in lost {
+            tracing::warn!(name, %error, "if it is to be shared, it is not");
+        }
         let mut warnings = Vec::new();
         for info in listed {
             if info.kind != DatasetKind::Filesystem {

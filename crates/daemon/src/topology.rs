@@ -11,7 +11,7 @@ use crate::pools::OpenPool;
 use crate::reports;
 use crate::service::Service;
 use crate::spares;
-use crate::zpool::{in_use, is_same_device, leaf, vdev_failure};
+use crate::zpool::{in_use, leaf, same_device, vdev_failure};
 
 /// What was in the way, where it is the shape of the pool.
 fn obstacle(error: &PoolError) -> Option<TopologyObstacle> {
@@ -72,19 +72,22 @@ pub(crate) async fn done(service: &Service, open: &OpenPool, command: &str) {
 pub(crate) async fn zpool_attach(service: &Service, call: ZpoolAttach) -> Result<Empty, Failure> {
     let open = service.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
-    let mut device = leaf(&call.new_device)?;
+    let mut device = leaf(&service.world, &call.new_device).await?;
     // A spare of the pool is known by the path in its list.
-    let spare = waiting_spare(&open, &device.path).filter(|_| call.replace);
+    let spare = match call.replace {
+        true => waiting_spare(service, &open, &device.path).await,
+        false => None,
+    };
     if let Some(path) = &spare {
         device.path.clone_from(path);
     }
     for other in service.pools.all() {
         let name = other.pool.name();
         let used = reports::device_paths(&other.pool.status());
-        let is_used = used.iter().any(|path| is_same_device(path, &device.path));
+        let same = same_device(&service.world, &used, &device.path).await;
         // Another device under the path of the one that it replaces: the pool knows which that is.
         let is_in_place = call.replace && name == call.name && used.contains(&device.path);
-        if is_used && !is_in_place && spare.is_none() {
+        if same.is_some() && !is_in_place && spare.is_none() {
             let why = format!("{} is part of active pool '{name}'", device.path);
             return Err(in_use(why, true));
         }
@@ -109,12 +112,12 @@ pub(crate) async fn zpool_attach(service: &Service, call: ZpoolAttach) -> Result
 }
 
 /// The path by which the pool has this device as a spare that stands by.
-fn waiting_spare(open: &OpenPool, path: &str) -> Option<String> {
+async fn waiting_spare(service: &Service, open: &OpenPool, path: &str) -> Option<String> {
     let status = open.pool.status();
     let used = reports::tree_paths(&status);
     let listed = status.spares.into_iter().filter_map(|spare| spare.path);
-    let mut waiting = listed.filter(|listed| !used.contains(listed));
-    waiting.find(|listed| is_same_device(listed, path))
+    let waiting: Vec<String> = listed.filter(|listed| !used.contains(listed)).collect();
+    same_device(&service.world, &waiting, path).await
 }
 
 /// `zpool detach`.

@@ -12,22 +12,18 @@ use crate::caller::denied;
 use crate::compatibility::Compatibility;
 use crate::error::from_pool;
 use crate::service::Service;
-use crate::zpool::{described, is_same_device, layout, vdev_failure};
+use crate::zpool::{described, layouts, same_device, vdev_failure};
 use crate::{replication, reports};
 
 /// `zpool add`.
 pub(crate) async fn zpool_add(service: &Service, call: ZpoolAdd) -> Result<ZpoolAddReply, Failure> {
     let open = service.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
-    let vdevs = call
-        .vdevs
-        .iter()
-        .map(layout)
-        .collect::<Result<Vec<_>, _>>()?;
+    let vdevs = layouts(&service.world, &call.vdevs).await?;
     if !call.allow_replication_mismatch {
         replication::check(&open.pool.status().root.children, &vdevs)?;
     }
-    crate::zpool::refuse_open_devices(service, &vdevs, call.allow_in_use)?;
+    crate::zpool::refuse_open_devices(service, &vdevs, call.allow_in_use).await?;
     let tree = reports::pool(&open.pool).tree;
     if call.dry_run {
         let layout = described(&call.vdevs, &vdevs);
@@ -116,7 +112,8 @@ pub(crate) async fn zpool_labelclear(
 ) -> Result<Empty, Failure> {
     for open in service.pools.all() {
         let used = reports::device_paths(&open.pool.status());
-        if used.iter().any(|path| is_same_device(path, &call.device)) {
+        let same = same_device(&service.world, &used, &call.device).await;
+        if same.is_some() {
             let name = open.pool.name();
             let message = format!(
                 "{} is a member (ACTIVE) of pool \"{name}\"; export or destroy the pool first, or \

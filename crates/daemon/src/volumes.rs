@@ -252,30 +252,26 @@ impl Service {
             snapshots: false,
             depth: None,
         };
-        match open
-            .pool
-            .dsl()
-            .directories()
-            .list(&open.pool.name(), &options)
-            .await
-        {
-            Ok(listed) => {
-                let mut failures = Vec::new();
-                for info in listed {
-                    if info.is_inconsistent || crate::keys::is_locked(open, &info.name).await {
-                        continue;
-                    }
-                    if let Err(failure) = self.open_volume(open, &info.name).await {
-                        failures.push(failure.message);
-                    }
-                }
-                failures
-            }
-            Err(error) => vec![format!(
-                "cannot list the volumes of '{}': {error}",
-                open.pool.name()
-            )],
+        let name = open.pool.name();
+        let listed = open.pool.dsl().directories();
+        let (listed, lost) = match listed.list_readable(&name, &options).await {
+            Ok(found) => found,
+            Err(error) => return vec![format!("cannot list the volumes of '{name}': {error}")],
+        };
+        // The filesystems among what is lost fail to be mounted.
+        for (name, error) in lost {
+            tracing::warn!(name, %error, "if there is a volume, it is not opened");
         }
+        let mut failures = Vec::new();
+        for info in listed {
+            if info.is_inconsistent || crate::keys::is_locked(open, &info.name).await {
+                continue;
+            }
+            if let Err(failure) = self.open_volume(open, &info.name).await {
+                failures.push(failure.message);
+            }
+        }
+        failures
     }
 
     /// Opens one volume, shows it as a file and shares it as its property says.

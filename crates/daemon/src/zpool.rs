@@ -1,6 +1,5 @@
 //! What the `zpool` command line asks for.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,9 @@ use api::{
     ZpoolSync,
 };
 use dataset::DatasetError;
+use device::{BoxFuture, DeviceError, PathKind, Place, World};
 use format::Guid;
+use futures::StreamExt;
 use pool::{CreateSpec, FeatureChoice, LeafSpec, Pool, PoolError, VdevClass, VdevLayout, VdevSpec};
 use serve_fuse::UnmountMode;
 
@@ -28,6 +29,9 @@ use crate::replication;
 use crate::reports;
 use crate::service::Service;
 use crate::smb::SMB_PROPERTY;
+
+/// Paths that are looked at at the same time.
+const LOOKS_IN_FLIGHT: usize = 8;
 
 /// How long `zpool clear` looks whether the pool goes on.
 const CURED_AFTER: Duration = Duration::from_secs(2);
@@ -51,15 +55,22 @@ fn class(class: api::VdevClass) -> VdevClass {
     }
 }
 
-pub(crate) fn leaf(path: &str) -> Result<LeafSpec, Failure> {
-    let metadata = std::fs::metadata(path).map_err(|error| {
-        Failure::new(
-            FailureKind::NotFound,
-            format!("cannot open '{path}': {error}; give an existing file or block device"),
-        )
-    })?;
-    let kind = metadata.file_type();
-    if !kind.is_file() && !kind.is_block_device() {
+/// A device that somebody names. One that does not answer is refused.
+pub(crate) async fn leaf(world: &World, path: &str) -> Result<LeafSpec, Failure> {
+    let place = match world.look_at(path).await {
+        Ok(place) => place,
+        Err(DeviceError::Open { source, .. }) => {
+            return Err(Failure::new(
+                FailureKind::NotFound,
+                format!("cannot open '{path}': {source}; give an existing file or block device"),
+            ));
+        }
+        Err(error) => {
+            let message = format!("cannot open '{path}': {error}");
+            return Err(Failure::new(FailureKind::Io, message));
+        }
+    };
+    if place.kind == PathKind::Other {
         return Err(Failure::new(
             FailureKind::Invalid,
             format!("cannot use '{path}': must be a block device or regular file"),
@@ -67,21 +78,39 @@ pub(crate) fn leaf(path: &str) -> Result<LeafSpec, Failure> {
     }
     Ok(LeafSpec {
         path: path.to_owned(),
-        is_file: kind.is_file(),
+        is_file: place.kind == PathKind::File,
     })
 }
 
-pub(crate) fn layout(vdev: &ApiVdev) -> Result<VdevSpec, Failure> {
-    let leaves = |devices: &[DeviceSpec]| {
-        let leaves = devices.iter().map(|device| leaf(&device.path));
-        leaves.collect::<Result<Vec<_>, _>>()
-    };
+/// The vdevs that somebody asks for.
+pub(crate) fn layouts<'a>(
+    world: &'a World,
+    vdevs: &'a [ApiVdev],
+) -> BoxFuture<'a, Result<Vec<VdevSpec>, Failure>> {
+    Box::pin(async move {
+        let mut out = Vec::new();
+        for vdev in vdevs {
+            out.push(layout(world, vdev).await?);
+        }
+        Ok(out)
+    })
+}
+
+async fn leaves(world: &World, devices: &[DeviceSpec]) -> Result<Vec<LeafSpec>, Failure> {
+    let mut leaves = Vec::new();
+    for device in devices {
+        leaves.push(leaf(world, &device.path).await?);
+    }
+    Ok(leaves)
+}
+
+async fn layout(world: &World, vdev: &ApiVdev) -> Result<VdevSpec, Failure> {
     let layout = match &vdev.layout {
-        ApiLayout::Device(device) => VdevLayout::Leaf(leaf(&device.path)?),
-        ApiLayout::Mirror { devices } => VdevLayout::Mirror(leaves(devices)?),
+        ApiLayout::Device(device) => VdevLayout::Leaf(leaf(world, &device.path).await?),
+        ApiLayout::Mirror { devices } => VdevLayout::Mirror(leaves(world, devices).await?),
         ApiLayout::Raidz { parity, devices } => VdevLayout::Raidz {
             parity: *parity,
-            leaves: leaves(devices)?,
+            leaves: leaves(world, devices).await?,
         },
         ApiLayout::Draid {
             parity,
@@ -92,7 +121,7 @@ pub(crate) fn layout(vdev: &ApiVdev) -> Result<VdevSpec, Failure> {
             parity: *parity,
             data: *data,
             spares: *spares,
-            leaves: leaves(devices)?,
+            leaves: leaves(world, devices).await?,
         },
     };
     Ok(VdevSpec {
@@ -248,15 +277,11 @@ pub(crate) async fn zpool_create(
             format!("{doing}: pool already exists"),
         ));
     }
-    let vdevs = call
-        .vdevs
-        .iter()
-        .map(layout)
-        .collect::<Result<Vec<_>, _>>()?;
+    let vdevs = layouts(&service.world, &call.vdevs).await?;
     if !call.force {
         replication::check(&[], &vdevs)?;
     }
-    refuse_open_devices(service, &vdevs, call.force)?;
+    refuse_open_devices(service, &vdevs, call.force).await?;
     let (altroot, mut properties) =
         take_altroot(&doing, call.altroot.clone(), typed(&call.properties))?;
     if properties.iter().any(|(name, _)| name == "tname") {
@@ -341,7 +366,7 @@ pub(crate) async fn zpool_create(
 
 /// A device that belongs to a pool that is open here cannot be used again, not even with force,
 /// whatever name it goes by.
-pub(crate) fn refuse_open_devices(
+pub(crate) async fn refuse_open_devices(
     service: &Service,
     vdevs: &[VdevSpec],
     force: bool,
@@ -356,20 +381,15 @@ pub(crate) fn refuse_open_devices(
             VdevClass::Spare => &own,
             _ => &all,
         };
-        let mut leaves = vdevs.iter().flat_map(|vdev| {
-            let leaves = vdev.layout.leaves().iter();
-            leaves.map(move |leaf| (leaf, used(vdev)))
-        });
-        let is_used = |(leaf, used): &(&LeafSpec, &Vec<String>)| {
-            used.iter().any(|path| is_same_device(path, &leaf.path))
-        };
-        if let Some((leaf, _)) = leaves.find(is_used) {
-            let why = format!(
-                "{} is part of active pool '{}'",
-                leaf.path,
-                open.pool.name()
-            );
-            return Err(in_use(why, force));
+        for vdev in vdevs {
+            for leaf in vdev.layout.leaves() {
+                let same = same_device(&service.world, used(vdev), &leaf.path).await;
+                if same.is_some() {
+                    let name = open.pool.name();
+                    let why = format!("{} is part of active pool '{name}'", leaf.path);
+                    return Err(in_use(why, force));
+                }
+            }
         }
     }
     Ok(())
@@ -648,15 +668,34 @@ fn create_failure(doing: &str, error: &PoolError) -> Failure {
     }
 }
 
-/// Whether two paths lead to the same file or block device.
-pub(crate) fn is_same_device(a: &str, b: &str) -> bool {
-    let identity = |path: &str| {
-        let metadata = std::fs::metadata(path).ok()?;
-        Some(if metadata.file_type().is_block_device() {
-            (true, metadata.rdev(), 0)
-        } else {
-            (false, metadata.dev(), metadata.ino())
-        })
-    };
-    a == b || identity(a).is_some_and(|a| identity(b) == Some(a))
+/// The first of `paths` that leads to the same file or block device as `device`. One that does not
+/// answer is another one, as `device` does.
+pub(crate) fn same_device<'a>(
+    world: &'a World,
+    paths: &'a [String],
+    device: &'a str,
+) -> BoxFuture<'a, Option<String>> {
+    Box::pin(async move {
+        if let Some(path) = paths.iter().find(|path| *path == device) {
+            return Some(path.clone());
+        }
+        let wanted = world.look_at(device).await.ok()?;
+        let mut looks = Vec::new();
+        for path in paths {
+            looks.push(place_of(world.clone(), path.clone()));
+        }
+        let mut looks = futures::stream::iter(looks).buffered(LOOKS_IN_FLIGHT);
+        while let Some((path, place)) = looks.next().await {
+            if place == Some(wanted) {
+                return Some(path);
+            }
+        }
+        None
+    })
+}
+
+/// What a path leads to, if it answers.
+pub(crate) async fn place_of(world: World, path: String) -> (String, Option<Place>) {
+    let place = world.look_at(&path).await.ok();
+    (path, place)
 }

@@ -18,6 +18,7 @@
 //!
 //! New keys are in `new_key.rs`, changed ones in `change_key.rs`.
 
+use device::BoxFuture;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -307,21 +308,26 @@ impl Keys<'_> {
     ///
     /// # Errors
     /// [`DatasetError::KeyNotLoaded`].
-    pub(crate) async fn ensure(&self, dataset: &Arc<Ds>) -> Result<(), DatasetError> {
-        if !dataset.is_encrypted() {
-            return Ok(());
-        }
-        let dir = dataset.dir();
-        let Some(stored) = self.stored(&dir).await? else {
-            return Err(DatasetError::corrupt(
-                dir.object,
-                "the dataset is encrypted, but names no crypto key object",
-            ));
-        };
-        let key = self.unwrapped(&stored, &dir).await?;
-        let objset = ObjsetId::new(dataset.object.get());
-        self.dsl.env().pipeline.keys().map(objset, key);
-        Ok(())
+    pub(crate) fn ensure<'a>(
+        &'a self,
+        dataset: &'a Arc<Ds>,
+    ) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async move {
+            if !dataset.is_encrypted() {
+                return Ok(());
+            }
+            let dir = dataset.dir();
+            let Some(stored) = self.stored(&dir).await? else {
+                return Err(DatasetError::corrupt(
+                    dir.object,
+                    "the dataset is encrypted, but names no crypto key object",
+                ));
+            };
+            let key = self.unwrapped(&stored, &dir).await?;
+            let objset = ObjsetId::new(dataset.object.get());
+            self.dsl.env().pipeline.keys().map(objset, key);
+            Ok(())
+        })
     }
 
     /// The key in a key object, from the store or unwrapped now.

@@ -25,7 +25,7 @@ use crate::bookmark_create::redacted_with;
 use crate::create::kind_of;
 use crate::dsl::{DslPool, set_once, slot};
 use crate::features::PER_DATASET;
-use crate::info::{DatasetInfo, DatasetKind, ListOptions};
+use crate::info::{DatasetInfo, DatasetKind, ListOptions, Lost, none_lost};
 use crate::livelist::Pending;
 use crate::name::{check_name, split_parent, split_snapshot};
 use crate::state::{Dir, DirState, Ds, DsState};
@@ -224,19 +224,38 @@ impl<'a> Directories<'a> {
 
     /// Directories below a directory, hidden ones left out, sorted by name.
     pub(crate) async fn children(&self, dir: &Arc<Dir>) -> Result<Vec<Arc<Dir>>, DatasetError> {
-        let children = dir.state().phys.child_directories;
+        let mut lost = Lost::new();
+        let children = self.children_and_lost(dir, &mut lost).await;
+        none_lost(children, lost)
+    }
+
+    /// Those that can be read.
+    async fn children_and_lost(&self, dir: &Arc<Dir>, lost: &mut Lost) -> Vec<Arc<Dir>> {
+        let above = dir.full_name(&self.dsl.pool_name());
+        let entries = async {
+            let children = dir.state().phys.child_directories;
+            Zap::hold(self.dsl.mos(), children).await?.all().await
+        };
+        let entries = match entries.await {
+            Ok(entries) => entries,
+            Err(error) => {
+                lost.push((format!("{above}/..."), error.into()));
+                return Vec::new();
+            }
+        };
         let mut out = Vec::new();
-        for entry in Zap::hold(self.dsl.mos(), children).await?.all().await? {
+        for entry in entries {
             let name = String::from_utf8_lossy(&entry.name).into_owned();
             if name.starts_with(['$', '%']) {
                 continue;
             }
-            if let Some(child) = self.child_dir(dir, &name).await? {
-                out.push((name, child));
+            match self.child_dir(dir, &name).await {
+                Ok(child) => out.extend(child.map(|child| (name, child))),
+                Err(error) => lost.push((format!("{above}/{name}"), error)),
             }
         }
         out.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(out.into_iter().map(|(_, dir)| dir).collect())
+        out.into_iter().map(|(_, dir)| dir).collect()
     }
 
     /// Snapshots of a head with their names, oldest first.
@@ -369,45 +388,78 @@ impl<'a> Directories<'a> {
     /// creation, then its children by name.
     ///
     /// # Errors
-    /// [`DatasetError::NotFound`].
+    /// [`DatasetError::NotFound`]; errors of reading anything of that.
     pub async fn list(
         &self,
         name: &str,
         options: &ListOptions,
     ) -> Result<Vec<DatasetInfo>, DatasetError> {
-        let _config = self.dsl.config.read().await;
-        let mut out = Vec::new();
-        let top = self.resolve(name).await?;
-        if top.is_snapshot() {
-            if options.snapshots {
-                out.push(self.info(&top).await?);
+        let (listed, lost) = self.list_readable(name, options).await?;
+        none_lost(listed, lost)
+    }
+
+    /// The same of what can be read, and what cannot, with the reason: a dataset by its name,
+    /// `NAME/...` for what is below one, `NAME@...` for its snapshots.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`]; errors of reading `name`.
+    pub fn list_readable<'s>(
+        &'s self,
+        name: &'s str,
+        options: &'s ListOptions,
+    ) -> BoxFuture<'s, Result<(Vec<DatasetInfo>, Lost), DatasetError>> {
+        Box::pin(async move {
+            let _config = self.dsl.config.read().await;
+            let (mut out, mut lost) = (Vec::new(), Lost::new());
+            let top = self.resolve(name).await?;
+            if top.is_snapshot() {
+                if options.snapshots {
+                    out.push(self.info(&top).await?);
+                }
+                return Ok((out, lost));
             }
-            return Ok(out);
-        }
-        let mut pending = vec![(top.dir(), 0usize)];
-        while let Some((dir, depth)) = pending.pop() {
-            let head = self.head(&dir).await?;
-            let goes_deeper = options.depth.is_none_or(|most| depth < most);
-            let info = self.info(&head).await?;
-            let wanted = match info.kind {
-                DatasetKind::Volume => options.volumes,
-                _ => options.filesystems,
-            };
-            if wanted {
-                out.push(info);
-            }
-            if !goes_deeper {
-                continue;
-            }
-            if options.snapshots {
-                for (_, snapshot) in self.snapshots(&head).await? {
-                    out.push(self.info(&snapshot).await?);
+            let mut pending = vec![(top.dir(), 0usize)];
+            while let Some((dir, depth)) = pending.pop() {
+                let name = dir.full_name(&self.dsl.pool_name());
+                let goes_deeper = options.depth.is_none_or(|most| depth < most);
+                let read = async {
+                    let head = self.head(&dir).await?;
+                    let info = self.info(&head).await?;
+                    Ok::<_, DatasetError>((head, info))
+                };
+                match read.await {
+                    Err(error) => lost.push((name, error)),
+                    Ok((head, info)) => {
+                        let wanted = match info.kind {
+                            DatasetKind::Volume => options.volumes,
+                            _ => options.filesystems,
+                        };
+                        if wanted {
+                            out.push(info);
+                        }
+                        if goes_deeper && options.snapshots {
+                            match self.snapshot_infos(&head).await {
+                                Ok(infos) => out.extend(infos),
+                                Err(error) => lost.push((format!("{name}@..."), error)),
+                            }
+                        }
+                    }
+                }
+                if goes_deeper {
+                    let children = self.children_and_lost(&dir, &mut lost).await;
+                    pending.extend(children.into_iter().rev().map(|child| (child, depth + 1)));
                 }
             }
-            let children = self.children(&dir).await?;
-            pending.extend(children.into_iter().rev().map(|child| (child, depth + 1)));
+            Ok((out, lost))
+        })
+    }
+
+    async fn snapshot_infos(&self, head: &Arc<Ds>) -> Result<Vec<DatasetInfo>, DatasetError> {
+        let mut infos = Vec::new();
+        for (_, snapshot) in self.snapshots(head).await? {
+            infos.push(self.info(&snapshot).await?);
         }
-        Ok(out)
+        Ok(infos)
     }
 
     /// Full name of the dataset that has this object number.
@@ -430,37 +482,16 @@ impl<'a> Directories<'a> {
     }
 
     /// The same with those that cannot be read, by name, or what is above them.
-    pub(crate) async fn heads_and_lost(&self) -> (Vec<Arc<Ds>>, Vec<(String, DatasetError)>) {
+    pub(crate) async fn heads_and_lost(&self) -> (Vec<Arc<Ds>>, Lost) {
         let pool = self.dsl.pool_name();
         let mut pending = vec![self.root_dir().clone()];
-        let (mut heads, mut lost) = (Vec::new(), Vec::new());
+        let (mut heads, mut lost) = (Vec::new(), Lost::new());
         while let Some(dir) = pending.pop() {
             match self.head(&dir).await {
                 Ok(head) => heads.push(head),
                 Err(error) => lost.push((dir.full_name(&pool), error)),
             }
-            let names = async {
-                let children = dir.state().phys.child_directories;
-                Zap::hold(self.dsl.mos(), children).await?.all().await
-            };
-            let entries = match names.await {
-                Ok(entries) => entries,
-                Err(error) => {
-                    let below = format!("{}/...", dir.full_name(&pool));
-                    lost.push((below, error.into()));
-                    continue;
-                }
-            };
-            for entry in entries {
-                let name = entry.name_str().into_owned();
-                if name.starts_with(['$', '%']) {
-                    continue;
-                }
-                match self.child_dir(&dir, &name).await {
-                    Ok(child) => pending.extend(child),
-                    Err(error) => lost.push((format!("{}/{name}", dir.full_name(&pool)), error)),
-                }
-            }
+            pending.extend(self.children_and_lost(&dir, &mut lost).await);
         }
         (heads, lost)
     }

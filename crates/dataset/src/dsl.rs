@@ -229,64 +229,66 @@ impl DslPool {
     ///
     /// # Errors
     /// Of writing, and of properties or features that are not valid.
-    pub async fn create(
+    pub fn create<'a>(
         env: DslEnvironment,
-        ctx: &SyncContext,
+        ctx: &'a SyncContext,
         params: CreateParams,
-    ) -> Result<Arc<Self>, DatasetError> {
-        let tx = Tx::syncing(ctx.txg);
-        let is_enabled = |guid: &str| params.features.iter().any(|enabled| enabled == guid);
-        let options = ObjsetOptions {
-            properties: mos_properties(is_enabled(guid::LZ4_COMPRESS)),
-            hole_birth: is_enabled(guid::HOLE_BIRTH),
-            embedded_data: is_enabled(guid::EMBEDDED_DATA),
-            lz4_metadata: is_enabled(guid::LZ4_COMPRESS),
-            read_only: false,
-            encrypted: false,
-            without_key: false,
-            raw: false,
-            object_cache_limit: MOS_OBJECT_CACHE,
-            dataset: ObjectId::ZERO,
-        };
-        let mos = ObjectSet::create(
-            env.pipeline.clone(),
-            env.world.clone(),
-            ObjsetKind::Meta,
-            options,
-            &tx,
-        );
-        let mut directory_options = ZapOptions::new(ObjectType::OBJECT_DIRECTORY);
-        directory_options.claim = Some(ObjectId::POOL_DIRECTORY);
-        let directory = Zap::create(&mos, &tx, directory_options).await?;
-        let features = Features::create(&mos, &directory, &tx).await?;
-        let dsl = Arc::new(DslPool::assemble(env, mos, directory, features));
+    ) -> BoxFuture<'a, Result<Arc<Self>, DatasetError>> {
+        Box::pin(async move {
+            let tx = Tx::syncing(ctx.txg);
+            let is_enabled = |guid: &str| params.features.iter().any(|enabled| enabled == guid);
+            let options = ObjsetOptions {
+                properties: mos_properties(is_enabled(guid::LZ4_COMPRESS)),
+                hole_birth: is_enabled(guid::HOLE_BIRTH),
+                embedded_data: is_enabled(guid::EMBEDDED_DATA),
+                lz4_metadata: is_enabled(guid::LZ4_COMPRESS),
+                read_only: false,
+                encrypted: false,
+                without_key: false,
+                raw: false,
+                object_cache_limit: MOS_OBJECT_CACHE,
+                dataset: ObjectId::ZERO,
+            };
+            let mos = ObjectSet::create(
+                env.pipeline.clone(),
+                env.world.clone(),
+                ObjsetKind::Meta,
+                options,
+                &tx,
+            );
+            let mut directory_options = ZapOptions::new(ObjectType::OBJECT_DIRECTORY);
+            directory_options.claim = Some(ObjectId::POOL_DIRECTORY);
+            let directory = Zap::create(&mos, &tx, directory_options).await?;
+            let features = Features::create(&mos, &directory, &tx).await?;
+            let dsl = Arc::new(DslPool::assemble(env, mos, directory, features));
 
-        let directories = dsl.directories();
-        let root = directories.create_dir(ctx, None, "").await?;
-        let object = root.object.get();
-        dsl.directory
-            .add_u64(&tx, names::pool::ROOT_DATASET, object)
-            .await?;
-        directories.set_root(root.clone());
-        let mos_dir = directories
-            .create_dir(ctx, Some(&root), names::hidden_directory::MOS)
-            .await?;
-        dsl.syncer().set_mos_dir(mos_dir);
-        dsl.destroyer().create(ctx, &root).await?;
-        dsl.datasets().create_origin(ctx).await?;
-        // The lists of a new pool are its own, so that the feature is active with the first dataset
-        // that a user makes.
-        let (last, first): (Vec<_>, Vec<_>) =
-            (params.features.iter()).partition(|guid| *guid == guid::EMPTY_BPOBJ);
-        for guid in first {
-            dsl.features.enable(ctx, guid).await?;
-        }
-        dsl.datasets().create_root_dataset(ctx, &params).await?;
-        for guid in last {
-            dsl.features.enable_unrecorded(ctx, guid).await?;
-        }
-        dsl.syncer().flush_structures(ctx).await?;
-        Ok(dsl)
+            let directories = dsl.directories();
+            let root = directories.create_dir(ctx, None, "").await?;
+            let object = root.object.get();
+            dsl.directory
+                .add_u64(&tx, names::pool::ROOT_DATASET, object)
+                .await?;
+            directories.set_root(root.clone());
+            let mos_dir = directories
+                .create_dir(ctx, Some(&root), names::hidden_directory::MOS)
+                .await?;
+            dsl.syncer().set_mos_dir(mos_dir);
+            dsl.destroyer().create(ctx, &root).await?;
+            dsl.datasets().create_origin(ctx).await?;
+            // The lists of a new pool are its own, so that the feature is active with the first dataset
+            // that a user makes.
+            let (last, first): (Vec<_>, Vec<_>) =
+                (params.features.iter()).partition(|guid| *guid == guid::EMPTY_BPOBJ);
+            for guid in first {
+                dsl.features.enable(ctx, guid).await?;
+            }
+            dsl.datasets().create_root_dataset(ctx, &params).await?;
+            for guid in last {
+                dsl.features.enable_unrecorded(ctx, guid).await?;
+            }
+            dsl.syncer().flush_structures(ctx).await?;
+            Ok(dsl)
+        })
     }
 
     /// Opens the datasets of an existing pool.

@@ -4,6 +4,7 @@
 //! expect that the caller holds it (or is a sync task), as taking it twice would deadlock with a
 //! sync task that waits in between.
 
+use device::BoxFuture;
 use std::sync::Arc;
 
 use format::{DslDatasetPhys, ObjectId, ObjsetKind, names};
@@ -185,112 +186,116 @@ impl Properties<'_> {
 
     /// Properties that are worked out: outer `None` when it is not one of them, inner `None` when
     /// this dataset does not have it.
-    async fn computed(
-        &self,
-        dataset: &Arc<Ds>,
-        name: &str,
-    ) -> Result<Option<Option<PropertyValue>>, DatasetError> {
-        let (phys, dir) = {
-            let state = dataset.state();
-            (state.phys, state.dir.clone())
-        };
-        let dir_phys = dir.state().phys;
-        let is_snapshot = phys.is_snapshot();
-        let number = |value: u64| Ok(Some(Some(PropertyValue::Number(value))));
-        let text = |value: Option<String>| Ok(Some(value.map(PropertyValue::Text)));
-        match name {
-            "type" => {
-                let kind = if is_snapshot {
-                    DatasetKind::Snapshot
-                } else {
-                    kind_of(self.dsl.directories().objset_kind(dataset).await?)
-                };
-                text(Some(kind.name().to_owned()))
-            }
-            "name" => text(Some(self.dsl.directories().full_name(dataset).await?)),
-            "creation" => number(phys.creation_time_seconds),
-            "createtxg" => number(phys.creation_txg.get()),
-            "guid" => number(phys.guid.get()),
-            "objsetid" => number(dataset.object.get()),
-            "unique" => number(phys.unique_bytes),
-            "used" if is_snapshot => number(phys.unique_bytes),
-            "used" => number(dir_phys.used_bytes),
-            "available" => number(self.dsl.space().available_to(dataset)),
-            "referenced" => number(phys.referenced_bytes),
-            "logicalreferenced" => number(phys.uncompressed_bytes),
-            "logicalused" => number(dir_phys.uncompressed_bytes),
-            "refcompressratio" => number(ratio(phys.uncompressed_bytes, phys.compressed_bytes)),
-            "compressratio" if is_snapshot => {
-                number(ratio(phys.uncompressed_bytes, phys.compressed_bytes))
-            }
-            "compressratio" => number(ratio(
-                dir_phys.uncompressed_bytes,
-                dir_phys.compressed_bytes,
-            )),
-            "usedbydataset" => number(dir_phys.used_breakdown[0]),
-            "usedbysnapshots" => number(dir_phys.used_breakdown[1]),
-            "usedbychildren" => number(dir_phys.used_breakdown[2] + dir_phys.used_breakdown[3]),
-            "usedbyrefreservation" => number(dir_phys.used_breakdown[4]),
-            "written" => {
-                if phys.previous_snapshot.is_zero() {
-                    return Ok(Some(None));
+    fn computed<'a>(
+        &'a self,
+        dataset: &'a Arc<Ds>,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Option<PropertyValue>>, DatasetError>> {
+        Box::pin(async move {
+            let (phys, dir) = {
+                let state = dataset.state();
+                (state.phys, state.dir.clone())
+            };
+            let dir_phys = dir.state().phys;
+            let is_snapshot = phys.is_snapshot();
+            let number = |value: u64| Ok(Some(Some(PropertyValue::Number(value))));
+            let text = |value: Option<String>| Ok(Some(value.map(PropertyValue::Text)));
+            match name {
+                "type" => {
+                    let kind = if is_snapshot {
+                        DatasetKind::Snapshot
+                    } else {
+                        kind_of(self.dsl.directories().objset_kind(dataset).await?)
+                    };
+                    text(Some(kind.name().to_owned()))
                 }
-                let previous = self
-                    .dsl
-                    .directories()
-                    .dataset(phys.previous_snapshot)
-                    .await?;
-                number(self.written_between(&previous, dataset).await?)
-            }
-            "origin" => text(self.dsl.directories().origin_name(&dir).await?),
-            "prevsnap" => {
-                let prev = dataset.prev();
-                let is_own = prev
-                    .as_ref()
-                    .is_some_and(|prev| Arc::ptr_eq(&prev.dir(), &dir));
-                match prev {
-                    Some(prev) if is_own => {
-                        text(Some(self.dsl.directories().full_name(&prev).await?))
+                "name" => text(Some(self.dsl.directories().full_name(dataset).await?)),
+                "creation" => number(phys.creation_time_seconds),
+                "createtxg" => number(phys.creation_txg.get()),
+                "guid" => number(phys.guid.get()),
+                "objsetid" => number(dataset.object.get()),
+                "unique" => number(phys.unique_bytes),
+                "used" if is_snapshot => number(phys.unique_bytes),
+                "used" => number(dir_phys.used_bytes),
+                "available" => number(self.dsl.space().available_to(dataset)),
+                "referenced" => number(phys.referenced_bytes),
+                "logicalreferenced" => number(phys.uncompressed_bytes),
+                "logicalused" => number(dir_phys.uncompressed_bytes),
+                "refcompressratio" => number(ratio(phys.uncompressed_bytes, phys.compressed_bytes)),
+                "compressratio" if is_snapshot => {
+                    number(ratio(phys.uncompressed_bytes, phys.compressed_bytes))
+                }
+                "compressratio" => number(ratio(
+                    dir_phys.uncompressed_bytes,
+                    dir_phys.compressed_bytes,
+                )),
+                "usedbydataset" => number(dir_phys.used_breakdown[0]),
+                "usedbysnapshots" => number(dir_phys.used_breakdown[1]),
+                "usedbychildren" => number(dir_phys.used_breakdown[2] + dir_phys.used_breakdown[3]),
+                "usedbyrefreservation" => number(dir_phys.used_breakdown[4]),
+                "written" => {
+                    if phys.previous_snapshot.is_zero() {
+                        return Ok(Some(None));
                     }
-                    _ => Ok(Some(None)),
+                    let previous = self
+                        .dsl
+                        .directories()
+                        .dataset(phys.previous_snapshot)
+                        .await?;
+                    number(self.written_between(&previous, dataset).await?)
                 }
+                "origin" => text(self.dsl.directories().origin_name(&dir).await?),
+                "prevsnap" => {
+                    let prev = dataset.prev();
+                    let is_own = prev
+                        .as_ref()
+                        .is_some_and(|prev| Arc::ptr_eq(&prev.dir(), &dir));
+                    match prev {
+                        Some(prev) if is_own => {
+                            text(Some(self.dsl.directories().full_name(&prev).await?))
+                        }
+                        _ => Ok(Some(None)),
+                    }
+                }
+                "clones" => text(Some(self.clone_names(&phys).await?.join(","))),
+                "numclones" => number(phys.children.saturating_sub(1)),
+                "userrefs" => number(dataset.state().user_holds),
+                "defer_destroy" => number(u64::from(
+                    phys.flags & DslDatasetPhys::FLAG_DEFER_DESTROY != 0,
+                )),
+                "inconsistent" => number(u64::from(
+                    phys.flags & DslDatasetPhys::FLAG_INCONSISTENT != 0,
+                )),
+                "filesystem_count" => number(
+                    self.counted(&dir, names::directory::FILESYSTEM_COUNT)
+                        .await?,
+                ),
+                "snapshot_count" => {
+                    number(self.counted(&dir, names::directory::SNAPSHOT_COUNT).await?)
+                }
+                "snapshots_changed" => self.snapshots_changed(&dir).await.map(Some),
+                "receive_resume_token" if is_snapshot => Ok(Some(None)),
+                "receive_resume_token" => {
+                    let name = self.dsl.directories().full_name(dataset).await?;
+                    text(self.dsl.receives().token(&name).await?)
+                }
+                "redact_snaps" => text(redacted_with(dataset).map(|guids| {
+                    let guids = guids.iter().map(|guid| guid.to_string());
+                    guids.collect::<Vec<_>>().join(",")
+                })),
+                "redacted" => number(u64::from(redacted_with(dataset).is_some())),
+                "mounted" | "encryptionroot" | "useraccounting" | "keyguid" | "ivsetguid" => {
+                    Ok(Some(None))
+                }
+                "keystatus" => Ok(Some(None)),
+                "pbkdf2iters" => number(0),
+                "volsize" | "volblocksize" => Ok(Some(self.volume_property(dataset, name).await?)),
+                "version" | "utf8only" | "normalization" | "casesensitivity" => {
+                    Ok(Some(self.filesystem_property(dataset, name).await?))
+                }
+                _ => Ok(None),
             }
-            "clones" => text(Some(self.clone_names(&phys).await?.join(","))),
-            "numclones" => number(phys.children.saturating_sub(1)),
-            "userrefs" => number(dataset.state().user_holds),
-            "defer_destroy" => number(u64::from(
-                phys.flags & DslDatasetPhys::FLAG_DEFER_DESTROY != 0,
-            )),
-            "inconsistent" => number(u64::from(
-                phys.flags & DslDatasetPhys::FLAG_INCONSISTENT != 0,
-            )),
-            "filesystem_count" => number(
-                self.counted(&dir, names::directory::FILESYSTEM_COUNT)
-                    .await?,
-            ),
-            "snapshot_count" => number(self.counted(&dir, names::directory::SNAPSHOT_COUNT).await?),
-            "snapshots_changed" => self.snapshots_changed(&dir).await.map(Some),
-            "receive_resume_token" if is_snapshot => Ok(Some(None)),
-            "receive_resume_token" => {
-                let name = self.dsl.directories().full_name(dataset).await?;
-                text(self.dsl.receives().token(&name).await?)
-            }
-            "redact_snaps" => text(redacted_with(dataset).map(|guids| {
-                let guids = guids.iter().map(|guid| guid.to_string());
-                guids.collect::<Vec<_>>().join(",")
-            })),
-            "redacted" => number(u64::from(redacted_with(dataset).is_some())),
-            "mounted" | "encryptionroot" | "useraccounting" | "keyguid" | "ivsetguid" => {
-                Ok(Some(None))
-            }
-            "keystatus" => Ok(Some(None)),
-            "pbkdf2iters" => number(0),
-            "volsize" | "volblocksize" => Ok(Some(self.volume_property(dataset, name).await?)),
-            "version" | "utf8only" | "normalization" | "casesensitivity" => {
-                Ok(Some(self.filesystem_property(dataset, name).await?))
-            }
-            _ => Ok(None),
-        }
+        })
     }
 
     async fn counted(&self, dir: &Arc<Dir>, which: &str) -> Result<u64, DatasetError> {

@@ -1,5 +1,6 @@
 //! From properties to behaviour: how blocks are written, and what an open dataset does.
 
+use device::BoxFuture;
 use std::sync::Arc;
 
 use codec::compress::ZstdLevel;
@@ -158,40 +159,42 @@ impl Properties<'_> {
     }
 
     /// What an open dataset does.
-    pub(crate) async fn dataset_settings(
-        &self,
-        dataset: &Arc<Ds>,
-    ) -> Result<DatasetSettings, DatasetError> {
-        let number = |name: &'static str| self.effective_number(dataset, name);
-        Ok(DatasetSettings {
-            read_only: self.dsl.env().read_only
-                || dataset.is_snapshot()
-                || number("readonly").await? != 0,
-            record_bytes: self.record_bytes(number("recordsize").await?),
-            sync: match number("sync").await? {
-                1 => SyncMode::Always,
-                2 => SyncMode::Disabled,
-                _ => SyncMode::Standard,
-            },
-            log_throughput: number("logbias").await? != 0,
-            atime: number("atime").await? != 0,
-            relatime: number("relatime").await? != 0,
-            xattr: number("xattr").await?,
-            acltype: number("acltype").await?,
-            aclmode: number("aclmode").await?,
-            aclinherit: number("aclinherit").await?,
-            dnodesize: if self.dsl.features().is_enabled(guid::LARGE_DNODE) {
-                number("dnodesize").await?
-            } else {
-                0
-            },
-            longname: self.dsl.features().is_enabled(guid::LONGNAME)
-                && (number("longname").await? != 0),
-            devices: number("devices").await? != 0,
-            exec: number("exec").await? != 0,
-            setuid: number("setuid").await? != 0,
-            snapdir: number("snapdir").await?,
-            canmount: number("canmount").await?,
+    pub(crate) fn dataset_settings<'a>(
+        &'a self,
+        dataset: &'a Arc<Ds>,
+    ) -> BoxFuture<'a, Result<DatasetSettings, DatasetError>> {
+        Box::pin(async move {
+            let number = |name: &'static str| self.effective_number(dataset, name);
+            Ok(DatasetSettings {
+                read_only: self.dsl.env().read_only
+                    || dataset.is_snapshot()
+                    || number("readonly").await? != 0,
+                record_bytes: self.record_bytes(number("recordsize").await?),
+                sync: match number("sync").await? {
+                    1 => SyncMode::Always,
+                    2 => SyncMode::Disabled,
+                    _ => SyncMode::Standard,
+                },
+                log_throughput: number("logbias").await? != 0,
+                atime: number("atime").await? != 0,
+                relatime: number("relatime").await? != 0,
+                xattr: number("xattr").await?,
+                acltype: number("acltype").await?,
+                aclmode: number("aclmode").await?,
+                aclinherit: number("aclinherit").await?,
+                dnodesize: if self.dsl.features().is_enabled(guid::LARGE_DNODE) {
+                    number("dnodesize").await?
+                } else {
+                    0
+                },
+                longname: self.dsl.features().is_enabled(guid::LONGNAME)
+                    && (number("longname").await? != 0),
+                devices: number("devices").await? != 0,
+                exec: number("exec").await? != 0,
+                setuid: number("setuid").await? != 0,
+                snapdir: number("snapdir").await?,
+                canmount: number("canmount").await?,
+            })
         })
     }
 

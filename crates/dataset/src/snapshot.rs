@@ -25,130 +25,132 @@ pub struct Snapshots<'a> {
 
 impl Snapshots<'_> {
     /// Takes a snapshot of a head that has nothing unwritten, in syncing context.
-    pub(crate) async fn take_now(
-        &self,
-        ctx: &SyncContext,
-        head: &Arc<Ds>,
-        name: &str,
+    pub(crate) fn take_now<'a>(
+        &'a self,
+        ctx: &'a SyncContext,
+        head: &'a Arc<Ds>,
+        name: &'a str,
         now_seconds: u64,
-    ) -> Result<Arc<Ds>, DatasetError> {
-        let tx = Tx::syncing(ctx.txg);
-        let dir = head.dir();
-        let creation_txg = if name == names::hidden_directory::ORIGIN {
-            Txg::new(1)
-        } else {
-            ctx.txg
-        };
-        self.dsl
-            .limits()
-            .adjust(ctx, &dir, 1, names::directory::SNAPSHOT_COUNT)
-            .await?;
-        let from = head.phys();
-        let phys = DslDatasetPhys {
-            directory: dir.object,
-            fsid_guid: self.dsl.directories().random_fsid(),
-            guid: self.dsl.random_guid(),
-            previous_snapshot: from.previous_snapshot,
-            previous_snapshot_txg: from.previous_snapshot_txg,
-            next_snapshot: head.object,
-            children: 1,
-            creation_time_seconds: now_seconds,
-            creation_txg,
-            deadlist: from.deadlist,
-            referenced_bytes: from.referenced_bytes,
-            compressed_bytes: from.compressed_bytes,
-            uncompressed_bytes: from.uncompressed_bytes,
-            flags: from.flags,
-            block: from.block,
-            ..DslDatasetPhys::default()
-        };
-        let new = NewObject::new(ObjectType::DSL_DATASET)
-            .with_bonus(ObjectType::DSL_DATASET, phys.encode().to_vec());
-        let object = self.dsl.mos().allocate(&tx, new).await?.id();
-        let snapshot = self.dsl.directories().dataset(object).await?;
-        snapshot.state().kind = head.state().kind;
-        let features = head.state().features.clone();
-        for (feature, value) in features {
+    ) -> BoxFuture<'a, Result<Arc<Ds>, DatasetError>> {
+        Box::pin(async move {
+            let tx = Tx::syncing(ctx.txg);
+            let dir = head.dir();
+            let creation_txg = if name == names::hidden_directory::ORIGIN {
+                Txg::new(1)
+            } else {
+                ctx.txg
+            };
             self.dsl
-                .activate_feature(ctx, &snapshot, &feature, value)
+                .limits()
+                .adjust(ctx, &dir, 1, names::directory::SNAPSHOT_COUNT)
                 .await?;
-        }
-        self.dsl.keys().note_iv_set(ctx, &snapshot).await?;
-        if let Some(prev) = head.prev() {
-            let prev_phys = prev.phys();
-            if prev_phys.next_snapshot == head.object {
-                prev.change(|state| state.phys.next_snapshot = object);
-            } else if !prev_phys.next_clones.is_zero() {
-                self.remove_next_clone(ctx, &prev, head.object).await?;
-                Zap::hold(self.dsl.mos(), prev_phys.next_clones)
-                    .await?
-                    .add_int(&tx, object.get(), object.get())
+            let from = head.phys();
+            let phys = DslDatasetPhys {
+                directory: dir.object,
+                fsid_guid: self.dsl.directories().random_fsid(),
+                guid: self.dsl.random_guid(),
+                previous_snapshot: from.previous_snapshot,
+                previous_snapshot_txg: from.previous_snapshot_txg,
+                next_snapshot: head.object,
+                children: 1,
+                creation_time_seconds: now_seconds,
+                creation_txg,
+                deadlist: from.deadlist,
+                referenced_bytes: from.referenced_bytes,
+                compressed_bytes: from.compressed_bytes,
+                uncompressed_bytes: from.uncompressed_bytes,
+                flags: from.flags,
+                block: from.block,
+                ..DslDatasetPhys::default()
+            };
+            let new = NewObject::new(ObjectType::DSL_DATASET)
+                .with_bonus(ObjectType::DSL_DATASET, phys.encode().to_vec());
+            let object = self.dsl.mos().allocate(&tx, new).await?.id();
+            let snapshot = self.dsl.directories().dataset(object).await?;
+            snapshot.state().kind = head.state().kind;
+            let features = head.state().features.clone();
+            for (feature, value) in features {
+                self.dsl
+                    .activate_feature(ctx, &snapshot, &feature, value)
                     .await?;
             }
-        }
-        let reserved = head.state().reserved_bytes;
-        if reserved != 0 {
-            dir.did_use(
-                UsedBy::RefReservation,
-                Space {
-                    used: from.unique_bytes.min(reserved) as i64,
-                    ..Space::default()
-                },
-            );
-        }
-        let keys = head
-            .state()
-            .bookmarks
-            .keys_after(from.previous_snapshot_txg);
-        let chain = match from.previous_snapshot.is_zero() {
-            true => Vec::new(),
-            false => {
-                self.dsl
-                    .datasets()
-                    .snapshot_chain_keys(from.previous_snapshot)
-                    .await?
+            self.dsl.keys().note_iv_set(ctx, &snapshot).await?;
+            if let Some(prev) = head.prev() {
+                let prev_phys = prev.phys();
+                if prev_phys.next_snapshot == head.object {
+                    prev.change(|state| state.phys.next_snapshot = object);
+                } else if !prev_phys.next_clones.is_zero() {
+                    self.remove_next_clone(ctx, &prev, head.object).await?;
+                    Zap::hold(self.dsl.mos(), prev_phys.next_clones)
+                        .await?
+                        .add_int(&tx, object.get(), object.get())
+                        .await?;
+                }
             }
-        };
-        let deadlist = self
-            .dsl
-            .deadlists()
-            .of(head)
-            .await?
-            .clone_keys(self.dsl, ctx, Txg::new(u64::MAX), &chain)
-            .await?;
-        head.change(|state| state.phys.deadlist = deadlist);
-        let mut list = self.dsl.deadlists().of(head).await?;
-        list.add_key(self.dsl, ctx, from.previous_snapshot_txg)
-            .await?;
-        for key in keys {
-            list.add_key(self.dsl, ctx, key).await?;
-        }
-        drop(list);
-        self.dsl
-            .deadlists()
-            .remaps_snapshotted(ctx, head, &snapshot)
-            .await?;
-        head.change(|state| {
-            state.phys.previous_snapshot = object;
-            state.phys.previous_snapshot_txg = creation_txg;
-            state.phys.unique_bytes = 0;
-            state.phys.flags |= DslDatasetPhys::FLAG_UNIQUE_ACCURATE;
-            state.prev = Some(snapshot.clone());
-        });
-        self.dsl.env().hooks.snapshotted(head.object, object);
-        Zap::hold(self.dsl.mos(), from.snapshot_names)
-            .await?
-            .add_u64(&tx, name, object.get())
-            .await?;
-        snapshot.state().snapshot_name = Some(name.to_owned());
-        if name != names::hidden_directory::ORIGIN {
-            self.note_snapshots_changed(ctx, &dir).await?;
-            let full_name = self.dsl.directories().full_name(&snapshot).await?;
-            self.dsl
-                .history(ctx, "snapshot", full_name, object, " ")
+            let reserved = head.state().reserved_bytes;
+            if reserved != 0 {
+                dir.did_use(
+                    UsedBy::RefReservation,
+                    Space {
+                        used: from.unique_bytes.min(reserved) as i64,
+                        ..Space::default()
+                    },
+                );
+            }
+            let keys = head
+                .state()
+                .bookmarks
+                .keys_after(from.previous_snapshot_txg);
+            let chain = match from.previous_snapshot.is_zero() {
+                true => Vec::new(),
+                false => {
+                    self.dsl
+                        .datasets()
+                        .snapshot_chain_keys(from.previous_snapshot)
+                        .await?
+                }
+            };
+            let deadlist = self
+                .dsl
+                .deadlists()
+                .of(head)
+                .await?
+                .clone_keys(self.dsl, ctx, Txg::new(u64::MAX), &chain)
                 .await?;
-        }
-        Ok(snapshot)
+            head.change(|state| state.phys.deadlist = deadlist);
+            let mut list = self.dsl.deadlists().of(head).await?;
+            list.add_key(self.dsl, ctx, from.previous_snapshot_txg)
+                .await?;
+            for key in keys {
+                list.add_key(self.dsl, ctx, key).await?;
+            }
+            drop(list);
+            self.dsl
+                .deadlists()
+                .remaps_snapshotted(ctx, head, &snapshot)
+                .await?;
+            head.change(|state| {
+                state.phys.previous_snapshot = object;
+                state.phys.previous_snapshot_txg = creation_txg;
+                state.phys.unique_bytes = 0;
+                state.phys.flags |= DslDatasetPhys::FLAG_UNIQUE_ACCURATE;
+                state.prev = Some(snapshot.clone());
+            });
+            self.dsl.env().hooks.snapshotted(head.object, object);
+            Zap::hold(self.dsl.mos(), from.snapshot_names)
+                .await?
+                .add_u64(&tx, name, object.get())
+                .await?;
+            snapshot.state().snapshot_name = Some(name.to_owned());
+            if name != names::hidden_directory::ORIGIN {
+                self.note_snapshots_changed(ctx, &dir).await?;
+                let full_name = self.dsl.directories().full_name(&snapshot).await?;
+                self.dsl
+                    .history(ctx, "snapshot", full_name, object, " ")
+                    .await?;
+            }
+            Ok(snapshot)
+        })
     }
 
     /// Remembers when the set of snapshots changed (`dsl_dir_snap_cmtime_update`).

@@ -5,6 +5,7 @@
 //! `name$inherit` (inherit although a receive brought something) and `name$iuv` (a value that old
 //! releases do not know; `name` then holds the default for them).
 
+use device::BoxFuture;
 use std::sync::Arc;
 
 use format::{Compression, ObjectId, ObjectType};
@@ -305,74 +306,76 @@ impl Properties<'_> {
     }
 
     /// The same; with `received`, nothing means what a receive brought (`ZPROP_SRC_NONE`).
-    pub(crate) async fn change_property_from(
-        &self,
-        ctx: &SyncContext,
-        dataset: &Arc<Ds>,
-        name: &str,
-        value: Option<&PropertyValue>,
+    pub(crate) fn change_property_from<'a>(
+        &'a self,
+        ctx: &'a SyncContext,
+        dataset: &'a Arc<Ds>,
+        name: &'a str,
+        value: Option<&'a PropertyValue>,
         received: bool,
-    ) -> Result<(), DatasetError> {
-        let tx = Tx::syncing(ctx.txg);
-        let dir = dataset.dir();
-        let is_snapshot = dataset.is_snapshot();
-        let mut zap = if is_snapshot {
-            dataset.state().phys.properties
-        } else {
-            dir.state().phys.properties
-        };
-        if zap.is_zero() {
-            if value.is_none() {
-                return Ok(());
+    ) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async move {
+            let tx = Tx::syncing(ctx.txg);
+            let dir = dataset.dir();
+            let is_snapshot = dataset.is_snapshot();
+            let mut zap = if is_snapshot {
+                dataset.state().phys.properties
+            } else {
+                dir.state().phys.properties
+            };
+            if zap.is_zero() {
+                if value.is_none() {
+                    return Ok(());
+                }
+                zap = Zap::create(self.dsl.mos(), &tx, ZapOptions::new(ObjectType::DSL_PROPS))
+                    .await?
+                    .id();
+                dataset.change(|state| state.phys.properties = zap);
             }
-            zap = Zap::create(self.dsl.mos(), &tx, ZapOptions::new(ObjectType::DSL_PROPS))
-                .await?
-                .id();
-            dataset.change(|state| state.phys.properties = zap);
-        }
-        let zap = Zap::hold(self.dsl.mos(), zap).await?;
-        match value {
-            Some(value) => self.store(ctx, &zap, name, value).await?,
-            None => {
-                remove_if_there(&zap, &tx, name).await?;
-                remove_if_there(&zap, &tx, &format!("{name}{UNKNOWN_VALUE}")).await?;
-                if received {
-                    remove_if_there(&zap, &tx, &format!("{name}{INHERIT}")).await?;
-                } else if zap.lookup("$hasrecvd").await?.is_some() {
-                    zap.update_u64(&tx, format!("{name}{INHERIT}"), 0).await?;
+            let zap = Zap::hold(self.dsl.mos(), zap).await?;
+            match value {
+                Some(value) => self.store(ctx, &zap, name, value).await?,
+                None => {
+                    remove_if_there(&zap, &tx, name).await?;
+                    remove_if_there(&zap, &tx, &format!("{name}{UNKNOWN_VALUE}")).await?;
+                    if received {
+                        remove_if_there(&zap, &tx, &format!("{name}{INHERIT}")).await?;
+                    } else if zap.lookup("$hasrecvd").await?.is_some() {
+                        zap.update_u64(&tx, format!("{name}{INHERIT}"), 0).await?;
+                    }
                 }
             }
-        }
-        if is_snapshot {
-            if zap.count().await? == 0 {
-                dataset.change(|state| state.phys.properties = ObjectId::ZERO);
-                self.dsl.mos().free(&tx, zap.id()).await?;
+            if is_snapshot {
+                if zap.count().await? == 0 {
+                    dataset.change(|state| state.phys.properties = ObjectId::ZERO);
+                    self.dsl.mos().free(&tx, zap.id()).await?;
+                }
+            } else {
+                let number = match value {
+                    // Of what is not inherited, that is the received value or none.
+                    None => self.own_number(&dir, name).await?,
+                    Some(value) => value.number().unwrap_or(0),
+                };
+                self.property_took_effect(ctx, dataset, &dir, name, number, value.is_some())
+                    .await?;
             }
-        } else {
-            let number = match value {
-                // Of what is not inherited, that is the received value or none.
-                None => self.own_number(&dir, name).await?,
-                Some(value) => value.number().unwrap_or(0),
+            let event = if value.is_some() { "set" } else { "inherit" };
+            let shown = match self.effective(dataset, name).await? {
+                Some((PropertyValue::Number(number), _)) => number.to_string(),
+                Some((PropertyValue::Text(text), _)) => text,
+                None => String::new(),
             };
-            self.property_took_effect(ctx, dataset, &dir, name, number, value.is_some())
-                .await?;
-        }
-        let event = if value.is_some() { "set" } else { "inherit" };
-        let shown = match self.effective(dataset, name).await? {
-            Some((PropertyValue::Number(number), _)) => number.to_string(),
-            Some((PropertyValue::Text(text), _)) => text,
-            None => String::new(),
-        };
-        let full_name = self.dsl.directories().full_name(dataset).await?;
-        self.dsl
-            .history(
-                ctx,
-                event,
-                full_name,
-                dataset.object,
-                format!("{}={shown}", name.strip_suffix(RECEIVED).unwrap_or(name)),
-            )
-            .await
+            let full_name = self.dsl.directories().full_name(dataset).await?;
+            self.dsl
+                .history(
+                    ctx,
+                    event,
+                    full_name,
+                    dataset.object,
+                    format!("{}={shown}", name.strip_suffix(RECEIVED).unwrap_or(name)),
+                )
+                .await
+        })
     }
 
     /// Stores what a receive brought in place of what an earlier one brought, in syncing context.

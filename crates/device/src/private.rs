@@ -40,9 +40,10 @@ pub enum FileError {
     },
     /// Another user owns it.
     #[error(
-        "the {what} in {} belong to somebody else (user {uid}), who can read and change them; they \
-         are not used: remove the file, or take it over and change the {what}",
-        .path.display()
+        "the {what} in {path} belong to somebody else (user {uid}), who can read and change them; \
+         they are not used. If you trust what is in the file, run 'chown {own} {path}', and change \
+         secrets that are in it; else remove it. Then start the server again",
+        path = .path.display(), own = rustix::process::geteuid().as_raw()
     )]
     Owner {
         /// The file.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::{Handle, Runtime};
 
+use crate::looks::{Entry, entries_of};
 use crate::{
     BoxFuture, Clock, CpuPool, Device, DeviceError, FileDevice, FileOptions, Foreign, Hold, Opener,
     Random, Spawn, World,
@@ -139,6 +140,13 @@ impl Opener for SystemOpener {
             let device = FileDevice::open_async(path.to_owned(), options).await?;
             Ok(Arc::new(device) as Arc<dyn Device>)
         })
+    }
+
+    fn entries<'a>(
+        &'a self,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Vec<Entry>>, DeviceError>> {
+        Box::pin(entries_of(path))
     }
 
     fn is_held<'a>(&'a self, path: &'a str) -> BoxFuture<'a, bool> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::Entry;
 use crate::file::hold::Held;
 
 /// A boxed future that may move between threads.
@@ -285,6 +286,15 @@ pub trait Opener: Send + Sync {
         path: &'a str,
         read_only: bool,
     ) -> BoxFuture<'a, Result<Arc<dyn Device>, DeviceError>>;
+
+    /// What is in a directory; nothing where the path is none, or where there are only devices that
+    /// belong to this process alone.
+    fn entries<'a>(
+        &'a self,
+        _path: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Vec<Entry>>, DeviceError>> {
+        Box::pin(async { Ok(None) })
+    }
 
     /// Whether another process holds the device for writing, so that what is read of it may change
     /// at any time. Never where devices belong to this process alone.

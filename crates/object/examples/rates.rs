@@ -1,7 +1,8 @@
 //! Rates of the object layer over a device in memory: `cargo run --release -p object --example
 //! rates`.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/all/common/mod.rs"]
+#[allow(dead_code, reason = "only tests use all of it")]
 mod common;
 
 use std::time::Instant;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use device::World;
+use device::{BoxFuture, World};
 use format::{
     BlockPointer, DNODE_BLOCK_BYTES, DNODE_SLOT_BYTES, DNODES_PER_BLOCK, DnodeFlags, DnodePhys,
     Endian, OBJSET_FLAG_PROJECT_QUOTA, OBJSET_FLAG_USER_ACCOUNTING,
@@ -91,43 +91,45 @@ impl ObjectSet {
     /// # Errors
     /// Errors of the pool. They are final: part of the txg may be written, and trying again would
     /// report blocks twice.
-    pub async fn sync(
-        self: &Arc<Self>,
-        ctx: &SyncContext,
-        acct: &dyn BlockAccounting,
-    ) -> Result<BlockPointer> {
-        let txg = ctx.txg;
-        if !self.is_dirty(txg) {
-            return Ok(self.root());
-        }
-        self.begin_raw(txg);
-        let mut written = Vec::new();
-        let dirty: Vec<_> = {
-            let mut list = self.dirty[parity(txg)].lock();
-            // The accounting objects, at the end of the numbers, wait for the others.
-            let special = list.split_off(&ObjectId::PROJECT_USED.get());
-            std::mem::replace(&mut *list, special)
-                .into_values()
-                .collect()
-        };
-        let mut running = futures::stream::iter(dirty)
-            .map(|dnode| self.sync_dnode(dnode, ctx, acct))
-            .buffer_unordered(OBJECTS_IN_FLIGHT);
-        while let Some(done) = running.next().await {
-            written.push(done?);
-        }
-        drop(running);
-        self.account(ctx, &written).await?;
-        let special = std::mem::take(&mut *self.dirty[parity(txg)].lock());
-        for dnode in special.into_values() {
-            self.sync_dnode(dnode, ctx, acct).await?;
-        }
-        if !written.is_empty() {
-            self.sync_dnode_blocks(ctx, acct, &written).await?;
-        }
-        let root = self.sync_head(ctx, acct).await?;
-        self.forget_synced(txg, &written).await;
-        Ok(root)
+    pub fn sync<'a>(
+        self: &'a Arc<Self>,
+        ctx: &'a SyncContext,
+        acct: &'a dyn BlockAccounting,
+    ) -> BoxFuture<'a, Result<BlockPointer>> {
+        Box::pin(async move {
+            let txg = ctx.txg;
+            if !self.is_dirty(txg) {
+                return Ok(self.root());
+            }
+            self.begin_raw(txg);
+            let mut written = Vec::new();
+            let dirty: Vec<_> = {
+                let mut list = self.dirty[parity(txg)].lock();
+                // The accounting objects, at the end of the numbers, wait for the others.
+                let special = list.split_off(&ObjectId::PROJECT_USED.get());
+                std::mem::replace(&mut *list, special)
+                    .into_values()
+                    .collect()
+            };
+            let mut running = futures::stream::iter(dirty)
+                .map(|dnode| self.sync_dnode(dnode, ctx, acct))
+                .buffer_unordered(OBJECTS_IN_FLIGHT);
+            while let Some(done) = running.next().await {
+                written.push(done?);
+            }
+            drop(running);
+            self.account(ctx, &written).await?;
+            let special = std::mem::take(&mut *self.dirty[parity(txg)].lock());
+            for dnode in special.into_values() {
+                self.sync_dnode(dnode, ctx, acct).await?;
+            }
+            if !written.is_empty() {
+                self.sync_dnode_blocks(ctx, acct, &written).await?;
+            }
+            let root = self.sync_head(ctx, acct).await?;
+            self.forget_synced(txg, &written).await;
+            Ok(root)
+        })
     }
 
     /// Writes one object's blocks and makes the result its disk layer.

@@ -16,8 +16,6 @@ use crate::{PoolError, PoolHealth, config};
 
 /// Labels read at the same time.
 const READS_IN_FLIGHT: usize = 16;
-/// Files of one directory that are looked at.
-const FILES_MAX: usize = 100_000;
 
 /// Where to look.
 #[derive(Debug, Clone, Default)]
@@ -95,7 +93,7 @@ pub async fn scan(world: &World, spec: &ScanSpec) -> Result<Vec<FoundPool>, Pool
     let mut paths = Vec::new();
     let mut seen = BTreeSet::new();
     for path in &spec.paths {
-        for candidate in candidates(path) {
+        for candidate in candidates(world, path).await {
             if seen.insert(candidate.clone()) {
                 paths.push(candidate);
             }
@@ -118,28 +116,15 @@ pub async fn scan(world: &World, spec: &ScanSpec) -> Result<Vec<FoundPool>, Pool
 }
 
 /// A directory's files, in order; anything else (also a name that only the opener knows) as it is.
-fn candidates(path: &str) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(path) else {
-        return vec![path.to_owned()];
-    };
-    let mut files: Vec<String> = entries
-        .flatten()
-        .filter(|entry| {
-            // Follows symbolic links: /dev/disk/by-id is full of them.
-            std::fs::metadata(entry.path()).is_ok_and(|meta| !meta.is_dir() && is_storage(&meta))
-        })
-        .filter_map(|entry| entry.path().to_str().map(str::to_owned))
-        .take(FILES_MAX)
-        .collect();
-    files.sort();
-    files
-}
-
-/// Regular files and block devices hold vdevs; opening pipes, sockets or terminals may hang.
-fn is_storage(meta: &std::fs::Metadata) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    let kind = meta.file_type();
-    kind.is_file() || kind.is_block_device()
+async fn candidates(world: &World, path: &str) -> Vec<String> {
+    match world.storage_in(path).await {
+        Ok(Some(files)) => files,
+        Ok(None) => vec![path.to_owned()],
+        Err(error) => {
+            tracing::warn!(path, %error, "a directory cannot be searched");
+            Vec::new()
+        }
+    }
 }
 
 async fn read_device(world: &World, path: String, is_named: bool) -> Option<DeviceLabel> {

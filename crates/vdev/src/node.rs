@@ -726,22 +726,24 @@ impl Vdev {
     }
 
     /// Reads a block of this top-level vdev: `psize` bytes at `offset`.
-    pub async fn read_block(
-        &self,
+    pub fn read_block<'a>(
+        &'a self,
         offset: u64,
         psize: usize,
-        context: &IoContext,
-        verify: &dyn Verify,
-    ) -> Result<Bytes, ReadFailure> {
-        let sector = 1usize << self.ashift();
-        let length = psize.next_multiple_of(sector);
-        if length == psize {
-            return self.read_sectors(offset, length, context, verify).await;
-        }
-        // Smaller than this vdev's sectors: what follows in the last one is not the block's.
-        let prefix = Prefix { verify, psize };
-        let data = self.read_sectors(offset, length, context, &prefix).await?;
-        Ok(data.slice(..psize))
+        context: &'a IoContext,
+        verify: &'a dyn Verify,
+    ) -> BoxFuture<'a, Result<Bytes, ReadFailure>> {
+        Box::pin(async move {
+            let sector = 1usize << self.ashift();
+            let length = psize.next_multiple_of(sector);
+            if length == psize {
+                return self.read_sectors(offset, length, context, verify).await;
+            }
+            // Smaller than this vdev's sectors: what follows in the last one is not the block's.
+            let prefix = Prefix { verify, psize };
+            let data = self.read_sectors(offset, length, context, &prefix).await?;
+            Ok(data.slice(..psize))
+        })
     }
 
     async fn read_sectors(
@@ -776,26 +778,28 @@ impl Vdev {
     }
 
     /// Writes a block of this top-level vdev.
-    pub async fn write_block(
-        &self,
+    pub fn write_block<'a>(
+        &'a self,
         offset: u64,
         data: Bytes,
-        context: &IoContext,
-    ) -> Result<(), WriteFailure> {
-        let sector = 1usize << self.ashift();
-        let length = data.len().next_multiple_of(sector);
-        let data = if length == data.len() {
-            data
-        } else {
-            let mut padded = BytesMut::with_capacity(length);
-            padded.extend_from_slice(&data);
-            padded.resize(length, 0);
-            padded.freeze()
-        };
-        match Striped::of(self) {
-            Some(striped) => striped.write(offset, data, context).await,
-            None => self.write_plain(offset, data, context).await,
-        }
+        context: &'a IoContext,
+    ) -> BoxFuture<'a, Result<(), WriteFailure>> {
+        Box::pin(async move {
+            let sector = 1usize << self.ashift();
+            let length = data.len().next_multiple_of(sector);
+            let data = if length == data.len() {
+                data
+            } else {
+                let mut padded = BytesMut::with_capacity(length);
+                padded.extend_from_slice(&data);
+                padded.resize(length, 0);
+                padded.freeze()
+            };
+            match Striped::of(self) {
+                Some(striped) => striped.write(offset, data, context).await,
+                None => self.write_plain(offset, data, context).await,
+            }
+        })
     }
 }
 

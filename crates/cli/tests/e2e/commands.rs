@@ -1,5 +1,6 @@
 //! The command lines as a user of ZFS expects them.
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 
 use format::{NvEncoding, NvList, NvValue};
@@ -24,6 +25,26 @@ fn a_first_zpool_create_starts_the_server_by_itself() {
     );
     server.ok("zpool destroy tank");
     server.ok("down");
+}
+
+/// Goal: a server that does not answer yet is not said to be none. Method: the lock that it has.
+#[test]
+fn a_server_that_still_starts_is_told_of_and_waited_for() {
+    let server = Server::prepare();
+    std::fs::create_dir_all(server.state()).expect("a directory");
+    let lock = std::fs::File::create(server.state().join("millpond.lock")).expect("a lock");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("locked");
+    let starts = "the server does not answer yet: it imports its pools\n";
+    assert_eq!(server.ok("info"), starts);
+    assert_eq!(server.ok("shares"), starts);
+    let mut down = server.begin(&["down"]);
+    let mut told = BufReader::new(down.stdout.take().expect("its output")).lines();
+    let first = told.next().expect("a line").expect("read");
+    assert!(first.contains("still imports its pools"), "{first}");
+    drop(lock);
+    let last = told.next().expect("a line").expect("read");
+    assert_eq!(last, "no server runs");
+    assert!(down.wait().expect("it ends").success());
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn live(
     let bytes = if is_long() {
         (9 << 30) / data_disks(words)
     } else {
-        160 << 20
+        96 << 20
     };
     let directory = server.path("disks").join(name);
     std::fs::create_dir_all(&directory).expect("a directory");

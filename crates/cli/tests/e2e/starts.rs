@@ -113,6 +113,33 @@ fn what_a_start_does_not_understand_stays_and_is_told() {
     zdb_is_clean(&server.path("disks"), "tank");
 }
 
+/// Goal: a list of pools that belongs to another user is not used, and it is told how it is again.
+#[test]
+fn a_list_of_somebody_else_is_told_of_and_taken_over_as_is_said() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mut server = Server::start();
+    let disk = server.disks(1, 128 << 20).remove(0);
+    server.ok(&format!("zpool create -O mountpoint=none tank {disk}"));
+    server.stop();
+    let path = server.state().join("pools.json");
+    std::os::unix::fs::chown(&path, Some(1000), None).expect("another owner");
+    server.launch(&["daemon"]);
+    assert_eq!(names(&server), "");
+    let told = server.fails("zpool status tank");
+    let remedy = format!("chown 0 {}", path.display());
+    assert!(
+        told.contains("user 1000") && told.contains(&remedy),
+        "{told}"
+    );
+    server.stop();
+    crate::harness::run("chown", &["0", &path.to_string_lossy()]);
+    server.launch(&["daemon"]);
+    assert_eq!(names(&server), "tank ");
+    server.ok("zpool destroy tank");
+}
+
 /// Goal: a log device that is not there keeps a pool away only where something may be on it.
 #[test]
 fn a_start_does_without_a_log_on_which_nothing_is() {

@@ -158,176 +158,178 @@ impl Destroyer<'_> {
     }
 
     /// Destroys a snapshot, in syncing context (`dsl_destroy_snapshot_sync_impl`).
-    pub(crate) async fn destroy_snapshot_now(
-        &self,
-        ctx: &SyncContext,
-        snapshot: &Arc<Ds>,
+    pub(crate) fn destroy_snapshot_now<'a>(
+        &'a self,
+        ctx: &'a SyncContext,
+        snapshot: &'a Arc<Ds>,
         defer: bool,
-    ) -> Result<(), DatasetError> {
-        let tx = Tx::syncing(ctx.txg);
-        let full_name = self.dsl.directories().full_name(snapshot).await?;
-        let phys = snapshot.phys();
-        if defer && self.is_put_off(snapshot) {
-            snapshot.change(|state| state.phys.flags |= DslDatasetPhys::FLAG_DEFER_DESTROY);
-            return self
+    ) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async move {
+            let tx = Tx::syncing(ctx.txg);
+            let full_name = self.dsl.directories().full_name(snapshot).await?;
+            let phys = snapshot.phys();
+            if defer && self.is_put_off(snapshot) {
+                snapshot.change(|state| state.phys.flags |= DslDatasetPhys::FLAG_DEFER_DESTROY);
+                return self
+                    .dsl
+                    .history(ctx, "defer_destroy", full_name, snapshot.object, " ")
+                    .await;
+            }
+            self.dsl
+                .history(ctx, "destroy", full_name.clone(), snapshot.object, " ")
+                .await?;
+            self.dsl
+                .env()
+                .hooks
+                .destroying(ctx, snapshot.object, Some(phys.next_snapshot))
+                .await?;
+            let dir = snapshot.dir();
+            let head = self.dsl.directories().head(&dir).await?;
+            let next = self.dsl.directories().dataset(phys.next_snapshot).await?;
+            let keeps_key = self
                 .dsl
-                .history(ctx, "defer_destroy", full_name, snapshot.object, " ")
-                .await;
-        }
-        self.dsl
-            .history(ctx, "destroy", full_name.clone(), snapshot.object, " ")
-            .await?;
-        self.dsl
-            .env()
-            .hooks
-            .destroying(ctx, snapshot.object, Some(phys.next_snapshot))
-            .await?;
-        let dir = snapshot.dir();
-        let head = self.dsl.directories().head(&dir).await?;
-        let next = self.dsl.directories().dataset(phys.next_snapshot).await?;
-        let keeps_key = self
-            .dsl
-            .bookmarks()
-            .snapshot_destroyed(ctx, &head, snapshot, &next)
-            .await?;
-        let features: Vec<String> = snapshot.state().features.keys().cloned().collect();
-        for feature in features {
-            self.dsl.deactivate_feature(ctx, snapshot, &feature).await?;
-        }
+                .bookmarks()
+                .snapshot_destroyed(ctx, &head, snapshot, &next)
+                .await?;
+            let features: Vec<String> = snapshot.state().features.keys().cloned().collect();
+            for feature in features {
+                self.dsl.deactivate_feature(ctx, snapshot, &feature).await?;
+            }
 
-        // Out of the chain.
-        let prev = match phys.previous_snapshot.is_zero() {
-            true => None,
-            false => Some(
-                self.dsl
-                    .directories()
-                    .dataset(phys.previous_snapshot)
-                    .await?,
-            ),
-        };
-        let mut after_branch_point = false;
-        if let Some(prev) = &prev {
-            let prev_phys = prev.phys();
-            after_branch_point = prev_phys.next_snapshot != snapshot.object;
-            if after_branch_point && !prev_phys.next_clones.is_zero() {
-                self.dsl
-                    .snapshots()
-                    .remove_next_clone(ctx, prev, snapshot.object)
+            // Out of the chain.
+            let prev = match phys.previous_snapshot.is_zero() {
+                true => None,
+                false => Some(
+                    self.dsl
+                        .directories()
+                        .dataset(phys.previous_snapshot)
+                        .await?,
+                ),
+            };
+            let mut after_branch_point = false;
+            if let Some(prev) = &prev {
+                let prev_phys = prev.phys();
+                after_branch_point = prev_phys.next_snapshot != snapshot.object;
+                if after_branch_point && !prev_phys.next_clones.is_zero() {
+                    self.dsl
+                        .snapshots()
+                        .remove_next_clone(ctx, prev, snapshot.object)
+                        .await?;
+                    Zap::hold(self.dsl.mos(), prev_phys.next_clones)
+                        .await?
+                        .add_int(&tx, next.object.get(), next.object.get())
+                        .await?;
+                }
+                if !after_branch_point {
+                    prev.change(|state| state.phys.next_snapshot = next.object);
+                }
+            }
+            let old_unique = next.phys().unique_bytes;
+            next.change(|state| {
+                state.phys.previous_snapshot = phys.previous_snapshot;
+                state.phys.previous_snapshot_txg = phys.previous_snapshot_txg;
+            });
+
+            // Blocks.
+            let is_old = self.dsl.deadlists().of(&next).await?.is_old();
+            if is_old {
+                self.destroy_old_deadlist(ctx, snapshot, prev.as_ref(), &next, after_branch_point)
                     .await?;
-                Zap::hold(self.dsl.mos(), prev_phys.next_clones)
-                    .await?
-                    .add_int(&tx, next.object.get(), next.object.get())
+            } else {
+                self.destroy_deadlist(ctx, &dir, &phys, prev.as_ref(), &next, after_branch_point)
                     .await?;
             }
-            if !after_branch_point {
-                prev.change(|state| state.phys.next_snapshot = next.object);
-            }
-        }
-        let old_unique = next.phys().unique_bytes;
-        next.change(|state| {
-            state.phys.previous_snapshot = phys.previous_snapshot;
-            state.phys.previous_snapshot_txg = phys.previous_snapshot_txg;
-        });
-
-        // Blocks.
-        let is_old = self.dsl.deadlists().of(&next).await?.is_old();
-        if is_old {
-            self.destroy_old_deadlist(ctx, snapshot, prev.as_ref(), &next, after_branch_point)
-                .await?;
-        } else {
-            self.destroy_deadlist(ctx, &dir, &phys, prev.as_ref(), &next, after_branch_point)
-                .await?;
-        }
-        *snapshot.deadlist.lock().await = None;
-        let own_deadlist = snapshot.phys().deadlist;
-        Deadlist::destroy(self.dsl, ctx, own_deadlist).await?;
-        snapshot.change(|state| state.phys.deadlist = ObjectId::ZERO);
-        self.dsl
-            .deadlists()
-            .remaps_destroyed(ctx, snapshot, &next, phys.previous_snapshot_txg)
-            .await?;
-        if !keeps_key {
+            *snapshot.deadlist.lock().await = None;
+            let own_deadlist = snapshot.phys().deadlist;
+            Deadlist::destroy(self.dsl, ctx, own_deadlist).await?;
+            snapshot.change(|state| state.phys.deadlist = ObjectId::ZERO);
             self.dsl
                 .deadlists()
-                .remove_clones_key(ctx, &dir, phys.creation_txg)
+                .remaps_destroyed(ctx, snapshot, &next, phys.previous_snapshot_txg)
                 .await?;
-        }
-
-        if next.is_snapshot() {
-            // Blocks that only these two had: born after the snapshot before, and dead by the
-            // dataset after next.
-            let after_next = self
-                .dsl
-                .directories()
-                .dataset(next.phys().next_snapshot)
-                .await?;
-            let shared = self
-                .dsl
-                .deadlists()
-                .of(&after_next)
-                .await?
-                .space_range(self.dsl, phys.previous_snapshot_txg, phys.creation_txg)
-                .await?;
-            self.dsl.deadlists().unload(&after_next).await;
-            self.dsl.deadlists().unload(&next).await;
-            next.change(|state| apply(&mut state.phys.unique_bytes, shared.used));
             if !keeps_key {
                 self.dsl
                     .deadlists()
-                    .of(&head)
-                    .await?
-                    .remove_key(self.dsl, ctx, phys.creation_txg)
+                    .remove_clones_key(ctx, &dir, phys.creation_txg)
                     .await?;
             }
-            self.dsl
-                .deadlists()
-                .remove_remaps_key(ctx, &head, phys.creation_txg)
-                .await?;
-        } else {
-            next.change(|state| state.prev = prev.clone());
-            self.dsl.deadlists().recount_unique(&next).await?;
-            let (reserved, new_unique) = {
-                let state = next.state();
-                (state.reserved_bytes, state.phys.unique_bytes)
-            };
-            if old_unique < reserved {
-                let less = new_unique
-                    .saturating_sub(old_unique)
-                    .min(reserved - old_unique);
-                dir.did_use(
-                    UsedBy::RefReservation,
-                    Space {
-                        used: -(less as i64),
-                        ..Space::default()
-                    },
-                );
-            }
-        }
 
-        // Out of the names.
-        let (_, name) = split_snapshot(&full_name);
-        Zap::hold(self.dsl.mos(), head.phys().snapshot_names)
-            .await?
-            .remove(&tx, name.unwrap_or_default())
-            .await?;
-        self.dsl
-            .limits()
-            .adjust(ctx, &dir, -1, names::directory::SNAPSHOT_COUNT)
-            .await?;
-        self.dsl
-            .snapshots()
-            .note_snapshots_changed(ctx, &dir)
-            .await?;
-        for zap in [phys.next_clones, phys.properties, phys.user_references] {
-            if !zap.is_zero() {
-                self.dsl.mos().free(&tx, zap).await?;
+            if next.is_snapshot() {
+                // Blocks that only these two had: born after the snapshot before, and dead by the
+                // dataset after next.
+                let after_next = self
+                    .dsl
+                    .directories()
+                    .dataset(next.phys().next_snapshot)
+                    .await?;
+                let shared = self
+                    .dsl
+                    .deadlists()
+                    .of(&after_next)
+                    .await?
+                    .space_range(self.dsl, phys.previous_snapshot_txg, phys.creation_txg)
+                    .await?;
+                self.dsl.deadlists().unload(&after_next).await;
+                self.dsl.deadlists().unload(&next).await;
+                next.change(|state| apply(&mut state.phys.unique_bytes, shared.used));
+                if !keeps_key {
+                    self.dsl
+                        .deadlists()
+                        .of(&head)
+                        .await?
+                        .remove_key(self.dsl, ctx, phys.creation_txg)
+                        .await?;
+                }
+                self.dsl
+                    .deadlists()
+                    .remove_remaps_key(ctx, &head, phys.creation_txg)
+                    .await?;
+            } else {
+                next.change(|state| state.prev = prev.clone());
+                self.dsl.deadlists().recount_unique(&next).await?;
+                let (reserved, new_unique) = {
+                    let state = next.state();
+                    (state.reserved_bytes, state.phys.unique_bytes)
+                };
+                if old_unique < reserved {
+                    let less = new_unique
+                        .saturating_sub(old_unique)
+                        .min(reserved - old_unique);
+                    dir.did_use(
+                        UsedBy::RefReservation,
+                        Space {
+                            used: -(less as i64),
+                            ..Space::default()
+                        },
+                    );
+                }
             }
-        }
-        let is_zapified = snapshot.state().is_zapified;
-        self.dsl.directories().forget_dataset(snapshot);
-        self.dsl
-            .free_zapified(ctx, snapshot.object, is_zapified)
-            .await
+
+            // Out of the names.
+            let (_, name) = split_snapshot(&full_name);
+            Zap::hold(self.dsl.mos(), head.phys().snapshot_names)
+                .await?
+                .remove(&tx, name.unwrap_or_default())
+                .await?;
+            self.dsl
+                .limits()
+                .adjust(ctx, &dir, -1, names::directory::SNAPSHOT_COUNT)
+                .await?;
+            self.dsl
+                .snapshots()
+                .note_snapshots_changed(ctx, &dir)
+                .await?;
+            for zap in [phys.next_clones, phys.properties, phys.user_references] {
+                if !zap.is_zero() {
+                    self.dsl.mos().free(&tx, zap).await?;
+                }
+            }
+            let is_zapified = snapshot.state().is_zapified;
+            self.dsl.directories().forget_dataset(snapshot);
+            self.dsl
+                .free_zapified(ctx, snapshot.object, is_zapified)
+                .await
+        })
     }
 
     async fn destroy_deadlist(

@@ -2,8 +2,9 @@
 //! accounts. After every step [`common::TestPool::check`] compares all accounts with a walk over
 //! every block.
 
-#[path = "../common/mod.rs"]
 mod common;
+mod golden;
+mod scale;
 mod space;
 mod torture;
 

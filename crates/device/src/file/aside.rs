@@ -67,7 +67,7 @@ impl Drop for AtWork {
 /// # Errors
 /// [`DeviceError::Hung`] when too much is stuck there already, [`DeviceError::Open`] when the
 /// system has no thread.
-pub(super) async fn away<T: Send + 'static>(
+pub(crate) async fn away<T: Send + 'static>(
     path: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, DeviceError> {

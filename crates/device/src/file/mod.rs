@@ -63,7 +63,7 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use tokio::sync::oneshot;
 
-use self::aside::away;
+pub(crate) use self::aside::away;
 use self::buffer::AlignedBuffer;
 use self::lane::Lane;
 use self::request::{Action, Descriptors, Request};

@@ -1,6 +1,6 @@
 //! The filesystem from outside: one binary, since every binary compiles all that its tests wait for
-//! anew. Tests of what a whole process has (its memory, its panics, a hook) are binaries of their
-//! own.
+//! anew. `cargo nextest` runs each test in a process of its own, as tests of memory, of panics and of
+//! the pipeline's hook want it.
 
 mod attributes;
 mod clones;
@@ -9,10 +9,12 @@ mod common;
 mod datasets;
 mod encrypted;
 mod features;
+mod flips;
 mod full;
 mod gangs_peer;
 mod golden;
 mod healing;
+mod hostile;
 mod links;
 mod livelists;
 mod members;

@@ -17,6 +17,7 @@ mod fat;
 mod keys;
 mod value;
 
+use device::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -179,38 +180,44 @@ impl Zap {
     ///
     /// # Errors
     /// As [`ObjectSet::allocate`] and [`ObjectSet::claim`].
-    pub async fn create(objset: &Arc<ObjectSet>, tx: &Tx, options: ZapOptions) -> Result<Self> {
-        let fat = options.flags != 0;
-        let shift = match options.block_shift {
-            0 => Fat::DEFAULT_SHIFT,
-            shift => shift.into(),
-        };
-        let new = NewObject {
-            object_type: options.object_type,
-            data_block_bytes: if fat { 1 << shift.min(24) } else { 0 },
-            indirect_block_shift: options.indirect_block_shift,
-            bonus_type: options.bonus_type,
-            bonus: options.bonus,
-            slots: options.slots,
-        };
-        let object = match options.claim {
-            Some(id) => objset.claim(tx, id, new).await?,
-            None => objset.allocate(tx, new).await?,
-        };
-        let zap = Self::handle(object)?;
-        let mut form = zap.shared.form.write().await;
-        let salt = objset.world().random.next_u64() | 1;
-        *form = if fat {
-            let flags = ZapFlags::from_bits(options.flags);
-            zap.fat()
-                .format(tx, salt, options.normalization, flags)
-                .await?;
-            Form::Fat
-        } else {
-            zap.new_micro(tx, salt, options.normalization).await?
-        };
-        drop(form);
-        Ok(zap)
+    pub fn create<'a>(
+        objset: &'a Arc<ObjectSet>,
+        tx: &'a Tx,
+        options: ZapOptions,
+    ) -> BoxFuture<'a, Result<Self>> {
+        Box::pin(async move {
+            let fat = options.flags != 0;
+            let shift = match options.block_shift {
+                0 => Fat::DEFAULT_SHIFT,
+                shift => shift.into(),
+            };
+            let new = NewObject {
+                object_type: options.object_type,
+                data_block_bytes: if fat { 1 << shift.min(24) } else { 0 },
+                indirect_block_shift: options.indirect_block_shift,
+                bonus_type: options.bonus_type,
+                bonus: options.bonus,
+                slots: options.slots,
+            };
+            let object = match options.claim {
+                Some(id) => objset.claim(tx, id, new).await?,
+                None => objset.allocate(tx, new).await?,
+            };
+            let zap = Self::handle(object)?;
+            let mut form = zap.shared.form.write().await;
+            let salt = objset.world().random.next_u64() | 1;
+            *form = if fat {
+                let flags = ZapFlags::from_bits(options.flags);
+                zap.fat()
+                    .format(tx, salt, options.normalization, flags)
+                    .await?;
+                Form::Fat
+            } else {
+                zap.new_micro(tx, salt, options.normalization).await?
+            };
+            drop(form);
+            Ok(zap)
+        })
     }
 
     async fn new_micro(&self, tx: &Tx, salt: u64, normalization: u64) -> Result<Form> {
@@ -407,17 +414,23 @@ impl Zap {
         self.lookup_in(&form, name).await
     }
 
-    async fn lookup_in(&self, form: &Form, name: &[u8]) -> Result<Option<ZapValue>> {
-        if let Form::Micro(micro) = form {
-            let hash = self.micro_hash(micro, name)?;
-            let found = micro.lookup(hash, name);
-            return Ok(found.map(|entry| ZapValue::from_u64(entry.value)));
-        }
-        let fat = self.fat();
-        let header = fat.header().await?;
-        let hash = self.hash(header.hasher(), name, header.normalization)?;
-        self.fat_value(hash, ZapKey::Name(name), &Matches::Exactly)
-            .await
+    fn lookup_in<'a>(
+        &'a self,
+        form: &'a Form,
+        name: &'a [u8],
+    ) -> BoxFuture<'a, Result<Option<ZapValue>>> {
+        Box::pin(async move {
+            if let Form::Micro(micro) = form {
+                let hash = self.micro_hash(micro, name)?;
+                let found = micro.lookup(hash, name);
+                return Ok(found.map(|entry| ZapValue::from_u64(entry.value)));
+            }
+            let fat = self.fat();
+            let header = fat.header().await?;
+            let hash = self.hash(header.hasher(), name, header.normalization)?;
+            self.fat_value(hash, ZapKey::Name(name), &Matches::Exactly)
+                .await
+        })
     }
 
     async fn fat_value(
@@ -560,28 +573,36 @@ impl Zap {
     }
 
     /// Adds an entry that is known not to be there.
-    async fn insert(&self, form: &mut Form, tx: &Tx, name: &[u8], value: &ZapValue) -> Result<()> {
-        if name.len() > format::ZAP_MAX_NAME_BYTES {
-            // Before it is there: the txg that writes it writes the feature's marker as well.
-            let set = self.object.objset();
-            set.long_names.store(true, Ordering::Relaxed);
-        }
-        if let Form::Micro(micro) = form {
-            let hash = self.micro_hash(micro, name)?;
-            let inserted = match value.single_u64() {
-                None => false,
-                Some(value) => self.insert_micro(tx, micro, hash, name, value).await?,
-            };
-            if inserted {
-                return Ok(());
+    fn insert<'a>(
+        &'a self,
+        form: &'a mut Form,
+        tx: &'a Tx,
+        name: &'a [u8],
+        value: &'a ZapValue,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if name.len() > format::ZAP_MAX_NAME_BYTES {
+                // Before it is there: the txg that writes it writes the feature's marker as well.
+                let set = self.object.objset();
+                set.long_names.store(true, Ordering::Relaxed);
             }
-            self.upgrade(form, tx).await?;
-        }
-        let fat = self.fat();
-        let header = fat.header().await?;
-        let hash = self.hash(header.hasher(), name, header.normalization)?;
-        let value = self.checked(value)?;
-        fat.insert(tx, hash, ZapKey::Name(name), &value, None).await
+            if let Form::Micro(micro) = form {
+                let hash = self.micro_hash(micro, name)?;
+                let inserted = match value.single_u64() {
+                    None => false,
+                    Some(value) => self.insert_micro(tx, micro, hash, name, value).await?,
+                };
+                if inserted {
+                    return Ok(());
+                }
+                self.upgrade(form, tx).await?;
+            }
+            let fat = self.fat();
+            let header = fat.header().await?;
+            let hash = self.hash(header.hasher(), name, header.normalization)?;
+            let value = self.checked(value)?;
+            fat.insert(tx, hash, ZapKey::Name(name), &value, None).await
+        })
     }
 
     fn checked(&self, value: &ZapValue) -> Result<format::ZapValue> {
@@ -626,22 +647,24 @@ impl Zap {
     }
 
     /// Makes a fat ZAP of a micro ZAP; hashes and differentiators stay, and so do cursors.
-    async fn upgrade(&self, form: &mut Form, tx: &Tx) -> Result<()> {
-        let Form::Micro(micro) = std::mem::take(form) else {
-            return Err(damaged(self.id(), "zap", "only a micro ZAP can become fat"));
-        };
-        let size = 1u32 << Fat::DEFAULT_SHIFT;
-        self.object.set_block_size(tx, size, 0).await?;
-        let fat = self.fat();
-        fat.format(tx, micro.salt(), micro.normalization(), ZapFlags::NONE)
-            .await?;
-        for entry in micro.iter() {
-            let (key, value) = (ZapKey::Name(entry.name), format::ZapValue::one(entry.value));
-            fat.insert(tx, entry.hash, key, &value, Some(entry.cd))
+    fn upgrade<'a>(&'a self, form: &'a mut Form, tx: &'a Tx) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Form::Micro(micro) = std::mem::take(form) else {
+                return Err(damaged(self.id(), "zap", "only a micro ZAP can become fat"));
+            };
+            let size = 1u32 << Fat::DEFAULT_SHIFT;
+            self.object.set_block_size(tx, size, 0).await?;
+            let fat = self.fat();
+            fat.format(tx, micro.salt(), micro.normalization(), ZapFlags::NONE)
                 .await?;
-        }
-        *form = Form::Fat;
-        Ok(())
+            for entry in micro.iter() {
+                let (key, value) = (ZapKey::Name(entry.name), format::ZapValue::one(entry.value));
+                fat.insert(tx, entry.hash, key, &value, Some(entry.cd))
+                    .await?;
+            }
+            *form = Form::Fat;
+            Ok(())
+        })
     }
 
     /// Adds an entry of one 64-bit integer.
@@ -662,33 +685,35 @@ impl Zap {
         self.update_in(&mut form, tx, name, &value).await
     }
 
-    async fn update_in(
-        &self,
-        form: &mut Form,
-        tx: &Tx,
-        name: &[u8],
-        value: &ZapValue,
-    ) -> Result<()> {
-        if let Form::Micro(micro) = form {
-            let hash = self.micro_hash(micro, name)?;
-            match (value.single_u64(), micro.lookup(hash, name).is_some()) {
-                (Some(value), true) => {
-                    micro.update(hash, name, value);
-                    let place = micro.place(hash, name);
-                    return self.put_micro_entry(tx, micro, place).await;
+    fn update_in<'a>(
+        &'a self,
+        form: &'a mut Form,
+        tx: &'a Tx,
+        name: &'a [u8],
+        value: &'a ZapValue,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if let Form::Micro(micro) = form {
+                let hash = self.micro_hash(micro, name)?;
+                match (value.single_u64(), micro.lookup(hash, name).is_some()) {
+                    (Some(value), true) => {
+                        micro.update(hash, name, value);
+                        let place = micro.place(hash, name);
+                        return self.put_micro_entry(tx, micro, place).await;
+                    }
+                    (_, false) => return self.insert(form, tx, name, value).await,
+                    (None, true) => self.upgrade(form, tx).await?,
                 }
-                (_, false) => return self.insert(form, tx, name, value).await,
-                (None, true) => self.upgrade(form, tx).await?,
             }
-        }
-        let fat = self.fat();
-        let header = fat.header().await?;
-        let hash = self.hash(header.hasher(), name, header.normalization)?;
-        let (key, value) = (ZapKey::Name(name), self.checked(value)?);
-        if !fat.update(tx, hash, key, &value).await? {
-            fat.insert(tx, hash, key, &value, None).await?;
-        }
-        Ok(())
+            let fat = self.fat();
+            let header = fat.header().await?;
+            let hash = self.hash(header.hasher(), name, header.normalization)?;
+            let (key, value) = (ZapKey::Name(name), self.checked(value)?);
+            if !fat.update(tx, hash, key, &value).await? {
+                fat.insert(tx, hash, key, &value, None).await?;
+            }
+            Ok(())
+        })
     }
 
     /// Adds or replaces with one 64-bit integer.
@@ -713,20 +738,27 @@ impl Zap {
         }
     }
 
-    async fn remove_in(&self, form: &mut Form, tx: &Tx, name: &[u8]) -> Result<bool> {
-        if let Form::Micro(micro) = form {
-            let hash = self.micro_hash(micro, name)?;
-            let place = micro.place(hash, name);
-            if micro.remove(hash, name).is_none() {
-                return Ok(false);
+    fn remove_in<'a>(
+        &'a self,
+        form: &'a mut Form,
+        tx: &'a Tx,
+        name: &'a [u8],
+    ) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            if let Form::Micro(micro) = form {
+                let hash = self.micro_hash(micro, name)?;
+                let place = micro.place(hash, name);
+                if micro.remove(hash, name).is_none() {
+                    return Ok(false);
+                }
+                self.put_micro_entry(tx, micro, place).await?;
+                return Ok(true);
             }
-            self.put_micro_entry(tx, micro, place).await?;
-            return Ok(true);
-        }
-        let fat = self.fat();
-        let header = fat.header().await?;
-        let hash = self.hash(header.hasher(), name, header.normalization)?;
-        fat.remove(tx, hash, ZapKey::Name(name)).await
+            let fat = self.fat();
+            let header = fat.header().await?;
+            let hash = self.hash(header.hasher(), name, header.normalization)?;
+            fat.remove(tx, hash, ZapKey::Name(name)).await
+        })
     }
 
     /// Adds to a 64-bit value; an entry that becomes zero is removed (`zap_increment`).
@@ -789,40 +821,47 @@ impl Zap {
     ///
     /// # Errors
     /// Errors of reading; damage.
-    pub async fn entries(&self, cursor: ZapCursor, limit: usize) -> Result<Vec<ZapEntry>> {
-        let form = self.read().await?;
-        if let Form::Micro(micro) = &*form {
-            let bits = ZapHasher::new(micro.salt(), ZapFlags::NONE).bits();
-            let Some((hash, cd)) = cursor.place(bits) else {
-                return Ok(Vec::new());
-            };
-            let flags = micro.normalization();
-            let conflicts = |entry: &format::MicroEntry<'_>| {
-                flags != 0
-                    && micro
-                        .iter_from(entry.hash, 0)
-                        .take_while(|other| other.hash == entry.hash)
-                        .any(|other| {
-                            other.cd != entry.cd && self.same_name(entry.name, other.name, flags)
-                        })
-            };
-            return Ok(micro
-                .iter_from(hash, cd)
-                .take(limit)
-                .map(|entry| ZapEntry {
-                    name: Bytes::copy_from_slice(entry.name),
-                    value: ZapValue::from_u64(entry.value),
-                    normalization_conflict: conflicts(&entry),
-                    next: ZapCursor::at(entry.hash, entry.cd.saturating_add(1), bits),
-                })
-                .collect());
-        }
-        let fat = self.fat();
-        let flags = fat.header().await?.normalization;
-        let same_name = |a: &[u8], b: &[u8]| self.same_name(a, b, flags);
-        let same_name: &SameName<'_> = &same_name;
-        fat.entries(cursor, limit, (flags != 0).then_some(same_name))
-            .await
+    pub fn entries<'a>(
+        &'a self,
+        cursor: ZapCursor,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<ZapEntry>>> {
+        Box::pin(async move {
+            let form = self.read().await?;
+            if let Form::Micro(micro) = &*form {
+                let bits = ZapHasher::new(micro.salt(), ZapFlags::NONE).bits();
+                let Some((hash, cd)) = cursor.place(bits) else {
+                    return Ok(Vec::new());
+                };
+                let flags = micro.normalization();
+                let conflicts = |entry: &format::MicroEntry<'_>| {
+                    flags != 0
+                        && micro
+                            .iter_from(entry.hash, 0)
+                            .take_while(|other| other.hash == entry.hash)
+                            .any(|other| {
+                                other.cd != entry.cd
+                                    && self.same_name(entry.name, other.name, flags)
+                            })
+                };
+                return Ok(micro
+                    .iter_from(hash, cd)
+                    .take(limit)
+                    .map(|entry| ZapEntry {
+                        name: Bytes::copy_from_slice(entry.name),
+                        value: ZapValue::from_u64(entry.value),
+                        normalization_conflict: conflicts(&entry),
+                        next: ZapCursor::at(entry.hash, entry.cd.saturating_add(1), bits),
+                    })
+                    .collect());
+            }
+            let fat = self.fat();
+            let flags = fat.header().await?.normalization;
+            let same_name = |a: &[u8], b: &[u8]| self.same_name(a, b, flags);
+            let same_name: &SameName<'_> = &same_name;
+            fat.entries(cursor, limit, (flags != 0).then_some(same_name))
+                .await
+        })
     }
 
     fn same_name(&self, a: &[u8], b: &[u8], flags: u64) -> bool {

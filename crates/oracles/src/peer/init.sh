@@ -11,22 +11,23 @@ mount -t devpts devpts /dev/pts; mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /tmp; mount -t tmpfs tmpfs /run
 ln -sf /proc/self/fd /dev/fd; ln -sf /proc/mounts /etc/mtab
 load() { for m in "$@"; do modprobe "$m" 2>/dev/null; done; }
-load virtio_pci virtio_blk virtio_scsi virtio_rng virtio_net dm-mod dm-multipath loop
+load virtio_pci virtio_blk virtio_scsi virtio_rng virtio_net dm-mod dm-multipath loop zfs
+load iscsi_tcp sd_mod sg nfs nfsv3 nfsv4 cifs nbd nvme-tcp
 ip link set lo up
 mkdir -p /run/lock/iscsi /var/lib/iscsi /var/lock/iscsi /dev/disk/peer /dev/mapper /peer
 stty -F /dev/ttyS0 -echo
 exec </dev/ttyS0
-echo PEER-READY
+# With where the seeds of the spl module's random numbers are (seeds.rs).
+address() { sed -n "s/^\([0-9a-f]*\) . $1\b.*/\1/p" /proc/kallsyms; }
+echo "PEER-READY $(address spl_pseudo_entropy) $(address __per_cpu_offset)"
 read -r now disks network
 date -s "@$now" >/dev/null
 exec </dev/null
 
-# Two machines that begin at one state must not draw the same random numbers: the spl module, whose
-# numbers become guids of pools, takes its seeds when it is loaded.
+# Two machines that begin at one state must not draw the same random numbers.
 reseed || { echo PEER-END rc=98; poweroff -f; }
 if [ "$network" = 1 ]; then
   ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
-  load iscsi_tcp sd_mod sg nfs nfsv3 nfsv4 cifs nbd nvme-tcp
   iscsid 2>/dev/null
 fi
 tries=0
@@ -42,7 +43,6 @@ for d in /sys/block/vd*; do
     ?*) l=$(losetup -f); losetup "$l" "/dev/$n" && ln -sf "$l" "/dev/disk/peer/$s" ;;
   esac
 done
-load zfs
 tar -xf /dev/disk/peer/peer-in -C /peer
 cd /peer
 echo PEER-BEGIN

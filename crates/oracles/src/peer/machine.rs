@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 /// How long QEMU may take to answer its monitor.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A machine that runs, or is about to.
 pub struct Machine {
@@ -22,6 +22,8 @@ pub struct Machine {
     monitor: BufReader<UnixStream>,
     /// The lines of the serial console, without their ends.
     console: Receiver<String>,
+    /// The socket of its stub for debuggers.
+    pub debugger: PathBuf,
     /// How many disks were plugged in.
     disks: u32,
 }
@@ -35,7 +37,8 @@ pub enum Silence {
 }
 
 impl Machine {
-    /// Starts QEMU with these arguments; `directory` is for the socket of its monitor.
+    /// Starts QEMU with these arguments; `directory` is for the sockets of its monitor and its stub
+    /// for debuggers.
     ///
     /// # Panics
     /// When it does not start or does not come to its monitor.
@@ -43,10 +46,13 @@ impl Machine {
         let socket = directory.join("monitor");
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).expect("a socket for QEMU's monitor");
+        let debugger = directory.join("debugger");
         let mut child = Command::new(super::EMULATOR)
             .args(arguments)
             .arg("-qmp")
             .arg(format!("unix:{}", socket.display()))
+            .arg("-gdb")
+            .arg(format!("unix:{},server=on,wait=off", debugger.display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -79,6 +85,7 @@ impl Machine {
             child,
             monitor: BufReader::new(monitor),
             console,
+            debugger,
             disks: 0,
         };
         machine.reply(); // Its greeting.

@@ -7,6 +7,7 @@
 //! already ([`state`]); then its disks are plugged in.
 
 mod machine;
+mod seeds;
 mod state;
 
 use std::borrow::Cow;
@@ -152,6 +153,7 @@ impl Peer {
         while machine.ask("query-status", &json!({}))["status"] == "inmigrate" {
             std::thread::sleep(Duration::from_millis(10));
         }
+        state.seeds.renew(&machine);
         drop(state);
 
         let input = scratch.path().join("in.tar");

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::machine::Machine;
+use super::seeds::Seeds;
 
 /// The first process of the machine.
 const INIT: &str = include_str!("init.sh");
@@ -25,11 +26,18 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Bytes per second at which QEMU may write the state: no bound.
 const BANDWIDTH_MAX: u64 = 1 << 40;
 
+/// CPUs of the machine. With two, emulated, the kernel computes half as much again: each waits for
+/// locks that the other one holds while the host does not run it.
+pub const CPUS: usize = 1;
+/// What the console shows when the machine waits for its disks, with the places of its seeds.
+const READY: &str = "PEER-READY ";
+
 /// Arguments of QEMU for a machine with this image (`vmlinuz`, `initrd.zst`), without what differs
 /// between one that boots and one that goes on.
 pub fn arguments(image: &Path, initrd: &Path) -> Vec<String> {
     let kernel = image.join("vmlinuz").display().to_string();
-    let words = "-accel tcg,thread=multi -cpu max -smp 2 -m 4096 -nographic -no-reboot \
+    let cpus = CPUS.to_string();
+    let words = "-accel tcg,thread=multi -cpu max -m 4096 -nographic -no-reboot \
         -nodefaults -serial stdio -monitor none -device virtio-rng-pci \
         -netdev user,id=n0 -device virtio-net-pci,netdev=n0";
     let mut out: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
@@ -43,6 +51,7 @@ pub fn arguments(image: &Path, initrd: &Path) -> Vec<String> {
         "-append".to_owned(),
         boot.to_owned(),
     ]);
+    out.extend(["-smp".to_owned(), cpus]);
     out.extend(["-initrd".to_owned(), initrd.display().to_string()]);
     out
 }
@@ -53,8 +62,17 @@ pub struct State {
     pub memory: PathBuf,
     /// The initial RAM disk that it was booted with.
     pub initrd: PathBuf,
+    /// The seeds of its random numbers.
+    pub seeds: Seeds,
     /// Locked: shared by those that use the states, exclusive for one that makes some.
-    lock: File,
+    _lock: File,
+}
+
+/// Where a state is kept. The memory comes last, when the others are there.
+struct Files {
+    memory: PathBuf,
+    initrd: PathBuf,
+    seeds: PathBuf,
 }
 
 /// The state of this image, made now if it is not in the cache.
@@ -73,24 +91,30 @@ pub fn of(image: &Path, cache: &Path) -> State {
         .create(true)
         .append(true)
         .open(directory.join("lock"));
-    let state = State {
+    let lock = lock.expect("the lock of the peer's state");
+    let files = Files {
         memory: directory.join(format!("{key}.memory")),
         initrd: directory.join(format!("{key}.initrd")),
-        lock: lock.expect("the lock of the peer's state"),
+        seeds: directory.join(format!("{key}.seeds")),
     };
-    let lock = &state.lock;
     lock.lock_shared().expect("the lock of the peer's state");
-    while !state.memory.exists() {
+    while !files.memory.exists() {
         lock.unlock().expect("the lock of the peer's state");
         lock.lock().expect("the lock of the peer's state");
-        if !state.memory.exists() {
+        if !files.memory.exists() {
             remove_others(&directory, &format!("{name}-"));
-            make(image, &state, &directory);
+            make(image, &files, &directory);
         }
         lock.unlock().expect("the lock of the peer's state");
         lock.lock_shared().expect("the lock of the peer's state");
     }
-    state
+    let text = std::fs::read_to_string(&files.seeds).expect("the seeds of the peer");
+    State {
+        memory: files.memory,
+        initrd: files.initrd,
+        seeds: Seeds::parse(&text).expect("the seeds of the peer"),
+        _lock: lock,
+    }
 }
 
 /// Removes the states of other images of this name: of one that was renewed.
@@ -124,21 +148,25 @@ fn fingerprint(image: &Path) -> u64 {
     hasher.finish()
 }
 
-fn make(image: &Path, state: &State, directory: &Path) {
+fn make(image: &Path, files: &Files, directory: &Path) {
     let scratch = tempfile::tempdir_in(directory).expect("a directory");
-    std::fs::write(&state.initrd, initrd(image, scratch.path())).expect("the initial RAM disk");
-    let mut machine = Machine::start(&arguments(image, &state.initrd), scratch.path());
+    std::fs::write(&files.initrd, initrd(image, scratch.path())).expect("the initial RAM disk");
+    let mut machine = Machine::start(&arguments(image, &files.initrd), scratch.path());
     let until = Instant::now() + BOOT_TIMEOUT;
     let mut shown = Vec::new();
-    while !shown
-        .last()
-        .is_some_and(|line: &String| line.ends_with("PEER-READY"))
-    {
+    let seeds = loop {
         match machine.line(until) {
             Ok(line) => shown.push(line),
             Err(_) => panic!("the peer does not boot:\n{}", shown.join("\n")),
         }
-    }
+        let line = shown.last().map_or("", String::as_str);
+        if let Some((_, seeds)) = line.split_once(READY) {
+            break seeds;
+        }
+    };
+    let known = Seeds::parse(seeds);
+    assert!(known.is_some(), "the peer does not find its seeds: {seeds}");
+    std::fs::write(&files.seeds, seeds).expect("the seeds of the peer");
     machine.ask("stop", &json!({}));
     machine.ask(
         "migrate-set-parameters",
@@ -156,7 +184,7 @@ fn make(image: &Path, state: &State, directory: &Path) {
         }
     }
     // QEMU waits for the program that writes before it says that it is done.
-    std::fs::rename(&memory, &state.memory).expect("the state of the peer");
+    std::fs::rename(&memory, &files.memory).expect("the state of the peer");
 }
 
 /// The image's initial RAM disk with our first process and its program: of archives that follow one

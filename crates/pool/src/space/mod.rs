@@ -20,6 +20,7 @@
 
 mod condense;
 mod load;
+mod lost;
 mod turn;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,7 @@ use parking_lot::Mutex;
 use vdev::metaslab_span;
 use vdev::{METASLABS_MAX, RangeSet};
 use zio::alloc::MetaslabChange;
+use zio::pipeline::waits_for_devices;
 use zio::{Pipeline, Tx, ZioError};
 
 use crate::features::{LOG_SPACEMAP, OBSOLETE_COUNTS, SPACEMAP_HISTOGRAM, SPACEMAP_V2};
@@ -388,10 +390,11 @@ impl Space {
                     id
                 }
             };
-            let map = SpaceMapObject::open(&mos, id, 0, top.asize_bytes(), 0).await?;
-            writeable(sync, map)
-                .append(sync.tx, SpaceMapKind::Allocate, None, &lengths(&ranges))
-                .await?;
+            let range = (top.asize_bytes(), 0);
+            let map = SpaceMapObject::open(&mos, id, 0, range.0, range.1).await?;
+            let changed = (SpaceMapKind::Allocate, &ranges);
+            let place = (zap.id(), directory::OBSOLETE_SPACE_MAP);
+            lost::append_listed(sync, (&mos, map), changed, place, range).await?;
         }
         Ok(())
     }
@@ -482,9 +485,13 @@ impl Space {
                 map
             }
         };
-        writeable(sync, map)
-            .append(sync.tx, SpaceMapKind::Free, None, &lengths(&change.kept))
-            .await?;
+        let changed = (SpaceMapKind::Free, &change.kept);
+        let zap = ObjectId::new(top.top_zap.load(Ordering::Relaxed));
+        let place = (zap, directory::CHECKPOINT_SPACE_MAP);
+        let range = (u64::MAX, top.shape.ashift);
+        let mos = self.mos();
+        let map = lost::append_listed(sync, (&mos, map), changed, place, range).await?;
+        *top.checkpoint.lock() = Some(map);
         let kept = self.checkpoint_bytes().values().sum();
         sync.pipeline.allocator().set_checkpoint_bytes(kept);
         Ok(())
@@ -504,8 +511,21 @@ impl Space {
             let Some(map) = top.checkpoint.lock().clone() else {
                 continue;
             };
+            let mut is_lost = false;
             while max > 0 && map.length_bytes() > 0 {
-                let entries = map.pop(sync.tx, max).await?;
+                let entries = match waits_for_devices(map.pop(sync.tx, max)).await {
+                    Ok(entries) => entries,
+                    Err(error) if lost::is_lost(&error) => {
+                        let (vdev, lost_bytes) = (top.shape.vdev, map.allocated_bytes());
+                        tracing::error!(
+                            %vdev, lost_bytes = lost_bytes.unsigned_abs(), %error,
+                            "space that a checkpoint kept is lost: its list cannot be read"
+                        );
+                        is_lost = true;
+                        break;
+                    }
+                    Err(error) => return Err(error.into()),
+                };
                 max -= entries.len().min(max);
                 for entry in entries {
                     if entry.kind != SpaceMapKind::Free {
@@ -518,7 +538,7 @@ impl Space {
                         .map_err(ObjectError::from)?;
                 }
             }
-            if map.length_bytes() > 0 {
+            if map.length_bytes() > 0 && !is_lost {
                 is_left = true;
                 continue;
             }
@@ -565,7 +585,6 @@ impl Space {
                     .await?,
             );
         }
-        let map = writeable(sync, metaslab.map.clone().expect("made above"));
         if let Some(log) = log {
             let flushed = self.book.lock().flushed(id);
             if flushed.is_none_or(|flushed| !flushed.dirty) {
@@ -596,18 +615,14 @@ impl Space {
                 self.condense(sync, &top, change.metaslab, &mut metaslab)
                     .await?;
             }
-            map.append(
-                sync.tx,
-                SpaceMapKind::Allocate,
-                None,
-                &lengths(&change.allocated),
-            )
-            .await?;
-            map.append(sync.tx, SpaceMapKind::Free, None, &lengths(&change.freed))
+            let place = (&*top, change.metaslab);
+            let changed = (&change.allocated, &change.freed);
+            self.append_to_map(sync, place, &mut metaslab, changed)
                 .await?;
         }
         if metaslab.histogram_txg != sync.ctx.txg {
             metaslab.histogram_txg = sync.ctx.txg;
+            let map = metaslab.map.clone().expect("made above");
             self.write_histogram(sync, &top, &change, &map).await?;
         }
         Ok(())
@@ -782,21 +797,15 @@ impl Space {
             let top = self.top(id.0).ok_or_else(|| missing_top(id.0))?;
             if flushed.dirty {
                 let mut metaslab = top.metaslabs[id.1 as usize].lock().await;
-                if let Some(map) = metaslab.map.clone() {
-                    let map = writeable(sync, map);
-                    if !self.condense(sync, &top, id.1, &mut metaslab).await? {
-                        map.append(
-                            sync.tx,
-                            SpaceMapKind::Allocate,
-                            None,
-                            &lengths(&metaslab.allocs),
-                        )
-                        .await?;
-                        map.append(sync.tx, SpaceMapKind::Free, None, &lengths(&metaslab.frees))
+                if metaslab.map.is_some() {
+                    let condensed = self.condense(sync, &top, id.1, &mut metaslab).await?;
+                    let (allocs, frees) = (metaslab.allocs.take(), metaslab.frees.take());
+                    let ranges = allocs.segments() + frees.segments();
+                    if !condensed {
+                        let place = (&*top, id.1);
+                        self.append_to_map(sync, place, &mut metaslab, (&allocs, &frees))
                             .await?;
                     }
-                    let ranges =
-                        metaslab.allocs.take().segments() + metaslab.frees.take().segments();
                     self.unflushed.fetch_sub(ranges as u64, Ordering::Relaxed);
                 }
                 wanted = wanted.saturating_sub(u64::from(!all));

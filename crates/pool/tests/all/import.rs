@@ -389,6 +389,13 @@ impl Opener for Blind {
     ) -> BoxFuture<'a, Result<Arc<dyn Device>, DeviceError>> {
         self.0.open(path, read_only)
     }
+
+    fn entries<'a>(
+        &'a self,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Vec<device::Entry>>, DeviceError>> {
+        self.0.entries(path)
+    }
 }
 
 /// Whoever has one half of a mirror has the pool: the other half must not become a second one, nor be read meanwhile.
@@ -555,4 +562,42 @@ async fn a_single_disk_without_one_of_its_labels_is_imported_for_writing() {
             pool.export(false).await.expect("export");
         }
     }
+}
+
+/// Goal: what does not answer holds up neither a search nor the threads of who searches. Method: a
+/// directory with a link to a file whose server has stopped, and one thread for everything.
+#[test]
+fn a_path_that_does_not_answer_holds_up_no_search() {
+    let Some(hung) = oracles::StoppableFile::mount(64 << 20) else {
+        return;
+    };
+    let images = Images::new();
+    let leaves = images.make(1, 64);
+    let run = |work: BoxFuture<'static, ()>| {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        runtime.block_on(work);
+    };
+    run(Box::pin(exported(VdevLayout::Leaf(leaves[0].clone()))));
+    std::os::unix::fs::symlink(hung.path(), images.path().join("hung")).expect("a link");
+    hung.set_stopped(true);
+    let directory = images.path().to_str().expect("UTF-8").to_owned();
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let work = Box::pin(async move {
+            let world = World::system(1);
+            let spec = ScanSpec {
+                paths: vec![directory],
+                ..ScanSpec::default()
+            };
+            let found = pool::scan(&world, &spec).await.expect("scan");
+            let _ = send.send(found);
+        });
+        run(work);
+    });
+    let found = receive.recv_timeout(std::time::Duration::from_secs(120));
+    hung.set_stopped(false);
+    let found = found.expect("the search ends");
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].name, "tank");
 }

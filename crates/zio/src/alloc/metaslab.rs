@@ -75,6 +75,8 @@ pub(super) struct Metaslab {
     /// Of that, what each pass over free space holds; several may hold the same.
     shared: BTreeMap<u64, RangeSet>,
     log: VecDeque<Logged>,
+    /// The space map that is being read is not the metaslab's any more.
+    pub(super) is_outdated: bool,
     /// Free runs by log2 of their length, from the space map; used while not loaded.
     pub(super) recorded_histogram: Option<Box<[u64; 64]>>,
     /// Last txg that allocated or freed here.
@@ -99,6 +101,7 @@ impl Metaslab {
             held: RangeSet::new(),
             shared: BTreeMap::new(),
             log: VecDeque::new(),
+            is_outdated: false,
             recorded_histogram: None,
             used: Txg::ZERO,
             weight: 0,
@@ -117,6 +120,18 @@ impl Metaslab {
             Loaded::Yes(map) => Some(map),
             _ => None,
         }
+    }
+
+    /// The records say from now on that `free` is free and nothing else.
+    pub(super) fn begin_anew(&mut self, free: &RangeSet) {
+        let allocated = self.length.saturating_sub(free.space());
+        self.recorded_bytes = allocated.saturating_add_signed(-self.delta_bytes);
+        match self.loaded {
+            Loaded::Yes(_) => return,
+            Loaded::Loading => self.is_outdated = true,
+            Loaded::No | Loaded::Broken => self.loaded = Loaded::No,
+        }
+        self.recorded_histogram = Some(Box::new(free.histogram()));
     }
 
     pub(super) fn deferred_bytes(&self) -> u64 {
@@ -384,13 +399,19 @@ impl Metaslab {
 
     /// What the space map will say is free, with all changes handed out so far.
     pub(super) fn recorded_free(&self) -> Option<RangeSet> {
-        let mut all = self.free_map()?.ranges().clone();
-        all.add_all(&self.freed);
-        self.defer.iter().for_each(|set| all.add_all(set));
-        all.add_all(&self.held);
-        // Not recorded yet: still free as far as the space map knows.
-        self.allocating.iter().for_each(|set| all.add_all(set));
-        Some(all)
+        self.free_map().map(|_| self.known_free())
+    }
+
+    /// Of that, what is known here: all of it while the metaslab is loaded.
+    pub(super) fn known_free(&self) -> RangeSet {
+        let map = self.free_map().map(FreeMap::ranges);
+        let sets = map.into_iter().chain([&self.held, &self.freed]);
+        let mut all = RangeSet::new();
+        // What is being allocated is not recorded yet: still free as far as the space map knows.
+        for set in sets.chain(&self.defer).chain(&self.allocating) {
+            all.add_all(set);
+        }
+        all
     }
 
     /// What was allocated in earlier txgs than the one that is being written, and is not free in it

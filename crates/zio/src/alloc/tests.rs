@@ -637,6 +637,50 @@ fn changes_during_a_load_are_not_lost() {
     });
 }
 
+/// Goal: a space map that is lost and begins anew calls free what is known to be, and nothing else:
+/// all that is free while its metaslab is loaded. Method: one that is loaded; and one whose old map
+/// is being read.
+#[test]
+fn a_map_that_begins_anew_calls_free_what_is_known_to_be() {
+    simulate(async {
+        let vdev = VdevId::new(0);
+        let recorder = Arc::new(Recorder::default());
+        let first = allocator(&[spec(0, AllocClass::Normal, 1)]);
+        first.set_source(recorder.clone());
+        let place = |dvas: [Option<Dva>; COPIES_MAX]| dvas[0].expect("a copy");
+        let old = place(first.allocate(&request(5, 4096, 1)).await.expect("space"));
+        recorder.record(&first.take_changes(Txg::new(5)));
+        // What belongs to the next txg is free in the records of this one.
+        place(first.allocate(&request(6, 4096, 1)).await.expect("space"));
+        let free = first.begin_anew(vdev, 0, &RangeSet::new());
+        assert_eq!(Some(&free), recorder.free.lock().get(&(0, 0)));
+
+        let then = Arc::new(allocator(&[spec(0, AllocClass::Normal, 1)]));
+        then.set_source(recorder.clone());
+        let loads = recorder.loads.load(Ordering::Relaxed);
+        let waiting = {
+            let then = then.clone();
+            tokio::spawn(async move { then.allocate(&request(7, 4096, 1)).await })
+        };
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        then.free(Txg::new(6), &old).expect("allocated");
+        let changes = then.take_changes(Txg::new(6));
+        let free = then.begin_anew(vdev, 0, &changes[0].freed);
+        assert_eq!(free, changes[0].freed);
+        recorder.free.lock().insert((0, 0), free);
+        then.sync_done(Txg::new(6));
+        // Space is short, so it does not wait.
+        let new = place(waiting.await.expect("no panic").expect("space"));
+        assert_eq!(new, old);
+        assert_eq!(recorder.loads.load(Ordering::Relaxed), loads + 2);
+        let full = then.allocate(&request(7, 512, 1)).await;
+        assert!(matches!(full, Err(ZioError::NoSpace { .. })), "{full:?}");
+        recorder.record(&then.take_changes(Txg::new(7)));
+        then.sync_done(Txg::new(7));
+        assert_eq!(then.totals().allocated_bytes, 1 << SHIFT);
+    });
+}
+
 #[test]
 fn unused_metaslabs_leave_memory_and_come_back() {
     simulate(async {

@@ -397,7 +397,10 @@ impl Top {
         let Some(metaslab) = self.metaslabs.get_mut(index) else {
             return;
         };
+        let is_outdated = std::mem::take(&mut metaslab.is_outdated);
         match free {
+            // Another space map is to be read.
+            _ if is_outdated => metaslab.loaded = Loaded::No,
             Some(free) => {
                 metaslab.finish_load(free);
                 metaslab.used = metaslab.used.max(txg);
@@ -431,7 +434,30 @@ impl Top {
             && matches!(metaslab.loaded, Loaded::Loading)
         {
             metaslab.loaded = Loaded::No;
+            metaslab.is_outdated = false;
         }
+    }
+
+    /// A metaslab's space map is lost and begins anew: tells what it may call free (`known` among
+    /// it).
+    pub(super) fn begin_anew(&mut self, index: usize, known: &RangeSet) -> RangeSet {
+        let Some(metaslab) = self.metaslabs.get_mut(index) else {
+            return known.clone();
+        };
+        let mut free = metaslab.known_free();
+        let (start, length) = (metaslab.start, metaslab.length);
+        let is_loaded = metaslab.free_map().is_some();
+        if !is_loaded {
+            free.add_all(known);
+        }
+        metaslab.begin_anew(&free);
+        if !is_loaded {
+            // It takes for granted that what it has is free.
+            self.forget_trim(start, length);
+        }
+        self.recorded_bytes = self.metaslabs.iter().map(|m| m.recorded_bytes).sum();
+        self.reweigh(index);
+        free
     }
 
     pub(super) fn take_changes(&mut self, txg: Txg, out: &mut Vec<MetaslabChange>) {

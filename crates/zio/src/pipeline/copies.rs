@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use device::World;
+use device::{BoxFuture, World};
 use format::{BlockPointer, Bookmark};
 use vdev::{ErrorReport, ErrorSink, IoContext, Priority, ReadFailure, VdevTree, Verify};
 
@@ -173,83 +173,85 @@ impl Copies {
         })
     }
 
-    async fn try_copies(
-        &self,
-        bp: &BlockPointer,
+    fn try_copies<'a>(
+        &'a self,
+        bp: &'a BlockPointer,
         length: usize,
-        io: &IoContext,
-    ) -> Result<(Bytes, ScrubOutcome), ReadFailure> {
-        let check = BlockCheck::new(bp, &self.world, self.salt.get());
-        let mut places: Vec<_> = bp.dvas().collect();
-        // Copies on vdevs that are not there come last.
-        places.sort_by_key(|dva| {
-            let top = self.tree.top(dva.vdev());
-            !top.is_some_and(|top| top.is_readable())
-        });
-        let mut outcome = ScrubOutcome::default();
-        let mut good: Option<Bytes> = None;
-        let mut wrong = Vec::new();
-        let mut failure: Option<ReadFailure> = None;
-        for dva in places {
-            outcome.copies += 1;
-            let result = self
-                .tree
-                .read_block(dva.vdev(), dva.offset_bytes(), length, io, &check)
-                .await;
-            match result {
-                Ok(data) => {
-                    good.get_or_insert(data);
-                    if !io.scan.is_scan() {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    outcome.bad_copies += 1;
-                    // What a device did not give is written anew as well, as below a mirror
-                    // (`vdev_mirror_io_done`, module/zfs/vdev_mirror.c).
-                    let top = self.tree.top(dva.vdev());
-                    let is_there = top.is_some_and(|top| top.is_readable());
-                    if error.checksum || error.device && is_there && !error.slow {
-                        wrong.push(dva);
-                    }
-                    let before = failure.take();
-                    let or = |is: fn(&ReadFailure) -> bool| {
-                        is(&error) || before.as_ref().is_some_and(is)
-                    };
-                    failure = Some(ReadFailure {
-                        checksum: or(|failure| failure.checksum),
-                        device: or(|failure| failure.device),
-                        slow: false,
-                        cause: error.cause.clone(),
-                    });
-                }
-            }
-        }
-        let Some(good) = good else {
-            return Err(failure.unwrap_or(ReadFailure {
-                checksum: false,
-                device: false,
-                slow: false,
-                cause: "it has no place".to_owned(),
-            }));
-        };
-        if !self.suspension.is_read_only() && !io.speculative {
-            let repair = IoContext {
-                priority: Priority::Sync,
-                repair: true,
-                ..*io
-            };
-            for dva in wrong {
+        io: &'a IoContext,
+    ) -> BoxFuture<'a, Result<(Bytes, ScrubOutcome), ReadFailure>> {
+        Box::pin(async move {
+            let check = BlockCheck::new(bp, &self.world, self.salt.get());
+            let mut places: Vec<_> = bp.dvas().collect();
+            // Copies on vdevs that are not there come last.
+            places.sort_by_key(|dva| {
+                let top = self.tree.top(dva.vdev());
+                !top.is_some_and(|top| top.is_readable())
+            });
+            let mut outcome = ScrubOutcome::default();
+            let mut good: Option<Bytes> = None;
+            let mut wrong = Vec::new();
+            let mut failure: Option<ReadFailure> = None;
+            for dva in places {
+                outcome.copies += 1;
                 let result = self
                     .tree
-                    .repair_block(dva.vdev(), dva.offset_bytes(), good.clone(), &repair)
+                    .read_block(dva.vdev(), dva.offset_bytes(), length, io, &check)
                     .await;
-                if let Err(error) = result {
-                    tracing::warn!(cause = error.cause, %dva, "a bad copy could not be repaired");
+                match result {
+                    Ok(data) => {
+                        good.get_or_insert(data);
+                        if !io.scan.is_scan() {
+                            break;
+                        }
+                    }
+                    Err(error) => {
+                        outcome.bad_copies += 1;
+                        // What a device did not give is written anew as well, as below a mirror
+                        // (`vdev_mirror_io_done`, module/zfs/vdev_mirror.c).
+                        let top = self.tree.top(dva.vdev());
+                        let is_there = top.is_some_and(|top| top.is_readable());
+                        if error.checksum || error.device && is_there && !error.slow {
+                            wrong.push(dva);
+                        }
+                        let before = failure.take();
+                        let or = |is: fn(&ReadFailure) -> bool| {
+                            is(&error) || before.as_ref().is_some_and(is)
+                        };
+                        failure = Some(ReadFailure {
+                            checksum: or(|failure| failure.checksum),
+                            device: or(|failure| failure.device),
+                            slow: false,
+                            cause: error.cause.clone(),
+                        });
+                    }
                 }
             }
-        }
-        Ok((good, outcome))
+            let Some(good) = good else {
+                return Err(failure.unwrap_or(ReadFailure {
+                    checksum: false,
+                    device: false,
+                    slow: false,
+                    cause: "it has no place".to_owned(),
+                }));
+            };
+            if !self.suspension.is_read_only() && !io.speculative {
+                let repair = IoContext {
+                    priority: Priority::Sync,
+                    repair: true,
+                    ..*io
+                };
+                for dva in wrong {
+                    let result = self
+                        .tree
+                        .repair_block(dva.vdev(), dva.offset_bytes(), good.clone(), &repair)
+                        .await;
+                    if let Err(error) = result {
+                        tracing::warn!(cause = error.cause, %dva, "a bad copy could not be repaired");
+                    }
+                }
+            }
+            Ok((good, outcome))
+        })
     }
 }
 

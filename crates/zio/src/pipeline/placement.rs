@@ -1,5 +1,6 @@
 //! Where blocks go, and writing them there (`zio_dva_allocate`, module/zfs/zio.c).
 
+use device::BoxFuture;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -71,72 +72,74 @@ impl Placement {
     }
 
     /// Where a block goes: `old`'s places if they suit, else new ones, in pieces if need be.
-    async fn choose(
-        &self,
+    fn choose<'a>(
+        &'a self,
         txg: Txg,
-        old: Option<&BlockPointer>,
-        stored: &Bytes,
-        policy: &WritePolicy,
+        old: Option<&'a BlockPointer>,
+        stored: &'a Bytes,
+        policy: &'a WritePolicy,
         gang: bool,
-    ) -> Result<Choice, ZioError> {
-        let copies = usize::from(policy.copies.clamp(1, 3));
-        let in_place = old.filter(|old| {
-            !old.is_hole()
-                && !old.is_embedded()
-                && old.logical_birth() == txg
-                && old.physical_birth() == txg
-                && !old.is_dedup()
-                && old.psize_bytes() == stored.len() as u64
-                && (old.is_gang() || old.copies() == copies)
-        });
-        if let Some(old) = in_place.filter(|old| old.is_gang()) {
-            let (places, pieces) = self.gangs.plan_rewrite(txg, old, stored, policy).await?;
-            return Ok(Choice {
+    ) -> BoxFuture<'a, Result<Choice, ZioError>> {
+        Box::pin(async move {
+            let copies = usize::from(policy.copies.clamp(1, 3));
+            let in_place = old.filter(|old| {
+                !old.is_hole()
+                    && !old.is_embedded()
+                    && old.logical_birth() == txg
+                    && old.physical_birth() == txg
+                    && !old.is_dedup()
+                    && old.psize_bytes() == stored.len() as u64
+                    && (old.is_gang() || old.copies() == copies)
+            });
+            if let Some(old) = in_place.filter(|old| old.is_gang()) {
+                let (places, pieces) = self.gangs.plan_rewrite(txg, old, stored, policy).await?;
+                return Ok(Choice {
+                    places,
+                    pieces,
+                    written: Vec::new(),
+                    is_new: false,
+                });
+            }
+            let places = match in_place {
+                Some(old) => [old.dva(0), old.dva(1), old.dva(2)],
+                None => {
+                    let request = Request {
+                        txg,
+                        psize_bytes: stored.len() as u64,
+                        copies,
+                        class: self.class_of(stored.len(), policy),
+                        fallback: true,
+                        gang: false,
+                    };
+                    match self.allocator.allocate(&request).await {
+                        Ok(places) => places,
+                        Err(ZioError::NoSpace { .. }) if gang => {
+                            let (places, pieces) = self.gangs.plan(txg, stored, policy).await?;
+                            return Ok(Choice {
+                                places,
+                                pieces,
+                                written: Vec::new(),
+                                is_new: true,
+                            });
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+            };
+            let pieces = places
+                .iter()
+                .flatten()
+                .map(|dva| Piece {
+                    dva: *dva,
+                    data: stored.clone(),
+                })
+                .collect();
+            Ok(Choice {
                 places,
                 pieces,
                 written: Vec::new(),
-                is_new: false,
-            });
-        }
-        let places = match in_place {
-            Some(old) => [old.dva(0), old.dva(1), old.dva(2)],
-            None => {
-                let request = Request {
-                    txg,
-                    psize_bytes: stored.len() as u64,
-                    copies,
-                    class: self.class_of(stored.len(), policy),
-                    fallback: true,
-                    gang: false,
-                };
-                match self.allocator.allocate(&request).await {
-                    Ok(places) => places,
-                    Err(ZioError::NoSpace { .. }) if gang => {
-                        let (places, pieces) = self.gangs.plan(txg, stored, policy).await?;
-                        return Ok(Choice {
-                            places,
-                            pieces,
-                            written: Vec::new(),
-                            is_new: true,
-                        });
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-        };
-        let pieces = places
-            .iter()
-            .flatten()
-            .map(|dva| Piece {
-                dva: *dva,
-                data: stored.clone(),
+                is_new: in_place.is_none(),
             })
-            .collect();
-        Ok(Choice {
-            places,
-            pieces,
-            written: Vec::new(),
-            is_new: in_place.is_none(),
         })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use device::World;
+use device::{BoxFuture, World};
 use format::{BlockPointer, HolePointer, MAX_BLOCK_BYTES, RegularPointer, SECTOR_BYTES, Txg};
 use tokio::sync::Semaphore;
 use vdev::VdevTree;
@@ -144,104 +144,106 @@ impl Writer {
             && !old.dvas().any(|dva| is_removed(dva.vdev()))
     }
 
-    async fn write_version(
-        &self,
+    fn write_version<'a>(
+        &'a self,
         txg: Txg,
-        version: Version<'_>,
+        version: Version<'a>,
         data: Bytes,
-        policy: &WritePolicy,
-    ) -> Result<BlockPointer, ZioError> {
-        let bytes = data.len() as u64;
-        let lsize = policy.raw.map_or(bytes, |raw| raw.logical_bytes);
-        for bytes in [bytes, lsize] {
-            assert!(
-                bytes.is_multiple_of(SECTOR_BYTES)
-                    && (SECTOR_BYTES..=MAX_BLOCK_BYTES).contains(&bytes),
-                "a block of {bytes} bytes cannot be stored"
-            );
-        }
-        let policy = stored_kinds(policy);
-        self.suspension.check_writable()?;
-        let lock = match policy.raw {
-            Some(_) => None,
-            None => self.keys.lock_for(&policy)?,
-        };
-        let _place = self
-            .in_flight
-            .acquire()
-            .await
-            .map_err(|_| ZioError::Closing)?;
-        self.suspension.wait_resumed().await?;
-        let preparation = Preparation {
-            policy,
-            units: self.tree.alloc_units(),
-            salt: self.salt.get(),
-            lock,
-        };
-        match preparation.run_on(&self.world, data.clone()).await? {
-            Prepared::Hole => {
-                let birth = if policy.hole_birth { txg } else { Txg::ZERO };
-                Ok(BlockPointer::hole(&HolePointer {
-                    birth,
-                    object_type: policy.object_type,
-                    level: policy.level,
-                    lsize_bytes: lsize,
-                })?)
+        policy: &'a WritePolicy,
+    ) -> BoxFuture<'a, Result<BlockPointer, ZioError>> {
+        Box::pin(async move {
+            let bytes = data.len() as u64;
+            let lsize = policy.raw.map_or(bytes, |raw| raw.logical_bytes);
+            for bytes in [bytes, lsize] {
+                assert!(
+                    bytes.is_multiple_of(SECTOR_BYTES)
+                        && (SECTOR_BYTES..=MAX_BLOCK_BYTES).contains(&bytes),
+                    "a block of {bytes} bytes cannot be stored"
+                );
             }
-            Prepared::Embedded {
-                payload,
-                compression,
-            } => Ok(BlockPointer::embedded(
-                &payload,
-                lsize,
-                compression,
-                policy.object_type,
-                policy.level,
-                txg,
-            )?),
-            Prepared::Stored(stored) => {
-                let same = match version {
-                    Version::Same(old) if !old.is_hole() => Some(old),
-                    _ => None,
-                };
-                if let Some(dedup) = policy.dedup {
-                    let shared = self.dedup.write(txg, &data, &stored, &policy, dedup, same);
-                    if let Some(bp) = shared.await? {
-                        return Ok(bp);
+            let policy = stored_kinds(policy);
+            self.suspension.check_writable()?;
+            let lock = match policy.raw {
+                Some(_) => None,
+                None => self.keys.lock_for(&policy)?,
+            };
+            let _place = self
+                .in_flight
+                .acquire()
+                .await
+                .map_err(|_| ZioError::Closing)?;
+            self.suspension.wait_resumed().await?;
+            let preparation = Preparation {
+                policy,
+                units: self.tree.alloc_units(),
+                salt: self.salt.get(),
+                lock,
+            };
+            match preparation.run_on(&self.world, data.clone()).await? {
+                Prepared::Hole => {
+                    let birth = if policy.hole_birth { txg } else { Txg::ZERO };
+                    Ok(BlockPointer::hole(&HolePointer {
+                        birth,
+                        object_type: policy.object_type,
+                        level: policy.level,
+                        lsize_bytes: lsize,
+                    })?)
+                }
+                Prepared::Embedded {
+                    payload,
+                    compression,
+                } => Ok(BlockPointer::embedded(
+                    &payload,
+                    lsize,
+                    compression,
+                    policy.object_type,
+                    policy.level,
+                    txg,
+                )?),
+                Prepared::Stored(stored) => {
+                    let same = match version {
+                        Version::Same(old) if !old.is_hole() => Some(old),
+                        _ => None,
+                    };
+                    if let Some(dedup) = policy.dedup {
+                        let shared = self.dedup.write(txg, &data, &stored, &policy, dedup, same);
+                        if let Some(bp) = shared.await? {
+                            return Ok(bp);
+                        }
                     }
+                    if let Version::Over(old) = version
+                        && self.is_stored(old, &stored.pointer(txg, lsize, &policy), policy.copies)
+                    {
+                        return Ok(*old);
+                    }
+                    let old = match version {
+                        Version::InPlaceOf(old) => Some(old),
+                        Version::New | Version::Same(_) | Version::Over(_) => None,
+                    };
+                    let dvas = self
+                        .placement
+                        .write(txg, old, &stored.data, &policy, true)
+                        .await?;
+                    let mut bp = BlockPointer::regular(&RegularPointer {
+                        dvas,
+                        ..stored.pointer(txg, lsize, &policy)
+                    })?;
+                    if let Some(old) = same
+                        && !bp.is_gang()
+                    {
+                        bp.set_birth(old.logical_birth(), txg);
+                        bp.set_rewritten(true);
+                    }
+                    // The cache holds what is decrypted.
+                    if let Some(key) = CacheKey::of(&bp)
+                        && policy.cache
+                        && policy.raw.is_none()
+                    {
+                        self.cache.insert(key, data);
+                    }
+                    Ok(bp)
                 }
-                if let Version::Over(old) = version
-                    && self.is_stored(old, &stored.pointer(txg, lsize, &policy), policy.copies)
-                {
-                    return Ok(*old);
-                }
-                let old = match version {
-                    Version::InPlaceOf(old) => Some(old),
-                    Version::New | Version::Same(_) | Version::Over(_) => None,
-                };
-                let dvas = self
-                    .placement
-                    .write(txg, old, &stored.data, &policy, true)
-                    .await?;
-                let mut bp = BlockPointer::regular(&RegularPointer {
-                    dvas,
-                    ..stored.pointer(txg, lsize, &policy)
-                })?;
-                if let Some(old) = same
-                    && !bp.is_gang()
-                {
-                    bp.set_birth(old.logical_birth(), txg);
-                    bp.set_rewritten(true);
-                }
-                // The cache holds what is decrypted.
-                if let Some(key) = CacheKey::of(&bp)
-                    && policy.cache
-                    && policy.raw.is_none()
-                {
-                    self.cache.insert(key, data);
-                }
-                Ok(bp)
             }
-        }
+        })
     }
 }

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, FallocateFlags, IFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use sim::rng::Rng;
 
-use super::model::{Content, Entry, Names, Tree, XATTR_BYTES_MAX};
+use super::model::{ACCESS_LIST, Content, Entry, Names, Tree, XATTR_BYTES_MAX, access_list};
 use crate::harness::{Server, zdb_is_clean};
 
 /// Rounds of a story: each ends with a kill.
@@ -239,7 +239,8 @@ impl Worker {
             56..60 => self.truncate(),
             60..65 => self.punch(),
             65..71 => self.clone_range(),
-            71..79 => self.attribute(),
+            71..76 => self.attribute(),
+            76..79 => self.access_list(),
             79..82 => self.mode(),
             82..86 => self.flags(),
             86..88 => self.project(),
@@ -553,6 +554,39 @@ impl Worker {
         )
     }
 
+    /// A POSIX list of access, which changes the mode as well.
+    fn access_list(&mut self) -> io::Result<()> {
+        let Some((id, file)) = self.open()? else {
+            return Ok(());
+        };
+        if self.rng.percent(20) {
+            return self.change_file(
+                "remove the access list".to_owned(),
+                id,
+                |content| {
+                    content.xattrs.remove(ACCESS_LIST);
+                },
+                || Ok(rustix::fs::fremovexattr(&file, ACCESS_LIST)?),
+            );
+        }
+        let mode = 0o600 | self.rng.below(0o100) as u32;
+        let (named, group) = (self.rng.below(8) as u16, self.rng.below(8) as u16);
+        let users = 1 + self.rng.below(20) as u32;
+        let list = access_list(mode, users, named, group);
+        self.change_file(
+            format!("set an access list, {mode:o}, {users} users"),
+            id,
+            |content| {
+                content.mode = mode;
+                content.xattrs.insert(ACCESS_LIST.to_owned(), list.clone());
+            },
+            || {
+                let flags = XattrFlags::empty();
+                Ok(rustix::fs::fsetxattr(&file, ACCESS_LIST, &list, flags)?)
+            },
+        )
+    }
+
     fn mode(&mut self) -> io::Result<()> {
         let Some((id, file)) = self.open()? else {
             return Ok(());
@@ -561,7 +595,7 @@ impl Worker {
         self.change_file(
             format!("chmod {mode:o}"),
             id,
-            |content| content.mode = mode,
+            |content| content.change_mode(mode),
             || file.set_permissions(Permissions::from_mode(mode)),
         )
     }
@@ -683,6 +717,9 @@ fn options(server: &Server, rng: &mut Rng) -> (String, String) {
         ["off", "lz4", "zstd"][rng.below(3) as usize],
         ["latency", "throughput"][rng.below(2) as usize],
     );
+    if rng.percent(60) {
+        words.push_str(" -o acltype=posix");
+    }
     if rng.percent(20) {
         words.push_str(" -o dedup=on");
     }

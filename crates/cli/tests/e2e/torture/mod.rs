@@ -2,15 +2,17 @@
 //!
 //! A seed decides what a story does and roughly when the server is killed; the kill itself comes
 //! whenever the machine gets to it, so a seed repeats a story closely, not exactly. A test tells
-//! stories, one seed after the other, until `MILLPOND_MINUTES` (1 by default) are over, and begins
-//! with `MILLPOND_SEED` (1 by default).
+//! stories, one seed after the other, until `MILLPOND_MINUTES` are over (20 seconds by default), and
+//! begins with `MILLPOND_SEED` (1 by default).
 //!
 //! | Module | The story | The oracle |
 //! |---|---|---|
-//! | [`files`] | files with flags, projects, attributes, clones and holes; `kill -9` | a model |
+//! | [`damage`] | objects of the MOS, roots of datasets, labels that are damaged | sums |
+//! | [`files`] | files with flags, lists, attributes, clones and holes; `kill -9` | a model |
 //! | [`pools`] | layouts, features, datasets, snapshots, clones, streams; `kill -9` | sums, `zdb` |
 //! | [`topology`] | devices that come and go below files with fsync; `kill -9` | sums, `zdb` |
 
+mod damage;
 mod files;
 mod model;
 mod pools;
@@ -19,6 +21,9 @@ mod topology;
 use std::time::{Duration, Instant};
 
 use crate::harness::can_mount;
+
+/// For how long stories are told where nothing else is asked for.
+const BUDGET: Duration = Duration::from_secs(20);
 
 /// A number from the environment.
 fn number(variable: &str) -> Option<u64> {
@@ -34,7 +39,8 @@ fn tell(story: impl Fn(u64)) {
     if !can_mount() {
         return;
     }
-    let budget = Duration::from_secs(60 * number("MILLPOND_MINUTES").unwrap_or(1));
+    let minutes = number("MILLPOND_MINUTES");
+    let budget = minutes.map_or(BUDGET, |minutes| Duration::from_secs(60 * minutes));
     let begin = Instant::now();
     let mut seed = number("MILLPOND_SEED").unwrap_or(1);
     loop {

@@ -15,6 +15,33 @@ use std::path::Path;
 /// Most bytes in the value of an extended attribute.
 pub const XATTR_BYTES_MAX: usize = 65536;
 
+/// The name under which Linux has a file's POSIX list of access.
+pub const ACCESS_LIST: &str = "system.posix_acl_access";
+
+/// Tags of a list's entries (`include/uapi/linux/posix_acl.h`).
+const USER_OBJ: u16 = 1;
+const USER: u16 = 2;
+const GROUP_OBJ: u16 = 4;
+const MASK: u16 = 16;
+const OTHER: u16 = 32;
+
+/// A list as the attribute has it (`posix_acl_xattr.h`): for a mode, with so many users.
+pub fn access_list(mode: u32, users: u32, named: u16, group: u16) -> Vec<u8> {
+    let of_mode = |shift: u32| (mode >> shift & 7) as u16;
+    let mut entries = vec![(USER_OBJ, of_mode(6), u32::MAX)];
+    entries.extend((0..users).map(|user| (USER, named, 1000 + user)));
+    entries.push((GROUP_OBJ, group, u32::MAX));
+    entries.push((MASK, of_mode(3), u32::MAX));
+    entries.push((OTHER, of_mode(0), u32::MAX));
+    let mut out = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        out.extend(tag.to_le_bytes());
+        out.extend(permissions.to_le_bytes());
+        out.extend(id.to_le_bytes());
+    }
+    out
+}
+
 /// What one name leads to; files by a number of the model's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
@@ -32,6 +59,25 @@ pub struct Content {
     pub data: Vec<u8>,
     pub xattrs: BTreeMap<String, Vec<u8>>,
     pub mode: u32,
+}
+
+impl Content {
+    /// After `chmod`: a list of access follows (`__posix_acl_chmod_masq`, fs/posix_acl.c).
+    pub fn change_mode(&mut self, mode: u32) {
+        self.mode = mode;
+        let Some(list) = self.xattrs.get_mut(ACCESS_LIST) else {
+            return;
+        };
+        for entry in list[4..].chunks_exact_mut(8) {
+            let shift = match u16::from_le_bytes([entry[0], entry[1]]) {
+                USER_OBJ => 6,
+                MASK => 3,
+                OTHER => 0,
+                _ => continue,
+            };
+            entry[2] = (mode >> shift & 7) as u8;
+        }
+    }
 }
 
 /// The tree, with the states that a crash may bring back.
@@ -263,14 +309,14 @@ impl Found {
     }
 }
 
-/// The extended attributes of users that a file has.
+/// The extended attributes of users that a file has, and its list of access.
 fn attributes(path: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
     let mut list = vec![0; XATTR_BYTES_MAX];
     let length = rustix::fs::llistxattr(path, &mut list[..])?;
     let mut out = BTreeMap::new();
     for name in list[..length].split(|byte| *byte == 0) {
         let name = String::from_utf8_lossy(name).into_owned();
-        if !name.starts_with("user.") {
+        if !name.starts_with("user.") && name != ACCESS_LIST {
             continue;
         }
         let mut value = vec![0; XATTR_BYTES_MAX];

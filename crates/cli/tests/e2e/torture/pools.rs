@@ -711,11 +711,8 @@ fn layout(rng: &mut Rng, disks: &[String]) -> String {
     }
 }
 
-fn story(seed: u64) {
-    let mut rng = Rng::new(seed);
-    let mut server = Server::start();
-    let disks = server.disks(5, 1 << 30);
-    let layout = layout(&mut rng, &disks);
+/// Features that a pool lacks, with those that then go as well.
+pub(super) fn lacking_features(rng: &mut Rng) -> Vec<&'static str> {
     let mut lacking: Vec<&str> = Vec::new();
     for (feature, others) in FEATURES {
         if rng.percent(25) {
@@ -725,7 +722,15 @@ fn story(seed: u64) {
     }
     lacking.sort_unstable();
     lacking.dedup();
-    let features: String = lacking
+    lacking
+}
+
+fn story(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let mut server = Server::start();
+    let disks = server.disks(5, 1 << 30);
+    let layout = layout(&mut rng, &disks);
+    let features: String = lacking_features(&mut rng)
         .iter()
         .map(|feature| format!(" -o feature@{feature}=disabled"))
         .collect();

@@ -1,6 +1,5 @@
 //! Golden pools whose images lie, imported for writing: everything that changes a pool is tried,
 //! within limits.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

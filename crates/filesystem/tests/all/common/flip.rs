@@ -1,5 +1,4 @@
 //! Golden pools whose images lie: what the tests of bad input share.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -191,7 +190,6 @@ impl Device for Overlaid {
 
 /// A golden pool's images, opened once for all runs.
 pub struct Images {
-    pub name: String,
     files: Vec<(String, Arc<File>, u64)>,
     /// 4 KiB blocks that hold anything: image and offset.
     filled: Vec<(usize, u64)>,
@@ -310,7 +308,6 @@ impl Images {
             ));
         }
         Self {
-            name: name.to_owned(),
             files,
             filled,
             manifest: serde_json::from_slice(&manifest).expect("JSON"),

@@ -1,5 +1,4 @@
 //! A filesystem as POSIX says it is, in memory, and random operations on it and a real one.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
 //! Trees of files, as manifests of golden pools tell of them.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeMap;
 

@@ -6,17 +6,10 @@
 //! nobody changed stays right, and another pool in the same process goes on. `MILLPOND_LONG=1`
 //! makes thousands of runs, `MILLPOND_SEED=N` repeats one.
 
-#[path = "all/common/change.rs"]
-mod change;
-#[path = "all/common/mod.rs"]
-mod common;
-#[path = "all/common/flip.rs"]
-mod flip;
-
-use change::{Ended, Neighbour, exercise_changes};
-use common::{Image, create, golden, open, unpack};
+use crate::common::change::{Ended, Neighbour, exercise_changes};
+use crate::common::flip::{Images, Seeded, Seen, count_panics, exercise, exercise_after, seeds};
+use crate::common::golden;
 use device::World;
-use flip::{Images, Seeded, Seen, count_panics, exercise, exercise_after, seeds};
 
 /// Pools and seeds that once found something: an older state with less space used than what is
 /// freed.

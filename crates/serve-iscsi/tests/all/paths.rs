@@ -3,9 +3,7 @@
 //! Method: four links between two network namespaces (veth), each held to a rate (tc tbf); the
 //! client is this program once more, in the other namespace. Needs root, `ip` and `tc`.
 
-mod common;
-
-use common::{IQN, Login};
+use crate::common::{IQN, Login};
 use serve_iscsi::{LunIdentity, MemoryUnit, Server, Target, TargetOptions, TargetSet};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -182,7 +180,7 @@ async fn the_client() {
 }
 
 /// How long it takes to read, each piece by the next of so many paths.
-async fn measure(clients: &mut [common::Client], paths: usize) -> Duration {
+async fn measure(clients: &mut [crate::common::Client], paths: usize) -> Duration {
     let begun = Instant::now();
     let share = READ_BYTES / u64::from(PIECE_BYTES) / paths as u64;
     let reading = clients[..paths].iter_mut().map(async |client| {

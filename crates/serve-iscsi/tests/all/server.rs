@@ -1,9 +1,7 @@
 //! The server over real sockets, with a client that knows just enough of the protocol.
 
-mod common;
-
+use crate::common::{Client, IQN};
 use bytes::Bytes;
-use common::{Client, IQN};
 use futures::future::BoxFuture;
 use serve_iscsi::{
     LogicalUnit, LunError, LunIdentity, MemoryUnit, Server, ServerError, Target, TargetOptions,

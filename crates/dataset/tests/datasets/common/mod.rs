@@ -1,9 +1,7 @@
 //! A pool of one device in memory with datasets, a small sync loop, and a walk over every block
 //! that can be reached, to compare with what the accounts say.
 
-#![allow(dead_code)]
-
-#[path = "../../../object/tests/common/memory.rs"]
+#[path = "../../../../object/tests/all/common/memory.rs"]
 mod memory;
 
 use std::collections::HashMap;

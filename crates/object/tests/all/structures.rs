@@ -1,12 +1,10 @@
 //! What is built from objects and ZAPs: lists of block pointers, queues of trees, space maps,
 //! system attributes, accounting; and syncing a pool's own objects in several passes.
 
-mod common;
-
 use std::collections::BTreeMap;
 
+use crate::common::{Bed, Dice, all_objects, id};
 use bytes::Bytes;
-use common::{Bed, Dice, all_objects, id};
 use format::{BlockPointer, Endian, ObjectId, ObjectType, ObjsetKind, SpaceMapPhys, Txg, VdevId};
 use object::{
     Bpobj, BpobjSpace, Bptree, BptreeEntry, Drained, NewObject, ObjectError, ObjectSet,

@@ -4,13 +4,11 @@
 //! The pools are in `MILLPOND_GOLDEN`, or in `../shared/golden` beside the workspace. Without them
 //! the tests pass with a note, except in CI.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::all_objects;
+use crate::common::all_objects;
 use device::World;
 use format::{
     BlockPointer, ByteswapKind, DslDatasetPhys, Endian, Guid, NvList, NvValue, ObjectId,

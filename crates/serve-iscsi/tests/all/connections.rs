@@ -1,8 +1,6 @@
 //! Several connections to one session, and several portals, over real sockets.
 
-mod common;
-
-use common::{Client, IQN, Login};
+use crate::common::{Client, IQN, Login};
 use serve_iscsi::{Limits, LunIdentity, MemoryUnit, Server, Target, TargetOptions, TargetSet};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,14 +1,12 @@
 //! A pool of one device in memory with one object set, and a ledger of its blocks.
 
-#![allow(dead_code)]
-
 mod memory;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use device::World;
-use format::{BlockPointer, DnodePhys, Endian, ObjectId, ObjsetKind, ObjsetPhys, Txg};
+use format::{BlockPointer, DnodePhys, ObjectId, ObjsetKind, ObjsetPhys, Txg};
 use memory::pipeline;
 use object::{BlockAccounting, ObjectSet, ObjsetOptions, SyncContext};
 use parking_lot::Mutex;
@@ -322,8 +320,6 @@ impl Dice {
             .collect()
     }
 }
-
-pub const LITTLE: Endian = Endian::Little;
 
 pub fn id(number: u64) -> ObjectId {
     ObjectId::new(number)

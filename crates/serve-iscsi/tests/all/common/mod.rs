@@ -1,5 +1,4 @@
 //! A client that knows just enough of the protocol.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -4,20 +4,13 @@
 //! seeded, while everything is read, and while everything is changed that users change.
 //! `MILLPOND_LONG=1` makes thousands of runs, `MILLPOND_SEED=N` repeats one.
 
-#[path = "all/common/change.rs"]
-mod change;
-#[path = "all/common/mod.rs"]
-mod common;
-#[path = "all/common/flip.rs"]
-mod flip;
-
 use std::sync::Arc;
 
+use crate::common::change::{Ended, Neighbour, exercise_changes};
+use crate::common::flip::{Images, Seeded, Seen, count_panics, exercise, seeds, spoil};
+use crate::common::golden;
 use bytes::Bytes;
-use change::{Ended, Neighbour, exercise_changes};
-use common::{Image, create, golden, open, unpack};
 use device::World;
-use flip::{Images, Seeded, Seen, count_panics, exercise, seeds, spoil};
 use format::BlockPointer;
 
 /// Pools and seeds that once found something: a log of space maps that took memory without limit.

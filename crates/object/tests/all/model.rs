@@ -1,13 +1,11 @@
 //! Objects against a plain model: random changes over many txgs, read back in memory, after every
 //! sync from the root block, and all blocks accounted for.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::common::{Bed, Dice, all_objects, id};
 use bytes::Bytes;
-use common::{Bed, Dice, all_objects, id};
 use format::{ObjectType, ObjsetKind};
 use object::{NewObject, Object, ObjectSet, ObjsetOptions};
 use zio::Tx;

@@ -1,11 +1,9 @@
 //! Many snapshots: all are listed and destroyed, and nothing leaks. Prints what it took, so that
 //! somebody sees when that explodes; 3000 with `MILLPOND_LONG=1`.
 
-mod common;
-
 use std::time::Instant;
 
-use common::TestPool;
+use crate::common::TestPool;
 use dataset::{DirtyEstimate, ListOptions};
 use format::{ObjectId, ObjectType};
 use object::NewObject;

@@ -1,11 +1,9 @@
 //! ZAPs against a map.
 
-mod common;
-
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use common::{Bed, Dice, id};
+use crate::common::{Bed, Dice, id};
 use format::{ObjectType, ObjsetKind};
 use object::{
     NORMALIZE_UPPERCASE, NewObject, ObjectSet, ObjsetOptions, Zap, ZapCursor, ZapOptions, ZapValue,

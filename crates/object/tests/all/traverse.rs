@@ -2,14 +2,12 @@
 //! on anywhere meets exactly the rest. Method: an object set with deep trees, holes, spill blocks
 //! and big dnodes; the walk of the test bed, which knows nothing of order, says what there is.
 
-mod common;
-
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::common::{Bed, Dice, id};
 use bytes::Bytes;
-use common::{Bed, Dice};
 use device::{BoxFuture, Tasks};
 use format::{BlockPointer, Bookmark, ObjectType, ObjsetId, ObjsetKind, Txg};
 use object::{Leads, Met, NewObject, ObjsetOptions, Traverse, Traversed, Visitor, traverse};
@@ -184,7 +182,7 @@ async fn only_what_was_born_later_is_entered() {
     let bed = Bed::new(ObjsetKind::Other, ObjsetOptions::default()).await;
     let before = filled(&bed).await.birth();
     let tx = bed.tx().await;
-    let object = bed.set.hold(common::id(41)).await.expect("an object");
+    let object = bed.set.hold(id(41)).await.expect("an object");
     let data = Bytes::from_static(&[9; 512]);
     object.write(&tx, 0, data).await.expect("written");
     drop(tx);

@@ -1,0 +1,9 @@
+//! Objects, object sets and ZAPs from outside: one binary, since every binary compiles anew all that
+//! its tests wait for.
+
+mod common;
+mod golden;
+mod model;
+mod structures;
+mod traverse;
+mod zap;
