@@ -37,13 +37,13 @@ const OF_ONE_NUMBER: Why = Not("it takes one number out of bytes of a fixed leng
 /// Decoders that no target calls by their names.
 const REVIEWED: &[(&str, Why)] = &[
     ("answers/src/nut.rs parse_words", Through("ups")),
-    ("daemon/src/iscsi.rs parse_share", A_PERSONS_WORDS),
+    ("serving/src/iscsi.rs parse_share", A_PERSONS_WORDS),
     ("daemon/src/metrics/process.rs parse", THE_KERNELS),
     (
-        "daemon/src/owners.rs OwnedQuota::parse_name",
+        "verbs/src/owners.rs OwnedQuota::parse_name",
         A_PERSONS_WORDS,
     ),
-    ("daemon/src/smb/words.rs Words::parse", A_PERSONS_WORDS),
+    ("serving/src/smb/words.rs Words::parse", A_PERSONS_WORDS),
     (
         "dataset/src/deadlist.rs decode_space",
         Through("block_lists"),

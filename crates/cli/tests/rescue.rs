@@ -322,6 +322,11 @@ impl Bed {
         let code = output.status.code();
         let (copies, names) = everything_below(&out);
         let newest = self.found.uberblock_txg.get();
+        let mut links = HashMap::<_, Vec<&Expected>>::new();
+        for file in &files {
+            let link = links.entry((&*file.dataset, file.ino)).or_default();
+            link.push(file);
+        }
         let mut missing = 0;
         for file in &files {
             // Directories here cannot hold longer names; the report advises an archive.
@@ -350,22 +355,20 @@ impl Bed {
             }
             // Under its number, or in a dataset that has lost its name.
             let number = format!("/{}", file.ino).into_bytes();
-            let is_elsewhere = copies.get(&file.sha256).is_some_and(|paths| {
-                paths
-                    .iter()
-                    .any(|path| path.ends_with(&file.path) || is_found(path, &file.path, &number))
-            });
+            let with = |name: &[u8]| {
+                let key = (file.sha256.clone(), last_of(name).to_vec());
+                copies.get(&key).into_iter().flatten()
+            };
+            let is_elsewhere = with(&file.path)
+                .chain(with(&number))
+                .any(|path| path.ends_with(&file.path) || is_found(path, &file.path, &number));
             // Under another of its names.
-            let is_linked = files.iter().any(|other| {
+            let is_linked = links[&(&*file.dataset, file.ino)].iter().any(|other| {
                 let path = [other.dataset.as_bytes(), &other.path].concat();
-                let is_there = || {
-                    let all = copies.get(&file.sha256).into_iter().flatten();
-                    names.get(&path) == Some(&file.sha256)
-                        || all
-                            .into_iter()
-                            .any(|path| is_found(path, &other.path, &number))
-                };
-                (&other.dataset, other.ino) == (&file.dataset, file.ino) && is_there()
+                names.get(&path) == Some(&file.sha256)
+                    || with(&other.path)
+                        .chain(with(&number))
+                        .any(|path| is_found(path, &other.path, &number))
             });
             if is_elsewhere || is_linked {
                 continue;
@@ -424,6 +427,11 @@ fn is_told(dataset: &Value, file: &Expected) -> bool {
             .any(|item| item["object"] == file.ino || covers(item["what"].as_str().expect("text")))
 }
 
+/// The last name of a path.
+fn last_of(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
 /// Whether it is where files go whose directory is lost: under its number, or below a directory
 /// that has one.
 fn is_found(path: &[u8], own: &[u8], number: &[u8]) -> bool {
@@ -453,9 +461,10 @@ fn path_of(entry: &Value) -> Vec<u8> {
     }
 }
 
-type Copies = HashMap<String, Vec<Vec<u8>>>;
+/// Paths by the hash of the content and the last name.
+type Copies = HashMap<(String, Vec<u8>), Vec<Vec<u8>>>;
 
-/// Hashes of all files below a directory, and by their paths.
+/// All files below a directory: where each content is, and the hash at each path.
 fn everything_below(dir: &Path) -> (Copies, HashMap<Vec<u8>, String>) {
     let mut copies = Copies::new();
     let mut names = HashMap::new();
@@ -471,10 +480,8 @@ fn everything_below(dir: &Path) -> (Copies, HashMap<Vec<u8>, String>) {
                 let below = path.strip_prefix(dir).expect("below").as_os_str();
                 let below = below.to_owned().into_vec();
                 let sha256 = hash(&std::fs::read(&path).expect("read"));
-                copies
-                    .entry(sha256.clone())
-                    .or_default()
-                    .push(below.clone());
+                let key = (sha256.clone(), last_of(&below).to_vec());
+                copies.entry(key).or_default().push(below.clone());
                 names.insert(below, sha256);
             }
         }

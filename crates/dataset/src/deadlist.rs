@@ -83,6 +83,14 @@ fn parse_key(object: ObjectId, name: &[u8]) -> Result<u64, DatasetError> {
         })
 }
 
+/// The key of the list that a block belongs to: the last one before its birth. A block older than
+/// every key (which should not be) goes to the first. `None` when there are no keys.
+fn key_of(lists: &BTreeMap<u64, ObjectId>, block: &BlockPointer) -> Option<u64> {
+    let mut before = lists.range(..block.birth().get());
+    let key = before.next_back().or_else(|| lists.iter().next());
+    key.map(|(key, _)| *key)
+}
+
 impl Deadlist {
     /// Makes a new one without keys (`dsl_deadlist_alloc`).
     pub(crate) async fn create(
@@ -201,22 +209,15 @@ impl Deadlist {
                 let pipeline = &dsl.env().pipeline;
                 for block in blocks {
                     space.add(Space::of(pipeline, block));
-                    // The key before the birth; a block older than every key (which should not be)
-                    // goes to the first.
-                    let key = lists
-                        .range(..block.birth().get())
-                        .next_back()
-                        .or_else(|| lists.iter().next())
-                        .map(|(key, _)| *key)
-                        .ok_or_else(|| {
-                            DatasetError::corrupt(self.object, "a deadlist has no keys")
-                        })?;
+                    let key = key_of(lists, block).ok_or_else(|| {
+                        DatasetError::corrupt(self.object, "a deadlist has no keys")
+                    })?;
                     by_key.entry(key).or_default().push(*block);
                 }
             }
         }
         for (key, blocks) in by_key {
-            let list = self.own_list(dsl, ctx, key).await?;
+            let list = self.own_list(dsl, ctx, key, false).await?;
             Bpobj::open(dsl.mos(), list)
                 .await?
                 .append_all(&tx, &blocks)
@@ -225,12 +226,14 @@ impl Deadlist {
         self.save_space(ctx).await
     }
 
-    /// The list at a key, after making it one of its own if it was the shared empty one.
+    /// The list at a key, after making it one of its own if it was the shared empty one. The
+    /// lists of a livelist (`is_live`) count what is freed.
     async fn own_list(
         &mut self,
         dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         key: u64,
+        is_live: bool,
     ) -> Result<ObjectId, DatasetError> {
         let Kind::Modern { zap, lists, .. } = &mut self.kind else {
             unreachable!("only called for maps of lists");
@@ -240,7 +243,12 @@ impl Deadlist {
             return Ok(current);
         }
         let tx = Tx::syncing(ctx.txg);
-        let list = Bpobj::create(dsl.mos(), &tx, 0).await?.id();
+        let list = match is_live {
+            true => Bpobj::create_livelist(dsl.mos(), &tx).await?.id(),
+            false => Bpobj::create(dsl.mos(), &tx, 0).await?.id(),
+        };
+        // The map has the new list before the shared one loses a use: a livelist is given up where
+        // this fails, with each use that its map still has.
         zap.update_int(&tx, key, list.get()).await?;
         lists.insert(key, list);
         dsl.deadlists().release_empty_list(ctx).await?;
@@ -588,14 +596,12 @@ impl Deadlist {
             for block in blocks {
                 let one = Space::of(&dsl.env().pipeline, block);
                 space.add(if is_freed { one.negated() } else { one });
-                let mut before = lists.range(..block.birth().get());
-                let key = before.next_back().or_else(|| lists.iter().next());
-                let (key, _) = key
+                let key = key_of(lists, block)
                     .ok_or_else(|| DatasetError::corrupt(self.object, "a livelist has no keys"))?;
-                by_key.entry(*key).or_default().push(*block);
+                by_key.entry(key).or_default().push(*block);
             }
             for (key, blocks) in by_key {
-                let list = self.own_live_list(dsl, ctx, key).await?;
+                let list = self.own_list(dsl, ctx, key, true).await?;
                 Bpobj::open(dsl.mos(), list)
                     .await?
                     .append_with(&tx, &blocks, is_freed)
@@ -612,29 +618,6 @@ impl Deadlist {
         }
         let phys = Bpobj::open(dsl.mos(), list).await?.phys()?;
         Ok((phys.pointers, phys.freed.unwrap_or(0)))
-    }
-
-    /// As [`Self::own_list`], of a livelist.
-    async fn own_live_list(
-        &mut self,
-        dsl: &Arc<DslPool>,
-        ctx: &SyncContext,
-        key: u64,
-    ) -> Result<ObjectId, DatasetError> {
-        let Kind::Modern { zap, lists, .. } = &mut self.kind else {
-            unreachable!("only called for maps of lists");
-        };
-        let current = lists[&key];
-        if current != dsl.deadlists().empty_list() {
-            return Ok(current);
-        }
-        let tx = Tx::syncing(ctx.txg);
-        let list = Bpobj::create_livelist(dsl.mos(), &tx).await?.id();
-        // A livelist goes where this fails, with each use of the shared list that it says it has.
-        zap.update_int(&tx, key, list.get()).await?;
-        lists.insert(key, list);
-        dsl.deadlists().release_empty_list(ctx).await?;
-        Ok(list)
     }
 
     /// Makes one part of two that follow each other and have few living blocks left; not of the

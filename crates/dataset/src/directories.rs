@@ -25,11 +25,13 @@ use crate::bookmark_create::redacted_with;
 use crate::create::kind_of;
 use crate::dsl::{DslPool, set_once, slot};
 use crate::features::PER_DATASET;
-use crate::info::{DatasetInfo, DatasetKind, ListOptions};
+use crate::info::{DatasetInfo, DatasetKind, ListOptions, Lost, none_lost};
 use crate::livelist::Pending;
 use crate::name::{check_name, split_parent, split_snapshot};
 use crate::state::{Dir, DirState, Ds, DsState};
 
+/// Snapshots of a chain that are asked what a dataset is whose root cannot be read.
+const NEARBY_MAX: usize = 8;
 /// Datasets kept in memory although nobody uses them.
 const IDLE_DATASETS_MAX: usize = 8192;
 
@@ -224,19 +226,38 @@ impl<'a> Directories<'a> {
 
     /// Directories below a directory, hidden ones left out, sorted by name.
     pub(crate) async fn children(&self, dir: &Arc<Dir>) -> Result<Vec<Arc<Dir>>, DatasetError> {
-        let children = dir.state().phys.child_directories;
+        let mut lost = Lost::new();
+        let children = self.children_and_lost(dir, &mut lost).await;
+        none_lost(children, lost)
+    }
+
+    /// Those that can be read.
+    async fn children_and_lost(&self, dir: &Arc<Dir>, lost: &mut Lost) -> Vec<Arc<Dir>> {
+        let above = dir.full_name(&self.dsl.pool_name());
+        let entries = async {
+            let children = dir.state().phys.child_directories;
+            Zap::hold(self.dsl.mos(), children).await?.all().await
+        };
+        let entries = match entries.await {
+            Ok(entries) => entries,
+            Err(error) => {
+                lost.push((format!("{above}/..."), error.into()));
+                return Vec::new();
+            }
+        };
         let mut out = Vec::new();
-        for entry in Zap::hold(self.dsl.mos(), children).await?.all().await? {
+        for entry in entries {
             let name = String::from_utf8_lossy(&entry.name).into_owned();
             if name.starts_with(['$', '%']) {
                 continue;
             }
-            if let Some(child) = self.child_dir(dir, &name).await? {
-                out.push((name, child));
+            match self.child_dir(dir, &name).await {
+                Ok(child) => out.extend(child.map(|child| (name, child))),
+                Err(error) => lost.push((format!("{above}/{name}"), error)),
             }
         }
         out.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(out.into_iter().map(|(_, dir)| dir).collect())
+        out.into_iter().map(|(_, dir)| dir).collect()
     }
 
     /// Snapshots of a head with their names, oldest first.
@@ -295,14 +316,42 @@ impl<'a> Directories<'a> {
         Ok(kind)
     }
 
-    /// A dataset in numbers. One whose root cannot be read is shown as a filesystem, so that it can
-    /// be seen and destroyed.
+    /// Whether a dataset whose own root cannot be read is a filesystem or a volume, as the nearest
+    /// snapshots of its chain say: those before it, and of a snapshot those after it.
+    async fn kind_nearby(&self, dataset: &Arc<Ds>) -> ObjsetKind {
+        let before: fn(&DslDatasetPhys) -> ObjectId = |phys| phys.previous_snapshot;
+        for next in [before, |phys| phys.next_snapshot] {
+            let mut at = dataset.phys();
+            for _ in 0..NEARBY_MAX {
+                let id = next(&at);
+                if id.is_zero() {
+                    break;
+                }
+                let Ok(other) = self.dataset(id).await else {
+                    break;
+                };
+                match self.objset_kind(&other).await {
+                    // The empty snapshot before all.
+                    Ok(ObjsetKind::None) => break,
+                    Ok(kind) => return kind,
+                    Err(_) => at = other.phys(),
+                }
+            }
+        }
+        ObjsetKind::None
+    }
+
+    /// A dataset in numbers. One whose root cannot be read is what its snapshots are; without any
+    /// it is shown as a filesystem, so that it can be seen and destroyed.
     pub(crate) async fn info(&self, dataset: &Arc<Ds>) -> Result<DatasetInfo, DatasetError> {
         let name = self.full_name(dataset).await?;
-        let kind = self.objset_kind(dataset).await.unwrap_or_else(|error| {
-            tracing::debug!(name, %error, "whether it is a filesystem or a volume cannot be told");
-            ObjsetKind::None
-        });
+        let kind = match self.objset_kind(dataset).await {
+            Ok(kind) => kind,
+            Err(error) => {
+                tracing::debug!(name, %error, "whether it is a filesystem or a volume is guessed");
+                self.kind_nearby(dataset).await
+            }
+        };
         let head_kind = kind_of(kind);
         let (phys, dir) = {
             let state = dataset.state();
@@ -369,47 +418,78 @@ impl<'a> Directories<'a> {
     /// creation, then its children by name.
     ///
     /// # Errors
-    /// [`DatasetError::NotFound`].
-    pub fn list<'s>(
+    /// [`DatasetError::NotFound`]; errors of reading anything of that.
+    pub async fn list(
+        &self,
+        name: &str,
+        options: &ListOptions,
+    ) -> Result<Vec<DatasetInfo>, DatasetError> {
+        let (listed, lost) = self.list_readable(name, options).await?;
+        none_lost(listed, lost)
+    }
+
+    /// The same of what can be read, and what cannot, with the reason: a dataset by its name,
+    /// `NAME/...` for what is below one, `NAME@...` for its snapshots.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`]; errors of reading `name`.
+    pub fn list_readable<'s>(
         &'s self,
         name: &'s str,
         options: &'s ListOptions,
-    ) -> BoxFuture<'s, Result<Vec<DatasetInfo>, DatasetError>> {
+    ) -> BoxFuture<'s, Result<(Vec<DatasetInfo>, Lost), DatasetError>> {
         Box::pin(async move {
             let _config = self.dsl.config.read().await;
-            let mut out = Vec::new();
+            let (mut out, mut lost) = (Vec::new(), Lost::new());
             let top = self.resolve(name).await?;
             if top.is_snapshot() {
                 if options.snapshots {
                     out.push(self.info(&top).await?);
                 }
-                return Ok(out);
+                return Ok((out, lost));
             }
             let mut pending = vec![(top.dir(), 0usize)];
             while let Some((dir, depth)) = pending.pop() {
-                let head = self.head(&dir).await?;
+                let name = dir.full_name(&self.dsl.pool_name());
                 let goes_deeper = options.depth.is_none_or(|most| depth < most);
-                let info = self.info(&head).await?;
-                let wanted = match info.kind {
-                    DatasetKind::Volume => options.volumes,
-                    _ => options.filesystems,
+                let read = async {
+                    let head = self.head(&dir).await?;
+                    let info = self.info(&head).await?;
+                    Ok::<_, DatasetError>((head, info))
                 };
-                if wanted {
-                    out.push(info);
-                }
-                if !goes_deeper {
-                    continue;
-                }
-                if options.snapshots {
-                    for (_, snapshot) in self.snapshots(&head).await? {
-                        out.push(self.info(&snapshot).await?);
+                match read.await {
+                    Err(error) => lost.push((name, error)),
+                    Ok((head, info)) => {
+                        let wanted = match info.kind {
+                            DatasetKind::Volume => options.volumes,
+                            _ => options.filesystems,
+                        };
+                        if wanted {
+                            out.push(info);
+                        }
+                        if goes_deeper && options.snapshots {
+                            match self.snapshot_infos(&head).await {
+                                Ok(infos) => out.extend(infos),
+                                Err(error) => lost.push((format!("{name}@..."), error)),
+                            }
+                        }
                     }
                 }
-                let children = self.children(&dir).await?;
-                pending.extend(children.into_iter().rev().map(|child| (child, depth + 1)));
+                if goes_deeper {
+                    let children = self.children_and_lost(&dir, &mut lost).await;
+                    pending.extend(children.into_iter().rev().map(|child| (child, depth + 1)));
+                }
             }
-            Ok(out)
+            Ok((out, lost))
         })
+    }
+
+    async fn snapshot_infos(&self, head: &Arc<Ds>) -> Result<Vec<DatasetInfo>, DatasetError> {
+        let mut infos = Vec::new();
+        for (_, snapshot) in self.snapshots(head).await? {
+            infos.push(self.info(&snapshot).await?);
+        }
+        Ok(infos)
     }
 
     /// Full name of the dataset that has this object number.
@@ -432,37 +512,16 @@ impl<'a> Directories<'a> {
     }
 
     /// The same with those that cannot be read, by name, or what is above them.
-    pub(crate) async fn heads_and_lost(&self) -> (Vec<Arc<Ds>>, Vec<(String, DatasetError)>) {
+    pub(crate) async fn heads_and_lost(&self) -> (Vec<Arc<Ds>>, Lost) {
         let pool = self.dsl.pool_name();
         let mut pending = vec![self.root_dir().clone()];
-        let (mut heads, mut lost) = (Vec::new(), Vec::new());
+        let (mut heads, mut lost) = (Vec::new(), Lost::new());
         while let Some(dir) = pending.pop() {
             match self.head(&dir).await {
                 Ok(head) => heads.push(head),
                 Err(error) => lost.push((dir.full_name(&pool), error)),
             }
-            let names = async {
-                let children = dir.state().phys.child_directories;
-                Zap::hold(self.dsl.mos(), children).await?.all().await
-            };
-            let entries = match names.await {
-                Ok(entries) => entries,
-                Err(error) => {
-                    let below = format!("{}/...", dir.full_name(&pool));
-                    lost.push((below, error.into()));
-                    continue;
-                }
-            };
-            for entry in entries {
-                let name = entry.name_str().into_owned();
-                if name.starts_with(['$', '%']) {
-                    continue;
-                }
-                match self.child_dir(&dir, &name).await {
-                    Ok(child) => pending.extend(child),
-                    Err(error) => lost.push((format!("{}/{name}", dir.full_name(&pool)), error)),
-                }
-            }
+            pending.extend(self.children_and_lost(&dir, &mut lost).await);
         }
         (heads, lost)
     }

@@ -2,6 +2,7 @@
 
 use format::{Guid, ObjectId, Txg};
 
+use crate::DatasetError;
 use crate::props::Kinds;
 
 /// Kind of a dataset.
@@ -90,6 +91,17 @@ impl Default for ListOptions {
             snapshots: false,
             depth: None,
         }
+    }
+}
+
+/// What could not be read, by name, and why.
+pub type Lost = Vec<(String, DatasetError)>;
+
+/// What was found, unless something is lost.
+pub(crate) fn none_lost<T>(found: T, lost: Lost) -> Result<T, DatasetError> {
+    match lost.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None => Ok(found),
     }
 }
 

@@ -98,7 +98,7 @@ pub use dsl::{CreateParams, DslEnvironment, DslPool, ObjsetInit};
 pub use error::DatasetError;
 pub use features::Features;
 pub use holds::Holds;
-pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
+pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, Lost, PropertyChange};
 pub use logs::{LogClaim, Logs};
 pub use new_key::{
     NewKey, PBKDF2_ITERATIONS, PBKDF2_ITERATIONS_MIN, RootKey, encryption_properties,

@@ -80,8 +80,8 @@ pub use objset::{
 };
 pub use redaction::RedactionListPhys;
 pub use sa::{
-    SA_FIRST_LAYOUT, SaByteswap, SaHeader, SaRegistration, encode_sa, sa_buffer_bytes,
-    sa_header_bytes,
+    SA_FIRST_LAYOUT, SaByteswap, SaFixedPlace, SaHeader, SaRegistration, encode_sa,
+    sa_buffer_bytes, sa_header_bytes,
 };
 pub use spacemap::{
     SPACE_MAP_BUCKETS, SpaceMapEntry, SpaceMapKind, SpaceMapPhys, SpaceMapRange, SpaceMapReader,

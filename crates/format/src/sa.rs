@@ -137,6 +137,21 @@ impl SaHeader {
         })
     }
 
+    /// Whether a buffer was never filled: there is no header then, but zeros or nothing.
+    pub fn is_unfilled(buffer: &[u8]) -> bool {
+        buffer
+            .first_chunk::<4>()
+            .is_none_or(|magic| *magic == [0; 4])
+    }
+
+    /// The value of an attribute of eight bytes that the layouts of all ZPL objects begin with.
+    /// `None` when the buffer ends before it.
+    pub fn fixed(&self, buffer: &[u8], attribute: SaFixedPlace) -> Option<u64> {
+        let at = usize::from(self.header_bytes) + attribute as usize;
+        let bytes = buffer.get(at..)?.first_chunk()?;
+        Some(self.endian.u64(*bytes))
+    }
+
     /// Where each attribute lies in the buffer. `length_of` gives the registered length of an
     /// attribute (zero is variable), or `None` when it is not registered.
     ///
@@ -174,6 +189,22 @@ impl SaHeader {
         }
         Ok(out)
     }
+}
+
+/// Where attributes lie that the layouts of all ZPL objects begin with, in bytes behind the header
+/// (`SA_GEN_OFFSET`, ..., include/sys/zfs_sa.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SaFixedPlace {
+    /// The transaction group in which the object was made.
+    Generation = 16,
+    /// The owner.
+    User = 24,
+    /// The group.
+    Group = 32,
+    /// The ZPL's flags.
+    Flags = 48,
+    /// The project, of an object that has one by its flags.
+    Project = 128,
 }
 
 /// Size of the header for this many attributes without fixed length.

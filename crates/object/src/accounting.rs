@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use format::ObjectType;
+use format::{ObjectType, SaFixedPlace, SaHeader};
 
 use crate::rangeset::RangeSet;
 
@@ -32,7 +32,6 @@ pub struct ZplAccounting;
 
 impl AccountingKeys for ZplAccounting {
     fn ids(&self, bonus_type: ObjectType, bonus: &[u8]) -> Option<AccountingIds> {
-        const SA_MAGIC: u32 = 0x2f_505a;
         const FLAG_PROJECT: u64 = 0x0000_8000_0000_0000;
         let little = |at: usize| -> Option<u64> {
             let bytes = bonus.get(at..at + 8)?;
@@ -48,37 +47,20 @@ impl AccountingKeys for ZplAccounting {
         if bonus_type != ObjectType::SA {
             return None;
         }
-        let head: [u8; 8] = bonus.get(..8)?.try_into().ok()?;
-        let magic = [head[0], head[1], head[2], head[3]];
-        let big = if u32::from_le_bytes(magic) == SA_MAGIC {
-            false
-        } else if u32::from_be_bytes(magic) == SA_MAGIC {
-            true
-        } else if u32::from_le_bytes(magic) == 0 {
+        if bonus.len() >= 8 && SaHeader::is_unfilled(bonus) {
             // A file whose attributes were not filled in yet.
             return Some(AccountingIds::default());
-        } else {
-            return None;
-        };
-        let info = if big {
-            u16::from_be_bytes([head[4], head[5]])
-        } else {
-            u16::from_le_bytes([head[4], head[5]])
-        };
-        let data = usize::from(info >> 10) * 8;
-        let word = |at: usize| {
-            let value = little(data + at)?;
-            Some(if big { value.swap_bytes() } else { value })
-        };
-        let project = if word(48)? & FLAG_PROJECT != 0 {
-            word(128)?
-        } else {
-            0
-        };
+        }
+        let header = SaHeader::decode(bonus).ok()?;
+        let value = |place| header.fixed(bonus, place);
+        let has_project = value(SaFixedPlace::Flags)? & FLAG_PROJECT != 0;
         Some(AccountingIds {
-            user: word(24)?,
-            group: word(32)?,
-            project,
+            user: value(SaFixedPlace::User)?,
+            group: value(SaFixedPlace::Group)?,
+            project: match has_project {
+                true => value(SaFixedPlace::Project)?,
+                false => 0,
+            },
         })
     }
 }

@@ -10,6 +10,7 @@
 //! | [`Sa`] | system attributes | attributes packed into bonus and spill block |
 //! | [`RawData`] | | blocks that are stored as a raw stream brings them |
 //! | [`traverse`] | traverse_dataset | every block of an object set in order, from any place on |
+//! | [`Changes`] | | objects, blocks and holes since a txg, in order: for streams and redaction |
 //! | `salvage` | | reading on past damage: blocks, dnodes and ZAP leaves one by one |
 //!
 //! # Two slots
@@ -39,6 +40,7 @@ mod bpobj;
 mod bptree;
 mod byteswap;
 mod changed;
+mod changes;
 mod dnode;
 mod error;
 mod indirect;
@@ -69,6 +71,7 @@ pub use bpobj::{Bpobj, BpobjSpace, Drained};
 pub use bptree::{Bptree, BptreeEntry};
 pub use byteswap::{bonus_to_native, to_native};
 pub use changed::changed_objects;
+pub use changes::{Change, ChangeBatch, ChangeLimits, Changes, ChangesError, Geometry};
 pub use error::{ObjectError, Result};
 pub use object::{Object, ObjectInfo};
 pub use objset::ObjectSet;

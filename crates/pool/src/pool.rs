@@ -359,7 +359,7 @@ impl Pool {
             allocated_bytes: totals.allocated_bytes,
             free_bytes: totals.size_bytes.saturating_sub(totals.allocated_bytes),
             freeing_bytes: self.core.dsl.destroyer().freeing_bytes(),
-            leaked_bytes: 0,
+            leaked_bytes: self.core.dsl.destroyer().leaked_bytes(),
             fragmentation_percent: (size > 0).then(|| (weighted / size) as u8),
             expandsize_bytes: (tree.tops().iter())
                 .filter(|top| {

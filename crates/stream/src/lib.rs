@@ -17,8 +17,8 @@
 
 #![forbid(unsafe_code)]
 
-mod collect;
 mod error;
+mod events;
 mod heal;
 mod load;
 mod out;

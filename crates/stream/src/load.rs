@@ -18,7 +18,7 @@ use zio::ReadContext;
 use zio::pipeline::{CacheUse, Pipeline};
 
 use crate::StreamError;
-use crate::collect::Event;
+use crate::events::Event;
 
 /// Blocks, and what else is sent in between, that are loaded or wait to be written.
 const BLOCKS_MAX: usize = 128;

@@ -13,7 +13,7 @@ use dataset::{Dataset, RedactionList, Redactions};
 use format::{ObjectId, RedactBlock};
 
 use crate::StreamError;
-use crate::collect::Event;
+use crate::events::Event;
 
 /// Entries that are read at once.
 const READ_ENTRIES: u64 = 4096;

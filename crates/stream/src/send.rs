@@ -2,8 +2,8 @@
 //! module/zfs/dmu_send.c).
 //!
 //! # The pipe stays full
-//! Three things go on at the same time: the object set is traversed ([`crate::collect`]) a batch
-//! ahead; data of what was found is read and decompressed by tasks of its own
+//! Three things go on at the same time: the object set is traversed ([`object::Changes`]) a
+//! batch ahead; data of what was found is read and decompressed by tasks of its own
 //! ([`crate::load`]); and what has been read is checksummed and written in its order. Whoever reads
 //! slowly so stops the traversal, and holds nothing but memory.
 
@@ -19,11 +19,11 @@ use format::{
     BlockPointer, Bookmark, Checksum, DNODES_PER_BLOCK, DnodePhys, Endian, Guid, NvEncoding,
     NvList, NvValue, OLD_MAX_BLOCK_BYTES, ObjectId, ObjsetId, ObjsetKind, Pointer, Txg,
 };
-use object::{Traverse, Traversed, bonus_to_native, traverse};
+use object::{Changes, Traverse, bonus_to_native};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use zio::pipeline::Pipeline;
 
-use crate::collect::{Collector, Event};
+use crate::events::{Event, LIMITS, Rules};
 use crate::load::{Loaded, Loads};
 use crate::out::Out;
 use crate::overlay::Overlay;
@@ -206,12 +206,6 @@ impl Sender {
     ) -> Result<(), StreamError> {
         let mut start = (0, 0);
         let objset = ObjsetId::new(self.dataset.object().get());
-        let collector = Collector::new(
-            self.pipeline.clone(),
-            self.from_txg,
-            options.resume_at.map(|at| at.0),
-            self.is_raw(),
-        );
         let mut what = Traverse {
             root: self.dataset.objset().root(),
             objset,
@@ -224,17 +218,20 @@ impl Sender {
             what.from = Some(Bookmark::new(objset, ObjectId::new(object), 0, block));
             start = (object, block);
         }
+        let first = options.resume_at.map_or(1, |at| at.0);
+        let pipeline = self.pipeline.clone();
+        let mut changes = Changes::new(pipeline, what, first, self.is_raw(), LIMITS);
         let is_plain = redactions.of_stream.is_none() && redactions.of_receiver.is_none();
         let mut overlay = Overlay::new(&self.dataset, redactions, start);
         let (loads, mut loaded) = Loads::new(&self.pipeline, objset, self.features);
         let finding = async move {
-            let mut next = self.batch(&collector, &mut what).await?;
+            let mut next = self.batch(&mut changes).await?;
             while let Some(batch) = next {
                 let is_last = batch.is_last;
                 let following = async {
                     match is_last {
                         true => Ok(None),
-                        false => self.batch(&collector, &mut what).await,
+                        false => self.batch(&mut changes).await,
                     }
                 };
                 let loading = async {
@@ -259,21 +256,15 @@ impl Sender {
         tokio::try_join!(finding, writing).map(drop)
     }
 
-    /// Traverses a part of the object set.
-    async fn batch(
-        &self,
-        collector: &Arc<Collector>,
-        what: &mut Traverse,
-    ) -> Result<Option<Batch>, StreamError> {
-        let traversed = traverse(what, self.pipeline.tasks(), collector).await;
-        let is_last = match traversed {
-            Traversed::Whole => true,
-            Traversed::Until(at) => {
-                what.from = Some(at);
-                false
-            }
+    /// Finds more to send.
+    async fn batch(&self, changes: &mut Changes) -> Result<Option<Batch>, StreamError> {
+        let found = changes.next().await?;
+        let is_last = found.is_last;
+        let rules = Rules {
+            after: self.from_txg,
+            is_raw: self.is_raw(),
         };
-        let events = collector.take(is_last)?;
+        let events = rules.events(found);
         Ok(Some(Batch { events, is_last }))
     }
 

@@ -18,7 +18,7 @@ use format::stream::{
 };
 use format::{
     Checksum, Compression, EmbeddedKind, Endian, MAX_BLOCK_BYTES, OLD_MAX_BLOCK_BYTES, ObjectId,
-    ObjectType, SECTOR_BYTES,
+    ObjectType, SECTOR_BYTES, SaFixedPlace, SaHeader,
 };
 use object::{NewObject, Object, ObjectSet, bonus_to_native, to_native};
 
@@ -571,28 +571,13 @@ fn decompressed(code: u8, payload: &Bytes, length: usize) -> Result<Bytes, Strea
 /// Which of the files that had its number a file is (`zpl_get_file_info`,
 /// module/zfs/zfs_quota.c).
 fn generation(bonus_type: ObjectType, bonus: &[u8]) -> Option<u64> {
-    const SA_MAGIC: u32 = 0x2f_505a;
-    let word = |at: usize| {
-        let bytes: [u8; 8] = bonus.get(at..at + 8)?.try_into().ok()?;
-        Some(Endian::Little.u64(bytes))
-    };
     if bonus_type == ObjectType::ZNODE {
-        return word(64);
+        let bytes = bonus.get(64..)?.first_chunk()?;
+        return Some(Endian::Little.u64(*bytes));
     }
     if bonus_type != ObjectType::SA {
         return None;
     }
-    let head: [u8; 4] = bonus.get(..4)?.try_into().ok()?;
-    // System attributes keep their maker's byte order.
-    for endian in [Endian::Little, Endian::Big] {
-        if endian.u32(head) == SA_MAGIC {
-            let info = endian.u16([*bonus.get(4)?, *bonus.get(5)?]);
-            let value = word(usize::from(info >> 10) * 8 + 16)?;
-            return Some(match endian {
-                Endian::Little => value,
-                Endian::Big => value.swap_bytes(),
-            });
-        }
-    }
-    None
+    let header = SaHeader::decode(bonus).ok()?;
+    header.fixed(bonus, SaFixedPlace::Generation)
 }

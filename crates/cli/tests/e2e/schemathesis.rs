@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::harness::{Server, is_long, need, text_of};
 
 /// How long it asks.
-const TIME: Duration = Duration::from_secs(120);
+const TIME: Duration = Duration::from_secs(60);
 const TIME_LONG: Duration = Duration::from_secs(3600);
 /// What the requests are made from, where nothing else is asked for.
 const SEED: &str = "1";

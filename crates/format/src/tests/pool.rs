@@ -220,6 +220,11 @@ fn system_attributes_round_trip() {
     );
     let header = SaHeader::decode(&buffer).unwrap();
     assert_eq!((header.layout, header.header_bytes), (2, 16));
+    let generation = header.fixed(&buffer, SaFixedPlace::Generation);
+    assert_eq!(generation.map(u64::to_le_bytes), Some(*b"defgh\0\0\0"));
+    assert_eq!(header.fixed(&buffer, SaFixedPlace::Project), None);
+    assert!(!SaHeader::is_unfilled(&buffer));
+    assert!(SaHeader::is_unfilled(&[0; 8]) && SaHeader::is_unfilled(&[]));
     let length_of = |attribute| match attribute {
         5 => Some(8),
         0 => Some(16),

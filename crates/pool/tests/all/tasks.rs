@@ -10,12 +10,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dataset::{DatasetError, DatasetInfo, DirtyEstimate, ListOptions, PropertyChange};
+use dataset::{
+    DatasetError, DatasetInfo, DirtyEstimate, ListOptions, ObjsetInit, PropertyChange,
+    PropertyValue,
+};
 use device::BoxFuture;
-use format::{LogBody, ObjectId, ObjectType};
+use format::{LogBody, ObjectId, ObjectType, ObjsetKind};
+use object::{NewObject, ObjectSet};
 use pool::Pool;
 use tokio::time::timeout;
 use zil::LogRecord;
+use zio::Tx;
 
 use crate::common::*;
 use crate::damage::{
@@ -276,7 +281,7 @@ async fn outcome(image: &Image, victim: &Victim, how: How, task: &Task) -> Resul
 }
 
 fn is_tried(victim: &Victim) -> bool {
-    !matches!(victim.kind, ObjectType::SPACE_MAP | ObjectType::DNODE)
+    victim.kind != ObjectType::DNODE
 }
 
 #[tokio::test(start_paused = true)]
@@ -290,13 +295,10 @@ async fn damage_refuses_a_change_and_stops_no_pool() {
     let mut refused = 0;
     for (index, victim) in victims.iter().filter(|victim| is_tried(victim)).enumerate() {
         for (number, task) in tasks.iter().enumerate() {
-            // Trees in which a sector cannot be read are not freed at once.
-            let is_root = victim.id == ObjectId::ZERO;
             let hows = match (index + number + seed) % 96 {
-                _ if is_long && !is_root => &[How::Corrupt, How::Unreadable][..],
-                _ if is_long => &[How::Corrupt],
-                48 if !is_root => &[How::Unreadable],
-                0 | 48 => &[How::Corrupt],
+                _ if is_long => &[How::Corrupt, How::Unreadable][..],
+                0 => &[How::Corrupt],
+                48 => &[How::Unreadable],
                 _ => &[],
             };
             for how in hows.iter().copied() {
@@ -345,6 +347,145 @@ async fn a_dataset_without_its_root_is_destroyed_and_others_are_not_changed() {
         let came = came.unwrap_or_else(|why| panic!("{change} {name}: {why}"));
         assert_eq!(came.is_ok(), is_done, "{change} {name}: {came:?}");
     }
+}
+
+/// Whether a place that could not be read says of a dataset or snapshot that it is not listed.
+fn covers(lost: &str, name: &str) -> bool {
+    let below = |top: &str, separator: char| {
+        let rest = name.strip_prefix(top);
+        rest.is_some_and(|rest| rest.starts_with(separator))
+    };
+    match (lost.strip_suffix("/..."), lost.strip_suffix("@...")) {
+        (Some(top), _) => below(top, '/'),
+        (_, Some(top)) => below(top, '@'),
+        _ => name == lost || below(lost, '/') || below(lost, '@'),
+    }
+}
+
+/// Goal: damage to what is kept of one dataset hides no other one, and nothing silently. Method:
+/// each object of datasets and directories in turn.
+#[tokio::test(start_paused = true)]
+async fn what_can_be_read_is_listed_without_what_cannot() {
+    let image = make_more().await;
+    let everything = ListOptions {
+        snapshots: true,
+        ..ListOptions::default()
+    };
+    let pool = try_import(&load(&image), true).await.expect("import");
+    let all = pool.dsl().directories().list("tank", &everything).await;
+    let all: Vec<String> = all
+        .expect("all")
+        .into_iter()
+        .map(|info| info.name)
+        .collect();
+    pool.export(false).await.expect("export");
+    let kinds = [
+        ObjectType::DSL_DIR,
+        ObjectType::DSL_DIR_CHILD_MAP,
+        ObjectType::DSL_DS_SNAP_MAP,
+        ObjectType::DSL_PROPS,
+        ObjectType::DSL_DATASET,
+    ];
+    let mut partly = 0;
+    for victim in victims(&image, &ROOTS).await {
+        if !kinds.contains(&victim.kind) {
+            continue;
+        }
+        let sim = load(&image);
+        destroy(&sim, &victim, How::Corrupt);
+        let Ok(pool) = try_import(&sim, true).await else {
+            continue;
+        };
+        let directories = pool.dsl().directories();
+        let strict = directories.list("tank", &everything).await;
+        if let Ok((listed, lost)) = directories.list_readable("tank", &everything).await {
+            let (id, kind) = (victim.id, victim.kind);
+            let listed: Vec<&str> = listed.iter().map(|info| info.name.as_str()).collect();
+            for name in &all {
+                assert!(
+                    listed.contains(&name.as_str())
+                        || lost.iter().any(|(lost, _)| covers(lost, name)),
+                    "{id} {kind:?}: {name} is not in {listed:?}, {lost:?}"
+                );
+            }
+            assert_eq!(strict.is_ok(), lost.is_empty(), "{id} {kind:?}: {lost:?}");
+            partly += usize::from(!lost.is_empty() && !listed.is_empty());
+        }
+        pool.export(false).await.expect("export");
+    }
+    assert!(partly > 3, "{partly}");
+}
+
+/// The least that a volume has.
+struct BareVolume;
+
+impl ObjsetInit for BareVolume {
+    fn kind(&self) -> ObjsetKind {
+        ObjsetKind::Volume
+    }
+
+    fn init<'a>(
+        &'a self,
+        objset: &'a Arc<ObjectSet>,
+        _properties: &'a [(String, PropertyValue)],
+        tx: &'a Tx,
+    ) -> BoxFuture<'a, Result<(), Box<dyn std::error::Error + Send + Sync>>> {
+        Box::pin(async move {
+            let new = NewObject::new(ObjectType::ZVOL);
+            objset.allocate(tx, new).await?;
+            Ok(())
+        })
+    }
+}
+
+/// Goal: a volume whose root cannot be read is listed as a volume where a snapshot of it, or what a
+/// clone was made from, still says so.
+#[tokio::test(start_paused = true)]
+async fn a_volume_without_its_root_is_what_its_snapshots_are() {
+    let (image, _) = make().await;
+    let sim = load(&image);
+    let pool = try_import(&sim, false).await.expect("import");
+    let dsl = pool.dsl();
+    let size = [("volsize".to_owned(), "1M".to_owned())];
+    let made = dsl
+        .datasets()
+        .create("tank/v", &size, Arc::new(BareVolume))
+        .await;
+    made.expect("created");
+    let taken = dsl.snapshots().take(&["tank/v@1".to_owned()], &[]).await;
+    taken.expect("taken");
+    let datasets = dsl.datasets();
+    let cloned = datasets.clone_snapshot("tank/v@1", "tank/w", &[]).await;
+    cloned.expect("cloned");
+    let mut roots = Vec::new();
+    for name in ["tank/v", "tank/w"] {
+        let dataset = dsl.open_dataset(name).await.expect("open");
+        write_objects(&dataset, 1, 1).await;
+        pool.sync().await.expect("sync");
+        roots.push(dataset.objset().root());
+    }
+    pool.export(false).await.expect("export");
+    let victim = Victim {
+        id: ObjectId::ZERO,
+        kind: ObjectType::OBJSET,
+        blocks: roots,
+        name: "tank/v".to_owned(),
+    };
+    destroy(&sim, &victim, How::Corrupt);
+    let pool = try_import(&sim, false).await.expect("import again");
+    let volumes = ListOptions {
+        filesystems: false,
+        ..ListOptions::default()
+    };
+    let listed = pool.dsl().directories().list("tank", &volumes).await;
+    let listed: Vec<_> = listed
+        .expect("a list")
+        .into_iter()
+        .map(|info| info.name)
+        .collect();
+    assert_eq!(listed, ["tank/v", "tank/w"]);
+    pool.dsl().open_dataset("tank/v").await.expect_err("open");
+    pool.export(false).await.expect("export again");
 }
 
 /// Changes something in a dataset as a program does that syncs it.

@@ -2,8 +2,8 @@
 //!
 //! A seed decides what a story does and roughly when the server is killed; the kill itself comes
 //! whenever the machine gets to it, so a seed repeats a story closely, not exactly. A test tells
-//! stories, one seed after the other, until `MILLPOND_MINUTES` (1 by default) are over, and begins
-//! with `MILLPOND_SEED` (1 by default).
+//! stories, one seed after the other, until `MILLPOND_MINUTES` are over (20 seconds by default),
+//! and begins with `MILLPOND_SEED` (1 by default).
 //!
 //! | Module | The story | The oracle |
 //! |---|---|---|
@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 
 use crate::harness::can_mount;
 
+/// For how long stories are told where nothing else is asked for.
+const BUDGET: Duration = Duration::from_secs(20);
+
 /// A number from the environment.
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
@@ -36,7 +39,8 @@ fn tell(story: impl Fn(u64)) {
     if !can_mount() {
         return;
     }
-    let budget = Duration::from_secs(60 * number("MILLPOND_MINUTES").unwrap_or(1));
+    let minutes = number("MILLPOND_MINUTES");
+    let budget = minutes.map_or(BUDGET, |minutes| Duration::from_secs(60 * minutes));
     let begin = Instant::now();
     let mut seed = number("MILLPOND_SEED").unwrap_or(1);
     loop {
