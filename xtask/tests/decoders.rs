@@ -37,13 +37,13 @@ const OF_ONE_NUMBER: Why = Not("it takes one number out of bytes of a fixed leng
 /// Decoders that no target calls by their names.
 const REVIEWED: &[(&str, Why)] = &[
     ("answers/src/nut.rs parse_words", Through("ups")),
-    ("daemon/src/iscsi.rs parse_share", A_PERSONS_WORDS),
+    ("serving/src/iscsi.rs parse_share", A_PERSONS_WORDS),
     ("daemon/src/metrics/process.rs parse", THE_KERNELS),
     (
-        "daemon/src/owners.rs OwnedQuota::parse_name",
+        "verbs/src/owners.rs OwnedQuota::parse_name",
         A_PERSONS_WORDS,
     ),
-    ("daemon/src/smb/words.rs Words::parse", A_PERSONS_WORDS),
+    ("serving/src/smb/words.rs Words::parse", A_PERSONS_WORDS),
     (
         "dataset/src/deadlist.rs decode_space",
         Through("block_lists"),
@@ -108,10 +108,10 @@ const REVIEWED: &[(&str, Why)] = &[
         "object/src/zap/value.rs ZapValue::from_bytes",
         Not("it holds the bytes as they are"),
     ),
-    ("pool/src/props.rs parse", A_PERSONS_WORDS),
-    ("pool/src/props.rs parse_size", A_PERSONS_WORDS),
-    ("pool/src/vdevprops.rs Change::parse", A_PERSONS_WORDS),
-    ("pool/src/vdevprops.rs parse_value", A_PERSONS_WORDS),
+    ("spa/src/props.rs parse", A_PERSONS_WORDS),
+    ("spa/src/props.rs parse_size", A_PERSONS_WORDS),
+    ("spa/src/vdevprops.rs Change::parse", A_PERSONS_WORDS),
+    ("spa/src/vdevprops.rs parse_value", A_PERSONS_WORDS),
     ("series/src/file.rs parse", OUR_FILE),
     ("series/src/point.rs Point::decode", OUR_FILE),
     ("serve-fuse/src/mountinfo.rs HostMount::parse", THE_KERNELS),

@@ -318,9 +318,9 @@ fn every_property_and_feature_is_documented() {
         "\n];",
     );
     let datasets = firsts(&datasets, &["text(", "number(", "index(", "boolean("]);
-    let pools = section("crates/pool/src/props.rs", "const TABLE: &[Row]", "\n];");
+    let pools = section("crates/spa/src/props.rs", "const TABLE: &[Row]", "\n];");
     let pools = firsts(&pools, &["row("]);
-    let vdevs = "crates/pool/src/vdevprops.rs";
+    let vdevs = "crates/spa/src/vdevprops.rs";
     let settable = section(vdevs, "const TABLE: &[(&str, Kind)]", "\n];");
     let computed = section(vdevs, "const READ_ONLY: &[&str]", "\n];");
     let vdevs: BTreeSet<String> = strings(&settable)

@@ -334,6 +334,12 @@ impl Failure {
         }
     }
 
+    /// What somebody is told who has no right to it; `doing` says to what, as in "cannot destroy
+    /// 'tank'".
+    pub fn denied(doing: &str) -> Self {
+        Self::new(FailureKind::Denied, format!("{doing}: permission denied"))
+    }
+
     /// The same, with what was in the way.
     #[must_use]
     pub fn with_refusal(mut self, refusal: Refusal) -> Self {

@@ -24,10 +24,10 @@ use chrono::{Datelike, Days, Local, NaiveTime};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::events::Wanted;
-use crate::reports;
 use crate::service::Service;
-use crate::table_file::FileProblem;
+use host::table_file::FileProblem;
+use service::events::Wanted;
+use service::reports;
 
 /// How often pools are looked at when nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -258,7 +258,7 @@ async fn look(weak: Weak<Service>) {
     let Some(service) = weak.upgrade() else {
         return;
     };
-    let mut reader = service.events.reader(None, Wanted::All);
+    let mut reader = service.serving.events.reader(None, Wanted::All);
     let mut power = service.ups.changes();
     drop(service);
     let started_s = now_s();
@@ -278,13 +278,15 @@ async fn look(weak: Weak<Service>) {
         happened.extend(rested_since(power_told.as_ref(), of_power.as_ref()).cloned());
         power_told.clone_from(&of_power);
         others.extend(of_power);
-        others.extend(crate::schedules::failing(&service));
-        others.extend(crate::replicate::late(&service, started_s, |name| {
-            service.alerts.knows_late(name)
-        }));
+        others.extend(automation::schedules::failing(&service.automation));
+        others.extend(automation::replicate::late(
+            &service.automation,
+            started_s,
+            |name| service.alerts.knows_late(name),
+        ));
         others.extend(service.web.certificate_alert());
         others.extend(files_in_trouble(&service));
-        let disks = crate::drives::states(&service).await;
+        let disks = crate::drives::states(&service.disks).await;
         let happened_now = std::mem::take(&mut happened);
         service
             .alerts
@@ -330,7 +332,7 @@ fn rested_since<'a>(before: Option<&Alert>, now: Option<&'a Alert>) -> Option<&'
 
 /// Pools of the last run that could not be imported.
 fn absent_from(service: &Service) -> Vec<Alert> {
-    let absent = service.pools.not_imported().into_iter();
+    let absent = service.serving.pools.not_imported().into_iter();
     let alerts = absent.map(|(pool, guid, why)| Alert {
         rule: AlertRule::PoolHealth,
         severity: AlertSeverity::Critical,
@@ -347,13 +349,16 @@ fn absent_from(service: &Service) -> Vec<Alert> {
 fn files_in_trouble(service: &Service) -> Vec<Alert> {
     let of_alerts = service.alerts.state.lock().unread.clone();
     let parts = [
-        (StatePart::Pools, service.pools.list_problem()),
-        (StatePart::Replications, service.replications.problem()),
-        (StatePart::Schedules, service.schedules.problem()),
-        (StatePart::IscsiSecrets, service.secrets.problem()),
+        (StatePart::Pools, service.serving.pools.list_problem()),
+        (
+            StatePart::Replications,
+            service.automation.replications_problem(),
+        ),
+        (StatePart::Schedules, service.automation.schedules_problem()),
+        (StatePart::IscsiSecrets, service.serving.secrets.problem()),
         (StatePart::Users, service.web.people_problem()),
         (StatePart::Certificate, service.web.certificate_problem()),
-        (StatePart::Lights, service.drives.book_problem()),
+        (StatePart::Lights, service.disks.drives.book_problem()),
     ];
     let parts = parts.into_iter();
     parts
@@ -374,7 +379,7 @@ fn broken(error: &tokio::task::JoinError) -> Problem {
 }
 
 fn reports_of(service: &Service) -> Vec<PoolStatusReport> {
-    let pools = service.pools.all().into_iter();
+    let pools = service.serving.pools.all().into_iter();
     pools.map(|open| reports::pool_status(&open.pool)).collect()
 }
 
@@ -386,7 +391,7 @@ fn happened_in(service: &Service, event: &Event) -> Option<Alert> {
         _ => return None,
     };
     let EventPool { pool: name, guid } = pool.clone();
-    let open = service.pools.get(&name).ok()?;
+    let open = service.serving.pools.get(&name).ok()?;
     let scan = reports::pool_status(&open.pool).scan?;
     let is_that = match rule {
         AlertRule::Scrub => scan.function == ScanFunction::Scrub,

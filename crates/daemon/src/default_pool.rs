@@ -19,12 +19,12 @@ use api::{
 use dataset::PropertySource;
 use serve_nfs::{NFS_PORT, ServerError};
 
-use crate::iscsi::ISCSI_PROPERTY;
-use crate::nfs::NFS_PROPERTY;
-use crate::pools::OpenPool;
 use crate::service::Service;
-use crate::smb::SMB_PROPERTY;
 use crate::{DaemonError, DefaultPool};
+use service::pools::OpenPool;
+use serving::iscsi::ISCSI_PROPERTY;
+use serving::nfs::NFS_PROPERTY;
+use serving::smb::SMB_PROPERTY;
 
 /// Name of the pool.
 const POOL: &str = "pond";
@@ -49,6 +49,7 @@ pub(crate) async fn bring_up(
     // A share that could not start (its port is taken) stops `up` before anything is made: half a
     // server would surprise.
     service
+        .serving
         .volumes
         .listen()
         .await
@@ -56,7 +57,7 @@ pub(crate) async fn bring_up(
     listen_nfs(service).await?;
     let failed = |what: String| move |source| DaemonError::DefaultPool { what, source };
     let disks = service.state().directory().join("disks");
-    if service.pools.get(POOL).is_err() {
+    if service.serving.pools.get(POOL).is_err() {
         if disk_paths(&disks).iter().all(|path| path.exists()) {
             import(service, &disks).await.map_err(failed(format!(
                 "the default pool in {} could not be imported",
@@ -68,14 +69,14 @@ pub(crate) async fn bring_up(
             let created = create(service, &disks, wanted).await;
             if created.is_err() && secret.is_some() {
                 // Nobody has seen it: the next start makes another one, and shows that.
-                let _ = service.secrets.remove(SECRET);
+                let _ = service.serving.secrets.remove(SECRET);
             }
             return created.map(|()| secret).map_err(failed(what));
         }
     }
     // What stands still is shared as it was, once it goes on.
     let is_suspended = |open: Arc<OpenPool>| open.pool.suspended().is_some();
-    if service.pools.get(POOL).is_ok_and(is_suspended) {
+    if service.serving.pools.get(POOL).is_ok_and(is_suspended) {
         return Ok(None);
     }
     if let Err(failure) = share_filesystem(service).await {
@@ -90,10 +91,13 @@ pub(crate) async fn bring_up(
 /// Has NFS listen, on another port where its own is taken (by the kernel's server, for instance):
 /// who mounts the default pool's filesystem is told the port.
 async fn listen_nfs(service: &Service) -> Result<(), DaemonError> {
-    let listening = match service.nfs.listen().await {
+    let listening = match service.serving.nfs.listen().await {
         Err(ServerError::AddressInUse { address }) if address.port() == NFS_PORT => {
-            service.nfs.set_address(SocketAddr::new(address.ip(), 0));
-            service.nfs.listen().await
+            service
+                .serving
+                .nfs
+                .set_address(SocketAddr::new(address.ip(), 0));
+            service.serving.nfs.listen().await
         }
         listening => listening,
     };
@@ -103,7 +107,7 @@ async fn listen_nfs(service: &Service) -> Result<(), DaemonError> {
 /// Shares the filesystem of a pool from before there was NFS with this machine, as that of a new
 /// one is.
 async fn share_filesystem(service: &Service) -> Result<(), Failure> {
-    let open = service.pools.get(POOL)?;
+    let open = service.serving.pools.get(POOL)?;
     let setting = open.pool.dsl().properties().get(POOL, NFS_PROPERTY).await;
     let is_unset = setting.is_ok_and(|setting| setting.source == PropertySource::Default);
     if !is_unset || open.pool.is_read_only() {
@@ -115,7 +119,7 @@ async fn share_filesystem(service: &Service) -> Result<(), Failure> {
         properties: Settings::from([(NFS_PROPERTY.into(), NFS_SHARE.into())]),
         ..ZfsSet::default()
     };
-    let changed = crate::properties::zfs_set(service, call).await?;
+    let changed = verbs::properties::zfs_set(&service.serving, call).await?;
     for warning in changed.warnings {
         eprintln!("{warning}");
     }
@@ -129,20 +133,20 @@ fn guarded_share() -> String {
 
 /// Makes the volume's secret up, unless it has one.
 async fn make_secret(service: &Service) -> Result<Option<Secret>, Failure> {
-    if service.secrets.has(SECRET) {
+    if service.serving.secrets.has(SECRET) {
         return Ok(None);
     }
     let call = IscsiSecretSet {
         name: SECRET.into(),
         ..IscsiSecretSet::default()
     };
-    let made = service.iscsi_secret_set(call).await?;
+    let made = service.serving.iscsi_secret_set(call).await?;
     Ok(made.generated)
 }
 
 /// Gives the volume of a pool from before there were secrets its own.
 async fn guard(service: &Service) -> Result<Option<Secret>, Failure> {
-    let open = service.pools.get(POOL)?;
+    let open = service.serving.pools.get(POOL)?;
     let share = open
         .pool
         .dsl()
@@ -151,7 +155,7 @@ async fn guard(service: &Service) -> Result<Option<Secret>, Failure> {
         .await;
     // Who has removed or renamed the volume needs no secret for it.
     let is_open = share.is_ok_and(|share| share.value.text() == Some("on"));
-    if !is_open || open.pool.is_read_only() || service.secrets.has(SECRET) {
+    if !is_open || open.pool.is_read_only() || service.serving.secrets.has(SECRET) {
         return Ok(None);
     }
     let made = make_secret(service).await?;
@@ -162,7 +166,7 @@ async fn guard(service: &Service) -> Result<Option<Secret>, Failure> {
         properties: Settings::from([(ISCSI_PROPERTY.into(), guarded)]),
         ..ZfsSet::default()
     };
-    crate::properties::zfs_set(service, call).await?;
+    verbs::properties::zfs_set(&service.serving, call).await?;
     Ok(made)
 }
 
@@ -229,7 +233,7 @@ async fn create(service: &Arc<Service>, disks: &Path, wanted: &DefaultPool) -> R
         (NFS_PROPERTY.into(), NFS_SHARE.into()),
     ]);
     // To those on this host who get a user: who starts the server by hand finds it all.
-    if service.smb.is_possible().await {
+    if service.serving.smb.is_possible().await {
         properties.insert(SMB_PROPERTY.into(), "on".into());
     }
     let call = ZpoolCreate {
@@ -243,7 +247,7 @@ async fn create(service: &Arc<Service>, disks: &Path, wanted: &DefaultPool) -> R
         command: format!("zpool create {POOL} (millpond up)"),
         ..ZpoolCreate::default()
     };
-    let created = crate::zpool::zpool_create(service, call).await;
+    let created = verbs::zpool::zpool_create(&service.serving, call).await;
     let created = created.map_err(|failure| match failure.refusal.as_deref() {
         Some(Refusal::Mountpoint { path, why }) => {
             let message = format!(
@@ -269,8 +273,8 @@ async fn create(service: &Arc<Service>, disks: &Path, wanted: &DefaultPool) -> R
         properties: Settings::from([(ISCSI_PROPERTY.into(), guarded)]),
         ..ZfsCreate::default()
     };
-    let maker = crate::create::Maker { ids: None };
-    crate::create::zfs_create(service, call, maker)
+    let maker = verbs::create::Maker { ids: None };
+    verbs::create::zfs_create(&service.serving, call, maker)
         .await
         .map(|_| ())
 }
@@ -281,7 +285,10 @@ async fn import(service: &Arc<Service>, disks: &Path) -> Result<(), Failure> {
         pool: Some(POOL.into()),
         ..ZpoolImport::default()
     };
-    for imported in crate::import::zpool_import(service, call).await?.imported {
+    for imported in verbs::import::zpool_import(&service.serving, call)
+        .await?
+        .imported
+    {
         for warning in imported.warnings {
             eprintln!("{warning}");
         }
@@ -327,7 +334,7 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
         env!("CARGO_PKG_VERSION"),
         state.display()
     );
-    for open in service.pools.all() {
+    for open in service.serving.pools.all() {
         let name = open.pool.name();
         let numbers = open.pool.numbers();
         println!(
@@ -337,7 +344,7 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
             numbers.free_bytes >> 20
         );
     }
-    for mounted in service.zfs_mounts().mounts {
+    for mounted in service.serving.zfs_mounts().mounts {
         println!("  filesystem  {} at {}", mounted.name, mounted.mountpoint);
     }
     let by_default = state == Path::new("/var/lib/millpond");
@@ -346,12 +353,12 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
     } else {
         format!("MILLPOND_STATE={} ", state.display())
     };
-    for share in service.volumes.shares(&service.secrets) {
+    for share in service.serving.volumes.shares(&service.serving.secrets) {
         let secret = secret.filter(|_| share.secret.as_deref() == Some(SECRET));
         println!(
             "  volume      {} as file {}",
             share.dataset,
-            service.volumes.file(&share.dataset).display()
+            service.serving.volumes.file(&share.dataset).display()
         );
         println!(
             "              by iSCSI as {} at {}",
@@ -364,7 +371,7 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
             (Some(user), Some(name), None) => println!(
                 "              for CHAP user {user}; the secret is in {}, and \
                  '{prefix}millpond iscsi secret set {name} --generate' makes a new one",
-                service.secrets.path().display()
+                service.serving.secrets.path().display()
             ),
             _ => println!("              for everybody who can reach that address"),
         }
@@ -374,14 +381,14 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
             label = "";
         }
     }
-    for share in service.nfs.offered() {
+    for share in service.serving.nfs.offered() {
         println!(
             "  filesystem  {} by NFS at {}",
             share.dataset, share.address
         );
         println!("              mount:   {}", mount_line(&share));
     }
-    for share in service.smb.shares() {
+    for share in service.serving.smb.shares() {
         let (name, address) = (&share.name, &share.address);
         let (host, port) = address.rsplit_once(':').unwrap_or((address, "445"));
         println!(
@@ -394,7 +401,7 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
              port={port},username=NAME"
         );
     }
-    for refused in service.not_shared() {
+    for refused in service.serving.not_shared() {
         println!("  not shared  {} ({})", refused.dataset, refused.why);
     }
     let link = service.web.link();

@@ -21,9 +21,10 @@ use pool::DeviceUse;
 use rustix::fs::{major, minor};
 use tokio::task::JoinHandle;
 
-use crate::reports;
 use crate::service::Service;
-use crate::zpool::place_of;
+use service::reports;
+use serving::Serving;
+use verbs::zpool::place_of;
 
 /// So many disks are looked at at the same time.
 const LOOKS: usize = 8;
@@ -40,8 +41,8 @@ struct Found {
 
 /// The disks of the host.
 pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failure> {
-    let users = pool_devices(service).await;
-    let sysfs = service.drives.sysfs().clone();
+    let users = pool_devices(&service.serving).await;
+    let sysfs = service.disks.drives.sysfs().clone();
     let look = move || {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
@@ -74,7 +75,7 @@ pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failur
 
 /// What is on a disk that nobody uses at the moment, if it answers.
 async fn content(service: &Service, path: &str) -> Option<DiskUse> {
-    let (world, device) = (service.world.clone(), path.to_owned());
+    let (world, device) = (service.serving.world.clone(), path.to_owned());
     let look = async move { found_on(&world, &device).await };
     service.looks.look(path, look).await
 }
@@ -99,13 +100,13 @@ async fn found_on(world: &World, path: &str) -> Option<DiskUse> {
 
 /// Numbers of the block devices that pools here use, spares and cache devices among them. One that
 /// does not answer is left out.
-async fn pool_devices(service: &Service) -> HashMap<String, String> {
+async fn pool_devices(serving: &Serving) -> HashMap<String, String> {
     let mut looks = Vec::new();
     let mut names = HashMap::new();
-    for open in service.pools.all() {
+    for open in serving.pools.all() {
         for path in reports::device_paths(&open.pool.status()) {
             names.insert(path.clone(), open.pool.name());
-            looks.push(place_of(service.world.clone(), path));
+            looks.push(place_of(serving.world.clone(), path));
         }
     }
     let places: Vec<_> = stream::iter(looks).buffered(LOOKS).collect().await;

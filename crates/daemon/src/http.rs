@@ -4,8 +4,8 @@
 //! Every local user may connect to the server of root, and is told apart by the kernel
 //! ([`crate::caller`]); that of another user is theirs alone. A request runs as a task of its own:
 //! a client that goes away does not stop half-way what it asked for. What takes long is a job
-//! meanwhile ([`crate::jobs`]), and is answered as one if the client prefers that. One `GET`
-//! streams events ([`crate::events`]), another one gives a file ([`crate::files`]); they end with
+//! meanwhile ([`service::jobs`]), and is answered as one if the client prefers that. One `GET`
+//! streams events ([`service::events`]), another one gives a file ([`crate::files`]); they end with
 //! their client.
 
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ use api::{
     ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
     ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, Request};
 use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderName, UPGRADE};
 use axum::http::{HeaderMap, StatusCode};
@@ -53,19 +53,22 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::caller::{Caller, Door, denied, work_for};
-use crate::events::Wanted;
-use crate::jobs::Work;
-use crate::service::Service;
-use crate::web::about;
-use crate::{
-    DaemonError, activity, alerts, create, destroy, diff, disks, drives, figures, files, import,
-    keys, metrics, owners, permissions, properties, receive, redact, reopen, replicate, rewrite,
-    schedules, scrub, send, snapshots, split, topology, upgrade, ups, usage, vdevs, zfs, zpool,
-};
+use web::caller::{Caller, Door};
 
-/// How long a request may take to come.
-const BODY_MAX: Duration = Duration::from_secs(30);
+use crate::service::Service;
+use crate::{DaemonError, alerts, disks, download, drives, figures, metrics, ups};
+use automation::{replicate, schedules};
+use service::asking::work_for;
+use service::events::Wanted;
+use service::jobs::Work;
+use verbs::create::Maker;
+use verbs::{
+    activity, create, destroy, diff, files, import, keys, owners, permissions, properties, receive,
+    redact, reopen, rewrite, scrub, send, snapshots, split, topology, upgrade, usage, vdevs, zfs,
+    zpool,
+};
+use web::about;
+use web::message::{refuse, understand};
 
 /// How often it is looked whether a reader of events may still read them.
 const STILL_CURRENT: Duration = Duration::from_secs(15);
@@ -188,57 +191,57 @@ fn requests(service: Arc<Service>) -> Router {
             service.stopped().await;
             Ok(Empty {})
         })
-        .on(|service, call: ZpoolCreate| async move { zpool::zpool_create(&service, call).await })
-        .on(|service, call: ZpoolAdd| async move { vdevs::zpool_add(&service, call).await })
-        .on(|service, call: ZpoolRemove| async move { vdevs::zpool_remove(&service, call).await })
+        .on(|service, call: ZpoolCreate| async move { zpool::zpool_create(&service.serving, call).await })
+        .on(|service, call: ZpoolAdd| async move { vdevs::zpool_add(&service.serving, call).await })
+        .on(|service, call: ZpoolRemove| async move { vdevs::zpool_remove(&service.serving, call).await })
         .on(|service, call: ZpoolAttach| async move {
-            topology::zpool_attach(&service, call).await
+            topology::zpool_attach(&service.serving, call).await
         })
         .on(|service, call: ZpoolDetach| async move {
-            topology::zpool_detach(&service, call).await
+            topology::zpool_detach(&service.serving, call).await
         })
         .on(|service, call: ZpoolOffline| async move {
-            topology::zpool_offline(&service, call).await
+            topology::zpool_offline(&service.serving, call).await
         })
         .on(|service, call: ZpoolOnline| async move {
-            topology::zpool_online(&service, call).await
+            topology::zpool_online(&service.serving, call).await
         })
         .on(|service, call: ZpoolInitialize| async move {
-            activity::zpool_initialize(&service, call).await
+            activity::zpool_initialize(&service.serving, call).await
         })
         .on(|service, call: ZpoolTrim| async move {
-            activity::zpool_trim(&service, call).await
+            activity::zpool_trim(&service.serving, call).await
         })
-        .on(|service, call: ZpoolSplit| async move { split::zpool_split(&service, &call).await })
-        .on(|service, call: ZpoolReopen| async move { reopen::zpool_reopen(&service, &call).await })
+        .on(|service, call: ZpoolSplit| async move { split::zpool_split(&service.serving, &call).await })
+        .on(|service, call: ZpoolReopen| async move { reopen::zpool_reopen(&service.serving, &call).await })
         .on(|service, call: ZpoolResilver| async move {
-            reopen::zpool_resilver(&service, &call).await
+            reopen::zpool_resilver(&service.serving, &call).await
         })
-        .on(|service, call: ZpoolReguid| async move { vdevs::zpool_reguid(&service, call).await })
+        .on(|service, call: ZpoolReguid| async move { vdevs::zpool_reguid(&service.serving, call).await })
         .on(|service, call: ZpoolLabelClear| async move {
-            vdevs::zpool_labelclear(&service, &call).await
+            vdevs::zpool_labelclear(&service.serving, &call).await
         })
         .on_behalf(|service, caller, call: ZpoolUpgrade| async move {
-            vdevs::zpool_upgrade(&service, &call, caller.may_change()).await
+            vdevs::zpool_upgrade(&service.serving, &call, caller.may_change()).await
         })
-        .on(|service, call: ZpoolDestroy| async move { zpool::zpool_destroy(&service, call).await })
+        .on(|service, call: ZpoolDestroy| async move { zpool::zpool_destroy(&service.serving, call).await })
         .on_job(|service, call: ZpoolImport, _| async move {
-            import::zpool_import(&service, call).await
+            import::zpool_import(&service.serving, call).await
         })
         .on_job(|service, call: ZpoolExport, _| async move {
-            zpool::zpool_export(&service, call).await
+            zpool::zpool_export(&service.serving, call).await
         })
-        .on(|service, call: ZpoolList| async move { zpool::zpool_list(&service, &call).await })
+        .on(|service, call: ZpoolList| async move { zpool::zpool_list(&service.serving, &call).await })
         .on_behalf(|service, caller, call: ZpoolStatus| async move {
             // Names of damaged files are root's to know (`zfs_secpolicy_inject` for
             // `ZFS_IOC_ERROR_LOG`).
-            zpool::zpool_status(&service, &call, caller.may_change()).await
+            zpool::zpool_status(&service.serving, &call, caller.may_change()).await
         })
-        .on(|service, call: ZpoolSet| async move { zpool::zpool_set(&service, call).await })
+        .on(|service, call: ZpoolSet| async move { zpool::zpool_set(&service.serving, call).await })
         .on(|service, call: ZpoolHistory| async move {
-            zpool::zpool_history(&service, &call).await
+            zpool::zpool_history(&service.serving, &call).await
         })
-        .on(|service, call: ZpoolSync| async move { zpool::zpool_sync(&service, &call).await })
+        .on(|service, call: ZpoolSync| async move { zpool::zpool_sync(&service.serving, &call).await })
         .on(|service, _: UpsStatus| async move { Ok(ups::status(&service)) })
         .on_behalf(|service, caller, _: AlertList| async move {
             Ok(alerts::list(&service, caller.may_change()))
@@ -253,116 +256,116 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, call: CertificateRenew| async move {
             service.web.renew_certificate(call.only_if_due).await
         })
-        .on(|service, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&service)) })
-        .on(|service, _: ZpoolEventsClear| async move { Ok(zpool::zpool_events_clear(&service)) })
-        .on(|service, call: ZpoolClear| async move { zpool::zpool_clear(&service, &call).await })
-        .on(|service, call: ZpoolScrub| async move { scrub::zpool_scrub(&service, &call).await })
+        .on(|service, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&service.serving)) })
+        .on(|service, _: ZpoolEventsClear| async move { Ok(zpool::zpool_events_clear(&service.serving)) })
+        .on(|service, call: ZpoolClear| async move { zpool::zpool_clear(&service.serving, &call).await })
+        .on(|service, call: ZpoolScrub| async move { scrub::zpool_scrub(&service.serving, &call).await })
         .on(|service, call: ZpoolCheckpoint| async move {
-            scrub::zpool_checkpoint(&service, &call).await
+            scrub::zpool_checkpoint(&service.serving, &call).await
         })
         .on_behalf(|service, caller, call: JobList| async move {
-            Ok(scrub::job_list(&service, &call, &caller))
+            Ok(scrub::job_list(&service.serving, &call, caller.may_change()))
         })
         .on_behalf(|service, caller, call: JobGet| async move {
-            scrub::job_get(&service, &call, &caller)
+            scrub::job_get(&service.serving, &call, caller.may_change())
         })
         .on_behalf(|service, caller, call: JobResult| async move {
             let ids = caller.ids();
-            let is_own = ids.is_some_and(|(uid, _)| service.jobs.is_of(call.id, uid));
+            let is_own = ids.is_some_and(|(uid, _)| service.serving.jobs.is_of(call.id, uid));
             if !caller.may_change() && !is_own {
-                return Err(denied(&format!("cannot get the result of job {}", call.id)));
+                return Err(Failure::denied(&format!("cannot get the result of job {}", call.id)));
             }
-            scrub::job_result(&service, &call)
+            scrub::job_result(&service.serving, &call)
         })
-        .on(|service, call: JobCancel| async move { scrub::job_cancel(&service, &call).await })
+        .on(|service, call: JobCancel| async move { scrub::job_cancel(&service.serving, &call).await })
         .on_behalf(|service, caller, mut call: ZfsList| async move {
             if let Some(properties) = &mut call.properties {
                 properties.retain(|property| caller.may_see(property));
             }
-            zfs::zfs_list(&service, &call).await
+            zfs::zfs_list(&service.serving, &call).await
         })
         .on_behalf(|service, caller, call: ZfsCreate| async move {
-            create::zfs_create(&service, call, caller.maker()).await
+            create::zfs_create(&service.serving, call, Maker::of(caller.ordinary_ids())).await
         })
         .on_job(|service, call: ZfsDestroy, work| async move {
-            destroy::zfs_destroy(&service, call, &work).await
+            destroy::zfs_destroy(&service.serving, call, &work).await
         })
-        .on(|service, call: ZfsSet| async move { properties::zfs_set(&service, call).await })
+        .on(|service, call: ZfsSet| async move { properties::zfs_set(&service.serving, call).await })
         .on(|service, call: ZfsInherit| async move {
-            properties::zfs_inherit(&service, call).await
+            properties::zfs_inherit(&service.serving, call).await
         })
-        .on(|service, call: ZfsSnapshot| async move { zfs::zfs_snapshot(&service, call).await })
+        .on(|service, call: ZfsSnapshot| async move { zfs::zfs_snapshot(&service.serving, call).await })
         .on_behalf(|service, caller, call: ZfsClone| async move {
-            snapshots::zfs_clone(&service, call, caller.maker()).await
+            snapshots::zfs_clone(&service.serving, call, Maker::of(caller.ordinary_ids())).await
         })
         .on(|service, call: ZfsPromote| async move {
-            snapshots::zfs_promote(&service, call).await
+            snapshots::zfs_promote(&service.serving, call).await
         })
         .on(|service, call: ZfsBookmark| async move {
-            snapshots::zfs_bookmark(&service, call).await
+            snapshots::zfs_bookmark(&service.serving, call).await
         })
-        .on(|service, call: ZfsHold| async move { snapshots::zfs_hold(&service, call).await })
+        .on(|service, call: ZfsHold| async move { snapshots::zfs_hold(&service.serving, call).await })
         .on(|service, call: ZfsRelease| async move {
-            snapshots::zfs_release(&service, call).await
+            snapshots::zfs_release(&service.serving, call).await
         })
-        .on(|service, call: ZfsDiff| async move { diff::zfs_diff(&service, &call).await })
-        .on(|service, call: ZfsAllow| async move { permissions::zfs_allow(&service, call).await })
+        .on(|service, call: ZfsDiff| async move { diff::zfs_diff(&service.serving, &call).await })
+        .on(|service, call: ZfsAllow| async move { permissions::zfs_allow(&service.serving, call).await })
         .on(|service, call: ZfsAllowList| async move {
-            permissions::zfs_allow_list(&service, &call).await
+            permissions::zfs_allow_list(&service.serving, &call).await
         })
-        .on(|service, call: ZfsWait| async move { upgrade::zfs_wait(&service, &call).await })
-        .on(|service, call: ZfsRollback| async move { zfs::zfs_rollback(&service, call).await })
-        .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service, call).await })
-        .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service, call).await })
-        .on(|service, call: ZfsUnmount| async move { zfs::zfs_unmount(&service, call).await })
-        .on(|service, call: ZfsShare| async move { service.zfs_share(call).await })
-        .on(|service, call: ZfsUnshare| async move { service.zfs_unshare(call).await })
-        .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service, &call).await })
-        .on(|service, call: ZfsProject| async move { owners::zfs_project(&service, call).await })
+        .on(|service, call: ZfsWait| async move { upgrade::zfs_wait(&service.serving, &call).await })
+        .on(|service, call: ZfsRollback| async move { zfs::zfs_rollback(&service.serving, call).await })
+        .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service.serving, call).await })
+        .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service.serving, call).await })
+        .on(|service, call: ZfsUnmount| async move { zfs::zfs_unmount(&service.serving, call).await })
+        .on(|service, call: ZfsShare| async move { service.serving.zfs_share(call).await })
+        .on(|service, call: ZfsUnshare| async move { service.serving.zfs_unshare(call).await })
+        .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service.serving, &call).await })
+        .on(|service, call: ZfsProject| async move { owners::zfs_project(&service.serving, call).await })
         .on_job(|service, call: ZfsRedact, work| async move {
-            redact::zfs_redact(&service, &call, &work).await
+            redact::zfs_redact(&service.serving, &call, &work).await
         })
         .on_job(|service, call: ZfsRewrite, work| async move {
-            rewrite::zfs_rewrite(&service, &call, &work).await
+            rewrite::zfs_rewrite(&service.serving, &call, &work).await
         })
         .on_stream(|service, call: ZfsReceive, input, work| async move {
-            receive::zfs_receive(&service, call, input, &work).await
+            receive::zfs_receive(&service.serving, call, input, &work).await
         })
         .on_stream(|service, call: ZfsSend, output, work| async move {
-            send::zfs_send(&service, call, output, &work).await
+            send::zfs_send(&service.serving, call, output, &work).await
         })
-        .on(|service, call: ZfsSendPlan| async move { send::zfs_send_plan(&service, &call).await })
+        .on(|service, call: ZfsSendPlan| async move { send::zfs_send_plan(&service.serving, &call).await })
         .on(|service, call: ZfsReceiveAbort| async move {
-            receive::zfs_receive_abort(&service, &call).await
+            receive::zfs_receive_abort(&service.serving, &call).await
         })
-        .on(|service, call: ZfsHolds| async move { usage::zfs_holds(&service, &call).await })
-        .on(|service, call: ZfsKeys| async move { keys::zfs_keys(&service, &call).await })
-        .on(|service, call: ZfsLoadKey| async move { keys::zfs_load_key(&service, call).await })
-        .on(|service, call: ZfsUnloadKey| async move { keys::zfs_unload_key(&service, call).await })
-        .on(|service, call: ZfsChangeKey| async move { keys::zfs_change_key(&service, call).await })
-        .on(|service, call: IscsiSecretSet| async move { service.iscsi_secret_set(call).await })
-        .on(|service, call: IscsiSecretList| async move { service.iscsi_secret_list(&call) })
+        .on(|service, call: ZfsHolds| async move { usage::zfs_holds(&service.serving, &call).await })
+        .on(|service, call: ZfsKeys| async move { keys::zfs_keys(&service.serving, &call).await })
+        .on(|service, call: ZfsLoadKey| async move { keys::zfs_load_key(&service.serving, call).await })
+        .on(|service, call: ZfsUnloadKey| async move { keys::zfs_unload_key(&service.serving, call).await })
+        .on(|service, call: ZfsChangeKey| async move { keys::zfs_change_key(&service.serving, call).await })
+        .on(|service, call: IscsiSecretSet| async move { service.serving.iscsi_secret_set(call).await })
+        .on(|service, call: IscsiSecretList| async move { service.serving.iscsi_secret_list(&call) })
         .on(|service, call: IscsiSecretRemove| async move {
-            service.iscsi_secret_remove(call).await
+            service.serving.iscsi_secret_remove(call).await
         })
         .on(|service, call: ReplicationCreate| async move {
-            replicate::create(&service, call).await
+            replicate::create(&service.automation, call).await
         })
-        .on(|service, call: ReplicationChange| async move { replicate::change(&service, &call) })
-        .on(|service, call: ReplicationRun| async move { replicate::run_now(&service, &call) })
+        .on(|service, call: ReplicationChange| async move { replicate::change(&service.automation, &call) })
+        .on(|service, call: ReplicationRun| async move { replicate::run_now(&service.automation, &call) })
         .on(|service, call: ReplicationRemove| async move {
-            replicate::remove(&service, &call).await
+            replicate::remove(&service.automation, &call).await
         })
         .on(|service, call: ReplicationPause| async move {
-            replicate::pause(&service, &call).await
+            replicate::pause(&service.automation, &call).await
         })
-        .on(|service, _: ReplicationList| async move { replicate::list(&service) })
-        .on(|service, call: ScheduleSet| async move { schedules::set(&service, call).await })
-        .on(|service, call: ScheduleRun| async move { schedules::run_now(&service, &call) })
+        .on(|service, _: ReplicationList| async move { replicate::list(&service.automation) })
+        .on(|service, call: ScheduleSet| async move { schedules::set(&service.automation, call).await })
+        .on(|service, call: ScheduleRun| async move { schedules::run_now(&service.automation, &call) })
         .on(|service, call: ScheduleRemove| async move {
-            schedules::remove(&service, &call).await
+            schedules::remove(&service.automation, &call).await
         })
-        .on(|service, call: SchedulePause| async move { schedules::pause(&service, &call).await })
+        .on(|service, call: SchedulePause| async move { schedules::pause(&service.automation, &call).await })
         .on_behalf(|service, caller, _: ReportList| async move {
             Ok(figures::list(&service, caller.may_change()))
         })
@@ -370,38 +373,38 @@ fn requests(service: Arc<Service>) -> Router {
             figures::get(&service, call, caller.may_change()).await
         })
         .on_behalf(|service, caller, _: ScheduleList| async move {
-            schedules::list(&service, caller.may_change())
+            schedules::list(&service.automation, caller.may_change())
         })
-        .on(|service, call: FileList| async move { files::list(&service, &call).await })
+        .on(|service, call: FileList| async move { files::list(&service.serving, &call).await })
         .on_job(|service, call: FileRestore, work| async move {
-            files::restore(&service, &call, &work).await
+            files::restore(&service.serving, &call, &work).await
         })
         .on(|service, _: DiskList| async move { disks::disk_list(&service).await })
-        .on(|service, _: DiskOverview| async move { Ok(drives::overview(&service).await) })
+        .on(|service, _: DiskOverview| async move { Ok(drives::overview(&service.disks).await) })
         .on_behalf(|service, caller, call: DiskShow| async move {
-            drives::show(&service, &call, caller.may_change()).await
+            drives::show(&service.disks, &call, caller.may_change()).await
         })
-        .on(|service, call: DiskLocate| async move { drives::locate(&service, call).await })
-        .on(|service, call: DiskTest| async move { drives::test(&service, call).await })
+        .on(|service, call: DiskLocate| async move { drives::locate(&service.disks, call).await })
+        .on(|service, call: DiskTest| async move { drives::test(&service.disks, call).await })
         .on(|service, call: DiskLightsTest| async move {
-            drives::lights_test(&service, call).await
+            drives::lights_test(&service.disks, call).await
         })
-        .on(|service, _: ShareList| async move { Ok(service.share_list().await) })
-        .on(|service, call: SmbUserAdd| async move { service.smb_user_add(call).await })
-        .on(|service, call: SmbUserPassword| async move { service.smb_user_password(call).await })
-        .on(|service, call: SmbUserList| async move { service.smb_user_list(&call).await })
-        .on(|service, call: SmbUserRemove| async move { service.smb_user_remove(call).await })
-        .on(|service, _: ZfsMountList| async move { Ok(service.zfs_mounts()) })
-        .on(|service, call: UserList| async move { service.user_list(&call) })
-        .on(|service, call: UserAdd| async move { service.user_add(call).await })
-        .on(|service, call: UserChange| async move { service.user_change(call).await })
-        .on(|service, call: UserRemove| async move { service.user_remove(&call) })
-        .on(|service, call: ApiKeyList| async move { service.api_key_list(&call) })
+        .on(|service, _: ShareList| async move { Ok(service.serving.share_list().await) })
+        .on(|service, call: SmbUserAdd| async move { service.serving.smb_user_add(call).await })
+        .on(|service, call: SmbUserPassword| async move { service.serving.smb_user_password(call).await })
+        .on(|service, call: SmbUserList| async move { service.serving.smb_user_list(&call).await })
+        .on(|service, call: SmbUserRemove| async move { service.serving.smb_user_remove(call).await })
+        .on(|service, _: ZfsMountList| async move { Ok(service.serving.zfs_mounts()) })
+        .on(|service, call: UserList| async move { service.web.user_list(&call) })
+        .on(|service, call: UserAdd| async move { service.web.user_add(call).await })
+        .on(|service, call: UserChange| async move { service.web.user_change(call).await })
+        .on(|service, call: UserRemove| async move { service.web.user_remove(&call) })
+        .on(|service, call: ApiKeyList| async move { service.web.api_key_list(&call) })
         .on_behalf(|service, caller, call: ApiKeyMake| async move {
-            service.api_key_make(&caller, &call)
+            service.web.api_key_make(&caller, &call)
         })
-        .on(|service, call: ApiKeyRemove| async move { service.api_key_remove(&call) })
-        .on(|service, call: AuditList| async move { service.audit_list(&call).await })
+        .on(|service, call: ApiKeyRemove| async move { service.web.api_key_remove(&call) })
+        .on(|service, call: AuditList| async move { service.web.audit_list(&call).await })
         .on(|service, _: ConsoleLink| async move { Ok(service.web.link()) })
         .with_events()
         .with_downloads()
@@ -449,8 +452,8 @@ impl Routes {
             };
             let place = caller.place().await;
             let work = async move {
-                let asks = caller.clone();
-                let outcome = work_for(&asks, handler(service, caller, call)).await;
+                let asks = caller.ids().map(|(uid, _)| uid);
+                let outcome = work_for(asks, handler(service, caller, call)).await;
                 drop(place);
                 record.write(outcome.as_ref().err()).await;
                 outcome
@@ -483,14 +486,18 @@ impl Routes {
                 kind,
                 JobKind::Destroy | JobKind::Redact | JobKind::Rewrite | JobKind::Restore
             );
-            let work = service.jobs.begin(kind, call.pool(), None, can_cancel);
+            let work = service
+                .serving
+                .jobs
+                .begin(kind, call.pool(), None, can_cancel);
             let work = Arc::new(work);
             let id = work.id();
-            work.asked_by(caller.ids().map(|(uid, _)| uid));
-            let jobs = Arc::clone(&service.jobs);
+            let uid = caller.ids().map(|(uid, _)| uid);
+            work.asked_by(uid);
+            let jobs = Arc::clone(&service.serving.jobs);
             let mut working = tokio::spawn(async move {
                 let working = handler(service, call, Arc::clone(&work));
-                let outcome = work_for(&caller, working).await;
+                let outcome = work_for(uid, working).await;
                 let reply = outcome.as_ref().map_err(Clone::clone).and_then(|reply| {
                     serde_json::to_value(reply)
                         .map_err(|error| Failure::new(FailureKind::Other, error.to_string()))
@@ -540,17 +547,18 @@ impl Routes {
                 return refuse(Failure::new(FailureKind::Invalid, message));
             }
             let place = caller.place().await;
-            let work = service.jobs.begin(kind, call.pool(), None, true);
+            let work = service.serving.jobs.begin(kind, call.pool(), None, true);
             let work = Arc::new(work);
             let id = work.id();
-            work.asked_by(caller.ids().map(|(uid, _)| uid));
+            let uid = caller.ids().map(|(uid, _)| uid);
+            work.asked_by(uid);
             tokio::spawn(async move {
                 let _place = place;
                 let outcome = match switched.await {
                     Ok(connection) => {
                         let connection = TokioIo::new(connection);
                         let working = handler(service, call, connection, Arc::clone(&work));
-                        work_for(&caller, working).await
+                        work_for(uid, working).await
                     }
                     Err(error) => Err(Failure::new(
                         FailureKind::Canceled,
@@ -578,7 +586,7 @@ impl Routes {
 
     /// The stream of events.
     fn with_events(self) -> Self {
-        let events = Arc::clone(&self.service.events);
+        let events = Arc::clone(&self.service.serving.events);
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>,
                            Query(query): Query<HashMap<String, String>>,
                            headers: HeaderMap| async move {
@@ -652,7 +660,7 @@ impl Routes {
         let service = Arc::clone(&self.service);
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>,
                            Query(query): Query<HashMap<String, String>>| {
-            files::download(service, caller, query)
+            download::download(service, caller, query)
         };
         Self {
             router: self.router.route(FILE_DOWNLOAD_PATH, get(answer)),
@@ -705,11 +713,11 @@ fn answer_with<R: Serialize>(done: Result<Result<R, Failure>, JoinError>) -> Res
     }
 }
 
-/// The record of a request that changes something ([`crate::web::Audit`]); it is made when it is
+/// The record of a request that changes something ([`web::Audit`]); it is made when it is
 /// known what came of it.
 struct Record {
     entry: Option<AuditEntry>,
-    audit: Arc<crate::web::Audit>,
+    audit: Arc<web::Audit>,
 }
 
 impl Record {
@@ -717,7 +725,7 @@ impl Record {
         let kind = failure.map(|failure| failure.kind);
         async move {
             if let Some(mut entry) = self.entry {
-                entry.time_s = crate::web::now_s();
+                entry.time_s = web::now_s();
                 entry.failure = kind;
                 self.audit.record(entry).await;
             }
@@ -766,34 +774,13 @@ async fn permit<C: Call>(
     let (Some((uid, gid)), Some(needs)) = (caller.ids(), needs) else {
         return Err(denied);
     };
-    let service = Arc::clone(service);
-    let may: BoxFuture<'_, bool> = Box::pin(permissions::may(service, needs, uid, gid));
+    let serving = Arc::clone(&service.serving);
+    let may: BoxFuture<'_, bool> = Box::pin(permissions::may(serving, needs, uid, gid));
     if !may.await {
         return Err(denied);
     }
     call.restrict();
     Ok(call)
-}
-
-/// Reads a request.
-pub(crate) async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Failure> {
-    let bad = |error: String| {
-        let message = format!(
-            "the request was not understood ({error}); \
-             is the command of another version than the daemon?"
-        );
-        Failure::new(FailureKind::Invalid, message)
-    };
-    let body = tokio::time::timeout(BODY_MAX, to_bytes(body, bytes_max)).await;
-    let body = body.map_err(|_| bad("it does not come to its end".to_owned()))?;
-    let body = body.map_err(|error| bad(error.to_string()))?;
-    serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))
-}
-
-pub(crate) fn refuse(failure: Failure) -> Response {
-    let status = StatusCode::from_u16(failure.kind.http_status())
-        .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, Json(failure)).into_response()
 }
 
 #[cfg(test)]

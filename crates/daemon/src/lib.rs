@@ -1,18 +1,18 @@
 //! The process that owns the pools: its API, its mounts, its shares.
 //!
-//! One [`service::Service`] holds every imported pool ([`pools`]), what is mounted and what is
+//! One [`service::Service`] holds every imported pool (crate `service`), what is mounted and what is
 //! offered. Requests come over HTTP on a Unix socket in the state directory ([`http`]) and are
-//! carried out by functions of the modules named after the command lines ([`zpool`], [`zfs`]). What
-//! takes long is a job ([`jobs`]), and what happens is told as events ([`events`]).
+//! carried out by the functions of crate `verbs`. What
+//! takes long is a job, and what happens is told as events (`service::jobs`, `service::events`).
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
-//! service manager may have made it: [`supervisor`]), `millpond.stopped` (module `stopped`),
-//! `pools.json` (what to import at the next start: [`pool_list`]), `replications.json`
-//! ([`replicate`]), `schedules.json` ([`schedules`]), `iscsi-secrets.json` (for CHAP),
+//! service manager may have made it: `host::supervisor`), `millpond.stopped` (crate `host`),
+//! `pools.json` (what to import at the next start: `service::pool_list`), `replications.json`
+//! (crate `automation`), `schedules.json` (likewise), `iscsi-secrets.json` (for CHAP),
 //! `alerts*.json` (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate
 //! `series`), `people.json` (users and API keys), `audit.jsonl` (the record of changes),
-//! `https-certificate.pem` and `https-key.pem`, `certificate.json` and `acme-*.json` (module
-//! `web::acme`), `smb/` (all that Samba keeps, with its users), `zvol/` (volumes as files), and for
+//! `https-certificate.pem` and `https-key.pem`, `certificate.json` and `acme-*.json` (crate
+//! `web`), `smb/` (all that Samba keeps, with its users), `zvol/` (volumes as files), and for
 //! `millpond up` `disks/` and `mnt/` of the default pool. All of it is its user's alone. Where that
 //! is root, others pass through to the socket, to `zvol/` and to `mnt/`, which have modes of their
 //! own.
@@ -22,71 +22,17 @@
 
 #![forbid(unsafe_code)]
 
-mod activity;
 mod alerts;
-mod background;
-mod caller;
-mod compatibility;
-mod condition;
-mod create;
-mod damage;
 mod default_pool;
-mod destroy;
-mod diff;
 mod disks;
+mod download;
 mod drives;
 mod error;
-mod events;
 mod figures;
-mod files;
 mod http;
-mod import;
-mod iscsi;
-mod jobs;
-mod keys;
 mod metrics;
-mod mounts;
-mod names;
-mod nfs;
-mod order;
-mod owners;
-mod permissions;
-mod pool_list;
-mod pools;
-mod properties;
-mod receive;
-mod redact;
-mod reopen;
-mod replicate;
-mod replication;
-mod reports;
-mod reservations;
-mod rewrite;
-mod schedules;
-mod scrub;
-mod secrets;
-mod send;
 mod service;
-mod shares;
-mod smb;
-mod snapshots;
-mod spares;
-mod split;
-mod start;
-mod state;
-mod stopped;
-mod supervisor;
-mod table_file;
-mod timetable;
-mod topology;
-mod upgrade;
 mod ups;
-mod usage;
-mod vdevs;
-mod volumes;
-mod web;
-mod zfs;
-mod zpool;
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
@@ -95,10 +41,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::DaemonError;
-pub use smb::SmbListen;
-pub use stopped::{is_stopped, stay_stopped};
+pub use host::{StateError, is_stopped, stay_stopped};
+pub use serving::smb::SmbListen;
 pub use ups::UpsAddress;
+pub use web::{Https, ListenError};
 
+use host::{State, supervisor};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::Service;
 
@@ -108,17 +56,6 @@ const DESCRIPTORS_MAX: u64 = 1 << 20;
 
 /// How long what still runs may take when everything is exported.
 const LAST_TASKS: Duration = Duration::from_secs(10);
-
-/// Where the API and the console are offered over the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Https {
-    /// Nowhere.
-    Off,
-    /// At this address.
-    At(SocketAddr),
-    /// At this address, or another port where that one is taken.
-    Near(SocketAddr),
-}
 
 /// What the daemon is told at its start.
 #[derive(Clone, Debug)]
@@ -173,7 +110,7 @@ pub struct DefaultPool {
 pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {
     // What is above the state directory is as the user's umask has it.
     if let Some(above) = options.state.parent() {
-        let failed = |source| DaemonError::State {
+        let failed = |source| StateError::Unusable {
             path: above.to_owned(),
             source,
         };
@@ -245,29 +182,28 @@ async fn serve(
     supervisor::begins();
     // Where a service manager listens for the server, stopping it is that one's business.
     let is_expected_back = given.is_some();
-    let state = state::State::open(&options.state)?;
+    let state = State::open(&options.state)?;
     let service = Service::new(&options, state).await?;
     tokio::spawn(give_back_memory());
-    service.volumes.take_away_dead_directory().await;
+    service.serving.volumes.take_away_dead_directory().await;
     // The API answers once the pools are there: a first 'zpool list' must not miss them.
     match default_pool.is_none() && ups::is_empty_at_start(&service.ups).await {
         true => service.expect_power(),
-        false => service.import_cached().await,
+        false => service.serving.import_cached().await,
     }
     let brought_up = match &default_pool {
         Some(wanted) => default_pool::bring_up(&service, wanted).await,
         None => Ok(None),
     };
-    service.nfs.begin().await;
+    service.serving.nfs.begin().await;
     alerts::begin(&service);
-    drives::begin(&service);
+    drives::begin(&service.disks);
     figures::begin(&service);
-    tokio::spawn(replicate::follow(Arc::clone(&service)));
-    tokio::spawn(schedules::follow(Arc::clone(&service)));
+    service.automation.begin();
     tokio::spawn(ups::follow(Arc::downgrade(&service)));
     if default_pool.is_some() {
         // What is printed tells what is shared.
-        service.smb.settle().await;
+        service.serving.smb.settle().await;
     }
     let (listening, secret) = match brought_up {
         Ok(secret) => (listen(&service, &options, given).await, secret),
@@ -309,7 +245,7 @@ async fn listen(
     options: &Options,
     given: Option<UnixListener>,
 ) -> Result<(http::Listening, Option<web::Listening>), DaemonError> {
-    let web = match web::listen(service, options).await {
+    let web = match listen_over_network(service, options, web::Bounds::default()).await {
         // Nobody has asked for it, so the pools are served without it.
         Err(error) if matches!(options.https, Https::Near(_)) && options.certificate.is_none() => {
             tracing::warn!("{error}");
@@ -319,6 +255,22 @@ async fn listen(
     };
     let listening = http::listen(Arc::clone(service), given).await?;
     Ok((listening, web))
+}
+
+/// Offers the API and the console over the network, if that is wanted.
+async fn listen_over_network(
+    service: &Arc<Service>,
+    options: &Options,
+    bounds: web::Bounds,
+) -> Result<Option<web::Listening>, ListenError> {
+    let offer = web::Offer {
+        https: options.https,
+        directory: service.state().directory().to_owned(),
+        certificate: options.certificate.clone(),
+        bounds,
+    };
+    let router = http::network_router(service, web::session_routes(&service.web));
+    web::listen(&service.web, offer, router).await
 }
 
 /// Gives memory back that was kept for reuse and is not needed any more.

@@ -3,47 +3,37 @@
 //! about; they change the parts through their own methods, and pools and what is served of them
 //! through the service's.
 //!
-//! Locks, in the order in which they are taken: a pool's `admin` lock (one change to its datasets,
-//! mounts or shares at a time; held across awaits), then the short locks of
-//! [`crate::mounts::Mounts`] and [`crate::volumes::Volumes`], then `pools`. Short locks are never
-//! held across an await, so a pool that hangs stops only requests about itself.
+//! The order of locks is that of crate `serving`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use access::{Access, Exclusion, Leaving};
-use api::{EventKind, Failure, FailureKind, ServerInfoReply};
-use device::{BoxFuture, World};
+use api::{Failure, FailureKind, ServerInfoReply};
+use device::World;
 use futures::future::join_all;
-use parking_lot::Mutex;
-use pool::{HostIdentity, Pool};
-use serve_fuse::UnmountMode;
+use pool::HostIdentity;
 use serve_iscsi::Limits;
 use tokio::sync::{Notify, watch};
-use tokio::task::{JoinError, JoinHandle};
 
 use crate::alerts::Alerts;
-use crate::background::{self, Background};
 use crate::disks::Looks;
-use crate::drives::Drives;
-use crate::error::{from_access, from_pool, suspended};
-use crate::events::Events;
+use crate::drives::{Drives, Parts};
 use crate::figures::Figures;
-use crate::jobs::Jobs;
-use crate::mounts::Mounts;
-use crate::nfs::Nfs;
-use crate::pools::{OpenPool, Pools};
-use crate::replicate::Replications;
-use crate::schedules::Schedules;
-use crate::secrets::Secrets;
-use crate::shares::Withheld;
-use crate::smb::Smb;
-use crate::state::State;
 use crate::ups::Ups;
-use crate::volumes::Volumes;
-use crate::web::Web;
 use crate::{DaemonError, Options};
+use automation::Automation;
+use host::State;
+use service::events::Events;
+use service::jobs::Jobs;
+use service::pools::{OpenPool, Pools};
+use serving::Serving;
+use serving::mounts::Mounts;
+use serving::nfs::Nfs;
+use serving::secrets::Secrets;
+use serving::shares::Withheld;
+use serving::smb::Smb;
+use serving::volumes::Volumes;
+use web::Web;
 
 /// How much memory iSCSI sessions may have together at least, and at most; between these it is a
 /// quarter of the cache's limit.
@@ -60,29 +50,14 @@ const LAST_IMPORTS: Duration = Duration::from_secs(30);
 /// How long what is dirty may take to reach disks, before pools are left because the power fails.
 const LAST_SYNC: Duration = Duration::from_secs(30);
 
-/// How long a pool's export may take when the server leaves. Long enough for all that may be dirty
-/// to reach slow disks: what is left behind is lost like in a crash.
-const LAST_EXPORT: Duration = Duration::from_secs(300);
-
 /// The daemon's state. See the module's header for the order of locks.
 pub(crate) struct Service {
-    pub(crate) world: World,
-    pub(crate) host: HostIdentity,
-    pub(crate) mounts: Mounts,
-    pub(crate) volumes: Volumes,
-    pub(crate) nfs: Nfs,
-    pub(crate) secrets: Secrets,
-    pub(crate) smb: Arc<Smb>,
-    pub(crate) withheld: Withheld,
-    pub(crate) events: Arc<Events>,
+    pub(crate) serving: Arc<Serving>,
     pub(crate) alerts: Arc<Alerts>,
-    pub(crate) drives: Arc<Drives>,
+    pub(crate) disks: Arc<Parts>,
+    pub(crate) automation: Arc<Automation>,
     pub(crate) figures: Arc<Figures>,
     pub(crate) looks: Looks,
-    pub(crate) jobs: Arc<Jobs>,
-    pub(crate) pools: Arc<Pools>,
-    pub(crate) replications: Replications,
-    pub(crate) schedules: Schedules,
     pub(crate) web: Arc<Web>,
     pub(crate) ups: Ups,
     state: State,
@@ -132,15 +107,12 @@ impl Service {
         });
         let events = Arc::new(Events::default());
         let host = host_identity();
-        Ok(Arc::new(Self {
+        let web = Web::new(state.directory(), Arc::clone(&world.random), &host.hostname);
+        let alerts = Alerts::load(state.directory().to_owned(), &host.hostname);
+        let serving = Arc::new(Serving {
             jobs: Jobs::new(Arc::clone(&events)),
             events,
-            web: Web::new(state.directory(), Arc::clone(&world.random), &host.hostname),
             world,
-            alerts: Alerts::load(state.directory().to_owned(), &host.hostname),
-            drives: Drives::load(state.directory()),
-            figures: Figures::load(state.directory()),
-            looks: Looks::default(),
             smb: Smb::new(state.directory(), &host.hostname, options.smb),
             withheld: Withheld::default(),
             host,
@@ -149,8 +121,21 @@ impl Service {
             nfs,
             secrets: Secrets::load(state.directory()),
             pools,
-            replications: Replications::load(&state),
-            schedules: Schedules::load(&state),
+        });
+        let disks = Arc::new(Parts {
+            pools: Arc::clone(&serving.pools),
+            events: Arc::clone(&serving.events),
+            alerts: Arc::clone(&alerts),
+            drives: Drives::load(state.directory()),
+        });
+        Ok(Arc::new(Self {
+            automation: Automation::load(&state, Arc::clone(&serving), disks.clone()),
+            disks,
+            serving,
+            web,
+            alerts,
+            figures: Figures::load(state.directory()),
+            looks: Looks::default(),
             ups: Ups::new(options.ups.clone()),
             state,
             stop: Notify::new(),
@@ -179,132 +164,25 @@ impl Service {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }
 
-    /// Takes a pool in that was created or imported, while its name is claimed, mounts and shares
-    /// what it holds unless told not to. What could not be mounted or shared is answered as
-    /// warnings. A pool that stands still meanwhile is here, and goes on with this by itself once
-    /// it is cleared: its caller, who may be about to bring other pools, does not wait for it.
-    pub(crate) async fn adopt(self: &Arc<Self>, pool: Arc<Pool>, mount: bool) -> Vec<String> {
-        pool.dsl().tasks().refuse_while_suspended();
-        let access = Access::new(Arc::clone(pool.dsl()), self.world.clone());
-        let open = Arc::new(OpenPool {
-            pool,
-            admin: Arc::default(),
-            background: Background::new(&self.jobs, &self.events),
-            access: Arc::new(access),
-            next_guid: Mutex::new(None),
-            is_settled: AtomicBool::new(false),
-            receives: Arc::new(()),
-        });
-        let settles = Settles(Arc::clone(&open));
-        // Nobody does anything to it before what a crash left in its logs is replayed.
-        let admin = Arc::clone(&open.admin).lock_owned().await;
-        let not_listed = self.pools.insert(&open);
-        self.events.tell_of(&open.pool, EventKind::PoolImported);
-        tokio::spawn(background::watch(Arc::clone(&open)));
-        tokio::spawn(crate::spares::watch(Arc::clone(&open)));
-        tokio::spawn(crate::receive::destroy_interrupted(Arc::clone(&open)));
-        let mut warnings = Vec::from_iter(not_listed);
-        let service = Arc::clone(self);
-        let offering = tokio::spawn(async move {
-            let (_admin, settles) = (admin, settles);
-            service.offer_adopted(&settles.0, mount).await
-        });
-        warnings.extend(self.offered_or_suspended(&open, offering).await);
-        warnings
-    }
-
-    /// Replays the intent logs of a pool that comes, mounts and shares what it holds. Gives what
-    /// could not be done.
-    async fn offer_adopted(&self, open: &Arc<OpenPool>, mount: bool) -> Vec<String> {
-        let unreplayed = open.replay_waiting(None).await;
-        let mut warnings = Vec::new();
-        if mount {
-            warnings.extend(self.mount_all(open).await);
-        }
-        warnings.extend(self.open_volumes(open).await);
-        if mount {
-            warnings.extend(self.follow_nfs(open, &open.pool.name()).await);
-        }
-        unreplayed.add_to(&mut warnings);
-        warnings
-    }
-
-    /// Waits for [`Self::offer_adopted`], unless the pool stands still: then that goes on alone,
-    /// and the log has what it says in the end.
-    async fn offered_or_suspended(
-        &self,
-        open: &OpenPool,
-        mut offering: JoinHandle<Vec<String>>,
-    ) -> Vec<String> {
-        let name = open.pool.name();
-        let broken = |error: JoinError| {
-            vec![format!(
-                "'{name}' is not served as it should be: {error}; export and import it"
-            )]
-        };
-        tokio::select! {
-            biased;
-            told = &mut offering => return told.unwrap_or_else(broken),
-            () = open.pool.until_suspended() => {}
-        }
-        let why = format!(
-            "pool '{name}' is suspended before all that it holds is replayed, mounted and shared; \
-             see 'zpool status {name}', make its devices available again and run 'zpool clear \
-             {name}': then that goes on"
-        );
-        tokio::spawn(async move {
-            match offering.await {
-                Ok(warnings) => warnings.iter().for_each(|told| tracing::warn!("{told}")),
-                Err(error) => tracing::error!(%error, "taking a suspended pool in has failed"),
-            }
-        });
-        vec![why]
-    }
-
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
     pub(crate) async fn shut_down(&self) {
-        self.drives.stop();
+        self.disks.drives.stop();
         self.figures.stop(self).await;
-        tokio::join!(
-            self.replications.stop(&self.jobs),
-            self.schedules.stop(&self.jobs)
-        );
+        self.automation.stop().await;
         // First: clients that ask later find their files with the next server.
-        self.nfs.stop_serving().await;
-        self.volumes.stop_serving().await;
-        self.smb.stop().await;
+        self.serving.nfs.stop_serving().await;
+        self.serving.volumes.stop_serving().await;
+        self.serving.smb.stop().await;
         // What is being imported is exported below; what hangs meanwhile is as after a crash.
-        if tokio::time::timeout(LAST_IMPORTS, self.pools.close_names())
+        if tokio::time::timeout(LAST_IMPORTS, self.serving.pools.close_names())
             .await
             .is_err()
         {
             tracing::warn!("pools are still being imported; leaving");
         }
-        self.leave(&self.pools.all(), true).await;
-        self.volumes.close_directory().await;
+        self.serving.leave(&self.serving.pools.all(), true).await;
+        self.serving.volumes.close_directory().await;
         self.stopped.send_replace(true);
-    }
-
-    /// Exports pools, remembering what to import; at last also those that stand still, with what
-    /// they have in memory. Those that could not be exported stay.
-    async fn leave(&self, pools: &[Arc<OpenPool>], is_last: bool) {
-        let leaving = pools.iter().map(|open| {
-            let left: BoxFuture<'_, ()> = Box::pin(self.leave_pool(open, is_last));
-            (open.pool.name(), left)
-        });
-        for name in side_by_side(leaving.collect(), LAST_EXPORT).await {
-            let message = format!(
-                "pool '{name}' could not be exported in {} seconds and is {}: see whether its \
-                 devices answer",
-                LAST_EXPORT.as_secs(),
-                match is_last {
-                    true => "left as after a crash",
-                    false => "tried again",
-                }
-            );
-            tracing::error!("{message}");
-            eprintln!("{message}");
-        }
     }
 
     /// Stops serving and exports every pool before the power fails. What clients use is there again
@@ -312,11 +190,11 @@ impl Service {
     pub(crate) async fn rest(&self) {
         tracing::error!("the battery of the UPS is nearly empty: all pools are being exported");
         // What is dirty is the first to be safe: what follows takes its time.
-        let pools = self.pools.all();
+        let pools = self.serving.pools.all();
         let syncs = pools.iter().map(|open| open.pool.sync());
         let _ = tokio::time::timeout(LAST_SYNC, join_all(syncs)).await;
-        self.nfs.stop_serving().await;
-        self.volumes.stop_serving().await;
+        self.serving.nfs.stop_serving().await;
+        self.serving.volumes.stop_serving().await;
         self.leave_for_power(pools).await;
     }
 
@@ -332,9 +210,9 @@ impl Service {
     /// Exports pools because the power fails. One that stands still keeps what it has in memory:
     /// its devices may come back before the power goes.
     async fn leave_for_power(&self, mut pools: Vec<Arc<OpenPool>>) {
-        self.leave(&pools, false).await;
+        self.serving.leave(&pools, false).await;
         let is_here = |open: &Arc<OpenPool>| {
-            let found = self.pools.get(&open.pool.name());
+            let found = self.serving.pools.get(&open.pool.name());
             found.is_ok_and(|found| Arc::ptr_eq(&found, open))
         };
         pools.retain(is_here);
@@ -351,149 +229,28 @@ impl Service {
         let why =
             "the battery of the UPS is nearly empty; it is imported again when there is power";
         let why = Failure::new(FailureKind::Busy, why);
-        for cached in self.pools.expect_cached() {
-            self.pools.could_not_be_imported(cached.guid, &why);
+        for cached in self.serving.pools.expect_cached() {
+            self.serving.pools.could_not_be_imported(cached.guid, &why);
         }
     }
 
     /// Imports and serves again what [`Service::rest`] exported, or the start left alone.
     pub(crate) async fn come_back(self: &Arc<Self>) {
         tracing::warn!("there is power again: pools are imported");
-        self.volumes.begin_again().await;
+        self.serving.volumes.begin_again().await;
         // What could not be exported may have lost its mounts and shares.
         for open in self.ups.left_behind() {
             let _admin = open.admin.lock().await;
-            let mut warnings = self.mount_all(&open).await;
-            warnings.extend(self.open_volumes(&open).await);
-            warnings.extend(self.follow_nfs(&open, &open.pool.name()).await);
+            let mut warnings = self.serving.mount_all(&open).await;
+            warnings.extend(self.serving.open_volumes(&open).await);
+            warnings.extend(self.serving.follow_nfs(&open, &open.pool.name()).await);
             for warning in warnings {
                 tracing::warn!("{warning}");
             }
         }
         self.ups.has_left(Vec::new());
-        self.import_cached().await;
-        self.nfs.begin().await;
-    }
-
-    /// Unshares, unmounts and exports a pool, by force if need be; one that stands still only where
-    /// it is the last thing that is done.
-    async fn leave_pool(&self, open: &OpenPool, is_last: bool) {
-        let name = open.pool.name();
-        let doing = format!("cannot export '{name}'");
-        let work = async {
-            let _admin = open.admin.lock().await;
-            let released = match self.release_pool(open, UnmountMode::Clean).await {
-                Err(failure) => {
-                    tracing::warn!("{failure}; cutting off whoever uses it");
-                    self.release_pool(open, UnmountMode::AtAnyCost).await
-                }
-                released => released,
-            };
-            let _nobody = released.inspect_err(|failure| tracing::error!("{failure}"));
-            let exported = open.pool.export(true).await;
-            exported.map_err(|error| from_pool(&doing, &error))
-        };
-        match self.leaving(open, &doing, is_last, work).await {
-            Ok(()) => self.pools.leave(open),
-            Err(failure) => {
-                tracing::error!("{failure}");
-                eprintln!("{failure}");
-            }
-        }
-    }
-
-    /// Unmounts a pool's filesystems and closes its volumes; nobody opens anything of it as long as
-    /// what this gives is kept. When one is in use, all are as they were.
-    pub(crate) async fn release_pool(
-        &self,
-        open: &OpenPool,
-        mode: UnmountMode,
-    ) -> Result<Leaving, Failure> {
-        let name = open.pool.name();
-        if mode == UnmountMode::Clean && open.is_receiving() {
-            let message = format!("'{name}' is busy: a stream is being received into it");
-            return Err(Failure::new(FailureKind::Busy, message));
-        }
-        self.end_nfs_of_pool(open).await;
-        let mounted = self.mounts.last_first(&name);
-        let directories = self.mounts.own_directories(&mounted);
-        let released = async {
-            self.close_volumes(&name, mode).await?;
-            let taken = self.take_away(open, mounted, mode).await?;
-            match open.access.leave(exclusion(mode)).await {
-                Ok(leaving) => Ok(leaving),
-                Err(error) => {
-                    if let Err(failure) = self.bring_back(open, taken).await {
-                        tracing::warn!("{failure}");
-                    }
-                    Err(from_access(&format!("cannot leave '{name}'"), &error))
-                }
-            }
-        };
-        let leaving = match released.await {
-            Ok(leaving) => leaving,
-            Err(failure) => {
-                for warning in self.open_volumes(open).await {
-                    tracing::warn!("{warning}");
-                }
-                for warning in self.follow_nfs(open, &name).await {
-                    tracing::warn!("{warning}");
-                }
-                return Err(failure);
-            }
-        };
-        self.remove_directories(directories).await;
-        Ok(leaving)
-    }
-
-    /// Gives leases on a dataset, `name`, back. While its pool is suspended closing it goes on in
-    /// the registry (what is not written yet stays in memory until the pool is cleared or left):
-    /// `None`.
-    pub(crate) async fn unless_suspended<T>(
-        &self,
-        name: &str,
-        closing: impl Future<Output = T>,
-    ) -> Option<T> {
-        let Ok(open) = self.pools.of_dataset(name) else {
-            return Some(closing.await);
-        };
-        let result = tokio::select! {
-            biased;
-            result = closing => Some(result),
-            () = open.pool.until_suspended() => None,
-        };
-        match result {
-            Some(result) if open.pool.suspended().is_none() => Some(result),
-            _ => {
-                tracing::warn!(
-                    "'{name}': the pool is suspended; the last changes are not written yet"
-                );
-                None
-            }
-        }
-    }
-
-    /// Runs an export, a sync or the like of a pool. When the pool is suspended, or gets so, that
-    /// fails at once, or by force the pool is given up, so that nothing waits for it any more.
-    pub(crate) async fn leaving<T>(
-        &self,
-        open: &OpenPool,
-        doing: &str,
-        force: bool,
-        work: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        let standstill = async {
-            open.pool.until_suspended().await;
-            if force {
-                open.pool.give_up();
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
-            biased;
-            () = standstill => Err(suspended(doing)),
-            result = work => result,
-        }
+        self.serving.import_cached().await;
+        self.serving.nfs.begin().await;
     }
 
     /// What the daemon is and does.
@@ -502,42 +259,16 @@ impl Service {
             version: env!("CARGO_PKG_VERSION").into(),
             process_id: std::process::id(),
             pools: self
+                .serving
                 .pools
                 .all()
                 .iter()
                 .map(|open| open.pool.name())
                 .collect(),
-            shares: self.offered(),
-            not_shared: self.not_shared(),
+            shares: self.serving.offered(),
+            not_shared: self.serving.not_shared(),
         }
     }
-}
-
-/// A pool is being taken in, until this is dropped.
-struct Settles(Arc<OpenPool>);
-
-impl Drop for Settles {
-    fn drop(&mut self) {
-        self.0.is_settled.store(true, Ordering::Release);
-    }
-}
-
-/// Whether who uses a dataset keeps it from being taken away.
-pub(crate) fn exclusion(mode: UnmountMode) -> Exclusion {
-    match mode {
-        UnmountMode::Clean => Exclusion::Refused,
-        UnmountMode::Force | UnmountMode::AtAnyCost | UnmountMode::Lazy => Exclusion::Forced,
-    }
-}
-
-/// Does all of these at the same time, each for no longer than `limit`; gives the names of those
-/// that were not done.
-async fn side_by_side(all: Vec<(String, BoxFuture<'_, ()>)>, limit: Duration) -> Vec<String> {
-    let limited = all.into_iter().map(|(name, work)| async move {
-        let done = tokio::time::timeout(limit, work).await;
-        done.is_err().then_some(name)
-    });
-    join_all(limited).await.into_iter().flatten().collect()
 }
 
 /// `gethostid(3)` as OpenZFS on Linux finds it: `$ZFS_HOSTID` (`get_system_hostid`, lib/libspl),
@@ -580,29 +311,4 @@ fn memory_bytes() -> u64 {
         .ok()
         .and_then(|text| text.trim().parse::<u64>().ok());
     group.map_or(machine, |group| group.min(machine))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A pool whose export hangs keeps no other from being exported, and is named.
-    #[tokio::test(start_paused = true)]
-    async fn one_that_hangs_holds_up_nobody() {
-        let done = Mutex::new(Vec::new());
-        let work = |name: &'static str, hangs: bool| {
-            let done = &done;
-            let work: BoxFuture<'_, ()> = Box::pin(async move {
-                if hangs {
-                    std::future::pending::<()>().await;
-                }
-                tokio::time::sleep(LAST_EXPORT * 3 / 4).await;
-                done.lock().push(name);
-            });
-            (name.to_owned(), work)
-        };
-        let all = vec![work("a", false), work("stalled", true), work("b", false)];
-        assert_eq!(side_by_side(all, LAST_EXPORT).await, ["stalled"]);
-        assert_eq!(*done.lock(), ["a", "b"]);
-    }
 }

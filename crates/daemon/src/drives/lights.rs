@@ -9,9 +9,9 @@ use api::{
     DiskLightsTest, DiskLightsTestReply, DiskLocate, Empty, Failure, FailureKind, Guid, LightTested,
 };
 
+use super::Parts;
 use super::overview::{Leaf, disks_of, leaves, place_of, resolve};
 use super::{BOOK, Drives, now_s};
-use crate::service::Service;
 
 /// How long lights may take, and who waits for them. Longer than a test of them.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -29,9 +29,9 @@ struct Pools {
 }
 
 impl Pools {
-    fn of(service: &Service) -> Self {
-        let away = service.pools.not_imported().into_iter();
-        let (leaves, imported) = leaves(service);
+    fn of(parts: &Parts) -> Self {
+        let away = parts.pools.not_imported().into_iter();
+        let (leaves, imported) = leaves(parts);
         Self {
             leaves,
             imported,
@@ -215,33 +215,33 @@ impl Turn<'_> {
 
 /// Has the lights follow what pools have, after `change` to the book; what went wrong.
 pub(super) async fn carry_out(
-    service: &Service,
+    parts: &Parts,
     change: impl FnOnce(&mut Book) + Send + 'static,
 ) -> Result<Vec<String>, Failure> {
     let work = move |turn: &mut Turn<'_>| {
         change(&mut turn.book);
         turn.carry_out()
     };
-    let pools = Pools::of(service);
+    let pools = Pools::of(parts);
     // Looked at after the pools: none of them had been exported then.
-    if service.drives.is_leaving() {
+    if parts.drives.is_leaving() {
         return Ok(Vec::new());
     }
-    service.drives.with_lights(pools, work).await
+    parts.drives.with_lights(pools, work).await
 }
 
 /// When a light has to go off by itself next.
-pub(super) fn next(service: &Service) -> Option<Duration> {
-    let book = service.drives.book.lock();
+pub(super) fn next(parts: &Parts) -> Option<Duration> {
+    let book = parts.drives.book.lock();
     let next_s = book.as_ref().ok()?.next_s()?;
     // What cannot be put out is not tried again at once.
     Some(Duration::from_secs(next_s.saturating_sub(now_s()).max(1)))
 }
 
 /// `millpond disks locate`.
-pub(crate) async fn locate(service: &Service, call: DiskLocate) -> Result<Empty, Failure> {
+pub(crate) async fn locate(parts: &Parts, call: DiskLocate) -> Result<Empty, Failure> {
     let doing = format!("cannot switch the light of '{}'", call.disk);
-    let row = resolve(service, &call.disk).await?;
+    let row = resolve(parts, &call.disk).await?;
     let Some(lamp) = row.lamp else {
         let message = format!(
             "{doing}: there is none that can be switched. It has to be in an enclosure (SES) or at \
@@ -253,7 +253,7 @@ pub(crate) async fn locate(service: &Service, call: DiskLocate) -> Result<Empty,
     let until_s = call.for_s.map(|for_s| now_s().saturating_add(for_s));
     let place = lamp.place();
     let change = move |book: &mut Book| book.locate(&lamp, call.on, until_s);
-    let problems = carry_out(service, change).await?;
+    let problems = carry_out(parts, change).await?;
     match problems.iter().find(|problem| problem.starts_with(&place)) {
         Some(problem) => Err(io(format!("{doing}: {problem}"))),
         None => Ok(Empty {}),
@@ -262,7 +262,7 @@ pub(crate) async fn locate(service: &Service, call: DiskLocate) -> Result<Empty,
 
 /// `millpond disks lights-test`.
 pub(crate) async fn lights_test(
-    service: &Service,
+    parts: &Parts,
     call: DiskLightsTest,
 ) -> Result<DiskLightsTestReply, Failure> {
     if !(1..=TEST_S_MAX).contains(&call.seconds) {
@@ -271,6 +271,6 @@ pub(crate) async fn lights_test(
     }
     let seconds = call.seconds;
     let work = move |turn: &mut Turn<'_>| turn.test(seconds);
-    let bays = service.drives.with_lights(Pools::of(service), work).await?;
+    let bays = parts.drives.with_lights(Pools::of(parts), work).await?;
     Ok(DiskLightsTestReply { bays })
 }

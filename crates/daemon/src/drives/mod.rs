@@ -21,16 +21,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::drives::{Book, History, Lamps, Sysfs};
-use api::{SmartReport, SmartState};
+use api::{Failure, SelfTestKind, SmartReport, SmartState};
 use parking_lot::Mutex;
 
 pub(crate) use lights::{lights_test, locate};
 pub(crate) use overview::{overview, show, states};
-pub(crate) use smart::{Tests, begin_tests, is_testing, test};
+pub(crate) use smart::test;
 
-use crate::events::Wanted;
-use crate::service::Service;
-use crate::table_file::FileProblem;
+use crate::alerts::Alerts;
+use automation::{Disks, SelfTests};
+use device::BoxFuture;
+use host::table_file::FileProblem;
+use service::events::{Events, Wanted};
+use service::pools::Pools;
 
 /// The file of places and lights.
 const BOOK: &str = "lights.json";
@@ -140,28 +143,50 @@ impl Drives {
     }
 }
 
-/// Begins to ask disks and to switch lights, until the service goes away.
-pub(crate) fn begin(service: &Arc<Service>) {
-    tokio::spawn(smart::ask_all(Arc::downgrade(&service.drives)));
-    tokio::spawn(watch(Arc::downgrade(service)));
+/// Disks, and what says which pools they are in and who wants to hear of them.
+pub(crate) struct Parts {
+    pub(crate) pools: Arc<Pools>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) alerts: Arc<Alerts>,
+    pub(crate) drives: Arc<Drives>,
+}
+
+impl Disks for Parts {
+    fn begin_tests<'a>(
+        &'a self,
+        pool: &'a str,
+        kind: SelfTestKind,
+    ) -> BoxFuture<'a, Result<SelfTests, Failure>> {
+        Box::pin(smart::begin_tests(self, pool, kind))
+    }
+
+    fn is_testing(&self, pool: &str) -> bool {
+        smart::is_testing(self, pool)
+    }
+}
+
+/// Begins to ask disks and to switch lights, until the server goes away.
+pub(crate) fn begin(parts: &Arc<Parts>) {
+    tokio::spawn(smart::ask_all(Arc::downgrade(&parts.drives)));
+    tokio::spawn(watch(Arc::downgrade(parts)));
 }
 
 /// Has lights follow what happens to pools.
-async fn watch(weak: Weak<Service>) {
-    let Some(service) = weak.upgrade() else {
+async fn watch(weak: Weak<Parts>) {
+    let Some(parts) = weak.upgrade() else {
         return;
     };
-    let mut reader = service.events.reader(None, Wanted::All);
-    drop(service);
+    let mut reader = parts.events.reader(None, Wanted::All);
+    drop(parts);
     let mut problems = Vec::new();
     loop {
-        let Some(service) = weak.upgrade() else {
+        let Some(parts) = weak.upgrade() else {
             return;
         };
-        if service.drives.is_leaving() {
+        if parts.drives.is_leaving() {
             return;
         }
-        let outcome = lights::carry_out(&service, |_| {}).await;
+        let outcome = lights::carry_out(&parts, |_| {}).await;
         let found = outcome.unwrap_or_else(|failure| vec![failure.message]);
         if found != problems {
             for problem in &found {
@@ -169,8 +194,8 @@ async fn watch(weak: Weak<Service>) {
             }
             problems = found;
         }
-        let pause = lights::next(&service).map_or(LOOK_EVERY, |next| next.min(LOOK_EVERY));
-        drop(service);
+        let pause = lights::next(&parts).map_or(LOOK_EVERY, |next| next.min(LOOK_EVERY));
+        drop(parts);
         let mut until = tokio::time::Instant::now() + pause;
         while let Ok(event) = tokio::time::timeout_at(until, reader.next()).await {
             let Some(event) = event else { return };

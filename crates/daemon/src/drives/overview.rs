@@ -11,10 +11,10 @@ use api::{
     DiskShowReply, DiskState, Failure, FailureKind, Guid, SmartState, VdevReport, VdevState,
 };
 
+use super::Parts;
 use super::{Drives, smart};
 use crate::disks::stable_paths;
-use crate::reports;
-use crate::service::Service;
+use service::reports;
 
 /// A device of a pool.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ pub(super) struct Row {
 }
 
 /// The devices of all pools, and the pools.
-pub(super) fn leaves(service: &Service) -> (Vec<Leaf>, Vec<Guid>) {
+pub(super) fn leaves(parts: &Parts) -> (Vec<Leaf>, Vec<Guid>) {
     fn walk(pool: (&str, Guid), vdev: &VdevReport, above: &str, out: &mut Vec<Leaf>) {
         for child in &vdev.children {
             walk(pool, child, &vdev.name, out);
@@ -67,7 +67,7 @@ pub(super) fn leaves(service: &Service) -> (Vec<Leaf>, Vec<Guid>) {
         }
     }
     let (mut out, mut pools) = (Vec::new(), Vec::new());
-    for open in service.pools.all() {
+    for open in parts.pools.all() {
         let status = reports::pool_status(&open.pool);
         pools.push(status.guid);
         walk(
@@ -248,27 +248,23 @@ fn condition(state: &DiskState, has_failed: bool, settings: &AlertSettings) -> D
     }
 }
 
-pub(super) async fn rows(service: &Service) -> Vec<Row> {
-    let (leaves, _) = leaves(service);
-    let settings = service.alerts.current();
-    let drives = Arc::clone(&service.drives);
+pub(super) async fn rows(parts: &Parts) -> Vec<Row> {
+    let (leaves, _) = leaves(parts);
+    let settings = parts.alerts.current();
+    let drives = Arc::clone(&parts.drives);
     let look = move || drives.rows(&leaves, &settings);
     tokio::task::spawn_blocking(look).await.unwrap_or_default()
 }
 
 /// All disks, as they are known.
-pub(crate) async fn states(service: &Service) -> Vec<DiskState> {
-    rows(service)
-        .await
-        .into_iter()
-        .map(|row| row.state)
-        .collect()
+pub(crate) async fn states(parts: &Parts) -> Vec<DiskState> {
+    rows(parts).await.into_iter().map(|row| row.state).collect()
 }
 
 /// `millpond disks`.
-pub(crate) async fn overview(service: &Service) -> DiskOverviewReply {
+pub(crate) async fn overview(parts: &Parts) -> DiskOverviewReply {
     DiskOverviewReply {
-        disks: states(service).await,
+        disks: states(parts).await,
         problem: Smartctl::find().problem(),
     }
 }
@@ -287,8 +283,8 @@ fn is_meant(row: &Row, word: &str) -> bool {
 }
 
 /// The disk that somebody means.
-pub(super) async fn resolve(service: &Service, word: &str) -> Result<Row, Failure> {
-    let mut rows = rows(service).await;
+pub(super) async fn resolve(parts: &Parts, word: &str) -> Result<Row, Failure> {
+    let mut rows = rows(parts).await;
     let named = |rows: &[Row], word: &str| -> Vec<usize> {
         let all = rows.iter().enumerate();
         all.filter(|(_, row)| is_meant(row, word))
@@ -298,7 +294,7 @@ pub(super) async fn resolve(service: &Service, word: &str) -> Result<Row, Failur
     let mut found = named(&rows, word);
     if found.is_empty() {
         // Another of its links, or a partition.
-        let names = disks_of(&service.drives, word);
+        let names = disks_of(&parts.drives, word);
         found = names.iter().flat_map(|name| named(&rows, name)).collect();
     }
     // Paths of a multipath device lead to one disk.
@@ -329,18 +325,18 @@ pub(super) async fn resolve(service: &Service, word: &str) -> Result<Row, Failur
 
 /// `millpond disks show`.
 pub(crate) async fn show(
-    service: &Service,
+    parts: &Parts,
     call: &DiskShow,
     may_ask: bool,
 ) -> Result<DiskShowReply, Failure> {
-    let mut row = resolve(service, &call.disk).await?;
+    let mut row = resolve(parts, &call.disk).await?;
     if let (true, Some(disk)) = (call.fresh && may_ask, row.disk.clone()) {
         let id = disk.id();
-        smart::ask(Arc::clone(&service.drives), disk).await;
-        let mut again = rows(service).await.into_iter();
+        smart::ask(Arc::clone(&parts.drives), disk).await;
+        let mut again = rows(parts).await.into_iter();
         row = again.find(|row| row.state.id == id).unwrap_or(row);
     }
-    let known = service.drives.known.lock();
+    let known = parts.drives.known.lock();
     let told = known.get(&row.state.id);
     Ok(DiskShowReply {
         history: told.map_or_else(Vec::new, |told| told.history.samples().to_vec()),
@@ -350,8 +346,8 @@ pub(crate) async fn show(
 }
 
 /// The disks that are there and that a pool has something on; all disks for no pool.
-pub(super) async fn disks_with(service: &Service, pool: &str) -> Vec<(Disk, DiskState)> {
-    let rows = rows(service).await.into_iter();
+pub(super) async fn disks_with(parts: &Parts, pool: &str) -> Vec<(Disk, DiskState)> {
+    let rows = rows(parts).await.into_iter();
     let is_meant = |state: &DiskState| {
         let mut members = state.members.iter();
         pool.is_empty() || members.any(|member| member.pool == pool)

@@ -8,9 +8,10 @@ use ::drives::{Answer, Disk, History, Smartctl};
 use api::{DiskTest, Empty, Failure, FailureKind, ScheduleUntested, SelfTestKind, SmartState};
 use futures::{StreamExt, stream};
 
+use super::Parts;
 use super::overview::{disks_of, disks_with, leaves, resolve};
 use super::{Drives, Told, now_s};
-use crate::service::Service;
+use automation::SelfTests;
 
 /// How often disks are asked.
 const ASK_EVERY: Duration = Duration::from_secs(10 * 60);
@@ -113,14 +114,14 @@ impl Drives {
 }
 
 /// `millpond disks test`.
-pub(crate) async fn test(service: &Service, call: DiskTest) -> Result<Empty, Failure> {
+pub(crate) async fn test(parts: &Parts, call: DiskTest) -> Result<Empty, Failure> {
     let doing = format!("cannot test '{}'", call.disk);
-    let row = resolve(service, &call.disk).await?;
+    let row = resolve(parts, &call.disk).await?;
     let Some(disk) = row.disk else {
         let message = format!("{doing}: it is not there");
         return Err(Failure::new(FailureKind::NotFound, message));
     };
-    let begun = begin_test(&service.drives, disk, call.kind).await;
+    let begun = begin_test(&parts.drives, disk, call.kind).await;
     begun.map_err(|why| Failure::new(FailureKind::Io, format!("{doing}: {why}")))?;
     Ok(Empty {})
 }
@@ -140,36 +141,23 @@ async fn begin_test(drives: &Arc<Drives>, disk: Disk, kind: SelfTestKind) -> Res
     Ok(())
 }
 
-/// What became of having disks test themselves.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tests {
-    /// How many have begun.
-    pub(crate) begun: u64,
-    /// How many are at an earlier test still.
-    pub(crate) are_testing: u64,
-    /// Those that do not, and why.
-    pub(crate) refused: Vec<ScheduleUntested>,
-    /// How many have nothing to tell, and are not asked for a test either.
-    pub(crate) unable: u64,
-}
-
 /// Has the disks of a pool test themselves; for no pool, all of the host. One that sleeps is woken
 /// for it. One that tests itself already is left alone.
 ///
 /// # Errors
 /// [`FailureKind::Unsupported`] where `smartctl` is not installed.
-pub(crate) async fn begin_tests(
-    service: &Service,
+pub(super) async fn begin_tests(
+    parts: &Parts,
     pool: &str,
     kind: SelfTestKind,
-) -> Result<Tests, Failure> {
+) -> Result<SelfTests, Failure> {
     if let Some(problem) = Smartctl::find().problem() {
         let message = format!("cannot test disks: {problem}");
         return Err(Failure::new(FailureKind::Unsupported, message));
     }
-    let drives = &service.drives;
+    let drives = &parts.drives;
     let _one_after_the_other = drives.tests.lock().await;
-    let all = disks_with(service, pool).await;
+    let all = disks_with(parts, pool).await;
     let each = stream::iter(all).map(|(disk, state)| async move {
         let id = disk.id();
         ask(Arc::clone(drives), disk.clone()).await;
@@ -188,7 +176,7 @@ pub(crate) async fn begin_tests(
         }
     });
     let mut each = std::pin::pin!(each.buffered(ASKED));
-    let mut tests = Tests::default();
+    let mut tests = SelfTests::default();
     while let Some(begun) = each.next().await {
         match begun {
             Begun::Yes => tests.begun += 1,
@@ -226,8 +214,8 @@ impl Drives {
 
 /// Whether one of a pool's disks tests itself, as far as it is known; of any for no pool. Nothing
 /// is asked.
-pub(crate) fn is_testing(service: &Service, pool: &str) -> bool {
-    let drives = &service.drives;
+pub(super) fn is_testing(parts: &Parts, pool: &str) -> bool {
+    let drives = &parts.drives;
     if !drives.known.lock().values().any(Told::is_testing) {
         return false;
     }
@@ -236,7 +224,7 @@ pub(crate) fn is_testing(service: &Service, pool: &str) -> bool {
         // One that was pulled meanwhile does not test itself any more.
         return disks.iter().any(|disk| drives.is_testing(&disk.id()));
     }
-    let (leaves, _) = leaves(service);
+    let (leaves, _) = leaves(parts);
     let of_pool = leaves.iter().filter(|leaf| leaf.member.pool == pool);
     let mut names = of_pool.flat_map(|leaf| disks_of(drives, &leaf.member.path));
     names.any(|name| {

@@ -7,9 +7,9 @@ use pool::{IoStats, VdevStatus};
 use series::{BUCKETS, Column, Histogram, Key, Sample};
 
 use super::{CLIENT, DEVICE, MOUNT, POOL, SHARE};
-use crate::mounts::MountTraffic;
-use crate::pools::OpenPool;
 use crate::service::Service;
+use service::pools::OpenPool;
+use serving::mounts::MountTraffic;
 
 /// Counters and levels of something.
 #[derive(Clone, Debug)]
@@ -93,10 +93,10 @@ fn key(shape: &'static str, names: &[&str]) -> Key {
 /// All that is counted.
 pub(super) fn all(service: &Service) -> Vec<Reading> {
     let mut out = Vec::new();
-    for open in service.pools.all() {
+    for open in service.serving.pools.all() {
         add_pool(&mut out, &open);
     }
-    add_mounts(&mut out, service.mounts.take_traffic());
+    add_mounts(&mut out, service.serving.mounts.take_traffic());
     add_iscsi(&mut out, service);
     add_nfs(&mut out, service);
     out
@@ -232,7 +232,7 @@ fn add_mounts(out: &mut Vec<Reading>, mounts: Vec<MountTraffic>) {
 }
 
 fn add_iscsi(out: &mut Vec<Reading>, service: &Service) {
-    for (share, unit) in service.volumes.traffic(&service.secrets) {
+    for (share, unit) in service.serving.volumes.traffic(&service.serving.secrets) {
         let Some(unit) = unit else { continue };
         let names = ["iscsi", &share.dataset, &share.name];
         let part = of_traffic(unit.iqn.clone(), &unit.total, 6);
@@ -254,7 +254,7 @@ fn add_iscsi(out: &mut Vec<Reading>, service: &Service) {
 }
 
 fn add_nfs(out: &mut Vec<Reading>, service: &Service) {
-    for share in service.nfs.shares().report() {
+    for share in service.serving.nfs.shares().report() {
         let names = ["nfs", &share.dataset, &share.path];
         let part = of_traffic(share.guid.to_string(), &share.counts, 6);
         out.push(of_part(key(SHARE, &names), true, part));

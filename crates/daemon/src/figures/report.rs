@@ -11,7 +11,6 @@ use series::{Key, Known, Point, Shape, Span, quantile};
 
 use super::reading::nanoseconds;
 use super::{CLIENT, DEVICE, Figures, MOUNT, POOL, SHARE, now_s, shape_of};
-use crate::caller::denied;
 use crate::service::Service;
 
 /// How a figure follows from points.
@@ -239,7 +238,7 @@ pub(crate) async fn get(
         return Err(Failure::new(FailureKind::Invalid, message));
     }
     if !sees_clients && call.subjects.iter().any(is_client) {
-        return Err(denied("cannot tell what clients did"));
+        return Err(Failure::denied("cannot tell what clients did"));
     }
     let figures = Arc::clone(&service.figures);
     let reading = tokio::task::spawn_blocking(move || read(&figures, &call));

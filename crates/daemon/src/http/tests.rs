@@ -10,9 +10,10 @@ use tokio::net::UnixStream;
 
 use super::*;
 use crate::Options;
-use crate::state::State;
+use host::State;
 
 mod files;
+mod network;
 
 struct Server {
     service: Arc<Service>,
@@ -351,7 +352,7 @@ async fn a_scrub_is_a_job_of_its_pool() {
     });
     let reply = server.ok("/v1/zpool/import", import).await;
     assert_eq!(reply["imported"][0]["name"], "tank");
-    let before = server.service.events.last();
+    let before = server.service.serving.events.last();
     let scrub = json!({"names": ["tank"], "all": false, "action": "start"});
     server.ok("/v1/zpool/scrub", scrub).await;
     let mut events = server.events(&format!("?kind=own&after={before}")).await;
@@ -386,8 +387,8 @@ async fn a_scrub_is_a_job_of_its_pool() {
 async fn each_scrub_is_told_of_once() {
     const SCRUBS: usize = 30;
     let server = Server::with_pool().await;
-    let open = server.service.pools.get("tank").unwrap();
-    let before = server.service.events.last();
+    let open = server.service.serving.pools.get("tank").unwrap();
+    let before = server.service.serving.events.last();
     let is_done = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (looked_at, stops) = (Arc::clone(&open), Arc::clone(&is_done));
     let looks = std::thread::spawn(move || {
@@ -450,9 +451,13 @@ async fn events_come_in_order_and_who_is_late_is_told_what_is_missing() {
     }
     // More than are kept.
     for _ in 0..3000 {
-        server.service.events.tell(EventKind::DatasetsCreated {
-            names: vec!["tank/x".into()],
-        });
+        server
+            .service
+            .serving
+            .events
+            .tell(EventKind::DatasetsCreated {
+                names: vec!["tank/x".into()],
+            });
     }
     let mut late = server.events("?kind=own&after=0").await;
     assert_eq!(late.next().await["class"], "stream.opened");

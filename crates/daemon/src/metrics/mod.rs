@@ -19,15 +19,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::{
-    IoReport, Job, JobState, PoolHealth, PoolStatusReport, Protocol, ScanState, ScheduleTask,
-    ShareListReply, VdevClass, VdevReport,
+    IoReport, Job, JobState, PoolHealth, PoolStatusReport, Protocol, ScanState, ShareListReply,
+    VdevClass, VdevReport,
 };
 use dataset::ListOptions;
 use serde::Serialize;
 
-use crate::pools::OpenPool;
-use crate::reports;
 use crate::service::Service;
+use automation::replicate::ReplicationFigures;
+use automation::schedules::ScheduleFigures;
+use service::pools::OpenPool;
+use service::reports;
 pub(crate) use text::CONTENT_TYPE;
 use text::Exposition;
 #[cfg(test)]
@@ -79,10 +81,10 @@ pub(crate) async fn text(service: &Service) -> String {
     out.add(&families::BUILD, &[("version", version)], true);
     process::add(&mut out);
     let mut left = DATASETS_MAX;
-    for (name, _, _) in service.pools.not_imported() {
+    for (name, _, _) in service.serving.pools.not_imported() {
         out.add(&families::POOL_ABSENT, &[("pool", &name)], true);
     }
-    for open in service.pools.all() {
+    for open in service.serving.pools.all() {
         open.background.look(&open.pool);
         let mut report = reports::pool_status(&open.pool);
         reports::add_io(&mut report.tree, &open.pool);
@@ -91,15 +93,17 @@ pub(crate) async fn text(service: &Service) -> String {
         add_scan(&mut out, &report);
         add_datasets(&mut out, &open, &mut left).await;
     }
-    add_jobs(&mut out, &service.jobs.list(None));
-    if let Ok(shares) = tokio::time::timeout(PART_MAX, service.share_list()).await {
+    add_jobs(&mut out, &service.serving.jobs.list(None));
+    if let Ok(shares) = tokio::time::timeout(PART_MAX, service.serving.share_list()).await {
         add_shares(&mut out, &shares);
     }
     add_alerts(&mut out, service);
-    crate::replicate::add_metrics(service, |replication| {
+    automation::replicate::add_metrics(&service.automation, |replication| {
         add_replication(&mut out, replication)
     });
-    crate::schedules::add_metrics(service, |schedule| add_schedule(&mut out, schedule));
+    automation::schedules::add_metrics(&service.automation, |schedule| {
+        add_schedule(&mut out, schedule)
+    });
     out.text(families::ALL)
 }
 
@@ -401,21 +405,7 @@ fn add_alerts(out: &mut Exposition, service: &Service) {
     out.add(&families::MESSAGES, &[], list.waiting.len());
 }
 
-/// What is told of a replication.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Replication<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) source: &'a str,
-    /// When the last run that worked ended, in seconds since 1970.
-    pub(crate) success_s: Option<u64>,
-    pub(crate) failures: u32,
-    pub(crate) is_running: bool,
-    pub(crate) is_paused: bool,
-    /// What the last run sent.
-    pub(crate) last_bytes: Option<u64>,
-}
-
-fn add_replication(out: &mut Exposition, replication: Replication<'_>) {
+fn add_replication(out: &mut Exposition, replication: ReplicationFigures<'_>) {
     let labels = &[
         ("replication", replication.name),
         ("source", replication.source),
@@ -439,21 +429,7 @@ fn add_replication(out: &mut Exposition, replication: Replication<'_>) {
     }
 }
 
-/// What is told of a schedule.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Schedule<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) task: ScheduleTask,
-    pub(crate) target: &'a str,
-    /// When the last run that worked ended, in seconds since 1970.
-    pub(crate) success_s: Option<u64>,
-    pub(crate) failures: u32,
-    /// When it runs next, in seconds since 1970.
-    pub(crate) next_s: Option<u64>,
-    pub(crate) is_paused: bool,
-}
-
-fn add_schedule(out: &mut Exposition, schedule: Schedule<'_>) {
+fn add_schedule(out: &mut Exposition, schedule: ScheduleFigures<'_>) {
     let task = word(&schedule.task);
     let labels = &[
         ("schedule", schedule.name),

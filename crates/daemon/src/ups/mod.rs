@@ -29,10 +29,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::pools::OpenPool;
 use crate::service::Service;
 pub use nut::UpsAddress;
 use nut::{Client, NutError, Reading};
+use service::pools::OpenPool;
 
 /// How often it is asked.
 const ASK_EVERY: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ const ROOT: Caller = Caller::ROOT;
 
 impl Server {
     async fn filesystem(&self, name: &str) -> access::Lease<Filesystem> {
-        let open = self.service.pools.of_dataset(name).unwrap();
+        let open = self.service.serving.pools.of_dataset(name).unwrap();
         let user = access::User::Command { name: "test" };
         open.access.filesystem(name, user).await.unwrap()
     }

@@ -1,0 +1,69 @@
+//! What is served of the imported pools: filesystems mounted, volumes as files, and both shared by
+//! iSCSI, NFS and SMB.
+//!
+//! [`Serving`] holds the pools and the servers. It takes a pool in (module `adopt`; at the start
+//! those of the last run, module `start`) and leaves it (module `leave`); in between a dataset is
+//! mounted ([`mounts`]), opened ([`volumes`]) and shared ([`iscsi`], [`nfs`], [`smb`]) as its
+//! properties say. Each server owns its state; [`shares`] are overviews of all, with who uses them.
+//!
+//! Locks, in the order in which they are taken: a pool's `admin` lock (one change to its datasets,
+//! mounts or shares at a time; held across awaits), then the short locks of [`mounts::Mounts`] and
+//! [`volumes::Volumes`], then that of the table of pools. Short locks are never held across an
+//! await, so a pool that hangs stops only requests about itself.
+
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use device::World;
+use pool::HostIdentity;
+use service::events::Events;
+use service::jobs::Jobs;
+use service::pools::Pools;
+
+mod adopt;
+pub mod iscsi;
+mod leave;
+pub mod mounts;
+pub mod nfs;
+mod reservations;
+pub mod secrets;
+pub mod shares;
+pub mod smb;
+mod start;
+pub mod volumes;
+
+pub use leave::exclusion;
+
+use mounts::Mounts;
+use nfs::Nfs;
+use secrets::Secrets;
+use shares::Withheld;
+use smb::Smb;
+use volumes::Volumes;
+
+/// Imported pools, and what is served of them. See the crate's header for the order of locks.
+pub struct Serving {
+    /// Devices, clock, randomness and tasks.
+    pub world: World,
+    /// The host, as pools know it.
+    pub host: HostIdentity,
+    /// The imported pools.
+    pub pools: Arc<Pools>,
+    /// What happens.
+    pub events: Arc<Events>,
+    /// What takes long.
+    pub jobs: Arc<Jobs>,
+    /// Mounted filesystems.
+    pub mounts: Mounts,
+    /// Open volumes, as files and by iSCSI.
+    pub volumes: Volumes,
+    /// The NFS server.
+    pub nfs: Nfs,
+    /// Secrets of iSCSI.
+    pub secrets: Secrets,
+    /// Samba.
+    pub smb: Arc<Smb>,
+    /// Shares that somebody ended by hand.
+    pub withheld: Withheld,
+}

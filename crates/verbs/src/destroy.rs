@@ -1,0 +1,603 @@
+//! `zfs destroy`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use access::Exclusive;
+use api::{
+    Dependence, EventKind, Failure, FailureKind, Progress, Refusal, Unit, ZfsDestroy,
+    ZfsDestroyReply,
+};
+use dataset::{DatasetError, DatasetInfo, DatasetKind};
+use serve_fuse::UnmountMode;
+
+use crate::zfs::{everything, mode};
+use service::error::{and_back, from_access, from_dataset};
+use service::jobs::Work;
+use service::pools::OpenPool;
+use service::reports;
+use serving::Serving;
+use serving::exclusion;
+use serving::mounts::{Taken, is_at_or_below};
+
+/// Snapshots of a dataset that is destroyed with all below it go by so many: what one txg frees
+/// waits in memory.
+const SNAPSHOTS_AT_ONCE: usize = 1000;
+
+/// `zfs destroy`.
+pub async fn zfs_destroy(
+    serving: &Serving,
+    call: ZfsDestroy,
+    work: &Work,
+) -> Result<ZfsDestroyReply, Failure> {
+    let open = serving.pools.of_dataset(&call.target)?;
+    let _admin = open.admin.lock().await;
+    let reply = match call.target.split_once('@') {
+        Some((head, words)) => destroy_snapshots(serving, &open, &call, head, words, work).await?,
+        None if call.target.contains('#') => destroy_bookmark(&open, &call).await?,
+        None => destroy_datasets(serving, &open, &call, work).await?,
+    };
+    open.background.poke(&open.pool);
+    if !call.dry_run {
+        crate::zpool::log_command(&open.pool, &call.command).await;
+    }
+    Ok(reply)
+}
+
+async fn destroy_bookmark(open: &OpenPool, call: &ZfsDestroy) -> Result<ZfsDestroyReply, Failure> {
+    let name = &call.target;
+    let doing = format!("cannot destroy bookmark '{name}'");
+    let failed = |error: DatasetError| from_dataset(&doing, &error);
+    if call.dry_run || call.defer || call.recursive || call.dependents {
+        let message = format!("{doing}: it takes no options");
+        return Err(Failure::new(FailureKind::Invalid, message));
+    }
+    let head = name.split('#').next().unwrap_or(name);
+    let dsl = open.pool.dsl();
+    let known = dsl.bookmarks().list(head).await.map_err(failed)?;
+    if !known.iter().any(|bookmark| bookmark.name == *name) {
+        let message = format!("bookmark '{name}' does not exist.");
+        return Err(Failure::new(FailureKind::NotFound, message));
+    }
+    let destroyed = dsl.bookmarks().destroy(std::slice::from_ref(name)).await;
+    destroyed.map_err(failed)?;
+    Ok(ZfsDestroyReply {
+        names: vec![name.clone()],
+        reclaimed_bytes: None,
+    })
+}
+
+async fn destroy_snapshots(
+    serving: &Serving,
+    open: &OpenPool,
+    call: &ZfsDestroy,
+    head: &str,
+    words: &str,
+    work: &Work,
+) -> Result<ZfsDestroyReply, Failure> {
+    let doing = format!("cannot destroy '{}'", call.target);
+    let failed = |error: DatasetError| from_dataset(&doing, &error);
+    // What depends on them are those of the datasets below, too.
+    let goes_below = call.recursive || call.dependents;
+    let depth = if goes_below { None } else { Some(1) };
+    let dsl = open.pool.dsl();
+    let listed = dsl
+        .directories()
+        .list(head, &everything(depth))
+        .await
+        .map_err(failed)?;
+    let mut names = Vec::new();
+    for word in words.split(',') {
+        let mut heads: Vec<&str> = listed
+            .iter()
+            .filter(|info| info.kind != DatasetKind::Snapshot)
+            .map(|info| info.name.as_str())
+            .collect();
+        if !goes_below {
+            heads.retain(|name| *name == head);
+        }
+        for head in heads {
+            let of_head: Vec<&DatasetInfo> = listed
+                .iter()
+                .filter(|info| info.name.split_once('@').is_some_and(|(of, _)| of == head))
+                .collect();
+            names.extend(
+                snapshot_range(&of_head, word)
+                    .into_iter()
+                    .map(str::to_owned),
+            );
+        }
+    }
+    // Some of the words may name none.
+    if names.is_empty() {
+        let message = format!(
+            "could not find any snapshots to destroy; check snapshot names: '{}' does not exist",
+            call.target
+        );
+        return Err(Failure::new(FailureKind::NotFound, message));
+    }
+    let mut seen = BTreeSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    // Without -d, clones are in the way; with -R they go first, with all below them.
+    let mut doomed: Vec<DatasetInfo> = listed
+        .iter()
+        .filter(|info| names.contains(&info.name))
+        .cloned()
+        .collect();
+    if !call.defer {
+        add_clones(open, call, &mut doomed).await?;
+    }
+    let mut clone_names = in_order(&doomed);
+    clone_names.retain(|name| !names.contains(name));
+    let reclaimed = freed_by(open, &listed, &names).await.map_err(failed)?;
+    if !call.dry_run {
+        // All of them or none: nothing has happened yet.
+        serving.release_unused_snapshots(&names).await?;
+        let mode_of_clones = mode(call.force);
+        put_away_and_destroy(serving, open, &clone_names, mode_of_clones, false, work).await?;
+        serving.release_snapshots(&names).await;
+        // Those that are in use go later, where that was asked for.
+        let _nobody = match call.defer {
+            true => None,
+            false => Some(alone(open, &names, mode(call.force)).await?),
+        };
+        open.pool
+            .dsl()
+            .destroyer()
+            .destroy_snapshots(&names, call.defer)
+            .await
+            .map_err(failed)?;
+        serving.events.tell(EventKind::DatasetsDestroyed {
+            names: names.clone(),
+        });
+    }
+    let mut all = clone_names;
+    all.extend(names);
+    Ok(ZfsDestroyReply {
+        names: all,
+        reclaimed_bytes: Some(reclaimed),
+    })
+}
+
+/// Space that comes free with these snapshots, each run of neighbours together
+/// (`destroy_print_snapshots`, cmd/zfs/zfs_main.c).
+async fn freed_by(
+    open: &OpenPool,
+    listed: &[DatasetInfo],
+    names: &[String],
+) -> Result<u64, DatasetError> {
+    let mut snapshots: Vec<&DatasetInfo> = listed
+        .iter()
+        .filter(|info| info.kind == DatasetKind::Snapshot)
+        .collect();
+    let head = |info: &DatasetInfo| info.name.split('@').next().unwrap_or("").to_owned();
+    snapshots.sort_by_key(|info| (head(info), info.createtxg, info.object));
+    let mut total = 0u64;
+    let mut runs: Vec<(&DatasetInfo, &DatasetInfo)> = Vec::new();
+    let mut before: Option<&DatasetInfo> = None;
+    for info in snapshots {
+        let is_doomed = names.contains(&info.name);
+        let continues = before.is_some_and(|before| head(before) == head(info));
+        match runs.last_mut() {
+            Some(run) if is_doomed && continues => run.1 = info,
+            _ if is_doomed => runs.push((info, info)),
+            _ => {}
+        }
+        before = is_doomed.then_some(info);
+    }
+    for (first, last) in runs {
+        total += open
+            .pool
+            .dsl()
+            .destroyer()
+            .space_freed_with(&first.name, &last.name)
+            .await?;
+    }
+    Ok(total)
+}
+
+async fn destroy_datasets(
+    serving: &Serving,
+    open: &OpenPool,
+    call: &ZfsDestroy,
+    work: &Work,
+) -> Result<ZfsDestroyReply, Failure> {
+    let doing = format!("cannot destroy '{}'", call.target);
+    let failed = |error: DatasetError| from_dataset(&doing, &error);
+    let dsl = open.pool.dsl();
+    if call.defer {
+        let message = format!("{doing}: only snapshots can be destroyed later ('-d')");
+        return Err(Failure::new(FailureKind::Invalid, message));
+    }
+    if !call.target.contains('/') && !call.recursive && !call.dependents {
+        let pool = call.target.clone();
+        let message = format!("{doing}: it goes only with its pool");
+        return Err(Failure::new(FailureKind::Invalid, message)
+            .with_refusal(Refusal::RootFilesystem { pool }));
+    }
+    let mut doomed = dsl
+        .directories()
+        .list(&call.target, &everything(None))
+        .await
+        .map_err(failed)?;
+    if !call.recursive && !call.dependents && doomed.len() > 1 {
+        let message = format!("{doing}: it has children; they go too with '-r'");
+        return Err(
+            Failure::new(FailureKind::Busy, message).with_refusal(Refusal::Dependents {
+                target: call.target.clone(),
+                kind: reports::kind(doomed[0].kind),
+                dependence: Dependence::Children,
+                names: doomed[1..].iter().map(|info| info.name.clone()).collect(),
+            }),
+        );
+    }
+    add_clones(open, call, &mut doomed).await?;
+    let mut names = in_order(&doomed);
+    if !call.target.contains('/') {
+        names.retain(|name| name != &call.target);
+    }
+    if call.dry_run {
+        return Ok(ZfsDestroyReply {
+            names,
+            reclaimed_bytes: None,
+        });
+    }
+    let goes_on = call.recursive || call.dependents;
+    put_away_and_destroy(serving, open, &names, mode(call.force), goes_on, work).await?;
+    Ok(ZfsDestroyReply {
+        names,
+        reclaimed_bytes: None,
+    })
+}
+
+/// Destroys filesystems, volumes and snapshots, in this order. What is left when one of them cannot
+/// be is where it was: what comes behind it, or, with `goes_on`, what it is below or of. All else
+/// goes then, whatever is in use (`destroy_callback`, cmd/zfs/zfs_main.c).
+async fn put_away_and_destroy(
+    serving: &Serving,
+    open: &OpenPool,
+    names: &[String],
+    mode: UnmountMode,
+    goes_on: bool,
+    work: &Work,
+) -> Result<(), Failure> {
+    let mut mounted = serving.mounts.last_first(&open.pool.name());
+    let doomed: BTreeSet<&String> = names.iter().collect();
+    mounted.retain(|name| doomed.contains(name));
+    let mut destroying = Destroying {
+        serving,
+        open,
+        mode,
+        work,
+        goes_on,
+        total: names.len(),
+        destroyed: BTreeSet::new(),
+        stays: BTreeSet::new(),
+        failures: Vec::new(),
+    };
+    let mut taken = Vec::new();
+    if goes_on {
+        for name in mounted {
+            if destroying.has_to_stay(&name) {
+                continue;
+            }
+            match serving.take_away(open, vec![name.clone()], mode).await {
+                Ok(more) => taken.extend(more),
+                Err(failure) => destroying.failed(&name, failure)?,
+            }
+        }
+    } else {
+        taken = serving.take_away(open, mounted, mode).await?;
+    }
+    let outcome = destroying.all(names).await;
+    let Destroying {
+        destroyed,
+        failures,
+        ..
+    } = destroying;
+    let (gone, back): (Vec<_>, Vec<_>) =
+        (taken.into_iter()).partition(|one| destroyed.contains(&one.name));
+    let directories = gone.iter().filter_map(Taken::own_directory).collect();
+    serving.remove_directories(directories).await;
+    let mut outcome = outcome.and_then(|()| all_of(failures));
+    if outcome.is_err() {
+        outcome = and_back(outcome, serving.bring_back(open, back).await);
+        for warning in serving.open_volumes(open).await {
+            tracing::warn!("{warning}");
+        }
+        for warning in serving.follow_nfs(open, &open.pool.name()).await {
+            tracing::warn!("{warning}");
+        }
+    }
+    outcome
+}
+
+/// What was in the way of several, as one failure.
+fn all_of(failures: Vec<Failure>) -> Result<(), Failure> {
+    let mut failures = failures.into_iter();
+    let Some(mut first) = failures.next() else {
+        return Ok(());
+    };
+    for failure in failures {
+        first = Failure::new(first.kind, format!("{first}\n{failure}"));
+    }
+    Err(first)
+}
+
+/// Datasets that are being destroyed.
+struct Destroying<'a> {
+    serving: &'a Serving,
+    open: &'a OpenPool,
+    mode: UnmountMode,
+    work: &'a Work,
+    goes_on: bool,
+    total: usize,
+    destroyed: BTreeSet<String>,
+    /// What could not be destroyed, and why.
+    stays: BTreeSet<String>,
+    failures: Vec<Failure>,
+}
+
+impl Destroying<'_> {
+    /// Something cannot be destroyed: an error, unless the others go in spite of it.
+    fn failed(&mut self, name: &str, failure: Failure) -> Result<(), Failure> {
+        if !self.goes_on {
+            return Err(failure);
+        }
+        self.stays.insert(name.to_owned());
+        self.failures.push(failure);
+        Ok(())
+    }
+
+    /// Whether it, or something below it or of it, could not be destroyed.
+    fn has_to_stay(&self, name: &str) -> bool {
+        let is_of = |stays: &String| {
+            let rest = stays.strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+        };
+        self.stays.iter().any(is_of)
+    }
+
+    async fn all(&mut self, names: &[String]) -> Result<(), Failure> {
+        let (serving, open) = (self.serving, self.open);
+        let mut going = names.to_vec();
+        going.retain(|name| name.contains('@') || !self.has_to_stay(name));
+        serving.end_nfs(&going).await;
+        for name in going.iter().filter(|name| !name.contains('@')) {
+            if let Err(failure) = serving.close_volume(name, self.mode).await {
+                self.failed(name, failure)?;
+            }
+        }
+        serving.release_snapshots(names).await;
+        for name in going.iter().filter(|name| !name.contains('@')) {
+            let given_up = open.pool.dsl().receives().abort_clone(name).await;
+            if let Err(error) = given_up {
+                let failure = from_dataset(&format!("cannot destroy '{name}'"), &error);
+                self.failed(name, failure)?;
+            }
+        }
+        for run in runs(&going) {
+            let Err(failure) = self.run(run).await else {
+                continue;
+            };
+            if failure.kind == FailureKind::Canceled {
+                return Err(failure);
+            }
+            // Of snapshots that go together all or none.
+            self.stays.extend(run.iter().cloned());
+            self.failed(&run[0], failure)?;
+        }
+        Ok(())
+    }
+
+    /// Destroys snapshots, or one dataset unless it has to stay.
+    async fn run(&mut self, run: &[String]) -> Result<(), Failure> {
+        let name = &run[0];
+        if self.has_to_stay(name) {
+            return Ok(());
+        }
+        let done = self.destroyed.len();
+        self.work.progress(Progress {
+            done: done as u64,
+            total: self.total as u64,
+            unit: Unit::Datasets,
+        });
+        if self.work.is_canceled() {
+            let total = self.total;
+            let message =
+                format!("cannot destroy '{name}': canceled; {done} of {total} are destroyed");
+            return Err(Failure::new(FailureKind::Canceled, message));
+        }
+        let destroyer = self.open.pool.dsl().destroyer();
+        let _nobody = alone(self.open, run, self.mode).await?;
+        let destroyed = match name.contains('@') {
+            true => destroyer.destroy_snapshots(run, false).await,
+            false => destroyer.destroy(name).await,
+        };
+        destroyed.map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
+        self.destroyed.extend(run.iter().cloned());
+        self.serving.events.tell(EventKind::DatasetsDestroyed {
+            names: run.to_vec(),
+        });
+        Ok(())
+    }
+}
+
+/// Has datasets that are to be destroyed alone.
+pub async fn alone(
+    open: &OpenPool,
+    names: &[String],
+    mode: UnmountMode,
+) -> Result<Exclusive, Failure> {
+    let alone = open.access.exclusive(names, exclusion(mode)).await;
+    alone.map_err(|error| {
+        let doing = match names {
+            [name] => format!("cannot destroy '{name}'"),
+            _ => "cannot destroy snapshots".to_owned(),
+        };
+        from_access(&doing, &error)
+    })
+}
+
+/// Adds clones of the doomed snapshots that lie elsewhere, with all below them (`-R`), or refuses.
+pub async fn add_clones(
+    open: &OpenPool,
+    call: &ZfsDestroy,
+    doomed: &mut Vec<DatasetInfo>,
+) -> Result<(), Failure> {
+    let doing = format!("cannot destroy '{}'", call.target);
+    let failed = |error: DatasetError| from_dataset(&doing, &error);
+    let all = open
+        .pool
+        .dsl()
+        .directories()
+        .list(&open.pool.name(), &everything(None))
+        .await
+        .map_err(failed)?;
+    loop {
+        let names: BTreeSet<&str> = doomed.iter().map(|info| info.name.as_str()).collect();
+        let clone = all.iter().find(|info| {
+            !names.contains(info.name.as_str())
+                && info
+                    .origin
+                    .as_deref()
+                    .is_some_and(|origin| names.contains(origin))
+        });
+        let Some(clone) = clone else { break };
+        if !call.dependents {
+            let message = format!("{doing}: it has dependent clones; they go too with '-R'");
+            return Err(Failure::new(FailureKind::Busy, message).with_refusal(
+                Refusal::Dependents {
+                    target: call.target.clone(),
+                    kind: match call.target.contains('@') {
+                        true => api::DatasetKind::Snapshot,
+                        false => api::DatasetKind::Filesystem,
+                    },
+                    dependence: Dependence::Clones,
+                    names: vec![clone.name.clone()],
+                },
+            ));
+        }
+        let more: Vec<DatasetInfo> = all
+            .iter()
+            .filter(|info| {
+                is_at_or_below(
+                    info.name.split('@').next().unwrap_or(&info.name),
+                    &clone.name,
+                ) && !names.contains(info.name.as_str())
+            })
+            .cloned()
+            .collect();
+        doomed.extend(more);
+    }
+    Ok(())
+}
+
+/// The order in which datasets can be destroyed: children before parents, snapshots before what
+/// they are of, clones before their origins (`zfs_iter_dependents`, lib/libzfs/libzfs_iter.c).
+pub fn in_order(doomed: &[DatasetInfo]) -> Vec<String> {
+    let named = (doomed.iter()).map(|info| (info.name.as_str(), info.origin.as_deref()));
+    order_of(&named.collect::<Vec<_>>())
+}
+
+/// [`in_order`] of datasets by name, with what each is a clone of.
+fn order_of(doomed: &[(&str, Option<&str>)]) -> Vec<String> {
+    let mut before: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for &(name, origin) in doomed.iter().rev() {
+        if let Some((above, _)) = name.rsplit_once(['/', '@']) {
+            before.entry(above).or_default().push(name);
+        }
+        if let Some(origin) = origin {
+            before.entry(origin).or_default().push(name);
+        }
+    }
+    let there: BTreeSet<&str> = doomed.iter().map(|(name, _)| *name).collect();
+    let mut begun = BTreeSet::new();
+    let mut order = Vec::with_capacity(doomed.len());
+    // Depth first, with a stack of our own: chains of clones may be long.
+    let mut stack: Vec<(&str, bool)> = doomed.iter().map(|(name, _)| (*name, false)).collect();
+    while let Some((name, is_free)) = stack.pop() {
+        if is_free {
+            order.push(name.to_owned());
+        } else if there.contains(name) && begun.insert(name) {
+            stack.push((name, true));
+            let first = before.get(name).into_iter().flatten().rev();
+            stack.extend(first.map(|name| (*name, false)));
+        }
+    }
+    order
+}
+
+/// What is destroyed in one go: snapshots that follow each other, or one dataset.
+fn runs(names: &[String]) -> Vec<&[String]> {
+    let are_snapshots = |one: &String, next: &String| one.contains('@') && next.contains('@');
+    names
+        .chunk_by(are_snapshots)
+        .flat_map(|run| run.chunks(SNAPSHOTS_AT_ONCE))
+        .collect()
+}
+
+/// Snapshots that a word after `@` means: one, or `first%last` in the order of creation, either end
+/// open.
+fn snapshot_range<'a>(of_head: &[&'a DatasetInfo], word: &str) -> Vec<&'a str> {
+    let short = |info: &'a DatasetInfo| info.name.split_once('@').map_or("", |(_, name)| name);
+    let Some((first, last)) = word.split_once('%') else {
+        return of_head
+            .iter()
+            .filter(|info| short(info) == word)
+            .map(|info| info.name.as_str())
+            .collect();
+    };
+    let mut ordered: Vec<&'a DatasetInfo> = of_head.to_vec();
+    ordered.sort_by_key(|info| (info.createtxg, info.object));
+    let begin = if first.is_empty() {
+        Some(0)
+    } else {
+        ordered.iter().position(|info| short(info) == first)
+    };
+    let end = if last.is_empty() {
+        ordered.len().checked_sub(1)
+    } else {
+        ordered.iter().position(|info| short(info) == last)
+    };
+    match (begin, end) {
+        (Some(begin), Some(end)) if begin <= end => ordered[begin..=end]
+            .iter()
+            .map(|info| info.name.as_str())
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: nothing is destroyed before what depends on it, whatever is a clone of what.
+    #[test]
+    fn what_depends_goes_first() {
+        let doomed = [
+            ("t/a", None),
+            ("t/a@s", None),
+            ("t/a/b", None),
+            ("t/a/b@s", None),
+            ("t/a/of_a", Some("t/a@s")),
+            ("t/a/of_b", Some("t/a/b@s")),
+            ("t/a/of_b@x", None),
+            ("t/a/b/of_a", Some("t/a@s")),
+            ("t/z", Some("t/a/of_b@x")),
+        ];
+        let order = order_of(&doomed);
+        let at = |name: &str| order.iter().position(|other| other == name).unwrap();
+        assert_eq!(order.len(), doomed.len());
+        for (name, origin) in doomed {
+            if let Some(origin) = origin {
+                assert!(at(name) < at(origin), "{order:?}");
+            }
+            if let Some((above, _)) = name.rsplit_once(['/', '@'])
+                && above != "t"
+            {
+                assert!(at(name) < at(above), "{order:?}");
+            }
+        }
+    }
+}

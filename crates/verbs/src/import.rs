@@ -1,0 +1,348 @@
+//! `zpool import`: what is there to import, and importing it.
+
+use std::sync::Arc;
+
+use api::{
+    Failure, FailureKind, FoundPoolReport, ImportObstacle, ImportRefusal, ImportedPool, Refusal,
+    RewindReport, ZpoolImport, ZpoolImportReply,
+};
+use device::DeviceError;
+use format::Txg;
+use pool::{
+    FoundPool, FoundState, ImportSpec, MissingLogs, Pool, PoolError, Probe, Rewind, ScanSpec,
+};
+
+use crate::zpool::{not_at_the_next_start, take_altroot, typed};
+use service::condition;
+use service::error::from_pool;
+use service::pools::OpenPool;
+use service::reports;
+use serving::Serving;
+
+/// Where `zpool import` looks when not told.
+const DEFAULT_SEARCH: [&str; 2] = ["/dev/disk/by-id", "/dev"];
+
+/// Which pool is to be imported, for what is said when it cannot be.
+struct Wanted<'a> {
+    pool: &'a str,
+    new_name: Option<&'a str>,
+}
+
+impl Wanted<'_> {
+    fn doing(&self) -> String {
+        match self.new_name {
+            Some(new) => format!("cannot import '{}' as '{new}'", self.pool),
+            None => format!("cannot import '{}'", self.pool),
+        }
+    }
+
+    fn refuse(&self, kind: FailureKind, why: &str, obstacle: ImportObstacle) -> Failure {
+        let failure = Failure::new(kind, format!("{}: {why}", self.doing()));
+        self.because(failure, obstacle)
+    }
+
+    fn because(&self, failure: Failure, obstacle: ImportObstacle) -> Failure {
+        failure.with_refusal(Refusal::Import(ImportRefusal {
+            pool: self.pool.to_owned(),
+            new_name: self.new_name.map(str::to_owned),
+            obstacle,
+        }))
+    }
+
+    /// What was asked for is here already.
+    fn already_imported(&self) -> Failure {
+        self.refuse(
+            FailureKind::Exists,
+            "it is imported already, and no other pool of that name was found",
+            ImportObstacle::AlreadyImported,
+        )
+    }
+
+    fn not_found(&self) -> Failure {
+        self.refuse(
+            FailureKind::NotFound,
+            "no such pool was found; look in its devices' directory with '-d'",
+            ImportObstacle::NotFound,
+        )
+    }
+
+    /// What the engine refused.
+    fn refused(&self, error: &PoolError, rewind: Rewind, accessed_s: u64) -> Failure {
+        let failure = from_pool(&self.doing(), error);
+        let obstacle = match error {
+            PoolError::ForeignHost {
+                hostname, hostid, ..
+            } => ImportObstacle::ForeignHost {
+                hostname: hostname.clone(),
+                hostid: *hostid,
+                accessed_s,
+            },
+            PoolError::RemoteActive {
+                hostname, hostid, ..
+            } => ImportObstacle::ActiveElsewhere {
+                hostname: hostname.clone(),
+                hostid: *hostid,
+            },
+            PoolError::NoHostid { .. } => ImportObstacle::NoHostid,
+            PoolError::UnsupportedForWrite { features, .. } => ImportObstacle::ReadOnlyFeatures {
+                features: features.clone(),
+            },
+            PoolError::UnsupportedFeatures { features, .. } => {
+                ImportObstacle::UnsupportedFeatures {
+                    features: features.clone(),
+                }
+            }
+            PoolError::MissingLog {
+                devices, datasets, ..
+            } => ImportObstacle::MissingLogs {
+                devices: devices.clone(),
+                datasets: datasets.clone(),
+            },
+            _ if error.is_damage() && rewind == Rewind::No => ImportObstacle::Damaged,
+            _ => return failure,
+        };
+        self.because(failure, obstacle)
+    }
+}
+
+/// `zpool import`, both forms.
+pub async fn zpool_import(
+    serving: &Arc<Serving>,
+    call: ZpoolImport,
+) -> Result<ZpoolImportReply, Failure> {
+    if (call.extreme || call.dry_run) && !call.rewind {
+        return Err(Failure::new(
+            FailureKind::Invalid,
+            "-n or -X only meaningful with -F".to_owned(),
+        ));
+    }
+    let paths = if call.search.is_empty() {
+        DEFAULT_SEARCH.map(str::to_owned).to_vec()
+    } else {
+        call.search.clone()
+    };
+    for path in &call.search {
+        if let Err(error) = serving.world.look_at(path).await {
+            let why = match error {
+                DeviceError::Open { .. } => "no such file or directory".to_owned(),
+                error => error.to_string(),
+            };
+            return Err(Failure::new(
+                FailureKind::NotFound,
+                format!("cannot search '{path}': {why}"),
+            ));
+        }
+    }
+    let scan = ScanSpec {
+        paths,
+        guid: None,
+        name: None,
+    };
+    let mut found = importable(serving, &scan, &call).await?;
+    let Some(wanted) = &call.pool else {
+        let mut reply = ZpoolImportReply::default();
+        for pool in found {
+            if !call.all {
+                let probe = pool::probe(&serving.world, &pool)
+                    .await
+                    .map_err(|error| from_pool("cannot look at a pool", &error))?;
+                let foreign = pool.state == FoundState::Active
+                    && pool.hostid != 0
+                    && pool.hostid != serving.host.hostid;
+                reply.found.push(report(&pool, &probe, foreign));
+                continue;
+            }
+            match import_found(serving, pool, scan.clone(), &call).await {
+                Ok(imported) => reply.imported.push(imported),
+                Err(failure) => reply.failures.push(failure),
+            }
+        }
+        return Ok(reply);
+    };
+    let name = Wanted {
+        pool: wanted,
+        new_name: None,
+    };
+    let guid = wanted.parse::<u64>().ok();
+    let is_wanted = |pool: &FoundPool| &pool.name == wanted || guid == Some(pool.guid.get());
+    let is_open = || {
+        let has_guid = |open: &Arc<OpenPool>| guid == Some(open.pool.guid().get());
+        serving.pools.get(wanted).is_ok() || serving.pools.all().iter().any(has_guid)
+    };
+    if !found.iter().any(is_wanted) && !is_open() {
+        // Nobody finds what another one is just opening.
+        if serving
+            .pools
+            .claim(&name.doing(), wanted, None)
+            .await?
+            .waited
+            && !is_open()
+        {
+            found = importable(serving, &scan, &call).await?;
+        }
+    }
+    let mut matching = found.into_iter().filter(is_wanted);
+    let Some(pool) = matching.next() else {
+        return Err(if is_open() {
+            name.already_imported()
+        } else {
+            name.not_found()
+        });
+    };
+    if matching.next().is_some() {
+        return Err(name.refuse(
+            FailureKind::Invalid,
+            "several pools have that name; import it by its GUID",
+            ImportObstacle::Ambiguous,
+        ));
+    }
+    let imported = import_found(serving, pool, scan.clone(), &call).await?;
+    Ok(ZpoolImportReply {
+        imported: vec![imported],
+        ..ZpoolImportReply::default()
+    })
+}
+
+/// The pools that a scan finds and that are not imported: the destroyed ones if the call is
+/// about those, otherwise the others.
+async fn importable(
+    serving: &Serving,
+    scan: &ScanSpec,
+    call: &ZpoolImport,
+) -> Result<Vec<FoundPool>, Failure> {
+    let mut found = pool::scan(&serving.world, scan)
+        .await
+        .map_err(|error| from_pool("cannot search for pools", &error))?;
+    let open_guids: Vec<_> = serving
+        .pools
+        .all()
+        .iter()
+        .map(|open| open.pool.guid())
+        .collect();
+    found.retain(|pool| {
+        !open_guids.contains(&pool.guid) && (pool.state == FoundState::Destroyed) == call.destroyed
+    });
+    Ok(found)
+}
+
+/// Imports what `scan` found.
+async fn import_found(
+    serving: &Arc<Serving>,
+    mut found: FoundPool,
+    mut scan: ScanSpec,
+    call: &ZpoolImport,
+) -> Result<ImportedPool, Failure> {
+    let name = call.new_name.clone().unwrap_or_else(|| found.name.clone());
+    let old_name = found.name.clone();
+    let wanted = Wanted {
+        pool: &old_name,
+        new_name: call.new_name.as_deref(),
+    };
+    let doing = wanted.doing();
+    let guid = found.guid;
+    let claim = serving.pools.claim(&doing, &name, Some(guid)).await?;
+    if serving
+        .pools
+        .all()
+        .iter()
+        .any(|open| open.pool.guid() == guid)
+    {
+        return Err(Wanted {
+            new_name: None,
+            ..wanted
+        }
+        .already_imported());
+    }
+    if claim.waited {
+        // Whoever had it may have changed it.
+        scan.guid = Some(guid);
+        let again = importable(serving, &scan, call).await?.into_iter().next();
+        found = again.ok_or_else(|| {
+            Wanted {
+                new_name: None,
+                ..wanted
+            }
+            .not_found()
+        })?;
+    }
+    if serving.pools.get(&name).is_ok() {
+        return Err(wanted.refuse(
+            FailureKind::Exists,
+            "another pool has that name; give it a new one",
+            ImportObstacle::NameTaken,
+        ));
+    }
+    let (altroot, mut properties) =
+        take_altroot(&doing, call.altroot.clone(), typed(&call.properties))?;
+    if call.temporary_name {
+        not_at_the_next_start(&mut properties);
+    }
+    let read_only = properties
+        .iter()
+        .any(|(name, value)| name == "readonly" && value == "on");
+    properties.retain(|(name, _)| name != "readonly");
+    let accessed_s = found.timestamp_s;
+    let mut spec = ImportSpec::new(found, serving.host.clone());
+    if !call.dry_run {
+        spec.events = Some(serving.events.clone());
+    }
+    spec.new_name.clone_from(&call.new_name);
+    spec.temporary_name = call.temporary_name;
+    spec.read_only = read_only || call.dry_run;
+    spec.force = call.force;
+    spec.destroyed = call.destroyed;
+    if call.missing_log {
+        spec.missing_logs = MissingLogs::Accepted;
+    }
+    spec.rewind = match (call.txg, call.checkpoint, call.rewind, call.extreme) {
+        (Some(txg), ..) => Rewind::To(Txg::new(txg)),
+        (None, true, ..) => Rewind::Checkpoint,
+        (None, false, true, true) => Rewind::Extreme,
+        (None, false, true, false) => Rewind::Recent,
+        _ => Rewind::No,
+    };
+    let rewind = spec.rewind;
+    spec.altroot = altroot;
+    spec.properties = if call.dry_run { Vec::new() } else { properties };
+    let pool = Pool::import(&serving.world, spec)
+        .await
+        .map_err(|error| wanted.refused(&error, rewind, accessed_s))?;
+    let rewound = pool.rewound().filter(|_| !call.checkpoint);
+    let mut imported = ImportedPool {
+        rewound: rewound.map(|rewound| RewindReport {
+            timestamp_s: rewound.timestamp_s,
+            lost_s: rewound.lost_s,
+        }),
+        ..ImportedPool::default()
+    };
+    if pool.is_read_only() && !call.dry_run {
+        let waiting = pool.dsl().logs().awaiting_replay().await;
+        imported.awaiting_replay = waiting.unwrap_or_default();
+    }
+    if call.dry_run {
+        pool.export(false)
+            .await
+            .map_err(|error| from_pool(&doing, &error))?;
+    } else {
+        crate::zpool::log_command(&pool, &call.command).await;
+        imported.warnings = serving.adopt(pool, !call.no_mount).await;
+    }
+    imported.name = old_name;
+    Ok(imported)
+}
+
+/// What `zpool import` tells of a pool.
+fn report(found: &FoundPool, probe: &Probe, is_foreign: bool) -> FoundPoolReport {
+    let tree = condition::found_tree(found, probe);
+    FoundPoolReport {
+        name: found.name.clone(),
+        guid: reports::guid(found.guid),
+        state: tree.state,
+        is_destroyed: found.state == FoundState::Destroyed,
+        is_importable: probe.unusable.is_none() && !probe.is_in_use,
+        condition: condition::of_found(probe, &tree, is_foreign),
+        lost_logs: probe.lost_logs.clone(),
+        comment: probe.comment.clone(),
+        tree,
+    }
+}

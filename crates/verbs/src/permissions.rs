@@ -1,0 +1,172 @@
+//! `zfs allow` and `zfs unallow`, and whether permissions let an ordinary user make a request.
+
+use std::sync::Arc;
+
+use api::{
+    Empty, Failure, FailureKind, GrantReport, Grantee, GrantsReport, Needed, ZfsAllow,
+    ZfsAllowList, ZfsAllowListReply,
+};
+use dataset::{Credentials, DatasetError, DatasetKind, GrantChange, ListOptions};
+
+use crate::zpool::log_command;
+use host::accounts::{groups_of, user_and_group_names};
+use service::error::from_dataset;
+use service::pools::OpenPool;
+use serving::Serving;
+
+/// Whether a user has the permissions that a request needs, and it needs some.
+pub async fn may(serving: Arc<Serving>, needs: Vec<Needed>, uid: u32, gid: u32) -> bool {
+    if needs.is_empty() {
+        return false;
+    }
+    let mut gids = vec![u64::from(gid)];
+    gids.extend(groups_of(uid));
+    let who = Credentials {
+        uid: uid.into(),
+        gids,
+    };
+    for need in &needs {
+        match has(&serving, need, &who).await {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(failure) => {
+                tracing::debug!("a permission could not be looked up: {failure}");
+                return false;
+            }
+        }
+    }
+    true
+}
+
+async fn has(serving: &Serving, need: &Needed, who: &Credentials) -> Result<bool, Failure> {
+    let open = serving.pools.of_dataset(&need.dataset)?;
+    let Some(permission) = dataset::permission_name(&need.permission) else {
+        return Ok(false);
+    };
+    let failed = |error: DatasetError| from_dataset("cannot look permissions up", &error);
+    let mut names = vec![need.dataset.clone()];
+    if need.of_origin {
+        let found = open.pool.dsl().directories().lookup(&need.dataset).await;
+        match found.map_err(failed)?.origin {
+            Some(origin) => names = vec![origin],
+            None => return Ok(false),
+        }
+    }
+    if need.recursive {
+        let at = need.dataset.find(['@', '#']).unwrap_or(need.dataset.len());
+        let (head, rest) = need.dataset.split_at(at);
+        let options = ListOptions::default();
+        let listed = open.pool.dsl().directories().list(head, &options).await;
+        let listed = listed.map_err(failed)?.into_iter();
+        names = listed.map(|info| format!("{}{rest}", info.name)).collect();
+    }
+    for name in &names {
+        let dsl = open.pool.dsl();
+        let allows = dsl.delegation().allows(name, permission, who).await;
+        if !allows.map_err(failed)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+async fn opened(open: &OpenPool, name: &str) -> Result<(), Failure> {
+    let doing = format!("cannot open '{name}'");
+    let found = open.pool.dsl().directories().lookup(name).await;
+    match found {
+        Ok(info) if info.kind != DatasetKind::Snapshot => Ok(()),
+        Ok(_) => Err(Failure::new(
+            FailureKind::Invalid,
+            format!("{doing}: operation not applicable to datasets of this type"),
+        )),
+        Err(DatasetError::NotFound { .. }) => Err(Failure::new(
+            FailureKind::NotFound,
+            format!("{doing}: dataset does not exist"),
+        )),
+        Err(error) => Err(from_dataset(&doing, &error)),
+    }
+}
+
+/// `zfs allow DATASET`.
+pub async fn zfs_allow_list(
+    serving: &Serving,
+    call: &ZfsAllowList,
+) -> Result<ZfsAllowListReply, Failure> {
+    let open = serving.pools.of_dataset(&call.name)?;
+    opened(&open, &call.name).await?;
+    let doing = format!("cannot get permissions on '{}'", call.name);
+    let levels = open.pool.dsl().delegation().list(&call.name).await;
+    let levels = levels.map_err(|error| from_dataset(&doing, &error))?;
+    let (users, groups) = user_and_group_names();
+    let levels = levels.into_iter().map(|level| GrantsReport {
+        name: level.name,
+        grants: level
+            .grants
+            .into_iter()
+            .map(|grant| GrantReport {
+                name: match &grant.grantee {
+                    dataset::Grantee::User(id) => users.get(id).cloned(),
+                    dataset::Grantee::Group(id) => groups.get(id).cloned(),
+                    _ => None,
+                },
+                grantee: as_told(grant.grantee),
+                local: grant.local.into_iter().collect(),
+                descendent: grant.descendent.into_iter().collect(),
+            })
+            .collect(),
+    });
+    Ok(ZfsAllowListReply {
+        levels: levels.collect(),
+    })
+}
+
+/// `zfs allow` and `zfs unallow`.
+pub async fn zfs_allow(serving: &Serving, call: ZfsAllow) -> Result<Empty, Failure> {
+    let open = serving.pools.of_dataset(&call.name)?;
+    let _admin = open.admin.lock().await;
+    opened(&open, &call.name).await?;
+    let doing = format!("cannot set permissions on '{}'", call.name);
+    let failed = |error: DatasetError| from_dataset(&doing, &error);
+    let changes: Vec<GrantChange> = (call.grantees.iter())
+        .map(|grantee| GrantChange {
+            grantee: as_asked(grantee.clone()),
+            local: call.local,
+            descendent: call.descendent,
+            permissions: call.permissions.clone(),
+        })
+        .collect();
+    let dsl = open.pool.dsl();
+    let mut names = vec![call.name.clone()];
+    if call.recursive {
+        let options = ListOptions::default();
+        let listed = dsl.directories().list(&call.name, &options).await;
+        let listed = listed.map_err(failed)?.into_iter();
+        names = listed.map(|info| info.name).collect();
+    }
+    for name in &names {
+        let changed = dsl.delegation().change(name, &changes, call.take).await;
+        changed.map_err(failed)?;
+    }
+    log_command(&open.pool, &call.command).await;
+    Ok(Empty {})
+}
+
+fn as_told(grantee: dataset::Grantee) -> Grantee {
+    match grantee {
+        dataset::Grantee::Set(name) => Grantee::Set(name),
+        dataset::Grantee::Create => Grantee::Create,
+        dataset::Grantee::User(id) => Grantee::User(id),
+        dataset::Grantee::Group(id) => Grantee::Group(id),
+        dataset::Grantee::Everyone => Grantee::Everyone,
+    }
+}
+
+fn as_asked(grantee: Grantee) -> dataset::Grantee {
+    match grantee {
+        Grantee::Set(name) => dataset::Grantee::Set(name),
+        Grantee::Create => dataset::Grantee::Create,
+        Grantee::User(id) => dataset::Grantee::User(id),
+        Grantee::Group(id) => dataset::Grantee::Group(id),
+        Grantee::Everyone => dataset::Grantee::Everyone,
+    }
+}

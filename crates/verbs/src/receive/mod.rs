@@ -1,0 +1,803 @@
+//! `zfs receive`: one stream after the other, each into the dataset that its name and the options
+//! say, with properties, mounts and volumes (`zfs_receive_impl`, `zfs_receive_one`,
+//! lib/libzfs/libzfs_sendrecv.c).
+//!
+//! What a package of streams says that is not a stream, such as which datasets were renamed or
+//! destroyed where it was sent, is done before its first stream ([`differences`]).
+//!
+//! While contents come, nobody is kept from anything: the lock on administration is held only while
+//! a receive begins and ends. A filesystem that is mounted, or a volume that is in use, goes on
+//! with what was received.
+
+mod corrective;
+mod differences;
+mod options;
+mod roots;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use access::AccessError;
+use api::{
+    Empty, EventKind, Failure, FailureKind, Progress, ReceiveNaming, ReceiveObstacle,
+    ReceivedReport, Refusal, Unit, ZfsReceive, ZfsReceiveAbort, ZfsReceiveReply,
+};
+use dataset::{
+    DatasetError, DatasetInfo, DatasetKind, ListOptions, NewKey, PropertyChange, PropertyValue,
+    ReceiveTarget, Receiving,
+};
+use device::BoxFuture;
+use format::stream::{Begin, HeaderKind, StreamFeatures};
+use format::{NvList, NvValue};
+use stream::{Naming, Package, PackageDataset, Start, StreamError, StreamReader, received_name};
+use tokio::io::AsyncRead;
+
+use crate::zfs::mode;
+use service::error::{and_back, from_access, from_dataset};
+use service::jobs::Work;
+use service::pools::OpenPool;
+use serving::Serving;
+
+/// Properties that wait for the contents, which they might keep out (`extract_delay_props`,
+/// module/zfs/zfs_ioctl.c).
+const LAST: [&str; 1] = ["refquota"];
+/// Stored for `encryption=off` (`ZIO_CRYPT_OFF`, include/sys/zio_crypt.h).
+const OFF: u64 = 2;
+/// Properties of keys. How a key is to be had comes with a raw stream, and where from is set at the
+/// end ([`roots`]); a stream that is not raw brings none.
+const OF_KEYS: [&str; 5] = [
+    "encryption",
+    "keyformat",
+    "keylocation",
+    "pbkdf2iters",
+    "pbkdf2salt",
+];
+
+/// That of them which can be set at any time.
+const LOCATION: &str = "keylocation";
+
+/// `zfs receive -A`.
+pub async fn zfs_receive_abort(
+    serving: &Serving,
+    call: &ZfsReceiveAbort,
+) -> Result<Empty, Failure> {
+    let open = serving.pools.of_dataset(&call.name)?;
+    let _admin = open.admin.lock().await;
+    let aborted = open.pool.dsl().receives().abort(&call.name).await;
+    aborted.map_err(|error| {
+        from_dataset(
+            &format!("cannot abort the receive into '{}'", call.name),
+            &error,
+        )
+    })?;
+    crate::zpool::log_command(&open.pool, &call.command).await;
+    Ok(Empty {})
+}
+
+/// `zfs receive`.
+pub async fn zfs_receive(
+    serving: &Serving,
+    call: ZfsReceive,
+    input: impl AsyncRead + Send + Unpin + 'static,
+    work: &Arc<Work>,
+) -> Result<ZfsReceiveReply, Failure> {
+    let reporter = Arc::clone(work);
+    let progress = stream::Progress::new(move |bytes| {
+        reporter.progress(Progress {
+            done: bytes,
+            total: bytes,
+            unit: Unit::Bytes,
+        });
+        reporter.is_canceled()
+    });
+    receive_from(serving, call, Box::new(input), work, progress).await
+}
+
+/// Receives what is read.
+pub fn receive_from<'a>(
+    serving: &'a Serving,
+    call: ZfsReceive,
+    input: Input,
+    work: &'a Work,
+    progress: stream::Progress,
+) -> BoxFuture<'a, Result<ZfsReceiveReply, Failure>> {
+    Box::pin(async move {
+        corrective::check(&call)?;
+        let open = serving.pools.of_dataset(&call.target)?;
+        let call = options::checked(call)?;
+        // Nobody exports it meanwhile.
+        let _receiving = Arc::clone(&open.receives);
+        let mut run = Run {
+            serving,
+            work,
+            call: &call,
+            open: Arc::clone(&open),
+            progress,
+            package: None,
+            reply: ZfsReceiveReply::default(),
+        };
+        let mut reader = StreamReader::new(input);
+        let outcome = run.all(&mut reader).await;
+        if !call.dry_run && !run.reply.received.is_empty() {
+            crate::zpool::log_command(&open.pool, &call.command).await;
+        }
+        outcome.map(|()| run.reply)
+    })
+}
+
+/// A package that is being received.
+struct Packed {
+    package: Package,
+    /// The filesystem that was sent, by its name there.
+    top: String,
+}
+
+struct Run<'a> {
+    serving: &'a Serving,
+    work: &'a Work,
+    call: &'a ZfsReceive,
+    open: Arc<OpenPool>,
+    progress: stream::Progress,
+    package: Option<Packed>,
+    reply: ZfsReceiveReply,
+}
+
+/// Where a stream goes.
+struct Place {
+    /// Filesystem or volume.
+    head: String,
+    /// The snapshot, after the `@`.
+    snapshot: String,
+    /// What is there.
+    existing: Option<DatasetInfo>,
+    origin: Option<String>,
+    /// What options change of its properties.
+    changes: Vec<(String, PropertyChange)>,
+}
+
+impl Place {
+    /// Whether the dataset becomes usable with this stream.
+    fn is_new(&self) -> bool {
+        let mut existing = self.existing.iter();
+        existing.all(|existing| existing.is_inconsistent)
+    }
+
+    fn full_name(&self) -> String {
+        format!("{}@{}", self.head, self.snapshot)
+    }
+}
+
+fn naming_of(naming: ReceiveNaming) -> Naming {
+    match naming {
+        ReceiveNaming::Exact => Naming::Exact,
+        ReceiveNaming::WithoutPool => Naming::WithoutPool,
+        ReceiveNaming::LastOnly => Naming::LastOnly,
+    }
+}
+
+/// Where streams are read from.
+pub type Input = Box<dyn AsyncRead + Unpin + Send>;
+
+type Reader = StreamReader<Input>;
+
+/// What a new dataset is to have of properties of keys, and the key that makes it an encryption
+/// root.
+type Encryption = (Vec<(String, PropertyValue)>, Option<NewKey>);
+
+impl Run<'_> {
+    async fn all(&mut self, reader: &mut Reader) -> Result<(), Failure> {
+        let mut count = 0;
+        loop {
+            let start = self.progress.unless_stopped(reader.start()).await;
+            match start.map_err(|error| self.of_stream(&error))? {
+                Start::Nothing if count == 0 => {
+                    return Err(self.refused(None, true, ReceiveObstacle::NoStream));
+                }
+                Start::Nothing if self.package.is_some() => {
+                    return Err(self.refused(None, false, ReceiveObstacle::CutShort));
+                }
+                Start::Nothing | Start::End if self.call.corrective => return Ok(()),
+                Start::Nothing | Start::End => return roots::restore(self).await,
+                Start::Begin(begin, list) if begin.header == HeaderKind::Compound => {
+                    if self.package.is_some() {
+                        return Err(self.refused(None, false, ReceiveObstacle::NoStream));
+                    }
+                    let ended = self.progress.unless_stopped(reader.skip()).await;
+                    ended.map_err(|error| self.of_stream(&error))?;
+                    self.begin_package(&begin, &list).await?;
+                }
+                Start::Begin(begin, list) => {
+                    self.one(reader, *begin, &list).await?;
+                    if self.package.is_none() {
+                        return Ok(());
+                    }
+                }
+            }
+            count += 1;
+        }
+    }
+
+    async fn begin_package(&mut self, begin: &Begin, list: &NvList) -> Result<(), Failure> {
+        let (top, _) = dataset::name::split_snapshot(&begin.to_name);
+        let packed = Packed {
+            package: Package::decode(list),
+            top: top.to_owned(),
+        };
+        let is_difference = packed.package.from.is_some() && !packed.package.is_not_recursive;
+        if is_difference && self.call.force && !self.call.dry_run {
+            differences::apply(self, &packed, &begin.to_name).await?;
+        }
+        self.package = Some(packed);
+        Ok(())
+    }
+
+    /// A refusal in words of its own.
+    fn refused(&self, is_full: Option<bool>, is_new: bool, why: ReceiveObstacle) -> Failure {
+        self.refused_at(&self.call.target, is_full, is_new, why)
+    }
+
+    fn refused_at(
+        &self,
+        target: &str,
+        is_full: Option<bool>,
+        is_new: bool,
+        why: ReceiveObstacle,
+    ) -> Failure {
+        let kind = match why {
+            ReceiveObstacle::Exists
+            | ReceiveObstacle::SnapshotExists
+            | ReceiveObstacle::HasSnapshots => FailureKind::Exists,
+            ReceiveObstacle::NoSource
+            | ReceiveObstacle::NoTarget
+            | ReceiveObstacle::NoOrigin
+            | ReceiveObstacle::NothingToHeal
+            | ReceiveObstacle::NothingToResume => FailureKind::NotFound,
+            ReceiveObstacle::Modified
+            | ReceiveObstacle::Interrupted
+            | ReceiveObstacle::UnderWay => FailureKind::Busy,
+            _ => FailureKind::Invalid,
+        };
+        let message = format!("cannot receive into '{target}': {why:?}");
+        Failure {
+            refusal: Some(Box::new(Refusal::Receive {
+                target: target.to_owned(),
+                is_full,
+                is_new,
+                why,
+            })),
+            ..Failure::new(kind, message)
+        }
+    }
+
+    fn of_stream(&self, error: &StreamError) -> Failure {
+        let why = match error {
+            StreamError::CutShort => ReceiveObstacle::CutShort,
+            StreamError::Checksum => ReceiveObstacle::Checksum,
+            StreamError::NoStream => ReceiveObstacle::NoStream,
+            StreamError::Interrupted => {
+                return Failure::new(FailureKind::Canceled, "the receive was canceled");
+            }
+            other => {
+                let message = format!("cannot receive: {other}");
+                return Failure::new(FailureKind::Invalid, message);
+            }
+        };
+        self.refused(None, false, why)
+    }
+
+    /// Where a stream goes.
+    async fn place(&self, begin: &Begin) -> Result<Place, Failure> {
+        let naming = naming_of(self.call.naming);
+        let (sent_head, _) = dataset::name::split_snapshot(&begin.to_name);
+        let top = match &self.package {
+            Some(packed) => &packed.top,
+            None => sent_head,
+        };
+        let name = received_name(&self.call.target, naming, top, &begin.to_name);
+        let is_full = Some(begin.from_guid.get() == 0);
+        let not_allowed = || self.refused(is_full, false, ReceiveObstacle::SnapshotNotAllowed);
+        let name = name.ok_or_else(not_allowed)?;
+        let (head, snapshot) = name.split_once('@').ok_or_else(not_allowed)?;
+        let mut place = Place {
+            head: head.to_owned(),
+            snapshot: snapshot.to_owned(),
+            existing: None,
+            origin: self.call.origin.clone(),
+            changes: Vec::new(),
+        };
+        let directories = self.open.pool.dsl().directories();
+        match directories.lookup(head).await {
+            Ok(info) => place.existing = Some(info),
+            Err(DatasetError::NotFound { .. }) => {}
+            Err(error) => return Err(self.of_dataset(&place, begin, &error)),
+        }
+        let is_clone = begin.flags & Begin::FLAG_CLONE != 0;
+        if is_clone && place.origin.is_none() && place.existing.is_none() {
+            let found = self.snapshot_with(begin.from_guid.get()).await?;
+            let missing = || self.refused_at(&name, is_full, true, ReceiveObstacle::NoOrigin);
+            place.origin = Some(found.ok_or_else(missing)?);
+        }
+        Ok(place)
+    }
+
+    /// The snapshot of this pool that has a GUID.
+    async fn snapshot_with(&self, guid: u64) -> Result<Option<String>, Failure> {
+        let everything = ListOptions {
+            snapshots: true,
+            ..ListOptions::default()
+        };
+        let directories = self.open.pool.dsl().directories();
+        let all = directories.list(&self.open.pool.name(), &everything).await;
+        let all = all.map_err(|error| from_dataset("cannot receive", &error))?;
+        let found = all
+            .into_iter()
+            .find(|info| info.kind == DatasetKind::Snapshot && info.guid.get() == guid);
+        Ok(found.map(|info| info.name))
+    }
+
+    async fn snapshots_of(&self, head: &str) -> Result<Vec<DatasetInfo>, Failure> {
+        let only = ListOptions {
+            filesystems: false,
+            volumes: false,
+            snapshots: true,
+            depth: Some(1),
+        };
+        let directories = self.open.pool.dsl().directories();
+        let listed = directories.list(head, &only).await;
+        let listed = listed.map_err(|error| from_dataset("cannot receive", &error))?;
+        let of_head = |info: &DatasetInfo| {
+            let name = info.name.strip_prefix(head);
+            name.is_some_and(|rest| rest.starts_with('@'))
+        };
+        Ok(listed.into_iter().filter(of_head).collect())
+    }
+
+    /// Receives one stream.
+    async fn one(
+        &mut self,
+        reader: &mut Reader,
+        begin: Begin,
+        list: &NvList,
+    ) -> Result<(), Failure> {
+        let started = Instant::now();
+        let before = reader.total_bytes();
+        let mut place = self.place(&begin).await?;
+        let is_full = begin.from_guid.get() == 0;
+        let mut report = ReceivedReport {
+            sent: begin.to_name.clone(),
+            name: place.full_name(),
+            is_full,
+            is_skipped: false,
+            healed_blocks: self.call.corrective.then_some(0),
+            bytes: 0,
+            duration_ms: 0,
+        };
+        if self.call.corrective {
+            self.check_corrective(&begin, &place).await?;
+        }
+        let is_resuming = begin.features.contains(StreamFeatures::RESUMING);
+        if let Some(existing) = &place.existing
+            && !existing.is_inconsistent
+            && !self.call.corrective
+        {
+            let snapshots = self.snapshots_of(&place.head).await?;
+            let same = snapshots.iter().find(|info| info.name == report.name);
+            report.is_skipped =
+                self.package.is_some() && same.is_some_and(|same| same.guid == begin.to_guid);
+            let replaces = is_full && !report.is_skipped && !is_resuming;
+            if replaces && !self.call.force {
+                let why = ReceiveObstacle::Exists;
+                return Err(self.refused_at(&place.head, Some(true), false, why));
+            }
+            if replaces && !snapshots.is_empty() {
+                let first = snapshots[0].name.clone();
+                let why = ReceiveObstacle::HasSnapshots;
+                return Err(self.refused_at(&first, Some(true), false, why));
+            }
+        }
+        if !report.is_skipped {
+            place.changes = options::changes(self, &begin, &place).await?;
+        }
+        if report.is_skipped || self.call.dry_run {
+            let skipped = self.progress.unless_stopped(reader.skip()).await;
+            skipped.map_err(|error| self.of_stream(&error))?;
+        } else if self.call.corrective {
+            let healed = self.correct(reader, &begin, list, &place).await?;
+            report.healed_blocks = Some(healed);
+        } else {
+            let set = self.contents(reader, begin.clone(), list, &place).await?;
+            self.settle(&begin, &place, set).await?;
+        }
+        report.bytes = reader.total_bytes() - before;
+        report.duration_ms = started.elapsed().as_millis() as u64;
+        self.reply.received.push(report);
+        Ok(())
+    }
+
+    /// Receives the contents of a stream, and makes the snapshot. Says whether properties are set:
+    /// a new dataset's count for what is written.
+    async fn contents(
+        &mut self,
+        reader: &mut Reader,
+        begin: Begin,
+        list: &NvList,
+        place: &Place,
+    ) -> Result<bool, Failure> {
+        let open = Arc::clone(&self.open);
+        let dsl = open.pool.dsl();
+        let (properties, new_key) = self.encryption(&begin, place)?;
+        if place.existing.is_none() && (begin.from_guid.get() == 0 || place.origin.is_some()) {
+            self.make_parents(place).await?;
+        }
+        let target = ReceiveTarget {
+            name: place.head.clone(),
+            snapshot: place.snapshot.clone(),
+            begin: begin.clone(),
+            origin: place.origin.clone(),
+            force: self.call.force,
+            resumable: self.call.resumable,
+            properties,
+            new_key,
+            key_data: list.list("crypt_keydata").cloned(),
+            redaction: dataset::Redaction::of(list),
+        };
+        let receiving = {
+            let _admin = open.admin.lock().await;
+            let begun = dsl.receives().begin(target).await;
+            begun.map_err(|error| self.of_dataset(place, &begin, &error))?
+        };
+        let sets = receiving.is_new();
+        if sets {
+            self.set_properties(&begin, place, true).await;
+        }
+        let received = stream::receive(reader, list, &receiving, &self.progress).await;
+        let ended = match received {
+            Ok(()) => self.finish(&receiving, place, &begin).await,
+            Err(error) => {
+                let failure = match &error {
+                    StreamError::Dataset(error) => self.of_dataset(place, &begin, error),
+                    error => self.of_stream(error),
+                };
+                let given_up = dsl
+                    .receives()
+                    .give_up(receiving, error.is_of_stream())
+                    .await;
+                if let Err(error) = given_up {
+                    tracing::warn!(target = place.head, %error, "a failed receive stays");
+                }
+                return Err(failure);
+            }
+        };
+        if let Err(failure) = ended {
+            // All of it is there; what was in the way may be gone when it is resumed.
+            let given_up = dsl.receives().give_up(receiving, true).await;
+            if let Err(error) = given_up {
+                tracing::warn!(target = place.head, %error, "a failed receive stays");
+            }
+            return Err(failure);
+        }
+        Ok(sets)
+    }
+
+    /// How a dataset is to be encrypted: as the options say, where it is the one that was asked
+    /// for; `-x encryption`, and what is below it, as the parent. A stream with properties that is
+    /// not raw is of a dataset in the clear, and that is a property, too (`zfs_receive_one`,
+    /// lib/libzfs/libzfs_sendrecv.c).
+    fn encryption(&self, begin: &Begin, place: &Place) -> Result<Encryption, Failure> {
+        let (set, exclude) = (&self.call.set, &self.call.exclude);
+        let doing = format!("cannot receive into '{}'", place.head);
+        // Where a key is can be said of any.
+        let is_of_key = |name: &&String| OF_KEYS[..].contains(&name.as_str()) && *name != LOCATION;
+        let is_raw = begin.features.contains(StreamFeatures::RAW);
+        let is_whole = begin.from_guid.get() == 0;
+        let (named, why) = if is_raw {
+            let named = set.keys().chain(exclude).find(is_of_key);
+            (named, "a raw stream brings what it says")
+        } else if !place.is_new() && (is_whole || self.package.is_none()) {
+            let named = set.keys().chain(exclude).find(is_of_key);
+            (named, "the dataset is there already; see 'zfs change-key'")
+        } else if place.origin.is_some() && self.is_top(begin) {
+            let named = set.keys().find(is_of_key);
+            (named, "a clone is encrypted as its origin")
+        } else {
+            (None, "")
+        };
+        if let Some(name) = named {
+            let message = format!("{doing}: '{name}' cannot be given: {why}");
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
+        let is_resumed = begin.features.contains(StreamFeatures::RESUMING);
+        if is_raw || is_resumed || place.existing.is_some() || place.origin.is_some() {
+            return Ok((Vec::new(), None));
+        }
+        let is_top = self.is_top(begin);
+        let typed: Vec<(String, String)> = match is_top {
+            true => (set.iter())
+                .map(|(name, typed)| (name.clone(), typed.clone()))
+                .collect(),
+            false => Vec::new(),
+        };
+        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let mut properties = dataset::encryption_properties(&typed).map_err(failed)?;
+        let is_chosen = ["encryption", "keyformat"]
+            .iter()
+            .any(|name| set.contains_key(*name) || exclude.iter().any(|other| other == name));
+        let is_tree = |packed: &Packed| !packed.package.is_not_recursive;
+        let has_properties = self.package.as_ref().is_some_and(is_tree)
+            || self
+                .sent(begin)
+                .is_some_and(|(sent, _)| !sent.properties.is_empty());
+        if !is_chosen && has_properties {
+            properties.push(("encryption".into(), PropertyValue::Number(OFF)));
+        }
+        if !is_top && set.get("encryption").is_some_and(|word| word == "off") {
+            properties.push(("encryption".into(), PropertyValue::Number(OFF)));
+        }
+        let given = self.call.key.as_ref().filter(|_| is_top);
+        let key = crate::keys::new_key(&doing, given, &typed, None)?;
+        Ok((properties, key))
+    }
+
+    /// Whether a stream is of the dataset that was asked for, not of one below it.
+    fn is_top(&self, begin: &Begin) -> bool {
+        let (sent, _) = dataset::name::split_snapshot(&begin.to_name);
+        let packed = self.package.as_ref();
+        packed.is_none_or(|packed| sent == packed.top)
+    }
+
+    /// Makes what is missing between the target and a new dataset (`-d`). The target itself must be
+    /// there (`create_parents`, lib/libzfs/libzfs_dataset.c), even where nothing of the sent name
+    /// is left and it would be the new dataset.
+    async fn make_parents(&self, place: &Place) -> Result<(), Failure> {
+        if self.call.naming != ReceiveNaming::WithoutPool {
+            return Ok(());
+        }
+        let target = &self.call.target;
+        let directories = self.open.pool.dsl().directories();
+        if let Err(DatasetError::NotFound { .. }) = directories.lookup(target).await {
+            let why = ReceiveObstacle::NoTarget;
+            return Err(self.refused_at(target, Some(true), true, why));
+        }
+        let doing = format!("cannot receive into '{}'", place.head);
+        let _admin = self.open.admin.lock().await;
+        crate::create::make_parents(self.serving, &self.open, &place.head, &doing, false).await
+    }
+
+    async fn finish(
+        &self,
+        receiving: &Receiving,
+        place: &Place,
+        begin: &Begin,
+    ) -> Result<(), Failure> {
+        let (serving, open) = (self.serving, &self.open);
+        let dsl = open.pool.dsl();
+        let _admin = open.admin.lock().await;
+        if receiving.is_new() {
+            let finished = dsl.receives().finish(receiving).await;
+            return finished.map_err(|error| self.of_dataset(place, begin, &error));
+        }
+        // Whoever uses the target goes on with what was received.
+        let exchange = async || {
+            let (dsl, access) = (Arc::clone(dsl), Arc::clone(&open.access));
+            let finish = receiving.finisher();
+            let work = async move { finish.run(&dsl).await };
+            access.exchange(&place.head, work).await
+        };
+        let mut outcome = exchange().await;
+        let mut taken = Vec::new();
+        if let Err(AccessError::InUse { .. }) = &outcome {
+            let force = mode(self.call.force_unmount);
+            taken = serving
+                .take_away(open, vec![place.head.clone()], force)
+                .await?;
+            outcome = exchange().await;
+        }
+        let back = serving.bring_back(open, taken).await;
+        match outcome {
+            Ok(Ok(())) => back,
+            Ok(Err(error)) | Err(AccessError::Dataset(error)) => {
+                and_back(Err(self.of_dataset(place, begin, &error)), back)
+            }
+            Err(error) => {
+                let doing = format!("cannot receive into '{}'", place.head);
+                and_back(Err(from_access(&doing, &error)), back)
+            }
+        }
+    }
+
+    /// After the contents: properties, holds, mounts and volumes.
+    async fn settle(&mut self, begin: &Begin, place: &Place, are_set: bool) -> Result<(), Failure> {
+        let (serving, open) = (self.serving, Arc::clone(&self.open));
+        let is_new = place.is_new();
+        let _admin = open.admin.lock().await;
+        let names = vec![match is_new {
+            true => place.head.clone(),
+            false => place.full_name(),
+        }];
+        serving.events.tell(EventKind::DatasetsCreated { names });
+        if !are_set {
+            self.set_properties(begin, place, false).await;
+        }
+        self.set_last(begin, place).await;
+        let kind = begin.kind();
+        let key = open
+            .pool
+            .dsl()
+            .keys()
+            .info(&place.head)
+            .await
+            .ok()
+            .flatten();
+        if begin.features.contains(StreamFeatures::REDACTED) && !is_new {
+            // It was whole before (`zfs_ioc_recv_impl`, module/zfs/zfs_ioctl.c).
+            let force = mode(self.call.force_unmount);
+            if let Err(failure) = serving.unmount(&place.head, force).await {
+                self.reply.warnings.push(failure.message);
+            }
+        }
+        let outcome = if key.is_some_and(|key| !key.is_loaded) {
+            // Of use as soon as it is, as any other.
+            Ok(())
+        } else if kind == Some(format::ObjsetKind::Volume) {
+            match is_new {
+                true => serving.open_volume(&open, &place.head).await,
+                false => serving.show_volume_snapshots(&open, &place.head).await,
+            }
+        } else if is_new && !self.call.no_mount {
+            crate::zfs::mount_created(serving, &open, &place.head).await
+        } else {
+            Ok(())
+        };
+        if let Err(failure) = outcome {
+            self.reply.warnings.push(failure.message);
+        }
+        Ok(())
+    }
+
+    /// Sets the properties that the package and the options say. What cannot be set is a warning;
+    /// `are_first`: contents are still to come, so limits are left out.
+    async fn set_properties(&mut self, begin: &Begin, place: &Place, are_first: bool) {
+        let open = Arc::clone(&self.open);
+        let dsl = open.pool.dsl();
+        let is_left_out = |name: &str| {
+            are_first && LAST.contains(&name) || OF_KEYS.contains(&name) || self.leaves_out(name)
+        };
+        let mut outcomes = Vec::new();
+        if let Some((sent, _)) = self.sent(begin) {
+            let doing = format!("cannot set the received properties of '{}'", place.head);
+            let values = values(&sent.properties, is_left_out);
+            let set = dsl.properties().receive(&place.head, &values).await;
+            outcomes.push((doing, set.map(|_| ())));
+        }
+        let changes = place.changes.iter();
+        let changes: Vec<_> = changes
+            .filter(|(name, _)| !(are_first && LAST.contains(&name.as_str())))
+            .cloned()
+            .collect();
+        if !changes.is_empty() {
+            let doing = format!("cannot set property for '{}'", place.head);
+            let set = dsl.properties().set(&place.head, &changes).await;
+            outcomes.push((doing, set));
+        }
+        self.warn(outcomes);
+    }
+
+    /// Sets what waits for the contents: limits on them, and what is the snapshot's.
+    async fn set_last(&mut self, begin: &Begin, place: &Place) {
+        let open = Arc::clone(&self.open);
+        let dsl = open.pool.dsl();
+        let mut outcomes = Vec::new();
+        let is_left_out = |name: &str| OF_KEYS.contains(&name) || self.leaves_out(name);
+        let doing = format!("cannot set the received properties of '{}'", place.head);
+        if let Some((sent, snapshot)) = self.sent(begin) {
+            if sent
+                .properties
+                .iter()
+                .any(|(name, _)| LAST.contains(&name.as_str()))
+            {
+                let values = values(&sent.properties, is_left_out);
+                let set = dsl.properties().receive(&place.head, &values).await;
+                outcomes.push((doing.clone(), set.map(|_| ())));
+            }
+            let mut of_snapshots = sent.snapshot_properties.iter();
+            if let Some((_, properties)) = of_snapshots.find(|(name, _)| name == snapshot) {
+                let is_excluded = |name: &str| self.call.exclude.iter().any(|other| other == name);
+                let mut values = values(properties, is_excluded);
+                // Snapshots keep properties of users only.
+                values.retain(|(name, _)| name.contains(':'));
+                if !values.is_empty() {
+                    let set = dsl.properties().receive(&place.full_name(), &values).await;
+                    outcomes.push((doing, set.map(|_| ())));
+                }
+            }
+            let mut holds = sent.holds.iter().filter(|_| !self.call.skip_holds);
+            if let Some((_, tags)) = holds.find(|(name, _)| name == snapshot) {
+                for tag in tags {
+                    let held = dsl.holds().hold(&[place.full_name()], tag).await;
+                    let doing = format!("cannot hold '{}'", place.full_name());
+                    outcomes.push((doing, held));
+                }
+            }
+        }
+        let last = place.changes.iter();
+        let last: Vec<_> = last
+            .filter(|(name, _)| LAST.contains(&name.as_str()))
+            .cloned()
+            .collect();
+        if !last.is_empty() {
+            let doing = format!("cannot set property for '{}'", place.head);
+            let set = dsl.properties().set(&place.head, &last).await;
+            outcomes.push((doing, set));
+        }
+        self.warn(outcomes);
+    }
+
+    fn warn(&mut self, outcomes: Vec<(String, Result<(), DatasetError>)>) {
+        for (doing, outcome) in outcomes {
+            match outcome {
+                Ok(()) | Err(DatasetError::Exists { .. }) => {}
+                Err(error) => {
+                    let failure = from_dataset(&doing, &error);
+                    self.reply.warnings.push(failure.message);
+                }
+            }
+        }
+    }
+
+    /// What the package says of the dataset of a stream, and its snapshot.
+    fn sent(&self, begin: &Begin) -> Option<(&PackageDataset, &str)> {
+        let packed = self.package.as_ref()?;
+        packed.package.find(begin.to_guid.get())
+    }
+
+    /// An error of datasets, as what it means for a receive.
+    fn of_dataset(&self, place: &Place, begin: &Begin, error: &DatasetError) -> Failure {
+        use dataset::ReceiveObstacle as Why;
+        let is_full = Some(begin.from_guid.get() == 0);
+        let is_new = place.is_new();
+        let at = |target: &str, why| self.refused_at(target, is_full, is_new, why);
+        match error {
+            DatasetError::Receive { obstacle, .. } => match obstacle {
+                Why::NoSource => at(&place.head, ReceiveObstacle::NoSource),
+                Why::NoTarget => at(&place.head, ReceiveObstacle::NoTarget),
+                Why::Modified => at(&place.head, ReceiveObstacle::Modified),
+                Why::Exists => at(&place.head, ReceiveObstacle::Exists),
+                Why::Interrupted => at(&place.head, ReceiveObstacle::Interrupted),
+                Why::NothingToResume => at(&place.head, ReceiveObstacle::NothingToResume),
+                Why::UnderWay => at(&place.head, ReceiveObstacle::UnderWay),
+                Why::NothingToHeal => at(&place.full_name(), ReceiveObstacle::NothingToHeal),
+                Why::OtherSnapshot => at(&place.full_name(), ReceiveObstacle::OtherSnapshot),
+                Why::NeedsKey => at(&place.head, ReceiveObstacle::NeedsKey),
+                _ => from_dataset(&self.doing(is_full, is_new), error),
+            },
+            DatasetError::Exists { name } if name.contains('@') => {
+                at(name, ReceiveObstacle::SnapshotExists)
+            }
+            _ => from_dataset(&self.doing(is_full, is_new), error),
+        }
+    }
+
+    fn doing(&self, is_full: Option<bool>, is_new: bool) -> String {
+        match (is_full, is_new) {
+            (Some(false), _) => "cannot receive incremental stream".to_owned(),
+            (_, true) => "cannot receive new filesystem stream".to_owned(),
+            _ => "cannot receive".to_owned(),
+        }
+    }
+}
+
+fn values(
+    properties: &[(String, NvValue)],
+    is_left_out: impl Fn(&str) -> bool,
+) -> Vec<(String, PropertyValue)> {
+    let kept = properties.iter().filter(|(name, _)| !is_left_out(name));
+    kept.filter_map(|(name, value)| {
+        let value = match value {
+            NvValue::UInt64(number) => PropertyValue::Number(*number),
+            NvValue::String(text) => PropertyValue::Text(text.clone()),
+            _ => return None,
+        };
+        Some((name.clone(), value))
+    })
+    .collect()
+}

@@ -1,0 +1,94 @@
+//! `zfs redact`: making redaction bookmarks (`zfs_do_redact`, cmd/zfs/zfs_main.c), and finding them
+//! where a stream that was redacted is gone on with (`find_redact_book`,
+//! lib/libzfs/libzfs_sendrecv.c).
+
+use std::sync::Arc;
+
+use api::{Empty, Failure, FailureKind, ZfsRedact};
+use dataset::{DatasetError, RedactObstacle, are_same_snapshots};
+use format::Guid;
+
+use service::error::from_dataset;
+use service::jobs::Work;
+use service::pools::OpenPool;
+use serving::Serving;
+
+/// `zfs redact`.
+pub async fn zfs_redact(
+    serving: &Serving,
+    call: &ZfsRedact,
+    work: &Arc<Work>,
+) -> Result<Empty, Failure> {
+    let open = serving.pools.of_dataset(&call.snapshot)?;
+    // Nobody exports it meanwhile.
+    let _working = Arc::clone(&open.receives);
+    let stops = {
+        let work = Arc::clone(work);
+        move || work.is_canceled()
+    };
+    let redacted = open
+        .pool
+        .dsl()
+        .bookmarks()
+        .redact(&call.snapshot, &call.bookmark, &call.with, &stops)
+        .await;
+    redacted.map_err(|error| told(call, &error))?;
+    crate::zpool::log_command(&open.pool, &call.command).await;
+    Ok(Empty {})
+}
+
+/// Why a bookmark was not made, in OpenZFS's words.
+fn told(call: &ZfsRedact, error: &DatasetError) -> Failure {
+    let name = &call.bookmark;
+    let (kind, message) = match error {
+        DatasetError::NotFound { name } => (
+            FailureKind::NotFound,
+            format!("provided snapshot {name} does not exist"),
+        ),
+        DatasetError::Redact { obstacle, .. } => match obstacle {
+            RedactObstacle::Exists => (
+                FailureKind::Exists,
+                format!("specified redaction bookmark ({name}) provided already exists"),
+            ),
+            RedactObstacle::UnderWay => (FailureKind::Busy, obstacle.to_string()),
+            other => (FailureKind::Invalid, other.to_string()),
+        },
+        DatasetError::InvalidName { .. } if name.contains('#') => (
+            FailureKind::Invalid,
+            "redaction bookmark name must not contain '#'".to_owned(),
+        ),
+        DatasetError::Interrupted => (
+            FailureKind::Canceled,
+            "the redaction was canceled; the same command goes on with it".to_owned(),
+        ),
+        other => return from_dataset(&format!("cannot redact '{}'", call.snapshot), other),
+    };
+    Failure::new(kind, message)
+}
+
+/// The redaction bookmark of a dataset that was made of the snapshot with a GUID, with these
+/// snapshots: its full name, and whether it is whole. One that is whole is preferred.
+pub async fn bookmark_with(
+    open: &OpenPool,
+    head: &str,
+    guid: Guid,
+    with: &[u64],
+) -> Result<Option<(String, bool)>, DatasetError> {
+    let bookmarks = open.pool.dsl().bookmarks();
+    let mut found = None;
+    for bookmark in bookmarks.list(head).await? {
+        if bookmark.phys.guid != guid {
+            continue;
+        }
+        let Some(list) = bookmarks.redaction(&bookmark.phys).await? else {
+            continue;
+        };
+        if are_same_snapshots(with, &list.snapshots) {
+            if list.is_whole() {
+                return Ok(Some((bookmark.name, true)));
+            }
+            found = Some((bookmark.name, false));
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,37 @@
+//! A request as it is read, and a refusal as it is answered, whichever way they come and go.
+
+use std::time::Duration;
+
+use api::{Call, Failure, FailureKind};
+use axum::Json;
+use axum::body::{Body, to_bytes};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+/// How long a request may take to come.
+const BODY_MAX: Duration = Duration::from_secs(30);
+
+/// Reads a request of at most so many bytes.
+///
+/// # Errors
+/// [`FailureKind::Invalid`] where it is longer, does not come, or is not understood.
+pub async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Failure> {
+    let bad = |error: String| {
+        let message = format!(
+            "the request was not understood ({error}); \
+             is the command of another version than the daemon?"
+        );
+        Failure::new(FailureKind::Invalid, message)
+    };
+    let body = tokio::time::timeout(BODY_MAX, to_bytes(body, bytes_max)).await;
+    let body = body.map_err(|_| bad("it does not come to its end".to_owned()))?;
+    let body = body.map_err(|error| bad(error.to_string()))?;
+    serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))
+}
+
+/// The answer that tells of a failure.
+pub fn refuse(failure: Failure) -> Response {
+    let status = StatusCode::from_u16(failure.kind.http_status())
+        .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, Json(failure)).into_response()
+}
