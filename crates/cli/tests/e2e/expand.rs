@@ -13,8 +13,8 @@ const LAYOUTS: [(&str, &str); 4] = [
     ("parity", "raidz1 D D D"),
     ("spread", "draid1:2d D D D"),
 ];
-const BEFORE_BYTES: u64 = 96 << 20;
-const AFTER_BYTES: u64 = 208 << 20;
+const BEFORE_BYTES: u64 = 128 << 20;
+const AFTER_BYTES: u64 = 448 << 20;
 
 fn value(server: &Server, property: &str, pool: &str) -> String {
     let text = server.ok(&format!("zpool get -Hpo value {property} {pool}"));
@@ -86,7 +86,7 @@ fn devices_that_grew_are_used_with_autoexpand() {
         // More than there was room for.
         let usable = number(&server, "size", name) * 2 / 3 / count(words) as u64
             * match words.split(' ').next() {
-                Some("mirror" | "raidz1" | "draid1:2d") => 2,
+                Some("raidz1" | "draid1:2d") => 2,
                 _ => 1,
             };
         let noise = File::open("/dev/urandom").expect("noise");
