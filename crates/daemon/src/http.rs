@@ -529,6 +529,8 @@ impl<P: Send + Sync + 'static> Routes<P> {
             work.asked_by(uid);
             let jobs = Arc::clone(&service.serving.jobs);
             let mut working = tokio::spawn(async move {
+                // Who has left counts until the job is done.
+                let _caller = caller;
                 let working = handler(parts, call, Arc::clone(&work));
                 let outcome = work_for(uid, working).await;
                 let reply = outcome.as_ref().map_err(Clone::clone).and_then(|reply| {

@@ -114,7 +114,7 @@ async fn pool_devices(serving: &Serving) -> HashMap<String, String> {
     }
     let places: Vec<_> = stream::iter(looks).buffered(LOOKS).collect().await;
     let found = places.into_iter().filter_map(|(path, place)| {
-        let place = place.filter(|place| place.kind == PathKind::BlockDevice)?;
+        let place = (place.ok()).filter(|place| place.kind == PathKind::BlockDevice)?;
         let number = format!("{}:{}", major(place.device), minor(place.device));
         Some((number, names.remove(&path)?))
     });

@@ -93,7 +93,7 @@ pub use trim::{
     ActivityStatus, LeafActivity,
 };
 pub use vdev::{DeadmanLimits, IoStats, TopologyError, VdevAux};
-pub use vdevs::{AddSpec, clear_label};
+pub use vdevs::{AddSpec, clear_label, label_guid};
 pub use vdevstatus::{PoolHealth, VdevState, VdevStatus};
 
 /// Decodes bytes as values that the MOS holds and `format` has no codec of: for fuzzers.

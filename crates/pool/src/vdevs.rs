@@ -536,6 +536,18 @@ pub async fn clear_label(world: &World, path: &str, force: bool) -> Result<(), P
     Ok(clear_labels(&*device).await?)
 }
 
+/// The guid that the newest label of a device has for it; none where it has no label.
+///
+/// # Errors
+/// Failures of opening the device, also as somebody uses it.
+pub async fn label_guid(world: &World, path: &str) -> Result<Option<Guid>, PoolError> {
+    let device = vdev::open_patiently(world, path, false).await?;
+    let label = crate::discover::read_label(&device, path).await;
+    Ok(label
+        .and_then(|label| label.config.u64("guid"))
+        .map(Guid::new))
+}
+
 struct GuidTask {
     core: Arc<Core>,
     new: Guid,

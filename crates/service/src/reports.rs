@@ -1,6 +1,6 @@
 //! What pools and datasets are, in the API's types.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use api::{
     ActivityReport, CheckpointReport, ClassIo, DatasetKind as ApiKind, DedupBucket, DedupCounts,
@@ -197,6 +197,22 @@ pub fn device_paths(status: &PoolStatus) -> Vec<String> {
     let lists = status.spares.iter().chain(&status.caches);
     paths.extend(lists.filter_map(|vdev| vdev.path.clone()));
     paths
+}
+
+/// Guids of all devices, and of the vdevs that they are part of.
+pub fn device_guids(status: &PoolStatus) -> HashSet<Guid> {
+    fn walk(status: &VdevStatus, out: &mut HashSet<Guid>) {
+        out.insert(status.guid);
+        for child in &status.children {
+            walk(child, out);
+        }
+    }
+    let mut guids = HashSet::new();
+    let lists = status.spares.iter().chain(&status.caches);
+    for vdev in lists.chain([&status.root]) {
+        walk(vdev, &mut guids);
+    }
+    guids
 }
 
 /// Paths of all devices that are part of vdevs.

@@ -535,9 +535,11 @@ impl Space {
                 continue;
             };
             let mut is_lost = false;
+            let mut tries = 0;
             while max > 0 && map.length_bytes() > 0 {
                 let entries = match waits_for_devices(map.pop(sync.tx, max)).await {
                     Ok(entries) => entries,
+                    Err(error) if lost::may_try_again(sync, &mut tries, &error).await => continue,
                     Err(error) if lost::is_lost(&error) => {
                         let (vdev, lost_bytes) = (top.shape.vdev, map.allocated_bytes());
                         tracing::error!(
@@ -822,8 +824,15 @@ impl Space {
                     let ranges = allocs.segments() + frees.segments();
                     if !condensed {
                         let place = (&*top, id.1);
-                        self.append_to_map(sync, place, &mut metaslab, (&allocs, &frees))
-                            .await?;
+                        let appended = self
+                            .append_to_map(sync, place, &mut metaslab, (&allocs, &frees))
+                            .await;
+                        if let Err(error) = appended {
+                            // The map does not have them: without them a metaslab that is loaded
+                            // from it would take what is allocated for free.
+                            (metaslab.allocs, metaslab.frees) = (allocs, frees);
+                            return Err(error);
+                        }
                     }
                     self.unflushed.fetch_sub(ranges as u64, Ordering::Relaxed);
                 }

@@ -13,6 +13,7 @@
 //! - **A removed vdev's obsolete ranges.** They count as used, and its mapping stays longer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dataset::DatasetError;
 use format::ObjectId;
@@ -26,6 +27,11 @@ use crate::{
     MAP_BLOCK_BYTES, MAP_BLOCK_BYTES_NO_LOG, Metaslab, Space, SpaceSync, Top, free_map, lengths,
     new_map, writeable,
 };
+
+/// How often a block is read again that a device did not give, before its map is given up.
+const TRIES_MAX: u32 = 3;
+/// How long it waits before each time.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Whether no copy of a block can be read, though what works was waited for.
 pub(super) fn is_lost(error: &ObjectError) -> bool {
@@ -41,16 +47,40 @@ pub(super) fn is_lost(error: &ObjectError) -> bool {
     )
 }
 
+/// Waits a moment where reading again may succeed, as a device failed that is there: what one
+/// hiccup of a bus would make lost is lost for good. `false` when it was tried often enough.
+pub(super) async fn may_try_again(
+    sync: &SpaceSync<'_>,
+    tries: &mut u32,
+    error: &ObjectError,
+) -> bool {
+    let device_failed = match error {
+        ObjectError::Zio(
+            ZioError::Checksum { device_failed, .. } | ZioError::Unreadable { device_failed, .. },
+        ) => *device_failed,
+        _ => false,
+    };
+    if !device_failed || *tries == TRIES_MAX {
+        return false;
+    }
+    *tries += 1;
+    sync.pipeline.world().clock.sleep(PAUSE).await;
+    true
+}
+
 /// Appends to a map; tells whether that could be done, or the map is lost.
 async fn append(
     sync: &SpaceSync<'_>,
     map: &SpaceMapObject,
     changes: &[(SpaceMapKind, &RangeSet)],
 ) -> Result<bool, DatasetError> {
-    for (kind, ranges) in changes {
+    let mut tries = 0;
+    let mut left = changes;
+    while let [(kind, ranges), rest @ ..] = left {
         let appended = waits_for_devices(map.append(sync.tx, *kind, None, &lengths(ranges))).await;
         match appended {
-            Ok(()) => {}
+            Ok(()) => left = rest,
+            Err(error) if may_try_again(sync, &mut tries, &error).await => {}
             Err(error) if is_lost(&error) => {
                 tracing::error!(
                     map = map.id().get(), %error, "a space map cannot be continued; another begins"

@@ -7,7 +7,7 @@ use api::{
 };
 use pool::{AttachSpec, OfflineSpec, PoolError, TopologyError};
 
-use crate::zpool::{in_use, leaf, same_device, vdev_failure};
+use crate::zpool::{Found, find_device, in_use, is_of_pool, leaf, vdev_failure};
 use service::pools::OpenPool;
 use service::reports;
 use service::spares;
@@ -84,10 +84,10 @@ pub async fn zpool_attach(serving: &Serving, call: ZpoolAttach) -> Result<Empty,
     for other in serving.pools.all() {
         let name = other.pool.name();
         let used = reports::device_paths(&other.pool.status());
-        let same = same_device(&serving.world, &used, &device.path).await;
+        let is_used = is_of_pool(&serving.world, &other.pool, &used, &device.path).await?;
         // Another device under the path of the one that it replaces: the pool knows which that is.
         let is_in_place = call.replace && name == call.name && used.contains(&device.path);
-        if same.is_some() && !is_in_place && spare.is_none() {
+        if is_used && !is_in_place && spare.is_none() {
             let why = format!("{} is part of active pool '{name}'", device.path);
             return Err(in_use(why, true));
         }
@@ -117,7 +117,10 @@ async fn waiting_spare(serving: &Serving, open: &OpenPool, path: &str) -> Option
     let used = reports::tree_paths(&status);
     let listed = status.spares.into_iter().filter_map(|spare| spare.path);
     let waiting: Vec<String> = listed.filter(|listed| !used.contains(listed)).collect();
-    same_device(&serving.world, &waiting, path).await
+    match find_device(&serving.world, &waiting, path).await {
+        Found::At(path) => Some(path),
+        Found::Nowhere | Found::Unsure => None,
+    }
 }
 
 /// `zpool detach`.

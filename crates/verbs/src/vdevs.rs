@@ -9,7 +9,7 @@ use format::{Guid, Uberblock};
 use pool::AddSpec;
 
 use crate::replication;
-use crate::zpool::{described, layouts, same_device, vdev_failure};
+use crate::zpool::{described, is_of_pool, layouts, vdev_failure};
 use service::compatibility::Compatibility;
 use service::error::from_pool;
 use service::reports;
@@ -109,8 +109,7 @@ pub async fn zpool_reguid(serving: &Serving, call: ZpoolReguid) -> Result<Empty,
 pub async fn zpool_labelclear(serving: &Serving, call: &ZpoolLabelClear) -> Result<Empty, Failure> {
     for open in serving.pools.all() {
         let used = reports::device_paths(&open.pool.status());
-        let same = same_device(&serving.world, &used, &call.device).await;
-        if same.is_some() {
+        if is_of_pool(&serving.world, &open.pool, &used, &call.device).await? {
             let name = open.pool.name();
             let message = format!(
                 "{} is a member (ACTIVE) of pool \"{name}\"; export or destroy the pool first, or \

@@ -383,8 +383,7 @@ pub(crate) async fn refuse_open_devices(
         };
         for vdev in vdevs {
             for leaf in vdev.layout.leaves() {
-                let same = same_device(&serving.world, used(vdev), &leaf.path).await;
-                if same.is_some() {
+                if is_of_pool(&serving.world, &open.pool, used(vdev), &leaf.path).await? {
                     let name = open.pool.name();
                     let why = format!("{} is part of active pool '{name}'", leaf.path);
                     return Err(in_use(why, force));
@@ -666,34 +665,87 @@ fn create_failure(doing: &str, error: &PoolError) -> Failure {
     }
 }
 
-/// The first of `paths` that leads to the same file or block device as `device`. One that does not
-/// answer is another one, as `device` does.
-pub(crate) fn same_device<'a>(
+/// What is found out about a device beside the devices of a pool.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It is at this path of the pool's.
+    At(String),
+    /// It is none of them.
+    Nowhere,
+    /// It is none that answers.
+    Unsure,
+}
+
+/// Whether one of `paths` leads to the same file or block device as `device`.
+pub(crate) fn find_device<'a>(
     world: &'a World,
     paths: &'a [String],
     device: &'a str,
-) -> BoxFuture<'a, Option<String>> {
+) -> BoxFuture<'a, Found> {
     Box::pin(async move {
         if let Some(path) = paths.iter().find(|path| *path == device) {
-            return Some(path.clone());
+            return Found::At(path.clone());
         }
-        let wanted = world.look_at(device).await.ok()?;
+        if paths.is_empty() {
+            return Found::Nowhere;
+        }
+        let wanted = match world.look_at(device).await {
+            Ok(place) => place,
+            Err(error) if is_answer(&error) => return Found::Nowhere,
+            Err(_) => return Found::Unsure,
+        };
         let mut looks = Vec::new();
         for path in paths {
             looks.push(place_of(world.clone(), path.clone()));
         }
         let mut looks = futures::stream::iter(looks).buffered(LOOKS_IN_FLIGHT);
+        let mut found = Found::Nowhere;
         while let Some((path, place)) = looks.next().await {
-            if place == Some(wanted) {
-                return Some(path);
+            match place {
+                Ok(place) if place == wanted => return Found::At(path),
+                Err(error) if !is_answer(&error) => found = Found::Unsure,
+                _ => {}
             }
         }
-        None
+        found
     })
 }
 
-/// What a path leads to, if it answers.
-pub async fn place_of(world: World, path: String) -> (String, Option<Place>) {
-    let place = world.look_at(&path).await.ok();
+/// Whether a device is one of a pool's, by `paths` of the pool's devices; where some do not answer,
+/// by its label, as the device may be known to the pool under one of those.
+///
+/// # Errors
+/// When its label cannot be read then.
+pub(crate) async fn is_of_pool(
+    world: &World,
+    pool: &Pool,
+    paths: &[String],
+    device: &str,
+) -> Result<bool, Failure> {
+    match find_device(world, paths, device).await {
+        Found::At(_) => Ok(true),
+        Found::Nowhere => Ok(false),
+        Found::Unsure => {
+            let guid = pool::label_guid(world, device).await.map_err(|error| {
+                from_pool(&format!("cannot tell whose device {device} is"), &error)
+            })?;
+            let own = reports::device_guids(&pool.status());
+            Ok(guid.is_some_and(|guid| own.contains(&guid)))
+        }
+    }
+}
+
+/// Whether the system said what is wrong with a path: it neither hangs, nor was no thread left to
+/// ask it with.
+fn is_answer(error: &DeviceError) -> bool {
+    let DeviceError::Open { source, .. } = error else {
+        return false;
+    };
+    source.kind() != std::io::ErrorKind::WouldBlock
+}
+
+/// What a path leads to.
+pub async fn place_of(world: World, path: String) -> (String, Result<Place, DeviceError>) {
+    let place = world.look_at(&path).await;
     (path, place)
 }

@@ -191,13 +191,27 @@ impl Caller {
     }
 
     /// Waits until a request may be worked at; it may be until what this answers is dropped.
-    pub async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        if let Some(remote) = &self.remote {
-            return remote.place().await;
+    pub async fn place(&self) -> Place {
+        let permit = match (&self.remote, &self.counted) {
+            (Some(remote), _) => remote.place().await,
+            (None, Some(counted)) => {
+                let requests = Arc::clone(&counted.user.requests);
+                requests.acquire_owned().await.ok()
+            }
+            (None, None) => None,
+        };
+        Place {
+            _permit: permit,
+            _counted: self.counted.clone(),
         }
-        let requests = Arc::clone(&self.counted.as_ref()?.user.requests);
-        requests.acquire_owned().await.ok()
     }
+}
+
+/// The place of one request among those that one may have at once. Its user is known as long as it
+/// lasts, also when their connections have ended: else the next one would begin to count anew.
+pub struct Place {
+    _permit: Option<OwnedSemaphorePermit>,
+    _counted: Option<Arc<Counted>>,
 }
 
 /// The socket, with who comes through it.
@@ -374,11 +388,26 @@ mod tests {
         let next = all.pop().unwrap();
         let mut waiting = Box::pin(next.place());
         assert!(futures::poll!(&mut waiting).is_pending());
-        assert!(other.place().await.is_some());
+        assert!(other.place().await._permit.is_some());
         places.pop();
-        assert!(waiting.await.is_some());
+        assert!(waiting.await._permit.is_some());
         drop((all, next));
         user_of(&door, 1000, 100).unwrap();
-        assert!(door.local_addr().unwrap().place().await.is_none());
+        assert!(door.local_addr().unwrap().place().await._permit.is_none());
+    }
+
+    #[tokio::test]
+    async fn requests_of_those_who_left_count_until_they_are_done() {
+        let (_directory, door) = door();
+        let mut places = Vec::new();
+        for _ in 0..USER_REQUESTS_MAX {
+            let caller = user_of(&door, 1000, 100).unwrap();
+            places.push(caller.place().await);
+        }
+        let next = user_of(&door, 1000, 100).unwrap();
+        let mut waiting = Box::pin(next.place());
+        assert!(futures::poll!(&mut waiting).is_pending());
+        drop(places);
+        assert!(waiting.await._permit.is_some());
     }
 }

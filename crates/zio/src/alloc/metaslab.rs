@@ -131,6 +131,9 @@ impl Metaslab {
             Loaded::Loading => self.is_outdated = true,
             Loaded::No | Loaded::Broken => self.loaded = Loaded::No,
         }
+        // The new records have all changes that were handed out. What these say to be free may be
+        // allocated in them, and would be allocated once more.
+        self.log.clear();
         self.recorded_histogram = Some(Box::new(free.histogram()));
     }
 
