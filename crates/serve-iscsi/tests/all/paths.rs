@@ -99,7 +99,7 @@ async fn four_paths_carry_the_sum_of_four() {
     let client = tokio::process::Command::new("ip")
         .args(["netns", "exec", &namespace.0])
         .arg(program)
-        .args(["--exact", "the_client", "--ignored", "--nocapture"])
+        .args(["--exact", "paths::the_client", "--ignored", "--nocapture"])
         .env(ADDRESSES, portals.join(","))
         .output();
     let output = client.await.expect("the client runs");
