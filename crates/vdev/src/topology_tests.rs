@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use device::BoxFuture;
 use device::sim::{Latency, SimWorld};
-use format::{Guid, NvList, Txg, VdevId};
+use format::{BlockPointer, Dva, Guid, NvList, Txg, VdevId};
 
 use crate::kind::MirrorRole;
 use crate::testing::{TestTree, group, leaf, noise, simulate};
@@ -629,5 +629,31 @@ fn a_spare_within_a_replacement_goes_first() {
         assert_eq!(replaced(&test.tree), Some((12, 930)));
         detach(&test, 12).await.expect("detached");
         assert_eq!(shape(&test.tree), "raidz10(11 30 13)");
+    });
+}
+
+/// What a failed read waits for: devices that are gone and may have the block, not one that was
+/// attached after the block was written and has not got it yet.
+#[test]
+fn a_device_that_never_got_a_block_does_not_bring_it_back() {
+    simulate(async {
+        let test = single().await;
+        attach(&test, 10, ("b", 11), MirrorRole::Mirror).await;
+        let top = test.tree.tops()[0].id();
+        let block = |birth| {
+            let dva = Dva::new(VdevId::new(top as u32), 0, BLOCK as u64, false).expect("a DVA");
+            let mut block = BlockPointer::HOLE;
+            block.set_dva(0, Some(dva));
+            block.set_birth(birth, birth);
+            block
+        };
+        let attached = test.tree.find(Guid::new(11)).expect("a vdev");
+        assert!(!test.tree.may_come_back(&block(AFTER)));
+        attached.close();
+        assert!(!test.tree.may_come_back(&block(BEFORE)));
+        assert!(test.tree.may_come_back(&block(AFTER)));
+        assert!(!test.tree.tells_of(&block(BEFORE)));
+        heal(&test, 11);
+        assert!(test.tree.may_come_back(&block(BEFORE)));
     });
 }

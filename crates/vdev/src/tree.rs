@@ -515,9 +515,18 @@ impl VdevTree {
     }
 
     /// Whether a block that cannot be read now may be readable when devices that stopped working
-    /// since the pool was opened are back: those that are there may lack it.
+    /// since the pool was opened are back: those that are there may lack it. Devices that were
+    /// attached after it was written, and not resilvered since, have nothing to bring back.
     pub fn may_come_back(&self, block: &BlockPointer) -> bool {
-        let is_out = |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_out());
+        let birth = block.physical_birth();
+        self.is_any_out(block, |vdev| !vdev.was_attached_after(birth))
+    }
+
+    /// Whether a device that may have a part of the block stopped working since the pool was
+    /// opened, of those that count.
+    fn is_any_out(&self, block: &BlockPointer, counts: impl Fn(&Vdev) -> bool) -> bool {
+        let is_out =
+            |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_out()) && counts(vdev);
         if block.is_gang() {
             // Its pieces may be anywhere.
             return self.leaves().iter().any(is_out);
@@ -541,7 +550,7 @@ impl VdevTree {
                     || !top.may_lack_block(dva.offset_bytes(), length, birth)
             })
         };
-        !self.may_come_back(block) && block.dvas().all(|dva| tells(&dva))
+        !self.is_any_out(block, |_| true) && block.dvas().all(|dva| tells(&dva))
     }
 
     /// After an intent log's block was written and flushed: whether it is durable, and the pool's

@@ -378,8 +378,8 @@ zpool export tank
 echo PEER-DONE
 ";
 
-/// Goal: OpenZFS goes on with an initialization that we suspended, and we with its own. Method: a
-/// place in the middle, made by hand for ours.
+/// Goal: OpenZFS goes on with an initialization that we suspended, and we with its own. Method: ours
+/// stops wherever each disk stands after a moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn passes_go_on_in_openzfs_and_back() {
     let Some(peer) = Peer::find() else { return };
@@ -404,7 +404,11 @@ async fn passes_go_on_in_openzfs_and_back() {
         of(ActivityKind::Initialize, ActivityCommand::Suspend),
     )
     .await;
-    let stood = statuses(&pool, ActivityKind::Initialize)[0];
+    let stood = statuses(&pool, ActivityKind::Initialize);
+    let suspended = stood
+        .iter()
+        .filter(|status| status.state == ActivityState::Suspended)
+        .count();
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
 
@@ -415,13 +419,11 @@ async fn passes_go_on_in_openzfs_and_back() {
             .filter(|line| line.starts_with(mark) && line.contains(word))
             .count()
     };
-    if stood.state == ActivityState::Suspended {
-        assert_eq!(
-            count("BEFORE", "% initialized, suspended, started at"),
-            2,
-            "{text}"
-        );
-    }
+    assert_eq!(
+        count("BEFORE", "% initialized, suspended, started at"),
+        suspended,
+        "{text}"
+    );
     assert_eq!(
         count("AFTER", "100% initialized, completed at"),
         2,

@@ -42,7 +42,11 @@ pub fn save(sim: &SimWorld) -> Image {
 }
 
 pub fn load(image: &Image) -> SimWorld {
-    let sim = SimWorld::new(5);
+    load_in(SimWorld::new(5), image)
+}
+
+/// Makes its disks in another world: a seed that made the image makes the same guids again.
+pub fn load_in(sim: SimWorld, image: &Image) -> SimWorld {
     for (name, pages) in image {
         let disk = sim.add_disk(name, DISK_BYTES);
         for (at, page) in pages {

@@ -2,6 +2,7 @@
 //! for anew.
 
 mod activity;
+mod changes;
 mod checkpoint;
 mod churn;
 mod classes;

@@ -14,9 +14,10 @@ use format::{
     BlockPointer, Bookmark, DslDatasetPhys, Endian, ObjectId, ObjectType, ObjsetId, ObjsetPhys,
     ScanPhys, Txg, ZilHeader,
 };
-use object::{Met, ObjectSet, Traverse, Traversed, Visitor, Zap, traverse};
+use object::{Met, ObjectError, ObjectSet, Traverse, Traversed, Visitor, Zap, traverse};
 use spa::PoolError;
 use vdev::ScanRead;
+use zio::pipeline::waits_for_devices;
 use zio::{Pipeline, ZioError};
 
 use super::again::Place;
@@ -119,7 +120,14 @@ pub(super) struct Visit<'a> {
 
 impl Visit<'_> {
     /// Goes on from `at`; whether everything was met.
+    ///
+    /// No txg is held up by a bad sector in what says where to go: the walk of the MOS has told of
+    /// it, and a dataset that cannot be found is passed over.
     pub(super) async fn go_on(&self, at: &mut Position) -> Result<bool, PoolError> {
+        waits_for_devices(self.visit_all(at)).await
+    }
+
+    async fn visit_all(&self, at: &mut Position) -> Result<bool, PoolError> {
         let bookmark = at.phys.bookmark;
         if bookmark.objset.is_zero() {
             at.phys.current_min_txg = at.phys.min_txg;
@@ -199,7 +207,8 @@ impl Visit<'_> {
         place: Place,
         phys: &ScanPhys,
     ) -> Result<Option<Place>, PoolError> {
-        let Some(dataset) = self.dataset(place.dataset).await? else {
+        let found = waits_for_devices(self.dataset(place.dataset)).await?;
+        let Some(dataset) = found else {
             return Ok(None);
         };
         let what = Traverse {
@@ -223,19 +232,32 @@ impl Visit<'_> {
         })
     }
 
-    /// What the MOS says of a dataset; `None` when there is no such dataset.
+    /// What the MOS says of a dataset; `None` when there is no such dataset, or it cannot be read.
     async fn dataset(&self, dataset: ObjectId) -> Result<Option<DslDatasetPhys>, PoolError> {
-        let object = match self.mos.hold(dataset).await {
-            Ok(object) => object,
-            Err(error) => {
-                tracing::warn!(%error, %dataset, "a scan was to visit a dataset that is not there");
+        let error = match self.mos.hold(dataset).await {
+            Ok(object) => match DslDatasetPhys::decode(&object.bonus(), Endian::Little) {
+                Ok(phys) => return Ok(Some(phys)),
+                Err(error) => PoolError::from(error),
+            },
+            Err(ObjectError::NoSuchObject { .. }) => {
+                tracing::warn!(%dataset, "a scan was to visit a dataset that is not there");
                 return Ok(None);
             }
+            Err(error) => error.into(),
         };
-        Ok(Some(DslDatasetPhys::decode(
-            &object.bonus(),
-            Endian::Little,
-        )?))
+        self.not_found(dataset, error)?;
+        Ok(None)
+    }
+
+    /// Notes that what a dataset leads to is not met, because the MOS cannot be read there: devices
+    /// go on lacking all that they lack.
+    fn not_found(&self, dataset: ObjectId, error: PoolError) -> Result<(), PoolError> {
+        if error.is_suspended() {
+            return Err(error);
+        }
+        let place = Bookmark::new(ObjsetId::ZERO, dataset, 0, 0);
+        self.blocks.damaged(&place, &error.to_string());
+        Ok(())
     }
 
     /// Visits a dataset, and queues those that come after it; false when it is not done.
@@ -295,7 +317,15 @@ impl Visit<'_> {
         }
         let mut clones = Vec::new();
         let mut after = None;
-        while let Some(id) = self.mos.next_object(after).await? {
+        loop {
+            let id = match self.mos.next_object(after).await {
+                Ok(Some(id)) => id,
+                Ok(None) => break,
+                Err(error) => {
+                    self.not_found(snapshot, error.into())?;
+                    break;
+                }
+            };
             after = Some(id);
             let Ok(object) = self.mos.hold(id).await else {
                 continue;
