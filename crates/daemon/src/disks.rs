@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
-use ::drives::Disk;
+use ::drives::{Disk, Sysfs};
 use api::{DiskListReply, DiskReport, DiskUse, Failure};
 use device::{PathKind, World};
 use futures::{StreamExt, stream};
@@ -21,7 +21,6 @@ use pool::DeviceUse;
 use rustix::fs::{major, minor};
 use tokio::task::JoinHandle;
 
-use crate::service::Service;
 use service::reports;
 use serving::Serving;
 use verbs::zpool::place_of;
@@ -40,9 +39,13 @@ struct Found {
 }
 
 /// The disks of the host.
-pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failure> {
-    let users = pool_devices(&service.serving).await;
-    let sysfs = service.disks.drives.sysfs().clone();
+pub(crate) async fn disk_list(
+    serving: &Serving,
+    sysfs: &Sysfs,
+    looks: &Looks,
+) -> Result<DiskListReply, Failure> {
+    let users = pool_devices(serving).await;
+    let sysfs = sysfs.clone();
     let look = move || {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
@@ -63,7 +66,7 @@ pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failur
         .map(|disk| async move {
             let mut report = disk.report;
             if report.in_use.is_none() {
-                report.in_use = content(service, &report.path).await;
+                report.in_use = content(&serving.world, looks, &report.path).await;
             }
             report
         })
@@ -74,10 +77,10 @@ pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failur
 }
 
 /// What is on a disk that nobody uses at the moment, if it answers.
-async fn content(service: &Service, path: &str) -> Option<DiskUse> {
-    let (world, device) = (service.serving.world.clone(), path.to_owned());
+async fn content(world: &World, looks: &Looks, path: &str) -> Option<DiskUse> {
+    let (world, device) = (world.clone(), path.to_owned());
     let look = async move { found_on(&world, &device).await };
-    service.looks.look(path, look).await
+    looks.look(path, look).await
 }
 
 async fn found_on(world: &World, path: &str) -> Option<DiskUse> {

@@ -242,13 +242,13 @@ fn requests(service: Arc<Service>) -> Router {
             zpool::zpool_history(&service.serving, &call).await
         })
         .on(|service, call: ZpoolSync| async move { zpool::zpool_sync(&service.serving, &call).await })
-        .on(|service, _: UpsStatus| async move { Ok(ups::status(&service)) })
+        .on(|service, _: UpsStatus| async move { Ok(ups::status(&service.ups)) })
         .on_behalf(|service, caller, _: AlertList| async move {
-            Ok(alerts::list(&service, caller.may_change()))
+            Ok(alerts::list(&service.alerts, caller.may_change()))
         })
-        .on(|service, _: AlertSettingsGet| async move { alerts::settings(&service) })
-        .on(|service, call: AlertSettingsSet| async move { alerts::set_settings(&service, call) })
-        .on(|service, _: AlertTest| async move { alerts::test(&service).await })
+        .on(|service, _: AlertSettingsGet| async move { alerts::settings(&service.alerts) })
+        .on(|service, call: AlertSettingsSet| async move { alerts::set_settings(&service.alerts, call) })
+        .on(|service, _: AlertTest| async move { alerts::test(&service.alerts).await })
         .on(|service, _: CertificateStatus| async move { service.web.certificate_status() })
         .on(|service, call: CertificateSet| async move {
             service.web.set_certificate(call.acme)
@@ -367,10 +367,10 @@ fn requests(service: Arc<Service>) -> Router {
         })
         .on(|service, call: SchedulePause| async move { schedules::pause(&service.automation, &call).await })
         .on_behalf(|service, caller, _: ReportList| async move {
-            Ok(figures::list(&service, caller.may_change()))
+            Ok(figures::list(&service.figures, caller.may_change()))
         })
         .on_behalf(|service, caller, call: ReportGet| async move {
-            figures::get(&service, call, caller.may_change()).await
+            figures::get(&service.figures, call, caller.may_change()).await
         })
         .on_behalf(|service, caller, _: ScheduleList| async move {
             schedules::list(&service.automation, caller.may_change())
@@ -379,7 +379,7 @@ fn requests(service: Arc<Service>) -> Router {
         .on_job(|service, call: FileRestore, work| async move {
             files::restore(&service.serving, &call, &work).await
         })
-        .on(|service, _: DiskList| async move { disks::disk_list(&service).await })
+        .on(|service, _: DiskList| async move { disks::disk_list(&service.serving, service.disks.drives.sysfs(), &service.looks).await })
         .on(|service, _: DiskOverview| async move { Ok(drives::overview(&service.disks).await) })
         .on_behalf(|service, caller, call: DiskShow| async move {
             drives::show(&service.disks, &call, caller.may_change()).await
@@ -646,7 +646,8 @@ impl Routes {
         let service = Arc::clone(&self.service);
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>| async move {
             let _place = caller.place().await;
-            let text = metrics::text(&service).await;
+            let standing = alerts::list(&service.alerts, true);
+            let text = metrics::text(&service.serving, &standing, &service.automation).await;
             ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text)
         };
         Self {
@@ -657,10 +658,11 @@ impl Routes {
 
     /// What files hold.
     fn with_downloads(self) -> Self {
-        let service = Arc::clone(&self.service);
+        let serving = Arc::clone(&self.service.serving);
+        let audit = Arc::clone(&self.service.web.audit);
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>,
                            Query(query): Query<HashMap<String, String>>| {
-            download::download(service, caller, query)
+            download::download(Arc::clone(&serving), Arc::clone(&audit), caller, query)
         };
         Self {
             router: self.router.route(FILE_DOWNLOAD_PATH, get(answer)),

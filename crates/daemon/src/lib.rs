@@ -198,7 +198,7 @@ async fn serve(
     service.serving.nfs.begin().await;
     alerts::begin(&service);
     drives::begin(&service.disks);
-    figures::begin(&service);
+    figures::begin(&service.figures, &service.serving);
     service.automation.begin();
     tokio::spawn(ups::follow(Arc::downgrade(&service)));
     if default_pool.is_some() {

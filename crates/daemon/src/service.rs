@@ -122,10 +122,11 @@ impl Service {
             secrets: Secrets::load(state.directory()),
             pools,
         });
+        let settings = Arc::clone(&alerts);
         let disks = Arc::new(Parts {
             pools: Arc::clone(&serving.pools),
             events: Arc::clone(&serving.events),
-            alerts: Arc::clone(&alerts),
+            settings: Box::new(move || settings.current()),
             drives: Drives::load(state.directory()),
         });
         Ok(Arc::new(Self {
@@ -167,7 +168,7 @@ impl Service {
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
     pub(crate) async fn shut_down(&self) {
         self.disks.drives.stop();
-        self.figures.stop(self).await;
+        self.figures.stop(&self.serving).await;
         self.automation.stop().await;
         // First: clients that ask later find their files with the next server.
         self.serving.nfs.stop_serving().await;

@@ -21,14 +21,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::drives::{Book, History, Lamps, Sysfs};
-use api::{Failure, SelfTestKind, SmartReport, SmartState};
+use api::{AlertSettings, Failure, SelfTestKind, SmartReport, SmartState};
 use parking_lot::Mutex;
 
 pub(crate) use lights::{lights_test, locate};
 pub(crate) use overview::{overview, show, states};
 pub(crate) use smart::test;
 
-use crate::alerts::Alerts;
 use automation::{Disks, SelfTests};
 use device::BoxFuture;
 use host::table_file::FileProblem;
@@ -143,11 +142,12 @@ impl Drives {
     }
 }
 
-/// Disks, and what says which pools they are in and who wants to hear of them.
+/// Disks, and what tells of the pools that they are in.
 pub(crate) struct Parts {
     pub(crate) pools: Arc<Pools>,
     pub(crate) events: Arc<Events>,
-    pub(crate) alerts: Arc<Alerts>,
+    /// The settings of alerts: what a disk is taken for.
+    pub(crate) settings: Box<dyn Fn() -> AlertSettings + Send + Sync>,
     pub(crate) drives: Arc<Drives>,
 }
 

@@ -250,7 +250,7 @@ fn condition(state: &DiskState, has_failed: bool, settings: &AlertSettings) -> D
 
 pub(super) async fn rows(parts: &Parts) -> Vec<Row> {
     let (leaves, _) = leaves(parts);
-    let settings = parts.alerts.current();
+    let settings = (parts.settings)();
     let drives = Arc::clone(&parts.drives);
     let look = move || drives.rows(&leaves, &settings);
     tokio::task::spawn_blocking(look).await.unwrap_or_default()

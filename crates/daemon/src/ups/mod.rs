@@ -326,9 +326,9 @@ pub(crate) async fn follow(weak: Weak<Service>) {
 }
 
 /// `millpond ups`.
-pub(crate) fn status(service: &Service) -> UpsStatusReply {
+pub(crate) fn status(ups: &Ups) -> UpsStatusReply {
     UpsStatusReply {
-        ups: service.ups.report(),
+        ups: ups.report(),
     }
 }
 
