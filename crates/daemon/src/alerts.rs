@@ -286,7 +286,7 @@ async fn look(weak: Weak<Service>) {
         ));
         others.extend(service.web.certificate_alert());
         others.extend(files_in_trouble(&service));
-        let disks = crate::drives::states(&service.disks).await;
+        let disks = disks::states(&service.disks).await;
         let happened_now = std::mem::take(&mut happened);
         service
             .alerts

@@ -56,11 +56,12 @@ use tokio::task::{JoinError, JoinHandle};
 use web::caller::{Caller, Door};
 
 use crate::service::Service;
-use crate::{DaemonError, alerts, disks, download, drives, figures, metrics, ups};
+use crate::{DaemonError, alerts, download, ups};
 use automation::{replicate, schedules};
 use service::asking::work_for;
 use service::events::Wanted;
 use service::jobs::Work;
+use telemetry::{figures, metrics};
 use verbs::create::Maker;
 use verbs::{
     activity, create, destroy, diff, files, import, keys, owners, permissions, properties, receive,
@@ -380,14 +381,14 @@ fn requests(service: Arc<Service>) -> Router {
             files::restore(&service.serving, &call, &work).await
         })
         .on(|service, _: DiskList| async move { disks::disk_list(&service.serving, service.disks.drives.sysfs(), &service.looks).await })
-        .on(|service, _: DiskOverview| async move { Ok(drives::overview(&service.disks).await) })
+        .on(|service, _: DiskOverview| async move { Ok(disks::overview(&service.disks).await) })
         .on_behalf(|service, caller, call: DiskShow| async move {
-            drives::show(&service.disks, &call, caller.may_change()).await
+            disks::show(&service.disks, &call, caller.may_change()).await
         })
-        .on(|service, call: DiskLocate| async move { drives::locate(&service.disks, call).await })
-        .on(|service, call: DiskTest| async move { drives::test(&service.disks, call).await })
+        .on(|service, call: DiskLocate| async move { disks::locate(&service.disks, call).await })
+        .on(|service, call: DiskTest| async move { disks::test(&service.disks, call).await })
         .on(|service, call: DiskLightsTest| async move {
-            drives::lights_test(&service.disks, call).await
+            disks::lights_test(&service.disks, call).await
         })
         .on(|service, _: ShareList| async move { Ok(service.serving.share_list().await) })
         .on(|service, call: SmbUserAdd| async move { service.serving.smb_user_add(call).await })

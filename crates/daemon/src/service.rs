@@ -16,12 +16,11 @@ use serve_iscsi::Limits;
 use tokio::sync::{Notify, watch};
 
 use crate::alerts::Alerts;
-use crate::disks::Looks;
-use crate::drives::{Drives, Parts};
-use crate::figures::Figures;
 use crate::ups::Ups;
 use crate::{DaemonError, Options};
 use automation::Automation;
+use disks::Looks;
+use disks::{Drives, Parts};
 use host::State;
 use service::events::Events;
 use service::jobs::Jobs;
@@ -33,6 +32,7 @@ use serving::secrets::Secrets;
 use serving::shares::Withheld;
 use serving::smb::Smb;
 use serving::volumes::Volumes;
+use telemetry::figures::Figures;
 use web::Web;
 
 /// How much memory iSCSI sessions may have together at least, and at most; between these it is a

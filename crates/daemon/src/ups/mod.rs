@@ -327,9 +327,7 @@ pub(crate) async fn follow(weak: Weak<Service>) {
 
 /// `millpond ups`.
 pub(crate) fn status(ups: &Ups) -> UpsStatusReply {
-    UpsStatusReply {
-        ups: ups.report(),
-    }
+    UpsStatusReply { ups: ups.report() }
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
-use ::drives::{Disk, Sysfs};
 use api::{DiskListReply, DiskReport, DiskUse, Failure};
 use device::{PathKind, World};
+use drives::{Disk, Sysfs};
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use pool::DeviceUse;
@@ -39,7 +39,7 @@ struct Found {
 }
 
 /// The disks of the host.
-pub(crate) async fn disk_list(
+pub async fn disk_list(
     serving: &Serving,
     sysfs: &Sysfs,
     looks: &Looks,
@@ -177,7 +177,7 @@ fn report(disk: Disk, dev: &Path, stable: &BTreeMap<String, String>) -> Found {
 /// Disks that somebody has begun to look at and that did not answer, by their paths, with who still
 /// waits for them.
 #[derive(Default)]
-pub(crate) struct Looks {
+pub struct Looks {
     waiting: Mutex<HashMap<String, JoinHandle<Option<DiskUse>>>>,
 }
 
@@ -220,7 +220,7 @@ impl Looks {
 
 /// By name of a disk, its path below `/dev/disk/by-id`: one with its model and serial number
 /// rather than one that is only a number.
-pub(crate) fn stable_paths(dev: &Path) -> BTreeMap<String, String> {
+pub fn stable_paths(dev: &Path) -> BTreeMap<String, String> {
     let directory = dev.join("disk/by-id");
     let mut out: BTreeMap<String, String> = BTreeMap::new();
     let is_number = |name: &str| name.starts_with("wwn-") || name.starts_with("nvme-eui.");

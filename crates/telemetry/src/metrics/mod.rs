@@ -19,9 +19,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::{
-    AlertListReply,
-    IoReport, Job, JobState, PoolHealth, PoolStatusReport, Protocol, ScanState, ShareListReply,
-    VdevClass, VdevReport,
+    AlertListReply, IoReport, Job, JobState, PoolHealth, PoolStatusReport, Protocol, ScanState,
+    ShareListReply, VdevClass, VdevReport,
 };
 use dataset::ListOptions;
 use serde::Serialize;
@@ -32,10 +31,10 @@ use automation::schedules::ScheduleFigures;
 use service::pools::OpenPool;
 use service::reports;
 use serving::Serving;
-pub(crate) use text::CONTENT_TYPE;
+pub use text::CONTENT_TYPE;
 use text::Exposition;
-#[cfg(test)]
-pub(crate) use text::read;
+#[cfg(any(test, feature = "testing"))]
+pub use text::read;
 
 /// Datasets of which something is told, of all pools together.
 const DATASETS_MAX: usize = 1000;
@@ -77,11 +76,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 /// All of it, as text.
-pub(crate) async fn text(
-    serving: &Serving,
-    alerts: &AlertListReply,
-    automation: &Automation,
-) -> String {
+pub async fn text(serving: &Serving, alerts: &AlertListReply, automation: &Automation) -> String {
     let mut out = Exposition::default();
     let version = env!("CARGO_PKG_VERSION");
     out.add(&families::BUILD, &[("version", version)], true);
@@ -107,9 +102,7 @@ pub(crate) async fn text(
     automation::replicate::add_metrics(automation, |replication| {
         add_replication(&mut out, replication)
     });
-    automation::schedules::add_metrics(automation, |schedule| {
-        add_schedule(&mut out, schedule)
-    });
+    automation::schedules::add_metrics(automation, |schedule| add_schedule(&mut out, schedule));
     out.text(families::ALL)
 }
 

@@ -30,11 +30,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use serving::Serving;
 use series::{BUCKETS, Column, Key, Sample, SeriesError, Shape, Store};
+use serving::Serving;
 
 use reading::{Part, Reading};
-pub(crate) use report::{get, list};
+pub use report::{get, list};
 
 /// Seconds between two readings.
 const EVERY_S: u64 = 10;
@@ -108,7 +108,7 @@ fn shape_of(name: &str) -> Option<&'static Shape> {
 }
 
 /// The figures of a server.
-pub(crate) struct Figures {
+pub struct Figures {
     store: Store,
     turn: tokio::sync::Mutex<()>,
     before: Mutex<Before>,
@@ -132,7 +132,7 @@ fn now_s() -> u64 {
 
 impl Figures {
     /// Opens what the state directory has of them.
-    pub(crate) fn load(state: &Path) -> Arc<Self> {
+    pub fn load(state: &Path) -> Arc<Self> {
         let (store, opened) = Store::open(&state.join("figures"), &SHAPES, LIMIT_BYTES);
         for path in &opened.removed {
             let path = path.display();
@@ -183,7 +183,7 @@ impl Figures {
     }
 
     /// Takes in the last samples, and writes all that waits: the server leaves.
-    pub(crate) async fn stop(self: &Arc<Self>, serving: &Serving) {
+    pub async fn stop(self: &Arc<Self>, serving: &Serving) {
         if self.is_leaving.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -232,7 +232,7 @@ impl Before {
 }
 
 /// Begins to take samples, until what serves the pools goes away or [`Figures::stop`].
-pub(crate) fn begin(figures: &Arc<Figures>, serving: &Arc<Serving>) {
+pub fn begin(figures: &Arc<Figures>, serving: &Arc<Serving>) {
     tokio::spawn(follow(Arc::clone(figures), Arc::downgrade(serving)));
 }
 

@@ -213,7 +213,7 @@ fn subjects(known: Vec<Known>, sees_clients: bool) -> Vec<ReportedSubject> {
 }
 
 /// What there are reports of.
-pub(crate) fn list(figures: &Figures, sees_clients: bool) -> ReportListReply {
+pub fn list(figures: &Figures, sees_clients: bool) -> ReportListReply {
     ReportListReply {
         subjects: subjects(figures.store.list(), sees_clients),
         stored_bytes: figures.store.size_bytes(),
@@ -223,7 +223,7 @@ pub(crate) fn list(figures: &Figures, sees_clients: bool) -> ReportListReply {
 }
 
 /// What was.
-pub(crate) async fn get(
+pub async fn get(
     figures: &Arc<Figures>,
     call: ReportGet,
     sees_clients: bool,
