@@ -1,11 +1,11 @@
 //! The disks of the host and the pools on them: a list of all for who makes a pool, how they are,
 //! self-tests, and lights (crate `drives` speaks to them and knows of no pools).
 //!
-//! Three tasks do all of it. One asks each disk now and then how it is (module `smart`); one looks at
-//! the pools whenever something happened, and once a minute, and switches lights (module `lights`);
-//! alerts look at what is known. Requests are answered from what is known too, so a disk that hangs
-//! keeps nobody waiting: whoever does wait for one is a thread that is left alone, and no second
-//! one is sent after it.
+//! Three tasks do all of it. One asks each disk now and then how it is (module `smart`); one looks
+//! at the pools whenever something happened, and once a minute, and switches lights (module
+//! `lights`); alerts look at what is known. Requests are answered from what is known too, so a disk
+//! that hangs keeps nobody waiting: whoever does wait for one is a thread that is left alone, and
+//! no second one is sent after it.
 //!
 //! Locks: `known`, `book` and `hung` are short. `work` is held by the thread that switches lights,
 //! for as long as that takes; who waits for it gives up after a while. `tests` is held by who has
