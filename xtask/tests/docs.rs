@@ -259,6 +259,36 @@ fn links_lead_to_files() {
     assert!(broken.is_empty(), "links lead nowhere: {broken:#?}");
 }
 
+/// Goal: what ARCHITECTURE.md tells step by step is done by functions that there are: each name of
+/// the form `crate::...::name` is that of something that the crate declares.
+#[test]
+fn the_paths_in_architecture_lead_through_the_code() {
+    let text = read(&root().join("ARCHITECTURE.md"));
+    let (_, paths) = text.split_once("### The path of one read").expect("paths");
+    let (paths, _) = paths.split_once("### Who has").expect("the paths' end");
+    let mut checked = 0;
+    let mut absent = Vec::new();
+    for name in paths.split('`').skip(1).step_by(2) {
+        let Some((library, rest)) = name.split_once("::") else {
+            continue;
+        };
+        let directory = root().join("crates").join(library.replace('_', "-"));
+        let mut files = Vec::new();
+        add_files(&directory.join("src"), &[".rs"], &mut files);
+        let source: String = files.iter().map(|path| read(path)).collect();
+        let last = rest.rsplit("::").next().unwrap_or(rest);
+        let is_there = ["fn", "struct", "trait"]
+            .iter()
+            .any(|word| has_words(&source, &format!("{word} {last}")));
+        if !is_there {
+            absent.push(name);
+        }
+        checked += 1;
+    }
+    assert!(checked > 20, "only {checked} names were found");
+    assert!(absent.is_empty(), "not in the code: {absent:?}");
+}
+
 /// Goal: `docs/` has each command under the words that one types.
 #[test]
 fn every_command_is_documented() {
@@ -287,9 +317,9 @@ fn every_property_and_feature_is_documented() {
         "\n];",
     );
     let datasets = firsts(&datasets, &["text(", "number(", "index(", "boolean("]);
-    let pools = section("crates/pool/src/props.rs", "const TABLE: &[Row]", "\n];");
+    let pools = section("crates/spa/src/props.rs", "const TABLE: &[Row]", "\n];");
     let pools = firsts(&pools, &["row("]);
-    let vdevs = "crates/pool/src/vdevprops.rs";
+    let vdevs = "crates/spa/src/vdevprops.rs";
     let settable = section(vdevs, "const TABLE: &[(&str, Kind)]", "\n];");
     let computed = section(vdevs, "const READ_ONLY: &[&str]", "\n];");
     let vdevs: BTreeSet<String> = strings(&settable)

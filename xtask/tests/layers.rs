@@ -1,7 +1,7 @@
 //! The layers hold: a crate names only crates below it in ARCHITECTURE.md's table, the table names
 //! every crate, and unsafe code stays in the crates that are allowed it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -69,6 +69,62 @@ fn crates_depend_only_downward() {
             );
         }
     }
+}
+
+/// The crates that each crate uses in the product, by the manifests.
+fn uses() -> BTreeMap<String, BTreeSet<String>> {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().expect("packages");
+    let named = |value: &serde_json::Value| value["name"].as_str().expect("a name").to_owned();
+    let of = |package: &serde_json::Value| {
+        let all = package["dependencies"].as_array().expect("dependencies");
+        let used = all.iter().filter(|other| {
+            // Those of tests have a kind.
+            !other["path"].is_null() && other["kind"].is_null()
+        });
+        (named(package), used.map(named).collect())
+    };
+    packages.iter().map(of).collect()
+}
+
+/// All that a crate uses, through others too.
+fn add_used(of: &str, uses: &BTreeMap<String, BTreeSet<String>>, out: &mut BTreeSet<String>) {
+    for used in uses.get(of).into_iter().flatten() {
+        if out.insert(used.clone()) {
+            add_used(used, uses, out);
+        }
+    }
+}
+
+/// Goal: ARCHITECTURE.md's diagram has the arrows that there are, but for those that others imply.
+#[test]
+fn the_diagram_shows_the_manifests() {
+    const FOR_TESTS: [&str; 5] = ["fuzzing", "oracles", "sim", "workspace-hack", "xtask"];
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let drawn: BTreeSet<String> = text
+        .lines()
+        .filter(|line| line.contains(" --> "))
+        .map(|line| line.trim().to_owned())
+        .collect();
+    let uses = uses();
+    let mut real = BTreeSet::new();
+    for (name, direct) in uses
+        .iter()
+        .filter(|(name, _)| !FOR_TESTS.contains(&name.as_str()))
+    {
+        let mut implied = BTreeSet::new();
+        for used in direct {
+            add_used(used, &uses, &mut implied);
+        }
+        let shown = direct.difference(&implied);
+        real.extend(shown.map(|used| format!("{name} --> {used}")));
+    }
+    let missing: Vec<_> = real.difference(&drawn).collect();
+    let wrong: Vec<_> = drawn.difference(&real).collect();
+    assert!(
+        missing.is_empty() && wrong.is_empty(),
+        "the diagram in ARCHITECTURE.md lacks {missing:#?} and should not have {wrong:#?}"
+    );
 }
 
 #[test]

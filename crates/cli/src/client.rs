@@ -429,8 +429,8 @@ impl Client {
                 let process = process.trim();
                 return Err(anyhow!(
                     "the server (process {process}) still imports its pools and cannot be stopped \
-                     before it has; try again, or see {}. 'kill {process}' ends it as a crash would: \
-                     what was synced is there at the next start",
+                     before it has; try again, or see {}. 'kill {process}' ends it as a crash \
+                     would: what was synced is there at the next start",
                     self.state.join("daemon.log").display()
                 ));
             }

@@ -30,6 +30,8 @@ use crate::livelist::Pending;
 use crate::name::{check_name, split_parent, split_snapshot};
 use crate::state::{Dir, DirState, Ds, DsState};
 
+/// Snapshots of a chain that are asked what a dataset is whose root cannot be read.
+const NEARBY_MAX: usize = 8;
 /// Datasets kept in memory although nobody uses them.
 const IDLE_DATASETS_MAX: usize = 8192;
 
@@ -314,14 +316,42 @@ impl<'a> Directories<'a> {
         Ok(kind)
     }
 
-    /// A dataset in numbers. One whose root cannot be read is shown as a filesystem, so that it can
-    /// be seen and destroyed.
+    /// Whether a dataset whose own root cannot be read is a filesystem or a volume, as the nearest
+    /// snapshots of its chain say: those before it, and of a snapshot those after it.
+    async fn kind_nearby(&self, dataset: &Arc<Ds>) -> ObjsetKind {
+        let before: fn(&DslDatasetPhys) -> ObjectId = |phys| phys.previous_snapshot;
+        for next in [before, |phys| phys.next_snapshot] {
+            let mut at = dataset.phys();
+            for _ in 0..NEARBY_MAX {
+                let id = next(&at);
+                if id.is_zero() {
+                    break;
+                }
+                let Ok(other) = self.dataset(id).await else {
+                    break;
+                };
+                match self.objset_kind(&other).await {
+                    // The empty snapshot before all.
+                    Ok(ObjsetKind::None) => break,
+                    Ok(kind) => return kind,
+                    Err(_) => at = other.phys(),
+                }
+            }
+        }
+        ObjsetKind::None
+    }
+
+    /// A dataset in numbers. One whose root cannot be read is what its snapshots are; without any
+    /// it is shown as a filesystem, so that it can be seen and destroyed.
     pub(crate) async fn info(&self, dataset: &Arc<Ds>) -> Result<DatasetInfo, DatasetError> {
         let name = self.full_name(dataset).await?;
-        let kind = self.objset_kind(dataset).await.unwrap_or_else(|error| {
-            tracing::debug!(name, %error, "whether it is a filesystem or a volume cannot be told");
-            ObjsetKind::None
-        });
+        let kind = match self.objset_kind(dataset).await {
+            Ok(kind) => kind,
+            Err(error) => {
+                tracing::debug!(name, %error, "whether it is a filesystem or a volume is guessed");
+                self.kind_nearby(dataset).await
+            }
+        };
         let head_kind = kind_of(kind);
         let (phys, dir) = {
             let state = dataset.state();

@@ -275,8 +275,8 @@ impl DslPool {
             dsl.syncer().set_mos_dir(mos_dir);
             dsl.destroyer().create(ctx, &root).await?;
             dsl.datasets().create_origin(ctx).await?;
-            // The lists of a new pool are its own, so that the feature is active with the first dataset
-            // that a user makes.
+            // The lists of a new pool are its own, so that the feature is active with the first
+            // dataset that a user makes.
             let (last, first): (Vec<_>, Vec<_>) =
                 (params.features.iter()).partition(|guid| *guid == guid::EMPTY_BPOBJ);
             for guid in first {

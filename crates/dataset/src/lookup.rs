@@ -257,7 +257,7 @@ impl Properties<'_> {
                         _ => Ok(Some(None)),
                     }
                 }
-                "clones" => text(Some(self.clone_names(&phys).await?.join(","))),
+                "clones" => text(Some(self.clone_names(dataset).await?.join(","))),
                 "numclones" => number(phys.children.saturating_sub(1)),
                 "userrefs" => number(dataset.state().user_holds),
                 "defer_destroy" => number(u64::from(
@@ -320,23 +320,30 @@ impl Properties<'_> {
             .map(PropertyValue::Number))
     }
 
-    /// Full names of a snapshot's clones.
-    async fn clone_names(&self, phys: &DslDatasetPhys) -> Result<Vec<String>, DatasetError> {
-        let mut out = Vec::new();
+    /// Full names of a snapshot's clones. A list that does not have as many as the snapshot counts,
+    /// as those of pools that were upgraded long ago, is not believed (`get_clones_stat_impl`,
+    /// module/zfs/dsl_dataset.c): all datasets are asked.
+    async fn clone_names(&self, snapshot: &Arc<Ds>) -> Result<Vec<String>, DatasetError> {
+        let phys = snapshot.phys();
+        let directories = self.dsl.directories();
+        let mut listed = Vec::new();
         if !phys.next_clones.is_zero() {
-            for entry in Zap::hold(self.dsl.mos(), phys.next_clones)
-                .await?
-                .all()
-                .await?
-            {
-                let clone = self
-                    .dsl
-                    .directories()
-                    .dataset(entry.value.as_u64().unwrap_or(0).into())
-                    .await?;
-                out.push(clone.dir().full_name(&self.dsl.pool_name()));
+            let list = Zap::hold(self.dsl.mos(), phys.next_clones).await?;
+            for entry in list.all().await? {
+                listed.push(ObjectId::new(entry.value.as_u64().unwrap_or(0)));
             }
         }
+        let mut clones = Vec::new();
+        if listed.len() as u64 == phys.children.saturating_sub(1) {
+            for clone in listed {
+                clones.push(directories.dataset(clone).await?.dir());
+            }
+        } else {
+            let all = directories.heads().await.into_iter().map(|head| head.dir());
+            clones.extend(all.filter(|dir| dir.state().phys.origin == snapshot.object));
+        }
+        let pool = self.dsl.pool_name();
+        let mut out: Vec<String> = clones.iter().map(|dir| dir.full_name(&pool)).collect();
         out.sort();
         Ok(out)
     }

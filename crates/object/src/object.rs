@@ -25,6 +25,8 @@ use crate::objset::ObjectSet;
 use crate::readahead::ReadAhead;
 use crate::tree::{Block, NEWEST};
 
+pub(crate) use self::bonus::BonusAndSpill;
+
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 
 /// Blocks of one request that are read at the same time.

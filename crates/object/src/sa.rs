@@ -29,7 +29,7 @@ use zio::Tx;
 
 use crate::byteswap::swap_words;
 use crate::error::{ObjectError, OfObject, Result, damaged};
-use crate::object::Object;
+use crate::object::{BonusAndSpill, Object};
 use crate::objset::ObjectSet;
 use crate::zap::{Zap, ZapOptions, ZapValue};
 
@@ -348,6 +348,15 @@ impl Sa {
             let meta = state.meta();
             (meta.bonus_type, meta.bonus.clone())
         };
+        self.bonus_buffer(object, kind, bytes)
+    }
+
+    fn bonus_buffer(
+        &self,
+        object: &Object,
+        kind: ObjectType,
+        bytes: Bytes,
+    ) -> Result<Option<Buffer>> {
         if kind == ObjectType::ZNODE {
             let state = self.state.lock();
             let mut at = 0;
@@ -405,11 +414,14 @@ impl Sa {
         }))
     }
 
-    fn spill_buffer(&self, object: &Object, spill: Option<Bytes>) -> Result<Option<Buffer>> {
-        match spill {
-            Some(bytes) => self.located(object, bytes),
-            None => Ok(None),
-        }
+    /// Both buffers.
+    fn buffers(&self, object: &Object, found: BonusAndSpill) -> Result<[Option<Buffer>; 2]> {
+        let bonus = self.bonus_buffer(object, found.bonus_type, found.bonus)?;
+        let spill = match found.spill {
+            Some(bytes) => self.located(object, bytes)?,
+            None => None,
+        };
+        Ok([bonus, spill])
     }
 
     /// One attribute of a buffer, in our byte order.
@@ -437,6 +449,10 @@ impl Sa {
         Some(self.take(buffer, place))
     }
 
+    fn find_in(&self, buffers: &[Option<Buffer>], number: u16) -> Option<Bytes> {
+        buffers.iter().find_map(|buffer| self.find(buffer, number))
+    }
+
     /// One attribute's bytes (in our byte order), `None` when the object does not have it.
     ///
     /// # Errors
@@ -458,12 +474,9 @@ impl Sa {
             if let Some(found) = self.find(&self.bonus(object)?, number) {
                 return Ok(Some(Some(found)));
             }
-            match object.try_spill() {
+            match object.try_bonus_and_spill() {
                 None => Ok(None),
-                Some(spill) => {
-                    let spill = self.spill_buffer(object, spill?)?;
-                    Ok(Some(self.find(&spill, number)))
-                }
+                Some(found) => Ok(Some(self.find_in(&self.buffers(object, found?)?, number))),
             }
         };
         find().transpose()
@@ -483,19 +496,18 @@ impl Sa {
             .map(|attribute| self.number(object, *attribute))
             .collect::<Result<Vec<_>>>()?;
         let bonus = self.bonus(object)?;
-        let mut out: Vec<_> = numbers
+        let out: Vec<_> = numbers
             .iter()
             .map(|number| self.find(&bonus, *number))
             .collect();
-        if out.iter().any(Option::is_none) {
-            let spill = self.spill_buffer(object, object.spill().await?)?;
-            for (found, number) in out.iter_mut().zip(&numbers) {
-                if found.is_none() {
-                    *found = self.find(&spill, *number);
-                }
-            }
+        if out.iter().all(Option::is_some) {
+            return Ok(out);
         }
-        Ok(out)
+        let buffers = self.buffers(object, object.bonus_and_spill().await?)?;
+        Ok(numbers
+            .iter()
+            .map(|number| self.find_in(&buffers, *number))
+            .collect())
     }
 
     /// All attributes of an object that the table knows.
@@ -516,10 +528,9 @@ impl Sa {
 
     /// All attributes of an object in their order: the bonus's, then the spill block's.
     async fn values(&self, object: &Object) -> Result<Vec<Value>> {
-        let bonus = self.bonus(object)?;
-        let spill = self.spill_buffer(object, object.spill().await?)?;
+        let buffers = self.buffers(object, object.bonus_and_spill().await?)?;
         let mut out = Vec::new();
-        for buffer in [bonus, spill].iter().flatten() {
+        for buffer in buffers.iter().flatten() {
             for place in &buffer.places {
                 out.push(Value {
                     number: place.0,

@@ -6,9 +6,9 @@
 //! tells whether one of them uses it: there is nothing else that all of them would see, since they
 //! may be open in different processes.
 //!
-//! A device's own label has nothing but its guid and what it is for, by which a scan finds it. The lists are written in
-//! syncing context, in the txg that adds or removes devices. A device is labelled before: after a crash in between it
-//! names no pool, and is free for any.
+//! A device's own label has nothing but its guid and what it is for, by which a scan finds it. The
+//! lists are written in syncing context, in the txg that adds or removes devices. A device is
+//! labelled before: after a crash in between it names no pool, and is free for any.
 //!
 //! Source: module/zfs/spa.c (`spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev`,
 //! `spa_validate_aux_devs`), module/zfs/vdev_label.c (`vdev_aux_label_generate`), module/zfs/arc.c
@@ -25,19 +25,21 @@ use format::{
     ObjectType, Txg, Uberblock,
 };
 use object::{NewObject, ObjectSet, Zap};
+use parking_lot::Mutex;
+use spa::identity::CONFIG_BLOCK_BYTES;
+use spa::{Spa, config, directory, lost};
+use trim::ActivityStatus;
 use vdev::{VdevTree, read_labels, write_detached_labels};
 use zio::Tx;
 
-use crate::activity::ActivityStatus;
-use crate::identity::CONFIG_BLOCK_BYTES;
 use crate::layout::{self, LeafFacts, Making};
-use crate::open::lost;
-use crate::spares::{SpareUse, spare_use};
-use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus, config, directory};
+use crate::standby::{SpareUse, spare_use};
+use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus};
 
 /// Longest packed list that is believed, in bytes.
 const LIST_BYTES_MAX: u64 = 16 << 20;
-/// Least size of the header in front of what a cache device holds (`l2arc_dev_hdr_phys_t`), in bytes.
+/// Least size of the header in front of what a cache device holds (`l2arc_dev_hdr_phys_t`), in
+/// bytes.
 const CACHE_HEADER_BYTES: u64 = 512;
 /// What is zeroed of it on a new cache device: enough for every sector size.
 const CACHE_HEADER_BYTES_MAX: usize = 64 << 10;
@@ -51,7 +53,8 @@ pub(crate) struct AuxList {
     configs: Vec<NvList>,
     /// How they are, in the same order.
     pub(crate) statuses: Vec<VdevStatus>,
-    /// What keeps others off them, by guid: all that are there and not in the vdev tree, which holds its own.
+    /// What keeps others off them, by guid: all that are there and not in the vdev tree, which
+    /// holds its own.
     holds: BTreeMap<Guid, Hold>,
 }
 
@@ -287,14 +290,15 @@ pub(crate) async fn write(
 
 /// [`write`]s the lists of these classes and remembers their objects.
 pub(crate) async fn write_lists(
-    core: &crate::core::Core,
+    spa: &Spa,
+    lists: &Mutex<Auxiliary>,
     tx: &Tx,
     classes: &[VdevClass],
 ) -> Result<(), DatasetError> {
     for class in classes {
-        let auxiliary = core.auxiliary.lock().clone();
-        let object = write(core.dsl.mos(), tx, *class, &auxiliary).await?;
-        core.auxiliary.lock().list_mut(*class).object = object;
+        let auxiliary = lists.lock().clone();
+        let object = write(spa.dsl.mos(), tx, *class, &auxiliary).await?;
+        lists.lock().list_mut(*class).object = object;
     }
     Ok(())
 }
@@ -480,4 +484,30 @@ async fn measure(vdev: &VdevStatus, places: &Places<'_>) -> Result<(u64, SpareUs
         return Err(VdevAux::CorruptData);
     }
     Ok((device.size_bytes(), spare_use(config, places.tree.guid())))
+}
+
+/// Adds spares and cache devices to their lists, in syncing context.
+pub(crate) async fn add_auxiliary(
+    spa: &Spa,
+    lists: &Mutex<Auxiliary>,
+    tx: &Tx,
+    new: &NewAuxiliary,
+) -> Result<(), DatasetError> {
+    lists.lock().add(new);
+    write_lists(spa, lists, tx, &new.classes()).await
+}
+
+/// Looks how spares and cache devices are.
+pub(crate) async fn look_at_auxiliary(spa: &Spa, lists: &Mutex<Auxiliary>) {
+    let before = lists.lock().clone();
+    let pool = spa.identity.name();
+    let places = Places {
+        pool: &pool,
+        world: &spa.world,
+        tree: &spa.tree,
+        paths: &BTreeMap::new(),
+        read_only: spa.read_only,
+    };
+    let after = before.look(&places).await;
+    *lists.lock() = after;
 }

@@ -1,6 +1,6 @@
 //! Changes of pool properties, in syncing context (`spa_sync_props`, module/zfs/spa.c).
 //!
-//! What was said with `zpool set` or `zpool upgrade` was checked by [`crate::props`]; here it goes
+//! What was said with `zpool set` or `zpool upgrade` was checked by [`spa::props`]; here it goes
 //! into the MOS and into what the open pool knows, in one transaction group.
 
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use dataset::{DatasetError, SyncTask};
 use device::BoxFuture;
 use format::{ObjectId, ObjectType, Uberblock};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
+use spa::props::{Change, Stored};
+use spa::{bootfs, directory, features};
 use zio::Tx;
 
 use crate::core::Core;
-use crate::props::{Change, Stored};
-use crate::{bootfs, directory, features};
 
 /// Changes a pool property.
 pub(crate) struct ChangeTask {
@@ -45,7 +45,8 @@ pub(crate) async fn apply_change(
     match change {
         Change::Session(..) => {}
         Change::Version => {
-            // What follows has to be in one txg: an uberblock of version 5000 without the ZAPs is no pool.
+            // What follows has to be in one txg: an uberblock of version 5000 without the ZAPs is
+            // no pool.
             core.dsl.features().upgrade(ctx).await?;
             {
                 let mut pairs = core.identity.lock();
@@ -135,7 +136,7 @@ pub(crate) async fn apply_change(
             }
             core.apply_fail_mode();
             core.apply_dedup_quota();
-            core.apply_autotrim();
+            core.passes.apply_autotrim();
             core.history
                 .internal(&tx, "set", format!("{name}={text}"))
                 .await;

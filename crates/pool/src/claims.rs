@@ -6,9 +6,7 @@
 use dataset::LogClaim;
 use format::Txg;
 use parking_lot::Mutex;
-
-use crate::core::Core;
-use crate::participant::{Participant, Pass, Turn};
+use spa::{Participant, Pass, Spa, Turn};
 
 /// What is to be claimed.
 #[derive(Default)]
@@ -33,7 +31,7 @@ impl LogClaims {
 }
 
 impl Participant for LogClaims {
-    fn has_work(&self, _core: &Core) -> bool {
+    fn has_work(&self, _spa: &Spa) -> bool {
         self.pending.lock().is_some()
     }
 
@@ -41,7 +39,7 @@ impl Participant for LogClaims {
         Box::pin(async move {
             let claim = self.pending.lock().take();
             if let Some(claim) = claim {
-                let newest = pass.core.dsl.logs().claim(pass.ctx, claim).await?;
+                let newest = pass.spa.dsl.logs().claim(pass.ctx, claim).await?;
                 *self.newest.lock() = newest;
             }
             Ok(())

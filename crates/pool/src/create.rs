@@ -7,37 +7,40 @@
 //!
 //! Source: module/zfs/spa.c `spa_create`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dataset::{CreateParams, DslEnvironment, DslPool, NewKey, RootKey};
+use dedup::{CloneTables, SharedBlocks};
 use device::{BoxFuture, World};
 use format::{Compression, Guid, ObjectId, ObjectType, Txg, Uberblock};
 use object::{NewObject, Zap};
 use parking_lot::Mutex;
+use scan::{ErrorScrub, Rebuilds, Scan, Scans};
+use spa::bootfs::{self, BootFs};
+use spa::dtl::DirtyTimes;
+use spa::events::{LoadState, Sysevent};
+use spa::history::{History, HistoryLog};
+use spa::identity::CONFIG_BLOCK_BYTES;
+use spa::identity::{Identity, Pairs};
+use spa::props::{Change, Stored};
+use spa::props::{PropValues, Props};
+use spa::{Spa, State, config, directory, features, props, unless_suspended};
+use trim::{Activities, Autotrim, Gate, Passes};
 use vdev::OpenOptions;
 use zio::pipeline::must_succeed;
 use zio::{TxgLimits, TxgManager};
 
-use crate::auxiliary::{self, NewAuxiliary, Places};
-use crate::bootfs::{self, BootFs};
+use crate::auxiliary::{self, NewAuxiliary};
 use crate::checkpoint::{Checkpoint, CheckpointState};
 use crate::claims::LogClaims;
-use crate::core::{Core, State, unless_suspended};
+use crate::core::Core;
 use crate::deferred::{DeferredFrees, Salt};
-use crate::dtl::DirtyTimes;
-use crate::errlog::Hooks;
-use crate::events::{LoadState, Sysevent};
-use crate::history::{History, HistoryLog};
-use crate::identity::CONFIG_BLOCK_BYTES;
-use crate::identity::{Identity, Pairs};
+use crate::gone::Replacements;
+use crate::hooks::Hooks;
+use crate::newtops::NewTops;
 use crate::open::{Ground, software, start};
-use crate::props::{Change, Stored};
-use crate::props::{PropValues, Props};
-use crate::vdevs::NewTops;
-use crate::{
-    CreateSpec, FeatureChoice, PoolError, config, directory, features, labelroom, layout, props,
-};
+use crate::{CreateSpec, FeatureChoice, PoolError, labelroom, layout};
 
 /// The name that a new pool has until it is exported (`ZPOOL_PROP_TNAME`).
 const TEMPORARY_NAME: &str = "tname";
@@ -236,7 +239,7 @@ async fn create_on(
         txgs: Some(txgs.clone()),
     };
     let bootfs = Arc::new(BootFs::default());
-    let scan = Arc::new(crate::scan::Scan::default());
+    let scan = Arc::new(Scan::default());
     let env = DslEnvironment {
         pool_name: name,
         pipeline: ground.pipeline.clone(),
@@ -261,7 +264,8 @@ async fn create_on(
     ground.space.start(&ground.shapes());
     let dsl = DslPool::create(env, &ctx, params).await?;
     ground.space.set_mos(dsl.mos());
-    let core = Arc::new(Core {
+    let dedup = dedup::of_pool(&dsl, &ground.pipeline);
+    let spa = Arc::new(Spa {
         world: world.clone(),
         load_guid: world.random.next_u64(),
         host: spec.host.clone(),
@@ -271,7 +275,6 @@ async fn create_on(
         tree: ground.tree.clone(),
         pipeline: ground.pipeline.clone(),
         txgs: txgs.clone(),
-        dedup: crate::dedup::of_pool(&dsl, &ground.pipeline),
         dsl,
         space: ground.space.clone(),
         dirty_times: DirtyTimes::default(),
@@ -279,32 +282,51 @@ async fn create_on(
         errors: ground.errors.clone(),
         events: ground.events.clone(),
         bootfs,
-        scan,
-        heart: crate::multihost::Heart::default(),
-        trim: crate::trim::Trim::default(),
         state: Mutex::new(State::new(uberblock)),
         identity: Identity::new(pairs),
         props: Props::new(props),
+        admin: tokio::sync::Mutex::new(()),
+    });
+    let spares = Arc::default();
+    let core = Arc::new(Core {
+        heart: crate::heart::Heart::default(),
         auxiliary: Mutex::default(),
-        checkpoint: Checkpoint::new(CheckpointState::None),
+        checkpoint: Checkpoint::new(CheckpointState::None, &scan, &spares),
         claims: LogClaims::default(),
         salt: missing,
-        deferred_frees: DeferredFrees::default(),
+        deferred_frees: DeferredFrees::new(ObjectId::ZERO, &dedup),
         new_tops: NewTops::default(),
-        replacements: crate::topology::Replacements::default(),
-        spares: Arc::default(),
-        returned: crate::returning::Refused::default(),
-        admin: tokio::sync::Mutex::new(()),
-        clones: crate::clones::CloneTables::none(&spec.name),
+        replacements: Replacements::default(),
+        spares,
+        returned: Mutex::default(),
+        shared_blocks: SharedBlocks {
+            dedup,
+            clones: CloneTables::none(&spec.name),
+        },
         tables: crate::tables::Tables::default(),
         looping: ground.pipeline.tasks().group(),
+        passes: Arc::new(Passes {
+            spa: spa.clone(),
+            gate: Gate::default(),
+            autotrim: Autotrim::default(),
+            activities: Activities::default(),
+        }),
+        scans: Arc::new(Scans {
+            spa: spa.clone(),
+            scan,
+            error_scrub: ErrorScrub::default(),
+            rebuilds: Rebuilds::default(),
+        }),
+        spa,
     });
+    let told = Arc::downgrade(&core);
     core.events
-        .begin(&core, spec.events.clone(), LoadState::Create);
+        .begin(&core.spa, told, spec.events.clone(), LoadState::Create);
     make_directory(&core, &ctx).await?;
     if !auxiliary.is_empty() {
-        add_auxiliary(&core, &zio::Tx::syncing(txg), &auxiliary).await?;
-        look_at_auxiliary(&core).await;
+        auxiliary::add_auxiliary(&core, &core.auxiliary, &zio::Tx::syncing(txg), &auxiliary)
+            .await?;
+        auxiliary::look_at_auxiliary(&core, &core.auxiliary).await;
     }
     for change in changes {
         crate::change::apply_change(&core, &change, &ctx).await?;
@@ -316,31 +338,6 @@ async fn create_on(
     core.tree.set_opening(false);
     core.events.loaded();
     Ok(core)
-}
-
-/// Adds spares and cache devices to their lists, in syncing context.
-pub(crate) async fn add_auxiliary(
-    core: &Core,
-    tx: &zio::Tx,
-    new: &NewAuxiliary,
-) -> Result<(), dataset::DatasetError> {
-    core.auxiliary.lock().add(new);
-    auxiliary::write_lists(core, tx, &new.classes()).await
-}
-
-/// Looks how spares and cache devices are.
-pub(crate) async fn look_at_auxiliary(core: &Core) {
-    let before = core.auxiliary.lock().clone();
-    let pool = core.identity.name();
-    let places = Places {
-        pool: &pool,
-        world: &core.world,
-        tree: &core.tree,
-        paths: &BTreeMap::new(),
-        read_only: core.read_only,
-    };
-    let after = before.look(&places).await;
-    *core.auxiliary.lock() = after;
 }
 
 /// The pool-level pairs of a new pool.

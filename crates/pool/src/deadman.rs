@@ -8,8 +8,8 @@
 //!   for a transaction group, which another device may keep waiting.
 //! - When a device that the pool needs keeps an operation waiting for longer than
 //!   [`vdev::DeadmanLimits::stand_still_s`], the pool is suspended: it stands still anyway, and so
-//!   property `failmode` counts, and whoever waits for the pool itself is told. It goes on by itself
-//!   when the device answers. OpenZFS leaves such a pool as it is.
+//!   property `failmode` counts, and whoever waits for the pool itself is told. It goes on by
+//!   itself when the device answers. OpenZFS leaves such a pool as it is.
 //!
 //! Source: module/zfs/spa_misc.c (`spa_deadman`).
 

@@ -1,23 +1,33 @@
-//! What other releases leave to do: frees that they put off, a checksum salt that they did not make.
+//! What other releases leave to do: frees that they put off, a checksum salt that they did not
+//! make.
 
+use std::sync::Arc;
+
+use dedup::Dedup;
 use format::ObjectId;
 use object::{Bpobj, Zap, ZapValue};
 use parking_lot::Mutex;
-
-use crate::directory;
-use crate::participant::{Participant, Pass, Turn};
+use spa::{Participant, Pass, Turn, directory};
 
 /// Frees that are done in one step.
 const STEP: u64 = 100_000;
 
 /// The frees that an earlier transaction group put off, of a release without log space maps
 /// (`sync_bplist`; `spa_sync_deferred_frees`, module/zfs/spa.c).
-#[derive(Default)]
 pub(crate) struct DeferredFrees {
     object: Mutex<ObjectId>,
+    dedup: Arc<Dedup>,
 }
 
 impl DeferredFrees {
+    /// Those that a MOS object lists, zero without. They wait for logs of dedup tables.
+    pub(crate) fn new(object: ObjectId, dedup: &Arc<Dedup>) -> Self {
+        DeferredFrees {
+            object: Mutex::new(object),
+            dedup: dedup.clone(),
+        }
+    }
+
     /// The MOS object that lists them; zero without.
     pub(crate) fn set(&self, object: ObjectId) {
         *self.object.lock() = object;
@@ -27,18 +37,18 @@ impl DeferredFrees {
 impl Participant for DeferredFrees {
     fn late<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
-            let (core, id) = (pass.core, *self.object.lock());
-            if id.is_zero() || core.dedup.has_logs() {
+            let (spa, id) = (pass.spa, *self.object.lock());
+            if id.is_zero() || self.dedup.has_logs() {
                 return Ok(());
             }
-            let list = Bpobj::open(core.dsl.mos(), id).await?;
+            let list = Bpobj::open(spa.dsl.mos(), id).await?;
             if list.is_empty().await? {
                 return Ok(());
             }
             loop {
                 let drained = list
                     .drain(pass.tx, STEP, &mut |block| {
-                        core.pipeline.free(pass.ctx.txg, block);
+                        spa.pipeline.free(pass.ctx.txg, block);
                         Ok(())
                     })
                     .await;
@@ -71,7 +81,7 @@ impl Participant for Salt {
         Box::pin(async move {
             let missing = self.missing.lock().take();
             if let Some(salt) = missing {
-                let directory = Zap::hold(pass.core.dsl.mos(), ObjectId::POOL_DIRECTORY).await?;
+                let directory = Zap::hold(pass.spa.dsl.mos(), ObjectId::POOL_DIRECTORY).await?;
                 let value = ZapValue::from_bytes(salt.to_vec());
                 directory
                     .add(pass.tx, directory::CHECKSUM_SALT, value)

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use device::{Device, World};
 use format::{Guid, NvList, NvValue, Txg, Uberblock};
 use futures::StreamExt;
+use spa::config;
 
-use crate::{PoolError, PoolHealth, config};
+use crate::{PoolError, PoolHealth};
 
 /// Labels read at the same time.
 const READS_IN_FLIGHT: usize = 16;

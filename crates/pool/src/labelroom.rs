@@ -12,10 +12,10 @@
 //! it.
 
 use format::{Eck, LABEL_CONFIG_BYTES, NvEncoding, NvList};
+use spa::config::PoolPairs;
 use vdev::{Scope, VdevTree};
 
 use crate::PoolError;
-use crate::config::PoolPairs;
 
 /// Room for what changes without a question, in bytes.
 const RESERVE_BYTES: usize = 4096;

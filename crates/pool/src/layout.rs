@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 
 use device::{Random, World};
 use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvList, NvValue, Txg};
+use spa::config;
 use vdev::Draid;
 
 use crate::discover::DeviceLabel;
-use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config};
+use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec};
 
 /// Least size of a device (`SPA_MINDEVSIZE`), in bytes.
 pub(crate) const DEVICE_BYTES_MIN: u64 = 64 << 20;
@@ -111,7 +112,8 @@ pub(crate) fn check_vdevs(vdevs: &[VdevSpec]) -> Result<(), PoolError> {
             }
             if draid(*parity, *data, *spares, leaves.len()).is_none() {
                 return bad(format!(
-                    "draid{parity} with {data} data devices per group and {spares} spares cannot be made of {} devices",
+                    "draid{parity} with {data} data devices per group and {spares} spares cannot \
+                     be made of {} devices",
                     leaves.len()
                 ));
             }
@@ -181,8 +183,10 @@ pub(crate) fn build_tops(
             && top.u64("asize") == Some(0)
         {
             return Err(PoolError::BadVdevs {
-                why: "the devices are too small for this draid; each needs 16 MiB for every row of a group, and 36.5 MiB besides"
-                    .into(),
+                why:
+                    "the devices are too small for this draid; each needs 16 MiB for every row of \
+                      a group, and 36.5 MiB besides"
+                        .into(),
             });
         }
         tops.push(top);

@@ -1,136 +1,105 @@
 //! Pools as a whole: create, find, import, sync, export, destroy.
 //!
-//! OpenZFS calls this layer the SPA (module/zfs/spa.c). It owns what belongs to no single
-//! dataset: the pool's configuration, the object directory of the MOS, feature flags, pool
-//! properties, the command history, the space maps that say which bytes of each vdev are
-//! allocated, the frees that wait for the next transaction group, and the task that writes
-//! transaction groups to disk one after the other.
+//! OpenZFS calls this layer the SPA (module/zfs/spa.c). The parts of a pool are crates below, which
+//! do not see each other: the ground that they share (`spa`), scrubs and resilvers (`scan`),
+//! tables of shared blocks (`dedup`), passes over free space (`trim`). This crate opens a pool,
+//! puts its parts together (`core`), and has the task that writes transaction groups to disk one
+//! after the other (`sync`). Devices that come and go are here too, as they concern several parts.
+//!
+//! Modules are layers. The state of a part (`checkpoint`, `newtops`, `gone`, `standby`, `heart`)
+//! does not know the whole. `core` has them all. Commands (`topology`, `vdevs`, `spares`, `split`,
+//! `reopen`) and [`Pool`] stand above.
 //!
 //! | Module | In OpenZFS |
 //! |---|---|
 //! | [`Pool`], `create`, `layout`, `open` | spa.c: `spa_create`, `spa_load`, `spa_export_common` |
 //! | `rewind`, [`probe`] | spa.c: `spa_load_best`, `spa_ld_checkpoint_rewind`, `spa_tryimport` |
 //! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
-//! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
 //! | `removed` | vdev_removal.c: `spa_remove_init` |
 //! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev` |
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
 //! | [`AttachSpec`] and `topology` | spa.c: `spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done` |
-//! | `multihost` | mmp.c |
-//! | `clones` | brt.c |
-//! | `trim` | vdev_trim.c: `vdev_autotrim_thread` |
-//! | [`ActivitySpec`] and `activity` | vdev_initialize.c; vdev_trim.c: `vdev_trim_thread` |
+//! | [`SplitSpec`] and `split` | spa.c: `spa_vdev_split_mirror` |
+//! | `spares`, `standby` | cmd/zed/agents: zfs_retire.c |
+//! | `multihost`, `heart` | mmp.c |
 //! | `checkpoint` | spa_checkpoint.c |
-//! | `tables` | ddt.c as far as it is read |
-//! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
-//! | [`PoolEvent`] and `events` | zfs_fm.c; spa.c: `spa_event_notify` |
-//! | `diagnosis` | cmd/zed/agents: zfs_diagnosis.c, fmd_serd.c, zfs_retire.c |
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
 //! | [`ScanSpec`] and `discover` | libzutil's zutil_import.c |
-//! | [`ScrubCommand`] and `scan` | dsl_scan.c; vdev.c: `vdev_dtl_reassess` |
-//! | [`RebuildStatus`] and `rebuild` | vdev_rebuild.c |
-//! | `config` | spa_config.c |
-//! | [`FeatureState`] and `features` | zfeature.c |
-//! | [`HistoryRecord`] and `history` | spa_history.c |
-//! | `props` | spa.c: `spa_prop_get`, `spa_sync_props` |
-//! | `vdevprops` | vdev.c: `vdev_prop_get`, `vdev_prop_set`, `vdev_props_set_sync` |
 
 #![forbid(unsafe_code)]
 
-mod activity;
 mod auxiliary;
-mod bootfs;
 mod change;
 mod checkpoint;
 mod claims;
-mod clones;
-mod config;
 mod core;
 mod create;
 mod deadman;
-mod dedup;
 mod deferred;
-mod diagnosis;
-mod directory;
 mod discover;
-mod dtl;
-mod errlog;
-mod error;
-mod errors;
-mod errorscrub;
-mod events;
-mod features;
-mod history;
-mod identity;
+mod gone;
+mod heart;
+mod hooks;
 mod labelroom;
 mod layout;
-mod logmaps;
 mod multihost;
+mod newtops;
 mod open;
-mod participant;
 mod pool;
 mod probe;
-mod props;
-mod rebuild;
 mod removed;
 mod reopen;
 mod returning;
 mod rewind;
 mod salvage;
-mod scan;
-mod space;
 mod spares;
 mod spec;
 mod split;
+mod standby;
 mod status;
 mod sync;
 mod tables;
 mod topology;
-mod trim;
-mod vdevprops;
 mod vdevs;
+mod vdevstatus;
 
-pub use activity::{
-    ActivityCommand, ActivityKind, ActivityObstacle, ActivityOutcome, ActivitySpec, ActivityState,
-    ActivityStatus, LeafActivity,
+pub use ::scan::{
+    ErrorScrubStatus, RebuildState, RebuildStatus, ScanFunction, ScanState, ScanStatus,
+    ScrubCommand, ScrubNumbers,
 };
 pub use checkpoint::CheckpointStatus;
+pub use dedup::{CloneStatus, DedupStatus};
 pub use discover::{FoundPool, FoundState, ScanSpec, scan};
-pub use error::{DeviceUse, PoolError};
-pub use errorscrub::ErrorScrubStatus;
-pub use events::{EventSink, PoolEvent};
-pub use features::{
-    SupportedFeature, is_default_feature, is_left_out_of_upgrades, supported_features,
-};
-pub use history::{HistoryRecord, HistoryWhat};
 pub use layout::device_use;
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
-pub use props::{PoolProperty, PropertySource};
-pub use rebuild::{RebuildState, RebuildStatus};
 pub use removed::{RemovalState, RemovalStatus};
 pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
-pub use scan::{ScrubCommand, ScrubNumbers};
-pub use spec::{
-    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, MissingLogs, Rewind, Rewound,
-    VdevClass, VdevLayout, VdevSpec,
+pub use spa::features::{
+    SupportedFeature, is_default_feature, is_left_out_of_upgrades, supported_features,
 };
+pub use spa::{
+    DeviceUse, EventSink, FeatureState, FeatureStatus, HistoryRecord, HistoryWhat, HostIdentity,
+    LeafSpec, PoolError, PoolEvent, PoolProperty, PropertySource, Rewound, VdevClass, VdevLayout,
+    VdevSpec,
+};
+pub use spec::{CreateSpec, FeatureChoice, ImportSpec, MissingLogs, Rewind};
 pub use split::SplitSpec;
-pub use status::{
-    FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanFunction, ScanState, ScanStatus,
-    VdevState, VdevStatus,
-};
-pub use tables::{CloneStatus, DedupStatus, ExpansionStatus};
+pub use status::PoolStatus;
+pub use tables::ExpansionStatus;
 pub use topology::{AttachSpec, OfflineSpec, Onlined};
+pub use trim::{
+    ActivityCommand, ActivityKind, ActivityObstacle, ActivityOutcome, ActivitySpec, ActivityState,
+    ActivityStatus, LeafActivity,
+};
 pub use vdev::{DeadmanLimits, IoStats, TopologyError, VdevAux};
 pub use vdevs::{AddSpec, clear_label};
+pub use vdevstatus::{PoolHealth, VdevState, VdevStatus};
 
 /// Decodes bytes as values that the MOS holds and `format` has no codec of: for fuzzers.
 #[doc(hidden)]
 pub fn decode_for_fuzzing(data: &[u8]) {
-    if let Some(ring) = history::Ring::decode(data) {
-        assert_eq!(ring.encode(), data[..ring.encode().len()]);
-    }
+    spa::history::decode_for_fuzzing(data);
     for flat in [false, true] {
         let _ = dedup::decode_value(format::ObjectId::ZERO, data, flat);
     }

@@ -1,134 +1,65 @@
 //! Multi-host protection: pools whose devices several hosts reach.
 //!
-//! With property `multihost`, the host that has the pool writes *heartbeats*: about once a second per device, the last
-//! uberblock with a new time and sequence number, into the last slot of the ring of some label, which no
-//! txg's uberblock uses. Who wants to import the pool watches the uberblocks first, and leaves it alone when they
-//! change. A host that did not get a heartbeat out for [`FAIL_INTERVALS`] intervals suspends the pool, since another
-//! one may take it from then on; it is resumed only when nobody has.
+//! With property `multihost`, the host that has the pool writes *heartbeats*: about once a second
+//! per device, the last uberblock with a new time and sequence number, into the last slot of the
+//! ring of some label, which no txg's uberblock uses. Who wants to import the pool watches the
+//! uberblocks first, and leaves it alone when they change. A host that did not get a heartbeat out
+//! for [`FAIL_INTERVALS`] intervals suspends the pool, since another one may take it from then on;
+//! it is resumed only when nobody has.
 //!
-//! A device may fail, and it may just not answer. So each heartbeat is a task of its own, a device with one under way
-//! gets no other, and the silence is tested by a timer that waits for no I/O. A heartbeat that comes late changes
-//! nothing about a suspension. While the pool is suspended its devices get nothing more (crate `vdev`,
-//! `common`), and what they had accepted is not told to anybody as written.
+//! A device may fail, and it may just not answer. So each heartbeat is a task of its own, a device
+//! with one under way gets no other, and the silence is tested by a timer that waits for no I/O. A
+//! heartbeat that comes late changes nothing about a suspension. While the pool is suspended its
+//! devices get nothing more (crate `vdev`, `common`), and what they had accepted is not told to
+//! anybody as written.
 //!
-//! Before a suspended pool goes on ([`Core::check_still_ours`]), its uberblocks are read from the devices opened anew, and
-//! watched as for an import. Those that this host wrote, or may have written without ever hearing so
-//! (`Beats::unsettled`), are its own; any other that is newer is another host's.
+//! Before a suspended pool goes on ([`Core::check_still_ours`]), its uberblocks are read from the
+//! devices opened anew, and watched as for an import. Those that this host wrote, or may have
+//! written without ever hearing so (`Beats::unsettled`), are its own; any other that is newer is
+//! another host's.
 //!
-//! An import has two parts: *watch* (read-only, twice as long as the other host would take to suspend, and up to a
-//! quarter longer by chance), then *claim* (ten times: write a heartbeat with a sequence number of chance, wait an
-//! interval, and find it still the newest), which tells apart two hosts that import at the same moment.
+//! An import has two parts: *watch* (read-only, twice as long as the other host would take to
+//! suspend, and up to a quarter longer by chance), then *claim* (ten times: write a heartbeat with
+//! a sequence number of chance, wait an interval, and find it still the newest), which tells apart
+//! two hosts that import at the same moment.
 //!
-//! A crash leaves heartbeats that are the last uberblock but for time and sequence: whoever takes one for the
-//! pool's state is right.
+//! A crash leaves heartbeats that are the last uberblock but for time and sequence: whoever takes
+//! one for the pool's state is right.
 //!
-//! Source: module/zfs/mmp.c (`mmp_thread`, `mmp_write_uberblock`, `mmp_claim_uberblock`), module/zfs/spa.c
-//! (`spa_activity_check_required`, `spa_activity_check_duration`, `spa_activity_check_claim`).
+//! Source: module/zfs/mmp.c (`mmp_thread`, `mmp_write_uberblock`, `mmp_claim_uberblock`),
+//! module/zfs/spa.c (`spa_activity_check_required`, `spa_activity_check_duration`,
+//! `spa_activity_check_claim`).
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use device::World;
-use format::{Guid, Multihost, Txg, Uberblock};
-use parking_lot::Mutex;
-use vdev::{HeartbeatTarget, Vdev, VdevTree, best_uberblock};
+use format::{Multihost, Txg, Uberblock};
+use spa::props::Stored;
+use vdev::{Vdev, VdevTree, best_uberblock};
 use zio::ZioError;
 
 use crate::core::Core;
-use crate::props::Stored;
+use crate::heart::{Beats, INTERVAL_MS, NS_PER_MS};
 use crate::{FoundState, ImportSpec, PoolError};
 
-/// Milliseconds between heartbeats on one device (`zfs_multihost_interval`).
 /// The property that switches it on.
 pub(crate) const NAME: &str = "multihost";
-const INTERVAL_MS: u32 = 1000;
-/// Intervals without a heartbeat after which the pool is suspended (`zfs_multihost_fail_intervals`).
+/// Intervals without a heartbeat after which the pool is suspended
+/// (`zfs_multihost_fail_intervals`).
 const FAIL_INTERVALS: u16 = 10;
 /// Intervals for which an import watches where the other host's settings are not known
 /// (`zfs_multihost_import_intervals`).
 const IMPORT_INTERVALS: u64 = 20;
-/// How much longer an import watches than the other host needs to suspend (`MMP_IMPORT_SAFETY_FACTOR`).
+/// How much longer an import watches than the other host needs to suspend
+/// (`MMP_IMPORT_SAFETY_FACTOR`).
 const SAFETY_FACTOR: u64 = 2;
 /// Rounds of a claim (`MMP_IMPORT_VERIFY_ITERS`).
 const CLAIM_ROUNDS: u32 = 10;
 /// Labels per device.
 const LABELS: u64 = 4;
 
-const NS_PER_MS: u64 = 1_000_000;
 const FAIL_NS: u64 = INTERVAL_MS as u64 * NS_PER_MS * FAIL_INTERVALS as u64;
-
-/// What is known of the heartbeats of an open pool.
-#[derive(Debug, Default)]
-pub(crate) struct Heart {
-    state: Mutex<Beats>,
-}
-
-#[derive(Debug, Default)]
-struct Beats {
-    /// The task is at work.
-    running: bool,
-    /// The newest uberblock that is known to be on disk, heartbeats included.
-    last: Option<Uberblock>,
-    /// Newer ones that devices were given, and that may be there or not: their writes are under way, or failed.
-    unsettled: Vec<Uberblock>,
-    /// Devices with a heartbeat under way.
-    pending: BTreeSet<Guid>,
-    last_success_ns: u64,
-    /// Decaying mean of the time between successes; never less than what heartbeats alone make.
-    delay_ns: u64,
-    next_device: usize,
-}
-
-impl Beats {
-    /// `uberblock` is on disk.
-    fn note_success(&mut self, uberblock: &Uberblock, now_ns: u64, devices: usize) {
-        // A txg's uberblock may have been written meanwhile: that one is newer.
-        if self
-            .last
-            .is_none_or(|last| last.recency() < uberblock.recency())
-        {
-            self.last = Some(*uberblock);
-            self.unsettled
-                .retain(|other| other.recency() > uberblock.recency());
-        }
-        let delay = now_ns.saturating_sub(self.last_success_ns);
-        self.last_success_ns = now_ns;
-        if delay >= self.delay_ns {
-            self.delay_ns = delay;
-            return;
-        }
-        let least = u64::from(INTERVAL_MS) * NS_PER_MS / devices.max(1) as u64;
-        self.delay_ns = ((delay + self.delay_ns * 127) / 128).max(least);
-    }
-
-    /// A heartbeat failed, or no device was free for one: the next says how long that took
-    /// (`mmp_delay_update`).
-    fn note_failure(&mut self, now_ns: u64) {
-        let delay = now_ns.saturating_sub(self.last_success_ns);
-        self.delay_ns = self.delay_ns.max(delay);
-    }
-
-    fn begin(&mut self, now_ns: u64) {
-        self.last_success_ns = now_ns;
-        self.delay_ns = u64::from(INTERVAL_MS) * NS_PER_MS;
-    }
-
-    /// The next device in turn without a heartbeat under way.
-    fn next_target(&mut self, targets: &[HeartbeatTarget]) -> Option<HeartbeatTarget> {
-        let turns = (1..=targets.len()).map(|turn| (self.next_device + turn) % targets.len());
-        let mut free = turns.filter(|index| !self.pending.contains(&targets[*index].guid()));
-        let index = free.next()?;
-        self.next_device = index;
-        Some(targets[index].clone())
-    }
-
-    /// Whether this host wrote it, or may have, or it is older than what this host wrote.
-    fn is_ours(&self, uberblock: &Uberblock) -> bool {
-        let is_old = |last: Uberblock| uberblock.recency() <= last.recency();
-        self.last.is_some_and(is_old) || self.unsettled.contains(uberblock)
-    }
-}
 
 impl Core {
     /// Whether the property is on.
@@ -182,7 +113,8 @@ impl Core {
         self.pipeline.tasks().spawn("heartbeats", beating);
     }
 
-    /// Whether the loop goes on; ends it if not, without a gap in which nobody would start it again.
+    /// Whether the loop goes on; ends it if not, without a gap in which nobody would start it
+    /// again.
     fn heart_goes_on(&self) -> bool {
         let goes_on = self.is_multihost() && !self.state.lock().closed;
         if !goes_on {
@@ -194,7 +126,8 @@ impl Core {
     /// Before a suspended pool is resumed: whether another host took it meanwhile.
     ///
     /// # Errors
-    /// [`PoolError::TakenOver`]; [`PoolError::Suspended`] and [`vdev::VdevError::Stalled`] when that cannot be told.
+    /// [`PoolError::TakenOver`]; [`PoolError::Suspended`] and [`vdev::VdevError::Stalled`] when
+    /// that cannot be told.
     pub(crate) async fn check_still_ours(&self) -> Result<(), PoolError> {
         if !self.is_multihost() || self.pipeline.suspension().error().is_none() {
             return Ok(());
@@ -308,8 +241,8 @@ impl Core {
     }
 }
 
-/// Sends heartbeats, and listens whether they come out, until the pool is closed or the property is off. Waits for nothing
-/// but the time.
+/// Sends heartbeats, and listens whether they come out, until the pool is closed or the property is
+/// off. Waits for nothing but the time.
 async fn beat_until_closed(world: World, weak: Weak<Core>) {
     let mut was_suspended = false;
     loop {
@@ -394,7 +327,8 @@ async fn watch(world: &World, from: &Uberblock, tree: &VdevTree) -> bool {
     true
 }
 
-/// The first part of an import: leaves the pool alone when somebody is at work on it. `uberblock` is the newest.
+/// The first part of an import: leaves the pool alone when somebody is at work on it. `uberblock`
+/// is the newest.
 ///
 /// # Errors
 /// [`PoolError::RemoteActive`], [`PoolError::NoHostid`].
@@ -440,11 +374,12 @@ fn needed(top: &Vdev) -> usize {
     }
 }
 
-/// The second part, when the devices are open for writing: makes sure that nobody else imports the pool at this
-/// moment.
+/// The second part, when the devices are open for writing: makes sure that nobody else imports the
+/// pool at this moment.
 ///
 /// # Errors
-/// [`PoolError::RemoteActive`], and [`PoolError::MissingDevices`] when too few devices take the claim.
+/// [`PoolError::RemoteActive`], and [`PoolError::MissingDevices`] when too few devices take the
+/// claim.
 pub(crate) async fn claim(
     world: &World,
     spec: &ImportSpec,
@@ -512,7 +447,8 @@ async fn write_claim(
             return Err(PoolError::MissingDevices {
                 pool: spec.found.name.clone(),
                 why: format!(
-                    "{} took the claim of this host on {good} of {} devices (its property multihost is on)",
+                    "{} took the claim of this host on {good} of {} devices (its property \
+                     multihost is on)",
                     top.display_name(),
                     needed(&top)
                 ),

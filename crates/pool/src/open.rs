@@ -15,39 +15,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dataset::{DslEnvironment, DslPool, LogClaim};
+use dedup::{CloneTables, DedupStatus, SharedBlocks};
 use device::World;
 use format::{Guid, NvList, ObjectId, Txg, Uberblock};
 use object::ObjectSet;
 use parking_lot::Mutex;
+use scan::{ErrorScrub, Rebuilds, Scan, Scans};
+use spa::bootfs::{self, BootFs};
+use spa::dtl::{DirtyTimes, distrust_stale};
+use spa::errors::ErrorLog;
+use spa::events::{Events, LoadState, Reports};
+use spa::history::{HistoryLog, HistoryWhat};
+use spa::identity::{Identity, Pairs};
+use spa::props::Props;
+use spa::props::Stored;
+use spa::{Spa, State, config, damaged, directory, errlog, features, unless_suspended};
+use space::{Space, TopShape};
+use trim::{Activities, Autotrim, Gate, Passes};
 use vdev::{OpenOptions, Vdev, VdevKind, VdevTree, best_uberblock};
 use zio::alloc::{Allocator, fragmentation};
 use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager, ZioError};
 
-use stored::{load_directory, load_scan};
-use trusted::{add_allocation_bias, read_config};
-pub(crate) use trusted::{mos_options, read_trusted_config};
-
-use crate::activity::Activities;
-use crate::bootfs::{self, BootFs};
 use crate::checkpoint::{Checkpoint, CheckpointState};
 use crate::claims::LogClaims;
-use crate::clones::CloneTables;
-use crate::core::{Core, State, unless_suspended};
-use crate::dtl::{DirtyTimes, distrust_stale};
-use crate::errlog::{self, Hooks};
-use crate::errors::ErrorLog;
-use crate::events::{Events, LoadState, Reports};
-use crate::history::{HistoryLog, HistoryWhat};
-use crate::identity::{Identity, Pairs};
-use crate::props::Props;
-use crate::props::Stored;
-use crate::scan::Scan;
-use crate::space::{Space, TopShape};
-use crate::vdevs::NewTops;
+use crate::core::Core;
+use crate::deferred::DeferredFrees;
+use crate::gone::Replacements;
+use crate::hooks::Hooks;
+use crate::newtops::NewTops;
 use crate::{
-    FoundState, ImportSpec, MissingLogs, PoolError, config, features, layout, multihost, removed,
-    split, tables,
+    FoundState, ImportSpec, MissingLogs, PoolError, layout, multihost, removed, split, tables,
 };
+use stored::{load_directory, load_scan};
+use trusted::{add_allocation_bias, read_config};
+
+pub(crate) use trusted::{mos_options, read_trusted_config};
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
 const CACHE_BYTES: u64 = 512 << 20;
@@ -148,29 +150,14 @@ pub(crate) fn start(core: &Arc<Core>) {
                 }
             }
         }));
-    Scan::start(core);
-    core.tables.error_scrub.start(core);
+    core.scans.start();
     let looping = core.clone();
     core.looping
         .spawn("sync loop", async move { looping.sync_loop().await });
     core.start_heart();
-    core.start_trim();
-    Activities::start(core);
+    core.passes.start();
     core.start_spares();
     core.start_deadman();
-}
-
-pub(crate) fn damaged(pool: &str, what: &str, why: impl ToString) -> PoolError {
-    PoolError::Damaged {
-        pool: pool.to_owned(),
-        what: what.to_owned(),
-        why: why.to_string(),
-    }
-}
-
-/// Something that the pool does without, as it cannot be read.
-pub(crate) fn lost(pool: &str, what: &str, error: &dyn std::fmt::Display) {
-    tracing::error!(pool, what, %error, "cannot be read; the pool does without");
 }
 
 /// Names what no pool can do without, in an error of reading it.
@@ -567,7 +554,7 @@ async fn import_on(
     );
     let history = HistoryLog::new(world.clone(), &spec.host.hostname, &ground.events);
     let bootfs = Arc::new(BootFs::default());
-    let scan = Arc::new(crate::scan::Scan::default());
+    let scan = Arc::new(Scan::default());
     let env = DslEnvironment {
         pool_name: name.to_owned(),
         pipeline: ground.pipeline.clone(),
@@ -595,7 +582,7 @@ async fn import_on(
     if dsl.features().is_active(features::DYNAMIC_GANG_HEADER) {
         ground.pipeline.wide_gangs().write();
     }
-    let under_way = features::under_way(dsl.mos(), &ground.tree).await?;
+    let under_way = removed::under_way(dsl.mos(), &ground.tree).await?;
     if !under_way.is_empty() && !spec.read_only {
         return Err(PoolError::UnsupportedForWrite {
             pool: name.to_owned(),
@@ -609,7 +596,8 @@ async fn import_on(
         }
         let devices = unusable_leaves(&lost_logs).join(", ");
         tracing::warn!(
-            "pool '{name}' is opened without devices of the intent log, on which nothing was: {devices}"
+            "pool '{name}' is opened without devices of the intent log, on which nothing was: \
+             {devices}"
         );
     }
 
@@ -644,13 +632,21 @@ async fn import_on(
     let space = load_space(ground, &mos).await;
     space.map_err(indispensable(name, "a record of free space"))?;
     let allocator = ground.pipeline.allocator();
-    let tables = tables::load(name, &mos, &ground.tree, allocator).await;
-    let tables = tables.map_err(indispensable(
+    let read = async {
+        let saved = DedupStatus::load(&mos, allocator).await?;
+        let tables = tables::load(&mos, &ground.tree).await?;
+        let activities = Activities::load(name, &mos, &ground.tree).await;
+        let rebuilds = Rebuilds::load(name, &mos, &ground.tree).await?;
+        let error_scrub = dsl.directory().lookup(directory::ERROR_SCRUB).await?;
+        let error_scrub = ErrorScrub::load(error_scrub.as_ref());
+        Ok::<_, PoolError>((saved, tables, activities, rebuilds, error_scrub))
+    };
+    let (saved, tables, activities, rebuilds, error_scrub) = read.await.map_err(indispensable(
         name,
         "a dedup table or what it keeps about a vdev",
     ))?;
-    let dedup = crate::dedup::of_pool(&dsl, &ground.pipeline);
-    dedup.set_status(&tables.dedup);
+    let dedup = dedup::of_pool(&dsl, &ground.pipeline);
+    dedup.set_status(&saved);
     if !spec.read_only {
         let loaded = dedup.load(name).await;
         loaded.map_err(indispensable(name, "a dedup table"))?;
@@ -672,7 +668,7 @@ async fn import_on(
     dirty_times.load(&mos, &ground.tree, uberblock.txg).await;
     load_scan(name, &scan, &mos, txgs.synced_txg()).await?;
 
-    let core = Arc::new(Core {
+    let spa = Arc::new(Spa {
         world: world.clone(),
         load_guid: world.random.next_u64(),
         host: spec.host.clone(),
@@ -682,7 +678,6 @@ async fn import_on(
         tree: ground.tree.clone(),
         pipeline: ground.pipeline.clone(),
         txgs: txgs.clone(),
-        dedup,
         dsl,
         space: ground.space.clone(),
         dirty_times,
@@ -690,32 +685,48 @@ async fn import_on(
         errors: ground.errors.clone(),
         events: ground.events.clone(),
         bootfs,
-        scan,
-        heart: crate::multihost::Heart::default(),
-        trim: crate::trim::Trim::default(),
         state: Mutex::new(State::new(uberblock)),
         identity: Identity::new(stored.pairs),
         props: Props::new(stored.props),
+        admin: tokio::sync::Mutex::new(()),
+    });
+    let spares = Arc::default();
+    let core = Arc::new(Core {
+        heart: crate::heart::Heart::default(),
         auxiliary: Mutex::new(stored.auxiliary),
-        checkpoint: Checkpoint::new(checkpoint),
+        checkpoint: Checkpoint::new(checkpoint, &scan, &spares),
         claims: LogClaims::new((!spec.read_only).then_some(log_claim(&uberblock, past))),
         salt: stored.salt,
-        deferred_frees: stored.deferred_frees,
+        deferred_frees: DeferredFrees::new(stored.deferred_frees, &dedup),
         new_tops: NewTops::default(),
-        replacements: crate::topology::Replacements::default(),
-        spares: Arc::default(),
-        returned: crate::returning::Refused::default(),
-        admin: tokio::sync::Mutex::new(()),
-        clones,
+        replacements: Replacements::default(),
+        spares,
+        returned: Mutex::default(),
+        shared_blocks: SharedBlocks { dedup, clones },
         tables,
         looping: ground.pipeline.tasks().group(),
+        passes: Arc::new(Passes {
+            spa: spa.clone(),
+            gate: Gate::default(),
+            autotrim: Autotrim::default(),
+            activities,
+        }),
+        scans: Arc::new(Scans {
+            spa: spa.clone(),
+            scan,
+            error_scrub,
+            rebuilds,
+        }),
+        spa,
     });
     let sink = spec.events.clone().filter(|_| !spec.only_looked_at);
-    core.events.begin(&core, sink, LoadState::Import);
+    let spares = Arc::downgrade(&core);
+    core.events
+        .begin(&core.spa, spares, sink, LoadState::Import);
     core.apply_fail_mode();
     core.apply_dedup_quota();
-    core.apply_autotrim();
-    core.note_saved_space();
+    core.passes.apply_autotrim();
+    core.shared_blocks.note_saved_space(&core);
     if !spec.read_only {
         core.history.queue(HistoryWhat::Internal {
             event: "import".into(),
@@ -734,7 +745,7 @@ async fn import_on(
             // now on (`spa_load`: `spa_claim_max_txg`).
             let newest = core.claims.newest();
             txgs.wait_synced(newest).await?;
-            while core.dedup.has_logs() {
+            while core.shared_blocks.dedup.has_logs() {
                 txgs.kick();
                 txgs.sync().await?;
             }
@@ -750,14 +761,14 @@ async fn import_on(
         core.dsl.destroyer().put_off(false);
     } else {
         // What was under way stays as it is: whoever waited for its end would do so for ever.
-        core.tables.rebuilds.closed();
-        core.tables.error_scrub.closed();
+        core.scans.rebuilds.closed();
+        core.scans.error_scrub.closed();
     }
     core.tree.set_opening(false);
     core.events.loaded();
     if !spec.read_only && !spec.only_looked_at {
         // What went bad while nobody looked, and what is not there.
-        core.want_spares();
+        core.spares.want_all(&core.tree);
     }
     Ok(core)
 }
@@ -792,7 +803,10 @@ fn log_claim(uberblock: &Uberblock, past: Option<&Past>) -> LogClaim {
 fn expand(pool: &str, ground: &Ground) {
     let tree = &ground.tree;
     for top in tree.tops().iter().filter(|top| tree.expand(top)) {
-        tracing::info!(pool, vdev = %top.display_name(), "its devices are bigger now; it uses all of them");
+        tracing::info!(
+            pool, vdev = %top.display_name(),
+            "its devices are bigger now; it uses all of them"
+        );
         if let Some(spec) = tree.top_spec(top) {
             ground.pipeline.allocator().add_top(spec);
         }

@@ -1,5 +1,6 @@
 //! The handle of an imported pool.
 
+mod activity;
 mod properties;
 
 use std::collections::BTreeMap;
@@ -11,20 +12,18 @@ use device::{BoxFuture, World};
 use format::Bookmark;
 use format::{Guid, NvList, Txg};
 use futures::future::{Either, select};
+use spa::events::{About, Sysevent};
+use spa::history::HistoryWhat;
+use spa::props::Change;
+use spa::{bootfs, config, props};
 use vdev::{IoStats, MirrorRole, Scope, Vdev, VdevKind, VdevState as State};
 use zio::ZioError;
 
-use crate::bootfs;
 use crate::core::Core;
-use crate::errorscrub::ErrorScrubStatus;
-use crate::events::{About, Sysevent};
-use crate::history::HistoryWhat;
-use crate::props::Change;
 use crate::{
     AddSpec, AttachSpec, CreateSpec, FoundPool, HistoryRecord, ImportSpec, OfflineSpec, Onlined,
     PoolError, PoolHealth, PoolStatus, RebuildStatus, Rewound, ScanSpec, ScanStatus, ScrubCommand,
-    ScrubNumbers, SplitSpec, checkpoint, config, create, props, reopen, rewind, scan, split,
-    status, topology, vdevs,
+    ScrubNumbers, SplitSpec, create, reopen, rewind, split, status, topology, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -192,8 +191,8 @@ impl Pool {
         if core.state.lock().closed {
             return Err(PoolError::Closed { pool: self.name() });
         }
-        core.scan.read_only.end(force).await;
-        core.scan.set_closing(true);
+        core.scans.scan.read_only.end(force).await;
+        core.scans.scan.set_closing(true);
         if !core.read_only {
             if core.suspended().is_none() {
                 let writing = pin!(self.write_last(pool_state));
@@ -213,7 +212,7 @@ impl Pool {
                         pairs.dirty = true;
                         core.space.set_flush_all(false);
                     }
-                    core.scan.set_closing(false);
+                    core.scans.scan.set_closing(false);
                     return Err(PoolError::Suspended {
                         pool: pairs.name.clone(),
                         why,
@@ -227,8 +226,8 @@ impl Pool {
         // Nobody else may have the devices while they discard for us. Those of a pool that is given
         // up may never answer; they stay locked until they do.
         let _gate = match core.suspended() {
-            None => Some(core.trim.gate.lock().await),
-            Some(_) => core.trim.gate.try_lock().ok(),
+            None => Some(core.passes.gate.lock().await),
+            Some(_) => core.passes.gate.try_lock().ok(),
         };
         core.identity.lock().pool_state = pool_state;
         core.events.tell(match pool_state {
@@ -360,7 +359,7 @@ impl Pool {
             allocated_bytes: totals.allocated_bytes,
             free_bytes: totals.size_bytes.saturating_sub(totals.allocated_bytes),
             freeing_bytes: self.core.dsl.destroyer().freeing_bytes(),
-            leaked_bytes: 0,
+            leaked_bytes: self.core.dsl.destroyer().leaked_bytes(),
             fragmentation_percent: (size > 0).then(|| (weighted / size) as u8),
             expandsize_bytes: (tree.tops().iter())
                 .filter(|top| {
@@ -453,7 +452,7 @@ impl Pool {
     /// [`PoolError::NoResilverDefer`], [`PoolError::ReadOnly`], [`PoolError::Suspended`].
     pub async fn resilver(&self) -> Result<(), PoolError> {
         self.check_writeable()?;
-        scan::resilver(&self.core).await
+        ::scan::resilver(&self.core.scans).await
     }
 
     /// Looks how the spares are: another pool may use one of them, or have left it.
@@ -492,7 +491,7 @@ impl Pool {
     /// [`PoolError::ReadOnly`]; [`DatasetError::NoSpace`] in a full pool.
     pub async fn checkpoint(&self) -> Result<(), PoolError> {
         self.check_writeable()?;
-        checkpoint::take(&self.core).await
+        crate::checkpoint::command::take(&self.core).await
     }
 
     /// Gives the checkpoint up (`zpool checkpoint -d`). What it kept is freed in the background,
@@ -504,7 +503,7 @@ impl Pool {
     /// [`PoolError::ReadOnly`].
     pub async fn discard_checkpoint(&self) -> Result<(), PoolError> {
         self.check_writeable()?;
-        checkpoint::discard(&self.core).await
+        crate::checkpoint::command::discard(&self.core).await
     }
 
     /// Whether what a discarded checkpoint kept is being freed.
@@ -620,7 +619,7 @@ impl Pool {
         core.events.clear(&guids);
         cleared.retain(|vdev| vdev.state().0 != State::Healthy);
         reopen::open_again(core, device).await?;
-        core.scan.forget_unmended();
+        core.scans.scan.forget_unmended();
         for top in core.tree.tops() {
             clear_errors(&top, device);
         }
@@ -643,7 +642,7 @@ impl Pool {
             for guid in &guids {
                 core.tree.unspare(*guid);
             }
-            core.want_spares();
+            core.spares.want_all(&core.tree);
             topology::allow_blocks(core);
             core.txgs.kick();
         }
@@ -659,10 +658,16 @@ impl Pool {
     /// [`PoolError::ScrubPausedToCancel`], [`PoolError::NoHeadErrlog`].
     pub async fn scrub(&self, command: ScrubCommand) -> Result<(), PoolError> {
         self.check_open()?;
-        scan::command(&self.core, command).await?;
+        let core = &self.core;
+        let look_again = async {
+            topology::leave_failed_logs(core);
+            core.unless_suspended(core.tree.look_again(None)).await?;
+            topology::settle(core).await
+        };
+        ::scan::command(&core.scans, command, look_again).await?;
         if command == ScrubCommand::Stop {
-            self.core.scan.wait(true).await;
-            self.core.tables.error_scrub.wait(true).await;
+            self.core.scans.scan.wait(true).await;
+            self.core.scans.error_scrub.wait(true).await;
         }
         Ok(())
     }
@@ -670,31 +675,31 @@ impl Pool {
     /// Waits until no scrub is under way, or it is paused; with `paused`, until a paused one has
     /// ended too.
     pub async fn wait_for_scrub(&self, paused: bool) {
-        self.core.scan.wait(paused).await;
-        self.core.tables.error_scrub.wait(paused).await;
+        self.core.scans.scan.wait(paused).await;
+        self.core.scans.error_scrub.wait(paused).await;
     }
 
     /// How many blocks a scan of a pool in use gathers before it reads them, at most. How far it is
     /// is stored whenever it has read them all: fewer blocks lose less in a crash, more are read in
     /// a better order.
     pub fn set_scan_queue(&self, blocks: usize) {
-        self.core.scan.set_queue_blocks_max(blocks);
+        self.core.scans.scan.set_queue_blocks_max(blocks);
     }
 
     /// Up to how many percent a resilver begins anew for a device that comes back meanwhile, where
     /// that could wait (tunable `zfs_resilver_defer_percent`).
     pub fn set_resilver_defer_percent(&self, percent: u64) {
-        self.core.scan.set_defer_percent(percent);
+        self.core.scans.scan.set_defer_percent(percent);
     }
 
     /// Whether devices lack what a resilver that has not begun yet will give them.
     pub fn is_resilver_due(&self) -> bool {
-        !self.is_read_only() && self.core.scan.is_resilver_due(&self.core)
+        !self.is_read_only() && self.core.scans.scan.is_resilver_due(&self.core.scans)
     }
 
     /// Whether devices are being rebuilt sequentially.
     pub fn is_rebuilding(&self) -> bool {
-        !self.is_read_only() && self.core.is_rebuilding()
+        !self.is_read_only() && self.core.scans.is_rebuilding()
     }
 
     /// The last sequential rebuilds of top-level vdevs.
@@ -702,14 +707,14 @@ impl Pool {
         let tops = self.core.tree.tops();
         let ids: Vec<_> = tops.iter().map(|top| top.vdev_id()).collect();
         drop(tops);
-        let rebuilds = &self.core.tables.rebuilds;
-        let status = |id| rebuilds.status(&self.core, id);
+        let rebuilds = &self.core.scans.rebuilds;
+        let status = |id| rebuilds.status(&self.core.scans, id);
         ids.into_iter().filter_map(status).collect()
     }
 
     /// Waits until no device is being rebuilt sequentially.
     pub async fn wait_for_rebuild(&self) {
-        self.core.tables.rebuilds.wait().await;
+        self.core.scans.rebuilds.wait().await;
     }
 
     /// Whether a device is taking another one's place, or a spare that stands in for one is being
@@ -741,7 +746,7 @@ impl Pool {
     /// Lets scrubs and resilvers wait where they are, or go on (tunable
     /// `zfs_scan_suspend_progress`).
     pub fn hold_scans(&self, hold: bool) {
-        self.core.scan.set_held(hold);
+        self.core.scans.scan.set_held(hold);
         if !hold {
             self.core.txgs.go_on();
         }
@@ -749,12 +754,12 @@ impl Pool {
 
     /// The last scrub or resilver.
     pub fn scrub_status(&self) -> Option<ScanStatus> {
-        self.core.scan.status(&self.core)
+        self.core.scans.scan.status(&self.core.scans)
     }
 
     /// The last scrub of the error log.
-    pub fn error_scrub(&self) -> Option<ErrorScrubStatus> {
-        self.core.tables.error_scrub.status()
+    pub fn error_scrub(&self) -> Option<crate::ErrorScrubStatus> {
+        self.core.scans.error_scrub.status()
     }
 
     /// Bytes that are in the background to be freed: those of destroyed datasets.
@@ -764,7 +769,7 @@ impl Pool {
 
     /// What the last scrub since the import has done so far.
     pub fn scrub_numbers(&self) -> Option<ScrubNumbers> {
-        self.core.scan.numbers()
+        self.core.scans.scan.numbers()
     }
 
     /// The blocks of which no copy is good, as far as the pool's logs and what was read and
@@ -825,13 +830,13 @@ impl Drop for Pool {
         if self.core.state.lock().closed {
             return;
         }
-        self.core.scan.read_only.abandon();
+        self.core.scans.scan.read_only.abandon();
         // The sync loop holds the core as well: without this it would go on for ever.
         self.core.txgs.stop(ZioError::Closing);
         let core = self.core.clone();
         self.core.world.spawn.spawn(Box::pin(async move {
             core.wait_ended().await;
-            let _gate = core.trim.gate.lock().await;
+            let _gate = core.passes.gate.lock().await;
             core.close();
         }));
     }

@@ -1,7 +1,8 @@
 //! Looking at a pool without importing it: what `zpool import` lists.
 //!
 //! The pool is opened read-only as an import would, so that what is told is what an import would
-//! meet: states of the devices, features, version. Nothing is written, and everything is closed again.
+//! meet: states of the devices, features, version. Nothing is written, and everything is closed
+//! again.
 //!
 //! Source: module/zfs/spa.c (`spa_tryimport`), lib/libzfs/libzfs_status.c (`zpool_import_status`).
 
@@ -9,11 +10,12 @@ use std::collections::BTreeMap;
 
 use device::World;
 use format::Uberblock;
+use spa::features;
 
 use crate::status::vdev_status;
 use crate::{
     FoundPool, HostIdentity, ImportSpec, MissingLogs, PoolError, VdevClass, VdevState, VdevStatus,
-    features, open, rewind,
+    open, removed, rewind,
 };
 
 /// Why a pool cannot be imported.
@@ -47,8 +49,8 @@ pub struct Probe {
     pub state: VdevState,
     /// Why it cannot be imported, when it cannot.
     pub unusable: Option<Unusable>,
-    /// When log devices are missing or damaged, so that it is imported with `-m` only: the datasets whose intent logs
-    /// are on them.
+    /// When log devices are missing or damaged, so that it is imported with `-m` only: the datasets
+    /// whose intent logs are on them.
     pub lost_logs: Option<Vec<String>>,
     /// Whether another process of this host has it, so that it cannot be imported now.
     pub is_in_use: bool,
@@ -64,7 +66,8 @@ pub struct Probe {
     pub comment: Option<String>,
 }
 
-/// Tells what an import of this pool would meet. Does not mind whose it is or whether it was destroyed.
+/// Tells what an import of this pool would meet. Does not mind whose it is or whether it was
+/// destroyed.
 ///
 /// # Errors
 /// When the labels' configuration makes no sense at all.
@@ -79,7 +82,8 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, PoolError>
         missing_logs: MissingLogs::Accepted,
         ..ImportSpec::new(found.clone(), HostIdentity::default())
     };
-    // What is read of it may change at any moment, and make no sense; this is why it cannot be imported all the same.
+    // What is read of it may change at any moment, and make no sense; this is why it cannot be
+    // imported all the same.
     let is_in_use = rewind::held(world, found).await.is_some();
     match open::import(world, &spec, None).await {
         Ok(core) => {
@@ -93,7 +97,7 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, PoolError>
                 true => None,
                 false => Some(core.dsl.logs().with_lost_devices().await),
             };
-            let under_way = features::under_way(core.dsl.mos(), &core.tree).await;
+            let under_way = removed::under_way(core.dsl.mos(), &core.tree).await;
             core.close();
             let mut lost_logs = lost_logs.transpose()?;
             lost_logs.iter_mut().for_each(|names| names.sort());

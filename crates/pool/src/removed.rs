@@ -1,8 +1,8 @@
 //! Removed vdevs: loading the mappings that tell where their blocks are now.
 //!
-//! A mapping is an object of the MOS, which may itself lie on vdevs that were removed after it was made. So the
-//! mappings are loaded from the last removal back to the first, along the chain that the configuration
-//! tells; whatever has to be read before that is on vdevs that are there.
+//! A mapping is an object of the MOS, which may itself lie on vdevs that were removed after it was
+//! made. So the mappings are loaded from the last removal back to the first, along the chain that
+//! the configuration tells; whatever has to be read before that is on vdevs that are there.
 //!
 //! Source: module/zfs/vdev_removal.c (`spa_remove_init`), vdev_indirect.c.
 
@@ -13,10 +13,10 @@ use format::{
     NvList, ObjectId, RemovingPhys, VdevId,
 };
 use object::{ObjectSet, Zap};
+use spa::{damaged, directory};
 use vdev::{IndirectMap, VdevKind, VdevTree};
 
-use crate::open::damaged;
-use crate::{PoolError, directory};
+use crate::PoolError;
 
 const MAPPING_OBJECT: &str = "com.delphix:indirect_object";
 const BIRTHS_OBJECT: &str = "com.delphix:indirect_births";
@@ -97,6 +97,33 @@ pub(crate) async fn is_under_way(mos: &Arc<ObjectSet>) -> Result<bool, PoolError
     Ok(removing.is_some_and(|removing| removing.state == SCAN_SCANNING))
 }
 
+/// Changes of layout that are under way in this pool, which nobody here carries on: it is not
+/// written until OpenZFS is done with them.
+pub(crate) async fn under_way(
+    mos: &Arc<ObjectSet>,
+    tree: &VdevTree,
+) -> Result<Vec<String>, PoolError> {
+    let mut out: Vec<String> = tree
+        .tops()
+        .iter()
+        .filter(|top| top.is_expanding())
+        .map(|top| format!("raidz_expansion ({} is being expanded)", top.display_name()))
+        .collect();
+    if is_under_way(mos).await? {
+        out.push("device_removal (a vdev is being removed)".to_owned());
+    }
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    for name in [directory::CONDENSING, directory::OBSOLETE_LIST] {
+        if directory.lookup(name).await?.is_some() {
+            out.push(
+                "device_removal (the mapping of a removed vdev is being condensed)".to_owned(),
+            );
+            break;
+        }
+    }
+    Ok(out)
+}
+
 /// What is to be told of the last removal (`spa_removal_get_stats`).
 pub(crate) async fn report(
     mos: &Arc<ObjectSet>,
@@ -136,7 +163,8 @@ pub(crate) async fn report(
     }))
 }
 
-/// Loads the mappings of a tree that was built from the MOS's configuration, but for those that it has.
+/// Loads the mappings of a tree that was built from the MOS's configuration, but for those that it
+/// has.
 ///
 /// # Errors
 /// When a mapping cannot be read or cannot be right.

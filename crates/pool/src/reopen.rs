@@ -17,11 +17,11 @@ use dataset::{DatasetError, SyncTask};
 use device::BoxFuture;
 use format::Guid;
 use object::SyncContext;
+use spa::props::Stored;
 use vdev::Vdev;
 use zio::Tx;
 
 use crate::core::Core;
-use crate::props::Stored;
 use crate::topology::{leave_failed_logs, settle};
 use crate::{PoolError, vdevs};
 
@@ -36,11 +36,11 @@ pub(crate) async fn reopen(core: &Arc<Core>, restarts: bool) -> Result<(), PoolE
     let _admin = core.admin.lock().await;
     core.check_not_suspended()?;
     if !restarts {
-        core.scan.finish_first();
+        core.scans.scan.finish_first();
     }
     leave_failed_logs(core);
     core.unless_suspended(core.tree.look_again(None)).await?;
-    core.scan.forget_unmended();
+    core.scans.scan.forget_unmended();
     settle(core).await?;
     match grows_by_itself(core) {
         true => grow(core, None).await,

@@ -12,21 +12,15 @@
 //!
 //! Source: cmd/zed/agents/zfs_mod.c (`zfs_process_add`).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use format::{Guid, Txg};
-use parking_lot::Mutex;
+use spa::props::Stored;
 use vdev::{LeafType, Vdev, VdevKind, VdevState};
 
 use crate::core::Core;
-use crate::props::Stored;
 use crate::topology::AttachSpec;
 use crate::{LeafSpec, PoolError, spares, topology};
-
-/// Devices in whose places there is something that cannot replace them.
-#[derive(Debug, Default)]
-pub(crate) struct Refused(Mutex<BTreeSet<Guid>>);
 
 /// What is at the path of a device.
 enum Found {
@@ -47,7 +41,6 @@ impl Core {
         let mut leaves = self.tree.leaves();
         leaves.retain(is_out);
         self.returned
-            .0
             .lock()
             .retain(|guid| leaves.iter().any(|vdev| vdev.guid() == *guid));
         let mut count = 0;
@@ -62,7 +55,7 @@ impl Core {
                 Ok(true) => count += 1,
                 Ok(false) => {}
                 Err(error) => {
-                    self.returned.0.lock().insert(guid);
+                    self.returned.lock().insert(guid);
                     let pool = self.identity.name();
                     tracing::warn!(pool, device = %guid, %error, "it stays away");
                 }
@@ -89,10 +82,10 @@ impl Core {
         drop(vdev);
         let found = self.found_at(&path, guid).await;
         if let Found::Nothing = found {
-            self.returned.0.lock().remove(&guid);
+            self.returned.lock().remove(&guid);
             return Ok(false);
         }
-        if self.returned.0.lock().contains(&guid) {
+        if self.returned.lock().contains(&guid) {
             return Ok(false);
         }
         let name = guid.to_string();

@@ -1,14 +1,16 @@
 //! Importing a pool at an older state than its newest.
 //!
-//! Every sync leaves its uberblock in a ring of 32 to 128, so the roots of that many past transaction
-//! groups are known. Their blocks are still there as long as nothing was written over them: what is
-//! freed in a transaction group is used again two groups later at the earliest (`TXG_DEFER_SIZE`),
-//! so the states of the last two groups before the newest are whole after a crash, unless groups without anything to
-//! write passed meanwhile (they count as well) or an import (it does not know what waits). Further back, whatever was freed since may be lost.
+//! Every sync leaves its uberblock in a ring of 32 to 128, so the roots of that many past
+//! transaction groups are known. Their blocks are still there as long as nothing was written over
+//! them: what is freed in a transaction group is used again two groups later at the earliest
+//! (`TXG_DEFER_SIZE`), so the states of the last two groups before the newest are whole after a
+//! crash, unless groups without anything to write passed meanwhile (they count as well) or an
+//! import (it does not know what waits). Further back, whatever was freed since may be lost.
 //!
 //! A state counts as readable when the whole import works with it read-only and every dataset of it
-//! opens. Nothing is written while looking. Read-only, the newer uberblocks stay on disk, and an import
-//! without rewind finds them again; for writing, the newer states are given up ([`crate::open::Past`]).
+//! opens. Nothing is written while looking. Read-only, the newer uberblocks stay on disk, and an
+//! import without rewind finds them again; for writing, the newer states are given up
+//! ([`crate::open::Past`]).
 //!
 //! Source: module/zfs/spa.c (`spa_load_best`, `spa_load_retry`, `spa_ld_checkpoint_rewind`).
 
@@ -18,16 +20,17 @@ use dataset::{DatasetError, ListOptions};
 use device::{DeviceError, World};
 use format::{ObjectId, Txg, Uberblock};
 use object::Zap;
+use spa::dtl::distrust_stale;
+use spa::{damaged, directory};
 use vdev::VdevError;
 use vdev::{OpenOptions, best_uberblock};
 
 use crate::core::Core;
-use crate::dtl::distrust_stale;
-use crate::open::{self, Ground, Past, check_known, check_tree, damaged};
-use crate::{FoundPool, ImportSpec, PoolError, Rewind, Rewound, directory, multihost};
+use crate::open::{self, Ground, Past, check_known, check_tree};
+use crate::{FoundPool, ImportSpec, PoolError, Rewind, Rewound, multihost};
 
-/// Transaction groups for which freed blocks are kept (`TXG_DEFER_SIZE`, include/sys/txg.h). Those in
-/// which nothing was written have no uberblock and do not count.
+/// Transaction groups for which freed blocks are kept (`TXG_DEFER_SIZE`, include/sys/txg.h). Those
+/// in which nothing was written have no uberblock and do not count.
 const DEFER_TXGS: usize = 2;
 
 /// A device of the pool that another process, or another pool, has for writing. Spares and cache
@@ -51,7 +54,8 @@ pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>,
         }
         return Err(error);
     }
-    // Nor is it read while somebody writes it: what it reads may be overwritten, its mounts would cover the writer's.
+    // Nor is it read while somebody writes it: what it reads may be overwritten, its mounts would
+    // cover the writer's.
     if let Some(path) = held(world, &spec.found).await {
         let path = path.clone();
         return Err(VdevError::from(DeviceError::InUse { path }).into());
@@ -103,7 +107,10 @@ pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>,
             }
             Err(error) if is_final(&error) => return Err(error),
             Err(error) => {
-                tracing::warn!(txg = %uberblock.txg, %error, "a past state of '{pool}' cannot be read");
+                tracing::warn!(
+                    txg = %uberblock.txg, %error,
+                    "a past state of '{pool}' cannot be read"
+                );
                 first_error.get_or_insert(error);
             }
         }
@@ -120,8 +127,8 @@ pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>,
     })
 }
 
-/// Tells a pool that another host has imported from one that it left, for which one may use force: the latter is
-/// believed when the devices cannot be read, as an import with force looks again.
+/// Tells a pool that another host has imported from one that it left, for which one may use force:
+/// the latter is believed when the devices cannot be read, as an import with force looks again.
 ///
 /// # Errors
 /// [`PoolError::RemoteActive`], [`PoolError::NoHostid`].

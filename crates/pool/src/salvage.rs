@@ -1,23 +1,24 @@
 //! Opening a pool of which parts are damaged or missing, to save what can be read.
 //!
 //! An import refuses a pool as soon as anything that it needs cannot be read: a top-level vdev, the
-//! configuration, the object directory, a directory of datasets. A [`Salvage`] goes on: it is read-only,
-//! and what is damaged is left out and told.
+//! configuration, the object directory, a directory of datasets. A [`Salvage`] goes on: it is
+//! read-only, and what is damaged is left out and told.
 //!
 //! # How
-//! - The vdevs are opened as the MOS's configuration tells, or else as the labels do; top-level vdevs may
-//!   be missing (like OpenZFS's `zfs_max_missing_tvds`), reads of blocks on them fail one by one.
+//! - The vdevs are opened as the MOS's configuration tells, or else as the labels do; top-level
+//!   vdevs may be missing (like OpenZFS's `zfs_max_missing_tvds`), reads of blocks on them fail one
+//!   by one.
 //! - The newest uberblock whose MOS has any dataset that can be opened is taken, of those not newer
 //!   than asked for.
-//! - Datasets are not found through the tree of directories but by their dnodes: every object of the MOS
-//!   whose bonus is a directory or a dataset counts. Names come from whatever maps of names can still be
-//!   read; what has lost its name gets one by its object number.
-//! - A dataset that is lost or whose root cannot be read is looked for in the older uberblocks' MOS. It is
-//!   then older than the others ([`SalvagedDataset::txg`]). Blocks that were written over since
-//!   fail their checksums, so nothing wrong comes of that.
+//! - Datasets are not found through the tree of directories but by their dnodes: every object of
+//!   the MOS whose bonus is a directory or a dataset counts. Names come from whatever maps of names
+//!   can still be read; what has lost its name gets one by its object number.
+//! - A dataset that is lost or whose root cannot be read is looked for in the older uberblocks'
+//!   MOS. It is then older than the others ([`SalvagedDataset::txg`]). Blocks that were written
+//!   over since fail their checksums, so nothing wrong comes of that.
 //!
-//! Source: module/zfs/spa.c (`spa_load_impl`, `spa_ld_*`), dsl_dir.c, dsl_dataset.c; the order in which
-//! damage is worked around is our own.
+//! Source: module/zfs/spa.c (`spa_load_impl`, `spa_ld_*`), dsl_dir.c, dsl_dataset.c; the order in
+//! which damage is worked around is our own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -31,13 +32,12 @@ use format::{
     Txg, Uberblock,
 };
 use object::{ObjectError, ObjectSet, ObjsetOptions, SalvagedZap, salvage_zap};
+use spa::dtl::{DirtyTimes, distrust_stale};
+use spa::{config, damaged, directory, features};
 use vdev::OpenOptions;
 
-use crate::dtl::{DirtyTimes, distrust_stale};
-use crate::open::{Ground, damaged, mos_options, read_trusted_config};
-use crate::{
-    FoundPool, HostIdentity, ImportSpec, PoolError, config, directory, features, removed, rewind,
-};
+use crate::open::{Ground, mos_options, read_trusted_config};
+use crate::{FoundPool, HostIdentity, ImportSpec, PoolError, removed, rewind};
 
 /// The mark of an encrypted dataset in its object.
 const ENCRYPTION: &str = "com.datto:encryption";
@@ -363,8 +363,8 @@ fn dataset_options(dataset: ObjectId) -> ObjsetOptions {
     }
 }
 
-/// Replaces the vdevs of the labels by those of the newest MOS whose configuration can be read, and sets what
-/// else reading depends on: the salt of checksums, and what devices missed.
+/// Replaces the vdevs of the labels by those of the newest MOS whose configuration can be read, and
+/// sets what else reading depends on: the salt of checksums, and what devices missed.
 async fn trust(
     world: &World,
     import: &ImportSpec,

@@ -29,88 +29,20 @@
 //! (`vdev_inuse`).
 
 use std::cmp::Reverse;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use format::{Guid, NvList};
-use parking_lot::Mutex;
-use tokio::sync::Notify;
-use vdev::{MirrorRole, TopologyError, Vdev, VdevAux, VdevKind, VdevState, write_detached_labels};
+use format::Guid;
+use spa::config;
+use spa::props::Stored;
+use vdev::{MirrorRole, TopologyError, Vdev, VdevAux, VdevKind, write_detached_labels};
 
-use crate::auxiliary;
 use crate::core::Core;
-use crate::create::look_at_auxiliary;
 use crate::layout::{self, Making, usable_bytes};
-use crate::props::Stored;
+use crate::standby::{SpareUse, Spares, is_bad, spare_use};
 use crate::topology::take_in;
-use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, VdevStatus, config};
-
-/// What a spare's label says of who uses it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum SpareUse {
-    /// It stands by.
-    Waits,
-    /// This pool, or a change of it that a crash cut short.
-    Own,
-    /// Another pool, which may be exported.
-    Other {
-        /// Its name.
-        pool: String,
-    },
-}
-
-/// Who uses a spare of the pool `own`, by its label.
-pub(crate) fn spare_use(label: &NvList, own: Guid) -> SpareUse {
-    let has_txg = label.u64("txg").unwrap_or(0) != 0;
-    match label.u64("state") {
-        Some(config::STATE_SPARE) => SpareUse::Waits,
-        _ if label.u64("pool_guid") == Some(own.get()) => SpareUse::Own,
-        Some(config::STATE_ACTIVE | config::STATE_EXPORTED) if has_txg => SpareUse::Other {
-            pool: label.string("name").unwrap_or("?").to_owned(),
-        },
-        _ => SpareUse::Waits,
-    }
-}
-
-/// Devices that spares are to stand in for.
-#[derive(Debug, Default)]
-pub(crate) struct Spares {
-    wanted: Mutex<Vec<Guid>>,
-    /// The lists are to be looked at.
-    look: AtomicBool,
-    wake: Notify,
-}
-
-impl Spares {
-    /// A spare is to stand in for this device.
-    pub(crate) fn want(&self, device: Guid) {
-        let mut wanted = self.wanted.lock();
-        if !wanted.contains(&device) {
-            wanted.push(device);
-        }
-        self.wake.notify_one();
-    }
-
-    /// A spare has returned.
-    pub(crate) fn look(&self) {
-        self.look.store(true, Ordering::Relaxed);
-        self.wake.notify_one();
-    }
-
-    /// The pool is gone.
-    pub(crate) fn end(&self) {
-        self.wake.notify_one();
-    }
-}
-
-/// Whether a device is one that a spare is for. Who was taken offline is not.
-fn is_bad((state, aux): (VdevState, VdevAux)) -> bool {
-    match state {
-        VdevState::Removed | VdevState::CantOpen | VdevState::Faulted => true,
-        VdevState::Degraded => aux == VdevAux::ErrorsExceeded,
-        VdevState::Closed | VdevState::Offline | VdevState::Healthy => false,
-    }
-}
+use crate::{
+    DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, VdevStatus, auxiliary,
+};
 
 /// The spares that wait, those to try first in front: large enough ones before others, smaller ones
 /// before bigger ones (`spare_is_preferred`).
@@ -139,18 +71,14 @@ async fn work(spares: Arc<Spares>, weak: Weak<Core>) {
         core.tidy_spares().await;
     }
     loop {
-        spares.wake.notified().await;
+        spares.woken().await;
         let Some(core) = weak.upgrade() else { return };
-        if spares.look.swap(false, Ordering::Relaxed) {
+        if spares.take_look() {
             core.look_at_spares().await;
             core.tidy_spares().await;
         }
         loop {
-            let next = {
-                let mut wanted = spares.wanted.lock();
-                (!wanted.is_empty()).then(|| wanted.remove(0))
-            };
-            let Some(device) = next else { break };
+            let Some(device) = spares.next() else { break };
             if let Err(error) = core.spare_for(device).await {
                 let pool = core.identity.name();
                 tracing::warn!(pool, %device, %error, "no spare stands in for a device");
@@ -169,15 +97,7 @@ impl Core {
     /// Looks how the spares are.
     pub(crate) async fn look_at_spares(&self) {
         let _admin = self.admin.lock().await;
-        look_at_auxiliary(self).await;
-    }
-
-    /// Wants spares for all devices that are bad now.
-    pub(crate) fn want_spares(&self) {
-        let leaves = self.tree.leaves();
-        for vdev in leaves.iter().filter(|vdev| is_bad(vdev.state())) {
-            self.spares.want(vdev.guid());
-        }
+        auxiliary::look_at_auxiliary(self, &self.auxiliary).await;
     }
 
     /// Lets the best spare stand in for a device, if it is bad and has none; if that fails, the
@@ -207,7 +127,7 @@ impl Core {
         self.check_not_suspended()?;
         self.check_no_checkpoint()?;
         // They may have come or gone since, or be another pool's now.
-        look_at_auxiliary(self).await;
+        auxiliary::look_at_auxiliary(self, &self.auxiliary).await;
         let statuses = self.auxiliary.lock().spares.statuses.clone();
         for spare in best_first(&statuses, bytes) {
             match stand_in(self, device, spare, None, false).await {
@@ -244,7 +164,7 @@ impl Core {
             }
         }
         if is_changed {
-            look_at_auxiliary(self).await;
+            auxiliary::look_at_auxiliary(self, &self.auxiliary).await;
         }
     }
 
@@ -356,7 +276,7 @@ pub(crate) async fn stand_in(
         take_in(core, target, &new, role, create_txg).await
     }
     .await;
-    look_at_auxiliary(core).await;
+    auxiliary::look_at_auxiliary(core, &core.auxiliary).await;
     if result.is_err() {
         // Its label may be the pool's by now.
         core.spares.look();
@@ -375,6 +295,8 @@ pub(crate) fn is_in_replacement(core: &Core, vdev: &Vdev) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use format::NvList;
+
     use super::*;
 
     #[test]

@@ -31,17 +31,18 @@ use device::BoxFuture;
 use format::{Guid, NvList, NvValue, ObjectId, Uberblock, VdevId};
 use object::{SyncContext, Zap};
 use parking_lot::Mutex;
+use spa::history::HistoryWhat;
+use spa::{config, directory, props};
 use vdev::{MirrorRole, Scope, TopologyError, Vdev, VdevAux, VdevKind, VdevState};
 use zio::Tx;
 
 use crate::core::Core;
 use crate::discover::{FoundPool, FoundState};
-use crate::history::HistoryWhat;
+use crate::newtops::Emptied;
 use crate::topology::{allow_blocks, detach_in, settle};
-use crate::vdevs::{Emptied, evacuate, is_itself_called};
+use crate::vdevs::{evacuate, is_itself_called};
 use crate::{
-    ImportSpec, MissingLogs, Pool, PoolError, PoolHealth, VdevClass, auxiliary, config, directory,
-    layout, open, props,
+    ImportSpec, MissingLogs, Pool, PoolError, PoolHealth, VdevClass, auxiliary, layout, open,
 };
 
 /// Pairs of a top-level vdev that its device takes over.
@@ -193,7 +194,7 @@ pub(crate) async fn split(core: &Arc<Core>, spec: &SplitSpec) -> Result<(), Pool
         .filter(|top| top.is_log() && !top.kind().is_hole())
         .map(|top| top.vdev_id())
         .collect();
-    let emptied = Emptied::begin(core, logs.clone());
+    let emptied = Emptied::begin(&core.new_tops, core.pipeline.allocator(), logs.clone());
     let result = split_without_logs(core, spec, &logs).await;
     drop(emptied);
     allow_blocks(core);
@@ -216,7 +217,7 @@ async fn split_without_logs(
     core.dsl.logs().close_open().await?;
     core.unless_suspended(core.txgs.sync()).await?;
     // Nothing may be discarded any more on what goes.
-    let _gate = core.trim.gate.lock().await;
+    let _gate = core.passes.gate.lock().await;
     let task = TakeTask {
         core: core.clone(),
         devices: spec.devices.clone(),
@@ -552,7 +553,7 @@ impl SyncTask for ForgetTask {
                     core.auxiliary.lock().remove(class, guid);
                 }
             }
-            auxiliary::write_lists(core, &Tx::syncing(ctx.txg), &classes).await?;
+            auxiliary::write_lists(core, &core.auxiliary, &Tx::syncing(ctx.txg), &classes).await?;
             core.identity.mark_dirty();
             Ok(())
         })

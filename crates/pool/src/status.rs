@@ -3,230 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use dedup::DedupStatus;
 use format::{Guid, Txg, VdevId};
+use scan::{ErrorScrubStatus, ScanStatus};
+use spa::{Spa, vdevprops};
+use trim::ActivityStatus;
 use vdev::AllocClass;
 use vdev::{Vdev, VdevAux, VdevKind, VdevState as State};
 use zio::alloc::TopSpace;
 
 use crate::VdevClass;
-use crate::activity::ActivityStatus;
 use crate::checkpoint::CheckpointStatus;
 use crate::core::Core;
-use crate::errorscrub::ErrorScrubStatus;
 use crate::layout::usable_bytes;
-use crate::rebuild::RebuildStatus;
 use crate::removed::RemovalStatus;
-use crate::tables::{DedupStatus, ExpansionStatus};
-use crate::{scan, vdevprops};
-
-/// State of a vdev (`vdev_state_t`, include/sys/fs/zfs.h), best last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum VdevState {
-    /// Not opened.
-    Closed,
-    /// Taken offline by a person.
-    Offline,
-    /// Removed from the system.
-    Removed,
-    /// Could not be opened.
-    CantOpen,
-    /// Faulted: too many errors, or by hand.
-    Faulted,
-    /// Works with less redundancy than it has.
-    Degraded,
-    /// Works.
-    Online,
-}
-
-impl VdevState {
-    /// The word that `zpool status` prints.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Closed | Self::CantOpen => "UNAVAIL",
-            Self::Offline => "OFFLINE",
-            Self::Removed => "REMOVED",
-            Self::Faulted => "FAULTED",
-            Self::Degraded => "DEGRADED",
-            Self::Online => "ONLINE",
-        }
-    }
-}
-
-/// Health of a whole pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PoolHealth {
-    /// Everything works.
-    Online,
-    /// Works with less redundancy than it has.
-    Degraded,
-    /// Cannot work.
-    Faulted,
-    /// Stopped after an I/O failure, until it is cleared.
-    Suspended,
-}
-
-impl PoolHealth {
-    /// The word that `zpool list` prints.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Online => "ONLINE",
-            Self::Degraded => "DEGRADED",
-            Self::Faulted => "FAULTED",
-            Self::Suspended => "SUSPENDED",
-        }
-    }
-}
-
-/// One vdev, with those below it.
-#[derive(Debug, Clone)]
-pub struct VdevStatus {
-    /// Name as `zpool status` prints it: `raidz1-0`, `mirror-1`, or the device's path.
-    pub name: String,
-    /// `root`, `mirror`, `raidz`, `disk`, `file`, `missing`, `hole`, ...
-    pub kind: String,
-    /// Parity of a raidz or draid, else zero.
-    pub parity: u8,
-    /// Path of a device.
-    pub path: Option<String>,
-    /// Identity.
-    pub guid: Guid,
-    /// Purpose; that of the top-level vdev for those below one.
-    pub class: VdevClass,
-    /// State.
-    pub state: VdevState,
-    /// Why the state is what it is.
-    pub aux: VdevAux,
-    /// Of a spare that another pool uses: that pool's name.
-    pub used_by: Option<String>,
-    /// It is being removed.
-    pub is_removing: bool,
-    /// It gets no new blocks.
-    pub is_non_allocating: bool,
-    /// Of a device: it is there but lacks writes that were made while it was away.
-    pub is_stale: bool,
-    /// Of a device: it stopped working since the pool was opened.
-    pub is_out: bool,
-    /// Of a device: its resilver waits for the one that is under way.
-    pub is_deferred: bool,
-    /// Bytes that the scan or sequential rebuild under way has written to a device.
-    pub scan_repaired_bytes: u64,
-    /// Of a top-level vdev: its last sequential rebuild.
-    pub rebuild: Option<RebuildStatus>,
-    /// Failed reads.
-    pub read_errors: u64,
-    /// Failed writes.
-    pub write_errors: u64,
-    /// Wrong checksums.
-    pub checksum_errors: u64,
-    /// I/Os of a leaf that took longer than 30 seconds.
-    pub slow_ios: u64,
-    /// Of a leaf: its last `zpool initialize`.
-    pub initialize: ActivityStatus,
-    /// Of a leaf: its last `zpool trim`.
-    pub trim: ActivityStatus,
-    /// Of a leaf: whether discards reach the medium.
-    pub can_trim: bool,
-    /// Reads done, and their bytes.
-    pub read_ops: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Writes done.
-    pub write_ops: u64,
-    /// Bytes written.
-    pub write_bytes: u64,
-    /// Discards done.
-    pub trim_ops: u64,
-    /// Bytes discarded.
-    pub trim_bytes: u64,
-    /// Of a leaf: discards that failed.
-    pub trim_errors: u64,
-    /// Bytes of space (top-level vdevs; zero below).
-    pub size_bytes: u64,
-    /// Bytes by which a top-level vdev's devices are bigger than what it uses.
-    pub expandable_bytes: u64,
-    /// Bytes of a leaf's device, while it is open.
-    pub physical_bytes: u64,
-    /// Bytes of a top-level vdev, or of a leaf's device without its labels (`vdev_asize`).
-    pub asize_bytes: u64,
-    /// Bytes allocated (top-level vdevs; zero below).
-    pub allocated_bytes: u64,
-    /// Fragmentation in percent, where known (top-level vdevs).
-    pub fragmentation_percent: Option<u8>,
-    /// `log2` of the smallest block of a top-level vdev, or of the sector of a leaf's device; else
-    /// zero.
-    pub ashift: u8,
-    /// Settable properties that differ from their defaults, and those of users, as text.
-    pub properties: Vec<(String, String)>,
-    /// Those below.
-    pub children: Vec<VdevStatus>,
-}
-
-impl VdevStatus {
-    /// Whether a person may mean this one by `name`: its name, guid, path, or the path's last part.
-    pub(crate) fn is_called(&self, name: &str) -> bool {
-        self.name == name
-            || self.guid.to_string() == name
-            || self.path.as_deref().is_some_and(|path| {
-                path == name || path.rsplit('/').next().is_some_and(|last| last == name)
-            })
-    }
-}
-
-/// What a scan does (`pool_scan_func_t`, include/sys/fs/zfs.h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ScanFunction {
-    /// Verifies everything.
-    Scrub,
-    /// Writes what devices lack.
-    Resilver,
-}
-
-/// How far a scan is (`dsl_scan_state_t`, include/sys/fs/zfs.h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ScanState {
-    /// Under way, or paused.
-    Scanning,
-    /// Done.
-    Finished,
-    /// Stopped before it was done.
-    Canceled,
-}
-
-impl ScanStatus {
-    /// Whether this is a resilver that has not ended.
-    pub fn is_resilvering(&self) -> bool {
-        self.function == ScanFunction::Resilver && self.state == ScanState::Scanning
-    }
-}
-
-/// The last scrub or resilver.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScanStatus {
-    /// What it does.
-    pub function: ScanFunction,
-    /// How far it is.
-    pub state: ScanState,
-    /// Seconds since the epoch.
-    pub start_time_s: u64,
-    /// Seconds since the epoch; zero while it runs.
-    pub end_time_s: u64,
-    /// Bytes to examine.
-    pub to_examine_bytes: u64,
-    /// Bytes found.
-    pub examined_bytes: u64,
-    /// Bytes verified.
-    pub issued_bytes: u64,
-    /// Bytes repaired.
-    pub repaired_bytes: u64,
-    /// Errors found.
-    pub errors: u64,
-    /// Since when it is paused, in seconds since the epoch; zero when it is not.
-    pub pause_time_s: u64,
-    /// Seconds at work, pauses deducted.
-    pub elapsed_s: u64,
-    /// Nothing is repaired, because the pool was imported read-only.
-    pub verify_only: bool,
-}
+use crate::tables::ExpansionStatus;
+use crate::vdevstatus::{PoolHealth, VdevState, VdevStatus};
 
 /// A pool's state.
 #[derive(Debug, Clone)]
@@ -269,43 +61,30 @@ pub struct PoolStatus {
     pub errata: u64,
 }
 
-/// State of one feature flag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FeatureState {
-    /// The pool knows nothing of it.
-    Disabled,
-    /// It may be used.
-    Enabled,
-    /// It is used.
-    Active,
-}
-
-impl FeatureState {
-    /// The word that `zpool get feature@...` prints.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Disabled => "disabled",
-            Self::Enabled => "enabled",
-            Self::Active => "active",
+/// Adds to the leaves of a top-level vdev how far initializing and trimming are.
+fn add_activities(top: &mut VdevStatus, core: &Core) {
+    fn add(vdev: &mut VdevStatus, statuses: &BTreeMap<Guid, [ActivityStatus; 2]>) {
+        if let Some([initialize, trim]) = statuses.get(&vdev.guid) {
+            vdev.initialize = initialize.clone();
+            vdev.trim = trim.clone();
         }
+        for child in &mut vdev.children {
+            add(child, statuses);
+        }
+    }
+    if let Some(vdev) = core.tree.find(top.guid) {
+        add(top, &core.passes.activities.statuses(core, &vdev));
     }
 }
 
-/// One feature flag of a pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FeatureStatus {
-    /// Name on disk: `org.illumos:lz4_compress`.
-    pub guid: String,
-    /// Name in properties: `lz4_compress`.
-    pub name: String,
-    /// State.
-    pub state: FeatureState,
-    /// Reference count as stored.
-    pub refcount: u64,
-    /// Whether this release supports it.
-    pub supported: bool,
-    /// Whether a release without it may import the pool read-only.
-    pub read_only_compatible: bool,
+/// Adds what was set on a vdev and on those below it.
+fn add_properties(status: &mut VdevStatus, spa: &Spa) {
+    if let Some(vdev) = spa.tree.find(status.guid) {
+        status.properties = vdevprops::of_vdev(spa, &vdev);
+    }
+    for child in &mut status.children {
+        add_properties(child, spa);
+    }
 }
 
 /// Health of a pool, as `zpool list` shows it.
@@ -452,8 +231,8 @@ fn add_repaired(vdev: &mut VdevStatus, core: &Core, top: VdevId) {
     if vdev.children.is_empty()
         && let Some(found) = core.tree.find(vdev.guid)
     {
-        let rebuilt = core.tables.rebuilds.written_on(top, &found);
-        vdev.scan_repaired_bytes = core.scan.repaired_on(&found).max(rebuilt);
+        let rebuilt = core.scans.rebuilds.written_on(top, &found);
+        vdev.scan_repaired_bytes = core.scans.scan.repaired_on(&found).max(rebuilt);
     }
     for child in &mut vdev.children {
         add_repaired(child, core, top);
@@ -485,12 +264,12 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         })
         .collect();
     for child in &mut children {
-        core.tables.activities.add_to(child, core);
-        vdevprops::add_to(child, core);
+        add_activities(child, core);
+        add_properties(child, core);
         if let Some(top) = core.tree.find(child.guid) {
             let id = top.vdev_id();
             drop(top);
-            child.rebuild = core.tables.rebuilds.status(core, id);
+            child.rebuild = core.scans.rebuilds.status(&core.scans, id);
             add_repaired(child, core, id);
         }
     }
@@ -545,7 +324,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
     };
     let health = health(core);
     let suspended_why = core.suspended();
-    let scan = core.scan.status(core);
+    let scan = core.scans.scan.status(&core.scans);
     let checkpoint = core.checkpoint_status();
     let auxiliary = core.auxiliary.lock();
     let (version, errata) = {
@@ -563,11 +342,11 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         spares: auxiliary.spares.statuses.clone(),
         caches: auxiliary.caches.statuses.clone(),
         scan,
-        error_scrub: core.tables.error_scrub.status(),
+        error_scrub: core.scans.error_scrub.status(),
         checkpoint,
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),
-        dedup: core.dedup.status(),
+        dedup: core.shared_blocks.dedup.status(),
         data_errors: core.errors.count(),
         version,
         errata,

@@ -5,13 +5,14 @@
 //! converges because from pass 2 on blocks of the MOS born in the same txg are rewritten in place.
 //!
 //! 1. pass 1: tasks that must be first (checkpoints), then the participants' early turns
-//!    ([`crate::participant`]): claims of logs, history, logs of dedup, the configuration
+//!    ([`spa::Participant`]): claims of logs, history, logs of dedup, the configuration
 //! 2. dirty datasets, sync tasks, the MOS
 //! 3. the participants' turns, in an order that matters ([`Core::participants`]): what was freed is
 //!    settled, space is recorded, the configuration is written if any of that changed it
 //! 4. pass 1, if there is anything to write: what other releases left to do
 //! 5. again from 2, while the MOS is dirty
-//! 6. if devices failed to take or to flush something since what they lack was recorded: again from 2
+//! 6. if devices failed to take or to flush something since what they lack was recorded: again from
+//!    2
 //! 7. labels and uberblocks: the configuration first where it changed, in the order that leaves one
 //!    valid set of labels at any moment; then the txg is on disk. Who waits for its sync tasks is
 //!    told last of all
@@ -35,6 +36,8 @@ use device::BoxFuture;
 use format::{Txg, Uberblock};
 use futures::future::{Either, select};
 use object::SyncContext;
+use spa::Pass;
+use spa::events::Sysevent;
 use vdev::{LabelSync, VdevError};
 use zio::pipeline::must_succeed;
 use zio::txg::Work;
@@ -42,8 +45,6 @@ use zio::{Tx, ZioError};
 
 use crate::PoolError;
 use crate::core::Core;
-use crate::events::Sysevent;
-use crate::participant::Pass;
 
 /// Passes after which a txg is given up: OpenZFS needs fewer than ten.
 const PASSES_MAX: u32 = 100;
@@ -78,7 +79,7 @@ impl Core {
                 _ => {}
             }
             let txg = self.txgs.quiesce().await;
-            self.write_for_trim(txg);
+            self.passes.write_for_trim(txg);
             match must_succeed(self.sync_txg(txg)).await {
                 Ok(()) => self.txgs.synced(txg),
                 Err(error) => {
@@ -127,6 +128,7 @@ impl Core {
     async fn sync_passes(&self, txg: Txg) -> Result<(), PoolError> {
         let tx = Tx::syncing(txg);
         let participants = self.participants();
+        let is_scanning = || self.scans.is_scanning();
         let mut number = 0;
         let mut recordings = 0;
         loop {
@@ -140,9 +142,10 @@ impl Core {
             }
             let ctx = self.context(txg, number);
             let pass = Pass {
-                core: self,
+                spa: self,
                 ctx: &ctx,
                 tx: &tx,
+                is_scanning: &is_scanning,
             };
             if pass.is_first() {
                 self.dsl.tasks().run_early(&ctx).await?;
@@ -191,11 +194,6 @@ impl Core {
         Ok(())
     }
 
-    /// Whether this txg has a MOS of its own.
-    pub(crate) fn wrote(&self, txg: Txg) -> bool {
-        self.dsl.root_bp().birth() == txg
-    }
-
     /// The last step: labels, if the configuration changed, and the uberblock.
     /// Fails with [`VdevError::Unrecorded`], before anything is written, when devices lack what the
     /// MOS does not tell; unless it is written `anyway`.
@@ -217,7 +215,7 @@ impl Core {
         };
         let list = config.then(|| self.pairs(txg).label_config());
         let is_recorded = || {
-            let is_scanning = self.is_scanning();
+            let is_scanning = self.scans.is_scanning();
             anyway || self.dirty_times.is_recorded(&self.tree, is_scanning)
         };
         let sync = LabelSync {

@@ -5,16 +5,16 @@
 //! times that say that it lacks everything. What it lacks is a resilver's business, which starts by
 //! itself.
 //!
-//! **Detach.** One txg takes the device out of the tree, frees its ZAP and its dirty times, and says
-//! so in the configuration. Then its labels are written over. A crash in between leaves a device
-//! with an old label that the configuration does not know.
+//! **Detach.** One txg takes the device out of the tree, frees its ZAP and its dirty times, and
+//! says so in the configuration. Then its labels are written over. A crash in between leaves a
+//! device with an old label that the configuration does not know.
 //!
 //! **A replacement that is done** is a detach that the pool does by itself: before each txg is
 //! written, it looks whether there is a device whose successor lacks nothing, in memory and on disk
 //! ([`vdev::VdevTree::replaced`]). Nothing else has to be remembered for that.
 //!
-//! **Offline and online** change states, which the configuration tells where a person wanted them to
-//! last. A log that is back gets blocks once that is on disk ([`allow_blocks`]).
+//! **Offline and online** change states, which the configuration tells where a person wanted them
+//! to last. A log that is back gets blocks once that is on disk ([`allow_blocks`]).
 //!
 //! Source: module/zfs/spa.c (`spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done`),
 //! module/zfs/vdev.c (`vdev_offline`, `vdev_online`, `vdev_fault`).
@@ -26,25 +26,23 @@ use device::BoxFuture;
 use format::{Guid, NvList, ObjectId, Txg};
 use object::{SyncContext, Zap};
 use parking_lot::Mutex;
-use vdev::{
-    Detached, MirrorRole, Scope, TopologyError, Vdev, VdevState, leaf_label_config,
-    write_detached_labels,
-};
+use scan::{Rebuilds, as_task_error};
+use spa::config::{REBUILD_TXG, RESILVER_TXG};
+use spa::events::{About, Sysevent};
+use spa::props::Stored;
+use spa::{Participant, Pass, Spa, Turn, config};
+use space::SpaceSync;
+use vdev::{Detached, MirrorRole, Scope, TopologyError, Vdev, VdevState, leaf_label_config};
 use zio::Tx;
 
-use crate::auxiliary;
 use crate::core::Core;
-use crate::create::look_at_auxiliary;
-use crate::events::{About, Sysevent};
+use crate::gone::Gone;
 use crate::layout::{self, Making, usable_bytes};
-use crate::participant::{Participant, Pass, Turn};
-use crate::props::Stored;
-use crate::rebuild::{REBUILD_TXG, RESILVER_TXG, Rebuilds, as_task_error};
-use crate::space::SpaceSync;
-use crate::spares;
-use crate::vdevs::{Emptied, evacuate, is_itself_called};
+use crate::newtops::Emptied;
+use crate::vdevs::{evacuate, is_itself_called};
 use crate::{
-    DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config, labelroom, reopen,
+    DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, auxiliary, labelroom, reopen,
+    spares,
 };
 
 /// Txgs that can be under way at once (`TXG_CONCURRENT_STATES`).
@@ -165,9 +163,9 @@ pub(crate) async fn attach(
         true => {
             let top = core.tree.top_of(old.guid());
             let top = top.ok_or(TopologyError::NoSuchVdev { guid: old.guid() })?;
-            Rebuilds::check(core, &top)?;
+            Rebuilds::check(&core.scans, &top)?;
         }
-        false if core.is_rebuilding() => {
+        false if core.scans.is_rebuilding() => {
             let pool = core.identity.name();
             return Err(PoolError::RebuildUnderWay { pool });
         }
@@ -296,7 +294,7 @@ impl SyncTask for AttachTask {
         Box::pin(async move {
             let core = &self.core;
             let (_, until) = open_txgs(core, ctx.txg);
-            if self.sequential && core.scan.is_resilvering() {
+            if self.sequential && core.scans.scan.is_resilvering() {
                 let pool = core.identity.name();
                 *self.refused.lock() = Some(PoolError::ResilverUnderWay { pool });
                 return Ok(());
@@ -323,7 +321,7 @@ impl SyncTask for AttachTask {
                 new.set_config(pair, ctx.txg.get());
             }
             if self.sequential {
-                let begun = core.tables.rebuilds.begin(core, ctx, &top).await;
+                let begun = core.scans.rebuilds.begin(&core.scans, ctx, &top).await;
                 begun.map_err(as_task_error)?;
             }
             core.identity.mark_dirty();
@@ -363,32 +361,6 @@ fn open_txgs(core: &Core, syncing: Txg) -> (Txg, Txg) {
         syncing,
         Txg::new(open.get().saturating_add(CONCURRENT_TXGS)),
     )
-}
-
-/// A device that is out of the tree, and what its labels are to say.
-pub(crate) struct Gone {
-    vdev: Arc<Vdev>,
-    label: NvList,
-}
-
-impl Gone {
-    /// Lets go of the device, and leaves its labels alone.
-    pub(crate) fn close(self) {
-        self.vdev.close();
-    }
-
-    /// Lets go of the device, when the pool on disk is without it. Nothing is under way to it.
-    async fn leave(self) {
-        let device = self.vdev.leaf().and_then(|leaf| leaf.device());
-        self.vdev.close();
-        let Some(device) = device else { return };
-        if let Err(error) = write_detached_labels(&*device, &self.label).await {
-            tracing::warn!(
-                %error, device = self.vdev.display_name(),
-                "the label of a detached device stays as it was"
-            );
-        }
-    }
 }
 
 /// Detaches a device, in syncing context.
@@ -434,7 +406,7 @@ pub(crate) async fn detach_in(
     }
     if let Some(spare) = unspared {
         core.auxiliary.lock().remove(VdevClass::Spare, spare);
-        auxiliary::write_lists(core, &tx, &[VdevClass::Spare]).await?;
+        auxiliary::write_lists(core, &core.auxiliary, &tx, &[VdevClass::Spare]).await?;
         let about = About::auxiliary(spare, None);
         core.events.tell_vdev(Sysevent::VdevRemoveAux, about);
     }
@@ -511,7 +483,7 @@ pub(crate) async fn detach(core: &Arc<Core>, target: &str) -> Result<(), PoolErr
     };
     {
         // What goes is somebody else's from now on: nothing may be discarded there any more.
-        let _gate = core.trim.gate.lock().await;
+        let _gate = core.passes.gate.lock().await;
         core.run_task(task).await?;
         let gone = outcome.lock().take();
         match gone {
@@ -520,7 +492,7 @@ pub(crate) async fn detach(core: &Arc<Core>, target: &str) -> Result<(), PoolErr
             None => {}
         }
     }
-    look_at_auxiliary(core).await;
+    auxiliary::look_at_auxiliary(core, &core.auxiliary).await;
     Ok(())
 }
 
@@ -536,7 +508,8 @@ pub(crate) async fn offline(
     let top = top.ok_or(TopologyError::NoSuchVdev { guid })?;
     let id = top.vdev_id();
     let is_emptied = top.is_log() && core.tree.is_required(guid);
-    let emptied = is_emptied.then(|| Emptied::begin(core, vec![id]));
+    let emptied =
+        is_emptied.then(|| Emptied::begin(&core.new_tops, core.pipeline.allocator(), vec![id]));
     if is_emptied {
         let evacuated = core.unless_suspended(evacuate(core, id)).await;
         if !matches!(evacuated, Ok(true)) {
@@ -624,26 +597,20 @@ pub(crate) async fn settle(core: &Core) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Ends replacements.
-#[derive(Default)]
-pub(crate) struct Replacements {
-    gone: Mutex<Vec<Gone>>,
-}
-
-impl Replacements {
-    async fn end_all(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
-        let core = pass.core;
-        if core.tree.replaced().is_none() {
+impl Core {
+    /// Ends the replacements that are complete, in syncing context.
+    async fn end_replacements(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
+        if self.tree.replaced().is_none() {
             return Ok(());
         }
         // Whoever changes vdevs, or discards on them, comes first.
-        let (Ok(_admin), Ok(_gate)) = (core.admin.try_lock(), core.trim.gate.try_lock()) else {
+        let (Ok(_admin), Ok(_gate)) = (self.admin.try_lock(), self.passes.gate.try_lock()) else {
             return Ok(());
         };
         // With a device that was replaced goes the spare that stood in for it.
-        while let Some(done) = core.tree.replaced() {
-            match detach_in(core, pass.ctx, done.old, Some(done.parent)).await? {
-                Ok(gone) => self.gone.lock().push(gone),
+        while let Some(done) = self.tree.replaced() {
+            match detach_in(self, pass.ctx, done.old, Some(done.parent)).await? {
+                Ok(gone) => self.replacements.gone.lock().push(gone),
                 Err(refused) => {
                     tracing::warn!(%refused, "a replaced device stays for now");
                     break;
@@ -651,31 +618,32 @@ impl Replacements {
             }
             // Should the spare not go now, a later txg remembers.
             if let Some(new) = done.unspares {
-                core.tree.unspare(new);
+                self.tree.unspare(new);
             }
         }
         Ok(())
     }
 }
 
-impl Participant for Replacements {
-    fn has_work(&self, core: &Core) -> bool {
-        core.check_no_checkpoint().is_ok() && core.tree.replaced().is_some()
+/// The pool's own turn: it ends replacements, which concerns several parts.
+impl Participant for Core {
+    fn has_work(&self, _spa: &Spa) -> bool {
+        self.check_no_checkpoint().is_ok() && self.tree.replaced().is_some()
     }
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
-            if pass.is_first() && self.has_work(pass.core) {
-                self.end_all(pass).await?;
+            if pass.is_first() && self.has_work(pass.spa) {
+                self.end_replacements(pass).await?;
             }
             Ok(())
         })
     }
 
-    fn done(&self, core: &Core, _txg: Txg, _wrote: bool) {
-        for gone in std::mem::take(&mut *self.gone.lock()) {
-            let spares = core.spares.clone();
-            core.pipeline.tasks().spawn("leave a device", async move {
+    fn done(&self, _spa: &Spa, _txg: Txg, _wrote: bool) {
+        for gone in std::mem::take(&mut *self.replacements.gone.lock()) {
+            let spares = self.spares.clone();
+            self.pipeline.tasks().spawn("leave a device", async move {
                 gone.leave().await;
                 spares.look();
             });

@@ -1,21 +1,23 @@
 //! Adding and removing vdevs of a pool that is open, and giving it another guid.
 //!
-//! Adding: the devices are opened and labelled with txg 0 (a crash leaves them free for any pool); then one txg makes
-//! them part of the vdev tree, the configuration, the space maps and the uberblock's sum of guids, all at once. Only
-//! once that txg is on disk the allocator hears of them: else an intent log block of the next txg could lie on a vdev
-//! that, after a crash, nobody knows.
+//! Adding: the devices are opened and labelled with txg 0 (a crash leaves them free for any pool);
+//! then one txg makes them part of the vdev tree, the configuration, the space maps and the
+//! uberblock's sum of guids, all at once. Only once that txg is on disk the allocator hears of
+//! them: else an intent log block of the next txg could lie on a vdev that, after a crash, nobody
+//! knows.
 //!
-//! Removing a log vdev: nothing is allocated from it any more; all intent logs are given back; after the txgs that freed
-//! space waits, nothing is left on it. Then one txg frees its space maps and ZAPs and puts a hole in its place. At
-//! last its labels are written over, so that nobody takes it for a part of the pool. A crash in between leaves the
-//! vdev in the pool, or a device with an old label that the configuration does not know.
+//! Removing a log vdev: nothing is allocated from it any more; all intent logs are given back;
+//! after the txgs that freed space waits, nothing is left on it. Then one txg frees its space maps
+//! and ZAPs and puts a hole in its place. At last its labels are written over, so that nobody takes
+//! it for a part of the pool. A crash in between leaves the vdev in the pool, or a device with an
+//! old label that the configuration does not know.
 //!
-//! A hole stays, and its number is never used again, as in OpenZFS since it has log space maps: these name vdevs by their
-//! numbers, and what is still said in them of the vdev that was removed would be taken for the new one's. A hole costs
-//! eight bytes of a label.
+//! A hole stays, and its number is never used again, as in OpenZFS since it has log space maps:
+//! these name vdevs by their numbers, and what is still said in them of the vdev that was removed
+//! would be taken for the new one's. A hole costs eight bytes of a label.
 //!
-//! A pool that is suspended, or gets so meanwhile, is not waited for (`Core::run_task`). Before labels are written everything
-//! is checked that can be.
+//! A pool that is suspended, or gets so meanwhile, is not waited for (`Core::run_task`). Before
+//! labels are written everything is checked that can be.
 //!
 //! Spares and cache devices only are in lists (`auxiliary`).
 //!
@@ -28,24 +30,23 @@ use dataset::{DatasetError, SyncTask};
 use device::{BoxFuture, World};
 use format::{Guid, NvList, ObjectId, Txg, VdevId};
 use object::{SyncContext, Zap};
-use parking_lot::Mutex;
+use spa::events::{About, Sysevent};
+use spa::props::Stored;
+use spa::{config, features};
+use space::{SpaceSync, TopShape};
 use vdev::{Scope, Vdev, clear_labels, leaf_label_config, write_detached_labels};
 use zio::alloc::TopSpace;
 use zio::{Tx, ZioError};
 
 use crate::auxiliary::{self, NewAuxiliary};
 use crate::core::Core;
-use crate::create::{add_auxiliary, look_at_auxiliary};
-use crate::events::{About, Sysevent};
-use crate::labelroom;
 use crate::layout::{self, Making};
-use crate::participant::Participant;
-use crate::props::Stored;
-use crate::space::{SpaceSync, TopShape};
+use crate::newtops::Emptied;
 use crate::topology::allow_blocks;
-use crate::{PoolError, VdevClass, VdevSpec, config, features};
+use crate::{PoolError, VdevClass, VdevSpec, labelroom};
 
-/// Txgs after which everything must have left a log vdev: those under way, and those that freed space waits.
+/// Txgs after which everything must have left a log vdev: those under way, and those that freed
+/// space waits.
 const EVACUATION_TXGS_MAX: u32 = 12;
 
 /// What [`crate::Pool::add`] is to add.
@@ -113,15 +114,15 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), PoolErro
     }
     .await;
     if let Err(error) = result {
-        // A task that was applied has made them part of the pool, whatever became of the txg; in a suspended pool it may
-        // just be doing so.
+        // A task that was applied has made them part of the pool, whatever became of the txg; in a
+        // suspended pool it may just be doing so.
         let strange = |top: &&Arc<Vdev>| core.tree.find(top.guid()).is_none();
         if !error.is_suspended() {
             tops.iter().filter(strange).for_each(Vdev::close);
         }
         return Err(error);
     }
-    look_at_auxiliary(core).await;
+    auxiliary::look_at_auxiliary(core, &core.auxiliary).await;
     core.events.tell(Sysevent::VdevAdd);
     Ok(())
 }
@@ -206,74 +207,8 @@ impl SyncTask for AddTask {
             for top in &self.tops {
                 core.new_tops.push(top.vdev_id(), ctx.txg);
             }
-            add_auxiliary(core, &Tx::syncing(ctx.txg), &self.new).await
+            auxiliary::add_auxiliary(core, &core.auxiliary, &Tx::syncing(ctx.txg), &self.new).await
         })
-    }
-}
-
-/// Top-level vdevs that blocks can go to once the txg that adds them, makes them bigger, or says
-/// that they are back, is on disk. After a crash before that, what is on them would be lost.
-#[derive(Default)]
-pub(crate) struct NewTops(Mutex<Waiting>);
-
-#[derive(Default)]
-struct Waiting {
-    /// With the txg that tells of them at the latest.
-    tops: Vec<(VdevId, Txg)>,
-    /// Those that are being emptied, and get nothing meanwhile.
-    emptied: Vec<VdevId>,
-}
-
-impl NewTops {
-    /// The configuration that is written with this txg, at the latest, tells of the vdev.
-    pub(crate) fn push(&self, id: VdevId, txg: Txg) {
-        self.0.lock().tops.push((id, txg));
-    }
-}
-
-/// While this is there, vdevs that are to be empty get no blocks, also when their devices come
-/// back. Afterwards somebody says where blocks may go ([`allow_blocks`]).
-pub(crate) struct Emptied<'a> {
-    core: &'a Core,
-    tops: Vec<VdevId>,
-}
-
-impl<'a> Emptied<'a> {
-    /// From now on they get nothing.
-    pub(crate) fn begin(core: &'a Core, tops: Vec<VdevId>) -> Self {
-        core.new_tops.0.lock().emptied.extend(&tops);
-        for id in &tops {
-            core.pipeline.allocator().set_allocatable(*id, false);
-        }
-        Emptied { core, tops }
-    }
-}
-
-impl Drop for Emptied<'_> {
-    fn drop(&mut self) {
-        let mut waiting = self.core.new_tops.0.lock();
-        waiting.emptied.retain(|id| !self.tops.contains(id));
-    }
-}
-
-impl Participant for NewTops {
-    fn has_work(&self, _core: &Core) -> bool {
-        !self.0.lock().tops.is_empty()
-    }
-
-    fn done(&self, core: &Core, txg: Txg, _wrote: bool) {
-        let told: Vec<VdevId> = {
-            let mut waiting = self.0.lock();
-            let Waiting { tops, emptied } = &mut *waiting;
-            tops.extract_if(.., |(_, told_in)| *told_in <= txg)
-                .map(|(id, _)| id)
-                .filter(|id| !emptied.contains(id))
-                .collect()
-        };
-        let tops = told.into_iter().filter_map(|id| core.tree.top(id));
-        for spec in tops.filter_map(|top| core.tree.top_spec(&top)) {
-            core.pipeline.allocator().add_top(spec);
-        }
     }
 }
 
@@ -314,7 +249,8 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
         let mut all = core.tree.tops().into_iter();
         return Err(match all.find(|top| is_called(top, name)) {
             Some(top) => refuse(&format!(
-                "it is a part of {}, and only whole vdevs can be removed; OpenZFS detaches devices of mirrors",
+                "it is a part of {}, and only whole vdevs can be removed; OpenZFS detaches devices \
+                 of mirrors",
                 top.display_name()
             )),
             None => refuse("there is no such device in the pool; see 'zpool status'"),
@@ -323,13 +259,15 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
     let is_log = top.is_log();
     if !is_log {
         return Err(refuse(
-            "only hot spares, cache and log devices can be removed by this release; OpenZFS removes others",
+            "only hot spares, cache and log devices can be removed by this release; OpenZFS \
+             removes others",
         ));
     }
     remove_log(core, &top, &refuse).await
 }
 
-/// The top-level vdev that a person calls `name`: by its own name, its guid, or as a device without others.
+/// The top-level vdev that a person calls `name`: by its own name, its guid, or as a device without
+/// others.
 fn find_top(core: &Core, name: &str) -> Option<Arc<Vdev>> {
     let mut tops = core.tree.tops().into_iter();
     tops.find(|top| is_itself_called(top, name))
@@ -381,7 +319,11 @@ async fn remove_log(
     top: &Arc<Vdev>,
     refuse: &(dyn Fn(&str) -> PoolError + Sync),
 ) -> Result<(), PoolError> {
-    let emptied = Emptied::begin(core, vec![top.vdev_id()]);
+    let emptied = Emptied::begin(
+        &core.new_tops,
+        core.pipeline.allocator(),
+        vec![top.vdev_id()],
+    );
     let removed = empty_and_remove_log(core, top, refuse).await;
     drop(emptied);
     if removed.is_err() {
@@ -400,7 +342,8 @@ async fn empty_and_remove_log(
     let id = top.vdev_id();
     if !core.unless_suspended(evacuate(core, id)).await? {
         return Err(refuse(
-            "intent logs on it wait to be replayed; mount their filesystems first (encrypted ones need their keys)",
+            "intent logs on it wait to be replayed; mount their filesystems first (encrypted ones \
+             need their keys)",
         ));
     }
     let mut label = core.pairs(Txg::ZERO).label_config();
@@ -419,7 +362,7 @@ async fn empty_and_remove_log(
         what: Removal::Log(id),
     };
     // What is removed is somebody else's from now on: nothing may be discarded there any more.
-    let _gate = core.trim.gate.lock().await;
+    let _gate = core.passes.gate.lock().await;
     let about = About::vdev(top);
     core.run_task(task).await?;
     core.events.tell_vdev(Sysevent::VdevRemoveDev, about);
@@ -428,14 +371,18 @@ async fn empty_and_remove_log(
             continue;
         };
         if let Err(error) = write_detached_labels(&*device, &own).await {
-            tracing::warn!(%error, device = vdev.display_name(), "the label of a removed device stays as it was");
+            tracing::warn!(
+                %error, device = vdev.display_name(),
+                "the label of a removed device stays as it was"
+            );
         }
     }
     top.close();
     Ok(())
 }
 
-/// Gives all intent logs back until nothing is on a log vdev any more; tells whether that was reached.
+/// Gives all intent logs back until nothing is on a log vdev any more; tells whether that was
+/// reached.
 pub(crate) async fn evacuate(core: &Core, id: VdevId) -> Result<bool, PoolError> {
     for _ in 0..EVACUATION_TXGS_MAX {
         core.dsl.logs().close_all().await?;
@@ -507,7 +454,7 @@ impl RemoveTask {
             auxiliary.remove(class, guid);
             path
         };
-        auxiliary::write_lists(core, tx, &[class]).await?;
+        auxiliary::write_lists(core, &core.auxiliary, tx, &[class]).await?;
         Ok(path.unwrap_or_else(|| "-".to_owned()))
     }
 
@@ -568,8 +515,8 @@ pub(crate) async fn change_guid(core: &Arc<Core>, new: Guid) -> Result<(), PoolE
     Ok(())
 }
 
-/// Makes a device forget the pool that it was a part of (`zpool labelclear`); with `force`, also one that was not
-/// destroyed. Whether that pool is open is the caller's to know.
+/// Makes a device forget the pool that it was a part of (`zpool labelclear`); with `force`, also
+/// one that was not destroyed. Whether that pool is open is the caller's to know.
 ///
 /// # Errors
 /// [`PoolError::NoLabel`], [`PoolError::DeviceInUse`], and failures of the device.
@@ -670,10 +617,10 @@ mod tests {
         let id = tops.iter().find(|top| top.is_log()).expect("it").vdev_id();
         let gets_blocks = || core.pipeline.allocator().is_allocatable(id);
         assert!(gets_blocks());
-        let pass = core.trim.gate.enter().await;
+        let pass = core.passes.gate.enter().await;
         let fails = async {
             // Nobody enters any more once the removal waits.
-            while core.trim.gate.enter().now_or_never().is_some() {
+            while core.passes.gate.enter().now_or_never().is_some() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             let error = ZioError::HeartbeatsFailed { silent_ms: 1 };

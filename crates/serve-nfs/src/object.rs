@@ -334,10 +334,15 @@ impl Entered {
     }
 
     async fn lookup_file(&self, directory: &File, name: &[u8]) -> Result<Object> {
-        let found = directory.filesystem.lookup(directory.ino(), name).await?;
-        let filesystem = Arc::clone(&directory.filesystem);
-        let file = File::open(filesystem, directory.snapshot, found.ino).await?;
-        Ok(Object::File(file))
+        loop {
+            let found = directory.filesystem.lookup(directory.ino(), name).await?;
+            let filesystem = Arc::clone(&directory.filesystem);
+            let file = File::open(filesystem, directory.snapshot, found.ino).await?;
+            // Until it is open, it may be removed, and its number given to another file.
+            if file.attributes.generation == found.generation {
+                return Ok(Object::File(file));
+            }
+        }
     }
 
     fn lookup_control<'a>(

@@ -5,6 +5,12 @@
 //! repair is a task of its own, which the end of a transaction group waits for before it lets go of
 //! freed space ([`RepairsHeld`]); and a reader that began before such an end repairs nothing any
 //! more: the next one will.
+//!
+//! A device that takes a repair and does not answer holds up that end, and what becomes of it is
+//! what becomes of the group's own writes (`crate::deadman`): where the pool has all without the
+//! device, it is given up, the repair fails, and the group ends; where the pool needs it, the pool
+//! is told to stand still, and goes on when the device answers. A pool that is given up waits for
+//! no repair.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -314,7 +314,8 @@ fn figures_fall_and_never_rise() {
         .chain(come.map(|line| format!("+ {line}")))
         .collect();
     panic!(
-        "figures fell, which has to be written down in xtask/tests/ratchet/ratchet.txt:\n{}\n\
+        "figures fell or are new: they have to be written down in \
+         xtask/tests/ratchet/ratchet.txt.\n{}\n\
          Run: MILLPOND_RATCHET=write cargo test -p xtask --test ratchet",
         changes.join("\n")
     );

@@ -2,9 +2,9 @@
 //! or freed since (`redact_cb`, module/zfs/dmu_redact.c).
 //!
 //! The changes of the later one are found as for a stream ([`object::Changes`]): blocks and holes
-//! that were born after the earlier one, in the order of objects and blocks. An object that is gone,
-//! or waits to be freed, has none of its blocks. So has one whose blocks are of another size than
-//! they were, and what is beyond the blocks that its tree can have is gone, too.
+//! that were born after the earlier one, in the order of objects and blocks. An object that is
+//! gone, or waits to be freed, has none of its blocks. So has one whose blocks are of another size
+//! than they were, and what is beyond the blocks that its tree can have is gone, too.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -1,6 +1,6 @@
 //! The filesystem from outside: one binary, since every binary compiles all that its tests wait for
-//! anew. `cargo nextest` runs each test in a process of its own, as tests of memory, of panics and of
-//! the pipeline's hook want it.
+//! anew. `cargo nextest` runs each test in a process of its own, as tests of memory, of panics and
+//! of the pipeline's hook want it.
 
 mod attributes;
 mod clones;

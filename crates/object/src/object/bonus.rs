@@ -2,7 +2,7 @@
 //! it.
 
 use bytes::Bytes;
-use format::{Bookmark, ObjectType, SECTOR_BYTES};
+use format::{BlockPointer, Bookmark, ObjectType, SECTOR_BYTES};
 use zio::{Added, Tx};
 
 use crate::byteswap::to_native;
@@ -14,6 +14,13 @@ use super::Object;
 
 /// Largest spill block (`SPA_OLD_MAXBLOCKSIZE`).
 const SPILL_MAX_BYTES: usize = 128 << 10;
+
+/// A bonus with the spill block of the same time.
+pub(crate) struct BonusAndSpill {
+    pub(crate) bonus_type: ObjectType,
+    pub(crate) bonus: Bytes,
+    pub(crate) spill: Option<Bytes>,
+}
 
 impl Object {
     /// Its bonus, newest.
@@ -122,46 +129,75 @@ impl Object {
     /// # Errors
     /// Errors of reading.
     pub async fn spill(&self) -> Result<Option<Bytes>> {
-        let (pointer, bonus_type) = {
-            let state = self.dnode.lock();
-            if let Some(found) = unwritten_spill(&state) {
-                return Ok(found);
-            }
-            match (&state.spill, state.meta().exists) {
-                (Some(pointer), true) => (*pointer, state.disk.bonus_type),
-                _ => return Ok(None),
-            }
-        };
-        if pointer.is_hole() {
-            return Ok(None);
-        }
-        let context = self
-            .set
-            .read_context(self.id(), ObjectType::SA, 0, Bookmark::SPILL_BLOCK_ID);
-        let data = match self.set.pipeline().read_cached(&pointer) {
-            Some(data) => data,
-            None => self.set.pipeline().read(&pointer, &context).await?,
-        };
-        to_native(bonus_type, data, pointer.endian())
-            .of(self.id())
-            .map(Some)
+        Ok(self.bonus_and_spill().await?.spill)
     }
 
-    /// Like [`Self::spill`] without waiting; the outer `None` says that it must be read.
-    pub fn try_spill(&self) -> Option<Result<Option<Bytes>>> {
-        let (pointer, bonus_type) = {
-            let state = self.dnode.lock();
-            if let Some(found) = unwritten_spill(&state) {
-                return Some(Ok(found));
+    /// The bonus and the spill block that belongs to it: what moves from one to the other is in
+    /// one of them.
+    ///
+    /// # Errors
+    /// Errors of reading the spill block.
+    pub(crate) async fn bonus_and_spill(&self) -> Result<BonusAndSpill> {
+        loop {
+            let (mut found, place) = self.bonus_and_place();
+            let Some((pointer, written_as)) = place else {
+                return Ok(found);
+            };
+            let context =
+                self.set
+                    .read_context(self.id(), ObjectType::SA, 0, Bookmark::SPILL_BLOCK_ID);
+            let read = match self.set.pipeline().read_cached(&pointer) {
+                Some(data) => Ok(data),
+                None => self.set.pipeline().read(&pointer, &context).await,
+            };
+            match read {
+                Ok(data) => {
+                    let native = to_native(written_as, data, pointer.endian()).of(self.id())?;
+                    found.spill = Some(native);
+                    return Ok(found);
+                }
+                // Its place may belong to another block by now.
+                Err(_) if self.bonus_and_place().1.map(|(at, _)| at) != Some(pointer) => {}
+                Err(error) => return Err(error.into()),
             }
-            match (&state.spill, state.meta().exists) {
-                (Some(pointer), true) if !pointer.is_hole() => (*pointer, state.disk.bonus_type),
-                _ => return Some(Ok(None)),
-            }
+        }
+    }
+
+    /// Like [`Self::bonus_and_spill`] without waiting; `None` when a block must be read.
+    pub(crate) fn try_bonus_and_spill(&self) -> Option<Result<BonusAndSpill>> {
+        let (mut found, place) = self.bonus_and_place();
+        let Some((pointer, written_as)) = place else {
+            return Some(Ok(found));
         };
         let data = self.set.pipeline().read_cached(&pointer)?;
-        let native = to_native(bonus_type, data, pointer.endian()).of(self.id());
-        Some(native.map(Some))
+        let native = to_native(written_as, data, pointer.endian()).of(self.id());
+        Some(native.map(|native| {
+            found.spill = Some(native);
+            found
+        }))
+    }
+
+    /// The bonus, with the spill block where that is in memory; else where to read it, and the type
+    /// of the bonus that it was written with.
+    fn bonus_and_place(&self) -> (BonusAndSpill, Option<(BlockPointer, ObjectType)>) {
+        let state = self.dnode.lock();
+        let meta = state.meta();
+        let mut found = BonusAndSpill {
+            bonus_type: meta.bonus_type,
+            bonus: meta.bonus.clone(),
+            spill: None,
+        };
+        let place = match (unwritten_spill(&state), &state.spill) {
+            (Some(unwritten), _) => {
+                found.spill = unwritten;
+                None
+            }
+            (None, Some(pointer)) if meta.exists && !pointer.is_hole() => {
+                Some((*pointer, state.disk.bonus_type))
+            }
+            _ => None,
+        };
+        (found, place)
     }
 
     /// Writes the spill block; `data` is padded to whole sectors (512 bytes to 128 KiB).
@@ -183,7 +219,7 @@ impl Object {
     }
 
     /// Pointer of the spill block as of the last sync.
-    pub fn spill_pointer(&self) -> Option<format::BlockPointer> {
+    pub fn spill_pointer(&self) -> Option<BlockPointer> {
         self.dnode.lock().spill
     }
 }

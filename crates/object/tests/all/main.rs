@@ -1,5 +1,5 @@
-//! Objects, object sets and ZAPs from outside: one binary, since every binary compiles anew all that
-//! its tests wait for.
+//! Objects, object sets and ZAPs from outside: one binary, since every binary compiles anew all
+//! that its tests wait for.
 
 mod common;
 mod golden;

@@ -352,6 +352,54 @@ static TABLE: [SaRegistration; 8] = [
     attribute("ZPL_DXATTR", 0),
 ];
 
+/// Goal: an attribute that moves between bonus and spill block is in one of them for every reader.
+/// Method: a thread has it moved to and fro, another one reads all attributes meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_finds_what_moves_meanwhile() {
+    const MOVES: usize = 20_000;
+    let bed = Bed::new(ObjsetKind::Filesystem, ObjsetOptions::default()).await;
+    let tx = bed.tx().await;
+    let master = Sa::create_master(&bed.set, &tx).await.expect("creates");
+    let sa = Sa::setup(&bed.set, master, &TABLE).await.expect("sets up");
+    let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS)
+        .with_bonus(ObjectType::SA, Bytes::new())
+        .with_slots(1);
+    let object = bed.set.allocate(&tx, new).await.expect("allocates");
+    let (grows, moves) = (SaAttribute(6), SaAttribute(7));
+    let content = Bytes::from(vec![7; 100]);
+    let first = [(grows, Bytes::from(vec![6; 10])), (moves, content.clone())];
+    sa.replace_all(&object, &tx, &first).await.expect("sets");
+    drop(tx);
+    let sa = std::sync::Arc::new(sa);
+    let reading = {
+        let (sa, object, content) = (sa.clone(), object.clone(), content.clone());
+        let is_over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let over = is_over.clone();
+        let reads = tokio::spawn(async move {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                let found = sa.get(&object, moves).await.expect("reads");
+                assert_eq!(found.as_ref(), Some(&content));
+                assert_eq!(sa.get_all(&object).await.expect("reads").len(), 2);
+                let found = sa.try_get(&object, moves).expect("in memory");
+                assert_eq!(found.expect("reads").as_ref(), Some(&content));
+                tokio::task::yield_now().await;
+            }
+        });
+        (reads, is_over)
+    };
+    let mut spilled = 0;
+    for round in 0..MOVES {
+        let tx = bed.tx().await;
+        let length = [250, 10][round % 2];
+        let change = [(grows, Bytes::from(vec![6; length]))];
+        sa.set(&object, &tx, &change).await.expect("sets");
+        spilled += usize::from(object.info().has_spill);
+    }
+    assert_eq!(spilled, MOVES / 2);
+    reading.1.store(true, std::sync::atomic::Ordering::Relaxed);
+    reading.0.await.expect("every reader found it");
+}
+
 /// Goal: attributes are what was set last, whatever moves between bonus and spill block, in memory
 /// and from disk. Method: random sets and removals on dnodes of several sizes against a map.
 #[tokio::test]

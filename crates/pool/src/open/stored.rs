@@ -8,15 +8,16 @@ use std::sync::Arc;
 use device::World;
 use format::{ObjectId, Txg};
 use object::{ObjectSet, Zap};
+use scan::Scan;
+use spa::history::{History, HistoryLog};
+use spa::identity::Pairs;
+use spa::props::{PropValues, Stored};
+use spa::{damaged, directory, lost, vdevprops};
 
-use super::{Ground, damaged, lost};
+use super::Ground;
 use crate::auxiliary::{self, Auxiliary, Places};
-use crate::deferred::{DeferredFrees, Salt};
-use crate::history::{History, HistoryLog};
-use crate::identity::Pairs;
-use crate::props::{PropValues, Stored};
-use crate::scan::Scan;
-use crate::{ImportSpec, PoolError, directory, multihost, vdevprops};
+use crate::deferred::Salt;
+use crate::{ImportSpec, PoolError, multihost};
 
 /// What the object directory points to.
 pub(super) struct Directory {
@@ -24,7 +25,8 @@ pub(super) struct Directory {
     pub(super) props: PropValues,
     pub(super) auxiliary: Auxiliary,
     pub(super) salt: Salt,
-    pub(super) deferred_frees: DeferredFrees,
+    /// The object that lists frees that were put off; zero without.
+    pub(super) deferred_frees: ObjectId,
 }
 
 /// Reads what the object directory points to.
@@ -48,7 +50,7 @@ pub(super) async fn load_directory(
         props: PropValues::default(),
         auxiliary: Auxiliary::default(),
         salt: Salt::default(),
-        deferred_frees: DeferredFrees::default(),
+        deferred_frees: ObjectId::ZERO,
     };
     out.pairs.object = object(directory::CONFIG).await?;
     out.pairs.all_vdev_zaps = object(directory::VDEV_ZAP_MAP).await?;
@@ -63,8 +65,7 @@ pub(super) async fn load_directory(
             out.pairs.all_vdev_zaps = ObjectId::ZERO;
         }
     }
-    out.deferred_frees
-        .set(object(directory::SYNC_BPLIST).await?);
+    out.deferred_frees = object(directory::SYNC_BPLIST).await?;
     out.props.object = object(directory::POOL_PROPS).await?;
     let id = object(directory::HISTORY).await?;
     if !id.is_zero() {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use format::{NvList, NvValue, ObjectId};
 use object::{ObjectSet, ObjsetOptions, WriteProperties, Zap};
+use spa::{config, damaged, directory};
 
-use super::damaged;
-use crate::{PoolError, config, directory};
+use crate::PoolError;
 
 /// Longest packed configuration that is believed, in bytes.
 const CONFIG_BYTES_MAX: u64 = 64 << 20;

@@ -1,15 +1,12 @@
 //! Properties and features of an imported pool, as `zpool get` and `zpool set` have them.
 
 use format::{Guid, Txg, Uberblock};
+use spa::props::{Change, Kind, Row, Stored};
+use spa::{bootfs, features, props, vdevprops};
 
 use super::Pool;
-use crate::bootfs;
 use crate::change::ChangeTask;
-use crate::props::{Change, Kind, Row, Stored};
-use crate::{
-    FeatureStatus, PoolError, PoolProperty, PropertySource, features, labelroom, props, reopen,
-    status, vdevprops,
-};
+use crate::{FeatureStatus, PoolError, PoolProperty, PropertySource, labelroom, reopen, status};
 
 impl Pool {
     /// All properties, feature flags included, in the order of `zpool get all`.
@@ -100,12 +97,12 @@ impl Pool {
                     }
                 }
             }
-            "dedupratio" => ratio(self.core.dedup.status().ratio_percent()),
-            "dedup_table_size" => number(self.core.dedup.status().table_bytes),
-            "bcloneratio" => ratio(self.core.clones.status().ratio_percent()),
-            "bcloneused" => number(self.core.clones.status().used_bytes),
-            "bclonesaved" => number(self.core.clones.status().saved_bytes),
-            "last_scrubbed_txg" => number(self.core.scan.last_scrubbed_txg().get()),
+            "dedupratio" => ratio(self.core.shared_blocks.dedup.status().ratio_percent()),
+            "dedup_table_size" => number(self.core.shared_blocks.dedup.status().table_bytes),
+            "bcloneratio" => ratio(self.core.shared_blocks.clones.status().ratio_percent()),
+            "bcloneused" => number(self.core.shared_blocks.clones.status().used_bytes),
+            "bclonesaved" => number(self.core.shared_blocks.clones.status().saved_bytes),
+            "last_scrubbed_txg" => number(self.core.scans.scan.last_scrubbed_txg().get()),
             "altroot" => optional(self.core.altroot.clone(), "-"),
             "cachefile" => optional(self.core.props.lock().cachefile.clone(), "-"),
             "comment" => optional(self.core.identity.lock().comment.clone(), "-"),
@@ -216,7 +213,8 @@ impl Pool {
             }
             labelroom::check_property(&pairs, &core.tree, name, text)?;
         }
-        if matches!(&change, Change::Feature(name) if features::guid_to_enable(name)? == features::HEAD_ERRLOG)
+        if let Change::Feature(name) = &change
+            && features::guid_to_enable(name)? == features::HEAD_ERRLOG
         {
             core.prepare_error_upgrade().await;
         }
@@ -227,7 +225,7 @@ impl Pool {
         };
         core.run_task(task).await?;
         core.start_heart();
-        core.start_trim();
+        core.passes.start_trim();
         if grows {
             reopen::grow_if_wanted(&core).await?;
         }
@@ -248,7 +246,7 @@ impl Pool {
         self.check_open()?;
         let change = vdevprops::Change::parse(&self.core, vdev, name, value)?;
         self.check_writeable()?;
-        vdevprops::set(&self.core, change).await
+        vdevprops::set(&self.core.spa, change).await
     }
 
     /// Feature flags, in the order of `zpool get all`.
@@ -256,8 +254,8 @@ impl Pool {
         features::status(self.core.dsl.features())
     }
 
-    /// Names of the features that this release supports and the pool has not enabled. Upgrades leave
-    /// some of them out ([`crate::SupportedFeature::no_upgrade`]).
+    /// Names of the features that this release supports and the pool has not enabled. Upgrades
+    /// leave some of them out ([`crate::SupportedFeature::no_upgrade`]).
     pub fn disabled_features(&self) -> Vec<String> {
         let is_disabled = |feature: &FeatureStatus| {
             feature.state == crate::FeatureState::Disabled

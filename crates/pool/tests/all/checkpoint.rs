@@ -1,6 +1,6 @@
-//! Goal: a checkpoint keeps a state whole, whatever happens to the pool, until it is discarded, and then nothing of it
-//! is left; a discard that was cut off goes on.
-//! Method: small pools on files; zdb checks the pool's state, the checkpoint's, and that neither leaks.
+//! Goal: a checkpoint keeps a state whole, whatever happens to the pool, until it is discarded, and
+//! then nothing of it is left; a discard that was cut off goes on. Method: small pools on files;
+//! zdb checks the pool's state, the checkpoint's, and that neither leaks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -236,7 +236,8 @@ async fn the_pool_goes_back_to_checkpoints_again_and_again() {
     pool.export(false).await.expect("export");
 }
 
-/// Who asks for something need not wait until it is done; then it was done, or not, and the pool goes on.
+/// Who asks for something need not wait until it is done; then it was done, or not, and the pool
+/// goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_nobody_waits_for_do_no_harm() {
     let world = World::system(1);
@@ -293,8 +294,8 @@ async fn without_the_feature_there_is_no_checkpoint() {
     zdb_is_clean(images.path(), "tank");
 }
 
-/// With a checkpoint whatever is freed takes space: the pool gets full, says so, and is as good as new once the
-/// checkpoint is gone.
+/// With a checkpoint whatever is freed takes space: the pool gets full, says so, and is as good as
+/// new once the checkpoint is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_that_its_checkpoint_fills_is_not_stuck() {
     let world = World::system(1);
@@ -373,8 +374,8 @@ async fn a_pool_that_its_checkpoint_fills_is_not_stuck() {
     zdb_is_clean(images.path(), "tank");
 }
 
-/// Going back leaves vdevs that came later, with what was in the intent log on them; those the checkpoint knows are used
-/// as before, and the others can be added again.
+/// Going back leaves vdevs that came later, with what was in the intent log on them; those the
+/// checkpoint knows are used as before, and the others can be added again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_added_after_the_checkpoint_is_left() {
     let world = World::system(1);
@@ -402,8 +403,8 @@ async fn what_was_added_after_the_checkpoint_is_left() {
     write_objects(&dataset, 100, 3).await;
     pool.sync().await.expect("sync");
     logged.push(write_logged(&dataset).await);
-    // A crash, with logs that nobody replayed: all files are copied as they are at one moment, in an open txg that cannot
-    // end, and none is being written.
+    // A crash, with logs that nobody replayed: all files are copied as they are at one moment, in
+    // an open txg that cannot end, and none is being written.
     let open_txg = dataset
         .assign(DirtyEstimate::metadata())
         .await

@@ -1,6 +1,7 @@
-//! Goal: pools with log, cache, spare, special and dedup devices are right for OpenZFS's zdb, whether made with them or
-//! given them later; metadata goes where it should; devices can be taken away again, and log devices be lost.
-//! Method: pools on files, objects written through a dataset; zdb after every step.
+//! Goal: pools with log, cache, spare, special and dedup devices are right for OpenZFS's zdb,
+//! whether made with them or given them later; metadata goes where it should; devices can be taken
+//! away again, and log devices be lost. Method: pools on files, objects written through a dataset;
+//! zdb after every step.
 
 use crate::common::*;
 use dataset::DirtyEstimate;
@@ -24,7 +25,8 @@ fn mirror(class: VdevClass, leaves: &[LeafSpec]) -> VdevSpec {
     classed(class, VdevLayout::Mirror(leaves.to_vec()))
 }
 
-/// Ten files: a mirror, a mirrored log, a mirrored special vdev, and one each of dedup, cache and spare.
+/// Ten files: a mirror, a mirrored log, a mirrored special vdev, and one each of dedup, cache and
+/// spare.
 fn everything(leaves: &[LeafSpec]) -> Vec<VdevSpec> {
     vec![
         mirror(VdevClass::Normal, &leaves[0..2]),
@@ -402,8 +404,8 @@ async fn crashed_with_log(images: &Images, world: &World) -> Vec<ObjectId> {
             .expect("labels")
             .best_uberblock(Txg::new(u64::MAX))
             .expect("an uberblock");
-        // On a slow machine the txg may have ended in time, and the log is not needed. (Txgs without changes have
-        // no uberblock.)
+        // On a slow machine the txg may have ended in time, and the log is not needed. (Txgs
+        // without changes have no uberblock.)
         if newest.txg <= synced {
             return objects;
         }

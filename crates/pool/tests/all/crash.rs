@@ -1,7 +1,7 @@
 //! Goal: after a power cut at any moment the pool imports at its last synced txg, with everything
-//! that was synced, and its space maps are right; a checkpoint is whole or gone, and a discard goes on.
-//! Method: simulated disks with a volatile cache under a seed; the power goes at the n-th write or
-//! flush; then import, compare, and for some seeds zdb on the disks' images.
+//! that was synced, and its space maps are right; a checkpoint is whole or gone, and a discard goes
+//! on. Method: simulated disks with a volatile cache under a seed; the power goes at the n-th write
+//! or flush; then import, compare, and for some seeds zdb on the disks' images.
 
 use std::sync::Arc;
 
@@ -76,7 +76,8 @@ async fn again(sim: &SimWorld, pool: &Pool) -> Result<Arc<Pool>, Failure> {
     Ok(Pool::import(&sim.world(), ImportSpec::new(found, host())).await?)
 }
 
-/// The same with checkpoints, most of whose state is freed before they are discarded in small steps.
+/// The same with checkpoints, most of whose state is freed before they are discarded in small
+/// steps.
 async fn work_with_checkpoints(
     sim: &SimWorld,
     mut pool: Arc<Pool>,
@@ -121,7 +122,8 @@ async fn find_sim(sim: &SimWorld) -> pool::FoundPool {
     found.remove(0)
 }
 
-/// Works until the power goes, at the write of this number after the pool was made, and has it back then.
+/// Works until the power goes, at the write of this number after the pool was made, and has it back
+/// then.
 async fn cut(seed: u64, count: u64, checkpoints: bool) -> (SimWorld, Arc<Ledger>) {
     let sim = SimWorld::new(seed);
     let vdevs = layout(seed, leaves(&sim, 3));
@@ -143,7 +145,9 @@ async fn cut(seed: u64, count: u64, checkpoints: bool) -> (SimWorld, Arc<Ledger>
     }
     tokio::select! {
         () = sim.power_lost() => {}
-        () = tokio::time::sleep(std::time::Duration::from_secs(600)) => sim.power_cut(PowerCut::Random),
+        () = tokio::time::sleep(std::time::Duration::from_secs(600)) => {
+            sim.power_cut(PowerCut::Random);
+        }
     }
     sim.kill_tasks().await;
     sim.power_on();

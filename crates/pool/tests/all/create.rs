@@ -186,7 +186,13 @@ async fn devices_in_use_are_left_alone() {
         .await
         .expect_err("in use");
     assert!(
-        matches!(&error, PoolError::DeviceInUse { device_use: pool::DeviceUse::ExportedPool { pool }, .. } if pool == "first"),
+        matches!(
+            &error,
+            PoolError::DeviceInUse {
+                device_use: pool::DeviceUse::ExportedPool { pool },
+                ..
+            } if pool == "first"
+        ),
         "{error}"
     );
     let forced = pool::CreateSpec {

@@ -1,7 +1,8 @@
-//! Goal: pools with dedup tables are written to, blocks are shared and freed when nothing refers to them, and zdb agrees with
-//! every step: no leaks, counts of references as they are.
-//! Method: golden pools of both kinds of tables are thinned out, overwritten and emptied; own pools with each kind of table get
-//! random work; zdb after every import, which walks all pointers and compares them with the tables.
+//! Goal: pools with dedup tables are written to, blocks are shared and freed when nothing refers to
+//! them, and zdb agrees with every step: no leaks, counts of references as they are. Method: golden
+//! pools of both kinds of tables are thinned out, overwritten and emptied; own pools with each kind
+//! of table get random work; zdb after every import, which walks all pointers and compares them
+//! with the tables.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -112,7 +113,8 @@ async fn data_objects(dataset: &Dataset) -> Vec<Object> {
     out
 }
 
-/// Frees every third block of every file, overwrites another third with the blocks before them, and removes some files.
+/// Frees every third block of every file, overwrites another third with the blocks before them, and
+/// removes some files.
 async fn thin_out(dataset: &Dataset) {
     for (number, object) in data_objects(dataset).await.into_iter().enumerate() {
         let info = object.info();
@@ -240,17 +242,20 @@ macro_rules! golden_pools {
 
 golden_pools!(dedup_legacy dedup_fast encrypted);
 
-/// Makes a pool of which both logs hold changes, deletions among them, and of one a part is flushed.
+/// Makes a pool of which both logs hold changes, deletions among them, and of one a part is
+/// flushed.
 const WITH_LOGS: &str = r"set -euo pipefail
 cd /sys/module/zfs/parameters
 echo 5 >zfs_dedup_log_flush_entries_min; echo 1 >zfs_dedup_log_flush_min_time_ms
 echo 3 >zfs_dedup_log_txg_max; echo 100000 >zfs_dedup_log_flush_passes_max
-zpool create -o ashift=12 -O dedup=on -O recordsize=4K -O compression=off -O atime=off logs /dev/disk/peer/d0
+zpool create -o ashift=12 -O dedup=on -O recordsize=4K -O compression=off -O atime=off logs \
+  /dev/disk/peer/d0
 cd /logs
 head -c 3000000 /dev/urandom >base; sync -f .; zpool sync logs
 cp --reflink=never base copy; zpool sync logs
 for i in 1 2 3 4; do
-  head -c 400000 /dev/urandom >r$i; dd if=base of=s$i bs=4k count=200 skip=$((i*100)) status=none; zpool sync logs
+  head -c 400000 /dev/urandom >r$i; dd if=base of=s$i bs=4k count=200 skip=$((i*100)) status=none
+  zpool sync logs
 done
 rm copy r2 s3; truncate -s 2000000 base; zpool sync logs
 rm r4; cp --reflink=never s1 t1; zpool sync logs

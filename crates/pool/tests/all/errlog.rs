@@ -1,6 +1,7 @@
-//! Goal: blocks of which no copy is good stay on record, in the form that OpenZFS gives the record, as long as somebody
-//! has them. Method: blocks are destroyed on a file; what is told of them is compared with where they are, across
-//! imports, and zdb looks at the pool after the blocks were put back.
+//! Goal: blocks of which no copy is good stay on record, in the form that OpenZFS gives the record,
+//! as long as somebody has them. Method: blocks are destroyed on a file; what is told of them is
+//! compared with where they are, across imports, and zdb looks at the pool after the blocks were
+//! put back.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -405,8 +406,8 @@ async fn a_damaged_spill_block_is_logged_under_its_number() {
     zdb_is_clean(images.path(), "tank");
 }
 
-/// A scrub of the error log forgets what is good again, in snapshots as well, and keeps what is not;
-/// it goes on after an export, and is refused and stopped as OpenZFS's is.
+/// A scrub of the error log forgets what is good again, in snapshots as well, and keeps what is
+/// not; it goes on after an export, and is refused and stopped as OpenZFS's is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scrub_of_the_error_log_reads_what_it_names() {
     for has_feature in [false, true] {

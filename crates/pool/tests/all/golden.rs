@@ -126,7 +126,8 @@ async fn check(golden: &Path, name: &str) {
     let created = format!("pool version {version}");
     assert!(history.iter().any(|record| matches!(
         &record.what,
-        pool::HistoryWhat::Internal { event, text, .. } if event == "create" && text.contains(&created)
+        pool::HistoryWhat::Internal { event, text, .. }
+            if event == "create" && text.contains(&created)
     )));
     let commands = history
         .into_iter()
@@ -152,9 +153,14 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs nofeat v28 v15_fs3 checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding removed removing draid special logs_cache damaged damaged_raidz gang gang_raidz encrypted);
+golden_pools!(
+    plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs nofeat
+    v28 v15_fs3 checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding
+    removed removing draid special logs_cache damaged damaged_raidz gang gang_raidz encrypted
+);
 
-/// A pool that was lost in mid-write opens read-only at its last transaction group, and says whose logs wait.
+/// A pool that was lost in mid-write opens read-only at its last transaction group, and says whose
+/// logs wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn logs_that_wait_for_replay_are_named() {
     let Some(golden) = golden() else { return };

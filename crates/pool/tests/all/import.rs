@@ -203,7 +203,8 @@ async fn a_stale_half_alone_asks_for_the_other_one() {
     let refused = Pool::import(&world, ImportSpec::new(found, host())).await;
     let refused = refused.expect_err("what was written last is not there");
     assert!(
-        matches!(&refused, PoolError::MissingDevices { why, .. } if why.contains("d1.img is UNAVAIL")),
+        matches!(&refused, PoolError::MissingDevices { why, .. } if why.contains("d1.img is \
+            UNAVAIL")),
         "{refused}"
     );
     std::fs::rename(away(1), &leaves[1].path).expect("back");
@@ -321,8 +322,9 @@ impl SyncTask for Note {
     }
 }
 
-/// Goal: how far devices were initialized and trimmed is what their ZAPs say. Method: the entries that OpenZFS writes
-/// (`vdev_initialize_zap_update_sync`, `vdev_trim_zap_update_sync`), in the ZAP of one of two devices.
+/// Goal: how far devices were initialized and trimmed is what their ZAPs say. Method: the entries
+/// that OpenZFS writes (`vdev_initialize_zap_update_sync`, `vdev_trim_zap_update_sync`), in the ZAP
+/// of one of two devices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_tell_how_far_they_were_initialized_and_trimmed() {
     let world = World::system(1);
@@ -378,7 +380,8 @@ async fn devices_tell_how_far_they_were_initialized_and_trimmed() {
     zdb_is_clean(images.path(), "tank");
 }
 
-/// Opens as the system does, and cannot look who has a device: as if he came between the look and the opening.
+/// Opens as the system does, and cannot look who has a device: as if he came between the look and
+/// the opening.
 struct Blind(Arc<dyn Opener>);
 
 impl Opener for Blind {
@@ -398,7 +401,8 @@ impl Opener for Blind {
     }
 }
 
-/// Whoever has one half of a mirror has the pool: the other half must not become a second one, nor be read meanwhile.
+/// Whoever has one half of a mirror has the pool: the other half must not become a second one, nor
+/// be read meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_that_somebody_has_is_refused() {
     let seeing = World::system(1);

@@ -1,6 +1,6 @@
-//! Goal: pools that OpenZFS made with widened RAID-Z, dRAID or removed vdevs are written like any other: what
-//! was there stays right, what is new is right, and no space is lost.
-//! Method: golden pools, with objects written, overwritten, held by a snapshot, freed, and the pool filled to the
+//! Goal: pools that OpenZFS made with widened RAID-Z, dRAID or removed vdevs are written like any
+//! other: what was there stays right, what is new is right, and no space is lost. Method: golden
+//! pools, with objects written, overwritten, held by a snapshot, freed, and the pool filled to the
 //! last block and emptied again; `zdb -bcc` after each step, and a scrub at the end.
 
 use std::path::Path;
@@ -15,8 +15,8 @@ use pool::{ImportSpec, Pool, PoolError};
 
 const RECORD: u64 = 128 << 10;
 
-/// zdb counts every block and compares with the space maps. (In some golden pools it takes objects with permissions
-/// for leaked, which it says elsewhere.)
+/// zdb counts every block and compares with the space maps. (In some golden pools it takes objects
+/// with permissions for leaked, which it says elsewhere.)
 fn no_leaks(dir: &Path, pool: &str) {
     let text = std::process::Command::new(ZDB)
         .args(["-e", "-p"])

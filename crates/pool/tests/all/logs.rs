@@ -1,8 +1,8 @@
-//! Goal: the intent logs of a pool whose power was cut under OpenZFS are claimed and read whole, with every
-//! record that OpenZFS knows how to write, and given back; also those of encrypted datasets, which
-//! nobody can replay without the keys, stay as they are.
-//! Method: golden pools; a target that keeps the records; the pool's own allocation checked by zdb.
-//! Replaying into filesystems and volumes is tested with those.
+//! Goal: the intent logs of a pool whose power was cut under OpenZFS are claimed and read whole,
+//! with every record that OpenZFS knows how to write, and given back; also those of encrypted
+//! datasets, which nobody can replay without the keys, stay as they are. Method: golden pools; a
+//! target that keeps the records; the pool's own allocation checked by zdb. Replaying into
+//! filesystems and volumes is tested with those.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

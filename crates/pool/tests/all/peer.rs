@@ -1,6 +1,6 @@
-//! Goal: the real OpenZFS imports what we wrote, scrubs it clean, writes to it, and we read it back.
-//! Method: the machine in shared/peer; images here are disks there, so the vdevs are made as disks
-//! (OpenZFS opens vdevs of the type `file` as files only).
+//! Goal: the real OpenZFS imports what we wrote, scrubs it clean, writes to it, and we read it
+//! back. Method: the machine in shared/peer; images here are disks there, so the vdevs are made as
+//! disks (OpenZFS opens vdevs of the type `file` as files only).
 
 use crate::common::*;
 use dataset::ListOptions;

@@ -1,6 +1,6 @@
-//! Goal: a pool whose newest state is damaged, or not wanted, opens at an older one, and nothing is written
-//! while looking; what is written then takes the newer states' place.
-//! Method: small pools on files; the newest MOS is overwritten on the device.
+//! Goal: a pool whose newest state is damaged, or not wanted, opens at an older one, and nothing is
+//! written while looking; what is written then takes the newer states' place. Method: small pools
+//! on files; the newest MOS is overwritten on the device.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;

@@ -33,8 +33,8 @@ async fn words(pool: &Pool) -> Vec<u64> {
     value.expect("lookup").expect("a scan").to_u64s()
 }
 
-/// Begins a scrub and pauses it when it has met a part of the blocks. One that is over before it was
-/// caught is begun anew.
+/// Begins a scrub and pauses it when it has met a part of the blocks. One that is over before it
+/// was caught is begun anew.
 async fn pause_half_done(pool: &Pool) {
     // A block at a time, so that its place is somewhere in between.
     pool.set_scan_queue(1);
@@ -117,7 +117,8 @@ async fn scrubs_go_on_in_openzfs_and_back() {
     zdb_is_clean(images.path(), "tank");
 }
 
-/// A golden pool one of whose devices was offline while OpenZFS wrote: it gets that once it is back.
+/// A golden pool one of whose devices was offline while OpenZFS wrote: it gets that once it is
+/// back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_that_missed_writes_of_openzfs_is_resilvered() {
     let Some(golden) = golden() else { return };

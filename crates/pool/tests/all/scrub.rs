@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::*;
-use dataset::{Dataset, DatasetError, DslPool, SyncTask};
+use dataset::{Dataset, DatasetError, DslPool, PropertyValue, SyncTask};
 use device::{BoxFuture, World};
 use format::{BlockPointer, Bookmark, DslDatasetPhys, Endian, ObjectId, ObjsetId};
 use object::{Bpobj, SyncContext, Zap};
@@ -341,6 +341,10 @@ async fn a_clone_that_no_list_has_is_scrubbed() {
     pool.scrub(ScrubCommand::Start).await.expect("start");
     pool.wait_for_scrub(false).await;
     assert_eq!(pool.status().scan.expect("a scrub").errors, 1);
+    // Nor does a user miss it.
+    let clones = pool.dsl().properties().get("tank@one", "clones").await;
+    let clones = clones.expect("a property").value;
+    assert_eq!(clones, PropertyValue::Text("tank/a,tank/b".to_owned()));
     pool.export(false).await.expect("export");
 }
 

@@ -190,6 +190,40 @@ async fn a_destroyed_tree_waits_for_what_cannot_be_read() {
     }
 }
 
+/// Goal: what is below a block that all devices give wrong is lost, and property `leaked` says how
+/// much, as `freeing` does not any more; also after an import.
+#[tokio::test(start_paused = true)]
+async fn what_is_below_a_damaged_block_is_told_as_leaked() {
+    let (sim, disk) = make(6).await;
+    let pool = import(&sim).await;
+    let root = {
+        let dataset = pool.dsl().open_dataset("tank/bad").await.expect("open");
+        dataset.objset().root()
+    };
+    let all = blocks(&sim, &pool, root).await;
+    pool.export(false).await.expect("export");
+    let pointers = all
+        .iter()
+        .filter(|(at, block)| !block.is_hole() && block.level() == 1 && at.object.get() == 41);
+    for dva in pointers.flat_map(|(_, block)| block.dvas()) {
+        disk.corrupt(LABELS_BYTES + dva.offset_bytes(), 512);
+    }
+
+    let pool = import(&sim).await;
+    assert_eq!(pool.numbers().leaked_bytes, 0);
+    destroy(&pool, "tank/bad").await;
+    sync_often(&pool).await;
+    let leaked = pool.numbers().leaked_bytes;
+    assert!(leaked > 0);
+    assert_eq!(pool.numbers().freeing_bytes, 0);
+    pool.export(false).await.expect("export");
+    let pool = import(&sim).await;
+    assert_eq!(pool.numbers().leaked_bytes, leaked);
+    let told = pool.prop("leaked").expect("a property");
+    assert_eq!(told.number, Some(leaked));
+    pool.export(false).await.expect("export");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_list_of_freed_blocks_waits_for_what_cannot_be_read() {
     let (sim, disk) = make(5).await;

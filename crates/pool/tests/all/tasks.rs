@@ -1,21 +1,26 @@
 //! Goal: what a change of datasets needs is read before the change begins, so damage refuses that
 //! change alone: no command stops a pool. A dataset whose root block is lost can be destroyed.
 //! Method: a pool with all that the changes have to read is made once, on a simulated disk. Each
-//! case loads it, destroys all blocks of one object of the MOS, or one dataset's or snapshot's root,
-//! as wrong checksums or as sectors that cannot be read, imports it and makes one change. Then
-//! either the change was made, or nothing is changed; and the pool goes on. By default each object
-//! meets some of the changes, which `MILLPOND_SEED=N` chooses; with `MILLPOND_LONG` all, in both
-//! ways.
+//! case loads it, destroys all blocks of one object of the MOS, or one dataset's or snapshot's
+//! root, as wrong checksums or as sectors that cannot be read, imports it and makes one change.
+//! Then either the change was made, or nothing is changed; and the pool goes on. By default each
+//! object meets some of the changes, which `MILLPOND_SEED=N` chooses; with `MILLPOND_LONG` all, in
+//! both ways.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dataset::{DatasetError, DatasetInfo, DirtyEstimate, ListOptions, PropertyChange};
+use dataset::{
+    DatasetError, DatasetInfo, DirtyEstimate, ListOptions, ObjsetInit, PropertyChange,
+    PropertyValue,
+};
 use device::BoxFuture;
-use format::{LogBody, ObjectId, ObjectType};
+use format::{LogBody, ObjectId, ObjectType, ObjsetKind};
+use object::{NewObject, ObjectSet};
 use pool::Pool;
 use tokio::time::timeout;
 use zil::LogRecord;
+use zio::Tx;
 
 use crate::common::*;
 use crate::damage::{
@@ -409,6 +414,78 @@ async fn what_can_be_read_is_listed_without_what_cannot() {
         pool.export(false).await.expect("export");
     }
     assert!(partly > 3, "{partly}");
+}
+
+/// The least that a volume has.
+struct BareVolume;
+
+impl ObjsetInit for BareVolume {
+    fn kind(&self) -> ObjsetKind {
+        ObjsetKind::Volume
+    }
+
+    fn init<'a>(
+        &'a self,
+        objset: &'a Arc<ObjectSet>,
+        _properties: &'a [(String, PropertyValue)],
+        tx: &'a Tx,
+    ) -> BoxFuture<'a, Result<(), Box<dyn std::error::Error + Send + Sync>>> {
+        Box::pin(async move {
+            let new = NewObject::new(ObjectType::ZVOL);
+            objset.allocate(tx, new).await?;
+            Ok(())
+        })
+    }
+}
+
+/// Goal: a volume whose root cannot be read is listed as a volume where a snapshot of it, or what a
+/// clone was made from, still says so.
+#[tokio::test(start_paused = true)]
+async fn a_volume_without_its_root_is_what_its_snapshots_are() {
+    let (image, _) = make().await;
+    let sim = load(&image);
+    let pool = try_import(&sim, false).await.expect("import");
+    let dsl = pool.dsl();
+    let size = [("volsize".to_owned(), "1M".to_owned())];
+    let made = dsl
+        .datasets()
+        .create("tank/v", &size, Arc::new(BareVolume))
+        .await;
+    made.expect("created");
+    let taken = dsl.snapshots().take(&["tank/v@1".to_owned()], &[]).await;
+    taken.expect("taken");
+    let datasets = dsl.datasets();
+    let cloned = datasets.clone_snapshot("tank/v@1", "tank/w", &[]).await;
+    cloned.expect("cloned");
+    let mut roots = Vec::new();
+    for name in ["tank/v", "tank/w"] {
+        let dataset = dsl.open_dataset(name).await.expect("open");
+        write_objects(&dataset, 1, 1).await;
+        pool.sync().await.expect("sync");
+        roots.push(dataset.objset().root());
+    }
+    pool.export(false).await.expect("export");
+    let victim = Victim {
+        id: ObjectId::ZERO,
+        kind: ObjectType::OBJSET,
+        blocks: roots,
+        name: "tank/v".to_owned(),
+    };
+    destroy(&sim, &victim, How::Corrupt);
+    let pool = try_import(&sim, false).await.expect("import again");
+    let volumes = ListOptions {
+        filesystems: false,
+        ..ListOptions::default()
+    };
+    let listed = pool.dsl().directories().list("tank", &volumes).await;
+    let listed: Vec<_> = listed
+        .expect("a list")
+        .into_iter()
+        .map(|info| info.name)
+        .collect();
+    assert_eq!(listed, ["tank/v", "tank/w"]);
+    pool.dsl().open_dataset("tank/v").await.expect_err("open");
+    pool.export(false).await.expect("export again");
 }
 
 /// Changes something in a dataset as a program does that syncs it.

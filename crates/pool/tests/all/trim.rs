@@ -1,7 +1,7 @@
-//! Goal: with `autotrim=on` what is freed is given back by the files that a pool lies on, on all layouts, and nothing else
-//! is; off, nothing is given back.
-//! Method: pools on sparse files, whose blocks are counted; contents, parity (a scrub reads all of it) and zdb afterwards.
-//! What a crash may find, crate `sim` tests.
+//! Goal: with `autotrim=on` what is freed is given back by the files that a pool lies on, on all
+//! layouts, and nothing else is; off, nothing is given back. Method: pools on sparse files, whose
+//! blocks are counted; contents, parity (a scrub reads all of it) and zdb afterwards. What a crash
+//! may find, crate `sim` tests.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -23,7 +23,8 @@ fn taken(dir: &Path) -> u64 {
         .sum()
 }
 
-/// Has enough transaction groups pass for everything to get ripe; what these free themselves may follow.
+/// Has enough transaction groups pass for everything to get ripe; what these free themselves may
+/// follow.
 async fn pass_txgs(pool: &Pool) {
     for _ in 0..14 {
         pool.sync().await.expect("sync");
@@ -53,8 +54,8 @@ async fn make(world: &World, vdevs: Vec<VdevSpec>, autotrim: &str) -> Arc<Pool> 
     pool
 }
 
-/// Objects of 1 MiB (half of it on disk): written, and every fourth of them kept. Returns the kept ones, and what the images took before and
-/// take after.
+/// Objects of 1 MiB (half of it on disk): written, and every fourth of them kept. Returns the kept
+/// ones, and what the images took before and take after.
 async fn write_and_free(pool: &Pool, dir: &Path, count: usize) -> (Vec<ObjectId>, u64, u64) {
     let dataset = open(pool).await;
     let objects = write_objects(&dataset, count, 8).await;
@@ -144,8 +145,8 @@ async fn draid_gives_back_what_was_freed() {
     }
 }
 
-/// Goal: log, special and dedup vdevs are trimmed too. Method: data that all goes to a special vdev; a log that comes and
-/// goes.
+/// Goal: log, special and dedup vdevs are trimmed too. Method: data that all goes to a special
+/// vdev; a log that comes and goes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_classes_give_back_what_was_freed() {
     let images = Images::new();
@@ -242,8 +243,8 @@ async fn the_property_says_whether_anything_is_discarded() {
     zdb_is_clean(dir, "tank");
 }
 
-/// Goal: nothing that a checkpoint has is discarded. Method: most of what it has is freed, and written anew, beside other
-/// data that comes and goes; then back to it.
+/// Goal: nothing that a checkpoint has is discarded. Method: most of what it has is freed, and
+/// written anew, beside other data that comes and goes; then back to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_checkpoint_has_is_not_discarded() {
     let images = Images::new();
@@ -281,8 +282,8 @@ async fn what_a_checkpoint_has_is_not_discarded() {
     scrub(&world, images.path()).await;
 }
 
-/// Goal: an idle pool discards what was freed without anybody's doing, and comes to rest. Method: transaction groups that
-/// are only asked for, not given anything to write.
+/// Goal: an idle pool discards what was freed without anybody's doing, and comes to rest. Method:
+/// transaction groups that are only asked for, not given anything to write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_pool_discards_and_comes_to_rest() {
     let images = Images::new();

@@ -9,7 +9,6 @@
 //! given up: a new session of the same initiator, which waits for that, cannot be overtaken by
 //! writes of the old one.
 
-use super::places::Place;
 use crate::TargetSet;
 use crate::login::{
     Established, LOGIN_DATA_BYTES_MAX, Login, LoginStatus, Parameters, RECEIVE_DATA_BYTES_MAX,
@@ -35,6 +34,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
+
+/// A connection's place; those of one address share nothing.
+type Place = net::Place<()>;
 
 /// A login must be done in this time.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);

@@ -1,27 +1,29 @@
 //! The TCP layer: one listener, one task for each connection (see `connection`).
 
 mod connection;
-mod places;
 
 use crate::{ServerError, TargetSet};
 pub(crate) use connection::Joining;
 use connection::serve;
-use places::Places;
+use net::{PlaceLimits, Places};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// The iSCSI port (RFC 7143 section 4.2.7.1).
 pub const ISCSI_PORT: u16 = 3260;
-/// Connections that wait to be accepted.
-const BACKLOG: u32 = 256;
+/// A connection is a stranger until it has logged in to a target: in its login, or a discovery
+/// session.
+const LIMITS: PlaceLimits = PlaceLimits {
+    connections: 4096,
+    strangers: 512,
+    strangers_of_address: 64,
+};
 /// How long a shutdown waits for requests in flight.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after an accept that failed (the process is out of file descriptors, usually).
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A listening iSCSI server. Dropping it stops it at once; [`shutdown`](Self::shutdown) does so
 /// in good order.
@@ -38,7 +40,7 @@ impl Server {
     /// Listens on `address` (an IPv6 one takes IPv4 as well, where the system does so) and
     /// serves `targets`, of which it is one of the portals: several servers may have the same ones.
     pub async fn bind(address: SocketAddr, targets: Arc<TargetSet>) -> Result<Server, ServerError> {
-        let listener = listen(address).map_err(|source| bind_error(address, source))?;
+        let listener = net::listen(address).map_err(|source| bind_error(address, source))?;
         let local_address = listener
             .local_addr()
             .map_err(|source| bind_error(address, source))?;
@@ -79,16 +81,6 @@ impl Server {
     }
 }
 
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4(),
-        SocketAddr::V6(_) => TcpSocket::new_v6(),
-    }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
 fn bind_error(address: SocketAddr, source: std::io::Error) -> ServerError {
     use std::io::ErrorKind;
     match source.kind() {
@@ -99,36 +91,17 @@ fn bind_error(address: SocketAddr, source: std::io::Error) -> ServerError {
     }
 }
 
-async fn accept(listener: TcpListener, targets: Arc<TargetSet>, mut stopped: watch::Receiver<()>) {
-    let places = Arc::new(Places::default());
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            // The sender never sends; an error says that it is gone.
-            _ = stopped.changed() => return,
-        };
-        let (socket, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept an iSCSI connection");
-                tokio::time::sleep(ACCEPT_RETRY).await;
-                continue;
-            }
-        };
-        let place = match places.take(peer.ip()) {
-            Ok(place) => place,
-            Err(full) => {
-                tracing::warn!(%peer, "refused an iSCSI connection: {full}");
-                continue;
-            }
-        };
-        let targets = targets.clone();
-        let stopped = stopped.clone();
-        tokio::spawn(async move {
-            match serve(socket, peer, place, targets, stopped).await {
+async fn accept(listener: TcpListener, targets: Arc<TargetSet>, stopped: watch::Receiver<()>) {
+    let places = Arc::new(Places::new(LIMITS, || ()));
+    let until = stopped.clone();
+    net::accept(listener, "iSCSI", places, stopped, |socket, peer, place| {
+        let (targets, until) = (targets.clone(), until.clone());
+        async move {
+            match serve(socket, peer, place, targets, until).await {
                 Ok(()) => tracing::debug!(%peer, "iSCSI connection ended"),
                 Err(error) => tracing::warn!(%peer, %error, "iSCSI connection failed"),
             }
-        });
-    }
+        }
+    })
+    .await;
 }

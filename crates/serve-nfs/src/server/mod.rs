@@ -10,31 +10,32 @@
 //! that before long.
 
 mod connection;
-mod places;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::error::ServerError;
 use crate::service::Service;
 use connection::{Connection, RECORD_BYTES_MAX, REQUEST_BYTES, serve};
-use places::Places;
+use net::{PlaceLimits, Places};
 
 /// The port of a portmapper (RFC 1833 section 3.2).
 pub const PORTMAPPER_PORT: u16 = 111;
 /// The port of NFS (RFC 1813 section 2.1).
 pub const NFS_PORT: u16 = 2049;
-/// Connections that wait to be accepted.
-const BACKLOG: u32 = 256;
+/// Nobody logs in. A client has as many connections as its mounts ask for (`nconnect`).
+const LIMITS: PlaceLimits = PlaceLimits {
+    connections: 4096,
+    strangers: 4096,
+    strangers_of_address: 256,
+};
 /// How long a shutdown waits for requests in flight.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after an accept that failed (the process is out of file descriptors, usually).
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Least memory that the server works with, in bytes.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
 /// Most that its counters can tell.
@@ -97,7 +98,7 @@ impl Server {
         memory_bytes: u64,
     ) -> Result<Server, ServerError> {
         let failed = |source| ServerError::bind(address, source);
-        let listener = listen(address).map_err(failed)?;
+        let listener = net::listen(address).map_err(failed)?;
         let local_address = listener.local_addr().map_err(failed)?;
         let (stop, _) = watch::channel(());
         let mut server = Server {
@@ -117,7 +118,7 @@ impl Server {
     /// # Errors
     /// [`ServerError`].
     pub async fn also_bind(&mut self, address: SocketAddr) -> Result<(), ServerError> {
-        let listener = listen(address).map_err(|source| ServerError::bind(address, source))?;
+        let listener = net::listen(address).map_err(|source| ServerError::bind(address, source))?;
         self.accept_from(listener);
         Ok(())
     }
@@ -158,59 +159,32 @@ impl Server {
     }
 }
 
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4(),
-        SocketAddr::V6(_) => TcpSocket::new_v6(),
-    }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
 async fn accept(
     listener: TcpListener,
     service: Arc<Service>,
     budget: Arc<Budget>,
     port: u16,
-    mut stopped: watch::Receiver<()>,
+    stopped: watch::Receiver<()>,
 ) {
-    let places = Arc::new(Places::new(Budget::clone(&budget)));
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            // The sender never sends; an error says that it is gone.
-            _ = stopped.changed() => return,
-        };
-        let (socket, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept an NFS connection");
-                tokio::time::sleep(ACCEPT_RETRY).await;
-                continue;
-            }
-        };
-        let place = match places.take(peer.ip()) {
-            Ok(place) => place,
-            Err(full) => {
-                tracing::warn!(%peer, "refused an NFS connection: {full}");
-                continue;
-            }
-        };
+    let all = Budget::clone(&budget);
+    let places = Arc::new(Places::new(LIMITS, move || all.of_address()));
+    let until = stopped.clone();
+    net::accept(listener, "NFS", places, stopped, |socket, peer, place| {
         let connection = Connection {
             service: Arc::clone(&service),
             budget: Arc::clone(&budget),
-            own: place.budget(),
+            own: Budget::clone(place.shared()),
             peer,
             port,
-            stopped: stopped.clone(),
+            stopped: until.clone(),
         };
-        tokio::spawn(async move {
+        async move {
             match serve(socket, connection).await {
                 Ok(()) => tracing::debug!(%peer, "NFS connection ended"),
                 Err(error) => tracing::info!(%peer, %error, "NFS connection failed"),
             }
             drop(place);
-        });
-    }
+        }
+    })
+    .await;
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::common::{data, get, open, put, remove};
 use crate::spares::{Told, add_spare, is_whole, leave, scrub_finds_nothing, until};
 use crate::topology::{add_disk, find, shape, spec};
+use dataset::PropertyChange;
 use device::sim::{Fault, FaultEffect, SimDisk, SimOp, SimWorld};
 use pool::{OfflineSpec, Pool, ScrubCommand, VdevState};
 use sim::torture::{Layout, create, create_told, import, inspect, patiently, simulate, zdb};
@@ -458,6 +459,78 @@ fn looking_for_a_disk_that_hangs_stops_no_writes() {
             scrub_finds_nothing(&pool).await;
             leave(pool, fs).await;
             inspect(&sim, "in the end", true).await.unwrap();
+        });
+    }
+}
+
+/// Makes a sector of what a disk has of `content` wrong, and has what would put it right hang.
+fn spoil(disk: &SimDisk, content: &[u8]) {
+    let is_of_it = |sector: &[u8]| content.chunks_exact(4096).any(|chunk| chunk == sector);
+    let mut places = (4 << 20..DISK_MIB << 20).step_by(4096);
+    let at = places.find(|at| is_of_it(&disk.peek(*at, 4096)));
+    let at = at.expect("the disk has a part of it");
+    disk.corrupt(at, 4096);
+    let here = Fault::new(SimOp::Write, FaultEffect::Stall).within(at..at + 4096);
+    disk.inject(here);
+}
+
+/// What a reader found wrong is put right on a disk that hangs. The end of a transaction group
+/// waits for that, and what becomes of it is what becomes of the group's own writes: where the pool
+/// can do without the disk, that is given up; where it cannot, the pool is told to stand still, and
+/// goes on when the disk answers.
+#[test]
+fn a_repair_that_hangs_holds_up_a_group_as_its_own_writes_do() {
+    for (seed, layout, is_needed) in [
+        (981, Layout::Mirror(2), false),
+        (982, Layout::Raidz(1, 3), false),
+        (983, Layout::Single, true),
+    ] {
+        simulate(async move {
+            let sim = SimWorld::new(seed);
+            let pool = create(&sim, layout, DISK_MIB, false).await.unwrap();
+            let copies = [("copies".into(), PropertyChange::Set("2".into()))];
+            let (properties, name) = (pool.dsl().properties(), pool.name());
+            properties.set(&name, &copies).await.unwrap();
+            let fs = open(&sim, &pool).await.unwrap();
+            let content = data(1, 400_000);
+            put(&fs, "file", &content).await.unwrap();
+            pool.sync().await.unwrap();
+            pool.pipeline().cache().clear();
+            let disk = sim.disk("disk0").unwrap();
+            spoil(&disk, &content);
+            let reading = {
+                let fs = fs.clone();
+                tokio::spawn(async move { get(&fs, "file").await.unwrap() })
+            };
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let writing = {
+                let (pool, fs) = (pool.clone(), fs.clone());
+                tokio::spawn(async move {
+                    put(&fs, "other", &data(2, 400_000)).await.unwrap();
+                    pool.sync().await.unwrap();
+                })
+            };
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            assert!(!writing.is_finished(), "{layout:?}: it is waited for");
+            tokio::time::sleep(Duration::from_secs(330)).await;
+            assert_eq!(writing.is_finished(), !is_needed, "{layout:?}");
+            let given_up = state(&pool, "disk0") == VdevState::CantOpen;
+            assert_eq!(given_up, !is_needed, "{}", shape(&pool));
+            let why = pool.suspended().unwrap_or_default();
+            assert_eq!(why.contains("does not answer"), is_needed, "{why}");
+            disk.release();
+            within(BEARABLE, "the sync", writing).await.unwrap();
+            let read = within(BEARABLE, "the read", reading).await;
+            assert!(read.unwrap() == content, "{layout:?}");
+            let goes_on = |pool: &Pool| is_whole(pool, "disk0") && pool.suspended().is_none();
+            until(&pool, "the disk is back", goes_on).await;
+            pool.clear(None).await.unwrap();
+            pool.pipeline().cache().clear();
+            assert!(get(&fs, "file").await.unwrap() == content);
+            scrub_finds_nothing(&pool).await;
+            fs.close().await.unwrap();
+            drop(fs);
+            end(&sim, pool).await;
         });
     }
 }

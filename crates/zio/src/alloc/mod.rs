@@ -361,9 +361,9 @@ impl Allocator {
         }
     }
 
-    /// The space map of a metaslab is lost, and another one begins, in syncing context: returns what
-    /// it may call free with all changes handed out so far, `known` among it. That is
-    /// all free space while the metaslab is loaded; else the remainder of it is lost.
+    /// The space map of a metaslab is lost, and another one begins, in syncing context: returns
+    /// what it may call free with all changes handed out so far, `known` among it. That is all free
+    /// space while the metaslab is loaded; else the remainder of it is lost.
     pub fn begin_anew(&self, vdev: VdevId, metaslab: u64, known: &RangeSet) -> RangeSet {
         match self.entry(vdev) {
             Some(entry) => entry.top.lock().begin_anew(metaslab as usize, known),

@@ -246,7 +246,8 @@ impl Copies {
                         .repair_block(dva.vdev(), dva.offset_bytes(), good.clone(), &repair)
                         .await;
                     if let Err(error) = result {
-                        tracing::warn!(cause = error.cause, %dva, "a bad copy could not be repaired");
+                        let cause = error.cause;
+                        tracing::warn!(cause, %dva, "a bad copy could not be repaired");
                     }
                 }
             }

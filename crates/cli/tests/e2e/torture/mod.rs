@@ -2,8 +2,8 @@
 //!
 //! A seed decides what a story does and roughly when the server is killed; the kill itself comes
 //! whenever the machine gets to it, so a seed repeats a story closely, not exactly. A test tells
-//! stories, one seed after the other, until `MILLPOND_MINUTES` are over (20 seconds by default), and
-//! begins with `MILLPOND_SEED` (1 by default).
+//! stories, one seed after the other, until `MILLPOND_MINUTES` are over (20 seconds by default),
+//! and begins with `MILLPOND_SEED` (1 by default).
 //!
 //! | Module | The story | The oracle |
 //! |---|---|---|

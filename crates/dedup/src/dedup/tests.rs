@@ -1,0 +1,61 @@
+//! Values as ZAPs hold them, and names. The rest is tested on whole pools (`tests/dedup.rs`, and in
+//! crate `sim`).
+
+use format::{DdtPlace, Dva, Txg, VdevId};
+
+use super::*;
+
+fn place(references: u64) -> DdtPlace {
+    let dva = Dva::new(VdevId::new(1), 1 << 20, 4096, false).unwrap();
+    DdtPlace {
+        words: [dva.to_words(), [0; 2], [u64::MAX, 7]],
+        references,
+        physical_birth: Txg::new(9),
+    }
+}
+
+#[test]
+fn values_survive_their_compression() {
+    let flat = DdtPhys::Flat {
+        place: place(3),
+        class_start_seconds: 1_700_000_000,
+    };
+    let mut old = DdtPhys::empty(false);
+    old.places_mut()[2] = place(1);
+    for (value, is_flat) in [(flat, true), (old, false), (DdtPhys::empty(false), false)] {
+        let stored = encode_value(&value);
+        assert_eq!(stored.integer_bytes, 1);
+        let found = decode_value(ObjectId::new(5), &stored.data, is_flat).unwrap();
+        assert_eq!(found, value);
+        assert!(decode_value(ObjectId::new(5), &stored.data, !is_flat).is_err() || !is_flat);
+    }
+}
+
+#[test]
+fn damaged_values_are_errors() {
+    let id = ObjectId::new(5);
+    for stored in [
+        &[][..],
+        &[0x8e],
+        &[0x8e, 1, 2, 3],
+        &[0x82; 20],
+        &[0x8f; 200],
+    ] {
+        for flat in [true, false] {
+            assert!(decode_value(id, stored, flat).is_err(), "{stored:?}");
+        }
+    }
+}
+
+#[test]
+fn names_are_those_of_openzfs() {
+    assert_eq!(
+        zap_name(Checksum::Sha256, DdtClass::Duplicate),
+        "DDT-sha256-zap-duplicate"
+    );
+    assert_eq!(directory_name(Checksum::EdonR), "DDT-edonr");
+    for checksum in CHECKSUMS {
+        assert_eq!(Checksum::from_code(checksum.code()), checksum);
+        assert!(checksum.has_dedup_table());
+    }
+}

@@ -1,0 +1,79 @@
+//! Blocks that are in more than one place: dedup tables and tables of cloned blocks.
+//!
+//! Both count references to blocks beyond the first, so that a block's space is freed with its last
+//! reference only. They are [`SharedBlocks`], which has one turn in a transaction group: after
+//! frees were queued and before space is recorded. Afterwards the allocator hears how much space
+//! both save.
+//!
+//! | Module | Counts | In OpenZFS |
+//! |---|---|---|
+//! | `dedup` | blocks with the same content, by checksum, found when they are written | ddt.c |
+//! | `clones` | blocks that files share because a range was cloned | brt.c |
+//! | `status` | what both save, for reports | ddt_stats.c |
+
+#![forbid(unsafe_code)]
+
+mod clones;
+mod dedup;
+mod status;
+
+use std::sync::Arc;
+
+use spa::{Participant, Pass, Spa, Turn};
+
+pub use clones::CloneTables;
+pub use dedup::{Dedup, QUOTA_AUTO, decode_value, of_pool};
+pub use status::{CloneStatus, DedupStatus};
+
+/// A pool's tables of shared blocks.
+pub struct SharedBlocks {
+    /// Dedup tables.
+    pub dedup: Arc<Dedup>,
+    /// Tables of cloned blocks.
+    pub clones: CloneTables,
+}
+
+impl SharedBlocks {
+    /// Tells the allocator what dedup and cloning save.
+    pub fn note_saved_space(&self, spa: &Spa) {
+        let saved = self
+            .dedup
+            .status()
+            .saved_bytes()
+            .saturating_add(self.clones.status().saved_bytes);
+        spa.pipeline.allocator().set_saved_bytes(saved);
+    }
+}
+
+impl Participant for SharedBlocks {
+    fn early<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            if self.dedup.early(pass).await? {
+                self.note_saved_space(pass.spa);
+            }
+            Ok(())
+        })
+    }
+
+    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            if self.clones.settle(pass).await? {
+                self.note_saved_space(pass.spa);
+            }
+            if self.dedup.settle(pass).await? {
+                self.note_saved_space(pass.spa);
+            }
+            Ok(())
+        })
+    }
+
+    /// Once more, for frees of clones that were queued since.
+    fn late<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            if self.clones.settle(pass).await? {
+                self.note_saved_space(pass.spa);
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,39 @@
+//! Devices that have left the pool, until their labels say so.
+
+use std::sync::Arc;
+
+use format::NvList;
+use parking_lot::Mutex;
+use vdev::{Vdev, write_detached_labels};
+
+/// A device that is out of the tree, and what its labels are to say.
+pub(crate) struct Gone {
+    pub(crate) vdev: Arc<Vdev>,
+    pub(crate) label: NvList,
+}
+
+impl Gone {
+    /// Lets go of the device, and leaves its labels alone.
+    pub(crate) fn close(self) {
+        self.vdev.close();
+    }
+
+    /// Lets go of the device, when the pool on disk is without it. Nothing is under way to it.
+    pub(crate) async fn leave(self) {
+        let device = self.vdev.leaf().and_then(|leaf| leaf.device());
+        self.vdev.close();
+        let Some(device) = device else { return };
+        if let Err(error) = write_detached_labels(&*device, &self.label).await {
+            tracing::warn!(
+                %error, device = self.vdev.display_name(),
+                "the label of a detached device stays as it was"
+            );
+        }
+    }
+}
+
+/// Devices whose replacement has ended, until they are told so.
+#[derive(Default)]
+pub(crate) struct Replacements {
+    pub(crate) gone: Mutex<Vec<Gone>>,
+}
