@@ -4,7 +4,6 @@ use access::AccessError;
 use api::{Empty, Failure, FailureKind};
 use dataset::{DatasetError, RedactObstacle};
 use pool::PoolError;
-use serve_fuse::MountError;
 
 /// What cannot be done while a pool is suspended (`zpool_standard_error`,
 /// lib/libzfs/libzfs_util.c).
@@ -144,22 +143,6 @@ fn kind_of(error: &DatasetError) -> FailureKind {
         | DatasetError::Corrupt { .. } => FailureKind::Io,
         _ => FailureKind::Other,
     }
-}
-
-/// Turns an error of mounting into an answer.
-pub fn from_mount(doing: &str, error: &MountError) -> Failure {
-    let kind = match error {
-        MountError::NotEmpty { .. }
-        | MountError::AlreadyMounted { .. }
-        | MountError::Covered { .. }
-        | MountError::Inside { .. }
-        | MountError::Elsewhere { .. }
-        | MountError::SnapshotBusy { .. }
-        | MountError::Busy { .. } => FailureKind::Busy,
-        MountError::BadMountpoint { .. } => FailureKind::Invalid,
-        _ => FailureKind::Io,
-    };
-    Failure::new(kind, format!("{doing}: {error}"))
 }
 
 /// An error of the registry of open datasets.

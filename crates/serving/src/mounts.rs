@@ -15,10 +15,10 @@ use api::{Failure, FailureKind, ZfsMountListReply, ZfsMounted};
 use dataset::{DatasetKind, ListOptions, PropertySource};
 use filesystem::{Filesystem, FsError, MountChoices};
 use parking_lot::Mutex;
-use serve_fuse::{Mount, MountOptions, MountTable, UnmountMode};
+use serve_fuse::{Mount, MountError, MountOptions, MountTable, UnmountMode};
 
 use crate::Serving;
-use service::error::{and_back, from_access, from_dataset, from_mount, suspended};
+use service::error::{and_back, from_access, from_dataset, suspended};
 use service::pools::OpenPool;
 
 /// A mounted filesystem. Its lease keeps the dataset from being destroyed.
@@ -829,6 +829,22 @@ impl Serving {
             .max_by_key(|(_, mounted)| mounted.order)
             .map(|(name, _)| name.clone())
     }
+}
+
+/// Turns an error of mounting into an answer.
+pub(crate) fn from_mount(doing: &str, error: &MountError) -> Failure {
+    let kind = match error {
+        MountError::NotEmpty { .. }
+        | MountError::AlreadyMounted { .. }
+        | MountError::Covered { .. }
+        | MountError::Inside { .. }
+        | MountError::Elsewhere { .. }
+        | MountError::SnapshotBusy { .. }
+        | MountError::Busy { .. } => FailureKind::Busy,
+        MountError::BadMountpoint { .. } => FailureKind::Invalid,
+        _ => FailureKind::Io,
+    };
+    Failure::new(kind, format!("{doing}: {error}"))
 }
 
 fn failed(doing: &str, error: &FsError) -> Failure {

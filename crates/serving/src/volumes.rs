@@ -20,8 +20,8 @@ use volume::Volume;
 
 use crate::Serving;
 use crate::iscsi::Sharing;
-use crate::mounts::is_at_or_below;
-use service::error::{from_access, from_dataset, from_mount};
+use crate::mounts::{from_mount, is_at_or_below};
+use service::error::{from_access, from_dataset};
 use service::pools::OpenPool;
 
 /// How often it is asked whether an open file is still open, and how long apart.
