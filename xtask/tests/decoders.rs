@@ -38,7 +38,7 @@ const OF_ONE_NUMBER: Why = Not("it takes one number out of bytes of a fixed leng
 const REVIEWED: &[(&str, Why)] = &[
     ("answers/src/nut.rs parse_words", Through("ups")),
     ("serving/src/iscsi.rs parse_share", A_PERSONS_WORDS),
-    ("daemon/src/metrics/process.rs parse", THE_KERNELS),
+    ("telemetry/src/metrics/process.rs parse", THE_KERNELS),
     (
         "verbs/src/owners.rs OwnedQuota::parse_name",
         A_PERSONS_WORDS,

@@ -286,7 +286,7 @@ async fn look(weak: Weak<Service>) {
         ));
         others.extend(service.web.certificate_alert());
         others.extend(files_in_trouble(&service));
-        let disks = crate::drives::states(&service.disks).await;
+        let disks = disks::states(&service.disks).await;
         let happened_now = std::mem::take(&mut happened);
         service
             .alerts
@@ -419,9 +419,9 @@ fn happened_in(service: &Service, event: &Event) -> Option<Alert> {
 }
 
 /// `millpond alerts`.
-pub(crate) fn list(service: &Service, may_change: bool) -> AlertListReply {
+pub(crate) fn list(alerts: &Alerts, may_change: bool) -> AlertListReply {
     let mut reply = {
-        let state = service.alerts.state.lock();
+        let state = alerts.state.lock();
         AlertListReply {
             alerts: state.book.list(),
             waiting: state.outbox.list(),
@@ -437,21 +437,21 @@ pub(crate) fn list(service: &Service, may_change: bool) -> AlertListReply {
 }
 
 /// The settings.
-pub(crate) fn settings(service: &Service) -> Result<AlertSettingsReply, Failure> {
-    Ok(service.alerts.state.lock().known()?.told())
+pub(crate) fn settings(alerts: &Alerts) -> Result<AlertSettingsReply, Failure> {
+    Ok(alerts.state.lock().known()?.told())
 }
 
 /// `millpond alerts set`.
-pub(crate) fn set_settings(service: &Service, call: AlertSettingsSet) -> Result<Empty, Failure> {
+pub(crate) fn set_settings(alerts: &Alerts, call: AlertSettingsSet) -> Result<Empty, Failure> {
     let changed = {
-        let mut state = service.alerts.state.lock();
+        let mut state = alerts.state.lock();
         let changed = state.known()?.change(call);
         changed.and_then(|()| {
             let channels = state.kept.channels();
             Ok(state.outbox.keep(&channels)?)
         })
     };
-    service.alerts.waiting.notify_one();
+    alerts.waiting.notify_one();
     changed.map(|()| Empty {}).map_err(|error: SettingsError| {
         let kind = match &error {
             SettingsError::Invalid(_) => FailureKind::Invalid,
@@ -465,13 +465,13 @@ pub(crate) fn set_settings(service: &Service, call: AlertSettingsSet) -> Result<
 }
 
 /// `millpond alerts test`.
-pub(crate) async fn test(service: &Service) -> Result<AlertTestReply, Failure> {
-    let kept = service.alerts.state.lock().known()?.clone();
-    let message: Message = ::alerts::send::test_message(&service.alerts.host, now_s());
+pub(crate) async fn test(alerts: &Alerts) -> Result<AlertTestReply, Failure> {
+    let kept = alerts.state.lock().known()?.clone();
+    let message: Message = ::alerts::send::test_message(&alerts.host, now_s());
     let mut reply = AlertTestReply::default();
     for channel in kept.channels() {
         let (kept, message) = (kept.clone(), message.clone());
-        let (host, to) = (service.alerts.host.clone(), channel.clone());
+        let (host, to) = (alerts.host.clone(), channel.clone());
         let sending =
             tokio::task::spawn_blocking(move || ::alerts::send::send(&kept, &host, &to, &message));
         let outcome = sending.await.unwrap_or_else(|error| Err(broken(&error)));

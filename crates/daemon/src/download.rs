@@ -7,24 +7,25 @@ use api::{FILE_DOWNLOAD_PATH, Failure, Role};
 use axum::body::Body;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
+use serving::Serving;
 use verbs::files::Download;
+use web::Audit;
 use web::caller::Caller;
 use web::message::refuse;
 
-use crate::service::Service;
-
 /// Gives a file, and puts on record that it was asked for.
 pub(crate) async fn download(
-    service: Arc<Service>,
+    serving: Arc<Serving>,
+    audit: Arc<Audit>,
     caller: Caller,
     query: HashMap<String, String>,
 ) -> Response {
     let text = |name: &str| query.get(name).cloned().unwrap_or_default();
     let (dataset, path) = (text("dataset"), text("path"));
-    let answer = begin(&service, &caller, &dataset, &path).await;
+    let answer = begin(&serving, &caller, &dataset, &path).await;
     let mut entry = caller.entry(FILE_DOWNLOAD_PATH, vec![dataset, path]);
     entry.failure = answer.as_ref().err().map(|failure| failure.kind);
-    Arc::clone(&service.web.audit).record(entry).await;
+    audit.record(entry).await;
     answer.unwrap_or_else(refuse)
 }
 
@@ -43,7 +44,7 @@ fn quoted(name: &[u8]) -> String {
 }
 
 async fn begin(
-    service: &Arc<Service>,
+    serving: &Arc<Serving>,
     caller: &Caller,
     dataset: &str,
     path: &str,
@@ -54,7 +55,7 @@ async fn begin(
         return Err(Failure::denied(&doing));
     }
     let place = caller.place().await;
-    let found = Download::open(&service.serving, &doing, dataset, path).await?;
+    let found = Download::open(serving, &doing, dataset, path).await?;
     let headers = [
         (CONTENT_TYPE, "application/octet-stream".to_owned()),
         (CONTENT_LENGTH, found.size_bytes().to_string()),

@@ -56,11 +56,12 @@ use tokio::task::{JoinError, JoinHandle};
 use web::caller::{Caller, Door};
 
 use crate::service::Service;
-use crate::{DaemonError, alerts, disks, download, drives, figures, metrics, ups};
+use crate::{DaemonError, alerts, download, ups};
 use automation::{replicate, schedules};
 use service::asking::work_for;
 use service::events::Wanted;
 use service::jobs::Work;
+use telemetry::{figures, metrics};
 use verbs::create::Maker;
 use verbs::{
     activity, create, destroy, diff, files, import, keys, owners, permissions, properties, receive,
@@ -180,7 +181,8 @@ fn finished(router: Router) -> Router {
 
 fn requests(service: Arc<Service>) -> Router {
     let routes = Routes {
-        service,
+        parts: Arc::clone(&service),
+        service: Arc::clone(&service),
         router: Router::new(),
     };
     routes
@@ -191,221 +193,240 @@ fn requests(service: Arc<Service>) -> Router {
             service.stopped().await;
             Ok(Empty {})
         })
-        .on(|service, call: ZpoolCreate| async move { zpool::zpool_create(&service.serving, call).await })
-        .on(|service, call: ZpoolAdd| async move { vdevs::zpool_add(&service.serving, call).await })
-        .on(|service, call: ZpoolRemove| async move { vdevs::zpool_remove(&service.serving, call).await })
-        .on(|service, call: ZpoolAttach| async move {
-            topology::zpool_attach(&service.serving, call).await
+        .on(|service, _: UpsStatus| async move { Ok(ups::status(&service.ups)) })
+        .on(|service, _: DiskList| async move {
+            let sysfs = service.disks.drives.sysfs();
+            disks::disk_list(&service.serving, sysfs, &service.looks).await
         })
-        .on(|service, call: ZpoolDetach| async move {
-            topology::zpool_detach(&service.serving, call).await
+        .with(&service.serving)
+        .on(|serving, call: ZpoolCreate| async move { zpool::zpool_create(&serving, call).await })
+        .on(|serving, call: ZpoolAdd| async move { vdevs::zpool_add(&serving, call).await })
+        .on(|serving, call: ZpoolRemove| async move { vdevs::zpool_remove(&serving, call).await })
+        .on(|serving, call: ZpoolAttach| async move {
+            topology::zpool_attach(&serving, call).await
         })
-        .on(|service, call: ZpoolOffline| async move {
-            topology::zpool_offline(&service.serving, call).await
+        .on(|serving, call: ZpoolDetach| async move {
+            topology::zpool_detach(&serving, call).await
         })
-        .on(|service, call: ZpoolOnline| async move {
-            topology::zpool_online(&service.serving, call).await
+        .on(|serving, call: ZpoolOffline| async move {
+            topology::zpool_offline(&serving, call).await
         })
-        .on(|service, call: ZpoolInitialize| async move {
-            activity::zpool_initialize(&service.serving, call).await
+        .on(|serving, call: ZpoolOnline| async move {
+            topology::zpool_online(&serving, call).await
         })
-        .on(|service, call: ZpoolTrim| async move {
-            activity::zpool_trim(&service.serving, call).await
+        .on(|serving, call: ZpoolInitialize| async move {
+            activity::zpool_initialize(&serving, call).await
         })
-        .on(|service, call: ZpoolSplit| async move { split::zpool_split(&service.serving, &call).await })
-        .on(|service, call: ZpoolReopen| async move { reopen::zpool_reopen(&service.serving, &call).await })
-        .on(|service, call: ZpoolResilver| async move {
-            reopen::zpool_resilver(&service.serving, &call).await
+        .on(|serving, call: ZpoolTrim| async move {
+            activity::zpool_trim(&serving, call).await
         })
-        .on(|service, call: ZpoolReguid| async move { vdevs::zpool_reguid(&service.serving, call).await })
-        .on(|service, call: ZpoolLabelClear| async move {
-            vdevs::zpool_labelclear(&service.serving, &call).await
+        .on(|serving, call: ZpoolSplit| async move { split::zpool_split(&serving, &call).await })
+        .on(|serving, call: ZpoolReopen| async move { reopen::zpool_reopen(&serving, &call).await })
+        .on(|serving, call: ZpoolResilver| async move {
+            reopen::zpool_resilver(&serving, &call).await
         })
-        .on_behalf(|service, caller, call: ZpoolUpgrade| async move {
-            vdevs::zpool_upgrade(&service.serving, &call, caller.may_change()).await
+        .on(|serving, call: ZpoolReguid| async move { vdevs::zpool_reguid(&serving, call).await })
+        .on(|serving, call: ZpoolLabelClear| async move {
+            vdevs::zpool_labelclear(&serving, &call).await
         })
-        .on(|service, call: ZpoolDestroy| async move { zpool::zpool_destroy(&service.serving, call).await })
-        .on_job(|service, call: ZpoolImport, _| async move {
-            import::zpool_import(&service.serving, call).await
+        .on_behalf(|serving, caller, call: ZpoolUpgrade| async move {
+            vdevs::zpool_upgrade(&serving, &call, caller.may_change()).await
         })
-        .on_job(|service, call: ZpoolExport, _| async move {
-            zpool::zpool_export(&service.serving, call).await
+        .on(|serving, call: ZpoolDestroy| async move { zpool::zpool_destroy(&serving, call).await })
+        .on_job(|serving, call: ZpoolImport, _| async move {
+            import::zpool_import(&serving, call).await
         })
-        .on(|service, call: ZpoolList| async move { zpool::zpool_list(&service.serving, &call).await })
-        .on_behalf(|service, caller, call: ZpoolStatus| async move {
+        .on_job(|serving, call: ZpoolExport, _| async move {
+            zpool::zpool_export(&serving, call).await
+        })
+        .on(|serving, call: ZpoolList| async move { zpool::zpool_list(&serving, &call).await })
+        .on_behalf(|serving, caller, call: ZpoolStatus| async move {
             // Names of damaged files are root's to know (`zfs_secpolicy_inject` for
             // `ZFS_IOC_ERROR_LOG`).
-            zpool::zpool_status(&service.serving, &call, caller.may_change()).await
+            zpool::zpool_status(&serving, &call, caller.may_change()).await
         })
-        .on(|service, call: ZpoolSet| async move { zpool::zpool_set(&service.serving, call).await })
-        .on(|service, call: ZpoolHistory| async move {
-            zpool::zpool_history(&service.serving, &call).await
+        .on(|serving, call: ZpoolSet| async move { zpool::zpool_set(&serving, call).await })
+        .on(|serving, call: ZpoolHistory| async move {
+            zpool::zpool_history(&serving, &call).await
         })
-        .on(|service, call: ZpoolSync| async move { zpool::zpool_sync(&service.serving, &call).await })
-        .on(|service, _: UpsStatus| async move { Ok(ups::status(&service)) })
-        .on_behalf(|service, caller, _: AlertList| async move {
-            Ok(alerts::list(&service, caller.may_change()))
+        .on(|serving, call: ZpoolSync| async move { zpool::zpool_sync(&serving, &call).await })
+        .on(|serving, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&serving)) })
+        .on(|serving, _: ZpoolEventsClear| async move { Ok(zpool::zpool_events_clear(&serving)) })
+        .on(|serving, call: ZpoolClear| async move { zpool::zpool_clear(&serving, &call).await })
+        .on(|serving, call: ZpoolScrub| async move { scrub::zpool_scrub(&serving, &call).await })
+        .on(|serving, call: ZpoolCheckpoint| async move {
+            scrub::zpool_checkpoint(&serving, &call).await
         })
-        .on(|service, _: AlertSettingsGet| async move { alerts::settings(&service) })
-        .on(|service, call: AlertSettingsSet| async move { alerts::set_settings(&service, call) })
-        .on(|service, _: AlertTest| async move { alerts::test(&service).await })
-        .on(|service, _: CertificateStatus| async move { service.web.certificate_status() })
-        .on(|service, call: CertificateSet| async move {
-            service.web.set_certificate(call.acme)
+        .on_behalf(|serving, caller, call: JobList| async move {
+            Ok(scrub::job_list(&serving, &call, caller.may_change()))
         })
-        .on(|service, call: CertificateRenew| async move {
-            service.web.renew_certificate(call.only_if_due).await
+        .on_behalf(|serving, caller, call: JobGet| async move {
+            scrub::job_get(&serving, &call, caller.may_change())
         })
-        .on(|service, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&service.serving)) })
-        .on(|service, _: ZpoolEventsClear| async move { Ok(zpool::zpool_events_clear(&service.serving)) })
-        .on(|service, call: ZpoolClear| async move { zpool::zpool_clear(&service.serving, &call).await })
-        .on(|service, call: ZpoolScrub| async move { scrub::zpool_scrub(&service.serving, &call).await })
-        .on(|service, call: ZpoolCheckpoint| async move {
-            scrub::zpool_checkpoint(&service.serving, &call).await
-        })
-        .on_behalf(|service, caller, call: JobList| async move {
-            Ok(scrub::job_list(&service.serving, &call, caller.may_change()))
-        })
-        .on_behalf(|service, caller, call: JobGet| async move {
-            scrub::job_get(&service.serving, &call, caller.may_change())
-        })
-        .on_behalf(|service, caller, call: JobResult| async move {
+        .on_behalf(|serving, caller, call: JobResult| async move {
             let ids = caller.ids();
-            let is_own = ids.is_some_and(|(uid, _)| service.serving.jobs.is_of(call.id, uid));
+            let is_own = ids.is_some_and(|(uid, _)| serving.jobs.is_of(call.id, uid));
             if !caller.may_change() && !is_own {
                 return Err(Failure::denied(&format!("cannot get the result of job {}", call.id)));
             }
-            scrub::job_result(&service.serving, &call)
+            scrub::job_result(&serving, &call)
         })
-        .on(|service, call: JobCancel| async move { scrub::job_cancel(&service.serving, &call).await })
-        .on_behalf(|service, caller, mut call: ZfsList| async move {
+        .on(|serving, call: JobCancel| async move { scrub::job_cancel(&serving, &call).await })
+        .on_behalf(|serving, caller, mut call: ZfsList| async move {
             if let Some(properties) = &mut call.properties {
                 properties.retain(|property| caller.may_see(property));
             }
-            zfs::zfs_list(&service.serving, &call).await
+            zfs::zfs_list(&serving, &call).await
         })
-        .on_behalf(|service, caller, call: ZfsCreate| async move {
-            create::zfs_create(&service.serving, call, Maker::of(caller.ordinary_ids())).await
+        .on_behalf(|serving, caller, call: ZfsCreate| async move {
+            create::zfs_create(&serving, call, Maker::of(caller.ordinary_ids())).await
         })
-        .on_job(|service, call: ZfsDestroy, work| async move {
-            destroy::zfs_destroy(&service.serving, call, &work).await
+        .on_job(|serving, call: ZfsDestroy, work| async move {
+            destroy::zfs_destroy(&serving, call, &work).await
         })
-        .on(|service, call: ZfsSet| async move { properties::zfs_set(&service.serving, call).await })
-        .on(|service, call: ZfsInherit| async move {
-            properties::zfs_inherit(&service.serving, call).await
+        .on(|serving, call: ZfsSet| async move { properties::zfs_set(&serving, call).await })
+        .on(|serving, call: ZfsInherit| async move {
+            properties::zfs_inherit(&serving, call).await
         })
-        .on(|service, call: ZfsSnapshot| async move { zfs::zfs_snapshot(&service.serving, call).await })
-        .on_behalf(|service, caller, call: ZfsClone| async move {
-            snapshots::zfs_clone(&service.serving, call, Maker::of(caller.ordinary_ids())).await
+        .on(|serving, call: ZfsSnapshot| async move { zfs::zfs_snapshot(&serving, call).await })
+        .on_behalf(|serving, caller, call: ZfsClone| async move {
+            snapshots::zfs_clone(&serving, call, Maker::of(caller.ordinary_ids())).await
         })
-        .on(|service, call: ZfsPromote| async move {
-            snapshots::zfs_promote(&service.serving, call).await
+        .on(|serving, call: ZfsPromote| async move {
+            snapshots::zfs_promote(&serving, call).await
         })
-        .on(|service, call: ZfsBookmark| async move {
-            snapshots::zfs_bookmark(&service.serving, call).await
+        .on(|serving, call: ZfsBookmark| async move {
+            snapshots::zfs_bookmark(&serving, call).await
         })
-        .on(|service, call: ZfsHold| async move { snapshots::zfs_hold(&service.serving, call).await })
-        .on(|service, call: ZfsRelease| async move {
-            snapshots::zfs_release(&service.serving, call).await
+        .on(|serving, call: ZfsHold| async move { snapshots::zfs_hold(&serving, call).await })
+        .on(|serving, call: ZfsRelease| async move {
+            snapshots::zfs_release(&serving, call).await
         })
-        .on(|service, call: ZfsDiff| async move { diff::zfs_diff(&service.serving, &call).await })
-        .on(|service, call: ZfsAllow| async move { permissions::zfs_allow(&service.serving, call).await })
-        .on(|service, call: ZfsAllowList| async move {
-            permissions::zfs_allow_list(&service.serving, &call).await
+        .on(|serving, call: ZfsDiff| async move { diff::zfs_diff(&serving, &call).await })
+        .on(|serving, call: ZfsAllow| async move { permissions::zfs_allow(&serving, call).await })
+        .on(|serving, call: ZfsAllowList| async move {
+            permissions::zfs_allow_list(&serving, &call).await
         })
-        .on(|service, call: ZfsWait| async move { upgrade::zfs_wait(&service.serving, &call).await })
-        .on(|service, call: ZfsRollback| async move { zfs::zfs_rollback(&service.serving, call).await })
-        .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service.serving, call).await })
-        .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service.serving, call).await })
-        .on(|service, call: ZfsUnmount| async move { zfs::zfs_unmount(&service.serving, call).await })
-        .on(|service, call: ZfsShare| async move { service.serving.zfs_share(call).await })
-        .on(|service, call: ZfsUnshare| async move { service.serving.zfs_unshare(call).await })
-        .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service.serving, &call).await })
-        .on(|service, call: ZfsProject| async move { owners::zfs_project(&service.serving, call).await })
-        .on_job(|service, call: ZfsRedact, work| async move {
-            redact::zfs_redact(&service.serving, &call, &work).await
+        .on(|serving, call: ZfsWait| async move { upgrade::zfs_wait(&serving, &call).await })
+        .on(|serving, call: ZfsRollback| async move { zfs::zfs_rollback(&serving, call).await })
+        .on(|serving, call: ZfsRename| async move { zfs::zfs_rename(&serving, call).await })
+        .on(|serving, call: ZfsMount| async move { zfs::zfs_mount(&serving, call).await })
+        .on(|serving, call: ZfsUnmount| async move { zfs::zfs_unmount(&serving, call).await })
+        .on(|serving, call: ZfsShare| async move { serving.zfs_share(call).await })
+        .on(|serving, call: ZfsUnshare| async move { serving.zfs_unshare(call).await })
+        .on(|serving, call: ZfsSpace| async move { usage::zfs_space(&serving, &call).await })
+        .on(|serving, call: ZfsProject| async move { owners::zfs_project(&serving, call).await })
+        .on_job(|serving, call: ZfsRedact, work| async move {
+            redact::zfs_redact(&serving, &call, &work).await
         })
-        .on_job(|service, call: ZfsRewrite, work| async move {
-            rewrite::zfs_rewrite(&service.serving, &call, &work).await
+        .on_job(|serving, call: ZfsRewrite, work| async move {
+            rewrite::zfs_rewrite(&serving, &call, &work).await
         })
-        .on_stream(|service, call: ZfsReceive, input, work| async move {
-            receive::zfs_receive(&service.serving, call, input, &work).await
+        .on_stream(|serving, call: ZfsReceive, input, work| async move {
+            receive::zfs_receive(&serving, call, input, &work).await
         })
-        .on_stream(|service, call: ZfsSend, output, work| async move {
-            send::zfs_send(&service.serving, call, output, &work).await
+        .on_stream(|serving, call: ZfsSend, output, work| async move {
+            send::zfs_send(&serving, call, output, &work).await
         })
-        .on(|service, call: ZfsSendPlan| async move { send::zfs_send_plan(&service.serving, &call).await })
-        .on(|service, call: ZfsReceiveAbort| async move {
-            receive::zfs_receive_abort(&service.serving, &call).await
+        .on(|serving, call: ZfsSendPlan| async move { send::zfs_send_plan(&serving, &call).await })
+        .on(|serving, call: ZfsReceiveAbort| async move {
+            receive::zfs_receive_abort(&serving, &call).await
         })
-        .on(|service, call: ZfsHolds| async move { usage::zfs_holds(&service.serving, &call).await })
-        .on(|service, call: ZfsKeys| async move { keys::zfs_keys(&service.serving, &call).await })
-        .on(|service, call: ZfsLoadKey| async move { keys::zfs_load_key(&service.serving, call).await })
-        .on(|service, call: ZfsUnloadKey| async move { keys::zfs_unload_key(&service.serving, call).await })
-        .on(|service, call: ZfsChangeKey| async move { keys::zfs_change_key(&service.serving, call).await })
-        .on(|service, call: IscsiSecretSet| async move { service.serving.iscsi_secret_set(call).await })
-        .on(|service, call: IscsiSecretList| async move { service.serving.iscsi_secret_list(&call) })
-        .on(|service, call: IscsiSecretRemove| async move {
-            service.serving.iscsi_secret_remove(call).await
+        .on(|serving, call: ZfsHolds| async move { usage::zfs_holds(&serving, &call).await })
+        .on(|serving, call: ZfsKeys| async move { keys::zfs_keys(&serving, &call).await })
+        .on(|serving, call: ZfsLoadKey| async move { keys::zfs_load_key(&serving, call).await })
+        .on(|serving, call: ZfsUnloadKey| async move { keys::zfs_unload_key(&serving, call).await })
+        .on(|serving, call: ZfsChangeKey| async move { keys::zfs_change_key(&serving, call).await })
+        .on(|serving, call: IscsiSecretSet| async move { serving.iscsi_secret_set(call).await })
+        .on(|serving, call: IscsiSecretList| async move { serving.iscsi_secret_list(&call) })
+        .on(|serving, call: IscsiSecretRemove| async move {
+            serving.iscsi_secret_remove(call).await
         })
-        .on(|service, call: ReplicationCreate| async move {
-            replicate::create(&service.automation, call).await
+        .on(|serving, call: FileList| async move { files::list(&serving, &call).await })
+        .on_job(|serving, call: FileRestore, work| async move {
+            files::restore(&serving, &call, &work).await
         })
-        .on(|service, call: ReplicationChange| async move { replicate::change(&service.automation, &call) })
-        .on(|service, call: ReplicationRun| async move { replicate::run_now(&service.automation, &call) })
-        .on(|service, call: ReplicationRemove| async move {
-            replicate::remove(&service.automation, &call).await
+        .on(|serving, _: ShareList| async move { Ok(serving.share_list().await) })
+        .on(|serving, call: SmbUserAdd| async move { serving.smb_user_add(call).await })
+        .on(|serving, call: SmbUserPassword| async move { serving.smb_user_password(call).await })
+        .on(|serving, call: SmbUserList| async move { serving.smb_user_list(&call).await })
+        .on(|serving, call: SmbUserRemove| async move { serving.smb_user_remove(call).await })
+        .on(|serving, _: ZfsMountList| async move { Ok(serving.zfs_mounts()) })
+        .with(&service.automation)
+        .on(|automation, call: ReplicationCreate| async move {
+            replicate::create(&automation, call).await
         })
-        .on(|service, call: ReplicationPause| async move {
-            replicate::pause(&service.automation, &call).await
+        .on(|automation, call: ReplicationChange| async move {
+            replicate::change(&automation, &call)
         })
-        .on(|service, _: ReplicationList| async move { replicate::list(&service.automation) })
-        .on(|service, call: ScheduleSet| async move { schedules::set(&service.automation, call).await })
-        .on(|service, call: ScheduleRun| async move { schedules::run_now(&service.automation, &call) })
-        .on(|service, call: ScheduleRemove| async move {
-            schedules::remove(&service.automation, &call).await
+        .on(|automation, call: ReplicationRun| async move {
+            replicate::run_now(&automation, &call)
         })
-        .on(|service, call: SchedulePause| async move { schedules::pause(&service.automation, &call).await })
-        .on_behalf(|service, caller, _: ReportList| async move {
-            Ok(figures::list(&service, caller.may_change()))
+        .on(|automation, call: ReplicationRemove| async move {
+            replicate::remove(&automation, &call).await
         })
-        .on_behalf(|service, caller, call: ReportGet| async move {
-            figures::get(&service, call, caller.may_change()).await
+        .on(|automation, call: ReplicationPause| async move {
+            replicate::pause(&automation, &call).await
         })
-        .on_behalf(|service, caller, _: ScheduleList| async move {
-            schedules::list(&service.automation, caller.may_change())
+        .on(|automation, _: ReplicationList| async move { replicate::list(&automation) })
+        .on(|automation, call: ScheduleSet| async move {
+            schedules::set(&automation, call).await
         })
-        .on(|service, call: FileList| async move { files::list(&service.serving, &call).await })
-        .on_job(|service, call: FileRestore, work| async move {
-            files::restore(&service.serving, &call, &work).await
+        .on(|automation, call: ScheduleRun| async move {
+            schedules::run_now(&automation, &call)
         })
-        .on(|service, _: DiskList| async move { disks::disk_list(&service).await })
-        .on(|service, _: DiskOverview| async move { Ok(drives::overview(&service.disks).await) })
-        .on_behalf(|service, caller, call: DiskShow| async move {
-            drives::show(&service.disks, &call, caller.may_change()).await
+        .on(|automation, call: ScheduleRemove| async move {
+            schedules::remove(&automation, &call).await
         })
-        .on(|service, call: DiskLocate| async move { drives::locate(&service.disks, call).await })
-        .on(|service, call: DiskTest| async move { drives::test(&service.disks, call).await })
-        .on(|service, call: DiskLightsTest| async move {
-            drives::lights_test(&service.disks, call).await
+        .on(|automation, call: SchedulePause| async move {
+            schedules::pause(&automation, &call).await
         })
-        .on(|service, _: ShareList| async move { Ok(service.serving.share_list().await) })
-        .on(|service, call: SmbUserAdd| async move { service.serving.smb_user_add(call).await })
-        .on(|service, call: SmbUserPassword| async move { service.serving.smb_user_password(call).await })
-        .on(|service, call: SmbUserList| async move { service.serving.smb_user_list(&call).await })
-        .on(|service, call: SmbUserRemove| async move { service.serving.smb_user_remove(call).await })
-        .on(|service, _: ZfsMountList| async move { Ok(service.serving.zfs_mounts()) })
-        .on(|service, call: UserList| async move { service.web.user_list(&call) })
-        .on(|service, call: UserAdd| async move { service.web.user_add(call).await })
-        .on(|service, call: UserChange| async move { service.web.user_change(call).await })
-        .on(|service, call: UserRemove| async move { service.web.user_remove(&call) })
-        .on(|service, call: ApiKeyList| async move { service.web.api_key_list(&call) })
-        .on_behalf(|service, caller, call: ApiKeyMake| async move {
-            service.web.api_key_make(&caller, &call)
+        .on_behalf(|automation, caller, _: ScheduleList| async move {
+            schedules::list(&automation, caller.may_change())
         })
-        .on(|service, call: ApiKeyRemove| async move { service.web.api_key_remove(&call) })
-        .on(|service, call: AuditList| async move { service.web.audit_list(&call).await })
-        .on(|service, _: ConsoleLink| async move { Ok(service.web.link()) })
+        .with(&service.disks)
+        .on(|disks, _: DiskOverview| async move { Ok(disks::overview(&disks).await) })
+        .on_behalf(|disks, caller, call: DiskShow| async move {
+            disks::show(&disks, &call, caller.may_change()).await
+        })
+        .on(|disks, call: DiskLocate| async move { disks::locate(&disks, call).await })
+        .on(|disks, call: DiskTest| async move { disks::test(&disks, call).await })
+        .on(|disks, call: DiskLightsTest| async move {
+            disks::lights_test(&disks, call).await
+        })
+        .with(&service.web)
+        .on(|web, _: CertificateStatus| async move { web.certificate_status() })
+        .on(|web, call: CertificateSet| async move {
+            web.set_certificate(call.acme)
+        })
+        .on(|web, call: CertificateRenew| async move {
+            web.renew_certificate(call.only_if_due).await
+        })
+        .on(|web, call: UserList| async move { web.user_list(&call) })
+        .on(|web, call: UserAdd| async move { web.user_add(call).await })
+        .on(|web, call: UserChange| async move { web.user_change(call).await })
+        .on(|web, call: UserRemove| async move { web.user_remove(&call) })
+        .on(|web, call: ApiKeyList| async move { web.api_key_list(&call) })
+        .on_behalf(|web, caller, call: ApiKeyMake| async move {
+            web.api_key_make(&caller, &call)
+        })
+        .on(|web, call: ApiKeyRemove| async move { web.api_key_remove(&call) })
+        .on(|web, call: AuditList| async move { web.audit_list(&call).await })
+        .on(|web, _: ConsoleLink| async move { Ok(web.link()) })
+        .with(&service.alerts)
+        .on_behalf(|alerts, caller, _: AlertList| async move {
+            Ok(alerts::list(&alerts, caller.may_change()))
+        })
+        .on(|alerts, _: AlertSettingsGet| async move { alerts::settings(&alerts) })
+        .on(|alerts, call: AlertSettingsSet| async move { alerts::set_settings(&alerts, call) })
+        .on(|alerts, _: AlertTest| async move { alerts::test(&alerts).await })
+        .with(&service.figures)
+        .on_behalf(|figures, caller, _: ReportList| async move {
+            Ok(figures::list(&figures, caller.may_change()))
+        })
+        .on_behalf(|figures, caller, call: ReportGet| async move {
+            figures::get(&figures, call, caller.may_change()).await
+        })
         .with_events()
         .with_downloads()
         .with_description()
@@ -421,30 +442,42 @@ fn no_such_request() -> Failure {
 /// A connection that is a stream.
 pub(crate) type Connection = TokioIo<Upgraded>;
 
-struct Routes {
+/// The requests, of which each gets the parts of the server that it works on.
+struct Routes<P> {
+    /// For what every request goes through: permissions, the record of changes, jobs.
     service: Arc<Service>,
+    parts: Arc<P>,
     router: Router,
 }
 
-impl Routes {
+impl<P: Send + Sync + 'static> Routes<P> {
+    /// The requests that follow get these parts.
+    fn with<Q>(self, parts: &Arc<Q>) -> Routes<Q> {
+        Routes {
+            service: self.service,
+            parts: Arc::clone(parts),
+            router: self.router,
+        }
+    }
+
     /// Requests of which everybody who may make them gets the same answer.
     fn on<C, F, Fut>(self, handler: F) -> Self
     where
         C: Call,
-        F: Fn(Arc<Service>, C) -> Fut + Clone + Send + Sync + 'static,
+        F: Fn(Arc<P>, C) -> Fut + Clone + Send + Sync + 'static,
         Fut: Future<Output = Result<C::Reply, Failure>> + Send + 'static,
     {
-        self.on_behalf(move |service, _, call| handler(service, call))
+        self.on_behalf(move |parts, _, call| handler(parts, call))
     }
 
     /// Requests of which the answer depends on who asks.
     fn on_behalf<C, F, Fut>(self, handler: F) -> Self
     where
         C: Call,
-        F: Fn(Arc<Service>, Caller, C) -> Fut + Clone + Send + Sync + 'static,
+        F: Fn(Arc<P>, Caller, C) -> Fut + Clone + Send + Sync + 'static,
         Fut: Future<Output = Result<C::Reply, Failure>> + Send + 'static,
     {
-        let service = Arc::clone(&self.service);
+        let (service, parts) = (Arc::clone(&self.service), Arc::clone(&self.parts));
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>, body: Body| async move {
             let (call, record): (C, _) = match admit(&service, &caller, body).await {
                 Ok(admitted) => admitted,
@@ -453,7 +486,7 @@ impl Routes {
             let place = caller.place().await;
             let work = async move {
                 let asks = caller.ids().map(|(uid, _)| uid);
-                let outcome = work_for(asks, handler(service, caller, call)).await;
+                let outcome = work_for(asks, handler(parts, caller, call)).await;
                 drop(place);
                 record.write(outcome.as_ref().err()).await;
                 outcome
@@ -462,7 +495,7 @@ impl Routes {
         };
         Self {
             router: self.router.route(C::PATH, post(answer)),
-            service: self.service,
+            ..self
         }
     }
 
@@ -470,11 +503,11 @@ impl Routes {
     fn on_job<C, F, Fut>(self, handler: F) -> Self
     where
         C: Call,
-        F: Fn(Arc<Service>, C, Arc<Work>) -> Fut + Clone + Send + Sync + 'static,
+        F: Fn(Arc<P>, C, Arc<Work>) -> Fut + Clone + Send + Sync + 'static,
         Fut: Future<Output = Result<C::Reply, Failure>> + Send + 'static,
     {
         let kind = C::JOB.expect("a call that is a job");
-        let service = Arc::clone(&self.service);
+        let (service, parts) = (Arc::clone(&self.service), Arc::clone(&self.parts));
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>,
                            headers: HeaderMap,
                            body: Body| async move {
@@ -496,7 +529,7 @@ impl Routes {
             work.asked_by(uid);
             let jobs = Arc::clone(&service.serving.jobs);
             let mut working = tokio::spawn(async move {
-                let working = handler(service, call, Arc::clone(&work));
+                let working = handler(parts, call, Arc::clone(&work));
                 let outcome = work_for(uid, working).await;
                 let reply = outcome.as_ref().map_err(Clone::clone).and_then(|reply| {
                     serde_json::to_value(reply)
@@ -519,7 +552,7 @@ impl Routes {
         };
         Self {
             router: self.router.route(C::PATH, post(answer)),
-            service: self.service,
+            ..self
         }
     }
 
@@ -527,11 +560,11 @@ impl Routes {
     fn on_stream<C, F, Fut>(self, handler: F) -> Self
     where
         C: Call,
-        F: Fn(Arc<Service>, C, Connection, Arc<Work>) -> Fut + Clone + Send + Sync + 'static,
+        F: Fn(Arc<P>, C, Connection, Arc<Work>) -> Fut + Clone + Send + Sync + 'static,
         Fut: Future<Output = Result<C::Reply, Failure>> + Send + 'static,
     {
         let kind = C::JOB.expect("a call that is a job");
-        let service = Arc::clone(&self.service);
+        let (service, parts) = (Arc::clone(&self.service), Arc::clone(&self.parts));
         let answer = move |info: ConnectInfo<Caller>, mut request: Request| async move {
             let ConnectInfo(caller) = info;
             let switched = hyper::upgrade::on(&mut request);
@@ -557,7 +590,7 @@ impl Routes {
                 let outcome = match switched.await {
                     Ok(connection) => {
                         let connection = TokioIo::new(connection);
-                        let working = handler(service, call, connection, Arc::clone(&work));
+                        let working = handler(parts, call, connection, Arc::clone(&work));
                         work_for(uid, working).await
                     }
                     Err(error) => Err(Failure::new(
@@ -580,7 +613,7 @@ impl Routes {
         };
         Self {
             router: self.router.route(C::PATH, post(answer)),
-            service: self.service,
+            ..self
         }
     }
 
@@ -637,7 +670,7 @@ impl Routes {
         };
         Self {
             router: self.router.route(EVENTS_PATH, get(answer)),
-            service: self.service,
+            ..self
         }
     }
 
@@ -646,7 +679,8 @@ impl Routes {
         let service = Arc::clone(&self.service);
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>| async move {
             let _place = caller.place().await;
-            let text = metrics::text(&service).await;
+            let standing = alerts::list(&service.alerts, true);
+            let text = metrics::text(&service.serving, &standing, &service.automation).await;
             ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text)
         };
         Self {
@@ -657,14 +691,15 @@ impl Routes {
 
     /// What files hold.
     fn with_downloads(self) -> Self {
-        let service = Arc::clone(&self.service);
+        let serving = Arc::clone(&self.service.serving);
+        let audit = Arc::clone(&self.service.web.audit);
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>,
                            Query(query): Query<HashMap<String, String>>| {
-            download::download(service, caller, query)
+            download::download(Arc::clone(&serving), Arc::clone(&audit), caller, query)
         };
         Self {
             router: self.router.route(FILE_DOWNLOAD_PATH, get(answer)),
-            service: self.service,
+            ..self
         }
     }
 
@@ -675,7 +710,7 @@ impl Routes {
         let answer = move || async move { (*description).clone() };
         Self {
             router: self.router.route(OPENAPI_PATH, get(answer)),
-            service: self.service,
+            ..self
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The process that owns the pools: its API, its mounts, its shares.
 //!
-//! One [`service::Service`] holds every imported pool (crate `service`), what is mounted and what is
-//! offered. Requests come over HTTP on a Unix socket in the state directory ([`http`]) and are
-//! carried out by the functions of crate `verbs`. What
-//! takes long is a job, and what happens is told as events (`service::jobs`, `service::events`).
+//! This crate wires the parts, each a crate of its own: what serves the pools (`serving`, above
+//! `service` with their table, jobs and events), disks, alerts, figures, what runs by itself
+//! (`automation`), and who may ask (`web`). One `service::Service` holds them. Requests come over
+//! HTTP on a Unix socket in the state directory and over the network (module `http`); functions of
+//! crate `verbs` carry them out, and get the parts that they use.
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: `host::supervisor`), `millpond.stopped` (crate `host`),
@@ -24,13 +25,9 @@
 
 mod alerts;
 mod default_pool;
-mod disks;
 mod download;
-mod drives;
 mod error;
-mod figures;
 mod http;
-mod metrics;
 mod service;
 mod ups;
 
@@ -197,8 +194,8 @@ async fn serve(
     };
     service.serving.nfs.begin().await;
     alerts::begin(&service);
-    drives::begin(&service.disks);
-    figures::begin(&service);
+    disks::begin(&service.disks);
+    telemetry::figures::begin(&service.figures, &service.serving);
     service.automation.begin();
     tokio::spawn(ups::follow(Arc::downgrade(&service)));
     if default_pool.is_some() {

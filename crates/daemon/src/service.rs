@@ -16,12 +16,11 @@ use serve_iscsi::Limits;
 use tokio::sync::{Notify, watch};
 
 use crate::alerts::Alerts;
-use crate::disks::Looks;
-use crate::drives::{Drives, Parts};
-use crate::figures::Figures;
 use crate::ups::Ups;
 use crate::{DaemonError, Options};
 use automation::Automation;
+use disks::Looks;
+use disks::{Drives, Parts};
 use host::State;
 use service::events::Events;
 use service::jobs::Jobs;
@@ -33,6 +32,7 @@ use serving::secrets::Secrets;
 use serving::shares::Withheld;
 use serving::smb::Smb;
 use serving::volumes::Volumes;
+use telemetry::figures::Figures;
 use web::Web;
 
 /// How much memory iSCSI sessions may have together at least, and at most; between these it is a
@@ -122,10 +122,11 @@ impl Service {
             secrets: Secrets::load(state.directory()),
             pools,
         });
+        let settings = Arc::clone(&alerts);
         let disks = Arc::new(Parts {
             pools: Arc::clone(&serving.pools),
             events: Arc::clone(&serving.events),
-            alerts: Arc::clone(&alerts),
+            settings: Box::new(move || settings.current()),
             drives: Drives::load(state.directory()),
         });
         Ok(Arc::new(Self {
@@ -167,7 +168,7 @@ impl Service {
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
     pub(crate) async fn shut_down(&self) {
         self.disks.drives.stop();
-        self.figures.stop(self).await;
+        self.figures.stop(&self.serving).await;
         self.automation.stop().await;
         // First: clients that ask later find their files with the next server.
         self.serving.nfs.stop_serving().await;

@@ -3,10 +3,10 @@
 //!
 //! The kernel says who (`SO_PEERCRED`). The server's own user and root may do everything; every
 //! other local user may look (what a request is: [`api::Call::ACCESS`]), as with OpenZFS, and make
-//! the requests that permissions let them (`zfs allow`). Those others are many, and none of them shall keep the rest from the server: each has so many
-//! connections and so many requests at work, and all of them together have so many connections.
-//! Root's are not counted. Who comes over the network has shown who they are, and what they may do
-//! is their role's ([`crate::gate`]).
+//! the requests that permissions let them (`zfs allow`). Those others are many, and none of them
+//! shall keep the rest from the server: each has so many connections and so many requests at work,
+//! and all of them together have so many connections. Root's are not counted. Who comes over the
+//! network has shown who they are, and what they may do is their role's ([`crate::gate`]).
 
 use std::collections::HashMap;
 use std::io;

@@ -2,10 +2,10 @@
 //!
 //! Both doors are here: the Unix socket, where the kernel says who asks ([`caller`]), and HTTPS.
 //! What is answered is made elsewhere, by a router that [`listen`] gets; this is the gate before
-//! it. A request over the network comes from a page of ours or from a program, not from a page of somebody else's
-//! ([`gate`]); it has a session ([`sessions`]) or an API key ([`people`]), and their role has to
-//! suffice ([`api::Call::ROLE`]). Whoever has neither may log in ([`login`]) and get the console's
-//! files, and nothing else.
+//! it. A request over the network comes from a page of ours or from a program, not from a page of
+//! somebody else's ([`gate`]); it has a session ([`sessions`]) or an API key ([`people`]), and
+//! their role has to suffice ([`api::Call::ROLE`]). Whoever has neither may log in ([`login`]) and
+//! get the console's files, and nothing else.
 //!
 //! Nobody is trusted before that, so each connection has bounds: how many there are, and of one
 //! address, how long it takes to begin, to say what it wants and to take what it is answered

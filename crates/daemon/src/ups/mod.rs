@@ -326,10 +326,8 @@ pub(crate) async fn follow(weak: Weak<Service>) {
 }
 
 /// `millpond ups`.
-pub(crate) fn status(service: &Service) -> UpsStatusReply {
-    UpsStatusReply {
-        ups: service.ups.report(),
-    }
+pub(crate) fn status(ups: &Ups) -> UpsStatusReply {
+    UpsStatusReply { ups: ups.report() }
 }
 
 #[cfg(test)]

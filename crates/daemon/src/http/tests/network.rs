@@ -797,7 +797,7 @@ async fn who_is_slow_is_left() {
 /// Goal: a program with a key that may only look gets metrics that agree with what is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_that_watch_get_metrics_with_a_key() {
-    use crate::metrics::read::samples;
+    use telemetry::metrics::read::samples;
 
     let server = Server::with_users().await;
     let admin = server.log_in("admin").await.headers();
@@ -821,7 +821,7 @@ async fn programs_that_watch_get_metrics_with_a_key() {
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert_eq!(
         answer.header("content-type"),
-        Some(crate::metrics::CONTENT_TYPE)
+        Some(telemetry::metrics::CONTENT_TYPE)
     );
     let all = samples(&answer.body).unwrap();
     let value = |name: &str, label: &str, of: &str| {

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::drives::{Book, Disk, Failed, FileError, Lamp, Lamps, Light};
 use api::{
     DiskLightsTest, DiskLightsTestReply, DiskLocate, Empty, Failure, FailureKind, Guid, LightTested,
 };
+use drives::{Book, Disk, Failed, FileError, Lamp, Lamps, Light};
 
-use super::Parts;
-use super::overview::{Leaf, disks_of, leaves, place_of, resolve};
-use super::{BOOK, Drives, now_s};
+use crate::Parts;
+use crate::overview::{Leaf, disks_of, leaves, place_of, resolve};
+use crate::{BOOK, Drives, now_s};
 
 /// How long lights may take, and who waits for them. Longer than a test of them.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -239,7 +239,7 @@ pub(super) fn next(parts: &Parts) -> Option<Duration> {
 }
 
 /// `millpond disks locate`.
-pub(crate) async fn locate(parts: &Parts, call: DiskLocate) -> Result<Empty, Failure> {
+pub async fn locate(parts: &Parts, call: DiskLocate) -> Result<Empty, Failure> {
     let doing = format!("cannot switch the light of '{}'", call.disk);
     let row = resolve(parts, &call.disk).await?;
     let Some(lamp) = row.lamp else {
@@ -261,7 +261,7 @@ pub(crate) async fn locate(parts: &Parts, call: DiskLocate) -> Result<Empty, Fai
 }
 
 /// `millpond disks lights-test`.
-pub(crate) async fn lights_test(
+pub async fn lights_test(
     parts: &Parts,
     call: DiskLightsTest,
 ) -> Result<DiskLightsTestReply, Failure> {

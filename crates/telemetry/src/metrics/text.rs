@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// What the text is, for HTTP.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What a family measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// A value that goes up and down.
     Gauge,
     /// A value that only grows until its source begins anew. Its samples end in `_total`.
@@ -31,7 +31,7 @@ impl Kind {
     }
 
     /// What the names of samples end in.
-    pub(crate) fn suffix(self) -> &'static str {
+    pub fn suffix(self) -> &'static str {
         match self {
             Self::Gauge => "",
             Self::Counter => "_total",
@@ -43,20 +43,20 @@ impl Kind {
 
 /// A family of samples.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Family {
+pub struct Family {
     /// Its name; its unit, if it has one, is the last word.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// What it measures.
-    pub(crate) kind: Kind,
+    pub kind: Kind,
     /// In what: `bytes`, `seconds`, `ratio`; nothing where things are counted.
-    pub(crate) unit: &'static str,
+    pub unit: &'static str,
     /// What it is, in a sentence.
-    pub(crate) help: &'static str,
+    pub help: &'static str,
 }
 
 /// A number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Value {
+pub enum Value {
     Whole(u64),
     Real(f64),
 }
@@ -104,11 +104,11 @@ impl std::fmt::Display for Value {
 }
 
 /// Labels: names, which are words, and values, which are any text.
-pub(crate) type Labels<'a> = [(&'a str, &'a str)];
+pub type Labels<'a> = [(&'a str, &'a str)];
 
 /// Samples of some families.
 #[derive(Debug, Default)]
-pub(crate) struct Exposition {
+pub struct Exposition {
     /// By the name of the family: what is there of it by now.
     texts: BTreeMap<&'static str, String>,
     /// What has been said: a sample is there once, whatever its source says.
@@ -117,7 +117,7 @@ pub(crate) struct Exposition {
 
 impl Exposition {
     /// Adds a sample. A second one with the same labels is left out.
-    pub(crate) fn add(&mut self, family: &Family, labels: &Labels<'_>, value: impl Into<Value>) {
+    pub fn add(&mut self, family: &Family, labels: &Labels<'_>, value: impl Into<Value>) {
         let labels = shown(labels);
         if !self.known.insert((family.name, labels.clone())) {
             return;
@@ -143,13 +143,7 @@ impl Exposition {
     }
 
     /// Adds a sample for each of these states, of which one is: that one is one, the others zero.
-    pub(crate) fn add_states(
-        &mut self,
-        family: &Family,
-        labels: &Labels<'_>,
-        states: &[&str],
-        is: &str,
-    ) {
+    pub fn add_states(&mut self, family: &Family, labels: &Labels<'_>, states: &[&str], is: &str) {
         for state in states {
             let with_state: Vec<(&str, &str)> =
                 labels.iter().copied().chain([("state", *state)]).collect();
@@ -159,7 +153,7 @@ impl Exposition {
 
     /// Adds a histogram: upper bounds, each with how many values are below it and not below the
     /// one before; values above all of them are `more`.
-    pub(crate) fn add_histogram(
+    pub fn add_histogram(
         &mut self,
         family: &Family,
         labels: &Labels<'_>,
@@ -180,7 +174,7 @@ impl Exposition {
     }
 
     /// The text, of these families in this order. Those without a sample are left out.
-    pub(crate) fn text(&self, families: &[Family]) -> String {
+    pub fn text(&self, families: &[Family]) -> String {
         let mut out = String::new();
         for family in families {
             let Some(samples) = self.texts.get(family.name) else {
@@ -223,21 +217,26 @@ fn escaped(text: &str) -> String {
 }
 
 /// Reads the format back, by its rules.
-#[cfg(test)]
-pub(crate) mod read {
+#[cfg(any(test, feature = "testing"))]
+pub mod read {
     use std::collections::{BTreeMap, BTreeSet};
 
     /// A sample.
     #[derive(Clone, Debug, PartialEq)]
-    pub(crate) struct Sample {
+    pub struct Sample {
         /// With its suffix.
-        pub(crate) name: String,
-        pub(crate) labels: BTreeMap<String, String>,
-        pub(crate) value: f64,
+        pub name: String,
+        /// Labels with their values.
+        pub labels: BTreeMap<String, String>,
+        /// Its value.
+        pub value: f64,
     }
 
-    /// All samples; what breaks a rule is told.
-    pub(crate) fn samples(text: &str) -> Result<Vec<Sample>, String> {
+    /// All samples.
+    ///
+    /// # Errors
+    /// The rule that is broken, with the line.
+    pub fn samples(text: &str) -> Result<Vec<Sample>, String> {
         let body = text.strip_suffix("# EOF\n").ok_or("it has no end")?;
         let mut families: BTreeMap<String, String> = BTreeMap::new();
         let (mut family, mut stage) = (String::new(), 0);

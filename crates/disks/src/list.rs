@@ -12,16 +12,15 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
-use ::drives::Disk;
 use api::{DiskListReply, DiskReport, DiskUse, Failure};
 use device::{PathKind, World};
+use drives::{Disk, Sysfs};
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use pool::DeviceUse;
 use rustix::fs::{major, minor};
 use tokio::task::JoinHandle;
 
-use crate::service::Service;
 use service::reports;
 use serving::Serving;
 use verbs::zpool::place_of;
@@ -40,9 +39,13 @@ struct Found {
 }
 
 /// The disks of the host.
-pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failure> {
-    let users = pool_devices(&service.serving).await;
-    let sysfs = service.disks.drives.sysfs().clone();
+pub async fn disk_list(
+    serving: &Serving,
+    sysfs: &Sysfs,
+    looks: &Looks,
+) -> Result<DiskListReply, Failure> {
+    let users = pool_devices(serving).await;
+    let sysfs = sysfs.clone();
     let look = move || {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
@@ -63,7 +66,7 @@ pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failur
         .map(|disk| async move {
             let mut report = disk.report;
             if report.in_use.is_none() {
-                report.in_use = content(service, &report.path).await;
+                report.in_use = content(&serving.world, looks, &report.path).await;
             }
             report
         })
@@ -74,10 +77,10 @@ pub(crate) async fn disk_list(service: &Service) -> Result<DiskListReply, Failur
 }
 
 /// What is on a disk that nobody uses at the moment, if it answers.
-async fn content(service: &Service, path: &str) -> Option<DiskUse> {
-    let (world, device) = (service.serving.world.clone(), path.to_owned());
+async fn content(world: &World, looks: &Looks, path: &str) -> Option<DiskUse> {
+    let (world, device) = (world.clone(), path.to_owned());
     let look = async move { found_on(&world, &device).await };
-    service.looks.look(path, look).await
+    looks.look(path, look).await
 }
 
 async fn found_on(world: &World, path: &str) -> Option<DiskUse> {
@@ -174,7 +177,7 @@ fn report(disk: Disk, dev: &Path, stable: &BTreeMap<String, String>) -> Found {
 /// Disks that somebody has begun to look at and that did not answer, by their paths, with who still
 /// waits for them.
 #[derive(Default)]
-pub(crate) struct Looks {
+pub struct Looks {
     waiting: Mutex<HashMap<String, JoinHandle<Option<DiskUse>>>>,
 }
 
@@ -217,7 +220,7 @@ impl Looks {
 
 /// By name of a disk, its path below `/dev/disk/by-id`: one with its model and serial number
 /// rather than one that is only a number.
-pub(crate) fn stable_paths(dev: &Path) -> BTreeMap<String, String> {
+pub fn stable_paths(dev: &Path) -> BTreeMap<String, String> {
     let directory = dev.join("disk/by-id");
     let mut out: BTreeMap<String, String> = BTreeMap::new();
     let is_number = |name: &str| name.starts_with("wwn-") || name.starts_with("nvme-eui.");

@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use ::drives::{Book, Disk, Lamp, Lamps, Light, Remembered, Smartctl};
 use api::{
     AlertSettings, DiskCondition, DiskLights, DiskMember, DiskOverviewReply, DiskShow,
     DiskShowReply, DiskState, Failure, FailureKind, Guid, SmartState, VdevReport, VdevState,
 };
+use drives::{Book, Disk, Lamp, Lamps, Light, Remembered, Smartctl};
 
-use super::Parts;
-use super::{Drives, smart};
-use crate::disks::stable_paths;
+use crate::Parts;
+use crate::list::stable_paths;
+use crate::{Drives, smart};
 use service::reports;
 
 /// A device of a pool.
@@ -250,19 +250,19 @@ fn condition(state: &DiskState, has_failed: bool, settings: &AlertSettings) -> D
 
 pub(super) async fn rows(parts: &Parts) -> Vec<Row> {
     let (leaves, _) = leaves(parts);
-    let settings = parts.alerts.current();
+    let settings = (parts.settings)();
     let drives = Arc::clone(&parts.drives);
     let look = move || drives.rows(&leaves, &settings);
     tokio::task::spawn_blocking(look).await.unwrap_or_default()
 }
 
 /// All disks, as they are known.
-pub(crate) async fn states(parts: &Parts) -> Vec<DiskState> {
+pub async fn states(parts: &Parts) -> Vec<DiskState> {
     rows(parts).await.into_iter().map(|row| row.state).collect()
 }
 
 /// `millpond disks`.
-pub(crate) async fn overview(parts: &Parts) -> DiskOverviewReply {
+pub async fn overview(parts: &Parts) -> DiskOverviewReply {
     DiskOverviewReply {
         disks: states(parts).await,
         problem: Smartctl::find().problem(),
@@ -324,11 +324,7 @@ pub(super) async fn resolve(parts: &Parts, word: &str) -> Result<Row, Failure> {
 }
 
 /// `millpond disks show`.
-pub(crate) async fn show(
-    parts: &Parts,
-    call: &DiskShow,
-    may_ask: bool,
-) -> Result<DiskShowReply, Failure> {
+pub async fn show(parts: &Parts, call: &DiskShow, may_ask: bool) -> Result<DiskShowReply, Failure> {
     let mut row = resolve(parts, &call.disk).await?;
     if let (true, Some(disk)) = (call.fresh && may_ask, row.disk.clone()) {
         let id = disk.id();

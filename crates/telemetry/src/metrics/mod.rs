@@ -19,21 +19,22 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::{
-    IoReport, Job, JobState, PoolHealth, PoolStatusReport, Protocol, ScanState, ShareListReply,
-    VdevClass, VdevReport,
+    AlertListReply, IoReport, Job, JobState, PoolHealth, PoolStatusReport, Protocol, ScanState,
+    ShareListReply, VdevClass, VdevReport,
 };
 use dataset::ListOptions;
 use serde::Serialize;
 
-use crate::service::Service;
+use automation::Automation;
 use automation::replicate::ReplicationFigures;
 use automation::schedules::ScheduleFigures;
 use service::pools::OpenPool;
 use service::reports;
-pub(crate) use text::CONTENT_TYPE;
+use serving::Serving;
+pub use text::CONTENT_TYPE;
 use text::Exposition;
-#[cfg(test)]
-pub(crate) use text::read;
+#[cfg(any(test, feature = "testing"))]
+pub use text::read;
 
 /// Datasets of which something is told, of all pools together.
 const DATASETS_MAX: usize = 1000;
@@ -75,16 +76,16 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 /// All of it, as text.
-pub(crate) async fn text(service: &Service) -> String {
+pub async fn text(serving: &Serving, alerts: &AlertListReply, automation: &Automation) -> String {
     let mut out = Exposition::default();
     let version = env!("CARGO_PKG_VERSION");
     out.add(&families::BUILD, &[("version", version)], true);
     process::add(&mut out);
     let mut left = DATASETS_MAX;
-    for (name, _, _) in service.serving.pools.not_imported() {
+    for (name, _, _) in serving.pools.not_imported() {
         out.add(&families::POOL_ABSENT, &[("pool", &name)], true);
     }
-    for open in service.serving.pools.all() {
+    for open in serving.pools.all() {
         open.background.look(&open.pool);
         let mut report = reports::pool_status(&open.pool);
         reports::add_io(&mut report.tree, &open.pool);
@@ -93,17 +94,15 @@ pub(crate) async fn text(service: &Service) -> String {
         add_scan(&mut out, &report);
         add_datasets(&mut out, &open, &mut left).await;
     }
-    add_jobs(&mut out, &service.serving.jobs.list(None));
-    if let Ok(shares) = tokio::time::timeout(PART_MAX, service.serving.share_list()).await {
+    add_jobs(&mut out, &serving.jobs.list(None));
+    if let Ok(shares) = tokio::time::timeout(PART_MAX, serving.share_list()).await {
         add_shares(&mut out, &shares);
     }
-    add_alerts(&mut out, service);
-    automation::replicate::add_metrics(&service.automation, |replication| {
+    add_alerts(&mut out, alerts);
+    automation::replicate::add_metrics(automation, |replication| {
         add_replication(&mut out, replication)
     });
-    automation::schedules::add_metrics(&service.automation, |schedule| {
-        add_schedule(&mut out, schedule)
-    });
+    automation::schedules::add_metrics(automation, |schedule| add_schedule(&mut out, schedule));
     out.text(families::ALL)
 }
 
@@ -390,8 +389,7 @@ fn add_shares(out: &mut Exposition, shares: &ShareListReply) {
     }
 }
 
-fn add_alerts(out: &mut Exposition, service: &Service) {
-    let list = crate::alerts::list(service, true);
+fn add_alerts(out: &mut Exposition, list: &AlertListReply) {
     let mut counts: BTreeMap<(&str, String), u64> = BTreeMap::new();
     for standing in &list.alerts {
         let alert = &standing.alert;

@@ -31,10 +31,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use series::{BUCKETS, Column, Key, Sample, SeriesError, Shape, Store};
+use serving::Serving;
 
-use crate::service::Service;
 use reading::{Part, Reading};
-pub(crate) use report::{get, list};
+pub use report::{get, list};
 
 /// Seconds between two readings.
 const EVERY_S: u64 = 10;
@@ -108,7 +108,7 @@ fn shape_of(name: &str) -> Option<&'static Shape> {
 }
 
 /// The figures of a server.
-pub(crate) struct Figures {
+pub struct Figures {
     store: Store,
     turn: tokio::sync::Mutex<()>,
     before: Mutex<Before>,
@@ -132,7 +132,7 @@ fn now_s() -> u64 {
 
 impl Figures {
     /// Opens what the state directory has of them.
-    pub(crate) fn load(state: &Path) -> Arc<Self> {
+    pub fn load(state: &Path) -> Arc<Self> {
         let (store, opened) = Store::open(&state.join("figures"), &SHAPES, LIMIT_BYTES);
         for path in &opened.removed {
             let path = path.display();
@@ -183,13 +183,13 @@ impl Figures {
     }
 
     /// Takes in the last samples, and writes all that waits: the server leaves.
-    pub(crate) async fn stop(self: &Arc<Self>, service: &Service) {
+    pub async fn stop(self: &Arc<Self>, serving: &Serving) {
         if self.is_leaving.swap(true, Ordering::Relaxed) {
             return;
         }
         let last = async {
             let _turn = self.turn.lock().await;
-            let (here, readings) = (Arc::clone(self), reading::all(service));
+            let (here, readings) = (Arc::clone(self), reading::all(serving));
             let writing = tokio::task::spawn_blocking(move || {
                 here.record(readings);
                 here.store.flush()
@@ -231,28 +231,27 @@ impl Before {
     }
 }
 
-/// Begins to take samples, until the service goes away or stops.
-pub(crate) fn begin(service: &Arc<Service>) {
-    tokio::spawn(follow(Arc::downgrade(service)));
+/// Begins to take samples, until what serves the pools goes away or [`Figures::stop`].
+pub fn begin(figures: &Arc<Figures>, serving: &Arc<Serving>) {
+    tokio::spawn(follow(Arc::clone(figures), Arc::downgrade(serving)));
 }
 
-async fn follow(weak: Weak<Service>) {
+async fn follow(figures: Arc<Figures>, weak: Weak<Serving>) {
     loop {
         let into = SystemTime::now().duration_since(UNIX_EPOCH);
         let into_ms = into.map_or(0, |since| since.as_millis() % u128::from(EVERY_S * 1000));
         let left_ms = EVERY_S * 1000 - u64::try_from(into_ms).unwrap_or(0);
         tokio::time::sleep(Duration::from_millis(left_ms)).await;
-        let Some(service) = weak.upgrade() else {
+        let Some(serving) = weak.upgrade() else {
             return;
         };
-        let figures = Arc::clone(&service.figures);
         let _turn = figures.turn.lock().await;
         if figures.is_leaving.load(Ordering::Relaxed) {
             return;
         }
+        let here = Arc::clone(&figures);
         let reading = tokio::task::spawn_blocking(move || {
-            let readings = reading::all(&service);
-            service.figures.record(readings);
+            here.record(reading::all(&serving));
         });
         if reading.await.is_err() {
             tracing::error!("figures for reports are missing: taking a sample failed");

@@ -11,7 +11,6 @@ use series::{Key, Known, Point, Shape, Span, quantile};
 
 use super::reading::nanoseconds;
 use super::{CLIENT, DEVICE, Figures, MOUNT, POOL, SHARE, now_s, shape_of};
-use crate::service::Service;
 
 /// How a figure follows from points.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -214,8 +213,7 @@ fn subjects(known: Vec<Known>, sees_clients: bool) -> Vec<ReportedSubject> {
 }
 
 /// What there are reports of.
-pub(crate) fn list(service: &Service, sees_clients: bool) -> ReportListReply {
-    let figures = &service.figures;
+pub fn list(figures: &Figures, sees_clients: bool) -> ReportListReply {
     ReportListReply {
         subjects: subjects(figures.store.list(), sees_clients),
         stored_bytes: figures.store.size_bytes(),
@@ -225,8 +223,8 @@ pub(crate) fn list(service: &Service, sees_clients: bool) -> ReportListReply {
 }
 
 /// What was.
-pub(crate) async fn get(
-    service: &Service,
+pub async fn get(
+    figures: &Arc<Figures>,
     call: ReportGet,
     sees_clients: bool,
 ) -> Result<ReportGetReply, Failure> {
@@ -240,7 +238,7 @@ pub(crate) async fn get(
     if !sees_clients && call.subjects.iter().any(is_client) {
         return Err(Failure::denied("cannot tell what clients did"));
     }
-    let figures = Arc::clone(&service.figures);
+    let figures = Arc::clone(figures);
     let reading = tokio::task::spawn_blocking(move || read(&figures, &call));
     let failed = |error: tokio::task::JoinError| {
         let message = format!("the report could not be read: {error}");

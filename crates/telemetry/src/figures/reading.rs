@@ -7,8 +7,8 @@ use pool::{IoStats, VdevStatus};
 use series::{BUCKETS, Column, Histogram, Key, Sample};
 
 use super::{CLIENT, DEVICE, MOUNT, POOL, SHARE};
-use crate::service::Service;
 use service::pools::OpenPool;
+use serving::Serving;
 use serving::mounts::MountTraffic;
 
 /// Counters and levels of something.
@@ -91,14 +91,14 @@ fn key(shape: &'static str, names: &[&str]) -> Key {
 }
 
 /// All that is counted.
-pub(super) fn all(service: &Service) -> Vec<Reading> {
+pub(super) fn all(serving: &Serving) -> Vec<Reading> {
     let mut out = Vec::new();
-    for open in service.serving.pools.all() {
+    for open in serving.pools.all() {
         add_pool(&mut out, &open);
     }
-    add_mounts(&mut out, service.serving.mounts.take_traffic());
-    add_iscsi(&mut out, service);
-    add_nfs(&mut out, service);
+    add_mounts(&mut out, serving.mounts.take_traffic());
+    add_iscsi(&mut out, serving);
+    add_nfs(&mut out, serving);
     out
 }
 
@@ -231,8 +231,8 @@ fn add_mounts(out: &mut Vec<Reading>, mounts: Vec<MountTraffic>) {
     out.extend(by_dataset.into_values());
 }
 
-fn add_iscsi(out: &mut Vec<Reading>, service: &Service) {
-    for (share, unit) in service.serving.volumes.traffic(&service.serving.secrets) {
+fn add_iscsi(out: &mut Vec<Reading>, serving: &Serving) {
+    for (share, unit) in serving.volumes.traffic(&serving.secrets) {
         let Some(unit) = unit else { continue };
         let names = ["iscsi", &share.dataset, &share.name];
         let part = of_traffic(unit.iqn.clone(), &unit.total, 6);
@@ -253,8 +253,8 @@ fn add_iscsi(out: &mut Vec<Reading>, service: &Service) {
     }
 }
 
-fn add_nfs(out: &mut Vec<Reading>, service: &Service) {
-    for share in service.serving.nfs.shares().report() {
+fn add_nfs(out: &mut Vec<Reading>, serving: &Serving) {
+    for share in serving.nfs.shares().report() {
         let names = ["nfs", &share.dataset, &share.path];
         let part = of_traffic(share.guid.to_string(), &share.counts, 6);
         out.push(of_part(key(SHARE, &names), true, part));

@@ -1,16 +1,20 @@
-//! The health of the host's disks, and their lights ([`::drives`]).
+//! The disks of the host and the pools on them: a list of all for who makes a pool, how they are,
+//! self-tests, and lights (crate `drives` speaks to them and knows of no pools).
 //!
-//! Three tasks do all of it. One asks each disk now and then how it is ([`smart`]); one looks at
-//! the pools whenever something happened, and once a minute, and switches lights ([`lights`]);
-//! alerts look at what is known. Requests are answered from what is known too, so a disk that hangs
-//! keeps nobody waiting: whoever does wait for one is a thread that is left alone, and no second
-//! one is sent after it.
+//! Three tasks do all of it. One asks each disk now and then how it is (module `smart`); one looks
+//! at the pools whenever something happened, and once a minute, and switches lights (module
+//! `lights`); alerts look at what is known. Requests are answered from what is known too, so a disk
+//! that hangs keeps nobody waiting: whoever does wait for one is a thread that is left alone, and
+//! no second one is sent after it.
 //!
 //! Locks: `known`, `book` and `hung` are short. `work` is held by the thread that switches lights,
 //! for as long as that takes; who waits for it gives up after a while. `tests` is held by who has
 //! disks begin to test themselves, so that one test comes after the other.
 
+#![forbid(unsafe_code)]
+
 mod lights;
+mod list;
 mod overview;
 mod smart;
 
@@ -20,15 +24,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ::drives::{Book, History, Lamps, Sysfs};
-use api::{Failure, SelfTestKind, SmartReport, SmartState};
+use api::{AlertSettings, Failure, SelfTestKind, SmartReport, SmartState};
+use drives::{Book, History, Lamps, Sysfs};
 use parking_lot::Mutex;
 
-pub(crate) use lights::{lights_test, locate};
-pub(crate) use overview::{overview, show, states};
-pub(crate) use smart::test;
+pub use lights::{lights_test, locate};
+pub use list::{Looks, disk_list};
+pub use overview::{overview, show, states};
+pub use smart::test;
 
-use crate::alerts::Alerts;
 use automation::{Disks, SelfTests};
 use device::BoxFuture;
 use host::table_file::FileProblem;
@@ -54,12 +58,12 @@ impl Told {
     /// Whether it tests itself.
     fn is_testing(&self) -> bool {
         let report = self.report.as_ref();
-        self.state == SmartState::Known && report.is_some_and(::drives::is_testing)
+        self.state == SmartState::Known && report.is_some_and(drives::is_testing)
     }
 }
 
 /// The disks of a server.
-pub(crate) struct Drives {
+pub struct Drives {
     sysfs: Sysfs,
     state: PathBuf,
     /// By what disks are known by.
@@ -93,7 +97,7 @@ impl Drop for Hangs {
 
 impl Drives {
     /// Reads what the state directory has of them.
-    pub(crate) fn load(state: &Path) -> Arc<Self> {
+    pub fn load(state: &Path) -> Arc<Self> {
         let book = Book::load(&state.join(BOOK)).map_err(|error| error.to_string());
         if let Err(error) = &book {
             tracing::error!(error, "lights of disks are not switched");
@@ -111,13 +115,14 @@ impl Drives {
     }
 
     /// What is wrong with the file of places and lights.
-    pub(crate) fn book_problem(&self) -> Option<FileProblem> {
+    pub fn book_problem(&self) -> Option<FileProblem> {
         let book = self.book.lock();
         let why = book.as_ref().err()?;
         Some(FileProblem::unread(&self.state.join(BOOK), why))
     }
 
-    pub(crate) fn sysfs(&self) -> &Sysfs {
+    /// Where the kernel tells of them.
+    pub fn sysfs(&self) -> &Sysfs {
         &self.sysfs
     }
 
@@ -134,7 +139,7 @@ impl Drives {
     }
 
     /// Leaves the lights as they are from now on: the server goes, and comes back.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.is_leaving.store(true, Ordering::Relaxed);
     }
 
@@ -143,12 +148,16 @@ impl Drives {
     }
 }
 
-/// Disks, and what says which pools they are in and who wants to hear of them.
-pub(crate) struct Parts {
-    pub(crate) pools: Arc<Pools>,
-    pub(crate) events: Arc<Events>,
-    pub(crate) alerts: Arc<Alerts>,
-    pub(crate) drives: Arc<Drives>,
+/// Disks, and what tells of the pools that they are in.
+pub struct Parts {
+    /// The imported pools.
+    pub pools: Arc<Pools>,
+    /// What happens to them.
+    pub events: Arc<Events>,
+    /// The settings of alerts: what a disk is taken for.
+    pub settings: Box<dyn Fn() -> AlertSettings + Send + Sync>,
+    /// The disks.
+    pub drives: Arc<Drives>,
 }
 
 impl Disks for Parts {
@@ -166,7 +175,7 @@ impl Disks for Parts {
 }
 
 /// Begins to ask disks and to switch lights, until the server goes away.
-pub(crate) fn begin(parts: &Arc<Parts>) {
+pub fn begin(parts: &Arc<Parts>) {
     tokio::spawn(smart::ask_all(Arc::downgrade(&parts.drives)));
     tokio::spawn(watch(Arc::downgrade(parts)));
 }

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ::drives::{Answer, Disk, History, Smartctl};
 use api::{DiskTest, Empty, Failure, FailureKind, ScheduleUntested, SelfTestKind, SmartState};
+use drives::{Answer, Disk, History, Smartctl};
 use futures::{StreamExt, stream};
 
-use super::Parts;
-use super::overview::{disks_of, disks_with, leaves, resolve};
-use super::{Drives, Told, now_s};
+use crate::Parts;
+use crate::overview::{disks_of, disks_with, leaves, resolve};
+use crate::{Drives, Told, now_s};
 use automation::SelfTests;
 
 /// How often disks are asked.
@@ -114,7 +114,7 @@ impl Drives {
 }
 
 /// `millpond disks test`.
-pub(crate) async fn test(parts: &Parts, call: DiskTest) -> Result<Empty, Failure> {
+pub async fn test(parts: &Parts, call: DiskTest) -> Result<Empty, Failure> {
     let doing = format!("cannot test '{}'", call.disk);
     let row = resolve(parts, &call.disk).await?;
     let Some(disk) = row.disk else {
