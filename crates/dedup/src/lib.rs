@@ -22,7 +22,7 @@ use std::sync::Arc;
 use spa::{Participant, Pass, Spa, Turn};
 
 pub use clones::CloneTables;
-pub use dedup::{Dedup, QUOTA_AUTO, decode_value, of_pool};
+pub use dedup::{Dedup, QUOTA_AUTO, of_pool};
 pub use status::{CloneStatus, DedupStatus};
 
 /// A pool's tables of shared blocks.
@@ -75,5 +75,13 @@ impl Participant for SharedBlocks {
             }
             Ok(())
         })
+    }
+}
+
+/// Decodes bytes as entries of a dedup table, of either kind: for fuzzers.
+#[doc(hidden)]
+pub fn decode_for_fuzzing(data: &[u8]) {
+    for flat in [false, true] {
+        let _ = dedup::decode_value(format::ObjectId::ZERO, data, flat);
     }
 }

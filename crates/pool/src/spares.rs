@@ -77,8 +77,7 @@ async fn work(spares: Arc<Spares>, weak: Weak<Core>) {
             core.look_at_spares().await;
             core.tidy_spares().await;
         }
-        loop {
-            let Some(device) = spares.next() else { break };
+        while let Some(device) = spares.next() {
             if let Err(error) = core.spare_for(device).await {
                 let pool = core.identity.name();
                 tracing::warn!(pool, %device, %error, "no spare stands in for a device");

@@ -65,8 +65,8 @@ pub struct PoolStatus {
 fn add_activities(top: &mut VdevStatus, core: &Core) {
     fn add(vdev: &mut VdevStatus, statuses: &BTreeMap<Guid, [ActivityStatus; 2]>) {
         if let Some([initialize, trim]) = statuses.get(&vdev.guid) {
-            vdev.initialize = initialize.clone();
-            vdev.trim = trim.clone();
+            vdev.initialize = *initialize;
+            vdev.trim = *trim;
         }
         for child in &mut vdev.children {
             add(child, statuses);

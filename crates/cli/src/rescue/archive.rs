@@ -126,27 +126,7 @@ impl Archive {
         content: &Content<'_>,
         progress: &Progress,
     ) -> anyhow::Result<Outcome> {
-        let attributes = Attributes {
-            ino: content.object.id().get(),
-            generation: 0,
-            kind: FileKind::Regular,
-            mode: 0o600,
-            uid: 0,
-            gid: 0,
-            nlink: 1,
-            size_bytes: content.size_bytes,
-            allocated_bytes: 0,
-            block_bytes: 0,
-            rdev: (0, 0),
-            atime: self.volume_time,
-            mtime: self.volume_time,
-            ctime: self.volume_time,
-            crtime: self.volume_time,
-            flags: 0,
-            project: None,
-            parent: 0,
-            is_dirty: false,
-        };
+        let attributes = content.volume_attributes(0, 0, self.volume_time);
         let path = join(dataset, &[]);
         let xattrs = SalvagedXattrs::default();
         self.content(path, &attributes, &xattrs, content, progress)

@@ -168,27 +168,8 @@ impl Directory {
                 ..Outcome::default()
             });
         }
-        let attributes = Attributes {
-            ino: content.object.id().get(),
-            generation: 0,
-            kind: FileKind::Regular,
-            mode: 0o600,
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            nlink: 1,
-            size_bytes: content.size_bytes,
-            allocated_bytes: 0,
-            block_bytes: 0,
-            rdev: (0, 0),
-            atime: self.volume_time,
-            mtime: self.volume_time,
-            ctime: self.volume_time,
-            crtime: self.volume_time,
-            flags: 0,
-            project: None,
-            parent: 0,
-            is_dirty: false,
-        };
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let attributes = content.volume_attributes(uid.as_raw(), gid.as_raw(), self.volume_time);
         let path = place(&self.base, dataset, &[]);
         let xattrs = SalvagedXattrs::default();
         self.copy(&path, &attributes, &xattrs, content, progress)

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use filesystem::{Attributes, SalvagedXattrs};
+use filesystem::{Attributes, FileKind, SalvagedXattrs, Time};
 use object::{Object, Piece};
 
 use super::archive::Archive;
@@ -25,6 +25,33 @@ pub struct Content<'a> {
     pub object: &'a Object,
     /// How many.
     pub size_bytes: u64,
+}
+
+impl Content<'_> {
+    /// What a file has that holds all of a volume.
+    pub fn volume_attributes(&self, uid: u32, gid: u32, time: Time) -> Attributes {
+        Attributes {
+            ino: self.object.id().get(),
+            generation: 0,
+            kind: FileKind::Regular,
+            mode: 0o600,
+            uid,
+            gid,
+            nlink: 1,
+            size_bytes: self.size_bytes,
+            allocated_bytes: 0,
+            block_bytes: 0,
+            rdev: (0, 0),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            flags: 0,
+            project: None,
+            parent: 0,
+            is_dirty: false,
+        }
+    }
 }
 
 /// What became of a file with content.
