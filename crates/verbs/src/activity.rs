@@ -4,6 +4,7 @@ use api::{
     ActivityAction, ActivityRefusal, ActivityReply, EventKind, Failure, FailureKind,
     ZpoolInitialize, ZpoolTrim,
 };
+use device::BoxFuture;
 use pool::{ActivityCommand, ActivityKind, ActivityObstacle, ActivitySpec};
 
 use service::error::from_pool;
@@ -32,52 +33,59 @@ fn obstacle(why: ActivityObstacle) -> api::ActivityObstacle {
 }
 
 /// `zpool initialize`.
-pub async fn zpool_initialize(
-    serving: &Serving,
+pub fn zpool_initialize<'a>(
+    serving: &'a Serving,
     call: ZpoolInitialize,
-) -> Result<ActivityReply, Failure> {
-    let spec = ActivitySpec {
-        kind: ActivityKind::Initialize,
-        command: command(call.action),
-        value: call.zero.then_some(0),
-        rate: 0,
-        secure: false,
-    };
-    let doing = format!("cannot initialize '{}'", call.name);
-    run(
-        serving,
-        &call.name,
-        &call.devices,
-        &spec,
-        &call.command,
-        &doing,
-    )
-    .await
+) -> BoxFuture<'a, Result<ActivityReply, Failure>> {
+    Box::pin(async move {
+        let spec = ActivitySpec {
+            kind: ActivityKind::Initialize,
+            command: command(call.action),
+            value: call.zero.then_some(0),
+            rate: 0,
+            secure: false,
+        };
+        let doing = format!("cannot initialize '{}'", call.name);
+        run(
+            serving,
+            &call.name,
+            &call.devices,
+            &spec,
+            &call.command,
+            &doing,
+        )
+        .await
+    })
 }
 
 /// `zpool trim`.
-pub async fn zpool_trim(serving: &Serving, call: ZpoolTrim) -> Result<ActivityReply, Failure> {
-    let doing = format!("cannot trim '{}'", call.name);
-    if call.action == ActivityAction::Uninit {
-        let message = format!("{doing}: there is nothing to forget of a trim");
-        return Err(Failure::new(FailureKind::Invalid, message));
-    }
-    let spec = ActivitySpec {
-        kind: ActivityKind::Trim,
-        command: command(call.action),
-        value: None,
-        rate: call.rate,
-        secure: call.secure,
-    };
-    run(
-        serving,
-        &call.name,
-        &call.devices,
-        &spec,
-        &call.command,
-        &doing,
-    )
-    .await
+pub fn zpool_trim<'a>(
+    serving: &'a Serving,
+    call: ZpoolTrim,
+) -> BoxFuture<'a, Result<ActivityReply, Failure>> {
+    Box::pin(async move {
+        let doing = format!("cannot trim '{}'", call.name);
+        if call.action == ActivityAction::Uninit {
+            let message = format!("{doing}: there is nothing to forget of a trim");
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
+        let spec = ActivitySpec {
+            kind: ActivityKind::Trim,
+            command: command(call.action),
+            value: None,
+            rate: call.rate,
+            secure: call.secure,
+        };
+        run(
+            serving,
+            &call.name,
+            &call.devices,
+            &spec,
+            &call.command,
+            &doing,
+        )
+        .await
+    })
 }
 
 async fn run(

@@ -1,5 +1,6 @@
 //! `zfs create`, and what a volume reserves.
 
+use device::BoxFuture;
 use std::sync::Arc;
 
 use api::{EventKind, Failure, FailureKind, ZfsCreate, ZfsCreateReply};
@@ -108,118 +109,121 @@ pub fn check_shares(serving: &Serving, typed: &[(String, String)]) -> Result<(),
 }
 
 /// `zfs create`.
-pub async fn zfs_create(
-    serving: &Serving,
+pub fn zfs_create<'a>(
+    serving: &'a Serving,
     mut call: ZfsCreate,
     maker: Maker,
-) -> Result<ZfsCreateReply, Failure> {
-    let typed = by_full_names(typed(&call.properties));
-    call.properties = typed.iter().cloned().collect();
-    let open = serving.pools.of_dataset(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let doing = match call.dry_run {
-        true => format!("cannot verify '{}'", call.name),
-        false => format!("cannot create '{}'", call.name),
-    };
-    let failed = |error: DatasetError| from_dataset(&doing, &error);
-    let dsl = open.pool.dsl();
-    check_shares(serving, &typed)?;
-    if !call.parents
-        && let (Some(parent), _) = dataset::name::split_parent(&call.name)
-        && matches!(
-            dsl.directories().lookup(parent).await,
-            Err(DatasetError::NotFound { .. })
-        )
-    {
-        let message = format!("{doing}: parent does not exist; use '-p' to create missing parents");
-        return Err(Failure::new(FailureKind::NotFound, message));
-    }
-    let (quotas, properties) = OwnedQuota::split(&doing, &typed)?;
-    if !quotas.is_empty() && call.volume_size_bytes.is_some() {
-        let message = format!("{doing}: only filesystems have quotas of users and groups");
-        return Err(Failure::new(FailureKind::Invalid, message));
-    }
-    let planned = match call.volume_size_bytes {
-        Some(size_bytes) => plan_volume(&open, &call, size_bytes, properties)?,
-        None => properties,
-    };
-    // The checks first: parents of what cannot be made are not made either.
-    let kind = match call.volume_size_bytes {
-        Some(_) => dataset::DatasetKind::Volume,
-        None => dataset::DatasetKind::Filesystem,
-    };
-    dataset::check_new_properties(&planned, kind).map_err(failed)?;
-    let mut reply = ZfsCreateReply {
-        ancestors: false,
-        exists: false,
-        properties: planned.iter().cloned().collect(),
-    };
-    // The usual block size is not worth a word.
-    if !call.properties.contains_key("volblocksize") {
-        reply.properties.shift_remove("volblocksize");
-    }
-    reply
-        .properties
-        .extend(quotas.iter().map(OwnedQuota::as_typed));
-    reply.ancestors = call.parents;
-    if let Ok(found) = dsl.directories().lookup(&call.name).await {
-        if call.parents && found.kind == kind {
-            reply.ancestors = false;
-            reply.exists = true;
+) -> BoxFuture<'a, Result<ZfsCreateReply, Failure>> {
+    Box::pin(async move {
+        let typed = by_full_names(typed(&call.properties));
+        call.properties = typed.iter().cloned().collect();
+        let open = serving.pools.of_dataset(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let doing = match call.dry_run {
+            true => format!("cannot verify '{}'", call.name),
+            false => format!("cannot create '{}'", call.name),
+        };
+        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let dsl = open.pool.dsl();
+        check_shares(serving, &typed)?;
+        if !call.parents
+            && let (Some(parent), _) = dataset::name::split_parent(&call.name)
+            && matches!(
+                dsl.directories().lookup(parent).await,
+                Err(DatasetError::NotFound { .. })
+            )
+        {
+            let message =
+                format!("{doing}: parent does not exist; use '-p' to create missing parents");
+            return Err(Failure::new(FailureKind::NotFound, message));
+        }
+        let (quotas, properties) = OwnedQuota::split(&doing, &typed)?;
+        if !quotas.is_empty() && call.volume_size_bytes.is_some() {
+            let message = format!("{doing}: only filesystems have quotas of users and groups");
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
+        let planned = match call.volume_size_bytes {
+            Some(size_bytes) => plan_volume(&open, &call, size_bytes, properties)?,
+            None => properties,
+        };
+        // The checks first: parents of what cannot be made are not made either.
+        let kind = match call.volume_size_bytes {
+            Some(_) => dataset::DatasetKind::Volume,
+            None => dataset::DatasetKind::Filesystem,
+        };
+        dataset::check_new_properties(&planned, kind).map_err(failed)?;
+        let mut reply = ZfsCreateReply {
+            ancestors: false,
+            exists: false,
+            properties: planned.iter().cloned().collect(),
+        };
+        // The usual block size is not worth a word.
+        if !call.properties.contains_key("volblocksize") {
+            reply.properties.shift_remove("volblocksize");
+        }
+        reply
+            .properties
+            .extend(quotas.iter().map(OwnedQuota::as_typed));
+        reply.ancestors = call.parents;
+        if let Ok(found) = dsl.directories().lookup(&call.name).await {
+            if call.parents && found.kind == kind {
+                reply.ancestors = false;
+                reply.exists = true;
+                return Ok(reply);
+            }
+            let message = format!("{doing}: dataset already exists");
+            return Err(Failure::new(FailureKind::Exists, message));
+        }
+        if call.dry_run {
             return Ok(reply);
         }
-        let message = format!("{doing}: dataset already exists");
-        return Err(Failure::new(FailureKind::Exists, message));
-    }
-    if call.dry_run {
-        return Ok(reply);
-    }
-    let key = crate::keys::new_key(&doing, call.key.as_ref(), &planned, None)?;
-    if call.parents {
-        make_parents(serving, &open, &call.name, &doing, call.parents_unmounted).await?;
-    }
-    if call.volume_size_bytes.is_some() {
-        let number = |wanted: &str| {
-            let found = planned.iter().find(|(name, _)| name == wanted);
-            found
-                .and_then(|(_, text)| dataset::props::parse_size(text).ok())
-                .unwrap_or(0)
-        };
-        let block_bytes = u32::try_from(number("volblocksize")).unwrap_or(u32::MAX);
-        let init = ZvolInit::new(number("volsize"), block_bytes);
-        dsl.datasets()
-            .create_with_key(&call.name, &planned, Arc::new(init), key)
-            .await
-            .map_err(failed)?;
-    } else {
-        dsl.datasets()
-            .create_with_key(&call.name, &planned, Arc::new(maker.filesystem()), key)
-            .await
-            .map_err(failed)?;
-    }
-    maker.note(&open, &call.name).await?;
-    crate::zpool::log_command(&open.pool, &call.command).await;
-    serving.events.tell(EventKind::DatasetsCreated {
-        names: vec![call.name.clone()],
-    });
-    let after = async {
+        let key = crate::keys::new_key(&doing, call.key.as_ref(), &planned, None)?;
+        if call.parents {
+            make_parents(serving, &open, &call.name, &doing, call.parents_unmounted).await?;
+        }
         if call.volume_size_bytes.is_some() {
-            return serving.open_volume(&open, &call.name).await;
-        }
-        crate::owners::set_owned_quotas(serving, &open, &call.name, &quotas).await?;
-        if call.no_mount {
-            Ok(())
+            let number = |wanted: &str| {
+                let found = planned.iter().find(|(name, _)| name == wanted);
+                found
+                    .and_then(|(_, text)| dataset::props::parse_size(text).ok())
+                    .unwrap_or(0)
+            };
+            let block_bytes = u32::try_from(number("volblocksize")).unwrap_or(u32::MAX);
+            let init = ZvolInit::new(number("volsize"), block_bytes);
+            dsl.datasets()
+                .create_with_key(&call.name, &planned, Arc::new(init), key)
+                .await
+                .map_err(failed)?;
         } else {
-            crate::zfs::mount_created(serving, &open, &call.name).await
+            dsl.datasets()
+                .create_with_key(&call.name, &planned, Arc::new(maker.filesystem()), key)
+                .await
+                .map_err(failed)?;
         }
-    };
-    match after.await {
-        Ok(()) => Ok(reply),
-        Err(failure) => Err(Failure::new(
-            failure.kind,
-            format!("'{}' was created, but: {failure}", call.name),
-        )),
-    }
+        maker.note(&open, &call.name).await?;
+        crate::zpool::log_command(&open.pool, &call.command).await;
+        serving.events.tell(EventKind::DatasetsCreated {
+            names: vec![call.name.clone()],
+        });
+        let after = async {
+            if call.volume_size_bytes.is_some() {
+                return serving.open_volume(&open, &call.name).await;
+            }
+            crate::owners::set_owned_quotas(serving, &open, &call.name, &quotas).await?;
+            if call.no_mount {
+                Ok(())
+            } else {
+                crate::zfs::mount_created(serving, &open, &call.name).await
+            }
+        };
+        match after.await {
+            Ok(()) => Ok(reply),
+            Err(failure) => Err(Failure::new(
+                failure.kind,
+                format!("'{}' was created, but: {failure}", call.name),
+            )),
+        }
+    })
 }
 
 /// Makes the filesystems above a name that are missing.

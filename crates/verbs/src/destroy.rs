@@ -1,5 +1,6 @@
 //! `zfs destroy`.
 
+use device::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 
 use access::Exclusive;
@@ -24,23 +25,27 @@ use serving::mounts::{Taken, is_at_or_below};
 const SNAPSHOTS_AT_ONCE: usize = 1000;
 
 /// `zfs destroy`.
-pub async fn zfs_destroy(
-    serving: &Serving,
+pub fn zfs_destroy<'a>(
+    serving: &'a Serving,
     call: ZfsDestroy,
-    work: &Work,
-) -> Result<ZfsDestroyReply, Failure> {
-    let open = serving.pools.of_dataset(&call.target)?;
-    let _admin = open.admin.lock().await;
-    let reply = match call.target.split_once('@') {
-        Some((head, words)) => destroy_snapshots(serving, &open, &call, head, words, work).await?,
-        None if call.target.contains('#') => destroy_bookmark(&open, &call).await?,
-        None => destroy_datasets(serving, &open, &call, work).await?,
-    };
-    open.background.poke(&open.pool);
-    if !call.dry_run {
-        crate::zpool::log_command(&open.pool, &call.command).await;
-    }
-    Ok(reply)
+    work: &'a Work,
+) -> BoxFuture<'a, Result<ZfsDestroyReply, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.target)?;
+        let _admin = open.admin.lock().await;
+        let reply = match call.target.split_once('@') {
+            Some((head, words)) => {
+                destroy_snapshots(serving, &open, &call, head, words, work).await?
+            }
+            None if call.target.contains('#') => destroy_bookmark(&open, &call).await?,
+            None => destroy_datasets(serving, &open, &call, work).await?,
+        };
+        open.background.poke(&open.pool);
+        if !call.dry_run {
+            crate::zpool::log_command(&open.pool, &call.command).await;
+        }
+        Ok(reply)
+    })
 }
 
 async fn destroy_bookmark(open: &OpenPool, call: &ZfsDestroy) -> Result<ZfsDestroyReply, Failure> {

@@ -7,6 +7,7 @@
 use access::Lease;
 use api::{DiffFile, DiffKind, DiffReport, Failure, FailureKind, ZfsDiff, ZfsDiffReply};
 use dataset::DatasetInfo;
+use device::BoxFuture;
 use filesystem::{Attributes, FileKind, Filesystem, FsError};
 
 use service::error::{from_access, from_dataset};
@@ -17,40 +18,45 @@ use serving::Serving;
 const TAG: &str = ".millpond-diff";
 
 /// `zfs diff`.
-pub async fn zfs_diff(serving: &Serving, call: &ZfsDiff) -> Result<ZfsDiffReply, Failure> {
-    let open = serving.pools.of_dataset(&call.to)?;
-    let head = call.to.split('@').next().unwrap_or(&call.to);
-    let mountpoint = mountpoint(serving, head)?;
-    let from_head = call.from.split('@').next().unwrap_or(&call.from);
-    let older = look_up(&open, &call.from).await?;
-    if from_head != head {
-        is_ancestor(&open, head, &call.from).await?;
-        self::mountpoint(serving, from_head)?;
-    }
-    if call.to.contains('@') {
-        let newer = look_up(&open, &call.to).await?;
-        if newer.createtxg <= older.createtxg {
-            return Err(not_earlier());
+pub fn zfs_diff<'a>(
+    serving: &'a Serving,
+    call: &'a ZfsDiff,
+) -> BoxFuture<'a, Result<ZfsDiffReply, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.to)?;
+        let head = call.to.split('@').next().unwrap_or(&call.to);
+        let mountpoint = mountpoint(serving, head)?;
+        let from_head = call.from.split('@').next().unwrap_or(&call.from);
+        let older = look_up(&open, &call.from).await?;
+        if from_head != head {
+            is_ancestor(&open, head, &call.from).await?;
+            self::mountpoint(serving, from_head)?;
         }
-        return compare(&open, &older, &newer, &mountpoint).await;
-    }
-    let name = format!("{head}@zfs-diff-{}-{}", std::process::id(), older.object);
-    let doing = format!("Cannot create just-in-time snapshot of '{head}'");
-    let failed = |error| from_dataset(&doing, &error);
-    let dsl = open.pool.dsl();
-    let names = [name.clone()];
-    dsl.snapshots().take(&names, &[]).await.map_err(failed)?;
-    let held = dsl.holds().hold_for_now(&name, TAG).await;
-    // Deferred: it goes with the hold.
-    let destroyed = dsl.destroyer().destroy_snapshots(&names, true).await;
-    held.and(destroyed).map_err(failed)?;
-    let compared = async {
-        let newer = look_up(&open, &name).await?;
-        compare(&open, &older, &newer, &mountpoint).await
-    };
-    let compared = compared.await;
-    dsl.holds().release(&names, TAG).await.map_err(failed)?;
-    compared
+        if call.to.contains('@') {
+            let newer = look_up(&open, &call.to).await?;
+            if newer.createtxg <= older.createtxg {
+                return Err(not_earlier());
+            }
+            return compare(&open, &older, &newer, &mountpoint).await;
+        }
+        let name = format!("{head}@zfs-diff-{}-{}", std::process::id(), older.object);
+        let doing = format!("Cannot create just-in-time snapshot of '{head}'");
+        let failed = |error| from_dataset(&doing, &error);
+        let dsl = open.pool.dsl();
+        let names = [name.clone()];
+        dsl.snapshots().take(&names, &[]).await.map_err(failed)?;
+        let held = dsl.holds().hold_for_now(&name, TAG).await;
+        // Deferred: it goes with the hold.
+        let destroyed = dsl.destroyer().destroy_snapshots(&names, true).await;
+        held.and(destroyed).map_err(failed)?;
+        let compared = async {
+            let newer = look_up(&open, &name).await?;
+            compare(&open, &older, &newer, &mountpoint).await
+        };
+        let compared = compared.await;
+        dsl.holds().release(&names, TAG).await.map_err(failed)?;
+        compared
+    })
 }
 
 fn not_earlier() -> Failure {

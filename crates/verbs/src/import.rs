@@ -6,7 +6,7 @@ use api::{
     Failure, FailureKind, FoundPoolReport, ImportObstacle, ImportRefusal, ImportedPool, Refusal,
     RewindReport, ZpoolImport, ZpoolImportReply,
 };
-use device::DeviceError;
+use device::{BoxFuture, DeviceError};
 use format::Txg;
 use pool::{
     FoundPool, FoundState, ImportSpec, MissingLogs, Pool, PoolError, Probe, Rewind, ScanSpec,
@@ -106,100 +106,102 @@ impl Wanted<'_> {
 }
 
 /// `zpool import`, both forms.
-pub async fn zpool_import(
-    serving: &Arc<Serving>,
+pub fn zpool_import<'a>(
+    serving: &'a Arc<Serving>,
     call: ZpoolImport,
-) -> Result<ZpoolImportReply, Failure> {
-    if (call.extreme || call.dry_run) && !call.rewind {
-        return Err(Failure::new(
-            FailureKind::Invalid,
-            "-n or -X only meaningful with -F".to_owned(),
-        ));
-    }
-    let paths = if call.search.is_empty() {
-        DEFAULT_SEARCH.map(str::to_owned).to_vec()
-    } else {
-        call.search.clone()
-    };
-    for path in &call.search {
-        if let Err(error) = serving.world.look_at(path).await {
-            let why = match error {
-                DeviceError::Open { .. } => "no such file or directory".to_owned(),
-                error => error.to_string(),
-            };
+) -> BoxFuture<'a, Result<ZpoolImportReply, Failure>> {
+    Box::pin(async move {
+        if (call.extreme || call.dry_run) && !call.rewind {
             return Err(Failure::new(
-                FailureKind::NotFound,
-                format!("cannot search '{path}': {why}"),
+                FailureKind::Invalid,
+                "-n or -X only meaningful with -F".to_owned(),
             ));
         }
-    }
-    let scan = ScanSpec {
-        paths,
-        guid: None,
-        name: None,
-    };
-    let mut found = importable(serving, &scan, &call).await?;
-    let Some(wanted) = &call.pool else {
-        let mut reply = ZpoolImportReply::default();
-        for pool in found {
-            if !call.all {
-                let probe = pool::probe(&serving.world, &pool)
-                    .await
-                    .map_err(|error| from_pool("cannot look at a pool", &error))?;
-                let foreign = pool.state == FoundState::Active
-                    && pool.hostid != 0
-                    && pool.hostid != serving.host.hostid;
-                reply.found.push(report(&pool, &probe, foreign));
-                continue;
-            }
-            match import_found(serving, pool, scan.clone(), &call).await {
-                Ok(imported) => reply.imported.push(imported),
-                Err(failure) => reply.failures.push(failure),
-            }
-        }
-        return Ok(reply);
-    };
-    let name = Wanted {
-        pool: wanted,
-        new_name: None,
-    };
-    let guid = wanted.parse::<u64>().ok();
-    let is_wanted = |pool: &FoundPool| &pool.name == wanted || guid == Some(pool.guid.get());
-    let is_open = || {
-        let has_guid = |open: &Arc<OpenPool>| guid == Some(open.pool.guid().get());
-        serving.pools.get(wanted).is_ok() || serving.pools.all().iter().any(has_guid)
-    };
-    if !found.iter().any(is_wanted) && !is_open() {
-        // Nobody finds what another one is just opening.
-        if serving
-            .pools
-            .claim(&name.doing(), wanted, None)
-            .await?
-            .waited
-            && !is_open()
-        {
-            found = importable(serving, &scan, &call).await?;
-        }
-    }
-    let mut matching = found.into_iter().filter(is_wanted);
-    let Some(pool) = matching.next() else {
-        return Err(if is_open() {
-            name.already_imported()
+        let paths = if call.search.is_empty() {
+            DEFAULT_SEARCH.map(str::to_owned).to_vec()
         } else {
-            name.not_found()
-        });
-    };
-    if matching.next().is_some() {
-        return Err(name.refuse(
-            FailureKind::Invalid,
-            "several pools have that name; import it by its GUID",
-            ImportObstacle::Ambiguous,
-        ));
-    }
-    let imported = import_found(serving, pool, scan.clone(), &call).await?;
-    Ok(ZpoolImportReply {
-        imported: vec![imported],
-        ..ZpoolImportReply::default()
+            call.search.clone()
+        };
+        for path in &call.search {
+            if let Err(error) = serving.world.look_at(path).await {
+                let why = match error {
+                    DeviceError::Open { .. } => "no such file or directory".to_owned(),
+                    error => error.to_string(),
+                };
+                return Err(Failure::new(
+                    FailureKind::NotFound,
+                    format!("cannot search '{path}': {why}"),
+                ));
+            }
+        }
+        let scan = ScanSpec {
+            paths,
+            guid: None,
+            name: None,
+        };
+        let mut found = importable(serving, &scan, &call).await?;
+        let Some(wanted) = &call.pool else {
+            let mut reply = ZpoolImportReply::default();
+            for pool in found {
+                if !call.all {
+                    let probe = pool::probe(&serving.world, &pool)
+                        .await
+                        .map_err(|error| from_pool("cannot look at a pool", &error))?;
+                    let foreign = pool.state == FoundState::Active
+                        && pool.hostid != 0
+                        && pool.hostid != serving.host.hostid;
+                    reply.found.push(report(&pool, &probe, foreign));
+                    continue;
+                }
+                match import_found(serving, pool, scan.clone(), &call).await {
+                    Ok(imported) => reply.imported.push(imported),
+                    Err(failure) => reply.failures.push(failure),
+                }
+            }
+            return Ok(reply);
+        };
+        let name = Wanted {
+            pool: wanted,
+            new_name: None,
+        };
+        let guid = wanted.parse::<u64>().ok();
+        let is_wanted = |pool: &FoundPool| &pool.name == wanted || guid == Some(pool.guid.get());
+        let is_open = || {
+            let has_guid = |open: &Arc<OpenPool>| guid == Some(open.pool.guid().get());
+            serving.pools.get(wanted).is_ok() || serving.pools.all().iter().any(has_guid)
+        };
+        if !found.iter().any(is_wanted) && !is_open() {
+            // Nobody finds what another one is just opening.
+            if serving
+                .pools
+                .claim(&name.doing(), wanted, None)
+                .await?
+                .waited
+                && !is_open()
+            {
+                found = importable(serving, &scan, &call).await?;
+            }
+        }
+        let mut matching = found.into_iter().filter(is_wanted);
+        let Some(pool) = matching.next() else {
+            return Err(if is_open() {
+                name.already_imported()
+            } else {
+                name.not_found()
+            });
+        };
+        if matching.next().is_some() {
+            return Err(name.refuse(
+                FailureKind::Invalid,
+                "several pools have that name; import it by its GUID",
+                ImportObstacle::Ambiguous,
+            ));
+        }
+        let imported = import_found(serving, pool, scan.clone(), &call).await?;
+        Ok(ZpoolImportReply {
+            imported: vec![imported],
+            ..ZpoolImportReply::default()
+        })
     })
 }
 

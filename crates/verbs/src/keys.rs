@@ -11,6 +11,7 @@ use api::{
 };
 use codec::crypt::{WRAPPING_KEY_BYTES, WrappingKey};
 use dataset::{DatasetError, DatasetKind, KeyChange, KeyFormat, KeyInfo, ListOptions, NewKey};
+use device::BoxFuture;
 use serve_fuse::UnmountMode;
 
 use crate::properties::by_full_names;
@@ -92,195 +93,217 @@ pub fn new_key(
 }
 
 /// `zfs change-key` (`zfs_crypto_rewrap`, lib/libzfs/libzfs_crypto.c).
-pub async fn zfs_change_key(serving: &Serving, call: ZfsChangeKey) -> Result<Empty, Failure> {
-    const DOING: &str = "Key change error";
-    let invalid = |what: &str| Failure::new(FailureKind::Invalid, format!("{DOING}: {what}"));
-    let failed = |error: DatasetError| match error {
-        DatasetError::WrongKind { reason, .. } => invalid(&format!("{reason}.")),
-        error => from_dataset(DOING, &error),
-    };
-    let open = serving.pools.of_dataset(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let dsl = open.pool.dsl();
-    let keys = dsl.keys();
-    let Some(info) = keys.info(&call.name).await.map_err(failed)? else {
-        return Err(invalid("Dataset not encrypted."));
-    };
-    let typed = by_full_names(typed(&call.properties));
-    let (of_user, of_key): (Vec<_>, Vec<_>) =
-        typed.into_iter().partition(|(name, _)| name.contains(':'));
-    let allowed: &[&str] = match call.key {
-        Some(_) => &["keyformat", "keylocation", "pbkdf2iters"],
-        None => &[],
-    };
-    if of_key
-        .iter()
-        .any(|(name, _)| !allowed.contains(&name.as_str()))
-    {
-        return Err(invalid(match call.key {
-            Some(_) => {
-                "Only keyformat, keylocation, pbkdf2iters, and user properties may be set with \
+pub fn zfs_change_key<'a>(
+    serving: &'a Serving,
+    call: ZfsChangeKey,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        const DOING: &str = "Key change error";
+        let invalid = |what: &str| Failure::new(FailureKind::Invalid, format!("{DOING}: {what}"));
+        let failed = |error: DatasetError| match error {
+            DatasetError::WrongKind { reason, .. } => invalid(&format!("{reason}.")),
+            error => from_dataset(DOING, &error),
+        };
+        let open = serving.pools.of_dataset(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let dsl = open.pool.dsl();
+        let keys = dsl.keys();
+        let Some(info) = keys.info(&call.name).await.map_err(failed)? else {
+            return Err(invalid("Dataset not encrypted."));
+        };
+        let typed = by_full_names(typed(&call.properties));
+        let (of_user, of_key): (Vec<_>, Vec<_>) =
+            typed.into_iter().partition(|(name, _)| name.contains(':'));
+        let allowed: &[&str] = match call.key {
+            Some(_) => &["keyformat", "keylocation", "pbkdf2iters"],
+            None => &[],
+        };
+        if of_key
+            .iter()
+            .any(|(name, _)| !allowed.contains(&name.as_str()))
+        {
+            return Err(invalid(match call.key {
+                Some(_) => {
+                    "Only keyformat, keylocation, pbkdf2iters, and user properties may be set with \
                  this command."
-            }
-            None => "Only user properties may be set with 'zfs change-key -i'",
-        }));
-    }
-    dataset::check_new_properties(&of_key, DatasetKind::Filesystem).map_err(failed)?;
-    let usual = info.is_root.then_some(info.format);
-    let change = match new_key(DOING, call.key.as_ref(), &of_key, usual)? {
-        None => KeyChange::Inherit,
-        Some(key) => {
-            let location = given(&of_key, "keylocation").map(str::to_owned);
-            KeyChange::New {
-                key,
-                // A new root's is asked for where nothing is said.
-                location: location.or_else(|| (!info.is_root).then(|| "prompt".to_owned())),
-            }
+                }
+                None => "Only user properties may be set with 'zfs change-key -i'",
+            }));
         }
-    };
-    keys.change(&call.name, change, &of_user)
-        .await
-        .map_err(failed)?;
-    crate::zpool::log_command(&open.pool, &call.command).await;
-    Ok(Empty {})
+        dataset::check_new_properties(&of_key, DatasetKind::Filesystem).map_err(failed)?;
+        let usual = info.is_root.then_some(info.format);
+        let change = match new_key(DOING, call.key.as_ref(), &of_key, usual)? {
+            None => KeyChange::Inherit,
+            Some(key) => {
+                let location = given(&of_key, "keylocation").map(str::to_owned);
+                KeyChange::New {
+                    key,
+                    // A new root's is asked for where nothing is said.
+                    location: location.or_else(|| (!info.is_root).then(|| "prompt".to_owned())),
+                }
+            }
+        };
+        keys.change(&call.name, change, &of_user)
+            .await
+            .map_err(failed)?;
+        crate::zpool::log_command(&open.pool, &call.command).await;
+        Ok(Empty {})
+    })
 }
 
 /// The keys of datasets.
-pub async fn zfs_keys(serving: &Serving, call: &ZfsKeys) -> Result<ZfsKeysReply, Failure> {
-    let everything = call.names.is_empty();
-    let names: Vec<String> = if everything {
-        serving
-            .pools
-            .all()
-            .iter()
-            .map(|open| open.pool.name())
-            .collect()
-    } else {
-        call.names.clone()
-    };
-    let options = ListOptions {
-        filesystems: true,
-        volumes: true,
-        snapshots: false,
-        depth: (!everything && !call.recursive).then_some(0),
-    };
-    let mut reply = ZfsKeysReply::default();
-    for name in names {
-        let open = serving.pools.of_dataset(&name)?;
-        let dsl = open.pool.dsl();
-        let failed = |error| from_dataset(&format!("cannot open '{name}'"), &error);
-        if name.contains(['@', '#']) {
-            return Err(Failure::new(
-                FailureKind::Invalid,
-                format!("cannot open '{name}': operation not applicable to datasets of this type"),
-            ));
+pub fn zfs_keys<'a>(
+    serving: &'a Serving,
+    call: &'a ZfsKeys,
+) -> BoxFuture<'a, Result<ZfsKeysReply, Failure>> {
+    Box::pin(async move {
+        let everything = call.names.is_empty();
+        let names: Vec<String> = if everything {
+            serving
+                .pools
+                .all()
+                .iter()
+                .map(|open| open.pool.name())
+                .collect()
+        } else {
+            call.names.clone()
+        };
+        let options = ListOptions {
+            filesystems: true,
+            volumes: true,
+            snapshots: false,
+            depth: (!everything && !call.recursive).then_some(0),
+        };
+        let mut reply = ZfsKeysReply::default();
+        for name in names {
+            let open = serving.pools.of_dataset(&name)?;
+            let dsl = open.pool.dsl();
+            let failed = |error| from_dataset(&format!("cannot open '{name}'"), &error);
+            if name.contains(['@', '#']) {
+                return Err(Failure::new(
+                    FailureKind::Invalid,
+                    format!(
+                        "cannot open '{name}': operation not applicable to datasets of this type"
+                    ),
+                ));
+            }
+            for info in dsl
+                .directories()
+                .list(&name, &options)
+                .await
+                .map_err(failed)?
+            {
+                let key = dsl.keys().info(&info.name).await.map_err(failed)?;
+                reply.datasets.push(KeyReport {
+                    name: info.name,
+                    key: key.map(details),
+                });
+            }
         }
-        for info in dsl
-            .directories()
-            .list(&name, &options)
-            .await
-            .map_err(failed)?
-        {
-            let key = dsl.keys().info(&info.name).await.map_err(failed)?;
-            reply.datasets.push(KeyReport {
-                name: info.name,
-                key: key.map(details),
-            });
-        }
-    }
-    Ok(reply)
+        Ok(reply)
+    })
 }
 
 /// `zfs load-key`.
-pub async fn zfs_load_key(serving: &Serving, call: ZfsLoadKey) -> Result<Empty, Failure> {
-    let open = serving.pools.of_dataset(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let Some(key) = wrapping_key(&call.key.0) else {
-        return Err(Failure::new(
-            FailureKind::Invalid,
-            "the request holds no key of 32 bytes; is the command of another version than the \
+pub fn zfs_load_key<'a>(
+    serving: &'a Serving,
+    call: ZfsLoadKey,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let Some(key) = wrapping_key(&call.key.0) else {
+            return Err(Failure::new(
+                FailureKind::Invalid,
+                "the request holds no key of 32 bytes; is the command of another version than the \
              daemon?",
-        ));
-    };
-    let dsl = open.pool.dsl();
-    dsl.keys()
-        .load(&call.name, key, call.only_check)
-        .await
-        .map_err(|error| from_dataset("Key load error", &error))?;
-    if call.only_check {
-        return Ok(Empty {});
-    }
-    // What a crash left in their logs comes before anything else is done to them.
-    let unreplayed = open.replay_waiting(Some(&call.name)).await;
-    let mut failures = Vec::new();
-    for name in volumes_of_key(&open, &call.name).await? {
-        if let Err(failure) = serving.open_volume(&open, &name).await {
-            failures.push(failure.message);
+            ));
+        };
+        let dsl = open.pool.dsl();
+        dsl.keys()
+            .load(&call.name, key, call.only_check)
+            .await
+            .map_err(|error| from_dataset("Key load error", &error))?;
+        if call.only_check {
+            return Ok(Empty {});
         }
-    }
-    if call.mount {
-        failures.extend(serving.mount_all(&open).await);
-        failures.extend(serving.follow_nfs(&open, &call.name).await);
-    }
-    unreplayed.add_to(&mut failures);
-    if failures.is_empty() {
-        return Ok(Empty {});
-    }
-    Err(Failure::new(
-        FailureKind::Other,
-        format!(
-            "the key of '{}' is loaded, but: {}",
-            call.name,
-            failures.join("\n")
-        ),
-    ))
+        // What a crash left in their logs comes before anything else is done to them.
+        let unreplayed = open.replay_waiting(Some(&call.name)).await;
+        let mut failures = Vec::new();
+        for name in volumes_of_key(&open, &call.name).await? {
+            if let Err(failure) = serving.open_volume(&open, &name).await {
+                failures.push(failure.message);
+            }
+        }
+        if call.mount {
+            failures.extend(serving.mount_all(&open).await);
+            failures.extend(serving.follow_nfs(&open, &call.name).await);
+        }
+        unreplayed.add_to(&mut failures);
+        if failures.is_empty() {
+            return Ok(Empty {});
+        }
+        Err(Failure::new(
+            FailureKind::Other,
+            format!(
+                "the key of '{}' is loaded, but: {}",
+                call.name,
+                failures.join("\n")
+            ),
+        ))
+    })
 }
 
 /// `zfs unload-key`.
-pub async fn zfs_unload_key(serving: &Serving, call: ZfsUnloadKey) -> Result<Empty, Failure> {
-    let open = serving.pools.of_dataset(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let name = &call.name;
-    let of_error = |error: DatasetError| match error {
-        DatasetError::KeyNotLoaded { .. } => Failure::new(
-            FailureKind::Invalid,
-            format!("Key unload error: Key already unloaded for '{name}'."),
-        ),
-        DatasetError::Busy { .. } => Failure::new(
-            FailureKind::Busy,
-            format!("Key unload error: '{name}' is busy."),
-        ),
-        error => from_dataset("Key unload error", &error),
-    };
-    let mounted = serving.mounts.below(&open.pool.name());
-    for dataset in mounted {
-        let info = open
-            .pool
-            .dsl()
-            .keys()
-            .info(&dataset)
-            .await
-            .map_err(of_error)?;
-        if info.is_some_and(|info| info.root == *name) {
-            return Err(Failure::new(
+pub fn zfs_unload_key<'a>(
+    serving: &'a Serving,
+    call: ZfsUnloadKey,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let name = &call.name;
+        let of_error = |error: DatasetError| match error {
+            DatasetError::KeyNotLoaded { .. } => Failure::new(
+                FailureKind::Invalid,
+                format!("Key unload error: Key already unloaded for '{name}'."),
+            ),
+            DatasetError::Busy { .. } => Failure::new(
                 FailureKind::Busy,
                 format!("Key unload error: '{name}' is busy."),
-            ));
-        }
-    }
-    let volumes = volumes_of_key(&open, name).await?;
-    for volume in &volumes {
-        serving.close_volume(volume, UnmountMode::Clean).await?;
-    }
-    let result = open.pool.dsl().keys().unload(name).await;
-    if result.is_err() {
-        for volume in &volumes {
-            if let Err(failure) = serving.open_volume(&open, volume).await {
-                tracing::warn!("{failure}");
+            ),
+            error => from_dataset("Key unload error", &error),
+        };
+        let mounted = serving.mounts.below(&open.pool.name());
+        for dataset in mounted {
+            let info = open
+                .pool
+                .dsl()
+                .keys()
+                .info(&dataset)
+                .await
+                .map_err(of_error)?;
+            if info.is_some_and(|info| info.root == *name) {
+                return Err(Failure::new(
+                    FailureKind::Busy,
+                    format!("Key unload error: '{name}' is busy."),
+                ));
             }
         }
-    }
-    result.map(|()| Empty {}).map_err(of_error)
+        let volumes = volumes_of_key(&open, name).await?;
+        for volume in &volumes {
+            serving.close_volume(volume, UnmountMode::Clean).await?;
+        }
+        let result = open.pool.dsl().keys().unload(name).await;
+        if result.is_err() {
+            for volume in &volumes {
+                if let Err(failure) = serving.open_volume(&open, volume).await {
+                    tracing::warn!("{failure}");
+                }
+            }
+        }
+        result.map(|()| Empty {}).map_err(of_error)
+    })
 }
 
 /// Volumes whose encryption root this is.

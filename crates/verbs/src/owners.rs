@@ -1,6 +1,7 @@
 //! Quotas of users, groups and projects (`zfs set userquota@NAME=...`), and projects of files
 //! (`zfs project`).
 
+use device::BoxFuture;
 use std::path::{Path, PathBuf};
 
 use access::{Lease, User};
@@ -185,12 +186,17 @@ pub async fn set_owned_quotas(
 }
 
 /// `zfs project`: what it lists, or changes.
-pub async fn zfs_project(serving: &Serving, call: ZfsProject) -> Result<ZfsProjectReply, Failure> {
-    let mut reply = ZfsProjectReply::default();
-    for shown in &call.paths {
-        project_of(serving, &call, shown, &mut reply).await?;
-    }
-    Ok(reply)
+pub fn zfs_project<'a>(
+    serving: &'a Serving,
+    call: ZfsProject,
+) -> BoxFuture<'a, Result<ZfsProjectReply, Failure>> {
+    Box::pin(async move {
+        let mut reply = ZfsProjectReply::default();
+        for shown in &call.paths {
+            project_of(serving, &call, shown, &mut reply).await?;
+        }
+        Ok(reply)
+    })
 }
 
 async fn project_of(

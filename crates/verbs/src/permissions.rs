@@ -1,5 +1,6 @@
 //! `zfs allow` and `zfs unallow`, and whether permissions let an ordinary user make a request.
 
+use device::BoxFuture;
 use std::sync::Arc;
 
 use api::{
@@ -15,27 +16,34 @@ use service::pools::OpenPool;
 use serving::Serving;
 
 /// Whether a user has the permissions that a request needs, and it needs some.
-pub async fn may(serving: Arc<Serving>, needs: Vec<Needed>, uid: u32, gid: u32) -> bool {
-    if needs.is_empty() {
-        return false;
-    }
-    let mut gids = vec![u64::from(gid)];
-    gids.extend(groups_of(uid));
-    let who = Credentials {
-        uid: uid.into(),
-        gids,
-    };
-    for need in &needs {
-        match has(&serving, need, &who).await {
-            Ok(true) => {}
-            Ok(false) => return false,
-            Err(failure) => {
-                tracing::debug!("a permission could not be looked up: {failure}");
-                return false;
+pub fn may<'a>(
+    serving: Arc<Serving>,
+    needs: Vec<Needed>,
+    uid: u32,
+    gid: u32,
+) -> BoxFuture<'a, bool> {
+    Box::pin(async move {
+        if needs.is_empty() {
+            return false;
+        }
+        let mut gids = vec![u64::from(gid)];
+        gids.extend(groups_of(uid));
+        let who = Credentials {
+            uid: uid.into(),
+            gids,
+        };
+        for need in &needs {
+            match has(&serving, need, &who).await {
+                Ok(true) => {}
+                Ok(false) => return false,
+                Err(failure) => {
+                    tracing::debug!("a permission could not be looked up: {failure}");
+                    return false;
+                }
             }
         }
-    }
-    true
+        true
+    })
 }
 
 async fn has(serving: &Serving, need: &Needed, who: &Credentials) -> Result<bool, Failure> {
@@ -88,67 +96,74 @@ async fn opened(open: &OpenPool, name: &str) -> Result<(), Failure> {
 }
 
 /// `zfs allow DATASET`.
-pub async fn zfs_allow_list(
-    serving: &Serving,
-    call: &ZfsAllowList,
-) -> Result<ZfsAllowListReply, Failure> {
-    let open = serving.pools.of_dataset(&call.name)?;
-    opened(&open, &call.name).await?;
-    let doing = format!("cannot get permissions on '{}'", call.name);
-    let levels = open.pool.dsl().delegation().list(&call.name).await;
-    let levels = levels.map_err(|error| from_dataset(&doing, &error))?;
-    let (users, groups) = user_and_group_names();
-    let levels = levels.into_iter().map(|level| GrantsReport {
-        name: level.name,
-        grants: level
-            .grants
-            .into_iter()
-            .map(|grant| GrantReport {
-                name: match &grant.grantee {
-                    dataset::Grantee::User(id) => users.get(id).cloned(),
-                    dataset::Grantee::Group(id) => groups.get(id).cloned(),
-                    _ => None,
-                },
-                grantee: as_told(grant.grantee),
-                local: grant.local.into_iter().collect(),
-                descendent: grant.descendent.into_iter().collect(),
-            })
-            .collect(),
-    });
-    Ok(ZfsAllowListReply {
-        levels: levels.collect(),
+pub fn zfs_allow_list<'a>(
+    serving: &'a Serving,
+    call: &'a ZfsAllowList,
+) -> BoxFuture<'a, Result<ZfsAllowListReply, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.name)?;
+        opened(&open, &call.name).await?;
+        let doing = format!("cannot get permissions on '{}'", call.name);
+        let levels = open.pool.dsl().delegation().list(&call.name).await;
+        let levels = levels.map_err(|error| from_dataset(&doing, &error))?;
+        let (users, groups) = user_and_group_names();
+        let levels = levels.into_iter().map(|level| GrantsReport {
+            name: level.name,
+            grants: level
+                .grants
+                .into_iter()
+                .map(|grant| GrantReport {
+                    name: match &grant.grantee {
+                        dataset::Grantee::User(id) => users.get(id).cloned(),
+                        dataset::Grantee::Group(id) => groups.get(id).cloned(),
+                        _ => None,
+                    },
+                    grantee: as_told(grant.grantee),
+                    local: grant.local.into_iter().collect(),
+                    descendent: grant.descendent.into_iter().collect(),
+                })
+                .collect(),
+        });
+        Ok(ZfsAllowListReply {
+            levels: levels.collect(),
+        })
     })
 }
 
 /// `zfs allow` and `zfs unallow`.
-pub async fn zfs_allow(serving: &Serving, call: ZfsAllow) -> Result<Empty, Failure> {
-    let open = serving.pools.of_dataset(&call.name)?;
-    let _admin = open.admin.lock().await;
-    opened(&open, &call.name).await?;
-    let doing = format!("cannot set permissions on '{}'", call.name);
-    let failed = |error: DatasetError| from_dataset(&doing, &error);
-    let changes: Vec<GrantChange> = (call.grantees.iter())
-        .map(|grantee| GrantChange {
-            grantee: as_asked(grantee.clone()),
-            local: call.local,
-            descendent: call.descendent,
-            permissions: call.permissions.clone(),
-        })
-        .collect();
-    let dsl = open.pool.dsl();
-    let mut names = vec![call.name.clone()];
-    if call.recursive {
-        let options = ListOptions::default();
-        let listed = dsl.directories().list(&call.name, &options).await;
-        let listed = listed.map_err(failed)?.into_iter();
-        names = listed.map(|info| info.name).collect();
-    }
-    for name in &names {
-        let changed = dsl.delegation().change(name, &changes, call.take).await;
-        changed.map_err(failed)?;
-    }
-    log_command(&open.pool, &call.command).await;
-    Ok(Empty {})
+pub fn zfs_allow<'a>(
+    serving: &'a Serving,
+    call: ZfsAllow,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.name)?;
+        let _admin = open.admin.lock().await;
+        opened(&open, &call.name).await?;
+        let doing = format!("cannot set permissions on '{}'", call.name);
+        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let changes: Vec<GrantChange> = (call.grantees.iter())
+            .map(|grantee| GrantChange {
+                grantee: as_asked(grantee.clone()),
+                local: call.local,
+                descendent: call.descendent,
+                permissions: call.permissions.clone(),
+            })
+            .collect();
+        let dsl = open.pool.dsl();
+        let mut names = vec![call.name.clone()];
+        if call.recursive {
+            let options = ListOptions::default();
+            let listed = dsl.directories().list(&call.name, &options).await;
+            let listed = listed.map_err(failed)?.into_iter();
+            names = listed.map(|info| info.name).collect();
+        }
+        for name in &names {
+            let changed = dsl.delegation().change(name, &changes, call.take).await;
+            changed.map_err(failed)?;
+        }
+        log_command(&open.pool, &call.command).await;
+        Ok(Empty {})
+    })
 }
 
 fn as_told(grantee: dataset::Grantee) -> Grantee {

@@ -8,6 +8,7 @@
 use api::{Failure, FailureKind, Protocol, ZfsChanged, ZfsInherit, ZfsSet};
 use dataset::props::{find, full_name};
 use dataset::{DatasetError, DatasetKind, ListOptions, PropertyChange, PropertySource};
+use device::BoxFuture;
 use filesystem::FsError;
 use serve_fuse::UnmountMode;
 
@@ -129,80 +130,91 @@ async fn count_owners(open: &OpenPool, name: &str) -> Result<(), Failure> {
 }
 
 /// `zfs set`.
-pub async fn zfs_set(serving: &Serving, call: ZfsSet) -> Result<ZfsChanged, Failure> {
-    let properties = by_full_names(call.properties.into_iter().collect());
-    for (name, value) in &properties {
-        if name == ISCSI_PROPERTY {
-            serving.check_share(value)?;
-        }
-        if name == NFS_PROPERTY {
-            serving.check_nfs_share(value)?;
-        }
-        if name == SMB_PROPERTY {
-            serving::smb::check_property(value)?;
-        }
-    }
-    let (quotas, properties) = OwnedQuota::split("cannot set property", &properties)?;
-    let changes: Vec<(String, PropertyChange)> = properties
-        .into_iter()
-        .map(|(name, value)| (name, PropertyChange::Set(value)))
-        .collect();
-    let mut changed = ZfsChanged::default();
-    let mut failures = Vec::new();
-    for name in &call.names {
-        let done = async {
-            if !quotas.is_empty() {
-                crate::owners::check_owned_quotas(serving, name, &quotas).await?;
+pub fn zfs_set<'a>(
+    serving: &'a Serving,
+    call: ZfsSet,
+) -> BoxFuture<'a, Result<ZfsChanged, Failure>> {
+    Box::pin(async move {
+        let properties = by_full_names(call.properties.into_iter().collect());
+        for (name, value) in &properties {
+            if name == ISCSI_PROPERTY {
+                serving.check_share(value)?;
             }
-            if !changes.is_empty() || quotas.is_empty() {
-                let warnings =
-                    change_properties(serving, name, &changes, call.no_mount, &call.command)
-                        .await?;
-                changed.warnings.extend(warnings);
+            if name == NFS_PROPERTY {
+                serving.check_nfs_share(value)?;
             }
-            if !quotas.is_empty() {
-                crate::owners::set_quotas_of(serving, name, &quotas).await?;
-                if changes.is_empty() {
-                    let open = serving.pools.of_dataset(name)?;
-                    crate::zpool::log_command(&open.pool, &call.command).await;
+            if name == SMB_PROPERTY {
+                serving::smb::check_property(value)?;
+            }
+        }
+        let (quotas, properties) = OwnedQuota::split("cannot set property", &properties)?;
+        let changes: Vec<(String, PropertyChange)> = properties
+            .into_iter()
+            .map(|(name, value)| (name, PropertyChange::Set(value)))
+            .collect();
+        let mut changed = ZfsChanged::default();
+        let mut failures = Vec::new();
+        for name in &call.names {
+            let done = async {
+                if !quotas.is_empty() {
+                    crate::owners::check_owned_quotas(serving, name, &quotas).await?;
                 }
-            }
-            Ok(())
-        };
-        failures.extend(done.await.err());
-    }
-    all_done(&failures).map(|_| changed)
+                if !changes.is_empty() || quotas.is_empty() {
+                    let warnings =
+                        change_properties(serving, name, &changes, call.no_mount, &call.command)
+                            .await?;
+                    changed.warnings.extend(warnings);
+                }
+                if !quotas.is_empty() {
+                    crate::owners::set_quotas_of(serving, name, &quotas).await?;
+                    if changes.is_empty() {
+                        let open = serving.pools.of_dataset(name)?;
+                        crate::zpool::log_command(&open.pool, &call.command).await;
+                    }
+                }
+                Ok(())
+            };
+            failures.extend(done.await.err());
+        }
+        all_done(&failures).map(|_| changed)
+    })
 }
 
 /// `zfs inherit`.
-pub async fn zfs_inherit(serving: &Serving, call: ZfsInherit) -> Result<ZfsChanged, Failure> {
-    let change = match call.received {
-        true => PropertyChange::Received,
-        false => PropertyChange::Inherit,
-    };
-    let property = full_name(&call.property);
-    let changes = [(property.to_owned(), change)];
-    let mut changed = ZfsChanged::default();
-    let mut failures = Vec::new();
-    for name in &call.names {
-        let names = match call.recursive {
-            true => having(serving, property, name).await,
-            false => Ok(vec![name.clone()]),
+pub fn zfs_inherit<'a>(
+    serving: &'a Serving,
+    call: ZfsInherit,
+) -> BoxFuture<'a, Result<ZfsChanged, Failure>> {
+    Box::pin(async move {
+        let change = match call.received {
+            true => PropertyChange::Received,
+            false => PropertyChange::Inherit,
         };
-        match names {
-            Ok(names) => {
-                for name in names {
-                    let done = change_properties(serving, &name, &changes, false, &call.command);
-                    match done.await {
-                        Ok(warnings) => changed.warnings.extend(warnings),
-                        Err(failure) => failures.push(failure),
+        let property = full_name(&call.property);
+        let changes = [(property.to_owned(), change)];
+        let mut changed = ZfsChanged::default();
+        let mut failures = Vec::new();
+        for name in &call.names {
+            let names = match call.recursive {
+                true => having(serving, property, name).await,
+                false => Ok(vec![name.clone()]),
+            };
+            match names {
+                Ok(names) => {
+                    for name in names {
+                        let done =
+                            change_properties(serving, &name, &changes, false, &call.command);
+                        match done.await {
+                            Ok(warnings) => changed.warnings.extend(warnings),
+                            Err(failure) => failures.push(failure),
+                        }
                     }
                 }
+                Err(failure) => failures.push(failure),
             }
-            Err(failure) => failures.push(failure),
         }
-    }
-    all_done(&failures).map(|_| changed)
+        all_done(&failures).map(|_| changed)
+    })
 }
 
 /// Datasets at and below `top` of the kinds that have a property (`inherit_recurse_cb`,

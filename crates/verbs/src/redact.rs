@@ -2,6 +2,7 @@
 //! where a stream that was redacted is gone on with (`find_redact_book`,
 //! lib/libzfs/libzfs_sendrecv.c).
 
+use device::BoxFuture;
 use std::sync::Arc;
 
 use api::{Empty, Failure, FailureKind, ZfsRedact};
@@ -14,27 +15,29 @@ use service::pools::OpenPool;
 use serving::Serving;
 
 /// `zfs redact`.
-pub async fn zfs_redact(
-    serving: &Serving,
-    call: &ZfsRedact,
-    work: &Arc<Work>,
-) -> Result<Empty, Failure> {
-    let open = serving.pools.of_dataset(&call.snapshot)?;
-    // Nobody exports it meanwhile.
-    let _working = Arc::clone(&open.receives);
-    let stops = {
-        let work = Arc::clone(work);
-        move || work.is_canceled()
-    };
-    let redacted = open
-        .pool
-        .dsl()
-        .bookmarks()
-        .redact(&call.snapshot, &call.bookmark, &call.with, &stops)
-        .await;
-    redacted.map_err(|error| told(call, &error))?;
-    crate::zpool::log_command(&open.pool, &call.command).await;
-    Ok(Empty {})
+pub fn zfs_redact<'a>(
+    serving: &'a Serving,
+    call: &'a ZfsRedact,
+    work: &'a Arc<Work>,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.snapshot)?;
+        // Nobody exports it meanwhile.
+        let _working = Arc::clone(&open.receives);
+        let stops = {
+            let work = Arc::clone(work);
+            move || work.is_canceled()
+        };
+        let redacted = open
+            .pool
+            .dsl()
+            .bookmarks()
+            .redact(&call.snapshot, &call.bookmark, &call.with, &stops)
+            .await;
+        redacted.map_err(|error| told(call, &error))?;
+        crate::zpool::log_command(&open.pool, &call.command).await;
+        Ok(Empty {})
+    })
 }
 
 /// Why a bookmark was not made, in OpenZFS's words.

@@ -7,6 +7,7 @@
 //! Source: cmd/zfs/zfs_main.c (`zfs_do_rewrite`): first the files of a directory, then the
 //! directories in it; what fails is told, and the others are rewritten all the same.
 
+use device::BoxFuture;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -52,61 +53,63 @@ struct Walk<'a> {
 }
 
 /// `zfs rewrite`.
-pub async fn zfs_rewrite(
-    serving: &Serving,
-    call: &ZfsRewrite,
-    work: &Work,
-) -> Result<ZfsRewriteReply, Failure> {
-    let mut walk = Walk {
-        serving,
-        call,
-        work,
-        held: None,
-        reply: ZfsRewriteReply::default(),
-        files: 0,
-        done_bytes: 0,
-        total_bytes: 0,
-    };
-    let mut directories = VecDeque::new();
-    for path in call.paths.iter().map(PathBuf::from) {
-        // One may be where another is mounted.
-        walk.held = None;
-        match walk.find(&path).await {
-            Ok((_, at)) if at.kind == FileKind::Regular => {
-                walk.total_bytes += walk.share(at.size_bytes);
-                walk.file(&path, at.size_bytes).await?;
-            }
-            Ok((_, at)) if at.kind == FileKind::Directory && call.recursive => {
-                directories.push_back(path);
-            }
-            Ok(_) => {}
-            Err(why) => walk.failed(&path, why),
-        }
-    }
-    while let Some(directory) = directories.pop_front() {
-        let entries = match walk.entries(&directory).await {
-            Ok(entries) => entries,
-            Err(why) => {
-                walk.failed(&directory, why);
-                continue;
-            }
+pub fn zfs_rewrite<'a>(
+    serving: &'a Serving,
+    call: &'a ZfsRewrite,
+    work: &'a Work,
+) -> BoxFuture<'a, Result<ZfsRewriteReply, Failure>> {
+    Box::pin(async move {
+        let mut walk = Walk {
+            serving,
+            call,
+            work,
+            held: None,
+            reply: ZfsRewriteReply::default(),
+            files: 0,
+            done_bytes: 0,
+            total_bytes: 0,
         };
-        let mut files = Vec::new();
-        for entry in entries {
-            // Where something is mounted, its root is what people see there.
-            let is_crossed = || serving.mounted_dataset_at(&entry.path.to_string_lossy());
-            if entry.kind == FileKind::Regular {
-                walk.total_bytes += walk.share(entry.size_bytes);
-                files.push(entry);
-            } else if !call.one_filesystem || is_crossed().is_none() {
-                directories.push_back(entry.path);
+        let mut directories = VecDeque::new();
+        for path in call.paths.iter().map(PathBuf::from) {
+            // One may be where another is mounted.
+            walk.held = None;
+            match walk.find(&path).await {
+                Ok((_, at)) if at.kind == FileKind::Regular => {
+                    walk.total_bytes += walk.share(at.size_bytes);
+                    walk.file(&path, at.size_bytes).await?;
+                }
+                Ok((_, at)) if at.kind == FileKind::Directory && call.recursive => {
+                    directories.push_back(path);
+                }
+                Ok(_) => {}
+                Err(why) => walk.failed(&path, why),
             }
         }
-        for entry in files {
-            walk.file(&entry.path, entry.size_bytes).await?;
+        while let Some(directory) = directories.pop_front() {
+            let entries = match walk.entries(&directory).await {
+                Ok(entries) => entries,
+                Err(why) => {
+                    walk.failed(&directory, why);
+                    continue;
+                }
+            };
+            let mut files = Vec::new();
+            for entry in entries {
+                // Where something is mounted, its root is what people see there.
+                let is_crossed = || serving.mounted_dataset_at(&entry.path.to_string_lossy());
+                if entry.kind == FileKind::Regular {
+                    walk.total_bytes += walk.share(entry.size_bytes);
+                    files.push(entry);
+                } else if !call.one_filesystem || is_crossed().is_none() {
+                    directories.push_back(entry.path);
+                }
+            }
+            for entry in files {
+                walk.file(&entry.path, entry.size_bytes).await?;
+            }
         }
-    }
-    Ok(walk.reply)
+        Ok(walk.reply)
+    })
 }
 
 /// A regular file or directory in a directory.

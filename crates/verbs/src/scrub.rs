@@ -4,6 +4,7 @@ use api::{
     Empty, EventKind, Failure, Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult,
     ScrubAction, ZpoolCheckpoint, ZpoolScrub,
 };
+use device::BoxFuture;
 use pool::ScrubCommand;
 
 use service::error::from_pool;
@@ -11,38 +12,48 @@ use service::pools::OpenPool;
 use serving::Serving;
 
 /// `zpool scrub`.
-pub async fn zpool_scrub(serving: &Serving, call: &ZpoolScrub) -> Result<Empty, Failure> {
-    let pools = if call.all {
-        serving.pools.all()
-    } else {
-        serving.pools.named(&call.names)?
-    };
-    for open in &pools {
-        scrub(open, call.action).await?;
-        crate::zpool::log_command(&open.pool, &call.command).await;
-    }
-    Ok(Empty {})
+pub fn zpool_scrub<'a>(
+    serving: &'a Serving,
+    call: &'a ZpoolScrub,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let pools = if call.all {
+            serving.pools.all()
+        } else {
+            serving.pools.named(&call.names)?
+        };
+        for open in &pools {
+            scrub(open, call.action).await?;
+            crate::zpool::log_command(&open.pool, &call.command).await;
+        }
+        Ok(Empty {})
+    })
 }
 
 /// `zpool checkpoint`.
-pub async fn zpool_checkpoint(serving: &Serving, call: &ZpoolCheckpoint) -> Result<Empty, Failure> {
-    let open = serving.pools.get(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let (doing, done) = match call.discard {
-        true => (
-            format!("cannot discard checkpoint in '{}'", call.name),
-            open.pool.discard_checkpoint().await,
-        ),
-        false => (
-            format!("cannot checkpoint '{}'", call.name),
-            open.pool.checkpoint().await,
-        ),
-    };
-    done.map_err(|error| from_pool(&doing, &error))?;
-    crate::zpool::log_command(&open.pool, &call.command).await;
-    open.background.poke(&open.pool);
-    serving.events.tell_of(&open.pool, EventKind::PoolChanged);
-    Ok(Empty {})
+pub fn zpool_checkpoint<'a>(
+    serving: &'a Serving,
+    call: &'a ZpoolCheckpoint,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.get(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let (doing, done) = match call.discard {
+            true => (
+                format!("cannot discard checkpoint in '{}'", call.name),
+                open.pool.discard_checkpoint().await,
+            ),
+            false => (
+                format!("cannot checkpoint '{}'", call.name),
+                open.pool.checkpoint().await,
+            ),
+        };
+        done.map_err(|error| from_pool(&doing, &error))?;
+        crate::zpool::log_command(&open.pool, &call.command).await;
+        open.background.poke(&open.pool);
+        serving.events.tell_of(&open.pool, EventKind::PoolChanged);
+        Ok(Empty {})
+    })
 }
 
 /// Lists jobs; what was begun before this was asked is among them.
@@ -68,13 +79,18 @@ pub fn job_result(serving: &Serving, call: &JobResult) -> Result<serde_json::Val
 }
 
 /// Asks a job to stop.
-pub async fn job_cancel(serving: &Serving, call: &JobCancel) -> Result<Empty, Failure> {
-    serving.jobs.cancel(call.id)?;
-    let job = serving.jobs.get(call.id)?;
-    if let (JobKind::Scrub, Some(pool)) = (job.kind, &job.pool) {
-        scrub(&*serving.pools.get(pool)?, ScrubAction::Stop).await?;
-    }
-    Ok(Empty {})
+pub fn job_cancel<'a>(
+    serving: &'a Serving,
+    call: &'a JobCancel,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        serving.jobs.cancel(call.id)?;
+        let job = serving.jobs.get(call.id)?;
+        if let (JobKind::Scrub, Some(pool)) = (job.kind, &job.pool) {
+            scrub(&*serving.pools.get(pool)?, ScrubAction::Stop).await?;
+        }
+        Ok(Empty {})
+    })
 }
 
 async fn scrub(open: &OpenPool, action: ScrubAction) -> Result<(), Failure> {

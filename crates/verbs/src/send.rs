@@ -53,54 +53,58 @@ struct Plan {
 }
 
 /// `zfs send -n`, and what `-v` tells.
-pub async fn zfs_send_plan(
-    serving: &Serving,
-    call: &ZfsSendPlan,
-) -> Result<ZfsSendPlanReply, Failure> {
-    let plan = plan(serving, &call.send).await?;
-    let mut streams = Vec::new();
-    for (name, from) in &plan.streams {
-        let size_bytes = estimate(&plan, name, from.as_deref()).await?;
-        streams.push(PlannedStream {
-            name: name.clone(),
-            from: from.clone(),
-            size_bytes,
-        });
-    }
-    Ok(ZfsSendPlanReply {
-        streams,
-        warnings: plan.warnings,
+pub fn zfs_send_plan<'a>(
+    serving: &'a Serving,
+    call: &'a ZfsSendPlan,
+) -> BoxFuture<'a, Result<ZfsSendPlanReply, Failure>> {
+    Box::pin(async move {
+        let plan = plan(serving, &call.send).await?;
+        let mut streams = Vec::new();
+        for (name, from) in &plan.streams {
+            let size_bytes = estimate(&plan, name, from.as_deref()).await?;
+            streams.push(PlannedStream {
+                name: name.clone(),
+                from: from.clone(),
+                size_bytes,
+            });
+        }
+        Ok(ZfsSendPlanReply {
+            streams,
+            warnings: plan.warnings,
+        })
     })
 }
 
 /// `zfs send`.
-pub async fn zfs_send(
-    serving: &Serving,
+pub fn zfs_send<'a>(
+    serving: &'a Serving,
     call: ZfsSend,
     mut output: impl AsyncWrite + Send + Unpin + 'static,
-    work: &Arc<Work>,
-) -> Result<ZfsSendReply, Failure> {
-    let plan = plan(serving, &call).await?;
-    let mut total = 0;
-    for (name, from) in &plan.streams {
-        total += estimate(&plan, name, from.as_deref()).await?;
-    }
-    let reporter = Arc::clone(work);
-    let progress = stream::Progress::new(move |bytes| {
-        reporter.progress(Progress {
-            done: bytes,
-            total: total.max(bytes),
-            unit: Unit::Bytes,
+    work: &'a Arc<Work>,
+) -> BoxFuture<'a, Result<ZfsSendReply, Failure>> {
+    Box::pin(async move {
+        let plan = plan(serving, &call).await?;
+        let mut total = 0;
+        for (name, from) in &plan.streams {
+            total += estimate(&plan, name, from.as_deref()).await?;
+        }
+        let reporter = Arc::clone(work);
+        let progress = stream::Progress::new(move |bytes| {
+            reporter.progress(Progress {
+                done: bytes,
+                total: total.max(bytes),
+                unit: Unit::Bytes,
+            });
+            reporter.is_canceled()
         });
-        reporter.is_canceled()
-    });
-    let sent = write(&plan, &call, &mut output, &progress).await;
-    // Whoever reads sees the end either way.
-    let closed = output.shutdown().await;
-    sent?;
-    closed.map_err(|error| of_stream(&call.snapshot, &StreamError::Io(error)))?;
-    Ok(ZfsSendReply {
-        bytes: progress.bytes(),
+        let sent = write(&plan, &call, &mut output, &progress).await;
+        // Whoever reads sees the end either way.
+        let closed = output.shutdown().await;
+        sent?;
+        closed.map_err(|error| of_stream(&call.snapshot, &StreamError::Io(error)))?;
+        Ok(ZfsSendReply {
+            bytes: progress.bytes(),
+        })
     })
 }
 

@@ -1,5 +1,6 @@
 //! `zfs clone`, `promote`, `bookmark`, `hold` and `release`.
 
+use device::BoxFuture;
 use std::sync::Arc;
 
 use access::Exclusion;
@@ -36,90 +37,98 @@ async fn opened(open: &OpenPool, name: &str) -> Result<DatasetInfo, Failure> {
 }
 
 /// `zfs clone` (`zfs_clone`, lib/libzfs/libzfs_dataset.c).
-pub async fn zfs_clone(serving: &Serving, call: ZfsClone, maker: Maker) -> Result<Empty, Failure> {
-    let open = serving.pools.of_dataset(&call.origin)?;
-    let _admin = open.admin.lock().await;
-    let doing = format!("cannot create '{}'", call.name);
-    let failed = |error: DatasetError| from_dataset(&doing, &error);
-    let invalid = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
-    let origin = opened(&open, &call.origin).await?;
-    if origin.kind != DatasetKind::Snapshot {
-        return Err(invalid("only snapshots can be cloned"));
-    }
-    dataset::name::check_name(&call.name).map_err(failed)?;
-    if call.name.contains('@') {
-        return Err(invalid("snapshot delimiter '@' is not expected here"));
-    }
-    let dsl = open.pool.dsl();
-    if call.name.split('/').next() != Some(open.pool.name().as_str()) {
-        // The parent may be missing there, which comes first.
-        let parent = dataset::name::split_parent(&call.name).0;
-        if let Some(parent) = parent {
-            let other = serving.pools.of_dataset(parent)?;
-            opened(&other, parent).await?;
+pub fn zfs_clone<'a>(
+    serving: &'a Serving,
+    call: ZfsClone,
+    maker: Maker,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.origin)?;
+        let _admin = open.admin.lock().await;
+        let doing = format!("cannot create '{}'", call.name);
+        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let invalid = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
+        let origin = opened(&open, &call.origin).await?;
+        if origin.kind != DatasetKind::Snapshot {
+            return Err(invalid("only snapshots can be cloned"));
         }
-        return Err(invalid("source and target pools differ"));
-    }
-    let exists = dsl.directories().lookup(&call.name).await.is_ok();
-    if exists && call.parents {
-        return Ok(Empty {});
-    }
-    if exists {
-        return Err(Failure::new(
-            FailureKind::Exists,
-            format!("{doing}: dataset already exists"),
-        ));
-    }
-    let typed = by_full_names(typed(&call.properties));
-    check_shares(serving, &typed)?;
-    let (quotas, mut properties) = OwnedQuota::split(&doing, &typed)?;
-    if !quotas.is_empty() && origin.head_kind == DatasetKind::Volume {
-        return Err(invalid("only filesystems have quotas of users and groups"));
-    }
-    fix_reservation(&open, &origin, &mut properties).await?;
-    let mut version = None;
-    if let Some(at) = properties.iter().position(|(name, _)| name == "version") {
-        let (_, typed) = properties.remove(at);
-        version = crate::upgrade::new_version(&open, &call.origin, &typed, &doing).await?;
-    }
-    match call.parents {
-        true => make_parents(serving, &open, &call.name, &doing, call.parents_unmounted).await?,
-        false => {
-            let parent = dataset::name::split_parent(&call.name).0.unwrap_or("");
-            if let Err(DatasetError::NotFound { .. }) = dsl.directories().lookup(parent).await {
-                let message = format!("{doing}: parent does not exist");
-                return Err(Failure::new(FailureKind::NotFound, message));
+        dataset::name::check_name(&call.name).map_err(failed)?;
+        if call.name.contains('@') {
+            return Err(invalid("snapshot delimiter '@' is not expected here"));
+        }
+        let dsl = open.pool.dsl();
+        if call.name.split('/').next() != Some(open.pool.name().as_str()) {
+            // The parent may be missing there, which comes first.
+            let parent = dataset::name::split_parent(&call.name).0;
+            if let Some(parent) = parent {
+                let other = serving.pools.of_dataset(parent)?;
+                opened(&other, parent).await?;
+            }
+            return Err(invalid("source and target pools differ"));
+        }
+        let exists = dsl.directories().lookup(&call.name).await.is_ok();
+        if exists && call.parents {
+            return Ok(Empty {});
+        }
+        if exists {
+            return Err(Failure::new(
+                FailureKind::Exists,
+                format!("{doing}: dataset already exists"),
+            ));
+        }
+        let typed = by_full_names(typed(&call.properties));
+        check_shares(serving, &typed)?;
+        let (quotas, mut properties) = OwnedQuota::split(&doing, &typed)?;
+        if !quotas.is_empty() && origin.head_kind == DatasetKind::Volume {
+            return Err(invalid("only filesystems have quotas of users and groups"));
+        }
+        fix_reservation(&open, &origin, &mut properties).await?;
+        let mut version = None;
+        if let Some(at) = properties.iter().position(|(name, _)| name == "version") {
+            let (_, typed) = properties.remove(at);
+            version = crate::upgrade::new_version(&open, &call.origin, &typed, &doing).await?;
+        }
+        match call.parents {
+            true => {
+                make_parents(serving, &open, &call.name, &doing, call.parents_unmounted).await?
+            }
+            false => {
+                let parent = dataset::name::split_parent(&call.name).0.unwrap_or("");
+                if let Err(DatasetError::NotFound { .. }) = dsl.directories().lookup(parent).await {
+                    let message = format!("{doing}: parent does not exist");
+                    return Err(Failure::new(FailureKind::NotFound, message));
+                }
             }
         }
-    }
-    dsl.datasets()
-        .clone_snapshot(&call.origin, &call.name, &properties)
-        .await
-        .map_err(failed)?;
-    maker.note(&open, &call.name).await?;
-    log_command(&open.pool, &call.command).await;
-    serving.events.tell(EventKind::DatasetsCreated {
-        names: vec![call.name.clone()],
-    });
-    let after = async {
-        if let Some(version) = version {
-            crate::upgrade::raise(&open, &call.name, version).await?;
-        }
-        if origin.head_kind == DatasetKind::Volume {
-            return serving.open_volume(&open, &call.name).await;
-        }
-        crate::owners::set_owned_quotas(serving, &open, &call.name, &quotas).await?;
-        match call.no_mount {
-            true => Ok(()),
-            false => crate::zfs::mount_created(serving, &open, &call.name).await,
-        }
-    };
-    after.await.map(|()| Empty {}).map_err(|failure| {
-        let name = &call.name;
-        Failure::new(
-            failure.kind,
-            format!("'{name}' was created, but: {failure}"),
-        )
+        dsl.datasets()
+            .clone_snapshot(&call.origin, &call.name, &properties)
+            .await
+            .map_err(failed)?;
+        maker.note(&open, &call.name).await?;
+        log_command(&open.pool, &call.command).await;
+        serving.events.tell(EventKind::DatasetsCreated {
+            names: vec![call.name.clone()],
+        });
+        let after = async {
+            if let Some(version) = version {
+                crate::upgrade::raise(&open, &call.name, version).await?;
+            }
+            if origin.head_kind == DatasetKind::Volume {
+                return serving.open_volume(&open, &call.name).await;
+            }
+            crate::owners::set_owned_quotas(serving, &open, &call.name, &quotas).await?;
+            match call.no_mount {
+                true => Ok(()),
+                false => crate::zfs::mount_created(serving, &open, &call.name).await,
+            }
+        };
+        after.await.map(|()| Empty {}).map_err(|failure| {
+            let name = &call.name;
+            Failure::new(
+                failure.kind,
+                format!("'{name}' was created, but: {failure}"),
+            )
+        })
     })
 }
 
@@ -161,60 +170,65 @@ async fn fix_reservation(
 }
 
 /// `zfs promote`.
-pub async fn zfs_promote(serving: &Serving, call: ZfsPromote) -> Result<Empty, Failure> {
-    let open = serving.pools.of_dataset(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let doing = format!("cannot promote '{}'", call.name);
-    let refused = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
-    let clone = opened(&open, &call.name).await?;
-    if clone.kind == DatasetKind::Snapshot {
-        return Err(refused("snapshots can not be promoted"));
-    }
-    let Some(origin) = &clone.origin else {
-        return Err(refused("not a cloned filesystem"));
-    };
-    let dsl = open.pool.dsl();
-    let head = origin.split('@').next().unwrap_or(origin).to_owned();
-    let until = opened(&open, origin).await?.createtxg;
-    let options = ListOptions {
-        snapshots: true,
-        depth: Some(1),
-        ..ListOptions::default()
-    };
-    let listed = dsl.directories().list(&head, &options).await;
-    let moved: Vec<String> = listed
-        .map_err(|error| from_dataset(&doing, &error))?
-        .into_iter()
-        .filter(|info| {
-            let of = info.name.split_once('@').map(|(of, _)| of);
-            of == Some(head.as_str()) && info.createtxg <= until
-        })
-        .map(|info| info.name)
-        .collect();
-    // What is open through `.zfs/snapshot`, and the files of snapshots of volumes, go by the names
-    // that they have now.
-    serving.hide_volume_snapshots(&head, mode(false)).await?;
-    serving.release_snapshots(&moved).await;
-    let outcome = {
-        let alone = open.access.exclusive(&moved, Exclusion::Forced).await;
-        let _nobody = alone.map_err(|error| from_access(&doing, &error))?;
-        dsl.snapshots().promote(&call.name).await
-    };
-    for of in [&head, &call.name] {
-        if let Err(failure) = serving.show_volume_snapshots(&open, of).await {
-            tracing::warn!("{failure}");
+pub fn zfs_promote<'a>(
+    serving: &'a Serving,
+    call: ZfsPromote,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let doing = format!("cannot promote '{}'", call.name);
+        let refused = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
+        let clone = opened(&open, &call.name).await?;
+        if clone.kind == DatasetKind::Snapshot {
+            return Err(refused("snapshots can not be promoted"));
         }
-    }
-    outcome.map_err(|error| match &error {
-        DatasetError::Exists { name } => {
-            let short = name.split(['@', '#']).next_back().unwrap_or(name);
-            let what = format!("conflicting snapshot '{short}' from parent '{origin}'");
-            Failure::new(FailureKind::Exists, format!("{doing}: {what}"))
+        let Some(origin) = &clone.origin else {
+            return Err(refused("not a cloned filesystem"));
+        };
+        let dsl = open.pool.dsl();
+        let head = origin.split('@').next().unwrap_or(origin).to_owned();
+        let until = opened(&open, origin).await?.createtxg;
+        let options = ListOptions {
+            snapshots: true,
+            depth: Some(1),
+            ..ListOptions::default()
+        };
+        let listed = dsl.directories().list(&head, &options).await;
+        let moved: Vec<String> = listed
+            .map_err(|error| from_dataset(&doing, &error))?
+            .into_iter()
+            .filter(|info| {
+                let of = info.name.split_once('@').map(|(of, _)| of);
+                of == Some(head.as_str()) && info.createtxg <= until
+            })
+            .map(|info| info.name)
+            .collect();
+        // What is open through `.zfs/snapshot`, and the files of snapshots of volumes, go by the names
+        // that they have now.
+        serving.hide_volume_snapshots(&head, mode(false)).await?;
+        serving.release_snapshots(&moved).await;
+        let outcome = {
+            let alone = open.access.exclusive(&moved, Exclusion::Forced).await;
+            let _nobody = alone.map_err(|error| from_access(&doing, &error))?;
+            dsl.snapshots().promote(&call.name).await
+        };
+        for of in [&head, &call.name] {
+            if let Err(failure) = serving.show_volume_snapshots(&open, of).await {
+                tracing::warn!("{failure}");
+            }
         }
-        _ => from_dataset(&doing, &error),
-    })?;
-    log_command(&open.pool, &call.command).await;
-    Ok(Empty {})
+        outcome.map_err(|error| match &error {
+            DatasetError::Exists { name } => {
+                let short = name.split(['@', '#']).next_back().unwrap_or(name);
+                let what = format!("conflicting snapshot '{short}' from parent '{origin}'");
+                Failure::new(FailureKind::Exists, format!("{doing}: {what}"))
+            }
+            _ => from_dataset(&doing, &error),
+        })?;
+        log_command(&open.pool, &call.command).await;
+        Ok(Empty {})
+    })
 }
 
 /// Names of the datasets at and below one, itself first.
@@ -226,76 +240,88 @@ async fn heads_below(open: &OpenPool, head: &str) -> Result<Vec<String>, Failure
 }
 
 /// `zfs bookmark` (`zfs_do_bookmark`, cmd/zfs/zfs_main.c).
-pub async fn zfs_bookmark(serving: &Serving, call: ZfsBookmark) -> Result<Empty, Failure> {
-    let open = serving.pools.of_dataset(&call.source)?;
-    let _admin = open.admin.lock().await;
-    let doing = format!("cannot create bookmark '{}'", call.name);
-    let dsl = open.pool.dsl();
-    let told = |error: DatasetError| {
-        let (kind, what) = match &error {
-            DatasetError::Exists { .. } => (FailureKind::Exists, "bookmark exists"),
-            DatasetError::NotFound { .. } => (FailureKind::NotFound, "dataset does not exist"),
-            DatasetError::NotAncestor { .. } => (
-                FailureKind::Invalid,
-                "source is not an ancestor of the new bookmark's dataset",
-            ),
-            _ => return from_dataset(&doing, &error),
+pub fn zfs_bookmark<'a>(
+    serving: &'a Serving,
+    call: ZfsBookmark,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.source)?;
+        let _admin = open.admin.lock().await;
+        let doing = format!("cannot create bookmark '{}'", call.name);
+        let dsl = open.pool.dsl();
+        let told = |error: DatasetError| {
+            let (kind, what) = match &error {
+                DatasetError::Exists { .. } => (FailureKind::Exists, "bookmark exists"),
+                DatasetError::NotFound { .. } => (FailureKind::NotFound, "dataset does not exist"),
+                DatasetError::NotAncestor { .. } => (
+                    FailureKind::Invalid,
+                    "source is not an ancestor of the new bookmark's dataset",
+                ),
+                _ => return from_dataset(&doing, &error),
+            };
+            Failure::new(kind, format!("{doing}: {what}"))
         };
-        Failure::new(kind, format!("{doing}: {what}"))
-    };
-    match call.source.split_once('#') {
-        None => {
-            opened(&open, &call.source).await?;
-        }
-        Some((head, _)) => {
-            opened(&open, head).await?;
-            let known = dsl.bookmarks().list(head).await.map_err(told)?;
-            if !known.iter().any(|bookmark| bookmark.name == call.source) {
-                return Err(missing(&format!("cannot open '{}'", call.source)));
+        match call.source.split_once('#') {
+            None => {
+                opened(&open, &call.source).await?;
+            }
+            Some((head, _)) => {
+                opened(&open, head).await?;
+                let known = dsl.bookmarks().list(head).await.map_err(told)?;
+                if !known.iter().any(|bookmark| bookmark.name == call.source) {
+                    return Err(missing(&format!("cannot open '{}'", call.source)));
+                }
             }
         }
-    }
-    if call.name.split(['/', '#']).next() != Some(open.pool.name().as_str()) {
-        let message = format!("{doing}: bookmark is in a different pool");
-        return Err(Failure::new(FailureKind::Invalid, message));
-    }
-    let mut bookmarks = vec![(call.name.clone(), call.source.clone())];
-    if call.recursive {
-        let (head, snapshot) = call.source.split_once('@').unwrap_or((&call.source, ""));
-        let short = call.name.split_once('#').map_or("", |(_, short)| short);
-        bookmarks.clear();
-        for below in heads_below(&open, head).await? {
-            let source = format!("{below}@{snapshot}");
-            if dsl.directories().lookup(&source).await.is_ok() {
-                bookmarks.push((format!("{below}#{short}"), source));
+        if call.name.split(['/', '#']).next() != Some(open.pool.name().as_str()) {
+            let message = format!("{doing}: bookmark is in a different pool");
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
+        let mut bookmarks = vec![(call.name.clone(), call.source.clone())];
+        if call.recursive {
+            let (head, snapshot) = call.source.split_once('@').unwrap_or((&call.source, ""));
+            let short = call.name.split_once('#').map_or("", |(_, short)| short);
+            bookmarks.clear();
+            for below in heads_below(&open, head).await? {
+                let source = format!("{below}@{snapshot}");
+                if dsl.directories().lookup(&source).await.is_ok() {
+                    bookmarks.push((format!("{below}#{short}"), source));
+                }
             }
         }
-    }
-    dsl.bookmarks().create(&bookmarks).await.map_err(told)?;
-    log_command(&open.pool, &call.command).await;
-    Ok(Empty {})
+        dsl.bookmarks().create(&bookmarks).await.map_err(told)?;
+        log_command(&open.pool, &call.command).await;
+        Ok(Empty {})
+    })
 }
 
 /// `zfs hold` (`zfs_hold`, lib/libzfs/libzfs_dataset.c).
-pub async fn zfs_hold(serving: &Serving, call: ZfsHold) -> Result<Empty, Failure> {
-    let hold = HoldChange {
-        serving,
-        tag: &call.tag,
-        recursive: call.recursive,
-        is_release: false,
-    };
-    hold.all(&call.names, &call.command).await
+pub fn zfs_hold<'a>(serving: &'a Serving, call: ZfsHold) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let hold = HoldChange {
+            serving,
+            tag: &call.tag,
+            recursive: call.recursive,
+            is_release: false,
+        };
+        hold.all(&call.names, &call.command).await
+    })
 }
 
 /// `zfs release` (`zfs_release`, lib/libzfs/libzfs_dataset.c).
-pub async fn zfs_release(serving: &Serving, call: ZfsRelease) -> Result<Empty, Failure> {
-    let release = HoldChange {
-        serving,
-        tag: &call.tag,
-        recursive: call.recursive,
-        is_release: true,
-    };
-    release.all(&call.names, &call.command).await
+pub fn zfs_release<'a>(
+    serving: &'a Serving,
+    call: ZfsRelease,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let release = HoldChange {
+            serving,
+            tag: &call.tag,
+            recursive: call.recursive,
+            is_release: true,
+        };
+        release.all(&call.names, &call.command).await
+    })
 }
 
 struct HoldChange<'a> {

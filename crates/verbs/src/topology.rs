@@ -5,6 +5,7 @@ use api::{
     Empty, EventKind, Failure, FailureKind, Refusal, TopologyObstacle, ZpoolAttach, ZpoolDetach,
     ZpoolOffline, ZpoolOnline, ZpoolOnlineReply,
 };
+use device::BoxFuture;
 use pool::{AttachSpec, OfflineSpec, PoolError, TopologyError};
 
 use crate::zpool::{Found, find_device, in_use, is_of_pool, leaf, vdev_failure};
@@ -69,46 +70,51 @@ pub(crate) async fn done(serving: &Serving, open: &OpenPool, command: &str) {
 }
 
 /// `zpool attach` and `zpool replace`.
-pub async fn zpool_attach(serving: &Serving, call: ZpoolAttach) -> Result<Empty, Failure> {
-    let open = serving.pools.get(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let mut device = leaf(&serving.world, &call.new_device).await?;
-    // A spare of the pool is known by the path in its list.
-    let spare = match call.replace {
-        true => waiting_spare(serving, &open, &device.path).await,
-        false => None,
-    };
-    if let Some(path) = &spare {
-        device.path.clone_from(path);
-    }
-    for other in serving.pools.all() {
-        let name = other.pool.name();
-        let used = reports::device_paths(&other.pool.status());
-        let is_used = is_of_pool(&serving.world, &other.pool, &used, &device.path).await?;
-        // Another device under the path of the one that it replaces: the pool knows which that is.
-        let is_in_place = call.replace && name == call.name && used.contains(&device.path);
-        if is_used && !is_in_place && spare.is_none() {
-            let why = format!("{} is part of active pool '{name}'", device.path);
-            return Err(in_use(why, true));
-        }
-    }
-    let spec = AttachSpec {
-        device,
-        ashift: call.ashift,
-        force: call.allow_in_use,
-        replace: call.replace,
-        sequential: call.sequential,
-    };
-    let attached = open.pool.attach(&call.device, &spec).await;
-    attached.map_err(|error| {
-        let doing = match call.replace {
-            true => format!("cannot replace {} with {}", call.device, call.new_device),
-            false => format!("cannot attach {} to {}", call.new_device, call.device),
+pub fn zpool_attach<'a>(
+    serving: &'a Serving,
+    call: ZpoolAttach,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.get(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let mut device = leaf(&serving.world, &call.new_device).await?;
+        // A spare of the pool is known by the path in its list.
+        let spare = match call.replace {
+            true => waiting_spare(serving, &open, &device.path).await,
+            false => None,
         };
-        failure(doing, &error)
-    })?;
-    done(serving, &open, &call.command).await;
-    Ok(Empty {})
+        if let Some(path) = &spare {
+            device.path.clone_from(path);
+        }
+        for other in serving.pools.all() {
+            let name = other.pool.name();
+            let used = reports::device_paths(&other.pool.status());
+            let is_used = is_of_pool(&serving.world, &other.pool, &used, &device.path).await?;
+            // Another device under the path of the one that it replaces: the pool knows which that is.
+            let is_in_place = call.replace && name == call.name && used.contains(&device.path);
+            if is_used && !is_in_place && spare.is_none() {
+                let why = format!("{} is part of active pool '{name}'", device.path);
+                return Err(in_use(why, true));
+            }
+        }
+        let spec = AttachSpec {
+            device,
+            ashift: call.ashift,
+            force: call.allow_in_use,
+            replace: call.replace,
+            sequential: call.sequential,
+        };
+        let attached = open.pool.attach(&call.device, &spec).await;
+        attached.map_err(|error| {
+            let doing = match call.replace {
+                true => format!("cannot replace {} with {}", call.device, call.new_device),
+                false => format!("cannot attach {} to {}", call.new_device, call.device),
+            };
+            failure(doing, &error)
+        })?;
+        done(serving, &open, &call.command).await;
+        Ok(Empty {})
+    })
 }
 
 /// The path by which the pool has this device as a spare that stands by.
@@ -124,48 +130,60 @@ async fn waiting_spare(serving: &Serving, open: &OpenPool, path: &str) -> Option
 }
 
 /// `zpool detach`.
-pub async fn zpool_detach(serving: &Serving, call: ZpoolDetach) -> Result<Empty, Failure> {
-    let open = serving.pools.get(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let before = spares::guids(&open.pool);
-    let detached = open.pool.detach(&call.device).await;
-    detached.map_err(|error| failure(format!("cannot detach {}", call.device), &error))?;
-    spares::remove_from_others(&serving.pools, &open, &before).await;
-    done(serving, &open, &call.command).await;
-    Ok(Empty {})
+pub fn zpool_detach<'a>(
+    serving: &'a Serving,
+    call: ZpoolDetach,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.get(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let before = spares::guids(&open.pool);
+        let detached = open.pool.detach(&call.device).await;
+        detached.map_err(|error| failure(format!("cannot detach {}", call.device), &error))?;
+        spares::remove_from_others(&serving.pools, &open, &before).await;
+        done(serving, &open, &call.command).await;
+        Ok(Empty {})
+    })
 }
 
 /// `zpool offline`.
-pub async fn zpool_offline(serving: &Serving, call: ZpoolOffline) -> Result<Empty, Failure> {
-    let open = serving.pools.get(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let spec = OfflineSpec {
-        temporary: call.temporary,
-        fault: call.fault,
-    };
-    let doing = match call.fault {
-        true => format!("cannot fault {}", call.device),
-        false => format!("cannot offline {}", call.device),
-    };
-    let offline = open.pool.offline(&call.device, spec).await;
-    offline.map_err(|error| failure(doing, &error))?;
-    done(serving, &open, &call.command).await;
-    Ok(Empty {})
+pub fn zpool_offline<'a>(
+    serving: &'a Serving,
+    call: ZpoolOffline,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.get(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let spec = OfflineSpec {
+            temporary: call.temporary,
+            fault: call.fault,
+        };
+        let doing = match call.fault {
+            true => format!("cannot fault {}", call.device),
+            false => format!("cannot offline {}", call.device),
+        };
+        let offline = open.pool.offline(&call.device, spec).await;
+        offline.map_err(|error| failure(doing, &error))?;
+        done(serving, &open, &call.command).await;
+        Ok(Empty {})
+    })
 }
 
 /// `zpool online`.
-pub async fn zpool_online(
-    serving: &Serving,
+pub fn zpool_online<'a>(
+    serving: &'a Serving,
     call: ZpoolOnline,
-) -> Result<ZpoolOnlineReply, Failure> {
-    let open = serving.pools.get(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let online = open.pool.online(&call.device, call.expand).await;
-    let online =
-        online.map_err(|error| failure(format!("cannot online {}", call.device), &error))?;
-    done(serving, &open, &call.command).await;
-    Ok(ZpoolOnlineReply {
-        state: reports::state(online.state),
-        was_usable: online.was_usable,
+) -> BoxFuture<'a, Result<ZpoolOnlineReply, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.get(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let online = open.pool.online(&call.device, call.expand).await;
+        let online =
+            online.map_err(|error| failure(format!("cannot online {}", call.device), &error))?;
+        done(serving, &open, &call.command).await;
+        Ok(ZpoolOnlineReply {
+            state: reports::state(online.state),
+            was_usable: online.was_usable,
+        })
     })
 }

@@ -1,5 +1,6 @@
 //! Raising versions of filesystems (`zfs upgrade`, `zfs set version=`), and `zfs wait`.
 
+use device::BoxFuture;
 use std::time::Duration;
 
 use api::{Empty, Failure, FailureKind, ZfsWait};
@@ -72,43 +73,48 @@ pub async fn raise(open: &OpenPool, name: &str, version: u64) -> Result<(), Fail
 
 /// `zfs wait` (`dsl_dir_wait`, module/zfs/dsl_dir.c): a filesystem that is not mounted frees
 /// nothing, so that there is nothing to wait for.
-pub async fn zfs_wait(serving: &Serving, call: &ZfsWait) -> Result<Empty, Failure> {
-    let doing = format!("cannot wait for '{}'", call.name);
-    let opened = async || {
-        let open = serving.pools.of_dataset(&call.name)?;
-        let found = open.pool.dsl().directories().lookup(&call.name).await;
-        let info =
-            found.map_err(|error| from_dataset(&format!("cannot open '{}'", call.name), &error))?;
-        Ok::<_, Failure>((open, info))
-    };
-    let (_, info) = opened().await?;
-    if info.kind != DatasetKind::Filesystem {
-        let name = &call.name;
-        let message =
-            format!("cannot open '{name}': operation not applicable to datasets of this type");
-        return Err(Failure::new(FailureKind::Invalid, message));
-    }
-    loop {
-        // It may be gone by now, or another one.
-        let Ok((open, now)) = opened().await else {
-            return Ok(Empty {});
+pub fn zfs_wait<'a>(
+    serving: &'a Serving,
+    call: &'a ZfsWait,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let doing = format!("cannot wait for '{}'", call.name);
+        let opened = async || {
+            let open = serving.pools.of_dataset(&call.name)?;
+            let found = open.pool.dsl().directories().lookup(&call.name).await;
+            let info = found
+                .map_err(|error| from_dataset(&format!("cannot open '{}'", call.name), &error))?;
+            Ok::<_, Failure>((open, info))
         };
-        if now.object != info.object || serving.mounts.mountpoint(&call.name).is_none() {
-            return Ok(Empty {});
+        let (_, info) = opened().await?;
+        if info.kind != DatasetKind::Filesystem {
+            let name = &call.name;
+            let message =
+                format!("cannot open '{name}': operation not applicable to datasets of this type");
+            return Err(Failure::new(FailureKind::Invalid, message));
         }
-        let left = {
-            let borrowed = crate::owners::borrow(&open, &call.name, &doing, "wait").await?;
-            let left = borrowed.get().unlinked_count().await;
-            let closed = borrowed.close().await;
-            closed.map_err(|error| from_access(&doing, &error))?;
-            left
-        };
-        match left {
-            Ok(0) | Err(FsError::Closed) => return Ok(Empty {}),
-            Ok(_) => tokio::time::sleep(LOOK).await,
-            Err(error) => {
-                return Err(Failure::new(FailureKind::Io, format!("{doing}: {error}")));
+        loop {
+            // It may be gone by now, or another one.
+            let Ok((open, now)) = opened().await else {
+                return Ok(Empty {});
+            };
+            if now.object != info.object || serving.mounts.mountpoint(&call.name).is_none() {
+                return Ok(Empty {});
+            }
+            let left = {
+                let borrowed = crate::owners::borrow(&open, &call.name, &doing, "wait").await?;
+                let left = borrowed.get().unlinked_count().await;
+                let closed = borrowed.close().await;
+                closed.map_err(|error| from_access(&doing, &error))?;
+                left
+            };
+            match left {
+                Ok(0) | Err(FsError::Closed) => return Ok(Empty {}),
+                Ok(_) => tokio::time::sleep(LOOK).await,
+                Err(error) => {
+                    return Err(Failure::new(FailureKind::Io, format!("{doing}: {error}")));
+                }
             }
         }
-    }
+    })
 }

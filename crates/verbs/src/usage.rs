@@ -1,6 +1,7 @@
 //! Who uses how much of a filesystem, who holds which snapshot, and bookmarks: what `zfs
 //! userspace`, `zfs holds` and `zfs list -t bookmark` ask for.
 
+use device::BoxFuture;
 use std::collections::BTreeMap;
 
 use api::{
@@ -18,58 +19,63 @@ use service::pools::OpenPool;
 use serving::Serving;
 
 /// `zfs userspace`, `zfs groupspace`, `zfs projectspace`.
-pub async fn zfs_space(serving: &Serving, call: &ZfsSpace) -> Result<ZfsSpaceReply, Failure> {
-    let name = &call.name;
-    let open = serving.pools.of_dataset(name)?;
-    let doing = format!("cannot get used/quota for '{name}'");
-    let failed = |error| from_dataset(&doing, &error);
-    let dsl = open.pool.dsl();
-    let info = dsl.directories().lookup(name).await.map_err(failed)?;
-    if info.head_kind != dataset::DatasetKind::Filesystem {
-        let message =
-            format!("{doing}: operation is only applicable to filesystems and their snapshots");
-        return Err(Failure::new(FailureKind::Invalid, message));
-    }
-    // What is not mounted is opened for this: nobody shall find the dataset busy for that.
-    let is_mounted = serving.mounts.mountpoint(name).is_some();
-    let _admin = match is_mounted {
-        true => None,
-        false => Some(open.admin.lock().await),
-    };
-    let borrowed = crate::owners::borrow(&open, name, &doing, "userspace").await?;
-    let filesystem = borrowed.get();
-    let mut reply = ZfsSpaceReply::default();
-    let mut outcome = Ok(());
-    for owner in &call.owners {
-        if *owner == SpaceOwner::Project && !filesystem.has_projects() {
-            let message = format!("{doing}: unsupported version or feature");
-            outcome = Err(Failure::new(FailureKind::Unsupported, message));
-            continue;
+pub fn zfs_space<'a>(
+    serving: &'a Serving,
+    call: &'a ZfsSpace,
+) -> BoxFuture<'a, Result<ZfsSpaceReply, Failure>> {
+    Box::pin(async move {
+        let name = &call.name;
+        let open = serving.pools.of_dataset(name)?;
+        let doing = format!("cannot get used/quota for '{name}'");
+        let failed = |error| from_dataset(&doing, &error);
+        let dsl = open.pool.dsl();
+        let info = dsl.directories().lookup(name).await.map_err(failed)?;
+        if info.head_kind != dataset::DatasetKind::Filesystem {
+            let message =
+                format!("{doing}: operation is only applicable to filesystems and their snapshots");
+            return Err(Failure::new(FailureKind::Invalid, message));
         }
-        let (kind, names) = match owner {
-            SpaceOwner::User => (QuotaKind::User, names_in("/etc/passwd")),
-            SpaceOwner::Group => (QuotaKind::Group, names_in("/etc/group")),
-            SpaceOwner::Project => (QuotaKind::Project, BTreeMap::new()),
+        // What is not mounted is opened for this: nobody shall find the dataset busy for that.
+        let is_mounted = serving.mounts.mountpoint(name).is_some();
+        let _admin = match is_mounted {
+            true => None,
+            false => Some(open.admin.lock().await),
         };
-        // What is not used and has no quota is not kept.
-        let kept = |used, quota| (used != 0 || quota != 0).then_some(Usage { used, quota });
-        match filesystem.space_by(kind).await {
-            Ok(uses) => reply.uses.extend(uses.into_iter().map(|used| SpaceReport {
-                owner: *owner,
-                id: used.id,
-                name: names.get(&used.id).cloned(),
-                bytes: kept(used.used_bytes, used.quota_bytes),
-                objects: kept(used.used_objects, used.quota_objects),
-            })),
-            Err(error) => {
-                outcome = Err(Failure::new(FailureKind::Io, format!("{doing}: {error}")));
+        let borrowed = crate::owners::borrow(&open, name, &doing, "userspace").await?;
+        let filesystem = borrowed.get();
+        let mut reply = ZfsSpaceReply::default();
+        let mut outcome = Ok(());
+        for owner in &call.owners {
+            if *owner == SpaceOwner::Project && !filesystem.has_projects() {
+                let message = format!("{doing}: unsupported version or feature");
+                outcome = Err(Failure::new(FailureKind::Unsupported, message));
+                continue;
+            }
+            let (kind, names) = match owner {
+                SpaceOwner::User => (QuotaKind::User, names_in("/etc/passwd")),
+                SpaceOwner::Group => (QuotaKind::Group, names_in("/etc/group")),
+                SpaceOwner::Project => (QuotaKind::Project, BTreeMap::new()),
+            };
+            // What is not used and has no quota is not kept.
+            let kept = |used, quota| (used != 0 || quota != 0).then_some(Usage { used, quota });
+            match filesystem.space_by(kind).await {
+                Ok(uses) => reply.uses.extend(uses.into_iter().map(|used| SpaceReport {
+                    owner: *owner,
+                    id: used.id,
+                    name: names.get(&used.id).cloned(),
+                    bytes: kept(used.used_bytes, used.quota_bytes),
+                    objects: kept(used.used_objects, used.quota_objects),
+                })),
+                Err(error) => {
+                    outcome = Err(Failure::new(FailureKind::Io, format!("{doing}: {error}")));
+                }
             }
         }
-    }
-    if let Err(error) = borrowed.close().await {
-        tracing::warn!("{name}: {error}");
-    }
-    outcome.map(|()| reply)
+        if let Err(error) = borrowed.close().await {
+            tracing::warn!("{name}: {error}");
+        }
+        outcome.map(|()| reply)
+    })
 }
 
 /// A property that names whose it is: `written@SNAPSHOT`, `userused@USER`, `groupobjquota@GROUP`
@@ -148,48 +154,53 @@ pub async fn default_quotas(open: &OpenPool, name: &str) -> Vec<(&'static str, P
 }
 
 /// `zfs holds`.
-pub async fn zfs_holds(serving: &Serving, call: &ZfsHolds) -> Result<ZfsHoldsReply, Failure> {
-    let mut reply = ZfsHoldsReply::default();
-    for name in &call.names {
-        let Some((head, short)) = name.split_once('@') else {
-            return Err(Failure::new(
-                FailureKind::Invalid,
-                format!("'{name}' is not a snapshot"),
-            ));
-        };
-        let open = serving.pools.of_dataset(name)?;
-        let doing = format!("cannot get holds for '{name}'");
-        let failed = |error| from_dataset(&doing, &error);
-        let dsl = open.pool.dsl();
-        let mut snapshots = vec![name.clone()];
-        if call.recursive {
-            let options = ListOptions {
-                snapshots: true,
-                ..ListOptions::default()
+pub fn zfs_holds<'a>(
+    serving: &'a Serving,
+    call: &'a ZfsHolds,
+) -> BoxFuture<'a, Result<ZfsHoldsReply, Failure>> {
+    Box::pin(async move {
+        let mut reply = ZfsHoldsReply::default();
+        for name in &call.names {
+            let Some((head, short)) = name.split_once('@') else {
+                return Err(Failure::new(
+                    FailureKind::Invalid,
+                    format!("'{name}' is not a snapshot"),
+                ));
             };
-            let listed = dsl
-                .directories()
-                .list(head, &options)
-                .await
-                .map_err(failed)?;
-            snapshots = listed
-                .into_iter()
-                .filter(|info| info.name.split_once('@').is_some_and(|(_, of)| of == short))
-                .map(|info| info.name)
-                .collect();
+            let open = serving.pools.of_dataset(name)?;
+            let doing = format!("cannot get holds for '{name}'");
+            let failed = |error| from_dataset(&doing, &error);
+            let dsl = open.pool.dsl();
+            let mut snapshots = vec![name.clone()];
+            if call.recursive {
+                let options = ListOptions {
+                    snapshots: true,
+                    ..ListOptions::default()
+                };
+                let listed = dsl
+                    .directories()
+                    .list(head, &options)
+                    .await
+                    .map_err(failed)?;
+                snapshots = listed
+                    .into_iter()
+                    .filter(|info| info.name.split_once('@').is_some_and(|(_, of)| of == short))
+                    .map(|info| info.name)
+                    .collect();
+            }
+            for snapshot in snapshots {
+                let holds = dsl.holds().list(&snapshot).await.map_err(failed)?;
+                reply
+                    .holds
+                    .extend(holds.into_iter().map(|(tag, time_s)| HoldReport {
+                        name: snapshot.clone(),
+                        tag,
+                        time_s,
+                    }));
+            }
         }
-        for snapshot in snapshots {
-            let holds = dsl.holds().list(&snapshot).await.map_err(failed)?;
-            reply
-                .holds
-                .extend(holds.into_iter().map(|(tag, time_s)| HoldReport {
-                    name: snapshot.clone(),
-                    tag,
-                    time_s,
-                }));
-        }
-    }
-    Ok(reply)
+        Ok(reply)
+    })
 }
 
 /// Bookmarks of a dataset, or the one that `only` names.

@@ -5,6 +5,7 @@ use api::{
     ZpoolAdd, ZpoolAddReply, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade,
     ZpoolUpgradeReply,
 };
+use device::BoxFuture;
 use format::{Guid, Uberblock};
 use pool::AddSpec;
 
@@ -16,56 +17,66 @@ use service::reports;
 use serving::Serving;
 
 /// `zpool add`.
-pub async fn zpool_add(serving: &Serving, call: ZpoolAdd) -> Result<ZpoolAddReply, Failure> {
-    let open = serving.pools.get(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let vdevs = layouts(&serving.world, &call.vdevs).await?;
-    if !call.allow_replication_mismatch {
-        replication::check(&open.pool.status().root.children, &vdevs)?;
-    }
-    crate::zpool::refuse_open_devices(serving, &vdevs, call.allow_in_use).await?;
-    let tree = reports::pool(&open.pool).tree;
-    if call.dry_run {
-        let layout = described(&call.vdevs, &vdevs);
-        return Ok(ZpoolAddReply { tree, layout });
-    }
-    let spec = AddSpec {
-        vdevs,
-        ashift: call.ashift,
-        force: call.allow_in_use,
-        allow_ashift_mismatch: call.allow_ashift_mismatch,
-    };
-    open.pool
-        .add(&spec)
-        .await
-        .map_err(|error| vdev_failure(&format!("cannot add to '{}'", call.name), &error))?;
-    crate::zpool::log_command(&open.pool, &call.command).await;
-    serving.pools.save_cached();
-    serving.events.tell_of(&open.pool, EventKind::PoolChanged);
-    Ok(ZpoolAddReply {
-        tree,
-        layout: Vec::new(),
+pub fn zpool_add<'a>(
+    serving: &'a Serving,
+    call: ZpoolAdd,
+) -> BoxFuture<'a, Result<ZpoolAddReply, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.get(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let vdevs = layouts(&serving.world, &call.vdevs).await?;
+        if !call.allow_replication_mismatch {
+            replication::check(&open.pool.status().root.children, &vdevs)?;
+        }
+        crate::zpool::refuse_open_devices(serving, &vdevs, call.allow_in_use).await?;
+        let tree = reports::pool(&open.pool).tree;
+        if call.dry_run {
+            let layout = described(&call.vdevs, &vdevs);
+            return Ok(ZpoolAddReply { tree, layout });
+        }
+        let spec = AddSpec {
+            vdevs,
+            ashift: call.ashift,
+            force: call.allow_in_use,
+            allow_ashift_mismatch: call.allow_ashift_mismatch,
+        };
+        open.pool
+            .add(&spec)
+            .await
+            .map_err(|error| vdev_failure(&format!("cannot add to '{}'", call.name), &error))?;
+        crate::zpool::log_command(&open.pool, &call.command).await;
+        serving.pools.save_cached();
+        serving.events.tell_of(&open.pool, EventKind::PoolChanged);
+        Ok(ZpoolAddReply {
+            tree,
+            layout: Vec::new(),
+        })
     })
 }
 
 /// `zpool remove`.
-pub async fn zpool_remove(serving: &Serving, call: ZpoolRemove) -> Result<Empty, Failure> {
-    let open = serving.pools.get(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let mut first = None;
-    for device in &call.devices {
-        if let Err(error) = open.pool.remove(device).await {
-            let doing = format!("cannot remove {device}");
-            first = first.or(Some(from_pool(&doing, &error)));
+pub fn zpool_remove<'a>(
+    serving: &'a Serving,
+    call: ZpoolRemove,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.get(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let mut first = None;
+        for device in &call.devices {
+            if let Err(error) = open.pool.remove(device).await {
+                let doing = format!("cannot remove {device}");
+                first = first.or(Some(from_pool(&doing, &error)));
+            }
         }
-    }
-    serving.pools.save_cached();
-    serving.events.tell_of(&open.pool, EventKind::PoolChanged);
-    if let Some(failure) = first {
-        return Err(failure);
-    }
-    crate::zpool::log_command(&open.pool, &call.command).await;
-    Ok(Empty {})
+        serving.pools.save_cached();
+        serving.events.tell_of(&open.pool, EventKind::PoolChanged);
+        if let Some(failure) = first {
+            return Err(failure);
+        }
+        crate::zpool::log_command(&open.pool, &call.command).await;
+        Ok(Empty {})
+    })
 }
 
 /// A guid for a pool.
@@ -79,123 +90,138 @@ fn new_guid(serving: &Serving) -> u64 {
 }
 
 /// `zpool reguid`.
-pub async fn zpool_reguid(serving: &Serving, call: ZpoolReguid) -> Result<Empty, Failure> {
-    let open = serving.pools.get(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let doing = format!("cannot reguid '{}'", call.name);
-    if let Some(guid) = call.guid.map(|guid| guid.0) {
-        let mut others = serving.pools.all().into_iter();
-        if guid == 0 || others.any(|other| other.pool.guid().get() == guid) {
-            let message = format!("{doing}: {guid} cannot be its GUID; choose another");
-            return Err(Failure::new(FailureKind::Invalid, message));
+pub fn zpool_reguid<'a>(
+    serving: &'a Serving,
+    call: ZpoolReguid,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.get(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let doing = format!("cannot reguid '{}'", call.name);
+        if let Some(guid) = call.guid.map(|guid| guid.0) {
+            let mut others = serving.pools.all().into_iter();
+            if guid == 0 || others.any(|other| other.pool.guid().get() == guid) {
+                let message = format!("{doing}: {guid} cannot be its GUID; choose another");
+                return Err(Failure::new(FailureKind::Invalid, message));
+            }
         }
-    }
-    let guid = call.guid.map_or_else(|| new_guid(serving), |guid| guid.0);
-    // Wherever a crash stops it, the next start finds the pool by the guid that it has then.
-    *open.next_guid.lock() = Some(guid);
-    serving.pools.save_cached();
-    let changed = open.pool.change_guid(Guid::new(guid)).await;
-    if changed.is_ok() {
-        crate::zpool::log_command(&open.pool, &call.command).await;
-    }
-    *open.next_guid.lock() = None;
-    serving.pools.save_cached();
-    changed.map_err(|error| from_pool(&doing, &error))?;
-    serving.events.tell_of(&open.pool, EventKind::PoolChanged);
-    Ok(Empty {})
+        let guid = call.guid.map_or_else(|| new_guid(serving), |guid| guid.0);
+        // Wherever a crash stops it, the next start finds the pool by the guid that it has then.
+        *open.next_guid.lock() = Some(guid);
+        serving.pools.save_cached();
+        let changed = open.pool.change_guid(Guid::new(guid)).await;
+        if changed.is_ok() {
+            crate::zpool::log_command(&open.pool, &call.command).await;
+        }
+        *open.next_guid.lock() = None;
+        serving.pools.save_cached();
+        changed.map_err(|error| from_pool(&doing, &error))?;
+        serving.events.tell_of(&open.pool, EventKind::PoolChanged);
+        Ok(Empty {})
+    })
 }
 
 /// `zpool labelclear`.
-pub async fn zpool_labelclear(serving: &Serving, call: &ZpoolLabelClear) -> Result<Empty, Failure> {
-    for open in serving.pools.all() {
-        let used = reports::device_paths(&open.pool.status());
-        if is_of_pool(&serving.world, &open.pool, &used, &call.device).await? {
-            let name = open.pool.name();
-            let message = format!(
-                "{} is a member (ACTIVE) of pool \"{name}\"; export or destroy the pool first, or \
+pub fn zpool_labelclear<'a>(
+    serving: &'a Serving,
+    call: &'a ZpoolLabelClear,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        for open in serving.pools.all() {
+            let used = reports::device_paths(&open.pool.status());
+            if is_of_pool(&serving.world, &open.pool, &used, &call.device).await? {
+                let name = open.pool.name();
+                let message = format!(
+                    "{} is a member (ACTIVE) of pool \"{name}\"; export or destroy the pool first, or \
                  remove the device",
-                call.device
-            );
-            return Err(Failure::new(FailureKind::Busy, message));
-        }
-    }
-    pool::clear_label(&serving.world, &call.device, call.force)
-        .await
-        .map_err(|error| match &error {
-            pool::PoolError::DeviceInUse { path, device_use } => {
-                let message = format!("{path} {device_use}; force clears its label all the same");
-                Failure::new(FailureKind::Busy, message).with_refusal(Refusal::Label {
-                    path: path.clone(),
-                    device_use: match device_use.clone() {
-                        pool::DeviceUse::ActivePool { pool } => DeviceUse::ActivePool { pool },
-                        pool::DeviceUse::ExportedPool { pool } => DeviceUse::ExportedPool { pool },
-                        pool::DeviceUse::Other { what } => DeviceUse::Other { what },
-                    },
-                })
+                    call.device
+                );
+                return Err(Failure::new(FailureKind::Busy, message));
             }
-            _ => from_pool(
-                &format!("failed to clear label for {}", call.device),
-                &error,
-            ),
-        })?;
-    Ok(Empty {})
+        }
+        pool::clear_label(&serving.world, &call.device, call.force)
+            .await
+            .map_err(|error| match &error {
+                pool::PoolError::DeviceInUse { path, device_use } => {
+                    let message =
+                        format!("{path} {device_use}; force clears its label all the same");
+                    Failure::new(FailureKind::Busy, message).with_refusal(Refusal::Label {
+                        path: path.clone(),
+                        device_use: match device_use.clone() {
+                            pool::DeviceUse::ActivePool { pool } => DeviceUse::ActivePool { pool },
+                            pool::DeviceUse::ExportedPool { pool } => {
+                                DeviceUse::ExportedPool { pool }
+                            }
+                            pool::DeviceUse::Other { what } => DeviceUse::Other { what },
+                        },
+                    })
+                }
+                _ => from_pool(
+                    &format!("failed to clear label for {}", call.device),
+                    &error,
+                ),
+            })?;
+        Ok(Empty {})
+    })
 }
 
 /// `zpool upgrade`; who may not change anything is told so where something is left to be done.
-pub async fn zpool_upgrade(
-    serving: &Serving,
-    call: &ZpoolUpgrade,
+pub fn zpool_upgrade<'a>(
+    serving: &'a Serving,
+    call: &'a ZpoolUpgrade,
     may_change: bool,
-) -> Result<ZpoolUpgradeReply, Failure> {
-    let supported = pool::supported_features();
-    let mut reply = ZpoolUpgradeReply {
-        supported: supported
-            .into_iter()
-            .map(|feature| SupportedFeature {
-                name: feature.name.to_owned(),
-                is_read_only_compatible: feature.read_only_compatible,
-                is_left_out_of_upgrades: feature.no_upgrade,
-            })
-            .collect(),
-        ..ZpoolUpgradeReply::default()
-    };
-    let (pools, absent) = serving.pools.found(&call.names)?;
-    reply.absent = absent;
-    for open in pools {
-        let name = open.pool.name();
-        let value = |property: &str| open.pool.prop(property).map(|prop| prop.value);
-        let before = open.pool.status().version;
-        let features = if call.dry_run {
-            open.pool.disabled_features()
-        } else {
-            let _admin = open.admin.lock().await;
-            let allowed = Compatibility::load(&value("compatibility").unwrap_or_default())?;
-            let missing = open.pool.disabled_features();
-            let is_complete = before == Uberblock::VERSION_FEATURES
-                && !missing.iter().any(|feature| {
-                    allowed.allows(feature) && !pool::is_left_out_of_upgrades(feature)
-                });
-            if !may_change && !is_complete {
-                return Err(Failure::denied(&format!("cannot upgrade '{name}'")));
-            }
-            let enabled = open
-                .pool
-                .upgrade(&|feature| allowed.allows(feature))
-                .await
-                .map_err(|error| from_pool(&format!("cannot upgrade '{name}'"), &error))?;
-            if !enabled.is_empty() || open.pool.status().version != before {
-                crate::zpool::log_command(&open.pool, &call.command).await;
-                serving.events.tell_of(&open.pool, EventKind::PoolChanged);
-            }
-            enabled
+) -> BoxFuture<'a, Result<ZpoolUpgradeReply, Failure>> {
+    Box::pin(async move {
+        let supported = pool::supported_features();
+        let mut reply = ZpoolUpgradeReply {
+            supported: supported
+                .into_iter()
+                .map(|feature| SupportedFeature {
+                    name: feature.name.to_owned(),
+                    is_read_only_compatible: feature.read_only_compatible,
+                    is_left_out_of_upgrades: feature.no_upgrade,
+                })
+                .collect(),
+            ..ZpoolUpgradeReply::default()
         };
-        let version = open.pool.status().version;
-        reply.pools.push(PoolUpgrade {
-            name,
-            version,
-            upgraded_from: (version != before).then_some(before),
-            features,
-        });
-    }
-    Ok(reply)
+        let (pools, absent) = serving.pools.found(&call.names)?;
+        reply.absent = absent;
+        for open in pools {
+            let name = open.pool.name();
+            let value = |property: &str| open.pool.prop(property).map(|prop| prop.value);
+            let before = open.pool.status().version;
+            let features = if call.dry_run {
+                open.pool.disabled_features()
+            } else {
+                let _admin = open.admin.lock().await;
+                let allowed = Compatibility::load(&value("compatibility").unwrap_or_default())?;
+                let missing = open.pool.disabled_features();
+                let is_complete = before == Uberblock::VERSION_FEATURES
+                    && !missing.iter().any(|feature| {
+                        allowed.allows(feature) && !pool::is_left_out_of_upgrades(feature)
+                    });
+                if !may_change && !is_complete {
+                    return Err(Failure::denied(&format!("cannot upgrade '{name}'")));
+                }
+                let enabled = open
+                    .pool
+                    .upgrade(&|feature| allowed.allows(feature))
+                    .await
+                    .map_err(|error| from_pool(&format!("cannot upgrade '{name}'"), &error))?;
+                if !enabled.is_empty() || open.pool.status().version != before {
+                    crate::zpool::log_command(&open.pool, &call.command).await;
+                    serving.events.tell_of(&open.pool, EventKind::PoolChanged);
+                }
+                enabled
+            };
+            let version = open.pool.status().version;
+            reply.pools.push(PoolUpgrade {
+                name,
+                version,
+                upgraded_from: (version != before).then_some(before),
+                features,
+            });
+        }
+        Ok(reply)
+    })
 }

@@ -1,5 +1,6 @@
 //! What the `zfs` command line asks for.
 
+use device::BoxFuture;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -37,29 +38,36 @@ pub fn everything(depth: Option<usize>) -> ListOptions {
 }
 
 /// `zfs list` and `zfs get`.
-pub async fn zfs_list(serving: &Serving, call: &ZfsList) -> Result<ZfsListReply, Failure> {
-    let names: Vec<String> = if call.names.is_empty() {
-        serving
-            .pools
-            .all()
-            .iter()
-            .map(|open| open.pool.name())
-            .collect()
-    } else {
-        call.names.clone()
-    };
-    let mut reply = ZfsListReply::default();
-    let mut seen = BTreeSet::new();
-    for name in names {
-        // What is wrong with one does not keep the others from being shown.
-        if let Err(failure) = list_one(serving, call, name, &mut seen, &mut reply.datasets).await {
-            reply.failures.push(failure);
+pub fn zfs_list<'a>(
+    serving: &'a Serving,
+    call: &'a ZfsList,
+) -> BoxFuture<'a, Result<ZfsListReply, Failure>> {
+    Box::pin(async move {
+        let names: Vec<String> = if call.names.is_empty() {
+            serving
+                .pools
+                .all()
+                .iter()
+                .map(|open| open.pool.name())
+                .collect()
+        } else {
+            call.names.clone()
+        };
+        let mut reply = ZfsListReply::default();
+        let mut seen = BTreeSet::new();
+        for name in names {
+            // What is wrong with one does not keep the others from being shown.
+            if let Err(failure) =
+                list_one(serving, call, name, &mut seen, &mut reply.datasets).await
+            {
+                reply.failures.push(failure);
+            }
         }
-    }
-    match reply.datasets.is_empty() {
-        true => all_done(&reply.failures).map(|_| reply),
-        false => Ok(reply),
-    }
+        match reply.datasets.is_empty() {
+            true => all_done(&reply.failures).map(|_| reply),
+            false => Ok(reply),
+        }
+    })
 }
 
 /// Adds a dataset and what is asked for below it to a list, as far as it is not there yet.
@@ -232,427 +240,452 @@ pub(crate) async fn mount_created(
 }
 
 /// `zfs snapshot`.
-pub async fn zfs_snapshot(serving: &Serving, call: ZfsSnapshot) -> Result<Empty, Failure> {
-    let Some(first) = call.names.first() else {
-        return Err(Failure::new(
-            FailureKind::Invalid,
-            "missing snapshot argument",
-        ));
-    };
-    let open = serving.pools.of_dataset(first)?;
-    if let Some(other) = call.names.iter().find(|name| {
-        serving
-            .pools
-            .of_dataset(name)
-            .map_or(true, |pool| !Arc::ptr_eq(&pool, &open))
-    }) {
-        let message = format!(
-            "cannot create snapshots: '{other}' is not in the same pool as '{first}'; snapshots \
+pub fn zfs_snapshot<'a>(
+    serving: &'a Serving,
+    call: ZfsSnapshot,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let Some(first) = call.names.first() else {
+            return Err(Failure::new(
+                FailureKind::Invalid,
+                "missing snapshot argument",
+            ));
+        };
+        let open = serving.pools.of_dataset(first)?;
+        if let Some(other) = call.names.iter().find(|name| {
+            serving
+                .pools
+                .of_dataset(name)
+                .map_or(true, |pool| !Arc::ptr_eq(&pool, &open))
+        }) {
+            let message = format!(
+                "cannot create snapshots: '{other}' is not in the same pool as '{first}'; snapshots \
              must be in one pool"
-        );
-        return Err(Failure::new(FailureKind::Invalid, message));
-    }
-    let _admin = open.admin.lock().await;
-    let mut names = Vec::new();
-    for name in &call.names {
-        let (head, snapshot) = name.split_once('@').unwrap_or((name, ""));
-        if call.recursive {
-            let listed = open
-                .pool
-                .dsl()
-                .directories()
-                .list(head, &ListOptions::default())
-                .await
-                .map_err(|error| {
-                    from_dataset(&format!("cannot create snapshot '{name}'"), &error)
-                })?;
-            // Nobody takes snapshots of what is being received.
-            names.extend(
-                listed
-                    .iter()
-                    .filter(|info| !info.is_inconsistent)
-                    .map(|info| format!("{}@{snapshot}", info.name)),
             );
-        } else {
-            names.push(name.clone());
+            return Err(Failure::new(FailureKind::Invalid, message));
         }
-    }
-    let doing = format!("cannot create snapshot '{first}'");
-    open.pool
-        .dsl()
-        .snapshots()
-        .take(&names, &typed(&call.properties))
-        .await
-        .map_err(|error| from_dataset(&doing, &error))?;
-    crate::zpool::log_command(&open.pool, &call.command).await;
-    serving.events.tell(EventKind::DatasetsCreated {
-        names: names.clone(),
-    });
-    for name in &names {
-        let head = name.split('@').next().unwrap_or(name);
-        serving.show_volume_snapshots(&open, head).await?;
-    }
-    Ok(Empty {})
+        let _admin = open.admin.lock().await;
+        let mut names = Vec::new();
+        for name in &call.names {
+            let (head, snapshot) = name.split_once('@').unwrap_or((name, ""));
+            if call.recursive {
+                let listed = open
+                    .pool
+                    .dsl()
+                    .directories()
+                    .list(head, &ListOptions::default())
+                    .await
+                    .map_err(|error| {
+                        from_dataset(&format!("cannot create snapshot '{name}'"), &error)
+                    })?;
+                // Nobody takes snapshots of what is being received.
+                names.extend(
+                    listed
+                        .iter()
+                        .filter(|info| !info.is_inconsistent)
+                        .map(|info| format!("{}@{snapshot}", info.name)),
+                );
+            } else {
+                names.push(name.clone());
+            }
+        }
+        let doing = format!("cannot create snapshot '{first}'");
+        open.pool
+            .dsl()
+            .snapshots()
+            .take(&names, &typed(&call.properties))
+            .await
+            .map_err(|error| from_dataset(&doing, &error))?;
+        crate::zpool::log_command(&open.pool, &call.command).await;
+        serving.events.tell(EventKind::DatasetsCreated {
+            names: names.clone(),
+        });
+        for name in &names {
+            let head = name.split('@').next().unwrap_or(name);
+            serving.show_volume_snapshots(&open, head).await?;
+        }
+        Ok(Empty {})
+    })
 }
 
 /// `zfs rollback`.
-pub async fn zfs_rollback(serving: &Serving, call: ZfsRollback) -> Result<Empty, Failure> {
-    let open = serving.pools.of_dataset(&call.snapshot)?;
-    let _admin = open.admin.lock().await;
-    let doing = format!("cannot rollback to '{}'", call.snapshot);
-    let failed = |error: DatasetError| from_dataset(&doing, &error);
-    let Some((head, _)) = call.snapshot.split_once('@') else {
-        return Err(Failure::new(
-            FailureKind::Invalid,
-            format!("{doing}: it is not a snapshot; give FILESYSTEM@SNAPSHOT"),
-        ));
-    };
-    let dsl = open.pool.dsl();
-    let target = dsl
-        .directories()
-        .lookup(&call.snapshot)
-        .await
-        .map_err(failed)?;
-    let listed = dsl
-        .directories()
-        .list(head, &everything(Some(1)))
-        .await
-        .map_err(failed)?;
-    let newer: Vec<String> = listed
-        .iter()
-        .filter(|info| {
-            info.name.split_once('@').is_some_and(|(of, _)| of == head)
-                && (info.createtxg, info.object) > (target.createtxg, target.object)
-        })
-        .map(|info| info.name.clone())
-        .collect();
-    let bookmarks = dsl
-        .bookmarks()
-        .list(head)
-        .await
-        .map_err(failed)?
-        .into_iter();
-    let newer_bookmarks: Vec<String> = bookmarks
-        .filter(|bookmark| bookmark.phys.creation_txg > target.createtxg)
-        .map(|bookmark| bookmark.name)
-        .collect();
-    let in_the_way = [newer.as_slice(), &newer_bookmarks].concat();
-    if !in_the_way.is_empty() && !call.destroy_newer && !call.destroy_clones {
-        let message = format!(
-            "{doing}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the \
-             following snapshots and bookmarks:\n{}",
-            in_the_way.join("\n")
-        );
-        return Err(Failure::new(FailureKind::Busy, message));
-    }
-    if call.destroy_clones {
-        let mut doomed: Vec<DatasetInfo> = listed
+pub fn zfs_rollback<'a>(
+    serving: &'a Serving,
+    call: ZfsRollback,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.snapshot)?;
+        let _admin = open.admin.lock().await;
+        let doing = format!("cannot rollback to '{}'", call.snapshot);
+        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let Some((head, _)) = call.snapshot.split_once('@') else {
+            return Err(Failure::new(
+                FailureKind::Invalid,
+                format!("{doing}: it is not a snapshot; give FILESYSTEM@SNAPSHOT"),
+            ));
+        };
+        let dsl = open.pool.dsl();
+        let target = dsl
+            .directories()
+            .lookup(&call.snapshot)
+            .await
+            .map_err(failed)?;
+        let listed = dsl
+            .directories()
+            .list(head, &everything(Some(1)))
+            .await
+            .map_err(failed)?;
+        let newer: Vec<String> = listed
             .iter()
-            .filter(|info| newer.contains(&info.name))
-            .cloned()
+            .filter(|info| {
+                info.name.split_once('@').is_some_and(|(of, _)| of == head)
+                    && (info.createtxg, info.object) > (target.createtxg, target.object)
+            })
+            .map(|info| info.name.clone())
             .collect();
-        let destroy = ZfsDestroy {
-            target: call.snapshot.clone(),
-            dependents: true,
-            force: call.force,
-            ..ZfsDestroy::default()
-        };
-        crate::destroy::add_clones(&open, &destroy, &mut doomed).await?;
-        let mut clones = crate::destroy::in_order(&doomed);
-        clones.retain(|name| !newer.contains(name));
-        for name in &clones {
-            let was_volume = serving.volumes.get(name).is_some();
-            serving.close_volume(name, mode(call.force)).await?;
-            let names = vec![name.clone()];
-            let taken = serving.take_away(&open, names, mode(call.force)).await?;
-            if let Err(error) = dsl.destroyer().destroy(name).await {
-                let mut outcome =
-                    and_back(Err(failed(error)), serving.bring_back(&open, taken).await);
-                if was_volume {
-                    outcome = and_back(outcome, serving.open_volume(&open, name).await);
+        let bookmarks = dsl
+            .bookmarks()
+            .list(head)
+            .await
+            .map_err(failed)?
+            .into_iter();
+        let newer_bookmarks: Vec<String> = bookmarks
+            .filter(|bookmark| bookmark.phys.creation_txg > target.createtxg)
+            .map(|bookmark| bookmark.name)
+            .collect();
+        let in_the_way = [newer.as_slice(), &newer_bookmarks].concat();
+        if !in_the_way.is_empty() && !call.destroy_newer && !call.destroy_clones {
+            let message = format!(
+                "{doing}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the \
+             following snapshots and bookmarks:\n{}",
+                in_the_way.join("\n")
+            );
+            return Err(Failure::new(FailureKind::Busy, message));
+        }
+        if call.destroy_clones {
+            let mut doomed: Vec<DatasetInfo> = listed
+                .iter()
+                .filter(|info| newer.contains(&info.name))
+                .cloned()
+                .collect();
+            let destroy = ZfsDestroy {
+                target: call.snapshot.clone(),
+                dependents: true,
+                force: call.force,
+                ..ZfsDestroy::default()
+            };
+            crate::destroy::add_clones(&open, &destroy, &mut doomed).await?;
+            let mut clones = crate::destroy::in_order(&doomed);
+            clones.retain(|name| !newer.contains(name));
+            for name in &clones {
+                let was_volume = serving.volumes.get(name).is_some();
+                serving.close_volume(name, mode(call.force)).await?;
+                let names = vec![name.clone()];
+                let taken = serving.take_away(&open, names, mode(call.force)).await?;
+                if let Err(error) = dsl.destroyer().destroy(name).await {
+                    let mut outcome =
+                        and_back(Err(failed(error)), serving.bring_back(&open, taken).await);
+                    if was_volume {
+                        outcome = and_back(outcome, serving.open_volume(&open, name).await);
+                    }
+                    return outcome;
                 }
-                return outcome;
             }
         }
-    }
-    // A filesystem is unmounted, then put back where it was, with what is mounted inside; who uses
-    // it, or a volume, goes on with what the snapshot has.
-    let was_volume = serving.volumes.get(head).is_some();
-    serving
-        .hide_volume_snapshots(head, mode(call.force))
-        .await?;
-    let inside = match serving.mounts.mountpoint(head) {
-        Some(path) => serving.mounts.inside(&path, &open.pool.name()),
-        None => Vec::new(),
-    };
-    let mut away = serving.mounts.last_first(&open.pool.name());
-    away.retain(|name| name == head || inside.contains(name));
-    let roll_back = async || {
-        let (dsl, access) = (Arc::clone(dsl), Arc::clone(&open.access));
-        let (newer, newer_bookmarks) = (newer.clone(), newer_bookmarks.clone());
-        let (head_name, snapshot) = (head.to_owned(), call.snapshot.clone());
-        let work = async move {
-            if !newer.is_empty() {
-                let _nobody = access.exclusive(&newer, Exclusion::Refused).await?;
-                dsl.destroyer().destroy_snapshots(&newer, false).await?;
-            }
-            if !newer_bookmarks.is_empty() {
-                dsl.bookmarks().destroy(&newer_bookmarks).await?;
-            }
-            dsl.snapshots()
-                .rollback(&head_name, Some(&snapshot))
-                .await?;
-            Ok(())
+        // A filesystem is unmounted, then put back where it was, with what is mounted inside; who uses
+        // it, or a volume, goes on with what the snapshot has.
+        let was_volume = serving.volumes.get(head).is_some();
+        serving
+            .hide_volume_snapshots(head, mode(call.force))
+            .await?;
+        let inside = match serving.mounts.mountpoint(head) {
+            Some(path) => serving.mounts.inside(&path, &open.pool.name()),
+            None => Vec::new(),
         };
-        open.access.exchange(head, work).await.and_then(|done| done)
-    };
-    let mut taken = Vec::new();
-    let outcome = match serving
-        .take_away(&open, away.clone(), UnmountMode::Clean)
-        .await
-    {
-        Ok(unmounted) => {
-            taken = unmounted;
-            roll_back().await
-        }
-        Err(busy) => match roll_back().await {
-            Err(AccessError::InUse { name, .. }) if name == head => {
-                if !call.force {
-                    return Err(busy);
+        let mut away = serving.mounts.last_first(&open.pool.name());
+        away.retain(|name| name == head || inside.contains(name));
+        let roll_back = async || {
+            let (dsl, access) = (Arc::clone(dsl), Arc::clone(&open.access));
+            let (newer, newer_bookmarks) = (newer.clone(), newer_bookmarks.clone());
+            let (head_name, snapshot) = (head.to_owned(), call.snapshot.clone());
+            let work = async move {
+                if !newer.is_empty() {
+                    let _nobody = access.exclusive(&newer, Exclusion::Refused).await?;
+                    dsl.destroyer().destroy_snapshots(&newer, false).await?;
                 }
-                taken = serving.take_away(&open, away, mode(true)).await?;
+                if !newer_bookmarks.is_empty() {
+                    dsl.bookmarks().destroy(&newer_bookmarks).await?;
+                }
+                dsl.snapshots()
+                    .rollback(&head_name, Some(&snapshot))
+                    .await?;
+                Ok(())
+            };
+            open.access.exchange(head, work).await.and_then(|done| done)
+        };
+        let mut taken = Vec::new();
+        let outcome = match serving
+            .take_away(&open, away.clone(), UnmountMode::Clean)
+            .await
+        {
+            Ok(unmounted) => {
+                taken = unmounted;
                 roll_back().await
             }
-            outcome => outcome,
-        },
-    };
-    let mut back = serving.bring_back(&open, taken).await;
-    if was_volume {
-        if let Err(AccessError::NotReopened { .. }) = &outcome {
-            back = and_back(back, serving.close_volume(head, mode(true)).await);
+            Err(busy) => match roll_back().await {
+                Err(AccessError::InUse { name, .. }) if name == head => {
+                    if !call.force {
+                        return Err(busy);
+                    }
+                    taken = serving.take_away(&open, away, mode(true)).await?;
+                    roll_back().await
+                }
+                outcome => outcome,
+            },
+        };
+        let mut back = serving.bring_back(&open, taken).await;
+        if was_volume {
+            if let Err(AccessError::NotReopened { .. }) = &outcome {
+                back = and_back(back, serving.close_volume(head, mode(true)).await);
+            }
+            back = and_back(back, serving.open_volume(&open, head).await);
         }
-        back = and_back(back, serving.open_volume(&open, head).await);
-    }
-    if let Err(error) = &outcome {
-        return and_back(Err(from_access(&doing, error)), back);
-    }
-    crate::zpool::log_command(&open.pool, &call.command).await;
-    let done = format!(
-        "rolled back to '{}', but not all is as it was",
-        call.snapshot
-    );
-    back.map(|()| Empty {})
-        .map_err(|failure| Failure::new(failure.kind, format!("{done}:\n{failure}")))
+        if let Err(error) = &outcome {
+            return and_back(Err(from_access(&doing, error)), back);
+        }
+        crate::zpool::log_command(&open.pool, &call.command).await;
+        let done = format!(
+            "rolled back to '{}', but not all is as it was",
+            call.snapshot
+        );
+        back.map(|()| Empty {})
+            .map_err(|failure| Failure::new(failure.kind, format!("{done}:\n{failure}")))
+    })
 }
 
 /// `zfs rename`.
-pub async fn zfs_rename(serving: &Serving, call: ZfsRename) -> Result<Empty, Failure> {
-    let open = serving.pools.of_dataset(&call.from)?;
-    let _admin = open.admin.lock().await;
-    let doing = format!("cannot rename '{}'", call.from);
-    let failed = |error: DatasetError| from_dataset(&doing, &error);
-    let dsl = open.pool.dsl();
-    let refused = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
-    if call.from.contains('%') {
-        // The hidden clone of a receive is nobody's to move (`zfs_validate_name`).
-        return Err(refused("invalid character '%' in name"));
-    }
-    if let Some((head, old)) = call.from.split_once('@') {
-        let (new_head, new) = call.to.split_once('@').unwrap_or((head, &call.to));
-        if new_head != head && !new_head.is_empty() {
-            return Err(refused("snapshots must be part of same dataset"));
+pub fn zfs_rename<'a>(
+    serving: &'a Serving,
+    call: ZfsRename,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.from)?;
+        let _admin = open.admin.lock().await;
+        let doing = format!("cannot rename '{}'", call.from);
+        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let dsl = open.pool.dsl();
+        let refused = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
+        if call.from.contains('%') {
+            // The hidden clone of a receive is nobody's to move (`zfs_validate_name`).
+            return Err(refused("invalid character '%' in name"));
         }
-        serving.hide_snapshots_below(head, mode(call.force)).await?;
-        let outcome = if call.recursive {
-            dsl.snapshots().rename_all(head, old, new).await
-        } else {
-            dsl.directories()
-                .rename(&call.from, &format!("{head}@{new}"))
-                .await
+        if let Some((head, old)) = call.from.split_once('@') {
+            let (new_head, new) = call.to.split_once('@').unwrap_or((head, &call.to));
+            if new_head != head && !new_head.is_empty() {
+                return Err(refused("snapshots must be part of same dataset"));
+            }
+            serving.hide_snapshots_below(head, mode(call.force)).await?;
+            let outcome = if call.recursive {
+                dsl.snapshots().rename_all(head, old, new).await
+            } else {
+                dsl.directories()
+                    .rename(&call.from, &format!("{head}@{new}"))
+                    .await
+            };
+            let shown = serving.show_snapshots_below(&open, head).await;
+            if let Err(error) = outcome {
+                return and_back(Err(failed(error)), shown);
+            }
+            // What is open through `.zfs/snapshot` is known there by the old name, under which nobody
+            // would close it.
+            let old_names: Vec<String> = serving
+                .mounts
+                .below(head)
+                .into_iter()
+                .map(|of| format!("{of}@{old}"))
+                .collect();
+            serving.release_snapshots(&old_names).await;
+            crate::zpool::log_command(&open.pool, &call.command).await;
+            return shown.map(|()| Empty {});
+        }
+        if call.recursive {
+            return Err(refused("only snapshots are renamed recursively"));
+        }
+        let pool_name = open.pool.name();
+        if call.to.split('/').next() != Some(pool_name.as_str()) {
+            return Err(refused("datasets must be within same pool"));
+        }
+        if call.parents {
+            crate::create::make_parents(serving, &open, &call.to, &doing, false).await?;
+        }
+        dsl.directories().lookup(&call.from).await.map_err(failed)?;
+        if call.from == call.to {
+            return Ok(Empty {});
+        }
+        let away = match call.no_mount {
+            true => Vec::new(),
+            false => serving.mounts.last_first(&call.from),
         };
-        let shown = serving.show_snapshots_below(&open, head).await;
-        if let Err(error) = outcome {
-            return and_back(Err(failed(error)), shown);
+        let taken = serving.take_away(&open, away, mode(call.force)).await?;
+        let outcome = dsl
+            .directories()
+            .rename(&call.from, &call.to)
+            .await
+            .map_err(failed);
+        let new_name = |name: &str| format!("{}{}", call.to, &name[call.from.len()..]);
+        let mut put_back = Ok(());
+        if outcome.is_ok() {
+            let moved = serving.mounts.below(&call.from);
+            serving.mounts.renamed(&call.from, &call.to);
+            serving.withheld.renamed(&call.from, &call.to);
+            serving.smb.withdraw(&moved).await;
+            for name in serving.mounts.below(&call.to) {
+                serving.share_by_smb(&open, &name).await;
+            }
+            serving
+                .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
+                .await;
+            for one in taken.iter().rev() {
+                let mounted = serving.mount_again(&open, &new_name(&one.name)).await;
+                put_back = and_back(put_back, mounted);
+            }
+            for name in serving.volumes.below(&call.from) {
+                let now = new_name(&name);
+                let renamed = serving.volume_renamed(&open, &name, &now).await;
+                put_back = and_back(put_back, renamed);
+            }
+            for warning in serving.nfs_renamed(&open, &call.from, &call.to).await {
+                let failure = Failure::new(FailureKind::Other, warning);
+                put_back = and_back(put_back, Err(failure));
+            }
+        } else {
+            put_back = serving.bring_back(&open, taken).await;
         }
-        // What is open through `.zfs/snapshot` is known there by the old name, under which nobody
-        // would close it.
-        let old_names: Vec<String> = serving
-            .mounts
-            .below(head)
-            .into_iter()
-            .map(|of| format!("{of}@{old}"))
-            .collect();
-        serving.release_snapshots(&old_names).await;
+        if let Err(failure) = outcome {
+            return and_back(Err(failure), put_back);
+        }
         crate::zpool::log_command(&open.pool, &call.command).await;
-        return shown.map(|()| Empty {});
-    }
-    if call.recursive {
-        return Err(refused("only snapshots are renamed recursively"));
-    }
-    let pool_name = open.pool.name();
-    if call.to.split('/').next() != Some(pool_name.as_str()) {
-        return Err(refused("datasets must be within same pool"));
-    }
-    if call.parents {
-        crate::create::make_parents(serving, &open, &call.to, &doing, false).await?;
-    }
-    dsl.directories().lookup(&call.from).await.map_err(failed)?;
-    if call.from == call.to {
-        return Ok(Empty {});
-    }
-    let away = match call.no_mount {
-        true => Vec::new(),
-        false => serving.mounts.last_first(&call.from),
-    };
-    let taken = serving.take_away(&open, away, mode(call.force)).await?;
-    let outcome = dsl
-        .directories()
-        .rename(&call.from, &call.to)
-        .await
-        .map_err(failed);
-    let new_name = |name: &str| format!("{}{}", call.to, &name[call.from.len()..]);
-    let mut put_back = Ok(());
-    if outcome.is_ok() {
-        let moved = serving.mounts.below(&call.from);
-        serving.mounts.renamed(&call.from, &call.to);
-        serving.withheld.renamed(&call.from, &call.to);
-        serving.smb.withdraw(&moved).await;
-        for name in serving.mounts.below(&call.to) {
-            serving.share_by_smb(&open, &name).await;
-        }
-        serving
-            .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
-            .await;
-        for one in taken.iter().rev() {
-            let mounted = serving.mount_again(&open, &new_name(&one.name)).await;
-            put_back = and_back(put_back, mounted);
-        }
-        for name in serving.volumes.below(&call.from) {
-            let now = new_name(&name);
-            let renamed = serving.volume_renamed(&open, &name, &now).await;
-            put_back = and_back(put_back, renamed);
-        }
-        for warning in serving.nfs_renamed(&open, &call.from, &call.to).await {
-            let failure = Failure::new(FailureKind::Other, warning);
-            put_back = and_back(put_back, Err(failure));
-        }
-    } else {
-        put_back = serving.bring_back(&open, taken).await;
-    }
-    if let Err(failure) = outcome {
-        return and_back(Err(failure), put_back);
-    }
-    crate::zpool::log_command(&open.pool, &call.command).await;
-    put_back.map(|()| Empty {})
+        put_back.map(|()| Empty {})
+    })
 }
 
 /// `zfs mount`.
-pub async fn zfs_mount(serving: &Serving, call: ZfsMount) -> Result<Empty, Failure> {
-    let Some(name) = &call.name else {
-        let failures = serving.mount_everything().await;
-        for open in serving.pools.all() {
-            let _admin = open.admin.lock().await;
-            let pool = open.pool.name();
-            for warning in serving.share_again(&open, &pool, None).await {
-                tracing::warn!("{warning}");
+pub fn zfs_mount<'a>(
+    serving: &'a Serving,
+    call: ZfsMount,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let Some(name) = &call.name else {
+            let failures = serving.mount_everything().await;
+            for open in serving.pools.all() {
+                let _admin = open.admin.lock().await;
+                let pool = open.pool.name();
+                for warning in serving.share_again(&open, &pool, None).await {
+                    tracing::warn!("{warning}");
+                }
+            }
+            return if failures.is_empty() {
+                Ok(Empty {})
+            } else {
+                Err(Failure::new(FailureKind::Other, failures.join("\n")))
+            };
+        };
+        let open = serving.pools.of_dataset(name)?;
+        let _admin = open.admin.lock().await;
+        if call.discard_log {
+            let doing = format!("cannot give up the intent log of '{name}'");
+            let given_up = open.access.discard_log(name).await;
+            given_up.map_err(|error| from_access(&doing, &error))?;
+            let dataset = open.pool.dsl().directories().lookup(name).await;
+            let dataset = dataset.map_err(|error| from_dataset(&doing, &error))?;
+            if dataset.kind == DatasetKind::Volume {
+                return serving.open_volume(&open, name).await.map(|()| Empty {});
             }
         }
-        return if failures.is_empty() {
-            Ok(Empty {})
-        } else {
-            Err(Failure::new(FailureKind::Other, failures.join("\n")))
-        };
-    };
-    let open = serving.pools.of_dataset(name)?;
-    let _admin = open.admin.lock().await;
-    if call.discard_log {
-        let doing = format!("cannot give up the intent log of '{name}'");
-        let given_up = open.access.discard_log(name).await;
-        given_up.map_err(|error| from_access(&doing, &error))?;
-        let dataset = open.pool.dsl().directories().lookup(name).await;
-        let dataset = dataset.map_err(|error| from_dataset(&doing, &error))?;
-        if dataset.kind == DatasetKind::Volume {
-            return serving.open_volume(&open, name).await.map(|()| Empty {});
+        if serving.mounts.mountpoint(name).is_some()
+            && call.options.iter().any(|option| option == "remount")
+        {
+            let remounted = serving.remount(&open, name, &call.options).await;
+            return remounted.map(|()| Empty {});
         }
-    }
-    if serving.mounts.mountpoint(name).is_some()
-        && call.options.iter().any(|option| option == "remount")
-    {
-        let remounted = serving.remount(&open, name, &call.options).await;
-        return remounted.map(|()| Empty {});
-    }
-    let place = match call.force {
-        true => serving.place_of_any(&open, name).await?,
-        false => serving.place(&open, name).await?,
-    };
-    match place {
-        (Place::Nowhere(REDACTED), _) => Err(Failure::new(
-            FailureKind::Invalid,
-            format!(
-                "cannot mount '{name}': Dataset is not complete, was created by receiving a \
+        let place = match call.force {
+            true => serving.place_of_any(&open, name).await?,
+            false => serving.place(&open, name).await?,
+        };
+        match place {
+            (Place::Nowhere(REDACTED), _) => Err(Failure::new(
+                FailureKind::Invalid,
+                format!(
+                    "cannot mount '{name}': Dataset is not complete, was created by receiving a \
                  redacted zfs send stream.\nuse '-f' to mount it all the same: what it lacks \
                  reads as zeros"
-            ),
-        )),
-        (Place::At(path), _) => {
-            let mounting = serving.mount_at(&open, name, &path, call.overlay, &call.options);
-            mounting.await?;
-            for warning in serving.share_again(&open, name, None).await {
-                tracing::warn!("{warning}");
+                ),
+            )),
+            (Place::At(path), _) => {
+                let mounting = serving.mount_at(&open, name, &path, call.overlay, &call.options);
+                mounting.await?;
+                for warning in serving.share_again(&open, name, None).await {
+                    tracing::warn!("{warning}");
+                }
+                Ok(Empty {})
             }
-            Ok(Empty {})
+            (Place::Nowhere("mountpoint=legacy"), _) => Err(Failure::new(
+                FailureKind::Invalid,
+                format!(
+                    "cannot mount '{name}': legacy mountpoint\nset 'mountpoint' to a path to mount it"
+                ),
+            )),
+            (Place::Nowhere("mountpoint=none"), _) => Err(Failure::new(
+                FailureKind::Invalid,
+                format!("cannot mount '{name}': no mountpoint set"),
+            )),
+            (Place::Nowhere(why), _) => Err(Failure::new(
+                FailureKind::Invalid,
+                format!("cannot mount '{name}': '{why}'"),
+            )),
         }
-        (Place::Nowhere("mountpoint=legacy"), _) => Err(Failure::new(
-            FailureKind::Invalid,
-            format!(
-                "cannot mount '{name}': legacy mountpoint\nset 'mountpoint' to a path to mount it"
-            ),
-        )),
-        (Place::Nowhere("mountpoint=none"), _) => Err(Failure::new(
-            FailureKind::Invalid,
-            format!("cannot mount '{name}': no mountpoint set"),
-        )),
-        (Place::Nowhere(why), _) => Err(Failure::new(
-            FailureKind::Invalid,
-            format!("cannot mount '{name}': '{why}'"),
-        )),
-    }
+    })
 }
 
 /// `zfs unmount`.
-pub async fn zfs_unmount(serving: &Serving, call: ZfsUnmount) -> Result<Empty, Failure> {
-    if call.all {
-        // What a pool has mounted may be inside of what another has.
-        let mut failures = Vec::new();
-        for name in serving.mounts.all_last_first() {
-            let Ok(open) = serving.pools.of_dataset(&name) else {
-                continue;
-            };
-            let _admin = open.admin.lock().await;
-            match serving.unmount(&name, mode(call.force)).await {
-                Ok(()) => serving.withhold_nfs(&[name]).await,
-                Err(failure) => failures.push(failure),
+pub fn zfs_unmount<'a>(
+    serving: &'a Serving,
+    call: ZfsUnmount,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        if call.all {
+            // What a pool has mounted may be inside of what another has.
+            let mut failures = Vec::new();
+            for name in serving.mounts.all_last_first() {
+                let Ok(open) = serving.pools.of_dataset(&name) else {
+                    continue;
+                };
+                let _admin = open.admin.lock().await;
+                match serving.unmount(&name, mode(call.force)).await {
+                    Ok(()) => serving.withhold_nfs(&[name]).await,
+                    Err(failure) => failures.push(failure),
+                }
             }
+            return service::error::all_done(&failures);
         }
-        return service::error::all_done(&failures);
-    }
-    let word = call.name.unwrap_or_default();
-    let name = if word.starts_with('/') {
-        serving.mounted_dataset_at(&word).unwrap_or(word)
-    } else {
-        word
-    };
-    if serving.mounts.mountpoint(&name).is_none() {
-        return Err(Failure::new(
-            FailureKind::NotFound,
-            format!("cannot unmount '{name}': not currently mounted"),
-        ));
-    }
-    let open = serving.pools.of_dataset(&name)?;
-    let _admin = open.admin.lock().await;
-    let names = serving.mounts.last_first(&name);
-    let taken = serving.take_away(&open, names, mode(call.force)).await?;
-    let unmounted: Vec<String> = taken.into_iter().map(|one| one.name).collect();
-    serving.withhold_nfs(&unmounted).await;
-    Ok(Empty {})
+        let word = call.name.unwrap_or_default();
+        let name = if word.starts_with('/') {
+            serving.mounted_dataset_at(&word).unwrap_or(word)
+        } else {
+            word
+        };
+        if serving.mounts.mountpoint(&name).is_none() {
+            return Err(Failure::new(
+                FailureKind::NotFound,
+                format!("cannot unmount '{name}': not currently mounted"),
+            ));
+        }
+        let open = serving.pools.of_dataset(&name)?;
+        let _admin = open.admin.lock().await;
+        let names = serving.mounts.last_first(&name);
+        let taken = serving.take_away(&open, names, mode(call.force)).await?;
+        let unmounted: Vec<String> = taken.into_iter().map(|one| one.name).collect();
+        serving.withhold_nfs(&unmounted).await;
+        Ok(Empty {})
+    })
 }

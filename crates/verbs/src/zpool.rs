@@ -261,106 +261,108 @@ fn check_special_small_blocks(
 }
 
 /// `zpool create`.
-pub async fn zpool_create(
-    serving: &Arc<Serving>,
+pub fn zpool_create<'a>(
+    serving: &'a Arc<Serving>,
     call: ZpoolCreate,
-) -> Result<ZpoolCreateReply, Failure> {
-    let doing = format!("cannot create '{}'", call.name);
-    let given = by_full_names(typed(&call.filesystem_properties));
-    check_special_small_blocks(&doing, &call.vdevs, &given)?;
-    let (quotas, root_properties) = OwnedQuota::split(&doing, &given)?;
-    let name = call.properties.get("tname").unwrap_or(&call.name);
-    let _claim = serving.pools.claim(&doing, name, None).await?;
-    if serving.pools.get(name).is_ok() {
-        return Err(Failure::new(
-            FailureKind::Exists,
-            format!("{doing}: pool already exists"),
-        ));
-    }
-    let vdevs = layouts(&serving.world, &call.vdevs).await?;
-    if !call.force {
-        replication::check(&[], &vdevs)?;
-    }
-    refuse_open_devices(serving, &vdevs, call.force).await?;
-    let (altroot, mut properties) =
-        take_altroot(&doing, call.altroot.clone(), typed(&call.properties))?;
-    if properties.iter().any(|(name, _)| name == "tname") {
-        not_at_the_next_start(&mut properties);
-    }
-    refuse_used_mountpoint(
-        &call.name,
-        altroot.as_deref(),
-        &root_properties,
-        call.dry_run,
-    )
-    .await?;
-    for (name, value) in &root_properties {
-        if name == ISCSI_PROPERTY {
-            serving.check_share(value)?;
+) -> BoxFuture<'a, Result<ZpoolCreateReply, Failure>> {
+    Box::pin(async move {
+        let doing = format!("cannot create '{}'", call.name);
+        let given = by_full_names(typed(&call.filesystem_properties));
+        check_special_small_blocks(&doing, &call.vdevs, &given)?;
+        let (quotas, root_properties) = OwnedQuota::split(&doing, &given)?;
+        let name = call.properties.get("tname").unwrap_or(&call.name);
+        let _claim = serving.pools.claim(&doing, name, None).await?;
+        if serving.pools.get(name).is_ok() {
+            return Err(Failure::new(
+                FailureKind::Exists,
+                format!("{doing}: pool already exists"),
+            ));
         }
-        if name == NFS_PROPERTY {
-            serving.check_nfs_share(value)?;
+        let vdevs = layouts(&serving.world, &call.vdevs).await?;
+        if !call.force {
+            replication::check(&[], &vdevs)?;
         }
-        if name == SMB_PROPERTY {
-            serving::smb::check_property(value)?;
+        refuse_open_devices(serving, &vdevs, call.force).await?;
+        let (altroot, mut properties) =
+            take_altroot(&doing, call.altroot.clone(), typed(&call.properties))?;
+        if properties.iter().any(|(name, _)| name == "tname") {
+            not_at_the_next_start(&mut properties);
         }
-    }
-    let mut features = if call.no_features {
-        FeatureChoice::None
-    } else {
-        FeatureChoice::All
-    };
-    let compatible = properties
-        .iter()
-        .find(|(name, _)| name == "compatibility")
-        .map(|(_, value)| Compatibility::load(value))
-        .transpose()?;
-    if let Some(compatible) = compatible.filter(|_| !call.no_features) {
-        features = FeatureChoice::None;
-        let allowed = compatible.choose().map(|name| format!("feature@{name}"));
-        // What was asked for by name comes later, and counts.
-        let allowed = allowed.map(|name| (name, "enabled".to_owned()));
-        properties = allowed.chain(properties).collect();
-    }
-    let spec = CreateSpec {
-        name: call.name.clone(),
-        vdevs,
-        properties,
-        features,
-        root_properties,
-        root_init: Arc::new(crate::create::new_filesystem()),
-        altroot,
-        force: call.force,
-        host: serving.host.clone(),
-        events: Some(serving.events.clone()),
-    };
-    if call.dry_run {
-        let checked = Pool::check_create(&serving.world, &spec).await;
-        checked.map_err(|error| create_failure(&doing, &error))?;
-        return Ok(ZpoolCreateReply {
-            layout: described(&call.vdevs, &spec.vdevs),
-            warnings: Vec::new(),
-        });
-    }
-    let key = crate::keys::new_key(&doing, call.key.as_ref(), &spec.root_properties, None)?;
-    let pool = Pool::create_with_key(&serving.world, spec, key)
-        .await
-        .map_err(|error| create_failure(&doing, &error))?;
-    log_command(&pool, &call.command).await;
-    let root = pool.name();
-    let mut warnings = serving.adopt(pool, true).await;
-    let open = serving.pools.of_dataset(&root)?;
-    let set_quotas = async {
-        let _admin = open.admin.lock().await;
-        crate::owners::set_owned_quotas(serving, &open, &root, &quotas).await
-    };
-    let doing = format!("cannot set the quotas of '{root}'");
-    if let Err(failure) = serving.leaving(&open, &doing, false, set_quotas).await {
-        warnings.push(format!("'{root}' was created, but: {failure}"));
-    }
-    Ok(ZpoolCreateReply {
-        layout: Vec::new(),
-        warnings,
+        refuse_used_mountpoint(
+            &call.name,
+            altroot.as_deref(),
+            &root_properties,
+            call.dry_run,
+        )
+        .await?;
+        for (name, value) in &root_properties {
+            if name == ISCSI_PROPERTY {
+                serving.check_share(value)?;
+            }
+            if name == NFS_PROPERTY {
+                serving.check_nfs_share(value)?;
+            }
+            if name == SMB_PROPERTY {
+                serving::smb::check_property(value)?;
+            }
+        }
+        let mut features = if call.no_features {
+            FeatureChoice::None
+        } else {
+            FeatureChoice::All
+        };
+        let compatible = properties
+            .iter()
+            .find(|(name, _)| name == "compatibility")
+            .map(|(_, value)| Compatibility::load(value))
+            .transpose()?;
+        if let Some(compatible) = compatible.filter(|_| !call.no_features) {
+            features = FeatureChoice::None;
+            let allowed = compatible.choose().map(|name| format!("feature@{name}"));
+            // What was asked for by name comes later, and counts.
+            let allowed = allowed.map(|name| (name, "enabled".to_owned()));
+            properties = allowed.chain(properties).collect();
+        }
+        let spec = CreateSpec {
+            name: call.name.clone(),
+            vdevs,
+            properties,
+            features,
+            root_properties,
+            root_init: Arc::new(crate::create::new_filesystem()),
+            altroot,
+            force: call.force,
+            host: serving.host.clone(),
+            events: Some(serving.events.clone()),
+        };
+        if call.dry_run {
+            let checked = Pool::check_create(&serving.world, &spec).await;
+            checked.map_err(|error| create_failure(&doing, &error))?;
+            return Ok(ZpoolCreateReply {
+                layout: described(&call.vdevs, &spec.vdevs),
+                warnings: Vec::new(),
+            });
+        }
+        let key = crate::keys::new_key(&doing, call.key.as_ref(), &spec.root_properties, None)?;
+        let pool = Pool::create_with_key(&serving.world, spec, key)
+            .await
+            .map_err(|error| create_failure(&doing, &error))?;
+        log_command(&pool, &call.command).await;
+        let root = pool.name();
+        let mut warnings = serving.adopt(pool, true).await;
+        let open = serving.pools.of_dataset(&root)?;
+        let set_quotas = async {
+            let _admin = open.admin.lock().await;
+            crate::owners::set_owned_quotas(serving, &open, &root, &quotas).await
+        };
+        let doing = format!("cannot set the quotas of '{root}'");
+        if let Err(failure) = serving.leaving(&open, &doing, false, set_quotas).await {
+            warnings.push(format!("'{root}' was created, but: {failure}"));
+        }
+        Ok(ZpoolCreateReply {
+            layout: Vec::new(),
+            warnings,
+        })
     })
 }
 
@@ -408,201 +410,234 @@ pub async fn log_command(pool: &Pool, command: &str) {
 }
 
 /// `zpool destroy`.
-pub async fn zpool_destroy(serving: &Serving, call: ZpoolDestroy) -> Result<Empty, Failure> {
-    let open = serving.pools.get(&call.name)?;
-    let doing = format!("cannot destroy '{}'", call.name);
-    let work = async {
-        let _admin = open.admin.lock().await;
-        let _nobody = serving.release_pool(&open, mode(call.force)).await?;
-        // It is there when the pool is imported again (`zfs_ioc_pool_destroy`).
-        log_command(&open.pool, &call.command).await;
-        let destroyed = open.pool.destroy(call.force).await;
-        destroyed.map_err(|error| from_pool(&doing, &error))
-    };
-    serving.leaving(&open, &doing, call.force, work).await?;
-    serving.pools.remove(&open, &doing)?;
-    Ok(Empty {})
+pub fn zpool_destroy<'a>(
+    serving: &'a Serving,
+    call: ZpoolDestroy,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.get(&call.name)?;
+        let doing = format!("cannot destroy '{}'", call.name);
+        let work = async {
+            let _admin = open.admin.lock().await;
+            let _nobody = serving.release_pool(&open, mode(call.force)).await?;
+            // It is there when the pool is imported again (`zfs_ioc_pool_destroy`).
+            log_command(&open.pool, &call.command).await;
+            let destroyed = open.pool.destroy(call.force).await;
+            destroyed.map_err(|error| from_pool(&doing, &error))
+        };
+        serving.leaving(&open, &doing, call.force, work).await?;
+        serving.pools.remove(&open, &doing)?;
+        Ok(Empty {})
+    })
 }
 
 /// `zpool export`.
 /// A pool that cannot be exported keeps no other from it.
-pub async fn zpool_export(serving: &Serving, call: ZpoolExport) -> Result<Empty, Failure> {
-    let (mut pools, mut failures) = (Vec::new(), Vec::new());
-    if call.all {
-        pools = serving.pools.all();
-    }
-    for name in &call.names {
-        match serving.pools.get(name) {
-            Ok(open) => pools.push(open),
-            // One that could not be imported at the start is not here, but waited for.
-            Err(_) if serving.pools.forget_absent(name) => {}
-            Err(failure) => failures.push(failure),
+pub fn zpool_export<'a>(
+    serving: &'a Serving,
+    call: ZpoolExport,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let (mut pools, mut failures) = (Vec::new(), Vec::new());
+        if call.all {
+            pools = serving.pools.all();
         }
-    }
-    for open in pools {
-        let name = open.pool.name();
-        let doing = format!("cannot export '{name}'");
-        let work = async {
-            let _admin = open.admin.lock().await;
-            if !call.force && service::spares::has_shared_in_use(&serving.pools, &open) {
-                return Err(Failure::new(
-                    FailureKind::Busy,
-                    format!(
-                        "{doing}: use '-f' to override the following errors:\n\
+        for name in &call.names {
+            match serving.pools.get(name) {
+                Ok(open) => pools.push(open),
+                // One that could not be imported at the start is not here, but waited for.
+                Err(_) if serving.pools.forget_absent(name) => {}
+                Err(failure) => failures.push(failure),
+            }
+        }
+        for open in pools {
+            let name = open.pool.name();
+            let doing = format!("cannot export '{name}'");
+            let work = async {
+                let _admin = open.admin.lock().await;
+                if !call.force && service::spares::has_shared_in_use(&serving.pools, &open) {
+                    return Err(Failure::new(
+                        FailureKind::Busy,
+                        format!(
+                            "{doing}: use '-f' to override the following errors:\n\
                          '{name}' has an active shared spare which could be used by other pools \
                          once '{name}' is exported."
-                    ),
-                ));
-            }
-            let released = serving.release_pool(&open, mode(call.force)).await;
-            let _nobody = released
-                .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
-            log_command(&open.pool, &call.command).await;
-            let exported = open.pool.export(call.force).await;
-            exported.map_err(|error| from_pool(&doing, &error))
-        };
-        let left = serving.leaving(&open, &doing, call.force, work).await;
-        let forgotten = left.and_then(|()| serving.pools.remove(&open, &doing));
-        failures.extend(forgotten.err());
-    }
-    all_done(&failures)
+                        ),
+                    ));
+                }
+                let released = serving.release_pool(&open, mode(call.force)).await;
+                let _nobody = released
+                    .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
+                log_command(&open.pool, &call.command).await;
+                let exported = open.pool.export(call.force).await;
+                exported.map_err(|error| from_pool(&doing, &error))
+            };
+            let left = serving.leaving(&open, &doing, call.force, work).await;
+            let forgotten = left.and_then(|()| serving.pools.remove(&open, &doing));
+            failures.extend(forgotten.err());
+        }
+        all_done(&failures)
+    })
 }
 
 /// `zpool list` and `zpool get`.
-pub async fn zpool_list(serving: &Serving, call: &ZpoolList) -> Result<ZpoolListReply, Failure> {
-    let (pools, absent) = serving.pools.found(&call.names)?;
-    let mut reply = ZpoolListReply {
-        absent,
-        ..ZpoolListReply::default()
-    };
-    for open in pools {
-        let mut report = reports::pool(&open.pool);
-        if call.io {
-            reports::add_io(&mut report.tree, &open.pool);
+pub fn zpool_list<'a>(
+    serving: &'a Serving,
+    call: &'a ZpoolList,
+) -> BoxFuture<'a, Result<ZpoolListReply, Failure>> {
+    Box::pin(async move {
+        let (pools, absent) = serving.pools.found(&call.names)?;
+        let mut reply = ZpoolListReply {
+            absent,
+            ..ZpoolListReply::default()
+        };
+        for open in pools {
+            let mut report = reports::pool(&open.pool);
+            if call.io {
+                reports::add_io(&mut report.tree, &open.pool);
+            }
+            match open.pool.bootfs().await {
+                Ok(None) => {}
+                Ok(Some(dataset)) => reports::set_bootfs(&mut report, dataset),
+                Err(error) => tracing::warn!("'bootfs' of '{}': {error}", report.name),
+            }
+            reply.pools.push(report);
         }
-        match open.pool.bootfs().await {
-            Ok(None) => {}
-            Ok(Some(dataset)) => reports::set_bootfs(&mut report, dataset),
-            Err(error) => tracing::warn!("'bootfs' of '{}': {error}", report.name),
-        }
-        reply.pools.push(report);
-    }
-    Ok(reply)
+        Ok(reply)
+    })
 }
 
 /// `zpool status`.
-pub async fn zpool_status(
-    serving: &Serving,
-    call: &ZpoolStatus,
+pub fn zpool_status<'a>(
+    serving: &'a Serving,
+    call: &'a ZpoolStatus,
     may_name_damaged: bool,
-) -> Result<ZpoolStatusReply, Failure> {
-    let (pools, absent) = serving.pools.found(&call.names)?;
-    let mut reply = ZpoolStatusReply {
-        absent,
-        ..ZpoolStatusReply::default()
-    };
-    for open in pools {
-        service::spares::refresh(&serving.pools, &open).await;
-        let mut report = reports::pool_status(&open.pool);
-        match call.verbose {
-            true if may_name_damaged => {
-                report.damaged = crate::damage::damaged_names(serving, &open).await
+) -> BoxFuture<'a, Result<ZpoolStatusReply, Failure>> {
+    Box::pin(async move {
+        let (pools, absent) = serving.pools.found(&call.names)?;
+        let mut reply = ZpoolStatusReply {
+            absent,
+            ..ZpoolStatusReply::default()
+        };
+        for open in pools {
+            service::spares::refresh(&serving.pools, &open).await;
+            let mut report = reports::pool_status(&open.pool);
+            match call.verbose {
+                true if may_name_damaged => {
+                    report.damaged = crate::damage::damaged_names(serving, &open).await
+                }
+                true => report.damaged_denied = true,
+                false => {}
             }
-            true => report.damaged_denied = true,
-            false => {}
+            reply.pools.push(report);
         }
-        reply.pools.push(report);
-    }
-    Ok(reply)
+        Ok(reply)
+    })
 }
 
 /// `zpool set`.
-pub async fn zpool_set(serving: &Serving, call: ZpoolSet) -> Result<Empty, Failure> {
-    let open = serving.pools.get(&call.name)?;
-    let _admin = open.admin.lock().await;
-    match &call.vdev {
-        None => {
-            let doing = format!("cannot set property for '{}'", call.name);
-            let set = open.pool.set_prop(&call.property, &call.value).await;
-            set.map_err(|error| from_pool(&doing, &error))?;
+pub fn zpool_set<'a>(
+    serving: &'a Serving,
+    call: ZpoolSet,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.get(&call.name)?;
+        let _admin = open.admin.lock().await;
+        match &call.vdev {
+            None => {
+                let doing = format!("cannot set property for '{}'", call.name);
+                let set = open.pool.set_prop(&call.property, &call.value).await;
+                set.map_err(|error| from_pool(&doing, &error))?;
+            }
+            Some(vdev) => {
+                let doing = format!(
+                    "cannot set property {} for {} on {}",
+                    call.property, vdev.name, call.name
+                );
+                let guid = Guid::new(vdev.guid.0);
+                let set = open.pool.set_vdev_prop(guid, &call.property, &call.value);
+                set.await.map_err(|error| from_pool(&doing, &error))?;
+            }
         }
-        Some(vdev) => {
-            let doing = format!(
-                "cannot set property {} for {} on {}",
-                call.property, vdev.name, call.name
-            );
-            let guid = Guid::new(vdev.guid.0);
-            let set = open.pool.set_vdev_prop(guid, &call.property, &call.value);
-            set.await.map_err(|error| from_pool(&doing, &error))?;
+        log_command(&open.pool, &call.command).await;
+        serving.events.tell_of(&open.pool, EventKind::PoolChanged);
+        if call.vdev.is_none() && call.property == "cachefile" {
+            serving.pools.save_cached();
         }
-    }
-    log_command(&open.pool, &call.command).await;
-    serving.events.tell_of(&open.pool, EventKind::PoolChanged);
-    if call.vdev.is_none() && call.property == "cachefile" {
-        serving.pools.save_cached();
-    }
-    Ok(Empty {})
+        Ok(Empty {})
+    })
 }
 
 /// `zpool history`.
-pub async fn zpool_history(
-    serving: &Serving,
-    call: &ZpoolHistory,
-) -> Result<ZpoolHistoryReply, Failure> {
-    let (pools, absent) = serving.pools.found(&call.names)?;
-    let mut reply = ZpoolHistoryReply {
-        absent,
-        ..ZpoolHistoryReply::default()
-    };
-    for open in pools {
-        let name = open.pool.name();
-        let records = open
-            .pool
-            .history()
-            .await
-            .map_err(|error| from_pool(&format!("cannot get history for '{name}'"), &error))?;
-        reply.pools.push(PoolHistory {
-            name,
-            records: records.into_iter().map(reports::history).collect(),
-        });
-    }
-    Ok(reply)
+pub fn zpool_history<'a>(
+    serving: &'a Serving,
+    call: &'a ZpoolHistory,
+) -> BoxFuture<'a, Result<ZpoolHistoryReply, Failure>> {
+    Box::pin(async move {
+        let (pools, absent) = serving.pools.found(&call.names)?;
+        let mut reply = ZpoolHistoryReply {
+            absent,
+            ..ZpoolHistoryReply::default()
+        };
+        for open in pools {
+            let name = open.pool.name();
+            let records =
+                open.pool.history().await.map_err(|error| {
+                    from_pool(&format!("cannot get history for '{name}'"), &error)
+                })?;
+            reply.pools.push(PoolHistory {
+                name,
+                records: records.into_iter().map(reports::history).collect(),
+            });
+        }
+        Ok(reply)
+    })
 }
 
 /// `zpool sync`. A pool that cannot be written, or not now, keeps no other from it.
-pub async fn zpool_sync(serving: &Serving, call: &ZpoolSync) -> Result<Empty, Failure> {
-    let mut failures = Vec::new();
-    for open in serving.pools.named(&call.names)? {
-        let doing = format!("sync of pool '{}' failed", open.pool.name());
-        let work = async {
-            let synced = match call.force {
-                true => open.pool.sync_config().await,
-                false => open.pool.sync().await,
+pub fn zpool_sync<'a>(
+    serving: &'a Serving,
+    call: &'a ZpoolSync,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let mut failures = Vec::new();
+        for open in serving.pools.named(&call.names)? {
+            let doing = format!("sync of pool '{}' failed", open.pool.name());
+            let work = async {
+                let synced = match call.force {
+                    true => open.pool.sync_config().await,
+                    false => open.pool.sync().await,
+                };
+                synced.map_err(|error| from_pool(&doing, &error))
             };
-            synced.map_err(|error| from_pool(&doing, &error))
-        };
-        if let Err(failure) = serving.leaving(&open, &doing, false, work).await {
-            failures.push(failure);
+            if let Err(failure) = serving.leaving(&open, &doing, false, work).await {
+                failures.push(failure);
+            }
         }
-    }
-    all_done(&failures)
+        all_done(&failures)
+    })
 }
 
 /// `zpool clear`.
-pub async fn zpool_clear(serving: &Serving, call: &ZpoolClear) -> Result<Empty, Failure> {
-    let open: Arc<OpenPool> = serving.pools.get(&call.name)?;
-    let doing = format!("cannot clear errors for {}", call.name);
-    let was_suspended = open.pool.suspended().is_some();
-    open.pool
-        .clear(call.vdev.as_deref())
-        .await
-        .map_err(|error| from_pool(&doing, &error))?;
-    log_command(&open.pool, &call.command).await;
-    open.background.poke(&open.pool);
-    if was_suspended {
-        look_whether_it_goes(serving, &open, &doing).await?;
-    }
-    Ok(Empty {})
+pub fn zpool_clear<'a>(
+    serving: &'a Serving,
+    call: &'a ZpoolClear,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open: Arc<OpenPool> = serving.pools.get(&call.name)?;
+        let doing = format!("cannot clear errors for {}", call.name);
+        let was_suspended = open.pool.suspended().is_some();
+        open.pool
+            .clear(call.vdev.as_deref())
+            .await
+            .map_err(|error| from_pool(&doing, &error))?;
+        log_command(&open.pool, &call.command).await;
+        open.background.poke(&open.pool);
+        if was_suspended {
+            look_whether_it_goes(serving, &open, &doing).await?;
+        }
+        Ok(Empty {})
+    })
 }
 
 /// `zpool events`.

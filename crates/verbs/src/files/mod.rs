@@ -10,6 +10,7 @@ mod held;
 mod names;
 mod restore;
 
+use device::BoxFuture;
 use std::sync::Arc;
 
 use api::{
@@ -112,45 +113,50 @@ async fn report(filesystem: &Filesystem, ino: u64) -> Result<FileReport, FsError
 }
 
 /// What is in a directory.
-pub async fn list(serving: &Serving, call: &FileList) -> Result<FileListReply, Failure> {
-    let doing = format!("cannot list files of '{}'", call.dataset);
-    let path = names::path(&doing, &call.path)?;
-    let cookie: u64 = match &call.after {
-        None => 0,
-        Some(after) => after.parse().map_err(|_| {
-            let message = format!("{doing}: 'after' makes no sense; begin anew without it");
-            Failure::new(FailureKind::Invalid, message)
-        })?,
-    };
-    let limit = call.limit.unwrap_or(ENTRIES).clamp(1, FILE_ENTRIES_MAX);
-    let open = serving.pools.of_dataset(&call.dataset)?;
-    let lease = borrow(&open, &call.dataset, &doing, "list").await?;
-    let filesystem = lease.get();
-    let at = find(&filesystem, &doing, &path).await?;
-    if at.kind != FileKind::Directory {
-        let message = format!("{doing}: '{}' is no directory", call.path);
-        return Err(Failure::new(FailureKind::Invalid, message));
-    }
-    // `.` and `..` come first.
-    let count = limit as usize + if cookie == 0 { 2 } else { 0 };
-    let found = filesystem.peek_directory(at.ino, cookie, count).await;
-    let found = found.map_err(|error| failed(&doing, &error))?;
-    let next = found.last().map(|last| last.next_cookie.to_string());
-    let is_all = found.len() < count;
-    let entries = futures::stream::iter(found)
-        .filter(|entry| std::future::ready(!matches!(&entry.name[..], b"." | b"..")))
-        .map(|entry| {
-            let filesystem = Arc::clone(&filesystem);
-            async move {
-                FileEntry {
-                    name: names::written(&entry.name),
-                    file: report(&filesystem, entry.ino).await.ok(),
+pub fn list<'a>(
+    serving: &'a Serving,
+    call: &'a FileList,
+) -> BoxFuture<'a, Result<FileListReply, Failure>> {
+    Box::pin(async move {
+        let doing = format!("cannot list files of '{}'", call.dataset);
+        let path = names::path(&doing, &call.path)?;
+        let cookie: u64 = match &call.after {
+            None => 0,
+            Some(after) => after.parse().map_err(|_| {
+                let message = format!("{doing}: 'after' makes no sense; begin anew without it");
+                Failure::new(FailureKind::Invalid, message)
+            })?,
+        };
+        let limit = call.limit.unwrap_or(ENTRIES).clamp(1, FILE_ENTRIES_MAX);
+        let open = serving.pools.of_dataset(&call.dataset)?;
+        let lease = borrow(&open, &call.dataset, &doing, "list").await?;
+        let filesystem = lease.get();
+        let at = find(&filesystem, &doing, &path).await?;
+        if at.kind != FileKind::Directory {
+            let message = format!("{doing}: '{}' is no directory", call.path);
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
+        // `.` and `..` come first.
+        let count = limit as usize + if cookie == 0 { 2 } else { 0 };
+        let found = filesystem.peek_directory(at.ino, cookie, count).await;
+        let found = found.map_err(|error| failed(&doing, &error))?;
+        let next = found.last().map(|last| last.next_cookie.to_string());
+        let is_all = found.len() < count;
+        let entries = futures::stream::iter(found)
+            .filter(|entry| std::future::ready(!matches!(&entry.name[..], b"." | b"..")))
+            .map(|entry| {
+                let filesystem = Arc::clone(&filesystem);
+                async move {
+                    FileEntry {
+                        name: names::written(&entry.name),
+                        file: report(&filesystem, entry.ino).await.ok(),
+                    }
                 }
-            }
+            })
+            .buffered(TOGETHER);
+        Ok(FileListReply {
+            entries: entries.collect().await,
+            next: next.filter(|_| !is_all),
         })
-        .buffered(TOGETHER);
-    Ok(FileListReply {
-        entries: entries.collect().await,
-        next: next.filter(|_| !is_all),
     })
 }

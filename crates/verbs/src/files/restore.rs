@@ -14,6 +14,7 @@
 //! meanwhile ends the work: files are known by number and generation, and another one's are never
 //! written.
 
+use device::BoxFuture;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -494,79 +495,81 @@ fn check_mounts(
 }
 
 /// Restores a file or directory.
-pub async fn restore(
-    serving: &Arc<Serving>,
-    call: &FileRestore,
-    work: &Work,
-) -> Result<FileRestoreReply, Failure> {
-    let doing = format!("cannot restore '{}' of '{}'", call.path, call.snapshot);
-    let invalid = |why: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
-    let Some((dataset, _)) = call.snapshot.split_once('@') else {
-        return Err(invalid("that is no snapshot"));
-    };
-    let path = names::path(&doing, &call.path)?;
-    let Some((name, above)) = path.split_last() else {
-        return Err(invalid(
-            "roll back to the snapshot or clone it to have all of it",
-        ));
-    };
-    let mut from = Held::open(serving, &call.snapshot, &doing, "restore").await?;
-    let source = find(&from.get().await?.0, &doing, &path).await?;
-    let mut to = Held::open(serving, dataset, &doing, "restore").await?;
-    let (live, _) = to.get().await?;
-    let parent = match find(&live, &doing, above).await {
-        Ok(parent) if parent.kind == FileKind::Directory => parent,
-        Ok(_) => return Err(invalid("where it was is no directory any more")),
-        Err(failure) if failure.kind == FailureKind::NotFound => {
-            let above = names::path_of(above.iter().map(Vec::as_slice));
-            let why = format!("'{above}', where it was, is not there any more; restore that");
-            return Err(Failure::new(
-                FailureKind::NotFound,
-                format!("{doing}: {why}"),
+pub fn restore<'a>(
+    serving: &'a Arc<Serving>,
+    call: &'a FileRestore,
+    work: &'a Work,
+) -> BoxFuture<'a, Result<FileRestoreReply, Failure>> {
+    Box::pin(async move {
+        let doing = format!("cannot restore '{}' of '{}'", call.path, call.snapshot);
+        let invalid = |why: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
+        let Some((dataset, _)) = call.snapshot.split_once('@') else {
+            return Err(invalid("that is no snapshot"));
+        };
+        let path = names::path(&doing, &call.path)?;
+        let Some((name, above)) = path.split_last() else {
+            return Err(invalid(
+                "roll back to the snapshot or clone it to have all of it",
             ));
+        };
+        let mut from = Held::open(serving, &call.snapshot, &doing, "restore").await?;
+        let source = find(&from.get().await?.0, &doing, &path).await?;
+        let mut to = Held::open(serving, dataset, &doing, "restore").await?;
+        let (live, _) = to.get().await?;
+        let parent = match find(&live, &doing, above).await {
+            Ok(parent) if parent.kind == FileKind::Directory => parent,
+            Ok(_) => return Err(invalid("where it was is no directory any more")),
+            Err(failure) if failure.kind == FailureKind::NotFound => {
+                let above = names::path_of(above.iter().map(Vec::as_slice));
+                let why = format!("'{above}', where it was, is not there any more; restore that");
+                return Err(Failure::new(
+                    FailureKind::NotFound,
+                    format!("{doing}: {why}"),
+                ));
+            }
+            Err(failure) => return Err(failure),
+        };
+        if call.in_place {
+            check_mounts(serving, &doing, dataset, &path)?;
         }
-        Err(failure) => return Err(failure),
-    };
-    if call.in_place {
-        check_mounts(serving, &doing, dataset, &path)?;
-    }
-    let beside = free_name(&live, &doing, parent.ino, name, "restored").await?;
-    drop(live);
-    let partial = [&beside[..], PARTIAL].concat();
-    let path_of = |name: &[u8]| names::path_of(above.iter().map(Vec::as_slice).chain([name]));
-    let mut restore = Restore {
-        work,
-        doing: doing.clone(),
-        from,
-        to,
-        above: vec![Same::of(&parent)],
-        path: above.to_vec(),
-        links: HashMap::new(),
-        has_begun: false,
-        total_bytes: 0,
-        reply: FileRestoreReply::default(),
-    };
-    let parted = |restore: &Restore<'_>, mut failure: Failure| {
-        if restore.has_begun {
-            failure.message += &format!(
-                "; what was restored until then is '{}', which can be removed",
-                path_of(&partial)
-            );
+        let beside = free_name(&live, &doing, parent.ino, name, "restored").await?;
+        drop(live);
+        let partial = [&beside[..], PARTIAL].concat();
+        let path_of = |name: &[u8]| names::path_of(above.iter().map(Vec::as_slice).chain([name]));
+        let mut restore = Restore {
+            work,
+            doing: doing.clone(),
+            from,
+            to,
+            above: vec![Same::of(&parent)],
+            path: above.to_vec(),
+            links: HashMap::new(),
+            has_begun: false,
+            total_bytes: 0,
+            reply: FileRestoreReply::default(),
+        };
+        let parted = |restore: &Restore<'_>, mut failure: Failure| {
+            if restore.has_begun {
+                failure.message += &format!(
+                    "; what was restored until then is '{}', which can be removed",
+                    path_of(&partial)
+                );
+            }
+            failure
+        };
+        let made = match restore.tree(source, name, &partial).await {
+            Ok(made) => made,
+            Err(failure) => return Err(parted(&restore, failure)),
+        };
+        let placed = place(serving, &mut restore, call, dataset, &path, made, &beside);
+        match placed.await {
+            Ok(replaced) => {
+                restore.reply.replaced = replaced.map(|name| path_of(&name));
+                Ok(restore.reply)
+            }
+            Err(failure) => Err(parted(&restore, failure)),
         }
-        failure
-    };
-    let made = match restore.tree(source, name, &partial).await {
-        Ok(made) => made,
-        Err(failure) => return Err(parted(&restore, failure)),
-    };
-    let placed = place(serving, &mut restore, call, dataset, &path, made, &beside);
-    match placed.await {
-        Ok(replaced) => {
-            restore.reply.replaced = replaced.map(|name| path_of(&name));
-            Ok(restore.reply)
-        }
-        Err(failure) => Err(parted(&restore, failure)),
-    }
+    })
 }
 
 /// Gives what was restored its name; the name that what was there has now.

@@ -57,40 +57,44 @@ const OF_KEYS: [&str; 5] = [
 const LOCATION: &str = "keylocation";
 
 /// `zfs receive -A`.
-pub async fn zfs_receive_abort(
-    serving: &Serving,
-    call: &ZfsReceiveAbort,
-) -> Result<Empty, Failure> {
-    let open = serving.pools.of_dataset(&call.name)?;
-    let _admin = open.admin.lock().await;
-    let aborted = open.pool.dsl().receives().abort(&call.name).await;
-    aborted.map_err(|error| {
-        from_dataset(
-            &format!("cannot abort the receive into '{}'", call.name),
-            &error,
-        )
-    })?;
-    crate::zpool::log_command(&open.pool, &call.command).await;
-    Ok(Empty {})
+pub fn zfs_receive_abort<'a>(
+    serving: &'a Serving,
+    call: &'a ZfsReceiveAbort,
+) -> BoxFuture<'a, Result<Empty, Failure>> {
+    Box::pin(async move {
+        let open = serving.pools.of_dataset(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let aborted = open.pool.dsl().receives().abort(&call.name).await;
+        aborted.map_err(|error| {
+            from_dataset(
+                &format!("cannot abort the receive into '{}'", call.name),
+                &error,
+            )
+        })?;
+        crate::zpool::log_command(&open.pool, &call.command).await;
+        Ok(Empty {})
+    })
 }
 
 /// `zfs receive`.
-pub async fn zfs_receive(
-    serving: &Serving,
+pub fn zfs_receive<'a>(
+    serving: &'a Serving,
     call: ZfsReceive,
     input: impl AsyncRead + Send + Unpin + 'static,
-    work: &Arc<Work>,
-) -> Result<ZfsReceiveReply, Failure> {
-    let reporter = Arc::clone(work);
-    let progress = stream::Progress::new(move |bytes| {
-        reporter.progress(Progress {
-            done: bytes,
-            total: bytes,
-            unit: Unit::Bytes,
+    work: &'a Arc<Work>,
+) -> BoxFuture<'a, Result<ZfsReceiveReply, Failure>> {
+    Box::pin(async move {
+        let reporter = Arc::clone(work);
+        let progress = stream::Progress::new(move |bytes| {
+            reporter.progress(Progress {
+                done: bytes,
+                total: bytes,
+                unit: Unit::Bytes,
+            });
+            reporter.is_canceled()
         });
-        reporter.is_canceled()
-    });
-    receive_from(serving, call, Box::new(input), work, progress).await
+        receive_from(serving, call, Box::new(input), work, progress).await
+    })
 }
 
 /// Receives what is read.
