@@ -84,19 +84,6 @@ impl Vdev {
         self.lacks_txg(txg) && !self.is_recorded_missing(txg)
     }
 
-    /// Whether this device was attached after `txg`, and no resilver of it has ended: it lacks
-    /// everything from the pool's first txg on, while one that failed lacks what came since.
-    pub(super) fn was_attached_after(&self, txg: Txg) -> bool {
-        let first = Txg::INITIAL.get();
-        match &self.kind {
-            VdevKind::Leaf(vdev) if txg >= Txg::INITIAL => {
-                let missing = vdev.leaf.missing();
-                missing.contains(first, txg.get() - first + 1)
-            }
-            _ => false,
-        }
-    }
-
     /// Whether more children than redundancy makes up for lack writes of `txg`.
     pub(super) fn lacks_txg(&self, txg: Txg) -> bool {
         match &self.kind {

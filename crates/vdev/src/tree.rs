@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use device::World;
-use format::{BlockPointer, DVAS_PER_POINTER, Dva, Guid, NvList, Uberblock, VdevId};
+use format::{BlockPointer, DVAS_PER_POINTER, Dva, Guid, NvList, Txg, Uberblock, VdevId};
 use futures::future::{Either, join_all, select};
 use parking_lot::{Mutex, RwLock};
 
@@ -519,22 +519,7 @@ impl VdevTree {
     /// attached after it was written, and not resilvered since, have nothing to bring back.
     pub fn may_come_back(&self, block: &BlockPointer) -> bool {
         let birth = block.physical_birth();
-        self.is_any_out(block, |vdev| !vdev.was_attached_after(birth))
-    }
-
-    /// Whether a device that may have a part of the block stopped working since the pool was
-    /// opened, of those that count.
-    fn is_any_out(&self, block: &BlockPointer, counts: impl Fn(&Vdev) -> bool) -> bool {
-        let is_out =
-            |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_out()) && counts(vdev);
-        if block.is_gang() {
-            // Its pieces may be anywhere.
-            return self.leaves().iter().any(is_out);
-        }
-        block
-            .dvas()
-            .filter_map(|dva| self.top(dva.vdev()))
-            .any(|top| top.leaves().iter().any(is_out))
+        is_any_out(self, block, |leaf| !was_attached_after(leaf, birth))
     }
 
     /// Whether an intent log's block of which no device that works has a right copy was certainly
@@ -550,7 +535,7 @@ impl VdevTree {
                     || !top.may_lack_block(dva.offset_bytes(), length, birth)
             })
         };
-        !self.is_any_out(block, |_| true) && block.dvas().all(|dva| tells(&dva))
+        !is_any_out(self, block, |_| true) && block.dvas().all(|dva| tells(&dva))
     }
 
     /// After an intent log's block was written and flushed: whether it is durable, and the pool's
@@ -854,4 +839,29 @@ impl std::fmt::Debug for VdevTree {
             .field("tops", &self.tops())
             .finish_non_exhaustive()
     }
+}
+
+/// Whether a device that may have a part of the block stopped working since the pool was opened, of
+/// those that count.
+fn is_any_out(tree: &VdevTree, block: &BlockPointer, counts: impl Fn(&Leaf) -> bool) -> bool {
+    let is_out = |vdev: &Arc<Vdev>| {
+        vdev.leaf()
+            .is_some_and(|leaf| leaf.is_out() && counts(leaf))
+    };
+    if block.is_gang() {
+        // Its pieces may be anywhere.
+        return tree.leaves().iter().any(is_out);
+    }
+    block
+        .dvas()
+        .filter_map(|dva| tree.top(dva.vdev()))
+        .any(|top| top.leaves().iter().any(is_out))
+}
+
+/// Whether a device was attached after `txg`, and no resilver of it has ended: it lacks everything
+/// from the pool's first txg on, while one that failed lacks what came since.
+fn was_attached_after(leaf: &Leaf, txg: Txg) -> bool {
+    let first = Txg::INITIAL;
+    let length = txg.get().saturating_add(1).saturating_sub(first.get());
+    txg >= first && leaf.missing().contains(first.get(), length)
 }

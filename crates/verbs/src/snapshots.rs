@@ -204,8 +204,8 @@ pub fn zfs_promote<'a>(
             })
             .map(|info| info.name)
             .collect();
-        // What is open through `.zfs/snapshot`, and the files of snapshots of volumes, go by the names
-        // that they have now.
+        // What is open through `.zfs/snapshot`, and the files of snapshots of volumes, go by the
+        // names that they have now.
         serving.hide_volume_snapshots(&head, mode(false)).await?;
         serving.release_snapshots(&moved).await;
         let outcome = {

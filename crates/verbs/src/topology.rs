@@ -90,7 +90,8 @@ pub fn zpool_attach<'a>(
             let name = other.pool.name();
             let used = reports::device_paths(&other.pool.status());
             let is_used = is_of_pool(&serving.world, &other.pool, &used, &device.path).await?;
-            // Another device under the path of the one that it replaces: the pool knows which that is.
+            // Another device under the path of the one that it replaces: the pool knows which that
+            // is.
             let is_in_place = call.replace && name == call.name && used.contains(&device.path);
             if is_used && !is_in_place && spare.is_none() {
                 let why = format!("{} is part of active pool '{name}'", device.path);

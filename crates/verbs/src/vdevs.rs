@@ -132,8 +132,8 @@ pub fn zpool_labelclear<'a>(
             if is_of_pool(&serving.world, &open.pool, &used, &call.device).await? {
                 let name = open.pool.name();
                 let message = format!(
-                    "{} is a member (ACTIVE) of pool \"{name}\"; export or destroy the pool first, or \
-                 remove the device",
+                    "{} is a member (ACTIVE) of pool \"{name}\"; export or destroy the pool first, \
+                 or remove the device",
                     call.device
                 );
                 return Err(Failure::new(FailureKind::Busy, message));

@@ -259,8 +259,8 @@ pub fn zfs_snapshot<'a>(
                 .map_or(true, |pool| !Arc::ptr_eq(&pool, &open))
         }) {
             let message = format!(
-                "cannot create snapshots: '{other}' is not in the same pool as '{first}'; snapshots \
-             must be in one pool"
+                "cannot create snapshots: '{other}' is not in the same pool as '{first}'; \
+             snapshots must be in one pool"
             );
             return Err(Failure::new(FailureKind::Invalid, message));
         }
@@ -356,8 +356,8 @@ pub fn zfs_rollback<'a>(
         let in_the_way = [newer.as_slice(), &newer_bookmarks].concat();
         if !in_the_way.is_empty() && !call.destroy_newer && !call.destroy_clones {
             let message = format!(
-                "{doing}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the \
-             following snapshots and bookmarks:\n{}",
+                "{doing}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of \
+             the following snapshots and bookmarks:\n{}",
                 in_the_way.join("\n")
             );
             return Err(Failure::new(FailureKind::Busy, message));
@@ -392,8 +392,8 @@ pub fn zfs_rollback<'a>(
                 }
             }
         }
-        // A filesystem is unmounted, then put back where it was, with what is mounted inside; who uses
-        // it, or a volume, goes on with what the snapshot has.
+        // A filesystem is unmounted, then put back where it was, with what is mounted inside; who
+        // uses it, or a volume, goes on with what the snapshot has.
         let was_volume = serving.volumes.get(head).is_some();
         serving
             .hide_volume_snapshots(head, mode(call.force))
@@ -496,8 +496,8 @@ pub fn zfs_rename<'a>(
             if let Err(error) = outcome {
                 return and_back(Err(failed(error)), shown);
             }
-            // What is open through `.zfs/snapshot` is known there by the old name, under which nobody
-            // would close it.
+            // What is open through `.zfs/snapshot` is known there by the old name, under which
+            // nobody would close it.
             let old_names: Vec<String> = serving
                 .mounts
                 .below(head)
@@ -632,7 +632,8 @@ pub fn zfs_mount<'a>(
             (Place::Nowhere("mountpoint=legacy"), _) => Err(Failure::new(
                 FailureKind::Invalid,
                 format!(
-                    "cannot mount '{name}': legacy mountpoint\nset 'mountpoint' to a path to mount it"
+                    "cannot mount '{name}': legacy mountpoint\nset 'mountpoint' to a path to \
+                     mount it"
                 ),
             )),
             (Place::Nowhere("mountpoint=none"), _) => Err(Failure::new(

@@ -378,8 +378,8 @@ zpool export tank
 echo PEER-DONE
 ";
 
-/// Goal: OpenZFS goes on with an initialization that we suspended, and we with its own. Method: ours
-/// stops wherever each disk stands after a moment.
+/// Goal: OpenZFS goes on with an initialization that we suspended, and we with its own. Method:
+/// ours stops wherever each disk stands after a moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn passes_go_on_in_openzfs_and_back() {
     let Some(peer) = Peer::find() else { return };
