@@ -24,7 +24,9 @@ zpool scrub -w cloned_blocks
 zpool status cloned_blocks
 zpool get -Hp -o value bcloneused,bclonesaved cloned_blocks | sed 's/^/BEFORE /'
 hash() { sha256sum < $1 | cut -d' ' -f1; }
-hashes() { cd /cloned_blocks; find a b c -type f | while read f; do echo $1 $(hash $f) $f; done; cd /; }
+hashes() {
+  cd /cloned_blocks; find a b c -type f | while read f; do echo $1 $(hash $f) $f; done; cd /
+}
 hashes HASH1
 rm /cloned_blocks/a/r1 || true
 cp --reflink=always /cloned_blocks/a/t /cloned_blocks/a/more
