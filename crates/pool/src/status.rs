@@ -151,7 +151,7 @@ pub(crate) fn vdev_status(
 /// the state says enough.
 fn is_stale(vdev: &Vdev) -> bool {
     let missing = match vdev.leaf() {
-        Some(leaf) => leaf.missing(),
+        Some(leaf) => leaf.dirty_times().missing(),
         None => vdev.spare_missing(),
     };
     !missing.is_empty() && vdev.top().is_none() && vdev.state().0.is_usable()
@@ -258,7 +258,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
                 .top()
                 .map_or(VdevClass::Normal, |top| map_class(top.class));
             VdevStatus {
-                expandable_bytes: core.tree.expandable_bytes(top),
+                expandable_bytes: vdev::sizes::expandable_bytes(top),
                 ..vdev_status(top, class, &spaces)
             }
         })

@@ -87,7 +87,7 @@ impl Vdev {
     /// Whether more children than redundancy makes up for lack writes of `txg`.
     pub(super) fn lacks_txg(&self, txg: Txg) -> bool {
         match &self.kind {
-            VdevKind::Leaf(vdev) => vdev.leaf.is_missing(txg),
+            VdevKind::Leaf(vdev) => vdev.leaf.dirty_times().is_missing(txg),
             VdevKind::DraidSpare(spare) => spare.is_missing(txg),
             kind => {
                 let children = kind.children().iter();
@@ -124,7 +124,9 @@ impl Vdev {
     fn may_lack(&self, offset: u64, txg: Txg) -> bool {
         match &self.kind {
             VdevKind::Leaf(LeafVdev { leaf, .. }) => {
-                !leaf.is_readable() || leaf.is_missing(txg) || self.is_recorded_missing(txg)
+                !leaf.is_readable()
+                    || leaf.dirty_times().is_missing(txg)
+                    || self.is_recorded_missing(txg)
             }
             VdevKind::DraidSpare(spare) => {
                 spare.is_missing(txg)
@@ -149,7 +151,7 @@ impl Vdev {
     /// module/zfs/vdev_draid.c).
     pub fn is_missing(&self, offset: u64, txg: Txg) -> bool {
         match &self.kind {
-            VdevKind::Leaf(vdev) => vdev.leaf.is_missing(txg),
+            VdevKind::Leaf(vdev) => vdev.leaf.dirty_times().is_missing(txg),
             VdevKind::DraidSpare(spare) => {
                 spare.is_missing(txg)
                     || spare
@@ -178,7 +180,9 @@ impl Vdev {
     pub(super) fn lacks_data_without(&self, gone: &[Guid]) -> bool {
         match &self.kind {
             VdevKind::Leaf(LeafVdev { leaf, .. }) => {
-                gone.contains(&self.guid) || !leaf.is_readable() || !leaf.missing().is_empty()
+                gone.contains(&self.guid)
+                    || !leaf.is_readable()
+                    || !leaf.dirty_times().missing().is_empty()
             }
             VdevKind::DraidSpare(spare) => {
                 spare.top.get().is_none() || !spare.missing.lock().is_empty()
@@ -201,7 +205,9 @@ impl Vdev {
                 .any(|child| child.needs_resilver(offset, 0, birth))
         };
         match &self.kind {
-            VdevKind::Leaf(LeafVdev { leaf, .. }) => leaf.is_missing(birth) && leaf.is_writeable(),
+            VdevKind::Leaf(LeafVdev { leaf, .. }) => {
+                leaf.dirty_times().is_missing(birth) && leaf.is_writeable()
+            }
             VdevKind::DraidSpare(spare) => {
                 self.is_writeable(offset) && spare.is_missing(birth)
                     || spare

@@ -619,7 +619,7 @@ impl Vdev {
                 written.map_err(|error| {
                     // What was not flushed is kept, with its txg.
                     if !matches!(error, LeafError::Flush(_) | LeafError::Halted) {
-                        vdev.leaf.note_lost_write(context.birth);
+                        vdev.leaf.dirty_times().note_lost_write(context.birth);
                     }
                     WriteFailure {
                         halted: matches!(error, LeafError::Halted),

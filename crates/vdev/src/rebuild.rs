@@ -58,7 +58,8 @@ impl Vdev {
 
     /// The devices that lack something and can be written.
     fn to_rebuild(self: &Arc<Self>) -> Vec<Arc<Vdev>> {
-        let lacks = |leaf: &Arc<Leaf>| leaf.is_writeable() && !leaf.missing().is_empty();
+        let lacks =
+            |leaf: &Arc<Leaf>| leaf.is_writeable() && !leaf.dirty_times().missing().is_empty();
         let mut leaves = self.leaves();
         leaves.retain(|vdev| vdev.leaf().is_some_and(lacks));
         leaves
@@ -71,7 +72,7 @@ impl Vdev {
             .to_rebuild()
             .iter()
             .filter_map(|vdev| {
-                let missing = vdev.leaf()?.missing();
+                let missing = vdev.leaf()?.dirty_times().missing();
                 let (first, last) = (missing.ranges().next()?, missing.ranges().next_back()?);
                 Some((first.start, last.end))
             })
@@ -106,7 +107,8 @@ impl Vdev {
 
     /// Reads from a device that lacks nothing: from the one with the least to do, else from others.
     async fn read_whole(self: &Arc<Self>, offset: u64, length: usize, txg: Txg) -> Option<Bytes> {
-        let has_all = |leaf: &Arc<Leaf>| leaf.is_readable() && leaf.missing().is_empty();
+        let has_all =
+            |leaf: &Arc<Leaf>| leaf.is_readable() && leaf.dirty_times().missing().is_empty();
         let mut from = self.leaves();
         from.retain(|vdev| vdev.leaf().is_some_and(has_all));
         from.sort_by_key(|vdev| vdev.reads_in_flight());
@@ -149,7 +151,7 @@ impl VdevTree {
         length: u64,
         txg: Txg,
     ) -> Result<Rebuilt, VdevError> {
-        let top = self.check_range(id, offset, length)?;
+        let top = self.topology.check_range(id, offset, length)?;
         if !top.can_rebuild() {
             return Ok(Rebuilt::Unread);
         }
