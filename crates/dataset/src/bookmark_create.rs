@@ -13,12 +13,12 @@ use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use zio::Tx;
 
 use crate::DatasetError;
-use crate::bookmark::{BookmarkEntry, Bookmarks};
+use crate::bookmark::Bookmarks;
 use crate::create::SNAPSHOT_NAME_NORMALIZATION;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::name::{check_bookmark_name, check_name};
-use crate::state::{Dir, Ds};
+use crate::state::{BookmarkEntry, Dir, Ds};
 use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 
 /// A bookmark to make: its full name, and that of the snapshot or bookmark it is made of.

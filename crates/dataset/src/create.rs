@@ -10,12 +10,11 @@ use format::{
 use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
-use crate::deadlist::Deadlist;
-use crate::dsl::{CreateParams, DslPool, ObjsetInit};
+use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::info::DatasetKind;
 use crate::new_key::{NewKey, check_clone_properties, complete, is_in_key_object};
-use crate::state::{Dir, Ds};
+use crate::state::{Deadlist, Dir, Ds};
 use crate::stored::{check_settable, check_together, parse_setting};
 use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
@@ -35,10 +34,48 @@ pub(crate) fn kind_of(kind: ObjsetKind) -> DatasetKind {
     }
 }
 
+/// Fills a new dataset's object set, in syncing context (`zfs_create_fs`, `zvol_create_cb`).
+pub trait ObjsetInit: Send + Sync {
+    /// Whether the object set is a filesystem's or a volume's.
+    fn kind(&self) -> ObjsetKind;
+    /// Creates the objects that a new dataset has. `properties` are those it was created with.
+    fn init<'a>(
+        &'a self,
+        objset: &'a Arc<ObjectSet>,
+        properties: &'a [(String, PropertyValue)],
+        tx: &'a Tx,
+    ) -> BoxFuture<'a, Result<(), Box<dyn std::error::Error + Send + Sync>>>;
+    /// Properties that the initialiser itself keeps (in the object set): not stored in the
+    /// dataset's properties.
+    fn own_properties(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+/// What [`DslPool::create`] makes.
+#[derive(Clone)]
+pub struct CreateParams {
+    /// Guids of the features to enable, in this order (dependencies are enabled before).
+    pub features: Vec<String>,
+    /// Properties of the root dataset, as typed.
+    pub root_properties: Vec<(String, String)>,
+    /// Fills the root dataset.
+    pub root_init: Arc<dyn ObjsetInit>,
+    /// The key of the root dataset, where that is an encryption root.
+    pub root_key: Option<NewKey>,
+}
+
 /// Making filesystems, volumes and clones: [`DslPool::datasets`].
 #[derive(Clone, Copy)]
 pub struct Datasets<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl DslPool {
+    /// Making filesystems, volumes and clones.
+    pub fn datasets(self: &Arc<Self>) -> Datasets<'_> {
+        Datasets { dsl: self }
+    }
 }
 
 impl Datasets<'_> {
@@ -98,7 +135,7 @@ impl Datasets<'_> {
                 .deadlists()
                 .of(&origin_head)
                 .await?
-                .clone_keys(self.dsl, ctx, from.creation_txg, &chain)
+                .clone_keys(&self.dsl.lists, ctx, from.creation_txg, &chain)
                 .await?;
             if from.next_clones.is_zero() {
                 let zap = Zap::create(
@@ -141,7 +178,7 @@ impl Datasets<'_> {
                 };
             });
         } else {
-            phys.deadlist = Deadlist::create(self.dsl, ctx).await?;
+            phys.deadlist = Deadlist::create(&self.dsl.lists, ctx).await?;
         }
         self.dsl
             .mos()

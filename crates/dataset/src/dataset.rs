@@ -13,11 +13,12 @@ use zil::{LogOwner, LogSettings, SyncMode, Zil, ZilError};
 use zio::Tx;
 
 use crate::create::{Datasets, kind_of};
-use crate::dsl::{DslPool, slot};
+use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::receive::{ReceiveObstacle, ResumePoint, is_inconsistent};
+use crate::obstacle::ReceiveObstacle;
+use crate::receive::is_inconsistent;
 use crate::space::{Cost, Room};
-use crate::state::Ds;
+use crate::state::{DatasetSettings, Ds, OpenState, ResumePoint, slot};
 use crate::{DatasetError, DatasetKind, DirtyEstimate, PropertySetting};
 
 /// Objects of a dataset kept in memory although nobody uses them.
@@ -26,47 +27,6 @@ const OBJECT_CACHE: usize = 64 << 10;
 const PEEK_OBJECT_CACHE: usize = 64;
 /// How often an assignment is tried again when space may come free.
 const ASSIGN_TRIES_MAX: u32 = 16;
-
-/// Properties that change how an open dataset behaves, resolved. Numbers are those stored (see
-/// [`crate::props`] for their words).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DatasetSettings {
-    /// `readonly`, or a snapshot, or the pool is open read-only.
-    pub read_only: bool,
-    /// `recordsize` in bytes.
-    pub record_bytes: u32,
-    /// `sync`.
-    pub sync: SyncMode,
-    /// `logbias=throughput`.
-    pub log_throughput: bool,
-    /// `atime`.
-    pub atime: bool,
-    /// `relatime`.
-    pub relatime: bool,
-    /// `xattr`: 0 off, 1 directory, 2 system attribute.
-    pub xattr: u64,
-    /// `acltype`: 0 off, 1 POSIX, 2 NFSv4.
-    pub acltype: u64,
-    /// `aclmode`.
-    pub aclmode: u64,
-    /// `aclinherit`.
-    pub aclinherit: u64,
-    /// `dnodesize`: 0 legacy, 1 auto, else bytes.
-    pub dnodesize: u64,
-    /// `longname`.
-    pub longname: bool,
-    /// `devices`.
-    pub devices: bool,
-    /// `exec`.
-    pub exec: bool,
-    /// `setuid`.
-    pub setuid: bool,
-    /// `snapdir`: 0 hidden, 1 visible, 2 disabled.
-    pub snapdir: u64,
-    /// `canmount`: 0 off, 1 on, 2 noauto.
-    pub canmount: u64,
-}
 
 /// A dataset as its intent log knows it: the log does not keep it open.
 struct Owner {
@@ -103,13 +63,6 @@ impl LogOwner for Owner {
             hooks.log_not_replayed(&name, dataset.object, &reason.to_string());
         }
     }
-}
-
-/// What all handles on an open dataset share.
-pub(crate) struct OpenState {
-    pub objset: Arc<ObjectSet>,
-    pub log: Option<Arc<Zil>>,
-    pub settings: watch::Sender<DatasetSettings>,
 }
 
 impl Datasets<'_> {

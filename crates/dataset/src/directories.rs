@@ -1,58 +1,43 @@
-//! Directories and datasets by name and by object number: the registry of those in memory.
-//!
-//! Every directory and dataset that was looked at is in the [registry](Registry) once, so that all
-//! users share its state. A directory stays until it is destroyed; datasets that nobody uses are
-//! forgotten when there are many.
+//! Directories and datasets by name and by object number. Those that were looked at are in the
+//! [registry](crate::state::Registry).
 //!
 //! Public functions take the namespace's lock (`DslPool::config`) shared. Those for this crate
 //! expect that the caller holds it (or is a sync task): taking it twice would deadlock with a sync
-//! task that waits in between. The registry's own lock is short, and is never held across a read.
+//! task that waits in between.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, OnceLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use device::BoxFuture;
 use format::{
     DslDatasetPhys, DslDirPhys, Endian, ObjectId, ObjectType, ObjsetKind, ObjsetPhys, Txg, names,
 };
 use object::{NewObject, SyncContext, Zap, ZapOptions};
-use parking_lot::Mutex;
 use zio::{ReadContext, Tx};
 
 use crate::DatasetError;
-use crate::bookmark::SnapshotBookmarks;
 use crate::bookmark_create::redacted_with;
 use crate::create::kind_of;
-use crate::dsl::{DslPool, set_once, slot};
+use crate::dsl::DslPool;
 use crate::features::PER_DATASET;
 use crate::info::{DatasetInfo, DatasetKind, ListOptions, Lost, none_lost};
-use crate::livelist::Pending;
 use crate::name::{check_name, split_parent, split_snapshot};
-use crate::state::{Dir, DirState, Ds, DsState};
+use crate::state::{Dir, DirState, Ds, DsState, Pending, SnapshotBookmarks, set_once};
 
 /// Snapshots of a chain that are asked what a dataset is whose root cannot be read.
 const NEARBY_MAX: usize = 8;
-/// Datasets kept in memory although nobody uses them.
-const IDLE_DATASETS_MAX: usize = 8192;
-
-/// The directories and datasets in memory.
-#[derive(Default)]
-pub(crate) struct Registry {
-    loaded: Mutex<Loaded>,
-    root: OnceLock<Arc<Dir>>,
-    origin: OnceLock<Arc<Ds>>,
-}
-
-#[derive(Default)]
-struct Loaded {
-    dirs: HashMap<ObjectId, Arc<Dir>>,
-    datasets: HashMap<ObjectId, Arc<Ds>>,
-}
 
 /// Directories and datasets by name and number: [`DslPool::directories`].
 #[derive(Clone, Copy)]
 pub struct Directories<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl DslPool {
+    /// Directories and datasets by name and number.
+    pub fn directories(self: &Arc<Self>) -> Directories<'_> {
+        Directories { dsl: self }
+    }
 }
 
 impl<'a> Directories<'a> {
@@ -551,15 +536,7 @@ impl<'a> Directories<'a> {
     pub(crate) fn random_fsid(&self) -> u64 {
         loop {
             let guid = self.dsl.env().world.random.next_u64() & ((1 << 56) - 1);
-            let taken = self
-                .dsl
-                .registry
-                .loaded
-                .lock()
-                .datasets
-                .values()
-                .any(|dataset| dataset.state().phys.fsid_guid == guid);
-            if guid != 0 && !taken {
+            if guid != 0 && !self.dsl.registry.has_fsid(guid) {
                 return guid;
             }
         }
@@ -577,8 +554,8 @@ impl<'a> Directories<'a> {
         object: ObjectId,
         name: Option<&str>,
     ) -> Result<Arc<Dir>, DatasetError> {
-        if let Some(dir) = self.dsl.registry.loaded.lock().dirs.get(&object) {
-            return Ok(dir.clone());
+        if let Some(dir) = self.dsl.registry.dir(object) {
+            return Ok(dir);
         }
         let held = self.dsl.mos().hold(object).await?;
         let info = held.info();
@@ -641,14 +618,9 @@ impl<'a> Directories<'a> {
     }
 
     pub(crate) fn register_dir(&self, object: ObjectId, state: DirState) -> Arc<Dir> {
-        self.dsl
-            .registry
-            .loaded
-            .lock()
-            .dirs
-            .entry(object)
-            .or_insert_with(|| Dir::new(object, self.dsl.syncer().queue().clone(), state))
-            .clone()
+        let queue = &self.dsl.sync_state.queue;
+        let make = || Dir::new(object, queue.clone(), state);
+        self.dsl.registry.dir_or(object, make)
     }
 
     /// The directory called `name` below `parent`, if there is one.
@@ -674,8 +646,8 @@ impl<'a> Directories<'a> {
     }
 
     async fn load_dataset(&self, object: ObjectId) -> Result<Arc<Ds>, DatasetError> {
-        if let Some(dataset) = self.dsl.registry.loaded.lock().datasets.get(&object) {
-            return Ok(dataset.clone());
+        if let Some(dataset) = self.dsl.registry.dataset(object) {
+            return Ok(dataset);
         }
         let held = self.dsl.mos().hold(object).await?;
         let info = held.info();
@@ -695,7 +667,7 @@ impl<'a> Directories<'a> {
                 } else if name == names::dataset::BOOKMARK_NAMES
                     && let Some(zap) = entry.value.as_u64()
                 {
-                    bookmarks = SnapshotBookmarks::load(self.dsl, zap.into()).await?;
+                    bookmarks = SnapshotBookmarks::load(self.dsl.mos(), zap.into()).await?;
                 }
             }
         }
@@ -739,15 +711,9 @@ impl<'a> Directories<'a> {
             is_dirty: false,
             is_gone: false,
         };
-        Ok(self
-            .dsl
-            .registry
-            .loaded
-            .lock()
-            .datasets
-            .entry(object)
-            .or_insert_with(|| Ds::new(object, self.dsl.syncer().queue().clone(), state))
-            .clone())
+        let queue = &self.dsl.sync_state.queue;
+        let make = || Ds::new(object, queue.clone(), state);
+        Ok(self.dsl.registry.dataset_or(object, make))
     }
 
     /// The head dataset of a directory.
@@ -759,26 +725,6 @@ impl<'a> Directories<'a> {
             ));
         }
         self.dataset(object).await
-    }
-
-    /// Forgets a directory that was destroyed.
-    pub(crate) fn forget_dir(&self, dir: &Arc<Dir>) {
-        let mut state = dir.state();
-        state.is_gone = true;
-        drop(state);
-        self.dsl.registry.loaded.lock().dirs.remove(&dir.object);
-    }
-
-    /// Forgets a dataset that was destroyed.
-    pub(crate) fn forget_dataset(&self, dataset: &Arc<Ds>) {
-        dataset.state().is_gone = true;
-        *dataset.open.lock() = None;
-        self.dsl
-            .registry
-            .loaded
-            .lock()
-            .datasets
-            .remove(&dataset.object);
     }
 
     /// Finds the root directory and the empty snapshot of a pool that is being opened.
@@ -795,45 +741,13 @@ impl<'a> Directories<'a> {
         if !snapshot.is_zero() {
             self.set_origin(self.dataset(snapshot).await?);
             // Those loaded before it was known looked like clones of it.
-            for dir in self.dsl.registry.loaded.lock().dirs.values() {
+            self.dsl.registry.for_each_dir(|dir| {
                 let mut state = dir.state();
                 if state.phys.origin == snapshot {
                     state.origin_txg = Txg::ZERO;
                 }
-            }
-        }
-        Ok(())
-    }
-
-    /// Forgets what was estimated for a transaction group that is on disk.
-    pub(crate) fn forget_estimates(&self, txg: Txg) {
-        for dir in self.dsl.registry.loaded.lock().dirs.values() {
-            dir.state().to_write[slot(txg)] = 0;
-        }
-    }
-
-    /// Forgets datasets that nobody uses, where there are many.
-    pub(crate) fn forget_idle(&self) {
-        let mut loaded = self.dsl.registry.loaded.lock();
-        if loaded.datasets.len() > IDLE_DATASETS_MAX {
-            loaded.datasets.retain(|_, dataset| {
-                Arc::strong_count(dataset) > 1
-                    || dataset.open.lock().is_some()
-                    || dataset.state().is_dirty
             });
         }
-    }
-
-    /// Datasets that are open now.
-    pub(crate) fn open_datasets(&self) -> Vec<Arc<Ds>> {
-        self.dsl
-            .registry
-            .loaded
-            .lock()
-            .datasets
-            .values()
-            .filter(|dataset| dataset.open.lock().is_some())
-            .cloned()
-            .collect()
+        Ok(())
     }
 }

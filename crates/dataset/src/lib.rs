@@ -2,7 +2,7 @@
 //!
 //! | Module | ZFS's words | What it is |
 //! |---|---|---|
-//! | [`DslPool`] | `dsl_pool` | what all parts share, over the MOS of a pool; the parts by name |
+//! | [`DslPool`] | `dsl_pool` | what all parts share, over the MOS of a pool |
 //! | [`Directories`] | `dsl_dir`, `dsl_dataset` | names and numbers; what is in memory |
 //! | [`Datasets`] | `dsl_dataset`, `dmu_objset` | making filesystems, volumes and clones |
 //! | [`Dataset`] | `dsl_dataset`, `dmu_objset` | one open dataset |
@@ -22,8 +22,14 @@
 //! | [`props`] | `dsl_prop`, `zfs_prop` | properties: table, values, inheritance |
 //! | [`features`] | `zfeature` | feature flags and their refcounts |
 //!
-//! A part is a view of the pool with the code of one capability; what it keeps in memory is
-//! private to its module. Deadlists, space and limits are parts for this crate only.
+//! A part is a view of the pool with the code of one capability. Deadlists, space and limits are
+//! parts for this crate only.
+//!
+//! # Layers
+//! 1. `state` is what is in memory of directories, datasets and each part. It knows no pool.
+//! 2. `dsl` ([`DslPool`]) holds that state together, with the MOS and the lock of the namespace.
+//! 3. The parts work on the pool. Each adds the function that gives it to [`DslPool`].
+//! 4. `pool` makes and opens a pool's datasets, part by part.
 //!
 //! # Locks
 //! The namespace (`DslPool::config`, async) comes first: held shared to look at names, properties
@@ -44,7 +50,7 @@ mod create;
 mod crypto;
 mod damage;
 mod dataset;
-mod deadlist;
+mod deadlists;
 mod delegation;
 mod destroy;
 mod directories;
@@ -60,6 +66,8 @@ mod lookup;
 mod markers;
 pub mod name;
 mod new_key;
+mod obstacle;
+mod pool;
 mod promote;
 pub mod props;
 pub mod range_lock;
@@ -85,16 +93,16 @@ mod token;
 pub use bookmark::{BookmarkInfo, Bookmarks};
 pub use bookmark_create::NewBookmark;
 pub use change_key::KeyChange;
-pub use create::Datasets;
+pub use create::{CreateParams, Datasets, ObjsetInit};
 pub use crypto::{KeyFormat, KeyInfo, Keys};
 pub use damage::{Damage, DamagedIn, block_of};
-pub use dataset::{Dataset, DatasetSettings};
+pub use dataset::Dataset;
 pub use delegation::{
     Credentials, Delegation, Grant, GrantChange, Grantee, Grants, permission_name,
 };
 pub use destroy::Destroyer;
 pub use directories::Directories;
-pub use dsl::{CreateParams, DslEnvironment, DslPool, ObjsetInit};
+pub use dsl::{DslEnvironment, DslPool};
 pub use error::DatasetError;
 pub use features::Features;
 pub use holds::Holds;
@@ -103,15 +111,14 @@ pub use logs::{LogClaim, Logs};
 pub use new_key::{
     NewKey, PBKDF2_ITERATIONS, PBKDF2_ITERATIONS_MIN, RootKey, encryption_properties,
 };
+pub use obstacle::{ReceiveObstacle, RedactObstacle};
 pub use props::{PropertySetting, PropertySource, PropertyValue};
 pub use raw::KeyRoot;
-pub use receive::{
-    Corrective, Finisher, ReceiveObstacle, ReceiveTarget, Receives, Receiving, Redaction,
-    ResumePoint,
-};
-pub use redact::{RedactObstacle, RedactionList, are_same_snapshots};
+pub use receive::{Corrective, Finisher, ReceiveTarget, Receives, Receiving, Redaction};
+pub use redact::{RedactionList, are_same_snapshots};
 pub use sending::{Redactions, SendFrom, SendSource, Sends};
 pub use snapshot::Snapshots;
+pub use state::{DatasetSettings, ResumePoint};
 pub use stored::{
     Properties, check_new_properties, check_root_encryption, check_root_properties,
     check_root_space, check_setting,

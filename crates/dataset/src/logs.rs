@@ -59,6 +59,13 @@ pub struct Logs<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
 }
 
+impl DslPool {
+    /// Intent logs of all datasets.
+    pub fn logs(self: &Arc<Self>) -> Logs<'_> {
+        Logs { dsl: self }
+    }
+}
+
 /// The refusal to import a pool without what a log may hold.
 fn unreadable(name: &str, error: &dyn std::fmt::Display) -> DatasetError {
     DatasetError::Log(ZilError::Log {
@@ -131,7 +138,7 @@ impl Logs<'_> {
     pub async fn close_open(&self) -> Result<(), DatasetError> {
         let logs: Vec<_> = self
             .dsl
-            .directories()
+            .registry
             .open_datasets()
             .iter()
             .filter_map(|dataset| dataset.open_log())

@@ -358,11 +358,11 @@ impl Properties<'_> {
             let phys = at.phys();
             // What died since, of what the older one has.
             let space = if phys.previous_snapshot == older.object {
-                crate::deadlist::Deadlist::space_of(self.dsl.mos(), phys.deadlist).await?
+                crate::state::Deadlist::space_of(self.dsl.mos(), phys.deadlist).await?
             } else {
-                crate::deadlist::Deadlist::open(self.dsl.mos(), phys.deadlist)
+                crate::state::Deadlist::open(self.dsl.mos(), phys.deadlist)
                     .await?
-                    .space_range(self.dsl, format::Txg::ZERO, older_phys.creation_txg)
+                    .space_range(&self.dsl.lists, format::Txg::ZERO, older_phys.creation_txg)
                     .await?
             };
             total += space.used;
@@ -408,9 +408,9 @@ impl Properties<'_> {
             + entry.phys.referenced_freed_before_next_bytes as i64;
         let mut phys = newer;
         while phys.previous_snapshot_txg > txg {
-            total += crate::deadlist::Deadlist::open(self.dsl.mos(), phys.deadlist)
+            total += crate::state::Deadlist::open(self.dsl.mos(), phys.deadlist)
                 .await?
-                .space_range(self.dsl, format::Txg::ZERO, txg)
+                .space_range(&self.dsl.lists, format::Txg::ZERO, txg)
                 .await?
                 .used;
             let previous = phys.previous_snapshot;

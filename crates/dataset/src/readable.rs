@@ -16,11 +16,10 @@ use futures::StreamExt;
 use object::{Bpobj, Object, Zap};
 
 use crate::DatasetError;
-use crate::deadlist::Deadlist;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::name::split_snapshot;
-use crate::state::{Dir, Ds};
+use crate::state::{Deadlist, Dir, Ds};
 
 /// Blocks of one object that are read at the same time.
 const READS_IN_FLIGHT: usize = 16;
@@ -33,6 +32,13 @@ const EVER: Txg = Txg::new(u64::MAX);
 #[derive(Clone, Copy)]
 pub(crate) struct Readable<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl DslPool {
+    /// Reading what a sync task needs, in its check.
+    pub(crate) fn readable(self: &Arc<Self>) -> Readable<'_> {
+        Readable { dsl: self }
+    }
 }
 
 /// The ZAP of a head's bookmarks, or zero.
@@ -118,7 +124,7 @@ impl Readable<'_> {
 
     /// A list of blocks that is joined to another one, or joined by one.
     pub(crate) async fn list(&self, id: ObjectId) -> Result<(), DatasetError> {
-        if self.object(id).await?.is_none() || id == self.dsl.deadlists().empty_list() {
+        if self.object(id).await?.is_none() || id == self.dsl.lists.empty_list() {
             return Ok(());
         }
         let list = Bpobj::open(self.dsl.mos(), id).await?;
@@ -211,7 +217,7 @@ impl Readable<'_> {
     /// What is told to those who have something open at or below `dir` when its properties change
     /// ([`crate::Properties`], `refresh_open`).
     pub(crate) async fn settings_of_open(&self, dir: &Arc<Dir>) -> Result<(), DatasetError> {
-        for dataset in self.dsl.directories().open_datasets() {
+        for dataset in self.dsl.registry.open_datasets() {
             if dataset.dir().is_within(dir) {
                 self.settings(&dataset).await?;
             }

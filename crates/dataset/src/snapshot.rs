@@ -23,6 +23,13 @@ pub struct Snapshots<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
 }
 
+impl DslPool {
+    /// Snapshots: taking, renaming, rolling back, promoting.
+    pub fn snapshots(self: &Arc<Self>) -> Snapshots<'_> {
+        Snapshots { dsl: self }
+    }
+}
+
 impl Snapshots<'_> {
     /// Takes a snapshot of a head that has nothing unwritten, in syncing context.
     pub(crate) fn take_now<'a>(
@@ -115,14 +122,14 @@ impl Snapshots<'_> {
                 .deadlists()
                 .of(head)
                 .await?
-                .clone_keys(self.dsl, ctx, Txg::new(u64::MAX), &chain)
+                .clone_keys(&self.dsl.lists, ctx, Txg::new(u64::MAX), &chain)
                 .await?;
             head.change(|state| state.phys.deadlist = deadlist);
             let mut list = self.dsl.deadlists().of(head).await?;
-            list.add_key(self.dsl, ctx, from.previous_snapshot_txg)
+            list.add_key(&self.dsl.lists, ctx, from.previous_snapshot_txg)
                 .await?;
             for key in keys {
-                list.add_key(self.dsl, ctx, key).await?;
+                list.add_key(&self.dsl.lists, ctx, key).await?;
             }
             drop(list);
             self.dsl

@@ -92,6 +92,13 @@ pub struct Properties<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
 }
 
+impl DslPool {
+    /// Properties.
+    pub fn properties(self: &Arc<Self>) -> Properties<'_> {
+        Properties { dsl: self }
+    }
+}
+
 impl Properties<'_> {
     async fn property_zap(&self, zap: ObjectId) -> Result<Option<Zap>, DatasetError> {
         if zap.is_zero() {

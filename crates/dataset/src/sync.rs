@@ -6,70 +6,23 @@
 //! sync tasks, one after the other; then a bounded piece of background freeing. In every pass:
 //! changed structures go into the bonuses of their MOS objects, and the MOS is written.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use device::BoxFuture;
 use format::{ObjsetKind, Txg, UsedBy};
 use futures::stream::{FuturesUnordered, StreamExt};
 use object::SyncContext;
-use parking_lot::Mutex;
 use zil::ChainChange;
 use zio::Tx;
 
 use crate::DatasetError;
 use crate::account::{HeadAccounting, MosAccounting};
-use crate::dsl::{DslPool, set_once, slot};
+use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::state::{Dir, DirtyItem, DirtyQueue, Ds, Space};
+use crate::state::{Dir, DirtyDatasets, DirtyItem, Ds, set_once, slot};
 
 /// Datasets written at the same time.
 const SYNC_DATASETS_MAX: usize = 8;
-/// Datasets that became dirty, by parity of the txg.
-#[derive(Default)]
-pub(crate) struct DirtyDatasets {
-    slots: Mutex<[Vec<Arc<Ds>>; 2]>,
-}
-
-impl DirtyDatasets {
-    pub(crate) fn add(&self, txg: Txg, dataset: Arc<Ds>) {
-        let mut slots = self.slots.lock();
-        let slot = &mut slots[slot(txg)];
-        if !slot.iter().any(|known| Arc::ptr_eq(known, &dataset)) {
-            slot.push(dataset);
-        }
-    }
-
-    pub(crate) fn take(&self, txg: Txg) -> Vec<Arc<Ds>> {
-        std::mem::take(&mut self.slots.lock()[slot(txg)])
-    }
-
-    pub(crate) fn is_empty(&self, txg: Txg) -> bool {
-        self.slots.lock()[slot(txg)].is_empty()
-    }
-}
-
-/// What is dirty in memory.
-#[derive(Default)]
-pub(crate) struct SyncState {
-    /// Structures of directories and datasets.
-    queue: Arc<DirtyQueue>,
-    datasets: Arc<DirtyDatasets>,
-    /// Space that the MOS took or gave back and that is not in the accounts of `$MOS` yet.
-    mos_delta: Mutex<Space>,
-    mos_dir: OnceLock<Arc<Dir>>,
-}
-
-impl Drop for SyncState {
-    /// What is dirty refers to the queues that it stands in; where nothing will be written any more
-    /// (a suspended pool that is exported by force), these are taken apart, else all that memory
-    /// would never be freed.
-    fn drop(&mut self) {
-        self.queue.take();
-        for txg in [Txg::ZERO, Txg::ZERO.next()] {
-            self.datasets.take(txg);
-        }
-    }
-}
 
 /// Writing a transaction group: [`DslPool::syncer`].
 #[derive(Clone, Copy)]
@@ -77,12 +30,14 @@ pub struct Syncer<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
 }
 
-impl<'a> Syncer<'a> {
-    /// Where changed structures are noted.
-    pub(crate) fn queue(&self) -> &'a Arc<DirtyQueue> {
-        &self.dsl.sync_state.queue
+impl DslPool {
+    /// Writing transaction groups: for the sync loop.
+    pub fn syncer(self: &Arc<Self>) -> Syncer<'_> {
+        Syncer { dsl: self }
     }
+}
 
+impl<'a> Syncer<'a> {
     /// Where datasets are noted that become dirty.
     pub(crate) fn dirty_datasets(&self) -> &'a Arc<DirtyDatasets> {
         &self.dsl.sync_state.datasets
@@ -95,7 +50,7 @@ impl<'a> Syncer<'a> {
     /// Whether `txg` has anything to write, or background work waits.
     pub fn has_dirty(&self, txg: Txg) -> bool {
         !self.dsl.sync_state.datasets.is_empty(txg)
-            || self.dsl.tasks().has_queued(txg)
+            || self.dsl.tasks.has_queued(txg)
             || self.dsl.mos().is_dirty(txg)
             || !self.dsl.sync_state.queue.is_empty()
             || self.dsl.destroyer().has_work()
@@ -109,7 +64,7 @@ impl<'a> Syncer<'a> {
     pub async fn pass(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         if ctx.pass == 1 {
             self.sync_datasets(ctx).await?;
-            self.dsl.tasks().run_all(ctx).await?;
+            self.run_tasks(ctx).await?;
             self.sync_datasets(ctx).await?;
             self.dsl.destroyer().free_some(ctx).await?;
         }
@@ -127,6 +82,21 @@ impl<'a> Syncer<'a> {
             self.dsl.mos().sync(ctx, &accounting).await?;
         }
         Ok(())
+    }
+
+    /// Runs the tasks of a transaction group. The first one after an import releases the holds of
+    /// sends before.
+    async fn run_tasks(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let queued = self.dsl.tasks.take(ctx.txg);
+        let interrupted = self.dsl.holds().take_interrupted();
+        if queued.is_empty() && !interrupted {
+            return Ok(());
+        }
+        let _config = self.dsl.config.write().await;
+        if interrupted {
+            self.dsl.holds().release_temporary(ctx).await?;
+        }
+        self.dsl.tasks().run_queue(ctx, queued).await
     }
 
     async fn sync_datasets(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
@@ -202,7 +172,7 @@ impl<'a> Syncer<'a> {
                 .deadlists()
                 .of(head)
                 .await?
-                .insert(self.dsl, ctx, &dead)
+                .insert(&self.dsl.lists, ctx, &dead)
                 .await?;
         }
         self.dsl.receives().save(ctx, head).await?;
@@ -276,17 +246,17 @@ impl<'a> Syncer<'a> {
         Ok(())
     }
 
-    /// The txg is on disk: forgets what it kept for it. [`Self::answer_tasks`] comes later.
+    /// The txg is on disk: forgets what it kept for it. [`crate::Tasks::answer`] comes later.
     pub fn done(&self, txg: Txg) {
-        let directories = self.dsl.directories();
-        directories.forget_estimates(txg);
-        for dataset in directories.open_datasets() {
+        let registry = &self.dsl.registry;
+        registry.for_each_dir(|dir| dir.state().to_write[slot(txg)] = 0);
+        for dataset in registry.open_datasets() {
             if let Some(log) = dataset.open_log() {
                 log.clean(txg);
             }
             self.close_if_idle(&dataset);
         }
-        directories.forget_idle();
+        registry.forget_idle();
     }
 
     /// Lets go of a dataset's object set that nobody uses and that is clean.

@@ -335,7 +335,7 @@ async fn create_on(
     txgs.synced(txg);
     start(&core);
     core.events.tell(Sysevent::PoolCreate);
-    core.tree.set_opening(false);
+    core.tree.patience().set_opening(false);
     core.events.loaded();
     Ok(core)
 }

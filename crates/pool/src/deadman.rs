@@ -41,8 +41,8 @@ impl Core {
 
     /// `returns` tells whether devices are being brought back.
     async fn look_for_hung(self: &Arc<Self>, returns: &Arc<AtomicBool>) {
-        let limits = self.tree.deadman_limits();
-        let waits = self.tree.longest_wait();
+        let limits = self.tree.patience().limits();
+        let waits = self.tree.patience().longest_wait();
         let waits_s = waits.map_or(0, |(_, seconds)| seconds);
         if self.stands_still() {
             if waits_s < limits.lag_s

@@ -72,7 +72,7 @@ impl Ground {
     ) -> Result<Self, PoolError> {
         let read_only = options.read_only;
         let tree = VdevTree::open(world.clone(), root, options).await?;
-        tree.set_opening(true);
+        tree.patience().set_opening(true);
         let allocator = Arc::new(Allocator::new());
         let space = Space::new();
         allocator.set_source(space.clone());
@@ -764,7 +764,7 @@ async fn import_on(
         core.scans.rebuilds.closed();
         core.scans.error_scrub.closed();
     }
-    core.tree.set_opening(false);
+    core.tree.patience().set_opening(false);
     core.events.loaded();
     if !spec.read_only && !spec.only_looked_at {
         // What went bad while nobody looked, and what is not there.

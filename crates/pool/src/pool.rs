@@ -740,7 +740,7 @@ impl Pool {
 
     /// Says how long devices may keep operations waiting (tunable `zfs_deadman_ziotime_ms`).
     pub fn set_deadman_limits(&self, limits: vdev::DeadmanLimits) {
-        self.core.tree.set_deadman_limits(limits);
+        self.core.tree.patience().set_limits(limits);
     }
 
     /// Lets scrubs and resilvers wait where they are, or go on (tunable

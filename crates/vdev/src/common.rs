@@ -5,34 +5,28 @@
 //! see to that: when it is suspended, writes wait in leaves' queues behind a device that does not
 //! answer, and labels are half written. So the last question before a write, flush or discard goes
 //! to a device is [`Halt::is_halted`], and what it stops fails as
-//! [`super::leaf::LeafError::Halted`]: no error of the device, and done again when the pool
+//! [`crate::io::LeafError::Halted`]: no error of the device, and done again when the pool
 //! resumes. What a device has accepted by then cannot be taken back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use device::Device;
-use format::Guid;
 use parking_lot::{Mutex, RwLock};
 
-use crate::deadman::DeadmanLimits;
-use crate::rebuild::Fence;
+use crate::fence::Fence;
+use crate::patience::Patience;
 use crate::repairs::Repairs;
 use crate::report::{ErrorReport, ErrorSink, IgnoreErrors};
-use crate::tree::VdevTree;
 use crate::watch::Watched;
 
 /// Shared by all leaves of a tree.
 pub(super) struct Common {
     errors: RwLock<Arc<dyn ErrorSink>>,
     pub(super) halt: Halt,
-    /// Who has these leaves; nobody yet while it is being opened.
-    tree: OnceLock<Weak<VdevTree>>,
     /// All devices that were opened, also those that no leaf has (yet).
     watched: Mutex<Vec<Weak<Watched>>>,
-    limits: Mutex<DeadmanLimits>,
-    /// Which device in use keeps an operation waiting longest, and for how many seconds.
-    longest: Mutex<Option<(Guid, u32)>>,
+    pub(super) patience: Patience,
     /// Between intent logs and sequential rebuilds.
     pub(super) fence: Fence,
     /// Between readers and whoever lets go of freed space.
@@ -44,10 +38,8 @@ impl Default for Common {
         Common {
             errors: RwLock::new(Arc::new(IgnoreErrors)),
             halt: Halt::default(),
-            tree: OnceLock::new(),
             watched: Mutex::default(),
-            limits: Mutex::default(),
-            longest: Mutex::default(),
+            patience: Patience::default(),
             fence: Fence::default(),
             repairs: Arc::default(),
         }
@@ -72,31 +64,6 @@ impl Common {
         let mut watched = self.watched.lock();
         watched.retain(|device| device.strong_count() > 0);
         watched.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Says who has the leaves.
-    pub(super) fn set_tree(&self, tree: &Arc<VdevTree>) {
-        let _ = self.tree.set(Arc::downgrade(tree));
-    }
-
-    pub(super) fn tree(&self) -> Option<Arc<VdevTree>> {
-        self.tree.get()?.upgrade()
-    }
-
-    pub(super) fn limits(&self) -> DeadmanLimits {
-        *self.limits.lock()
-    }
-
-    pub(super) fn set_limits(&self, limits: DeadmanLimits) {
-        *self.limits.lock() = limits;
-    }
-
-    pub(super) fn longest(&self) -> Option<(Guid, u32)> {
-        *self.longest.lock()
-    }
-
-    pub(super) fn set_longest(&self, longest: Option<(Guid, u32)>) {
-        *self.longest.lock() = longest;
     }
 
     pub(super) fn report(&self, report: ErrorReport) {

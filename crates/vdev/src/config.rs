@@ -19,7 +19,7 @@ use super::kind::{
 use super::leaf::Leaf;
 use super::node::{Top, Vdev};
 use super::state::{Counters, VdevAux, VdevState};
-use crate::error::VdevError;
+use crate::error::{VdevError, bad};
 use crate::metaslab::METASLABS_MAX;
 use crate::top_spec::AllocClass;
 
@@ -223,10 +223,6 @@ impl Builder<'_> {
             children,
         }))
     }
-}
-
-pub(super) fn bad(what: impl Into<String>) -> VdevError {
-    VdevError::BadConfig { what: what.into() }
 }
 
 fn class(config: &NvList) -> AllocClass {

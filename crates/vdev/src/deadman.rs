@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 5 s | Reads that can be answered without the device are. |
 //! | 40 s | It is told ([`ErrorReport::Deadman`]), and the device is given up where possible. |
-//! | 300 s | Others may be told that the pool waits ([`VdevTree::longest_wait`]). |
+//! | 300 s | Others may be told that the pool waits ([`Patience::longest_wait`]). |
 //!
 //! A device is given up if the pool has all its data without it. What waits for it fails, and what
 //! it does not take it lacks from then on, as of a device that is gone.
@@ -25,10 +25,12 @@
 //! given up, and whatever is written to the same place later is written when it is back. So it is
 //! not opened before it has answered everything ([`Leaf::is_busy`]). One that hung [`HANGS_MAX`]
 //! times is faulted, and stays away until it is cleared.
+//!
+//! [`DeadmanLimits`]: crate::patience::DeadmanLimits
+//! [`Patience::longest_wait`]: crate::patience::Patience::longest_wait
 
-use std::sync::Arc;
-use std::sync::Weak;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use device::{Device, DeviceError, World};
@@ -37,44 +39,27 @@ use futures::future::{Either, select};
 
 use crate::common::Common;
 use crate::leaf::Leaf;
+use crate::patience::PATIENCE;
 use crate::report::ErrorReport;
 use crate::state::{VdevAux, VdevState};
-use crate::tree::{PATIENCE, VdevTree};
+use crate::tree::VdevTree;
 use crate::watch::Watched;
 
 /// How often a device may hang before it stays away, since its errors were cleared.
 pub(super) const HANGS_MAX: u32 = 3;
 
-/// How long the oldest operation of a device may wait, in seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeadmanLimits {
-    /// From here on, reads are answered without the device where that is possible.
-    pub lag_s: u32,
-    /// From here on, the pool does without the device where that is possible. Longer than what
-    /// counts as slow (`zio_slow_io_ms`), and than the system takes to reset a disk.
-    pub give_up_s: u32,
-    /// From here on, the pool is taken to stand still (`zfs_deadman_ziotime_ms`).
-    pub stand_still_s: u32,
-}
-
-impl Default for DeadmanLimits {
-    fn default() -> Self {
-        DeadmanLimits {
-            lag_s: 5,
-            give_up_s: 40,
-            stand_still_s: 300,
-        }
-    }
-}
+/// The tree whose devices are looked at; empty while it is being opened.
+pub(super) type Subject = Arc<OnceLock<Weak<VdevTree>>>;
 
 /// Looks each second at the devices of a tree, until nobody has any of them.
-pub(super) async fn look_each_second(world: World, common: Weak<Common>) {
+pub(super) async fn look_each_second(world: World, common: Weak<Common>, subject: Subject) {
     loop {
         world.clock.sleep(Duration::from_secs(1)).await;
         let Some(common) = common.upgrade() else {
             return;
         };
-        look(&common, world.clock.monotonic_ns());
+        let tree = subject.get().and_then(Weak::upgrade);
+        look(&common, tree.as_deref(), world.clock.monotonic_ns());
     }
 }
 
@@ -85,8 +70,8 @@ struct Hung<'a> {
     overdue: u64,
 }
 
-fn look(common: &Common, now_ns: u64) {
-    let limits = common.limits();
+fn look(common: &Common, tree: Option<&VdevTree>, now_ns: u64) {
+    let limits = common.patience.limits();
     let (lag, overdue) = (limits.lag_s.max(1), limits.give_up_s.max(1));
     let all = common.watched();
     let seen: Vec<_> = all
@@ -99,15 +84,14 @@ fn look(common: &Common, now_ns: u64) {
         seen.find(|(watched, _)| Arc::ptr_eq(watched, &own))
     };
     // What a closed device had left to answer does not keep it open for longer than that.
-    for vdev in common.tree().iter().flat_map(|tree| tree.leaves()) {
+    for vdev in tree.iter().flat_map(|tree| tree.leaves()) {
         if let Some(leaf) = vdev.leaf() {
             leaf.is_busy();
         }
     }
     let mut in_use: Vec<*const Watched> = Vec::new();
     let mut longest: Option<(Guid, u32)> = None;
-    let tree = common.tree();
-    let is_opening = tree.as_ref().is_some_and(|tree| tree.is_opening());
+    let is_opening = common.patience.is_opening();
     for top in tree.iter().flat_map(|tree| tree.tops()) {
         let (mut suspects, mut hung) = (Vec::new(), Vec::new());
         for vdev in top.leaves() {
@@ -149,7 +133,7 @@ fn look(common: &Common, now_ns: u64) {
             watched.give_up();
         }
     }
-    common.set_longest(longest);
+    common.patience.set_longest_wait(longest);
 }
 
 /// Opens a device that is no part of a pool's tree, to look at its labels or write them. Nobody
@@ -221,32 +205,5 @@ impl Leaf {
         let mut before = self.before.lock();
         before.retain(|watched| watched.outstanding() > 0);
         !before.is_empty()
-    }
-}
-
-impl VdevTree {
-    /// Says how long devices may keep operations waiting.
-    pub fn set_deadman_limits(&self, limits: DeadmanLimits) {
-        self.common.set_limits(limits);
-    }
-
-    /// How long devices may keep operations waiting.
-    pub fn deadman_limits(&self) -> DeadmanLimits {
-        self.common.limits()
-    }
-
-    /// While the pool is being opened, devices that do not answer are given up although it cannot
-    /// do without them: whoever opens it is to be told.
-    pub fn set_opening(&self, is_opening: bool) {
-        self.is_opening.store(is_opening, Ordering::Release);
-    }
-
-    fn is_opening(&self) -> bool {
-        self.is_opening.load(Ordering::Acquire)
-    }
-
-    /// The device in use whose oldest operation waits longest, and for how many seconds.
-    pub fn longest_wait(&self) -> Option<(Guid, u32)> {
-        self.common.longest()
     }
 }

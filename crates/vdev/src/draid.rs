@@ -24,10 +24,9 @@ use std::sync::Arc;
 
 use format::NvList;
 
-use super::config::bad;
 use super::draid_maps::MAPS;
 use super::geometry::{Column, Columns};
-use crate::error::VdevError;
+use crate::error::{VdevError, bad};
 
 /// log2 of a chunk (`VDEV_DRAID_ROWSHIFT`).
 const ROW_SHIFT: u32 = 24;

@@ -121,3 +121,8 @@ impl From<DeviceError> for VdevError {
         VdevError::Device(Arc::new(error))
     }
 }
+
+/// A configuration that cannot be right, and why.
+pub(crate) fn bad(what: impl Into<String>) -> VdevError {
+    VdevError::BadConfig { what: what.into() }
+}

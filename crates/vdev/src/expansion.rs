@@ -39,14 +39,12 @@ use format::{BOOT_BYTES, NvList, Txg, Uberblock};
 use futures::future::join_all;
 use parking_lot::Mutex;
 
-use super::config::bad;
 use super::geometry::Geometry;
-use super::leaf::IoContext;
-use super::node::{ReadFailure, Verify, WriteFailure};
 use super::raidz::Striped;
 use super::raidz::{COMBINATIONS_MAX, Combinations, reconstruct};
 use super::state::Counters;
-use crate::error::VdevError;
+use crate::error::{VdevError, bad};
+use crate::io::{IoContext, ReadFailure, Verify, WriteFailure};
 
 /// How far sectors have been moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,100 +18,22 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use format::{IndirectBirthEntry, IndirectMappingEntry, Txg, VdevId};
+use format::VdevId;
 use futures::future::join_all;
 
+use super::indirect_map::{IndirectMap, Piece};
 use super::kind::VdevKind;
-use super::leaf::IoContext;
-use super::node::{ReadFailure, Unverified, Vdev, Verify, WriteFailure};
+use super::node::Vdev;
 use super::state::Counters;
 use super::tree::VdevTree;
 use crate::error::VdevError;
+use crate::io::{IoContext, ReadFailure, Unverified, Verify, WriteFailure};
 
 /// Combinations of copies that are tried for one block
 /// (`zfs_reconstruct_indirect_combinations_max`).
 const COMBINATIONS_MAX: usize = 4096;
 /// Pieces of one block; more is damage (a block has 16 MiB, a sector 512 bytes).
 const PIECES_MAX: usize = (16 << 20) / 512;
-
-/// Where the blocks of a removed vdev are.
-#[derive(Debug)]
-pub struct IndirectMap {
-    /// Sorted, not overlapping.
-    entries: Vec<IndirectMappingEntry>,
-    /// Rising in both.
-    births: Vec<IndirectBirthEntry>,
-}
-
-impl IndirectMap {
-    /// The map of these entries, and of the txgs in which they were copied.
-    ///
-    /// # Errors
-    /// [`VdevError::BadConfig`] when they are out of order or empty.
-    pub fn new(
-        entries: Vec<IndirectMappingEntry>,
-        births: Vec<IndirectBirthEntry>,
-    ) -> Result<Self, VdevError> {
-        let empty = entries
-            .iter()
-            .any(|entry| entry.destination.asize_bytes() == 0);
-        let apart = entries.windows(2).all(|pair| {
-            let size = pair[0].destination.asize_bytes();
-            pair[0].source_offset_bytes.checked_add(size) <= Some(pair[1].source_offset_bytes)
-        });
-        let rising = births
-            .windows(2)
-            .all(|pair| pair[0].offset_bytes < pair[1].offset_bytes);
-        if empty || !apart || !rising {
-            return Err(super::config::bad(
-                "the mapping of a removed vdev is out of order",
-            ));
-        }
-        Ok(IndirectMap { entries, births })
-    }
-
-    /// Bytes of memory that it takes (what `zpool status` shows).
-    pub fn memory_bytes(&self) -> u64 {
-        (self.entries.len() * IndirectMappingEntry::BYTES) as u64
-    }
-
-    /// Where a range is: pieces in order; `None` if parts of it are nowhere.
-    fn pieces(&self, offset: u64, length: u64) -> Option<Vec<Piece>> {
-        let end = offset.checked_add(length)?;
-        let first = self.entries.partition_point(|entry| {
-            entry
-                .source_offset_bytes
-                .saturating_add(entry.destination.asize_bytes())
-                <= offset
-        });
-        let mut at = offset;
-        let mut pieces = Vec::new();
-        for entry in &self.entries[first..] {
-            if at >= end {
-                break;
-            }
-            let inside = at.checked_sub(entry.source_offset_bytes)?;
-            let length = (entry.destination.asize_bytes() - inside).min(end - at);
-            pieces.push(Piece {
-                vdev: entry.destination.vdev(),
-                offset: entry.destination.offset_bytes().checked_add(inside)?,
-                length,
-                birth: self.birth(at),
-            });
-            at += length;
-        }
-        (at >= end).then_some(pieces)
-    }
-
-    fn birth(&self, offset: u64) -> Txg {
-        let at = self
-            .births
-            .partition_point(|entry| entry.offset_bytes <= offset);
-        self.births
-            .get(at)
-            .map_or(Txg::ZERO, |entry| entry.physical_birth)
-    }
-}
 
 /// Where a range of a removed vdev is now, and by which mappings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,14 +42,6 @@ pub struct Remapped {
     pub places: Vec<(VdevId, u64, u64)>,
     /// Ranges of removed vdevs that lead there, likewise.
     pub passed: Vec<(VdevId, u64, u64)>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
-    vdev: VdevId,
-    offset: u64,
-    length: u64,
-    birth: Txg,
 }
 
 impl VdevTree {
@@ -424,82 +338,4 @@ fn join(parts: &[Bytes], length: usize) -> Bytes {
     }
     out.truncate(length);
     out.freeze()
-}
-
-#[cfg(test)]
-mod tests {
-    use format::Dva;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn map(sizes: &[u64]) -> IndirectMap {
-        let mut source = 0;
-        let mut entries = Vec::new();
-        for (index, size) in sizes.iter().enumerate() {
-            // Every other gap is unmapped.
-            source += (index as u64 % 2) * 512;
-            let destination = Dva::new(VdevId::new(7), (index as u64) << 30, size * 512, false);
-            entries.push(IndirectMappingEntry {
-                source_offset_bytes: source,
-                destination: destination.expect("a place"),
-            });
-            source += size * 512;
-        }
-        let births = vec![
-            IndirectBirthEntry {
-                offset_bytes: 4096,
-                physical_birth: Txg::new(10),
-            },
-            IndirectBirthEntry {
-                offset_bytes: u64::MAX,
-                physical_birth: Txg::new(11),
-            },
-        ];
-        IndirectMap::new(entries, births).expect("in order")
-    }
-
-    #[test]
-    fn births_hold_up_to_their_offset() {
-        let map = map(&[100]);
-        let births = [0, 4095, 4096, 1 << 40].map(|offset| map.birth(offset).get());
-        assert_eq!(births, [10, 10, 11, 11]);
-    }
-
-    #[test]
-    fn entries_out_of_order_are_refused() {
-        let place = Dva::new(VdevId::new(0), 0, 1024, false).expect("a place");
-        let entry = |source_offset_bytes| IndirectMappingEntry {
-            source_offset_bytes,
-            destination: place,
-        };
-        assert!(IndirectMap::new(vec![entry(0), entry(512)], vec![]).is_err());
-        assert!(IndirectMap::new(vec![entry(2048), entry(0)], vec![]).is_err());
-        assert!(IndirectMap::new(vec![entry(0), entry(1024)], vec![]).is_ok());
-    }
-
-    proptest! {
-        /// Pieces cover exactly the range, or the range has an unmapped sector.
-        #[test]
-        fn pieces_are_those_of_each_sector(
-            sizes in proptest::collection::vec(1u64..20, 1..12),
-            start in 0u64..200,
-            length in 1u64..40,
-        ) {
-            let map = map(&sizes);
-            let one = |sector: u64| map.entries.iter().find_map(|entry| {
-                let inside = (sector * 512).checked_sub(entry.source_offset_bytes)?;
-                (inside < entry.destination.asize_bytes())
-                    .then(|| entry.destination.offset_bytes() + inside)
-            });
-            let expected: Option<Vec<u64>> = (start..start + length).map(one).collect();
-            let found = map.pieces(start * 512, length * 512).map(|pieces| {
-                pieces
-                    .iter()
-                    .flat_map(|piece| (0..piece.length / 512).map(|at| piece.offset + at * 512))
-                    .collect::<Vec<u64>>()
-            });
-            prop_assert_eq!(found, expected);
-        }
-    }
 }

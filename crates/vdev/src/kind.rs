@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::draid::Draid;
 use crate::expansion::Expansion;
-use crate::indirect::IndirectMap;
+use crate::indirect_map::IndirectMap;
 use crate::lacking::Recorded;
 use crate::leaf::Leaf;
 use crate::node::Vdev;

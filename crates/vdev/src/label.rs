@@ -39,6 +39,7 @@ use super::node::Vdev;
 use super::tree::VdevTree;
 use super::tree::opening::is_not_told_yet;
 use crate::error::VdevError;
+use crate::io::LeafError;
 
 /// Top-level vdevs that get the uberblock when no configuration changes (`SPA_SYNC_MIN_VDEVS`).
 const UBERBLOCK_TOPS: usize = 3;
@@ -722,7 +723,7 @@ async fn write_images(
     }
 }
 
-fn unavailable(vdev: &Vdev, error: &super::leaf::LeafError) -> VdevError {
+fn unavailable(vdev: &Vdev, error: &LeafError) -> VdevError {
     VdevError::VdevUnavailable {
         vdev: vdev.display_name(),
         cause: error.to_string(),

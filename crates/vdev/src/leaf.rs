@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use bytes::Bytes;
 use device::{Device, DeviceError, World, WriteFlushedError};
-use format::{BOOT_BYTES, Bookmark, Guid, LABEL_START_BYTES, Txg};
+use format::{BOOT_BYTES, Guid, LABEL_START_BYTES, Txg};
 use parking_lot::{Mutex, RwLock};
 
 pub(super) use self::kept::Stopped;
@@ -46,64 +46,9 @@ use super::queue::Queue;
 use super::state::{Counters, VdevAux, VdevState};
 use super::sweep::Swept;
 use super::watch::Watched;
+use crate::io::{IoContext, LeafError};
 use crate::range_set::RangeSet;
-use crate::repairs::RepairEpoch;
-use crate::report::{DeviceIo, ErrorReport, Operation, Priority, ScanRead};
-
-/// Circumstances of a vdev I/O.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct IoContext {
-    /// Whose block it is.
-    pub bookmark: Bookmark,
-    /// How urgent.
-    pub priority: Priority,
-    /// Txg in which the block was written; zero when that is not known.
-    pub birth: Txg,
-    /// Failures are expected and not reported.
-    pub speculative: bool,
-    /// A read that is not to wait for a device that lags, as it can perhaps be answered without.
-    pub hasty: bool,
-    /// What a scrub or resilver asks for.
-    pub scan: ScanRead,
-    /// When the read began that finds something to be repaired; nothing where nobody can free the
-    /// block meanwhile.
-    pub since: Option<RepairEpoch>,
-    /// A write that puts wrong or missing data right.
-    pub repair: bool,
-    /// A write of [`Priority::Sync`] is durable when it is done, and so are all writes before it
-    /// (intent log).
-    pub flush: bool,
-}
-
-/// Why a leaf did not do an I/O.
-#[derive(Debug, Clone)]
-pub(crate) enum LeafError {
-    /// There is no usable device.
-    Unavailable(VdevState),
-    /// The device is open for reading only.
-    ReadOnly,
-    /// The pool is suspended: devices get nothing. The device itself is well, and the I/O is to be
-    /// done again when the pool resumes.
-    Halted,
-    /// The device lags, and the read is hasty: it was not waited for, and nothing is wrong.
-    Slow,
-    /// The device failed.
-    Device(Arc<DeviceError>),
-    /// The device took a write, and failed to flush: it is faulted, and the write is kept.
-    Flush(Arc<DeviceError>),
-}
-
-impl std::fmt::Display for LeafError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            LeafError::Unavailable(state) => write!(f, "a device is {state}"),
-            LeafError::ReadOnly => f.write_str("a device is open for reading only"),
-            LeafError::Halted => f.write_str("the pool is suspended"),
-            LeafError::Slow => f.write_str("a device does not answer"),
-            LeafError::Device(error) | LeafError::Flush(error) => error.fmt(f),
-        }
-    }
-}
+use crate::report::{DeviceIo, ErrorReport, Operation, Priority};
 
 #[derive(Debug, Clone, Copy)]
 struct Status {

@@ -11,16 +11,18 @@
 //! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
 //! | `expansion` | RAID-Z vdevs that were widened, or are being widened |
 //! | `draid`, `draid_maps` | dRAID's groups, rows and permutations |
-//! | `indirect` | what was on removed vdevs: reading it, and where to free it |
+//! | `indirect`, `indirect_map` | what was on removed vdevs: reading it, and where to free it |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
-//! | `watch`, `deadman` | devices that do not answer |
+//! | `watch`, `patience`, `deadman` | devices that do not answer |
 //! | `meter` | latencies, sizes and queue depths of a leaf's I/O |
 //! | `label` | labels and uberblocks |
 //! | `survey` | labels and uberblocks with what is wrong of them, for people |
 //! | `config` | configurations to trees and back |
 //! | `metaslab`, `top_spec` | how a top-level vdev is cut, and what the allocator has to know |
 //! | `topology` | changes of the tree below top-level vdevs: attach, replace, detach |
-//! | `state`, `report` | states, reasons, counters; what I/O brings along, and reports |
+//! | `state`, `report` | states, reasons, counters; what I/O reports |
+//! | `io` | circumstances and failures of I/O, and the check of what was read |
+//! | `rebuild`, `fence` | sequential rebuilds, kept apart from log writes |
 //! | `range_set` | [`RangeSet`]: sets of offsets or transaction groups |
 //! | `error` | [`VdevError`] |
 //! | `trim` | discarding free space |
@@ -43,12 +45,15 @@ mod expansion;
 #[cfg(test)]
 mod expansion_tests;
 mod fault;
+mod fence;
 #[cfg(test)]
 mod flushed_tests;
 mod geometry;
 #[cfg(test)]
 mod hung_tests;
 mod indirect;
+mod indirect_map;
+mod io;
 mod kind;
 mod label;
 mod lacking;
@@ -63,6 +68,7 @@ mod meter;
 mod meter_tests;
 mod mirror;
 mod node;
+mod patience;
 mod queue;
 mod raidz;
 mod range_set;
@@ -89,11 +95,13 @@ mod trim;
 mod watch;
 
 pub use config::Scope;
-pub use deadman::{DeadmanLimits, open_patiently};
+pub use deadman::open_patiently;
 pub use draid::Draid;
 pub use error::VdevError;
 pub use geometry::{Column, Columns, Geometry, metaslab_span};
-pub use indirect::{IndirectMap, Remapped};
+pub use indirect::Remapped;
+pub use indirect_map::IndirectMap;
+pub use io::{IoContext, ReadFailure, Verify, WriteFailure};
 pub use kind::{
     DraidSpareVdev, DraidVdev, IndirectVdev, LeafType, LeafVdev, MirrorRole, MirrorVdev, OtherVdev,
     RaidzVdev, VdevKind,
@@ -102,10 +110,11 @@ pub use label::{
     HeartbeatTarget, Label, LabelSync, Labels, best_uberblock, clear_labels, leaf_label_config,
     read_labels, write_detached_labels,
 };
-pub use leaf::{IoContext, Leaf};
+pub use leaf::Leaf;
 pub use metaslab::{METASLABS_MAX, metaslab_shift};
 pub use meter::{IO_CLASSES, IoStats, LATENCY_BUCKETS, SIZE_BUCKETS};
-pub use node::{ReadFailure, Top, Vdev, Verify, WriteFailure};
+pub use node::{Top, Vdev};
+pub use patience::{DeadmanLimits, Patience};
 pub use range_set::RangeSet;
 pub use rebuild::Rebuilt;
 pub use repairs::{RepairEpoch, RepairsHeld};

@@ -29,7 +29,7 @@ use std::time::Duration;
 use device::{BoxFuture, Clock};
 use tokio::sync::SemaphorePermit;
 
-use super::leaf::IoContext;
+use crate::io::IoContext;
 use crate::report::Priority;
 
 /// Buckets of latencies (`VDEV_L_HISTO_BUCKETS`); the last one also holds what takes longer.

@@ -21,9 +21,9 @@ use bytes::Bytes;
 use format::Txg;
 use futures::future::join_all;
 
+use crate::io::{IoContext, ReadFailure, Verify, WriteFailure};
 use crate::kind::MirrorVdev;
-use crate::leaf::IoContext;
-use crate::node::{ReadFailure, Vdev, Verify, WriteFailure};
+use crate::node::Vdev;
 use crate::report::ScanRead;
 use crate::state::Counters;
 

@@ -13,9 +13,10 @@ use parking_lot::Mutex;
 
 use crate::expansion::Expansion;
 use crate::geometry::Geometry;
-use crate::indirect::IndirectMap;
+use crate::indirect_map::IndirectMap;
+use crate::io::{IoContext, LeafError, ReadFailure, Unverified, Verify, WriteFailure};
 use crate::kind::{DraidVdev, VdevKind};
-use crate::leaf::{IoContext, Leaf, LeafError};
+use crate::leaf::Leaf;
 use crate::meter::IoStats;
 use crate::raidz::Striped;
 use crate::repairs::Repairs;
@@ -53,67 +54,6 @@ impl Top {
             0 => 0,
             shift => self.asize.load(Ordering::Relaxed) >> shift,
         }
-    }
-}
-
-/// Wrong, or not there.
-#[derive(Debug, Clone)]
-pub struct ReadFailure {
-    /// Something was read, but failed its checksum.
-    pub checksum: bool,
-    /// A device that was there failed: the same read may succeed another time.
-    pub device: bool,
-    /// The read was hasty, and a device was not waited for ([`IoContext::hasty`]).
-    pub slow: bool,
-    /// The last cause.
-    pub cause: String,
-}
-
-/// Some children did not take a write, more than redundancy allows.
-#[derive(Debug, Clone)]
-pub struct WriteFailure {
-    /// The pool is suspended; no device is known to lack it.
-    pub halted: bool,
-    /// The last cause.
-    pub cause: String,
-}
-
-impl WriteFailure {
-    /// One of devices, or because there are too few.
-    pub(crate) fn new(cause: impl Into<String>) -> Self {
-        WriteFailure {
-            halted: false,
-            cause: cause.into(),
-        }
-    }
-}
-
-/// Decides whether what was read is right.
-pub trait Verify: Sync {
-    /// Whether it is. May hand the work to a CPU worker.
-    fn verify<'a>(&'a self, data: &'a Bytes) -> BoxFuture<'a, bool>;
-
-    /// How many bytes it looks at, where those behind them fill the block's last sector with zeros.
-    fn covered_bytes(&self) -> Option<usize> {
-        None
-    }
-
-    /// Whether it tells right from wrong: else whatever is read counts as right.
-    fn can_tell(&self) -> bool {
-        true
-    }
-}
-
-/// Takes everything: for parts of a block, which are checked as a whole.
-pub(crate) struct Unverified;
-
-impl Verify for Unverified {
-    fn verify<'a>(&'a self, _data: &'a Bytes) -> BoxFuture<'a, bool> {
-        Box::pin(std::future::ready(true))
-    }
-
-    fn can_tell(&self) -> bool {
-        false
     }
 }
 

@@ -27,9 +27,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::common::Halt;
-use super::leaf::{IoContext, LeafError};
 use super::meter::{IoClass, Meter, Place, Span};
 use super::sweep::{Sweep, Swept};
+use crate::io::{IoContext, LeafError};
 use crate::report::Priority;
 
 /// Bytes of one operation made of several writes (`zfs_vdev_aggregation_limit`).

@@ -29,9 +29,9 @@ use futures::future::join_all;
 use super::draid::Draid;
 use super::geometry::{Column, Columns};
 use super::kind::VdevKind;
-use super::leaf::IoContext;
-use super::node::{ReadFailure, Vdev, Verify, WriteFailure};
+use super::node::Vdev;
 use super::state::Counters;
+use crate::io::{IoContext, ReadFailure, Verify, WriteFailure};
 use crate::report::ScanRead;
 
 /// Blocks from here on have their parity computed by a CPU worker.

@@ -7,27 +7,24 @@
 //!
 //! **Who else writes there.** The caller sees to it that a range belongs to blocks which were
 //! written before and are not overwritten meanwhile. The one exception are blocks of intent logs,
-//! which are allocated long before they are written: [`Fence`] keeps the two apart. Without it, the
-//! copy could come after the log's write and take it back on the very device that is to be trusted
-//! from then on.
+//! which are allocated long before they are written: [`Fence`](crate::fence::Fence) keeps the two
+//! apart. Without it, the copy could come after the log's write and take it back on the very device
+//! that is to be trusted from then on.
 //!
 //! Source: module/zfs/vdev_rebuild.c (`vdev_rebuild_range`), module/zfs/vdev_mirror.c.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use format::{Txg, VdevId};
 use futures::future::join_all;
-use parking_lot::Mutex;
-use tokio::sync::Notify;
 
 use crate::error::VdevError;
+use crate::fence::Side;
+use crate::io::{IoContext, WriteFailure};
 use crate::kind::VdevKind;
-use crate::leaf::{IoContext, Leaf};
-use crate::node::{Vdev, WriteFailure};
+use crate::leaf::Leaf;
+use crate::node::Vdev;
 use crate::report::{Priority, ScanRead};
 use crate::tree::VdevTree;
 
@@ -45,87 +42,6 @@ pub enum Rebuilt {
     Unread,
     /// The pool was suspended meanwhile: it may not be on the devices, and is to be copied again.
     Halted,
-}
-
-/// Keeps writes of log blocks and copies of a rebuild apart where they overlap.
-///
-/// Lock: for operations on maps only.
-#[derive(Debug, Default)]
-pub(crate) struct Fence {
-    under_way: Mutex<UnderWay>,
-    changed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct UnderWay {
-    /// By top-level vdev and number, where they are.
-    writes: BTreeMap<(VdevId, u64), Range<u64>>,
-    copies: BTreeMap<(VdevId, u64), Range<u64>>,
-    next: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Write,
-    Copy,
-}
-
-impl UnderWay {
-    fn side(&mut self, side: Side) -> &mut BTreeMap<(VdevId, u64), Range<u64>> {
-        match side {
-            Side::Write => &mut self.writes,
-            Side::Copy => &mut self.copies,
-        }
-    }
-
-    fn enter(&mut self, side: Side, vdev: VdevId, range: &Range<u64>) -> Option<u64> {
-        let other = match side {
-            Side::Write => &self.copies,
-            Side::Copy => &self.writes,
-        };
-        let mut there = other.range((vdev, 0)..=(vdev, u64::MAX));
-        if there.any(|(_, at)| at.start < range.end && range.start < at.end) {
-            return None;
-        }
-        let number = self.next;
-        self.next += 1;
-        self.side(side).insert((vdev, number), range.clone());
-        Some(number)
-    }
-}
-
-struct Entered<'a> {
-    fence: &'a Fence,
-    side: Side,
-    key: (VdevId, u64),
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.fence
-            .under_way
-            .lock()
-            .side(self.side)
-            .remove(&self.key);
-        self.fence.changed.notify_waiters();
-    }
-}
-
-impl Fence {
-    async fn enter(&self, side: Side, vdev: VdevId, range: Range<u64>) -> Entered<'_> {
-        loop {
-            let mut changed = pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if let Some(number) = self.under_way.lock().enter(side, vdev, &range) {
-                return Entered {
-                    fence: self,
-                    side,
-                    key: (vdev, number),
-                };
-            }
-            changed.await;
-        }
-    }
 }
 
 impl Vdev {

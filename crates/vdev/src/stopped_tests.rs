@@ -10,7 +10,7 @@ use device::World;
 use format::{NvList, NvValue, Txg, VdevId};
 use oracles::StoppableFile;
 
-use crate::node::Unverified;
+use crate::io::Unverified;
 use crate::report::ErrorReport;
 use crate::testing::{Reports, noise, pool_config, root};
 use crate::{DeadmanLimits, IoContext, OpenOptions, VdevState, VdevTree};
@@ -50,7 +50,7 @@ async fn create(world: &World, paths: &[String], give_up_s: u32) -> (Arc<VdevTre
     labels.await.expect("labelled");
     let reports = Arc::new(Reports::default());
     tree.set_error_sink(reports.clone());
-    tree.set_deadman_limits(DeadmanLimits {
+    tree.patience().set_limits(DeadmanLimits {
         lag_s: 1,
         give_up_s,
         stand_still_s: 300,

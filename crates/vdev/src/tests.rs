@@ -683,13 +683,7 @@ fn a_vdev_that_went_away_silently_is_not_flushed() {
         // Found out by a read, not by the flush.
         pool.disk("single").set_gone(true);
         let read = tree
-            .read_block(
-                VdevId::new(0),
-                8192,
-                4096,
-                &context,
-                &super::node::Unverified,
-            )
+            .read_block(VdevId::new(0), 8192, 4096, &context, &crate::io::Unverified)
             .await;
         assert!(read.is_err());
         assert_eq!(tree.tops()[0].state().0, VdevState::Removed);

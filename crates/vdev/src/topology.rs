@@ -34,7 +34,7 @@ use format::{Guid, NvList, Txg};
 use parking_lot::Mutex;
 use thiserror::Error;
 
-use crate::error::VdevError;
+use crate::error::{VdevError, bad};
 use crate::kind::{
     DraidSpareVdev, DraidVdev, LeafVdev, MirrorRole, MirrorVdev, OtherVdev, RaidzVdev, VdevKind,
 };
@@ -470,7 +470,7 @@ impl VdevTree {
             .into_iter()
             .next()
             .filter(|vdev| vdev.kind().is_leaf())
-            .ok_or_else(|| crate::config::bad("the new vdev is not a device"))
+            .ok_or_else(|| bad("the new vdev is not a device"))
     }
 
     /// Whether a device could be attached to the device `target`, as `role` says: for good, or to

@@ -6,8 +6,7 @@ mod reopening;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use device::World;
@@ -16,13 +15,15 @@ use futures::future::{Either, join_all, select};
 use parking_lot::{Mutex, RwLock};
 
 use super::common::Common;
-use super::config::{Builder, Scope, bad};
+use super::config::{Builder, Scope};
 use super::kind::VdevKind;
-use super::leaf::{IoContext, Leaf, LeafError};
-use super::node::{ReadFailure, Vdev, Verify, WriteFailure};
+use super::leaf::Leaf;
+use super::node::Vdev;
 use super::state::{VdevAux, VdevState};
 use crate::deadman;
-use crate::error::VdevError;
+use crate::error::{VdevError, bad};
+use crate::io::{IoContext, LeafError, ReadFailure, Verify, WriteFailure};
+use crate::patience::{PATIENCE, Patience};
 use crate::repairs::{RepairEpoch, RepairsHeld};
 use crate::report::ErrorSink;
 use crate::top_spec::AllocClass;
@@ -33,10 +34,6 @@ use crate::topology::{TopologyError, link_spares};
 pub const ASHIFT_MIN: u32 = 9;
 /// Largest sector size that a pool can have, as log2 (`ASHIFT_MAX`).
 pub const ASHIFT_MAX: u32 = 16;
-
-/// How long a device may take over what it has accepted before it is opened again, or over its
-/// labels when they are to tell whose the pool is. A person waits for that.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How to open a tree.
 #[derive(Debug, Clone, Default)]
@@ -99,8 +96,6 @@ pub struct VdevTree {
     /// The root's own pairs.
     config: Mutex<NvList>,
     tops: RwLock<Tops>,
-    /// See [`Self::set_opening`].
-    pub(super) is_opening: AtomicBool,
     pub(super) common: Arc<Common>,
 }
 
@@ -121,7 +116,9 @@ impl VdevTree {
             return Err(bad("the vdev tree does not start with a root"));
         }
         let common = Arc::new(Common::default());
-        let looking = deadman::look_each_second(world.clone(), Arc::downgrade(&common));
+        let subject = deadman::Subject::default();
+        let looking =
+            deadman::look_each_second(world.clone(), Arc::downgrade(&common), subject.clone());
         world.spawn.spawn(Box::pin(looking));
         let mut builder = Builder {
             world: &world,
@@ -150,12 +147,11 @@ impl VdevTree {
             options,
             config: Mutex::new(own),
             tops: RwLock::new(Tops { list: list.clone() }),
-            is_opening: AtomicBool::new(false),
             common,
         };
         tree.open_tops(&list).await?;
         let tree = Arc::new(tree);
-        tree.common.set_tree(&tree);
+        let _ = subject.set(Arc::downgrade(&tree));
         Ok(tree)
     }
 
@@ -178,6 +174,11 @@ impl VdevTree {
     /// Who is told of device and checksum errors.
     pub fn set_error_sink(&self, sink: Arc<dyn ErrorSink>) {
         self.common.set_error_sink(sink);
+    }
+
+    /// How long devices may keep operations waiting, and how long they do.
+    pub fn patience(&self) -> &Patience {
+        &self.common.patience
     }
 
     /// Lets no write, flush or discard go to a device any more, or again. Callers take turns.
@@ -296,7 +297,6 @@ impl VdevTree {
             },
             config: Mutex::new(NvList::new()),
             tops: RwLock::new(Tops { list: Vec::new() }),
-            is_opening: AtomicBool::new(false),
             common: self.common.clone(),
         };
         fresh.open_tops(&added).await?;

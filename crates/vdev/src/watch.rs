@@ -6,7 +6,7 @@
 //! hour has not been waiting for its devices.
 //!
 //! A device that keeps an operation waiting *lags*: reads that can be answered elsewhere go there
-//! ([`super::leaf::IoContext::hasty`]). One that lags for long is *given up*: whoever waits for it
+//! ([`crate::io::IoContext::hasty`]). One that lags for long is *given up*: whoever waits for it
 //! gets [`DeviceError::Hung`], and nothing more is given to it. What it had taken, it may still
 //! carry out at any time; so it is not opened again before it has answered everything
 //! ([`Device::outstanding`]).

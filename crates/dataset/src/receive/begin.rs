@@ -15,10 +15,11 @@ use crate::are_same_snapshots;
 use crate::bookmark_create::redacted_with;
 use crate::dsl::DslPool;
 use crate::features::guid;
+use crate::obstacle::ReceiveObstacle;
 use crate::state::Ds;
 use crate::task::{SpaceCheck, SyncTask};
 
-use super::{CLONE_NAME, ReceiveObstacle, ReceiveTarget, is_inconsistent};
+use super::{CLONE_NAME, ReceiveTarget, is_inconsistent};
 
 pub(super) struct BeginTask {
     pub(super) dsl: Arc<DslPool>,

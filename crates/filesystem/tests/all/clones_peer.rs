@@ -121,7 +121,7 @@ async fn change(world: &World, pool: &Pool, dataset: &str, name: &[u8], delete: 
     if delete {
         filesystem.unlink(root, name).await.expect("unlink");
         // Else it is freed some time, in the background.
-        filesystem.free_unlinked(at.ino).await;
+        filesystem.unlinked().free(at.ino).await;
     } else {
         let data = Bytes::from(vec![0x5a; 5000]);
         let done = filesystem.write(at.ino, 140_000, data, false, ROOT).await;

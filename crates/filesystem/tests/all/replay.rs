@@ -63,8 +63,12 @@ async fn check_tree(filesystem: &Filesystem, name: &str, after: &Value, at_cut: 
             check("rdev", vec![at.rdev.0, at.rdev.1].into());
         }
         let mut xattrs = serde_json::Map::new();
-        for name in filesystem.xattr_names(at.ino).await.expect("attributes") {
-            let value = filesystem.xattr(at.ino, &name).await.expect("attribute");
+        for name in filesystem.xattrs().names(at.ino).await.expect("attributes") {
+            let value = filesystem
+                .xattrs()
+                .get(at.ino, &name)
+                .await
+                .expect("attribute");
             xattrs.insert(
                 String::from_utf8_lossy(&name).into_owned(),
                 hex(&value).into(),

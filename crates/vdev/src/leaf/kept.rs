@@ -11,7 +11,8 @@ use bytes::Bytes;
 use device::{Device, DeviceError};
 use format::Txg;
 
-use super::{IoContext, Leaf, LeafError};
+use super::Leaf;
+use crate::io::{IoContext, LeafError};
 use crate::report::Operation;
 use crate::state::{Counters, VdevAux, VdevState};
 

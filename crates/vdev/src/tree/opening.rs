@@ -14,8 +14,7 @@ use format::{
 use futures::future::join_all;
 
 use super::{ASHIFT_MAX, ASHIFT_MIN, VdevTree};
-use crate::config::bad;
-use crate::error::VdevError;
+use crate::error::{VdevError, bad};
 use crate::kind::VdevKind;
 use crate::label::read_labels;
 use crate::leaf::Leaf;

@@ -15,8 +15,7 @@ use format::Guid;
 
 use super::opening::take_opened;
 use super::{VdevTree, settle_kept};
-use crate::config::bad;
-use crate::error::VdevError;
+use crate::error::{VdevError, bad};
 use crate::leaf::{Leaf, Stopped};
 use crate::node::Vdev;
 use crate::state::{VdevAux, VdevState};
