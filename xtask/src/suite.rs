@@ -1,10 +1,8 @@
-//! The tests of CI, in two lanes, so that no core is idle while tests wait for the machine with the
-//! real OpenZFS: OpenZFS's test suite and then `cargo nextest` with those of the workspace
-//! (`.config/nextest.toml` says in which order), and beside them the simulator's and the examples
-//! in documentation.
-//!
-//! OpenZFS's test suite imports and destroys pools that it finds on any device of the machine, so
-//! that no test with loop devices runs meanwhile. The simulator uses none.
+//! The tests of CI, in two lanes, so that no core is idle while tests wait for servers, clients and
+//! the machine with the real OpenZFS. In one, OpenZFS's test suite, and after it those that use
+//! loop devices: the suite imports and destroys pools that it finds on any device of the machine.
+//! In the other what uses none: the simulator's, the examples in documentation, and all other
+//! tests. `cargo nextest` runs them (`.config/nextest.toml` says in which order).
 //!
 //! With `MILLPOND_LONG=1` what meets bad input and faults runs once more as users have it: release
 //! builds differ by what optimizations change, and since `debug_assert` checks nothing there.
@@ -33,8 +31,11 @@ const PROFILE: &str = "ci";
 /// What is built of each package. Examples have no tests, and clippy sees that they are right.
 const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
 
-/// The package whose tests run beside the others.
-const SIMULATOR: &str = "sim";
+/// The package whose tests compute all the time.
+const SIMULATOR: &str = "package(sim)";
+
+/// The packages whose tests use loop devices, for `cargo nextest`.
+const WITH_DEVICES: &str = "package(cli) + package(device)";
 
 /// What is built and run for release, with `MILLPOND_LONG=1`: a name, and cargo's arguments.
 const RELEASE: [(&str, &[&str]); 2] = [
@@ -70,9 +71,11 @@ pub fn run() -> anyhow::Result<()> {
     println!("== tests: built in {} s", begin.elapsed().as_secs());
     // Both are of the whole workspace: a part may have other features, and be built anew.
     let all = [&["--workspace", "--cargo-profile", PROFILE], &TARGETS[..]].concat();
-    let but_simulator = format!("not package({SIMULATOR})");
-    let workspace = ["-E", &but_simulator];
-    let workspace = Run::nextest("workspace", &[&all[..], &workspace].concat());
+    let of = |name, which: &str, threads: &str| {
+        let which = ["-E", which, "--test-threads", threads];
+        Run::nextest(name, &[&all[..], &which].concat())
+    };
+    let commands = of("commands and devices", WITH_DEVICES, "6");
     let suite = Run {
         name: "OpenZFS's test suite",
         program: own,
@@ -80,10 +83,7 @@ pub fn run() -> anyhow::Result<()> {
         environment: vec![(crate::zts::BINARY, millpond)],
     };
     // It computes: with more threads than cores its tests would only be longer.
-    let only_simulator = format!("package({SIMULATOR})");
-    let simulator = ["-E", &only_simulator, "--test-threads", "2"];
-    let simulator = Run::nextest("simulator", &[&all[..], &simulator].concat());
-    let mut beside = vec![simulator];
+    let mut beside = vec![of("simulator", SIMULATOR, "2")];
     if is_long() {
         for (name, arguments) in RELEASE {
             beside.push(Run::nextest(name, &[&["--release"], arguments].concat()));
@@ -98,6 +98,8 @@ pub fn run() -> anyhow::Result<()> {
         PROFILE,
     ];
     beside.push(Run::cargo("documentation", &documentation));
+    let others = format!("all() - ({SIMULATOR} + {WITH_DEVICES})");
+    beside.push(of("all others", &others, "3"));
 
     let directory = tempfile::tempdir().context("a directory for what is left out")?;
     let left_out = directory.path().join(LEFT_OUT);
@@ -107,7 +109,7 @@ pub fn run() -> anyhow::Result<()> {
             ends.collect::<Vec<_>>()
         });
         let mut ends = vec![(suite.name, suite.kept(&left_out))];
-        ends.push((workspace.name, workspace.shown(&left_out)));
+        ends.push((commands.name, commands.shown(&left_out)));
         ends.extend(
             lane.join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),

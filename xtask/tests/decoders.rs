@@ -45,14 +45,14 @@ const REVIEWED: &[(&str, Why)] = &[
     ),
     ("serving/src/smb/words.rs Words::parse", A_PERSONS_WORDS),
     (
-        "dataset/src/deadlist.rs decode_space",
+        "dataset/src/state/deadlist.rs decode_space",
         Through("block_lists"),
     ),
-    ("dataset/src/deadlist.rs parse_key", OF_ONE_NUMBER),
+    ("dataset/src/state/deadlist.rs parse_key", OF_ONE_NUMBER),
     ("dataset/src/props/parse.rs parse_size", A_PERSONS_WORDS),
     ("dataset/src/props/parse.rs parse_value", A_PERSONS_WORDS),
     ("dataset/src/set.rs parse_change", A_PERSONS_WORDS),
-    ("dataset/src/stored.rs parse_setting", A_PERSONS_WORDS),
+    ("dataset/src/check.rs parse_setting", A_PERSONS_WORDS),
     ("device/src/file/foreign.rs parse", THE_KERNELS),
     (
         "filesystem/src/znode.rs parse_time",

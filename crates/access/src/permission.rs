@@ -96,10 +96,10 @@ pub(crate) struct Entry {
 
 /// The list that rules access to a file, if it has one that is whole.
 async fn access_list(filesystem: &Filesystem, ino: u64) -> Result<Option<Vec<Entry>>, FsError> {
-    if !filesystem.has_posix_acls() || filesystem.lacks_xattr(ino, POSIX_ACL_ACCESS) {
+    if !filesystem.has_posix_acls() || filesystem.xattrs().lacks(ino, POSIX_ACL_ACCESS) {
         return Ok(None);
     }
-    match filesystem.xattr(ino, POSIX_ACL_ACCESS).await {
+    match filesystem.xattrs().get(ino, POSIX_ACL_ACCESS).await {
         Ok(stored) => Ok(decode(&stored)),
         Err(FsError::NoAttribute { .. } | FsError::Unsupported { .. }) => Ok(None),
         Err(error) => Err(error),

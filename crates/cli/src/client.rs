@@ -31,7 +31,7 @@ use rustix::io::Errno;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{STATE_OF_ROOT, refusals};
+use crate::{refusals, state};
 
 /// How long one that is on its way out may still take connections.
 const LEAVING: Duration = Duration::from_secs(10);
@@ -513,7 +513,7 @@ impl Client {
     /// Whether root's server is a service of systemd here, and so systemd's to start.
     fn is_service(&self) -> bool {
         rustix::process::geteuid().is_root()
-            && self.state == Path::new(STATE_OF_ROOT)
+            && self.state == Path::new(state::OF_ROOT)
             && Path::new("/run/systemd/system").is_dir()
             && UNITS.iter().any(|unit| Path::new(unit).exists())
     }

@@ -9,15 +9,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use api::{DatasetKind, ZfsList, ZpoolList};
-use clap::{Arg, Args, Command, CommandFactory, ValueEnum, ValueHint};
+use clap::{Arg, Args, Command, ValueEnum, ValueHint};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
 
 use crate::client::Client;
-use crate::zfs::Zfs;
-use crate::zpool::Zpool;
-use crate::{Millpond, state_directory};
+use crate::state;
 
 /// By this a shell asks for completions; its value is the shell's name.
 const VARIABLE: &str = "MILLPOND_COMPLETE";
@@ -71,20 +69,13 @@ impl Completions {
     }
 }
 
-/// Answers a shell that asks for completions; false where none does.
+/// Answers a shell that asks for completions of the command that `definition` makes; false where
+/// none asks.
 ///
 /// # Errors
 /// When the shell is unknown, or does not say what is to be completed.
-pub fn answer(called_as: Option<&str>) -> Result<bool, clap::Error> {
-    let factory = || {
-        let command = match called_as {
-            Some("zpool") => Zpool::command(),
-            Some("zfs") => Zfs::command(),
-            _ => Millpond::command(),
-        };
-        with_names(command)
-    };
-    let asked = CompleteEnv::with_factory(factory).var(VARIABLE);
+pub fn answer(definition: impl Fn() -> Command) -> Result<bool, clap::Error> {
+    let asked = CompleteEnv::with_factory(|| with_names(definition())).var(VARIABLE);
     asked.try_complete(std::env::args_os(), std::env::current_dir().ok().as_deref())
 }
 
@@ -202,7 +193,7 @@ where
     let (answer, answered) = mpsc::channel();
     // One that hangs ends with the process.
     std::thread::spawn(move || {
-        let (state, of_root) = state_directory();
+        let (state, of_root) = state::directory();
         let client = Client::new(state, of_root).ok();
         let reply = client.and_then(|client| client.call_if_running(&call).ok()?);
         let _ = answer.send(reply);
@@ -212,7 +203,11 @@ where
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::zfs::Zfs;
+    use crate::zpool::Zpool;
 
     /// Each command's positional words, with what they are.
     fn words(command: &Command, out: &mut Vec<(String, Option<Word>)>) {

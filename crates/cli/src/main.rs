@@ -5,10 +5,8 @@
 
 #![forbid(unsafe_code)]
 
-/// [`anyhow::bail!`] for what is wrong with a command line.
-macro_rules! bail_usage {
-    ($($text:tt)*) => { anyhow::bail!($crate::Usage(format!($($text)*))) };
-}
+#[macro_use]
+mod usage;
 
 mod alerts;
 mod apikey;
@@ -32,7 +30,9 @@ mod reports;
 mod rescue;
 mod schedule;
 mod server;
+mod settings;
 mod shares;
+mod state;
 mod streams;
 mod ups;
 mod user;
@@ -41,12 +41,13 @@ mod zfs;
 mod zpool;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use client::Client;
+use usage::{Usage, WRONG_USAGE};
 
 #[global_allocator]
 static ALLOCATOR: device::Allocator = device::Allocator;
@@ -114,29 +115,18 @@ enum Command {
     Zfs(zfs::Zfs),
 }
 
-/// The exit status of a command line that makes no sense, as `usage` of OpenZFS's commands and clap
-/// have it.
-const WRONG_USAGE: u8 = 2;
-
-/// What is wrong with a command line.
-#[derive(Debug)]
-struct Usage(String);
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
-
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     let called_as = words
         .first()
         .and_then(|word| Path::new(word).file_name())
         .map(|name| name.to_string_lossy().into_owned());
-    match completions::answer(called_as.as_deref()) {
+    let definition = || match called_as.as_deref() {
+        Some("zpool") => zpool::Zpool::command(),
+        Some("zfs") => zfs::Zfs::command(),
+        _ => Millpond::command(),
+    };
+    match completions::answer(definition) {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => error.exit(),
@@ -215,7 +205,7 @@ fn end_options_at_first_word(words: &mut Vec<OsString>, program: &clap::Command)
 }
 
 fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
-    let (state, of_root) = state_directory();
+    let (state, of_root) = state::directory();
     if !matches!(command, Command::Up(_) | Command::Daemon(_)) {
         end_without_reader();
     }
@@ -242,7 +232,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Labels(labels) => labels.run(),
         Command::Openapi => openapi(),
         Command::Completions(completions) => completions.run(),
-        Command::Man(man) => man.run(),
+        Command::Man(man) => man.run(Millpond::command()),
         Command::Zpool(command) => zpool::run(command, &Client::new(state, of_root)?, typed),
         Command::Zfs(command) => zfs::run(command, &Client::new(state, of_root)?, typed),
     }?;
@@ -293,30 +283,6 @@ fn typed_command(words: &[OsString]) -> String {
         all.remove(0);
     }
     all.join(" ")
-}
-
-/// State directory of root's server.
-const STATE_OF_ROOT: &str = "/var/lib/millpond";
-
-/// `MILLPOND_STATE`, or `/var/lib/millpond` for root, or the XDG state directory; and where root's
-/// server is found by those who have none.
-fn state_directory() -> (PathBuf, Option<PathBuf>) {
-    let set = |name: &str| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    if let Some(state) = set("MILLPOND_STATE") {
-        return (std::path::absolute(&state).unwrap_or(state), None);
-    }
-    if rustix::process::geteuid().is_root() {
-        return (PathBuf::from(STATE_OF_ROOT), None);
-    }
-    let of_user = set("XDG_STATE_HOME")
-        .or_else(|| set("HOME").map(|home| home.join(".local/state")))
-        .unwrap_or_else(|| PathBuf::from("."))
-        .join("millpond");
-    (of_user, Some(PathBuf::from(STATE_OF_ROOT)))
 }
 
 #[cfg(test)]

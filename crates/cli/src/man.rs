@@ -7,10 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_mangen::roff::{Inline, Roff, bold, roman};
-
-use crate::Millpond;
 
 /// The commands' document.
 const COMMANDS: &str = include_str!("../../../docs/commands.md");
@@ -25,12 +23,12 @@ pub struct Man {
 }
 
 impl Man {
-    /// Writes the pages.
-    pub fn run(self) -> anyhow::Result<()> {
+    /// Writes the pages of `millpond` and of all commands below it.
+    pub fn run(self, millpond: Command) -> anyhow::Result<()> {
         let directory = &self.directory;
         let failed = || format!("{} cannot be written", directory.display());
         std::fs::create_dir_all(directory).with_context(failed)?;
-        let mut millpond = Millpond::command().disable_help_subcommand(true);
+        let mut millpond = millpond.disable_help_subcommand(true);
         millpond.build();
         write(&millpond, directory).with_context(failed)
     }
@@ -177,6 +175,8 @@ fn ending(page: &str) -> Roff {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     fn page(directory: &Path, name: &str) -> String {
@@ -191,7 +191,7 @@ mod tests {
         let man = Man {
             directory: directory.path().to_owned(),
         };
-        man.run().expect("pages");
+        man.run(crate::Millpond::command()).expect("pages");
         let at = directory.path();
         let create = page(at, "millpond-zpool-create.8");
         for part in [

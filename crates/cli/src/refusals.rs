@@ -3,6 +3,7 @@
 //! cmd/zpool/zpool_main.c; `vdev_error`, cmd/zpool/zpool_vdev.c; `zfs_do_destroy`,
 //! cmd/zfs/zfs_main.c).
 
+use anyhow::bail;
 use api::{
     Dependence, DeviceUse, Failure, ImportObstacle, ImportRefusal, ReceiveObstacle, Refusal,
     TopologyObstacle,
@@ -166,6 +167,25 @@ fn topology(why: TopologyObstacle) -> &'static str {
 pub fn all_words(failures: &[Failure]) -> String {
     let all: Vec<String> = failures.iter().map(words).collect();
     all.join("\n")
+}
+
+/// Tells why pools are not here that one would expect, unless they were named: those are returned.
+pub fn tell_absent(names: &[String], why: Vec<Failure>) -> Vec<Failure> {
+    if !names.is_empty() {
+        return why;
+    }
+    for why in why {
+        eprintln!("{}", words(&why));
+    }
+    Vec::new()
+}
+
+/// Fails where some of those that were named are not there; the others are shown by then.
+pub fn all_found(why: &[Failure]) -> anyhow::Result<()> {
+    match why {
+        [] => Ok(()),
+        why => bail!(all_words(why)),
+    }
 }
 
 fn import(refusal: &ImportRefusal, message: &str) -> String {

@@ -1,5 +1,4 @@
-//! Bookmarks of a dataset: how changing the dataset changes them, and destroying them
-//! (module/zfs/dsl_bookmark.c).
+//! Bookmarks of a dataset, and how changing the dataset changes them (module/zfs/dsl_bookmark.c).
 //!
 //! A bookmark remembers a snapshot's txg and guid after the snapshot is gone. Since feature
 //! `bookmark_written` it also counts the space that it referred to and that died before the next
@@ -7,16 +6,14 @@
 
 use std::sync::Arc;
 
-use device::BoxFuture;
-use format::{BlockPointer, ObjectId, SnapshotBookmark, Txg, names};
+use format::{SnapshotBookmark, Txg, names};
 use object::{SyncContext, Zap, ZapValue};
 use zio::Tx;
 
 use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::state::{Ds, Space, apply};
-use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
+use crate::state::{BookmarkEntry, Dir, Ds};
 
 /// A bookmark as `zfs list -t bookmark` shows it.
 #[derive(Debug, Clone)]
@@ -31,6 +28,13 @@ pub struct BookmarkInfo {
 #[derive(Clone, Copy)]
 pub struct Bookmarks<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl DslPool {
+    /// Bookmarks.
+    pub fn bookmarks(self: &Arc<Self>) -> Bookmarks<'_> {
+        Bookmarks { dsl: self }
+    }
 }
 
 impl Bookmarks<'_> {
@@ -50,154 +54,51 @@ impl Bookmarks<'_> {
     }
 }
 
-#[derive(Debug, Clone)]
-pub(crate) struct BookmarkEntry {
-    pub name: String,
-    pub phys: SnapshotBookmark,
-    /// Whether more is stored than the first release of bookmarks had: what feature `bookmark_v2`
-    /// counts.
-    pub is_long: bool,
-    is_dirty: bool,
-}
+impl Bookmarks<'_> {
+    /// The head of a bookmark's full name, and the name behind `#`.
+    pub(crate) async fn head_of<'a>(
+        &self,
+        name: &'a str,
+    ) -> Result<(Arc<Ds>, &'a str), DatasetError> {
+        let (head, short) = name.split_once('#').unwrap_or((name, ""));
+        Ok((self.dsl.directories().resolve(head).await?, short))
+    }
 
-impl BookmarkEntry {
-    pub(crate) fn new(name: &str, phys: SnapshotBookmark, is_long: bool) -> Self {
-        BookmarkEntry {
-            name: name.to_owned(),
-            phys,
-            is_long,
-            is_dirty: false,
+    /// The bookmark of this full name.
+    pub(crate) async fn entry(&self, name: &str) -> Result<(Arc<Ds>, BookmarkEntry), DatasetError> {
+        let (head, short) = self.head_of(name).await?;
+        let entry = head.state().bookmarks.find(short);
+        match entry {
+            Some(entry) => Ok((head, entry)),
+            None => Err(DatasetError::not_found(name)),
         }
     }
 
-    pub(crate) fn creation_txg(&self) -> Txg {
-        self.phys.creation_txg
-    }
-
-    pub(crate) fn counts_freed(&self) -> bool {
-        self.phys.flags & SnapshotBookmark::FLAG_HAS_FREED_BEFORE_NEXT != 0
-    }
-
-    fn snapshot_exists(&self) -> bool {
-        self.phys.flags & SnapshotBookmark::FLAG_SNAPSHOT_EXISTS != 0
-    }
-
-    fn add_freed(&mut self, space: Space) {
-        apply(
-            &mut self.phys.referenced_freed_before_next_bytes,
-            space.used,
-        );
-        apply(
-            &mut self.phys.compressed_freed_before_next_bytes,
-            space.compressed,
-        );
-        apply(
-            &mut self.phys.uncompressed_freed_before_next_bytes,
-            space.uncompressed,
-        );
-    }
-}
-
-/// The bookmarks of one head dataset, in order of their txgs.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct SnapshotBookmarks {
-    zap: ObjectId,
-    entries: Vec<BookmarkEntry>,
-}
-
-impl SnapshotBookmarks {
-    /// Reads them; `zap` is zero without any.
-    pub(crate) async fn load(dsl: &DslPool, zap: ObjectId) -> Result<Self, DatasetError> {
-        let mut entries = Vec::new();
-        if !zap.is_zero() {
-            for entry in Zap::hold(dsl.mos(), zap).await?.all().await? {
-                let words = entry.value.to_u64s();
-                entries.push(BookmarkEntry {
-                    name: String::from_utf8_lossy(&entry.name).into_owned(),
-                    phys: SnapshotBookmark::from_value(&words)?,
-                    is_long: words.len() > SnapshotBookmark::WORDS_V1,
-                    is_dirty: false,
-                });
+    /// Whether what `earlier` was in `txg` is a state that `later` once had
+    /// (`dsl_dataset_is_before`).
+    pub(crate) async fn is_before(
+        &self,
+        later: &Arc<Dir>,
+        earlier: &Arc<Dir>,
+        txg: Txg,
+    ) -> Result<bool, DatasetError> {
+        let mut later = later.clone();
+        let mut until = Txg::new(u64::MAX);
+        loop {
+            if Arc::ptr_eq(&later, earlier) {
+                return Ok(txg <= until);
             }
-            entries.sort_by_key(|entry| entry.phys.creation_txg);
-        }
-        Ok(SnapshotBookmarks { zap, entries })
-    }
-
-    /// The ZAP; zero without any.
-    pub(crate) fn zap(&self) -> ObjectId {
-        self.zap
-    }
-
-    /// The one of this name.
-    pub(crate) fn find(&self, name: &str) -> Option<BookmarkEntry> {
-        self.entries.iter().find(|one| one.name == name).cloned()
-    }
-
-    /// Adds one, which is in the ZAP `zap` already.
-    pub(crate) fn insert(&mut self, zap: ObjectId, entry: BookmarkEntry) {
-        self.zap = zap;
-        let txg = entry.creation_txg();
-        let at = (self.entries).partition_point(|other| other.creation_txg() <= txg);
-        self.entries.insert(at, entry);
-    }
-
-    /// Takes those of `until` and earlier out; the ZAP still has them.
-    pub(crate) fn take_until(&mut self, until: Txg) -> Vec<BookmarkEntry> {
-        let at = (self.entries).partition_point(|entry| entry.creation_txg() <= until);
-        self.entries.drain(..at).collect()
-    }
-
-    pub(crate) fn entries(&self) -> &[BookmarkEntry] {
-        &self.entries
-    }
-
-    /// Txg of the newest one, or zero.
-    pub(crate) fn latest_txg(&self) -> Txg {
-        self.entries
-            .last()
-            .map_or(Txg::ZERO, BookmarkEntry::creation_txg)
-    }
-
-    /// A block of the head died (`dsl_bookmark_block_killed`).
-    pub(crate) fn block_died(&mut self, prev_txg: Txg, block: &BlockPointer, space: Space) {
-        for entry in self.entries.iter_mut().rev() {
-            if entry.creation_txg() < prev_txg {
-                break;
+            let origin = later.state().phys.origin;
+            if origin.is_zero() {
+                return Ok(false);
             }
-            if block.birth() <= entry.creation_txg() && entry.counts_freed() {
-                entry.add_freed(space);
-                entry.is_dirty = true;
+            let origin = self.dsl.directories().dataset(origin).await?;
+            until = origin.phys().creation_txg;
+            later = origin.dir();
+            if txg > until {
+                return Ok(false);
             }
         }
-    }
-
-    /// Keys that a new deadlist needs for the bookmarks since the snapshot before
-    /// (`dsl_bookmark_snapshotted`), in rising order.
-    pub(crate) fn keys_after(&self, prev_txg: Txg) -> Vec<Txg> {
-        let mut keys: Vec<Txg> = self
-            .entries
-            .iter()
-            .filter(|entry| entry.creation_txg() > prev_txg && entry.counts_freed())
-            .map(BookmarkEntry::creation_txg)
-            .collect();
-        keys.dedup();
-        keys
-    }
-
-    /// Whether one of them counts what dies before the next snapshot.
-    pub(crate) fn counts_freed(&self) -> bool {
-        self.entries.iter().any(BookmarkEntry::counts_freed)
-    }
-
-    fn take_dirty(&mut self) -> Vec<BookmarkEntry> {
-        let mut dirty = Vec::new();
-        for entry in &mut self.entries {
-            if std::mem::take(&mut entry.is_dirty) {
-                dirty.push(entry.clone());
-            }
-        }
-        dirty
     }
 }
 
@@ -252,7 +153,7 @@ impl Bookmarks<'_> {
                 .deadlists()
                 .of(next)
                 .await?
-                .space_range(self.dsl, Txg::ZERO, txg)
+                .space_range(&self.dsl.lists, Txg::ZERO, txg)
                 .await?;
             for entry in &mut head.state().bookmarks.entries {
                 if entry.counts_freed() && entry.creation_txg() == txg && !entry.is_dirty {
@@ -309,74 +210,6 @@ impl Bookmarks<'_> {
 }
 
 impl Bookmarks<'_> {
-    /// Destroys bookmarks, all of them or none. One that is not there is not missed
-    /// (`dsl_bookmark_destroy_check`), its dataset is.
-    ///
-    /// # Errors
-    /// [`DatasetError::NotFound`], [`DatasetError::InvalidName`] for what is no bookmark's name.
-    pub async fn destroy(&self, names: &[String]) -> Result<(), DatasetError> {
-        let split = |name: &String| match name.split_once('#') {
-            Some((head, bookmark)) => Ok((head.to_owned(), bookmark.to_owned())),
-            None => Err(DatasetError::InvalidName {
-                name: name.clone(),
-                reason: "missing '#' delimiter in bookmark name".into(),
-            }),
-        };
-        let bookmarks = names.iter().map(split).collect::<Result<_, _>>()?;
-        let dsl = self.dsl.clone();
-        self.dsl
-            .tasks()
-            .run(Arc::new(DestroyBookmarksTask { dsl, bookmarks }))
-            .await?;
-        self.dsl.fulfilled_each("destroy_bookmarks", names);
-        Ok(())
-    }
-
-    /// Destroys one, in syncing context (`dsl_bookmark_destroy_sync_impl`).
-    async fn destroy_now(
-        &self,
-        ctx: &SyncContext,
-        head: &Arc<Ds>,
-        name: &str,
-    ) -> Result<(), DatasetError> {
-        let (zap, gone, shares_key) = {
-            let mut state = head.state();
-            let bookmarks = &mut state.bookmarks;
-            let Some(at) = bookmarks.entries.iter().position(|one| one.name == name) else {
-                return Ok(());
-            };
-            let gone = bookmarks.entries.remove(at);
-            let shares_key = bookmarks
-                .entries
-                .iter()
-                .any(|other| other.counts_freed() && other.creation_txg() == gone.creation_txg());
-            (bookmarks.zap, gone, shares_key)
-        };
-        let key = gone.creation_txg();
-        let has_key = gone.counts_freed() && key < head.phys().previous_snapshot_txg;
-        // Nothing else stands at this txg any more: what died around it needs no telling apart.
-        if has_key && !gone.snapshot_exists() && !shares_key {
-            self.dsl
-                .deadlists()
-                .remove_clones_key(ctx, &head.dir(), key)
-                .await?;
-            let mut list = self.dsl.deadlists().of(head).await?;
-            list.remove_key(self.dsl, ctx, key).await?;
-        }
-        self.release_bookmark(ctx, &gone).await?;
-        let tx = Tx::syncing(ctx.txg);
-        Zap::hold(self.dsl.mos(), zap)
-            .await?
-            .remove(&tx, name)
-            .await?;
-        self.forget_empty(ctx, head).await?;
-        let full_name = self.dsl.directories().full_name(head).await?;
-        let text = format!("name={name}");
-        self.dsl
-            .history(ctx, "remove bookmark", full_name, head.object, text)
-            .await
-    }
-
     /// Frees the ZAP of a head that has no bookmark left.
     pub(crate) async fn forget_empty(
         &self,
@@ -413,7 +246,7 @@ impl Bookmarks<'_> {
     }
 
     /// Gives back what a bookmark uses beside its entry.
-    async fn release_bookmark(
+    pub(crate) async fn release_bookmark(
         &self,
         ctx: &SyncContext,
         entry: &BookmarkEntry,
@@ -440,56 +273,5 @@ impl Bookmarks<'_> {
             .free(&Tx::syncing(ctx.txg), redaction)
             .await?;
         features.decrement(ctx, guid::REDACTION_BOOKMARKS).await
-    }
-}
-
-struct DestroyBookmarksTask {
-    dsl: Arc<DslPool>,
-    /// Datasets, and names of their bookmarks.
-    bookmarks: Vec<(String, String)>,
-}
-
-impl SyncTask for DestroyBookmarksTask {
-    fn name(&self) -> &'static str {
-        "destroy bookmarks"
-    }
-    fn space_check(&self) -> SpaceCheck {
-        SpaceCheck::Reserved
-    }
-    fn blocks(&self) -> u64 {
-        BLOCKS_MIN.max(self.bookmarks.len() as u64)
-    }
-    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(async {
-            for (head, bookmark) in &self.bookmarks {
-                let head = self.dsl.directories().resolve(head).await?;
-                let list = head.state().bookmarks.find(bookmark);
-                let list = list.map_or(ObjectId::ZERO, |entry| entry.phys.redaction_list);
-                self.dsl
-                    .readable()
-                    .destroyed_bookmark(&head, bookmark)
-                    .await?;
-                if self.dsl.lists_in_use.is_used(list) {
-                    let head = self.dsl.directories().full_name(&head).await?;
-                    return Err(DatasetError::Busy {
-                        name: format!("{head}#{bookmark}"),
-                        reason: "it is being made, or sent with".into(),
-                    });
-                }
-            }
-            Ok(())
-        })
-    }
-    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(async {
-            for (head, bookmark) in &self.bookmarks {
-                let head = self.dsl.directories().resolve(head).await?;
-                self.dsl
-                    .bookmarks()
-                    .destroy_now(ctx, &head, bookmark)
-                    .await?;
-            }
-            Ok(())
-        })
     }
 }

@@ -9,23 +9,21 @@
 //! says where from.
 //!
 //! # Loaded
-//! The [`KeyStore`] holds wrapping keys by encryption root, and unwrapped keys by key object.
-//! Opening a dataset or snapshot maps its object number to its key in the pipeline, which encrypts
-//! and decrypts. Unloading refuses while a dataset is in use, then forgets it all; keys are
-//! overwritten with zeros when the last user lets go. Who loads or unloads holds the configuration
-//! lock for writing, so no dataset is opened meanwhile. The store's own lock is held for map
-//! operations only. Nothing of this is on disk: after a crash no key is loaded.
+//! The [`KeyStore`](crate::state::KeyStore) holds wrapping keys by encryption root, and unwrapped
+//! keys by key object. Opening a dataset or snapshot maps its object number to its key in the
+//! pipeline, which encrypts and decrypts. Unloading refuses while a dataset is in use, then forgets
+//! it all; keys are overwritten with zeros when the last user lets go. Loading and unloading hold
+//! the lock of the namespace for writing, so no dataset is opened meanwhile. The store's own lock
+//! is held for map operations only. Nothing of this is on disk: after a crash no key is loaded.
 //!
 //! New keys are in `new_key.rs`, changed ones in `change_key.rs`.
 
 use device::BoxFuture;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use codec::crypt::{Suite, WrappedKey, WrappingKey};
 use format::{ObjectId, ObjsetId, names};
 use object::{SyncContext, Zap, ZapValue};
-use parking_lot::Mutex;
 use zio::Tx;
 use zio::pipeline::BlockKey;
 
@@ -144,66 +142,17 @@ impl StoredKey {
     }
 }
 
-#[derive(Debug)]
-struct LoadedKey {
-    root: ObjectId,
-    key: Arc<BlockKey>,
-}
-
-#[derive(Default)]
-struct Loaded {
-    /// By directory of the encryption root.
-    roots: HashMap<ObjectId, WrappingKey>,
-    /// By crypto key object.
-    keys: HashMap<ObjectId, LoadedKey>,
-}
-
-/// The keys that are loaded.
-#[derive(Default)]
-pub(crate) struct KeyStore(Mutex<Loaded>);
-
-impl KeyStore {
-    /// The key of an encryption root, if it is loaded.
-    pub(crate) fn root(&self, root: ObjectId) -> Option<WrappingKey> {
-        self.0.lock().roots.get(&root).cloned()
-    }
-
-    /// Has the key of an encryption root from now on, in place of the one before.
-    pub(crate) fn load_root(&self, root: ObjectId, wrapping: WrappingKey) {
-        self.0.lock().roots.insert(root, wrapping);
-    }
-
-    /// Forgets the key of what is no encryption root any more, and gives it.
-    pub(crate) fn take_root(&self, root: ObjectId) -> Option<WrappingKey> {
-        self.0.lock().roots.remove(&root)
-    }
-
-    /// The keys in these key objects are those of another encryption root from now on.
-    pub(crate) fn move_to_root(&self, objects: &[ObjectId], root: ObjectId) {
-        let mut loaded = self.0.lock();
-        for object in objects {
-            if let Some(key) = loaded.keys.get_mut(object) {
-                key.root = root;
-            }
-        }
-    }
-
-    pub(crate) fn is_loaded(&self, root: ObjectId) -> bool {
-        self.0.lock().roots.contains_key(&root)
-    }
-}
-
-impl Ds {
-    /// Whether its blocks are encrypted.
-    pub(crate) fn is_encrypted(&self) -> bool {
-        self.state().features.contains_key(guid::ENCRYPTION)
-    }
-}
-
 /// Keys of encrypted datasets: [`DslPool::keys`].
 #[derive(Clone, Copy)]
 pub struct Keys<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl DslPool {
+    /// Keys of encrypted datasets.
+    pub fn keys(self: &Arc<Self>) -> Keys<'_> {
+        Keys { dsl: self }
+    }
 }
 
 impl Keys<'_> {
@@ -336,8 +285,8 @@ impl Keys<'_> {
         stored: &StoredKey,
         dir: &Arc<Dir>,
     ) -> Result<Arc<BlockKey>, DatasetError> {
-        if let Some(loaded) = self.dsl.keys.0.lock().keys.get(&stored.object) {
-            return Ok(loaded.key.clone());
+        if let Some(key) = self.dsl.keys.key(stored.object) {
+            return Ok(key);
         }
         let name = || dir.full_name(&self.dsl.pool_name());
         let Some(wrapping) = self.dsl.keys.root(stored.root) else {
@@ -348,13 +297,8 @@ impl Keys<'_> {
             .unwrap_key(&wrapping)
             .map_err(|_| DatasetError::corrupt(stored.object, "the root's key does not open it"))?;
         let key = BlockKey::new(key, &*self.dsl.env().world.random);
-        self.dsl.keys.0.lock().keys.insert(
-            stored.object,
-            LoadedKey {
-                root: stored.root,
-                key: key.clone(),
-            },
-        );
+        let (object, root) = (stored.object, stored.root);
+        self.dsl.keys.add_key(object, root, key.clone());
         Ok(key)
     }
 
@@ -437,22 +381,14 @@ impl Keys<'_> {
         if only_check {
             return Ok(());
         }
-        let mut loaded = self.dsl.keys.0.lock();
-        if loaded.roots.contains_key(&dir.object) {
-            return Err(DatasetError::KeyLoaded {
+        let key = || BlockKey::new(key, &*self.dsl.env().world.random);
+        let keys = &self.dsl.keys;
+        match keys.load(dir.object, wrapping, stored.object, key) {
+            true => Ok(()),
+            false => Err(DatasetError::KeyLoaded {
                 name: name.to_owned(),
-            });
+            }),
         }
-        loaded.roots.insert(dir.object, wrapping);
-        let key = BlockKey::new(key, &*self.dsl.env().world.random);
-        loaded.keys.insert(
-            stored.object,
-            LoadedKey {
-                root: dir.object,
-                key,
-            },
-        );
-        Ok(())
     }
 
     /// Forgets the key of an encryption root, and of all that inherits from it.
@@ -476,7 +412,7 @@ impl Keys<'_> {
                 });
             }
             let mut closing = false;
-            for dataset in self.dsl.directories().open_datasets() {
+            for dataset in self.dsl.registry.open_datasets() {
                 let stored = self.stored(&dataset.dir()).await?;
                 if stored.is_none_or(|stored| stored.root != dir.object) {
                     continue;
@@ -506,20 +442,7 @@ impl Keys<'_> {
     }
 
     fn forget_keys(&self, root: ObjectId) {
-        let gone: Vec<Arc<BlockKey>> = {
-            let mut loaded = self.dsl.keys.0.lock();
-            loaded.roots.remove(&root);
-            let objects: Vec<_> = loaded
-                .keys
-                .iter()
-                .filter(|(_, key)| key.root == root)
-                .map(|(object, _)| *object)
-                .collect();
-            let gone = objects
-                .iter()
-                .filter_map(|object| loaded.keys.remove(object));
-            gone.map(|loaded| loaded.key).collect()
-        };
+        let gone = self.dsl.keys.forget_root(root);
         self.dsl
             .env()
             .pipeline
@@ -590,17 +513,12 @@ impl Keys<'_> {
     }
 
     fn forget_key_object(&self, object: ObjectId, root: ObjectId) {
-        let gone = {
-            let mut loaded = self.dsl.keys.0.lock();
-            loaded.roots.remove(&root);
-            loaded.keys.remove(&object)
-        };
-        if let Some(gone) = gone {
+        if let Some(gone) = self.dsl.keys.forget_key(object, root) {
             self.dsl
                 .env()
                 .pipeline
                 .keys()
-                .unmap(|_, key| std::ptr::eq(Arc::as_ptr(&gone.key), key));
+                .unmap(|_, key| std::ptr::eq(Arc::as_ptr(&gone), key));
         }
     }
 

@@ -65,6 +65,13 @@ pub struct Damage<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
 }
 
+impl DslPool {
+    /// What damaged blocks belong to.
+    pub fn damage(self: &Arc<Self>) -> Damage<'_> {
+        Damage { dsl: self }
+    }
+}
+
 impl Damage<'_> {
     /// The live dataset of the directory that a dataset or snapshot is in.
     ///

@@ -188,6 +188,13 @@ pub struct Delegation<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
 }
 
+impl DslPool {
+    /// What users other than root may do.
+    pub fn delegation(self: &Arc<Self>) -> Delegation<'_> {
+        Delegation { dsl: self }
+    }
+}
+
 /// The full name of a permission; `None` where there is no such (`zfs_deleg_canonicalize_perm`).
 pub fn permission_name(typed: &str) -> Option<&str> {
     if let Some(name) = typed.strip_prefix('@') {

@@ -5,7 +5,7 @@
 //! released at the next import.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use device::BoxFuture;
 use format::{DslDatasetPhys, NvList, ObjectId, ObjectType, names};
@@ -21,29 +21,30 @@ use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 /// Longest tag (`MAXNAMELEN`).
 const TAG_MAX_BYTES: usize = 255;
 
-/// Whether holds of sends that a crash or an export interrupted may still be there.
-#[derive(Default)]
-pub(crate) struct HoldState {
-    has_interrupted: AtomicBool,
-}
-
 /// User holds of snapshots: [`DslPool::holds`].
 #[derive(Clone, Copy)]
 pub struct Holds<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
 }
 
+impl DslPool {
+    /// User holds.
+    pub fn holds(self: &Arc<Self>) -> Holds<'_> {
+        Holds { dsl: self }
+    }
+}
+
 impl Holds<'_> {
     /// A pool was opened: what an earlier import held for sends is released with the first group.
     pub(crate) fn note_interrupted(&self) {
-        let state = &self.dsl.hold_state;
-        state.has_interrupted.store(true, Ordering::Release);
+        let has_interrupted = &self.dsl.has_interrupted_holds;
+        has_interrupted.store(true, Ordering::Release);
     }
 
     /// Whether such holds are to be released now; once.
     pub(crate) fn take_interrupted(&self) -> bool {
-        let state = &self.dsl.hold_state;
-        state.has_interrupted.swap(false, Ordering::AcqRel)
+        let has_interrupted = &self.dsl.has_interrupted_holds;
+        has_interrupted.swap(false, Ordering::AcqRel)
     }
 
     /// Puts a hold on snapshots, on all of them or none.

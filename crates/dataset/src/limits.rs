@@ -22,6 +22,13 @@ pub(crate) struct Limits<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
 }
 
+impl DslPool {
+    /// Limits on the number of filesystems and snapshots.
+    pub(crate) fn limits(self: &Arc<Self>) -> Limits<'_> {
+        Limits { dsl: self }
+    }
+}
+
 impl Limits<'_> {
     /// Changes a count of filesystems or snapshots, here and above, as far as it is kept
     /// (`dsl_fs_ss_count_adjust`).

@@ -3,11 +3,12 @@
 //! (module/zfs/dsl_deadlist.c, "Livelist Overview"; `dsl_flush_pending_livelist`,
 //! module/zfs/dsl_dataset.c).
 //!
-//! A livelist has the form of a [deadlist](crate::deadlist), and its object stands in the ZAP of
-//! the clone's directory. Its parts take the blocks of whole transaction groups, so that a block's
-//! birth and its death are in the same part, and a part has some [`PART_BLOCKS_MAX`] living blocks.
-//! Where two parts that follow each other have few of them left, they become one. Once a clone
-//! shares too little with its origin, its list goes, and its tree is walked when it is destroyed.
+//! A livelist has the form of a [deadlist](crate::state::Deadlist), and its object stands in the
+//! ZAP of the clone's directory. Its parts take the blocks of whole transaction groups, so that a
+//! block's birth and its death are in the same part, and a part has some [`PART_BLOCKS_MAX`] living
+//! blocks. Where two parts that follow each other have few of them left, they become one. Once a
+//! clone shares too little with its origin, its list goes, and its tree is walked when it is
+//! destroyed.
 //!
 //! # After a crash
 //! The list is written with the transaction group that has the blocks. A destroyed clone's list is
@@ -19,18 +20,17 @@
 //! A list that cannot be read, or not be written to, goes at once: the pool must not stop for what
 //! it can do without.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use format::{BlockPointer, ObjectId, ObjectType, Txg, UsedBy, names};
-use object::{Bpobj, SyncContext, Zap, ZapOptions};
+use format::{ObjectId, ObjectType, Txg, UsedBy, names};
+use object::{SyncContext, Zap, ZapOptions};
 use zio::Tx;
 use zio::pipeline::may_fail;
 
 use crate::DatasetError;
-use crate::deadlist::{Deadlist, Deadlists};
+use crate::deadlists::Deadlists;
 use crate::features::guid;
-use crate::state::{Dir, Ds, Space};
+use crate::state::{Deadlist, Dir, Ds, Pending, Space};
 
 /// Living blocks from which on the next transaction group begins another part
 /// (`zfs_livelist_max_entries`). OpenZFS has half a million; two parts are in memory when they
@@ -40,33 +40,6 @@ pub(crate) const PART_BLOCKS_MAX: u64 = 16 << 10;
 const CONDENSED_MAX: u64 = 8 * PART_BLOCKS_MAX;
 /// How much must be shared with the origin, in percent (`zfs_livelist_min_percent_shared`).
 const SHARED_MIN: u64 = 75;
-
-/// Blocks that a head allocated and freed in a sync.
-#[derive(Debug, Default)]
-pub(crate) struct Pending {
-    pub allocated: Vec<BlockPointer>,
-    pub freed: Vec<BlockPointer>,
-}
-
-/// Blocks of a part that were not freed, each as often as it is referred to: of one that is
-/// deduplicated or cloned there are several (`dsl_livelist_iterate`).
-pub(crate) async fn living(list: &Bpobj) -> Result<Vec<BlockPointer>, DatasetError> {
-    let mut found: HashMap<([u64; 2], Txg), (i64, BlockPointer)> = HashMap::new();
-    list.for_each(&mut |block, freed| {
-        if let Some(dva) = block.dva(0) {
-            let key = (dva.to_words(), block.birth());
-            found.entry(key).or_insert((0, *block)).0 += if freed { -1 } else { 1 };
-        }
-        Ok(())
-    })
-    .await?;
-    let mut out = Vec::new();
-    for (count, mut block) in found.into_values() {
-        block.set_livelist_free(false);
-        out.extend((0..count).map(|_| block));
-    }
-    Ok(out)
-}
 
 /// Whether a clone shares too little with its origin for a list to be of use
 /// (`dsl_livelist_should_disable`).
@@ -87,7 +60,7 @@ impl Deadlists<'_> {
             return Ok(());
         }
         let zap = self.dsl.zapify_dir(ctx, dir).await?;
-        let list = Deadlist::create(self.dsl, ctx).await?;
+        let list = Deadlist::create(&self.dsl.lists, ctx).await?;
         let tx = Tx::syncing(ctx.txg);
         zap.add_u64(&tx, names::directory::LIVELIST, list.get())
             .await?;
@@ -142,9 +115,9 @@ impl Deadlists<'_> {
         let Some(list) = slot.as_mut() else {
             return Ok(());
         };
-        list.add_live(self.dsl, ctx, pending, PART_BLOCKS_MAX)
+        list.add_live(&self.dsl.lists, ctx, pending, PART_BLOCKS_MAX)
             .await?;
-        list.condense(self.dsl, ctx, PART_BLOCKS_MAX, CONDENSED_MAX)
+        list.condense(&self.dsl.lists, ctx, PART_BLOCKS_MAX, CONDENSED_MAX)
             .await
     }
 
@@ -156,7 +129,7 @@ impl Deadlists<'_> {
         dir: &Arc<Dir>,
     ) -> Result<(), DatasetError> {
         if let Some(object) = self.take_livelist(ctx, dir).await? {
-            Deadlist::destroy(self.dsl, ctx, object).await?;
+            Deadlist::destroy(&self.dsl.lists, ctx, object).await?;
             self.dsl.features().decrement(ctx, guid::LIVELIST).await?;
         }
         Ok(())
@@ -215,7 +188,7 @@ impl Deadlists<'_> {
         let first = list.first().map_or(Txg::ZERO, |(key, _)| key);
         self.take_livelist(ctx, dir).await?;
         let tx = Tx::syncing(ctx.txg);
-        let mut queue = self.dsl.destroyer().deleted_clones();
+        let mut queue = self.dsl.destroy_state.deleted_clones();
         if queue.is_zero() {
             let options = ZapOptions::new(ObjectType::OTN_ZAP_METADATA);
             queue = Zap::create(self.dsl.mos(), &tx, options).await?.id();
@@ -223,7 +196,7 @@ impl Deadlists<'_> {
                 .directory
                 .add_u64(&tx, names::pool::DELETED_CLONES, queue.get())
                 .await?;
-            self.dsl.destroyer().set_deleted_clones(queue);
+            self.dsl.destroy_state.set_deleted_clones(queue);
         }
         Zap::hold(self.dsl.mos(), queue)
             .await?

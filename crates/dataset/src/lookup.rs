@@ -10,9 +10,7 @@ use std::sync::Arc;
 use format::{DslDatasetPhys, ObjectId, ObjsetKind, names};
 use object::Zap;
 
-use crate::bookmark_create::redacted_with;
-use crate::create::kind_of;
-use crate::info::DatasetKind;
+use crate::info::{DatasetKind, kind_of};
 use crate::props::{Kinds, PROPERTIES, find};
 use crate::state::{Dir, Ds};
 use crate::stored::Properties;
@@ -279,11 +277,11 @@ impl Properties<'_> {
                     let name = self.dsl.directories().full_name(dataset).await?;
                     text(self.dsl.receives().token(&name).await?)
                 }
-                "redact_snaps" => text(redacted_with(dataset).map(|guids| {
+                "redact_snaps" => text(dataset.redacted_with().map(|guids| {
                     let guids = guids.iter().map(|guid| guid.to_string());
                     guids.collect::<Vec<_>>().join(",")
                 })),
-                "redacted" => number(u64::from(redacted_with(dataset).is_some())),
+                "redacted" => number(u64::from(dataset.redacted_with().is_some())),
                 "mounted" | "encryptionroot" | "useraccounting" | "keyguid" | "ivsetguid" => {
                     Ok(Some(None))
                 }
@@ -358,11 +356,11 @@ impl Properties<'_> {
             let phys = at.phys();
             // What died since, of what the older one has.
             let space = if phys.previous_snapshot == older.object {
-                crate::deadlist::Deadlist::space_of(self.dsl.mos(), phys.deadlist).await?
+                crate::state::Deadlist::space_of(self.dsl.mos(), phys.deadlist).await?
             } else {
-                crate::deadlist::Deadlist::open(self.dsl.mos(), phys.deadlist)
+                crate::state::Deadlist::open(self.dsl.mos(), phys.deadlist)
                     .await?
-                    .space_range(self.dsl, format::Txg::ZERO, older_phys.creation_txg)
+                    .space_range(&self.dsl.lists, format::Txg::ZERO, older_phys.creation_txg)
                     .await?
             };
             total += space.used;
@@ -408,9 +406,9 @@ impl Properties<'_> {
             + entry.phys.referenced_freed_before_next_bytes as i64;
         let mut phys = newer;
         while phys.previous_snapshot_txg > txg {
-            total += crate::deadlist::Deadlist::open(self.dsl.mos(), phys.deadlist)
+            total += crate::state::Deadlist::open(self.dsl.mos(), phys.deadlist)
                 .await?
-                .space_range(self.dsl, format::Txg::ZERO, txg)
+                .space_range(&self.dsl.lists, format::Txg::ZERO, txg)
                 .await?
                 .used;
             let previous = phys.previous_snapshot;

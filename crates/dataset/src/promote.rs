@@ -93,7 +93,7 @@ impl Snapshots<'_> {
                 .deadlists()
                 .of(dataset)
                 .await?
-                .space_range(self.dsl, after, Txg::new(u64::MAX))
+                .space_range(&self.dsl.lists, after, Txg::new(u64::MAX))
                 .await?;
             self.dsl.deadlists().unload(dataset).await;
             total += space.used.max(0) as u64;

@@ -16,11 +16,10 @@ use futures::StreamExt;
 use object::{Bpobj, Object, Zap};
 
 use crate::DatasetError;
-use crate::deadlist::Deadlist;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::name::split_snapshot;
-use crate::state::{Dir, Ds};
+use crate::state::{Deadlist, Dir, Ds};
 
 /// Blocks of one object that are read at the same time.
 const READS_IN_FLIGHT: usize = 16;
@@ -33,6 +32,13 @@ const EVER: Txg = Txg::new(u64::MAX);
 #[derive(Clone, Copy)]
 pub(crate) struct Readable<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl DslPool {
+    /// Reading what a sync task needs, in its check.
+    pub(crate) fn readable(self: &Arc<Self>) -> Readable<'_> {
+        Readable { dsl: self }
+    }
 }
 
 /// The ZAP of a head's bookmarks, or zero.
@@ -118,7 +124,7 @@ impl Readable<'_> {
 
     /// A list of blocks that is joined to another one, or joined by one.
     pub(crate) async fn list(&self, id: ObjectId) -> Result<(), DatasetError> {
-        if self.object(id).await?.is_none() || id == self.dsl.deadlists().empty_list() {
+        if self.object(id).await?.is_none() || id == self.dsl.lists.empty_list() {
             return Ok(());
         }
         let list = Bpobj::open(self.dsl.mos(), id).await?;
@@ -179,7 +185,7 @@ impl Readable<'_> {
         for list in lists {
             self.list(list).await?;
         }
-        match self.dsl.destroyer().free_list() {
+        match self.dsl.destroy_state.free_list_id() {
             Some(list) => self.list(list).await,
             None => Ok(()),
         }
@@ -201,6 +207,14 @@ impl Readable<'_> {
         Ok(())
     }
 
+    /// A dataset's root, where it has one.
+    pub(crate) async fn root(&self, dataset: &Arc<Ds>) -> Result<(), DatasetError> {
+        match dataset.phys().block.is_hole() {
+            true => Ok(()),
+            false => self.dsl.root_of(dataset).await.map(drop),
+        }
+    }
+
     /// What says how a dataset is written, up to the pool's root, and its key.
     pub(crate) async fn settings(&self, dataset: &Arc<Ds>) -> Result<(), DatasetError> {
         self.dsl.datasets().objset_options(dataset).await?;
@@ -211,7 +225,7 @@ impl Readable<'_> {
     /// What is told to those who have something open at or below `dir` when its properties change
     /// ([`crate::Properties`], `refresh_open`).
     pub(crate) async fn settings_of_open(&self, dir: &Arc<Dir>) -> Result<(), DatasetError> {
-        for dataset in self.dsl.directories().open_datasets() {
+        for dataset in self.dsl.registry.open_datasets() {
             if dataset.dir().is_within(dir) {
                 self.settings(&dataset).await?;
             }
@@ -263,7 +277,7 @@ impl Readable<'_> {
         let head = self.dsl.directories().head(&dir).await?;
         drop(self.dsl.deadlists().of(&head).await?);
         self.dsl
-            .datasets()
+            .deadlists()
             .snapshot_chain_keys(origin.object)
             .await?;
         self.whole(origin.phys().next_clones).await?;
@@ -281,7 +295,7 @@ impl Readable<'_> {
         self.new_head(Some(origin)).await?;
         self.crypto_key(&origin.dir()).await?;
         self.settings(parent).await?;
-        self.dsl.logs().check_root(origin).await
+        self.root(origin).await
     }
 
     /// For a head that exchanges with a clone what they have.
@@ -316,7 +330,7 @@ impl Readable<'_> {
         self.name(phys.snapshot_names, name).await?;
         if !phys.previous_snapshot.is_zero() {
             self.dsl
-                .datasets()
+                .deadlists()
                 .snapshot_chain_keys(phys.previous_snapshot)
                 .await?;
         }
@@ -346,7 +360,7 @@ impl Readable<'_> {
         for each in [head, received] {
             self.swapped(each).await?;
         }
-        self.dsl.logs().check_root(received).await?;
+        self.root(received).await?;
         self.destroyed_head(received).await
     }
 
@@ -434,8 +448,8 @@ impl Readable<'_> {
     /// livelist need not be readable: what cannot be freed is left.
     pub(crate) async fn destroyed_content(&self, head: &Arc<Ds>) -> Result<(), DatasetError> {
         self.dsl.deadlists().remap_list(head).await?;
-        self.whole(self.dsl.destroyer().deleted_clones()).await?;
-        let queue = self.dsl.destroyer().tree_queue();
+        self.whole(self.dsl.destroy_state.deleted_clones()).await?;
+        let queue = self.dsl.destroy_state.tree_queue();
         if let Some(queue) = self.object(queue).await? {
             // The next entry is written behind the last one.
             let info = queue.info();

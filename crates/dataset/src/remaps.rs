@@ -18,9 +18,9 @@ use object::{SyncContext, Zap};
 use zio::Tx;
 
 use crate::DatasetError;
-use crate::deadlist::{Deadlist, Deadlists};
+use crate::deadlists::Deadlists;
 use crate::features::guid;
-use crate::state::Ds;
+use crate::state::{Deadlist, Ds};
 
 impl Deadlists<'_> {
     /// A dataset's list, if it has one.
@@ -85,7 +85,7 @@ impl Deadlists<'_> {
         if let Some(list) = of_next {
             let mut list = Deadlist::open(self.dsl.mos(), list).await?;
             let pipeline = &self.dsl.env().pipeline;
-            for block in list.take(self.dsl, ctx, after).await? {
+            for block in list.take(&self.dsl.lists, ctx, after).await? {
                 for dva in block.dvas() {
                     let (offset, length) = (dva.offset_bytes(), dva.asize_bytes());
                     pipeline
@@ -101,7 +101,7 @@ impl Deadlists<'_> {
             let keys = self
                 .of(next)
                 .await?
-                .clone_keys(self.dsl, ctx, Txg::new(u64::MAX), &[])
+                .clone_keys(&self.dsl.lists, ctx, Txg::new(u64::MAX), &[])
                 .await?;
             self.unload(next).await;
             self.set_remap_list(ctx, next, Some(keys)).await?;
@@ -114,7 +114,7 @@ impl Deadlists<'_> {
         if let Some(list) = of_next {
             Deadlist::open(self.dsl.mos(), list)
                 .await?
-                .merge(self.dsl, ctx, own)
+                .merge(&self.dsl.lists, ctx, own)
                 .await?;
         }
         self.destroy_remaps(ctx, snapshot).await
@@ -129,7 +129,7 @@ impl Deadlists<'_> {
     ) -> Result<(), DatasetError> {
         if let Some(list) = self.remap_list(dataset).await? {
             let mut list = Deadlist::open(self.dsl.mos(), list).await?;
-            list.remove_key(self.dsl, ctx, key).await?;
+            list.remove_key(&self.dsl.lists, ctx, key).await?;
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Deadlists<'_> {
         dataset: &Arc<Ds>,
     ) -> Result<(), DatasetError> {
         if let Some(list) = self.remap_list(dataset).await? {
-            Deadlist::destroy(self.dsl, ctx, list).await?;
+            Deadlist::destroy(&self.dsl.lists, ctx, list).await?;
             self.set_remap_list(ctx, dataset, None).await?;
             self.dsl
                 .features()

@@ -60,15 +60,15 @@ impl Snapshots<'_> {
         let head_origin_txg = head.dir().state().origin_txg;
         let list = self.dsl.deadlists().of(clone).await?;
         let clone_dead = list.space().await?;
-        let clone_after_prev = list.space_range(self.dsl, from, everything).await?;
+        let clone_after_prev = list.space_range(&self.dsl.lists, from, everything).await?;
         let clone_after_origin = list
-            .space_range(self.dsl, head_origin_txg, everything)
+            .space_range(&self.dsl.lists, head_origin_txg, everything)
             .await?;
         drop(list);
         let list = self.dsl.deadlists().of(head).await?;
         let head_dead = list.space().await?;
         let head_after_origin = list
-            .space_range(self.dsl, head_origin_txg, everything)
+            .space_range(&self.dsl.lists, head_origin_txg, everything)
             .await?;
         drop(list);
         origin.change(|state| state.phys.unique_bytes = clone_after_prev.used.max(0) as u64);
@@ -261,7 +261,7 @@ impl RollbackTask {
             .ok_or_else(|| DatasetError::corrupt(head.object, "it lost its snapshot"))?;
         *self.target.lock() = dsl.directories().full_name(&prev).await?;
         let dir = dsl
-            .directories()
+            .datasets()
             .create_dir(ctx, Some(&head.dir()), CLONE_NAME)
             .await?;
         let clone = dsl.datasets().create_head(ctx, &dir, Some(&prev)).await?;

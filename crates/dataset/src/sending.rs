@@ -7,7 +7,8 @@ use format::{Guid, NvList, Txg};
 
 use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::redact::{RedactObstacle, RedactionList, refused};
+use crate::obstacle::RedactObstacle;
+use crate::redact::{RedactionList, refused};
 use crate::{Dataset, DatasetError};
 
 /// Where a difference begins.

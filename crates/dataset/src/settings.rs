@@ -9,9 +9,8 @@ use object::{Cached, DedupProperty, RedundantMetadata, WriteProperties};
 use zil::SyncMode;
 
 use crate::DatasetError;
-use crate::dataset::DatasetSettings;
 use crate::features::guid;
-use crate::state::{Dir, Ds};
+use crate::state::{DatasetSettings, Dir, Ds};
 use crate::stored::Properties;
 
 /// Default size of blocks of files (`recordsize`).
@@ -200,7 +199,7 @@ impl Properties<'_> {
 
     /// Tells what is open at or below `dir` that its properties may have changed.
     pub(crate) async fn refresh_open(&self, dir: &Arc<Dir>) -> Result<(), DatasetError> {
-        for dataset in self.dsl.directories().open_datasets() {
+        for dataset in self.dsl.registry.open_datasets() {
             if dataset.dir().is_within(dir) {
                 let settings = self.dataset_settings(&dataset).await?;
                 let write = self.write_properties(&dataset).await?;

@@ -8,12 +8,12 @@ use format::{DslDatasetPhys, ObjectType, Txg, UsedBy, names};
 use object::{NewObject, SyncContext, Zap, ZapValue};
 use zio::Tx;
 
+use crate::check::parse_setting;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::name::{check_name, split_snapshot};
 use crate::props::Kinds;
 use crate::state::{Dir, Ds, Space};
-use crate::stored::parse_setting;
 use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
@@ -21,6 +21,13 @@ use crate::{DatasetError, PropertyValue};
 #[derive(Clone, Copy)]
 pub struct Snapshots<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl DslPool {
+    /// Snapshots: taking, renaming, rolling back, promoting.
+    pub fn snapshots(self: &Arc<Self>) -> Snapshots<'_> {
+        Snapshots { dsl: self }
+    }
 }
 
 impl Snapshots<'_> {
@@ -105,7 +112,7 @@ impl Snapshots<'_> {
                 true => Vec::new(),
                 false => {
                     self.dsl
-                        .datasets()
+                        .deadlists()
                         .snapshot_chain_keys(from.previous_snapshot)
                         .await?
                 }
@@ -115,14 +122,14 @@ impl Snapshots<'_> {
                 .deadlists()
                 .of(head)
                 .await?
-                .clone_keys(self.dsl, ctx, Txg::new(u64::MAX), &chain)
+                .clone_keys(&self.dsl.lists, ctx, Txg::new(u64::MAX), &chain)
                 .await?;
             head.change(|state| state.phys.deadlist = deadlist);
             let mut list = self.dsl.deadlists().of(head).await?;
-            list.add_key(self.dsl, ctx, from.previous_snapshot_txg)
+            list.add_key(&self.dsl.lists, ctx, from.previous_snapshot_txg)
                 .await?;
             for key in keys {
-                list.add_key(self.dsl, ctx, key).await?;
+                list.add_key(&self.dsl.lists, ctx, key).await?;
             }
             drop(list);
             self.dsl

@@ -12,8 +12,8 @@ use format::{DNODE_BLOCK_BYTES, Txg, UsedBy};
 use object::WriteProperties;
 use zio::{Added, Allocator};
 
-use crate::dsl::{DslPool, slot};
-use crate::state::{Dir, Ds, Space, accounted_delta};
+use crate::dsl::DslPool;
+use crate::state::{Dir, Ds, Space, accounted_delta, slot};
 use crate::task::SpaceCheck;
 use crate::{DatasetError, DirtyEstimate};
 
@@ -130,6 +130,13 @@ impl Grant {
 #[derive(Clone, Copy)]
 pub(crate) struct SpaceLimits<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl DslPool {
+    /// Quotas and reservations.
+    pub(crate) fn space(self: &Arc<Self>) -> SpaceLimits<'_> {
+        SpaceLimits { dsl: self }
+    }
 }
 
 impl SpaceLimits<'_> {

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use device::BoxFuture;
 use format::Txg;
 use object::SyncContext;
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use zio::pipeline::may_fail;
 
 use crate::DatasetError;
-use crate::dsl::{DslPool, slot};
+use crate::dsl::DslPool;
+use crate::state::QueuedTask;
 use crate::task::{SpaceCheck, SyncTask};
 
 /// Bytes of a block that a sync task writes, on average (`DST_AVG_BLKSHIFT`).
@@ -25,13 +25,6 @@ const TASK_COPIES: u64 = 3;
 
 /// Txgs that a task waits for freed space to become usable, where it would have room with it.
 const SPACE_TRIES_MAX: u32 = 8;
-
-struct QueuedTask {
-    task: Arc<dyn SyncTask>,
-    /// How often it was put off to the next txg.
-    tries: u32,
-    answer: oneshot::Sender<Result<(), DatasetError>>,
-}
 
 /// Whether there is room for a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,23 +37,17 @@ enum TaskRoom {
     None,
 }
 
-#[derive(Default)]
-struct Queue {
-    queued: [Vec<QueuedTask>; 2],
-    done: [Vec<oneshot::Sender<Result<(), DatasetError>>>; 2],
-    is_closed: bool,
-    /// Refuse tasks while the pool is suspended.
-    refuses: bool,
-}
-
-/// The tasks of a pool that wait for their transaction group, or for it to be on disk.
-#[derive(Default)]
-pub(crate) struct TaskQueue(Mutex<Queue>);
-
 /// Sync tasks: [`DslPool::tasks`].
 #[derive(Clone, Copy)]
 pub struct Tasks<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl DslPool {
+    /// Sync tasks.
+    pub fn tasks(self: &Arc<Self>) -> Tasks<'_> {
+        Tasks { dsl: self }
+    }
 }
 
 impl Tasks<'_> {
@@ -84,19 +71,14 @@ impl Tasks<'_> {
         self.run(Arc::new(task)).await
     }
 
-    /// Runs the tasks of a transaction group, in syncing context.
-    pub(crate) async fn run_all(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        let queued = std::mem::take(&mut self.dsl.tasks.0.lock().queued[slot(ctx.txg)]);
-        let interrupted = self.dsl.holds().take_interrupted();
-        if queued.is_empty() && !interrupted {
-            return Ok(());
-        }
-        let _config = self.dsl.config.write().await;
-        if interrupted {
-            self.dsl.holds().release_temporary(ctx).await?;
-        }
+    /// Runs tasks of a transaction group, in syncing context, under the lock of the namespace.
+    pub(crate) async fn run_queue(
+        &self,
+        ctx: &SyncContext,
+        queue: Vec<QueuedTask>,
+    ) -> Result<(), DatasetError> {
         let mut taken_bytes = 0;
-        for queued in queued {
+        for queued in queue {
             self.run_queued(ctx, queued, &mut taken_bytes).await?;
         }
         Ok(())
@@ -108,22 +90,12 @@ impl Tasks<'_> {
     /// # Errors
     /// As [`Self::sync_pass`].
     pub async fn run_early(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        let early: Vec<QueuedTask> = {
-            let mut tasks = self.dsl.tasks.0.lock();
-            let queued = &mut tasks.queued[slot(ctx.txg)];
-            queued
-                .extract_if(.., |queued| queued.task.is_early())
-                .collect()
-        };
+        let early = self.dsl.tasks.take_early(ctx.txg);
         if early.is_empty() {
             return Ok(());
         }
         let _config = self.dsl.config.write().await;
-        let mut taken_bytes = 0;
-        for queued in early {
-            self.run_queued(ctx, queued, &mut taken_bytes).await?;
-        }
-        Ok(())
+        self.run_queue(ctx, early).await
     }
 
     /// `taken_bytes` is what those before it in this txg may take of the space that all may use.
@@ -164,7 +136,7 @@ impl Tasks<'_> {
         if check == SpaceCheck::Normal {
             *taken_bytes = taken_bytes.saturating_add(needed_bytes);
         }
-        self.dsl.tasks.0.lock().done[slot(ctx.txg)].push(answer);
+        self.dsl.tasks.add_done(ctx.txg, answer);
         Ok(())
     }
 
@@ -198,39 +170,28 @@ impl Tasks<'_> {
 
     /// Has a task run in the next txg, which is not being written yet, and comes at once.
     fn put_off(&self, ctx: &SyncContext, queued: QueuedTask) {
-        let mut tasks = self.dsl.tasks.0.lock();
-        if !tasks.is_closed {
-            tasks.queued[slot(ctx.txg.next())].push(queued);
+        if self.dsl.tasks.add(ctx.txg.next(), queued) {
             self.dsl.env().txgs.kick();
         }
-    }
-
-    /// Whether a transaction group has tasks to run.
-    pub(crate) fn has_queued(&self, txg: Txg) -> bool {
-        !self.dsl.tasks.0.lock().queued[slot(txg)].is_empty()
     }
 
     /// Answers those who wait for the sync tasks of a txg that is on disk: last of all, as they
     /// then see the pool without further waiting (its size after `zpool add`).
     pub fn answer(&self, txg: Txg) {
-        let done = std::mem::take(&mut self.dsl.tasks.0.lock().done[slot(txg)]);
-        for answer in done {
+        for answer in self.dsl.tasks.take_done(txg) {
             let _ = answer.send(Ok(()));
         }
     }
 
     /// Everything is over: those who wait get an error.
     pub fn close(&self) {
-        let mut tasks = self.dsl.tasks.0.lock();
-        tasks.is_closed = true;
-        tasks.queued = Default::default();
-        tasks.done = Default::default();
+        self.dsl.tasks.close();
     }
 
     /// From now on, who wants something of a suspended pool hears so at once instead of waiting (as
     /// OpenZFS's `POOL_CHECK_SUSPENDED`, module/zfs/zfs_ioctl.c).
     pub fn refuse_while_suspended(&self) {
-        self.dsl.tasks.0.lock().refuses = true;
+        self.dsl.tasks.refuse_while_suspended();
     }
 
     /// Queues a task for the open txg and waits until it is on disk.
@@ -246,7 +207,7 @@ impl Tasks<'_> {
                 reason: "the pool was imported read-only; import it for writing",
             });
         }
-        let refuses = self.dsl.tasks.0.lock().refuses;
+        let refuses = self.dsl.tasks.refuses_while_suspended();
         if let Some(error) = self
             .dsl
             .env()
@@ -259,16 +220,13 @@ impl Tasks<'_> {
         }
         let (answer, answered) = oneshot::channel();
         let tx = self.dsl.env().txgs.assign(0).await?;
-        {
-            let mut tasks = self.dsl.tasks.0.lock();
-            if tasks.is_closed {
-                return Err(DatasetError::Closed);
-            }
-            tasks.queued[slot(tx.txg())].push(QueuedTask {
-                task,
-                tries: 0,
-                answer,
-            });
+        let queued = QueuedTask {
+            task,
+            tries: 0,
+            answer,
+        };
+        if !self.dsl.tasks.add(tx.txg(), queued) {
+            return Err(DatasetError::Closed);
         }
         self.dsl.env().txgs.kick();
         drop(tx);

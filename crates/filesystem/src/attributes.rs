@@ -7,13 +7,16 @@ use dataset::DirtyEstimate;
 use format::{Endian, LogAttributes, LogSetAttributes};
 use object::ZapCursor;
 
+use crate::content::resize;
 use crate::error::{FsError, Result};
-use crate::filesystem::Filesystem;
+use crate::files::Files;
 use crate::log;
-use crate::namespace::touched;
 use crate::node::{Locked, Node};
-use crate::types::{Attributes, Caller, FileKind, SetAttributes, SetTime};
-use crate::znode::{Attribute, Znode, attr, number, parse_dirent, pflags};
+use crate::opening::Opening;
+use crate::quota::Quotas;
+use crate::stored_acl::{mode_to_store, read_acl};
+use crate::types::{Caller, FileKind, SetAttributes, SetTime};
+use crate::znode::{Attribute, Znode, attr, number, parse_dirent, pflags, touched, without_set_id};
 
 /// Flags that [`SetAttributes::flags`] sets: those that Linux shows (`FS_IOC_SETFLAGS`,
 /// `FS_IOC_FSSETXATTR`).
@@ -42,18 +45,6 @@ const EXTENDED_FLAGS: [(u32, u64); 15] = [
 /// `XAT0_PROJID`: the project is where the anti-virus stamp would be.
 const EXTENDED_PROJECT: u32 = 0x4_0000;
 
-/// The mode without its set-id bits, as Linux takes them away (`setattr_should_drop_sgid`,
-/// fs/attr.c): set-group-id stays where the group may not execute, unless the caller is a stranger
-/// to the group.
-pub(crate) fn without_set_id(znode: &Znode, caller: Caller) -> u32 {
-    let group_id = match znode.mode & 0o2010 {
-        0o2010 => 0o2000,
-        0o2000 if !caller.may_keep_set_group_id(znode.gid) => 0o2000,
-        _ => 0,
-    };
-    znode.mode & !(0o4000 | group_id)
-}
-
 /// Whether a change takes set-id bits away: one of owner always does, also root's; one of content
 /// does unless it is root's (`CAP_FSETID`).
 fn strips_set_id(before: &Znode, set: &SetAttributes, caller: Caller) -> bool {
@@ -62,301 +53,258 @@ fn strips_set_id(before: &Znode, set: &SetAttributes, caller: Caller) -> bool {
     set.mode.is_none() && !before.is_directory() && (owner || content || set.without_set_id)
 }
 
-impl Filesystem {
-    /// Changes attributes, in one transaction; a new size comes first, in as many as it takes.
-    pub async fn set_attributes(
-        &self,
-        ino: u64,
-        set: &SetAttributes,
-        caller: Caller,
-    ) -> Result<Attributes> {
-        let _entered = self.enter_to_change().await?;
-        let node = self.node(ino).await?;
-        let owner = Owner {
-            uid: set.uid.map(u64::from),
-            gid: set.gid.map(u64::from),
-            project: set.project,
-        };
-        // Extended attributes in files of their own are whose the file is.
-        let xattrs = match owner.is_none() || node.znode().xattr == 0 {
-            true => None,
-            false => Some(node.xattrs.write().await),
-        };
-        {
-            let _range = match set.size_bytes {
-                Some(_) => Some(node.ranges.lock(0, u64::MAX, true).await),
-                None => None,
-            };
-            let node = node.lock().await?;
-            self.set_locked(&node, set, caller).await?;
-        }
-        if !owner.is_none()
-            && let Some(directory) = self.xattr_directory(&node).await?
-        {
-            self.give_entries(&directory, owner).await?;
-        }
-        drop(xattrs);
-        if set.mode.is_some() {
-            self.posix_acl_follows_mode(&node).await?;
-        }
-        self.finish(ino).await?;
-        Ok(self.attributes_of(&node))
+/// Fails where the file's flags or list of access forbid the change (`may_setattr`, fs/attr.c).
+/// What the log of a crash says was permitted.
+fn may_set(opening: &Opening, ino: u64, before: &Znode, set: &SetAttributes) -> Result<()> {
+    if opening.replaying() {
+        return Ok(());
     }
-
-    /// Fails where the file's flags or list of access forbid the change (`may_setattr`, fs/attr.c).
-    /// What the log of a crash says was permitted.
-    fn may_set(&self, ino: u64, before: &Znode, set: &SetAttributes) -> Result<()> {
-        if self.replaying() {
-            return Ok(());
-        }
-        let forbidden = |what| Err(FsError::NotPermitted { ino, what });
-        let owner_or_mode = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-        let flags_only = set.flags.is_some() && !owner_or_mode && set.size_bytes.is_none();
-        if before.flags & pflags::IMMUTABLE != 0 && !flags_only {
-            return forbidden("it is immutable; change that with chattr");
-        }
-        // Both times set to the present are those of a file that is used: whoever may write it may
-        // do that.
-        let times = (set.atime, set.mtime);
-        let is_touch = times == (Some(SetTime::Now), Some(SetTime::Now));
-        let times_given = times != (None, None) && !is_touch;
-        if before.flags & pflags::APPENDONLY != 0
-            && (owner_or_mode || times_given || set.size_bytes.is_some())
-        {
-            return forbidden("it is append-only; change that with chattr");
-        }
-        if set.mode.is_some()
-            && self.settings().aclmode == crate::acl::ACLMODE_RESTRICTED
-            && before.flags & pflags::ACL_TRIVIAL == 0
-        {
-            return forbidden(
-                "it has a list of access, which aclmode=restricted keeps chmod from changing",
-            );
-        }
-        Ok(())
+    let forbidden = |what| Err(FsError::NotPermitted { ino, what });
+    let owner_or_mode = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+    let flags_only = set.flags.is_some() && !owner_or_mode && set.size_bytes.is_none();
+    if before.flags & pflags::IMMUTABLE != 0 && !flags_only {
+        return forbidden("it is immutable; change that with chattr");
     }
+    // Both times set to the present are those of a file that is used: whoever may write it may
+    // do that.
+    let times = (set.atime, set.mtime);
+    let is_touch = times == (Some(SetTime::Now), Some(SetTime::Now));
+    let times_given = times != (None, None) && !is_touch;
+    if before.flags & pflags::APPENDONLY != 0
+        && (owner_or_mode || times_given || set.size_bytes.is_some())
+    {
+        return forbidden("it is append-only; change that with chattr");
+    }
+    if set.mode.is_some()
+        && opening.settings().aclmode == crate::acl::ACLMODE_RESTRICTED
+        && before.flags & pflags::ACL_TRIVIAL == 0
+    {
+        return forbidden(
+            "it has a list of access, which aclmode=restricted keeps chmod from changing",
+        );
+    }
+    Ok(())
+}
 
-    /// The same, where node and (for a new size) range are locked.
-    pub(crate) async fn set_locked(
-        &self,
-        node: &Locked,
-        set: &SetAttributes,
-        caller: Caller,
-    ) -> Result<()> {
-        let before = node.znode();
-        let ino = node.ino;
-        self.may_set(ino, &before, set)?;
-        if let Some(size) = set.size_bytes {
-            match before.kind() {
-                FileKind::Regular => {}
-                FileKind::Directory => return Err(FsError::IsDirectory { ino }),
-                _ => {
-                    return Err(FsError::Invalid {
-                        what: "only regular files can be cut",
-                    });
-                }
+/// Changes attributes; node and (for a new size) range are locked by the caller.
+pub(crate) async fn set_locked(
+    files: &Files,
+    quotas: &Quotas,
+    node: &Locked,
+    set: &SetAttributes,
+    caller: Caller,
+) -> Result<()> {
+    let before = node.znode();
+    let ino = node.ino;
+    may_set(&files.opening, ino, &before, set)?;
+    if let Some(size) = set.size_bytes {
+        match before.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(FsError::IsDirectory { ino }),
+            _ => {
+                return Err(FsError::Invalid {
+                    what: "only regular files can be cut",
+                });
             }
-            self.resize(node, size).await?;
         }
-        let changed = |new: Option<u64>, old: u64| new.filter(|new| *new != old);
-        let owners = [
-            changed(set.uid.map(u64::from), before.uid),
-            changed(set.gid.map(u64::from), before.gid),
-            changed(set.project, before.project.unwrap_or(0)),
-        ];
-        self.quotas.check_owners(self, owners).await?;
-        self.count_in_background();
-        let inherits = |flags: u64| flags & pflags::PROJINHERIT != 0;
-        let wants_projects =
-            set.project.is_some() || set.flags.is_some_and(inherits) && !inherits(before.flags);
-        if wants_projects && (before.is_old || !self.has_projects()) {
-            return Err(FsError::Unsupported {
-                what: "a project (feature project_quota)",
-            });
+        resize(files, node, size).await?;
+    }
+    let changed = |new: Option<u64>, old: u64| new.filter(|new| *new != old);
+    let owners = [
+        changed(set.uid.map(u64::from), before.uid),
+        changed(set.gid.map(u64::from), before.gid),
+        changed(set.project, before.project.unwrap_or(0)),
+    ];
+    quotas.check_owners(owners).await?;
+    files.counting.begin();
+    let inherits = |flags: u64| flags & pflags::PROJINHERIT != 0;
+    let wants_projects =
+        set.project.is_some() || set.flags.is_some_and(inherits) && !inherits(before.flags);
+    if wants_projects && (before.is_old || !files.has_projects()) {
+        return Err(FsError::Unsupported {
+            what: "a project (feature project_quota)",
+        });
+    }
+    // What must be read is read before the txg is held.
+    let old_acl = if set.mode.is_some() && files.opening.settings().aclmode != 0 {
+        read_acl(files, node).await?
+    } else {
+        None
+    };
+    let relayout = match set.project {
+        Some(_) if before.project.is_none() => Some(files.sa.get_all(&node.object).await?),
+        _ => None,
+    };
+    // The size is changed: for want of space the record of that must not be refused.
+    let estimate = match set.size_bytes {
+        Some(size) if size != before.size => DirtyEstimate::free(),
+        _ => DirtyEstimate::metadata(),
+    };
+    let tx = files.assign(estimate).await?;
+    let now = files.opening.now();
+    let mut znode = node.znode();
+    let mut list = vec![attr::CTIME, attr::FLAGS];
+    let mut more: Vec<Attribute> = Vec::new();
+    let mut logged = 0;
+    if set.size_bytes.is_some() {
+        znode.mtime = now;
+        list.extend([attr::SIZE, attr::MTIME]);
+        logged |= LogSetAttributes::SIZE;
+        if files.uses_fuids() {
+            znode.flags |= pflags::AV_MODIFIED;
         }
-        // What must be read is read before the txg is held.
-        let old_acl = if set.mode.is_some() && self.settings().aclmode != 0 {
-            self.read_acl(node).await?
+    }
+    znode = touched(znode, now, files.uses_fuids());
+    if set.uid.is_some() || set.gid.is_some() {
+        znode.uid = set.uid.map_or(znode.uid, u64::from);
+        znode.gid = set.gid.map_or(znode.gid, u64::from);
+        list.extend([attr::UID, attr::GID]);
+        logged |= if set.uid.is_some() {
+            LogSetAttributes::UID
         } else {
-            None
+            0
         };
-        let relayout = match set.project {
-            Some(_) if before.project.is_none() => Some(self.sa.get_all(&node.object).await?),
-            _ => None,
+        logged |= if set.gid.is_some() {
+            LogSetAttributes::GID
+        } else {
+            0
         };
-        // The size is changed: for want of space the record of that must not be refused.
-        let estimate = match set.size_bytes {
-            Some(size) if size != before.size => DirtyEstimate::free(),
-            _ => DirtyEstimate::metadata(),
-        };
-        let tx = self.assign(estimate).await?;
-        let now = self.now();
-        let mut znode = node.znode();
-        let mut list = vec![attr::CTIME, attr::FLAGS];
-        let mut more: Vec<Attribute> = Vec::new();
-        let mut logged = 0;
-        if set.size_bytes.is_some() {
-            znode.mtime = now;
-            list.extend([attr::SIZE, attr::MTIME]);
-            logged |= LogSetAttributes::SIZE;
-            if self.uses_fuids() {
-                znode.flags |= pflags::AV_MODIFIED;
-            }
-        }
-        znode = touched(znode, now, self.uses_fuids());
-        if set.uid.is_some() || set.gid.is_some() {
-            znode.uid = set.uid.map_or(znode.uid, u64::from);
-            znode.gid = set.gid.map_or(znode.gid, u64::from);
-            list.extend([attr::UID, attr::GID]);
-            logged |= if set.uid.is_some() {
-                LogSetAttributes::UID
-            } else {
-                0
-            };
-            logged |= if set.gid.is_some() {
-                LogSetAttributes::GID
-            } else {
-                0
-            };
-        }
-        if let Some(mode) = set.mode {
-            znode.mode = znode.mode & !0o7777 | mode & 0o7777;
-            list.push(attr::MODE);
-            more.extend(self.mode_to_store(&mut znode, old_acl.as_ref()));
-            logged |= LogSetAttributes::MODE;
-        } else if strips_set_id(&before, set, caller) && !self.replaying() {
-            // Lists of access do not speak of these bits.
-            let mode = without_set_id(&before, caller);
-            if mode != before.mode {
-                znode.mode = mode;
-                list.push(attr::MODE);
-                logged |= LogSetAttributes::MODE;
-            }
-        }
-        let resolve = |time: SetTime| match time {
-            SetTime::Now => now,
-            SetTime::At(time) => time,
-        };
-        if let Some(time) = set.atime {
-            znode.atime = resolve(time);
-            list.push(attr::ATIME);
-            logged |= LogSetAttributes::ATIME;
-        }
-        if let Some(time) = set.mtime {
-            znode.mtime = resolve(time);
-            list.push(attr::MTIME);
-            logged |= LogSetAttributes::MTIME;
-        }
-        if let Some(flags) = set.flags {
-            // While a log is replayed any flag may come; a user sets Linux's.
-            let settable = if self.replaying() {
-                u64::MAX
-            } else {
-                SETTABLE_FLAGS
-            };
-            znode.flags = znode.flags & !settable | flags & settable;
-        }
-        if let Some(project) = set.project {
-            znode.project = Some(project);
-            znode.flags |= pflags::PROJID;
-        }
-        list.sort_unstable();
-        list.dedup();
-        match relayout {
-            Some(all) => {
-                let attributes = with_project(&znode, all, more);
-                self.sa.replace_all(&node.object, &tx, &attributes).await?;
-                node.state.write().znode = znode;
-            }
-            None => {
-                if set.project.is_some() {
-                    more.push(number(attr::PROJID, znode.project.unwrap_or(0)));
-                }
-                self.store(&tx, node, znode, &list, more).await?;
-            }
-        }
-        let extended = (set.flags.is_some() || set.project.is_some())
-            .then(|| extended_record(set, &before, &znode));
-        if znode.links > 0 && (logged != 0 || extended.is_some()) {
-            self.record(&tx, log::attributes_set(ino, logged, &znode, extended));
-        }
-        Ok(())
     }
+    if let Some(mode) = set.mode {
+        znode.mode = znode.mode & !0o7777 | mode & 0o7777;
+        list.push(attr::MODE);
+        more.extend(mode_to_store(files, &mut znode, old_acl.as_ref()));
+        logged |= LogSetAttributes::MODE;
+    } else if strips_set_id(&before, set, caller) && !files.opening.replaying() {
+        // Lists of access do not speak of these bits.
+        let mode = without_set_id(&before, caller);
+        if mode != before.mode {
+            znode.mode = mode;
+            list.push(attr::MODE);
+            logged |= LogSetAttributes::MODE;
+        }
+    }
+    let resolve = |time: SetTime| match time {
+        SetTime::Now => now,
+        SetTime::At(time) => time,
+    };
+    if let Some(time) = set.atime {
+        znode.atime = resolve(time);
+        list.push(attr::ATIME);
+        logged |= LogSetAttributes::ATIME;
+    }
+    if let Some(time) = set.mtime {
+        znode.mtime = resolve(time);
+        list.push(attr::MTIME);
+        logged |= LogSetAttributes::MTIME;
+    }
+    if let Some(flags) = set.flags {
+        // While a log is replayed any flag may come; a user sets Linux's.
+        let settable = if files.opening.replaying() {
+            u64::MAX
+        } else {
+            SETTABLE_FLAGS
+        };
+        znode.flags = znode.flags & !settable | flags & settable;
+    }
+    if let Some(project) = set.project {
+        znode.project = Some(project);
+        znode.flags |= pflags::PROJID;
+    }
+    list.sort_unstable();
+    list.dedup();
+    match relayout {
+        Some(all) => {
+            let attributes = with_project(&znode, all, more);
+            files.sa.replace_all(&node.object, &tx, &attributes).await?;
+            node.state.write().znode = znode;
+        }
+        None => {
+            if set.project.is_some() {
+                more.push(number(attr::PROJID, znode.project.unwrap_or(0)));
+            }
+            files.store(&tx, node, znode, &list, more).await?;
+        }
+    }
+    let extended = (set.flags.is_some() || set.project.is_some())
+        .then(|| extended_record(set, &before, &znode));
+    if znode.links > 0 && (logged != 0 || extended.is_some()) {
+        files.record(&tx, log::attributes_set(ino, logged, &znode, extended));
+    }
+    Ok(())
 }
 
 /// To whom a file is given.
 #[derive(Debug, Clone, Copy)]
-struct Owner {
-    uid: Option<u64>,
-    gid: Option<u64>,
-    project: Option<u64>,
+pub(crate) struct Owner {
+    pub(crate) uid: Option<u64>,
+    pub(crate) gid: Option<u64>,
+    pub(crate) project: Option<u64>,
 }
 
 impl Owner {
-    fn is_none(self) -> bool {
+    pub(crate) fn is_none(self) -> bool {
         self.uid.is_none() && self.gid.is_none() && self.project.is_none()
     }
 }
 
-impl Filesystem {
-    /// Gives a directory of extended attributes, and the files in it, to whom their file was given
-    /// (`zfs_setattr_dir`, module/os/linux/zfs/zfs_vnops_os.c). Each is a transaction: after a
-    /// crash some may be as they were.
-    async fn give_entries(&self, directory: &Arc<Node>, owner: Owner) -> Result<()> {
-        const BATCH: usize = 64;
-        self.give(directory, owner).await?;
-        let mut cursor = ZapCursor::START;
-        loop {
-            let entries = directory.entries()?.entries(cursor, BATCH).await?;
-            let Some(last) = entries.last() else {
-                return Ok(());
-            };
-            cursor = last.next;
-            for entry in entries {
-                let (ino, _) = parse_dirent(entry.value.as_u64().unwrap_or(0));
-                match self.node(ino).await {
-                    Ok(file) => self.give(&file, owner).await?,
-                    Err(FsError::Stale { .. }) => {}
-                    Err(error) => return Err(error),
-                }
+/// Gives a directory of extended attributes, and the files in it, to whom their file was given
+/// (`zfs_setattr_dir`, module/os/linux/zfs/zfs_vnops_os.c). Each is a transaction: after a
+/// crash some may be as they were.
+pub(crate) async fn give_entries(files: &Files, directory: &Arc<Node>, owner: Owner) -> Result<()> {
+    const BATCH: usize = 64;
+    give(files, directory, owner).await?;
+    let mut cursor = ZapCursor::START;
+    loop {
+        let entries = directory.entries()?.entries(cursor, BATCH).await?;
+        let Some(last) = entries.last() else {
+            return Ok(());
+        };
+        cursor = last.next;
+        for entry in entries {
+            let (ino, _) = parse_dirent(entry.value.as_u64().unwrap_or(0));
+            match files.node(ino).await {
+                Ok(file) => give(files, &file, owner).await?,
+                Err(FsError::Stale { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
     }
+}
 
-    /// Gives a file to somebody, whatever quotas say and without a word in the log.
-    async fn give(&self, node: &Arc<Node>, owner: Owner) -> Result<()> {
-        let node = node.lock().await?;
-        let before = node.znode();
-        let relayout = match owner.project {
-            Some(_) if before.project.is_none() => Some(self.sa.get_all(&node.object).await?),
-            _ => None,
-        };
-        let tx = self.assign(DirtyEstimate::metadata()).await?;
-        let mut znode = Znode {
-            uid: owner.uid.unwrap_or(before.uid),
-            gid: owner.gid.unwrap_or(before.gid),
-            ctime: self.now(),
-            ..before
-        };
-        let mut more = Vec::new();
-        if let Some(project) = owner.project {
-            znode.project = Some(project);
-            znode.flags |= pflags::PROJID;
-            more.push(number(attr::PROJID, project));
-        }
-        match relayout {
-            Some(all) => {
-                let attributes = with_project(&znode, all, Vec::new());
-                self.sa.replace_all(&node.object, &tx, &attributes).await?;
-                node.state.write().znode = znode;
-            }
-            None => {
-                let list = [attr::UID, attr::GID, attr::FLAGS, attr::CTIME];
-                self.store(&tx, &node, znode, &list, more).await?;
-            }
-        }
-        Ok(())
+/// Gives a file to somebody, whatever quotas say and without a word in the log.
+async fn give(files: &Files, node: &Arc<Node>, owner: Owner) -> Result<()> {
+    let node = node.lock().await?;
+    let before = node.znode();
+    let relayout = match owner.project {
+        Some(_) if before.project.is_none() => Some(files.sa.get_all(&node.object).await?),
+        _ => None,
+    };
+    let tx = files.assign(DirtyEstimate::metadata()).await?;
+    let mut znode = Znode {
+        uid: owner.uid.unwrap_or(before.uid),
+        gid: owner.gid.unwrap_or(before.gid),
+        ctime: files.opening.now(),
+        ..before
+    };
+    let mut more = Vec::new();
+    if let Some(project) = owner.project {
+        znode.project = Some(project);
+        znode.flags |= pflags::PROJID;
+        more.push(number(attr::PROJID, project));
     }
+    match relayout {
+        Some(all) => {
+            let attributes = with_project(&znode, all, Vec::new());
+            files.sa.replace_all(&node.object, &tx, &attributes).await?;
+            node.state.write().znode = znode;
+        }
+        None => {
+            let list = [attr::UID, attr::GID, attr::FLAGS, attr::CTIME];
+            files.store(&tx, &node, znode, &list, more).await?;
+        }
+    }
+    Ok(())
 }
 
 /// All attributes of a file that gets a project: PROJID has its fixed place after LINKS

@@ -7,47 +7,79 @@
 //! complete is said by the object set's flags, which are set last. It begins when a filesystem is
 //! opened to be changed, or with the first change after the upgrade.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use dataset::DirtyEstimate;
 use format::{
     OBJSET_FLAG_PROJECT_QUOTA, OBJSET_FLAG_USER_ACCOUNTING, OBJSET_FLAG_USER_OBJECT_ACCOUNTING,
     ObjectId,
 };
+use object::ObjectSet;
+use zio::Tx;
 
 use crate::error::{FsError, Result};
-use crate::filesystem::Filesystem;
+use crate::opening::Opening;
 
 const ALL: u64 =
     OBJSET_FLAG_USER_ACCOUNTING | OBJSET_FLAG_USER_OBJECT_ACCOUNTING | OBJSET_FLAG_PROJECT_QUOTA;
 
-impl Filesystem {
+/// Who counts, and whether there is anything left to count.
+pub struct Counting {
+    me: Weak<Self>,
+    opening: Arc<Opening>,
+    objset: Arc<ObjectSet>,
+    /// Everything is counted that can be.
+    counts_all: AtomicBool,
+    /// Somebody counts what was there before.
+    is_counting: AtomicBool,
+}
+
+impl Counting {
+    pub(crate) fn new(opening: &Arc<Opening>, objset: &Arc<ObjectSet>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            opening: Arc::clone(opening),
+            objset: Arc::clone(objset),
+            counts_all: AtomicBool::new(false),
+            is_counting: AtomicBool::new(false),
+        })
+    }
+
+    /// Joins the open txg: the first change after an upgrade has what was there before counted.
+    pub(crate) async fn assign(&self, estimate: DirtyEstimate) -> Result<Tx> {
+        self.begin();
+        Ok(self.opening.dataset()?.assign(estimate).await?)
+    }
+
     /// Begins in the background, if there is something to do that nobody does.
-    pub(crate) fn count_in_background(&self) {
+    pub(crate) fn begin(&self) {
         if self.counts_all.load(Ordering::Relaxed) || self.is_counting.load(Ordering::Relaxed) {
             return;
         }
         // Only the log changes anything until it is replayed.
-        if self.replaying() {
+        if self.opening.replaying() {
             return;
         }
         if self.objset.flags() & ALL == ALL {
             self.counts_all.store(true, Ordering::Relaxed);
             return;
         }
-        let Ok(dataset) = self.dataset() else { return };
+        let Ok(dataset) = self.opening.dataset() else {
+            return;
+        };
         if dataset.begin_to_count() == 0 || self.is_counting.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.spawn(|me| async move {
+        let Some(me) = self.me.upgrade() else { return };
+        self.opening.world.spawn.spawn(Box::pin(async move {
             match me.count_all().await {
                 Ok(()) => me.is_counting.store(false, Ordering::Release),
                 Err(FsError::Closed) => {}
                 // It is tried again when the filesystem is opened again.
                 Err(error) => tracing::warn!(%error, "not all objects could be counted"),
             }
-        });
+        }));
     }
 
     /// Counts every object that is not yet; returns when that is on disk.
@@ -55,7 +87,7 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::ReadOnly`], errors of reading, and where space for it is missing.
     pub async fn count_owners(&self) -> Result<()> {
-        if self.is_read_only() {
+        if self.opening.is_read_only() {
             return Err(FsError::ReadOnly);
         }
         self.is_counting.store(true, Ordering::Release);
@@ -65,14 +97,14 @@ impl Filesystem {
     }
 
     async fn count_all(&self) -> Result<()> {
-        let missing = self.dataset()?.begin_to_count();
+        let missing = self.opening.dataset()?.begin_to_count();
         if missing == 0 {
             return Ok(());
         }
         let mut at = None;
         while let Some(id) = self.objset.next_object(at).await? {
             at = Some(id);
-            if self.is_closing() {
+            if self.opening.is_closing() {
                 return Err(FsError::Closed);
             }
             self.count_one(id).await?;
@@ -81,12 +113,12 @@ impl Filesystem {
         self.objset.set_flags(&tx, self.objset.flags() | missing);
         drop(tx);
         // Without a hold: nobody shall find the dataset busy for that.
-        let dsl = Arc::clone(self.dataset()?.dsl());
+        let dsl = Arc::clone(self.opening.dataset()?.dsl());
         Ok(dsl.sync().await?)
     }
 
     async fn count_one(&self, id: ObjectId) -> Result<()> {
-        let _entered = self.enter().await?;
+        let _entered = self.opening.enter().await?;
         let object = match self.objset.hold(id).await {
             Err(error) if error.is_not_found() => return Ok(()),
             object => object?,

@@ -9,13 +9,18 @@ use object::{NewObject, Object, Zap, ZapOptions};
 use zio::Tx;
 
 use crate::acl::{ACLMODE_RESTRICTED, Acl, AclInherit};
+use crate::checks::may_change_entries;
+use crate::entries::find;
 use crate::error::{FsError, Result};
-use crate::filesystem::Filesystem;
+use crate::files::Files;
 use crate::log;
-use crate::namespace::{LINKS_MAX, PARENT_ATTRIBUTES, TARGET_BYTES_MAX, parent_changed};
 use crate::node::{Locked, Node};
-use crate::types::{Attributes, Caller, FileKind, Time};
-use crate::znode::{self, Attribute, Znode, attr, dirent, encode_rdev, pflags};
+use crate::quota::Quotas;
+use crate::stored_acl::read_acl;
+use crate::types::{Caller, FileKind, Time};
+use crate::znode::{
+    self, LINKS_MAX, PARENT_ATTRIBUTES, Znode, attr, dirent, parent_changed, pflags,
+};
 
 /// What replaying a log says about the object to be made.
 #[derive(Debug, Clone, Copy)]
@@ -58,388 +63,292 @@ impl Make<'_> {
     }
 }
 
-impl Filesystem {
-    /// Makes a regular file; fails if the name exists.
-    pub async fn create(
-        &self,
-        parent: u64,
-        name: &[u8],
-        mode: u32,
-        caller: Caller,
-    ) -> Result<Attributes> {
-        self.make(parent, name, Make::new(FileKind::Regular, mode, caller))
-            .await
+/// Makes a file in a directory.
+pub(crate) async fn make_in(
+    files: &Files,
+    quotas: &Quotas,
+    directory: &Arc<Node>,
+    name: &[u8],
+    make: &Make<'_>,
+) -> Result<Arc<Node>> {
+    let directory = directory.lock().await?;
+    may_change_entries(&files.opening, &directory)?;
+    if find(files.rules, &directory, name).await?.is_some() {
+        return Err(FsError::Exists { ino: directory.ino });
     }
+    make_entry(files, quotas, &directory, name, make).await
+}
 
-    /// Makes a directory.
-    pub async fn make_directory(
-        &self,
-        parent: u64,
-        name: &[u8],
-        mode: u32,
-        caller: Caller,
-    ) -> Result<Attributes> {
-        self.make(parent, name, Make::new(FileKind::Directory, mode, caller))
-            .await
-    }
-
-    /// Makes a fifo, socket, device or regular file; `rdev` is (major, minor).
-    pub async fn make_node(
-        &self,
-        parent: u64,
-        name: &[u8],
-        kind: FileKind,
-        mode: u32,
-        rdev: (u32, u32),
-        caller: Caller,
-    ) -> Result<Attributes> {
-        if matches!(kind, FileKind::Directory | FileKind::Symlink) {
-            return Err(FsError::Invalid {
-                what: "directories and links are made in other ways",
-            });
+/// The attributes that a new file in `directory` gets, and its list of access.
+async fn new_znode(
+    files: &Files,
+    directory: &Node,
+    make: &Make<'_>,
+    txg: u64,
+) -> Result<(Znode, Acl)> {
+    let parent = directory.znode();
+    let is_directory = make.kind == FileKind::Directory;
+    let mut uid = u64::from(make.caller.uid);
+    let mut gid = u64::from(make.caller.gid);
+    let mut mode = make.mode;
+    if let Some(replayed) = &make.replayed {
+        (uid, gid) = (replayed.uid, replayed.gid);
+    } else if parent.mode & 0o2000 != 0 {
+        // Entries of a set-group-id directory are of its group, and subdirectories pass it on.
+        gid = parent.gid;
+        if is_directory {
+            mode |= 0o2000;
+        } else if mode & 0o2010 == 0o2010 && !make.caller.may_keep_set_group_id(gid) {
+            // Nobody makes a program that runs as a group that is not theirs
+            // (`mode_strip_sgid`, fs/inode.c of Linux, which does not do this before 6.0).
+            mode &= !0o2000;
         }
-        let rdev = if kind.is_device() {
-            encode_rdev(rdev)
-        } else {
-            0
-        };
-        self.make(
-            parent,
-            name,
-            Make {
-                rdev,
-                ..Make::new(kind, mode, caller)
-            },
-        )
-        .await
     }
-
-    /// Makes a symbolic link.
-    pub async fn symlink(
-        &self,
-        parent: u64,
-        name: &[u8],
-        target: &[u8],
-        caller: Caller,
-    ) -> Result<Attributes> {
-        if target.is_empty() || target.contains(&0) {
-            return Err(FsError::Invalid {
-                what: "a link's target is not empty and has no NUL",
-            });
+    let time = make
+        .replayed
+        .map_or_else(|| files.opening.now(), |replayed| replayed.time);
+    let mut flags = make.flags;
+    if files.uses_fuids() {
+        flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
+    }
+    let project = files.has_projects().then(|| inherited_project(&parent));
+    if project.is_some() {
+        flags |= pflags::PROJID;
+    }
+    if parent.flags & pflags::PROJINHERIT != 0
+        && matches!(make.kind, FileKind::Regular | FileKind::Directory)
+    {
+        flags |= pflags::PROJINHERIT;
+    }
+    flags |= parent.flags & pflags::XATTR;
+    let acl = match &make.acl {
+        Some(acl) => {
+            if acl.is_trivial() {
+                flags |= pflags::ACL_TRIVIAL;
+            }
+            if acl.has_inheritable() {
+                flags |= pflags::INHERIT_ACE;
+            }
+            acl.clone()
         }
-        if target.len() > TARGET_BYTES_MAX {
-            return Err(FsError::NameTooLong {
-                length_bytes: target.len(),
-                limit_bytes: TARGET_BYTES_MAX,
-            });
-        }
-        let make = Make {
-            target: Some(target),
-            ..Make::new(FileKind::Symlink, 0o777, caller)
-        };
-        self.make(parent, name, make).await
-    }
-
-    pub(crate) async fn make(
-        &self,
-        parent: u64,
-        name: &[u8],
-        make: Make<'_>,
-    ) -> Result<Attributes> {
-        let _entered = self.enter_to_change().await?;
-        let directory = self.node(parent).await?;
-        directory.entries()?;
-        self.check_new_name(parent, name)?;
-        let (mode, access, default) = self
-            .inherited_lists(&directory, make.kind, make.mode, make.caller.umask)
-            .await?;
-        let node = self
-            .make_in(&directory, name, &Make { mode, ..make })
-            .await?;
-        self.give_lists(&node, access, default).await?;
-        self.finish(node.ino).await?;
-        Ok(self.attributes_of(&node))
-    }
-
-    /// Makes a file in a directory.
-    pub(crate) async fn make_in(
-        &self,
-        directory: &Arc<Node>,
-        name: &[u8],
-        make: &Make<'_>,
-    ) -> Result<Arc<Node>> {
-        let directory = directory.lock().await?;
-        self.may_change_entries(&directory)?;
-        if self.find(&directory, name).await?.is_some() {
-            return Err(FsError::Exists { ino: directory.ino });
-        }
-        self.make_entry(&directory, name, make).await
-    }
-
-    /// The attributes that a new file in `directory` gets, and its list of access.
-    async fn new_znode(&self, directory: &Node, make: &Make<'_>, txg: u64) -> Result<(Znode, Acl)> {
-        let parent = directory.znode();
-        let is_directory = make.kind == FileKind::Directory;
-        let mut uid = u64::from(make.caller.uid);
-        let mut gid = u64::from(make.caller.gid);
-        let mut mode = make.mode;
-        if let Some(replayed) = &make.replayed {
-            (uid, gid) = (replayed.uid, replayed.gid);
-        } else if parent.mode & 0o2000 != 0 {
-            // Entries of a set-group-id directory are of its group, and subdirectories pass it on.
-            gid = parent.gid;
+        None => {
             if is_directory {
-                mode |= 0o2000;
-            } else if mode & 0o2010 == 0o2010 && !make.caller.may_keep_set_group_id(gid) {
-                // Nobody makes a program that runs as a group that is not theirs
-                // (`mode_strip_sgid`, fs/inode.c of Linux, which does not do this before 6.0).
-                mode &= !0o2000;
+                flags |= pflags::ACL_AUTO_INHERIT;
             }
-        }
-        let time = make
-            .replayed
-            .map_or_else(|| self.now(), |replayed| replayed.time);
-        let mut flags = make.flags;
-        if self.uses_fuids() {
-            flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
-        }
-        let project = self.has_projects().then(|| inherited_project(&parent));
-        if project.is_some() {
-            flags |= pflags::PROJID;
-        }
-        if parent.flags & pflags::PROJINHERIT != 0
-            && matches!(make.kind, FileKind::Regular | FileKind::Directory)
-        {
-            flags |= pflags::PROJINHERIT;
-        }
-        flags |= parent.flags & pflags::XATTR;
-        let acl = match &make.acl {
-            Some(acl) => {
-                if acl.is_trivial() {
-                    flags |= pflags::ACL_TRIVIAL;
-                }
-                if acl.has_inheritable() {
-                    flags |= pflags::INHERIT_ACE;
-                }
-                acl.clone()
-            }
-            None => {
-                if is_directory {
-                    flags |= pflags::ACL_AUTO_INHERIT;
-                }
-                let inherits =
-                    parent.flags & pflags::INHERIT_ACE != 0 && parent.flags & pflags::XATTR == 0;
-                let list = if inherits {
-                    self.read_acl(directory).await?
-                } else {
-                    None
-                };
-                match list {
-                    Some(list) if make.kind != FileKind::Symlink => {
-                        let settings = self.settings();
-                        let how = AclInherit::from_stored(settings.aclinherit);
-                        let keep = settings.aclmode == ACLMODE_RESTRICTED;
-                        let (acl, given) = list.inherited(how, keep, mode, make.kind);
-                        mode = given;
-                        if acl.is_trivial() {
-                            flags |= pflags::ACL_TRIVIAL;
-                        }
-                        if acl.has_inheritable() {
-                            flags |= pflags::INHERIT_ACE;
-                        }
-                        acl
-                    }
-                    _ => {
-                        flags |= pflags::ACL_TRIVIAL;
-                        Acl::trivial(mode, is_directory)
-                    }
-                }
-            }
-        };
-        if acl.execution_is_free() {
-            flags |= pflags::NO_EXECS_DENIED;
-        }
-        let znode = Znode {
-            mode: make.kind.mode_bits() | mode,
-            size: match make.kind {
-                FileKind::Directory => 2,
-                FileKind::Symlink => make.target.map_or(0, |target| target.len() as u64),
-                _ => 0,
-            },
-            generation: make.replayed.map_or(txg, |replayed| replayed.generation),
-            uid,
-            gid,
-            parent: directory.ino,
-            flags,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            crtime: time,
-            links: if is_directory { 2 } else { 1 },
-            rdev: make.rdev,
-            xattr: 0,
-            project,
-            is_old: self.version < znode::ZPL_VERSION_SA,
-        };
-        Ok((znode, acl))
-    }
-
-    /// Allocates an object with these attributes. Returns it with its entries, if a directory.
-    pub(crate) async fn new_object(
-        &self,
-        tx: &Tx,
-        make: &Make<'_>,
-        znode: &Znode,
-        acl: &Acl,
-    ) -> Result<(Object, Option<Zap>)> {
-        let slots = match &make.replayed {
-            Some(replayed) => replayed.slots,
-            None => dnode_slots(self.settings().dnodesize),
-        };
-        let claim = make.replayed.map(|replayed| ObjectId::new(replayed.ino));
-        let (bonus_type, bonus) = if znode.is_old {
-            (
-                ObjectType::ZNODE,
-                Bytes::from_static(&[0; znode::OLD_ZNODE_BYTES]),
-            )
-        } else {
-            (ObjectType::SA, Bytes::new())
-        };
-        let (object, zap) = if znode.is_directory() {
-            let mut options = ZapOptions::new(ObjectType::DIRECTORY_CONTENTS);
-            options.bonus_type = bonus_type;
-            options.bonus = bonus;
-            options.slots = slots;
-            options.normalization = self.rules.norm_flags;
-            options.claim = claim;
-            let zap = self.with_rules(Zap::create(&self.objset, tx, options).await?);
-            (zap.object().clone(), Some(zap))
-        } else {
-            let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS)
-                .with_bonus(bonus_type, bonus)
-                .with_slots(slots);
-            let object = match claim {
-                Some(id) => self.objset.claim(tx, id, new).await?,
-                None => self.objset.allocate(tx, new).await?,
+            let inherits =
+                parent.flags & pflags::INHERIT_ACE != 0 && parent.flags & pflags::XATTR == 0;
+            let list = if inherits {
+                read_acl(files, directory).await?
+            } else {
+                None
             };
-            (object, None)
-        };
-        let mut template = znode.template(acl, self.version);
-        if let Some(target) = make.target {
-            if znode.is_old {
-                // After the znode if it fits into the bonus, else as the file's data
-                // (`zfs_sa_symlink`); see `read_link`.
-                let bonus: Vec<u8> = template
-                    .iter()
-                    .flat_map(|(_, bytes)| bytes.to_vec())
-                    .collect();
-                if bonus.len() + target.len() <= format::OLD_MAX_BONUS_BYTES {
-                    object.set_bonus(tx, [&bonus[..], target].concat())?;
-                } else {
-                    object.set_bonus(tx, bonus)?;
-                    let block_bytes = (target.len() as u32).div_ceil(512) * 512;
-                    object.set_block_size(tx, block_bytes, 0).await?;
-                    object.write(tx, 0, Bytes::copy_from_slice(target)).await?;
+            match list {
+                Some(list) if make.kind != FileKind::Symlink => {
+                    let settings = files.opening.settings();
+                    let how = AclInherit::from_stored(settings.aclinherit);
+                    let keep = settings.aclmode == ACLMODE_RESTRICTED;
+                    let (acl, given) = list.inherited(how, keep, mode, make.kind);
+                    mode = given;
+                    if acl.is_trivial() {
+                        flags |= pflags::ACL_TRIVIAL;
+                    }
+                    if acl.has_inheritable() {
+                        flags |= pflags::INHERIT_ACE;
+                    }
+                    acl
                 }
-                return Ok((object, zap));
+                _ => {
+                    flags |= pflags::ACL_TRIVIAL;
+                    Acl::trivial(mode, is_directory)
+                }
             }
-            template.push((attr::SYMLINK, Bytes::copy_from_slice(target)));
         }
+    };
+    if acl.execution_is_free() {
+        flags |= pflags::NO_EXECS_DENIED;
+    }
+    let znode = Znode {
+        mode: make.kind.mode_bits() | mode,
+        size: match make.kind {
+            FileKind::Directory => 2,
+            FileKind::Symlink => make.target.map_or(0, |target| target.len() as u64),
+            _ => 0,
+        },
+        generation: make.replayed.map_or(txg, |replayed| replayed.generation),
+        uid,
+        gid,
+        parent: directory.ino,
+        flags,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        crtime: time,
+        links: if is_directory { 2 } else { 1 },
+        rdev: make.rdev,
+        xattr: 0,
+        project,
+        is_old: files.version < znode::ZPL_VERSION_SA,
+    };
+    Ok((znode, acl))
+}
+
+/// Allocates an object with these attributes. Returns it with its entries, if a directory.
+async fn new_object(
+    files: &Files,
+    tx: &Tx,
+    make: &Make<'_>,
+    znode: &Znode,
+    acl: &Acl,
+) -> Result<(Object, Option<Zap>)> {
+    let slots = match &make.replayed {
+        Some(replayed) => replayed.slots,
+        None => dnode_slots(files.opening.settings().dnodesize),
+    };
+    let claim = make.replayed.map(|replayed| ObjectId::new(replayed.ino));
+    let (bonus_type, bonus) = if znode.is_old {
+        (
+            ObjectType::ZNODE,
+            Bytes::from_static(&[0; znode::OLD_ZNODE_BYTES]),
+        )
+    } else {
+        (ObjectType::SA, Bytes::new())
+    };
+    let (object, zap) = if znode.is_directory() {
+        let mut options = ZapOptions::new(ObjectType::DIRECTORY_CONTENTS);
+        options.bonus_type = bonus_type;
+        options.bonus = bonus;
+        options.slots = slots;
+        options.normalization = files.rules.norm_flags;
+        options.claim = claim;
+        let zap = files.with_rules(Zap::create(&files.objset, tx, options).await?);
+        (zap.object().clone(), Some(zap))
+    } else {
+        let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS)
+            .with_bonus(bonus_type, bonus)
+            .with_slots(slots);
+        let object = match claim {
+            Some(id) => files.objset.claim(tx, id, new).await?,
+            None => files.objset.allocate(tx, new).await?,
+        };
+        (object, None)
+    };
+    let mut template = znode.template(acl, files.version);
+    if let Some(target) = make.target {
         if znode.is_old {
+            // After the znode if it fits into the bonus, else as the file's data
+            // (`zfs_sa_symlink`); see `read_link`.
             let bonus: Vec<u8> = template
                 .iter()
                 .flat_map(|(_, bytes)| bytes.to_vec())
                 .collect();
-            object.set_bonus(tx, bonus)?;
-        } else {
-            self.sa.replace_all(&object, tx, &template).await?;
+            if bonus.len() + target.len() <= format::OLD_MAX_BONUS_BYTES {
+                object.set_bonus(tx, [&bonus[..], target].concat())?;
+            } else {
+                object.set_bonus(tx, bonus)?;
+                let block_bytes = (target.len() as u32).div_ceil(512) * 512;
+                object.set_block_size(tx, block_bytes, 0).await?;
+                object.write(tx, 0, Bytes::copy_from_slice(target)).await?;
+            }
+            return Ok((object, zap));
         }
-        Ok((object, zap))
+        template.push((attr::SYMLINK, Bytes::copy_from_slice(target)));
     }
+    if znode.is_old {
+        let bonus: Vec<u8> = template
+            .iter()
+            .flat_map(|(_, bytes)| bytes.to_vec())
+            .collect();
+        object.set_bonus(tx, bonus)?;
+    } else {
+        files.sa.replace_all(&object, tx, &template).await?;
+    }
+    Ok((object, zap))
+}
 
-    /// Makes a file and its entry, in one transaction.
-    async fn make_entry(
-        &self,
-        directory: &Locked,
-        name: &[u8],
-        make: &Make<'_>,
-    ) -> Result<Arc<Node>> {
-        if directory.znode().links >= LINKS_MAX && make.kind == FileKind::Directory {
-            return Err(FsError::TooManyLinks { ino: directory.ino });
-        }
-        let parent = directory.znode();
-        let project = if self.has_projects() {
-            inherited_project(&parent)
-        } else {
-            0
-        };
-        let gid = if parent.mode & 0o2000 != 0 {
-            parent.gid
-        } else {
-            u64::from(make.caller.gid)
-        };
-        self.quotas
-            .check_objects(self, u64::from(make.caller.uid), gid, project)
-            .await?;
-        // What may wait for the disk is done before the txg is held.
-        let (mut znode, acl) = self.new_znode(directory, make, 0).await?;
-        let outlives = self.outlives_crash(directory).await?;
-        let tx = self.assign(DirtyEstimate::metadata()).await?;
-        if make.replayed.is_none() {
-            znode.generation = tx.txg().get();
-        }
-        let (object, zap) = self.new_object(&tx, make, &znode, &acl).await?;
-        let ino = object.id().get();
-        let slots = object.info().slots;
-        // Others see the name before it is logged: they wait for this lock, so that what they do
-        // with the file is logged after it.
-        let node = Node::new_locked(ino, object, zap, znode);
-        self.nodes.insert_new(Arc::clone(&node.node));
-        let value = dirent(ino, make.kind, self.version);
-        if let Err(error) = directory.entries()?.add_u64(&tx, name, value).await {
-            // Nothing refers to the object yet.
-            self.nodes.remove(&node);
-            self.objset.free(&tx, ObjectId::new(ino)).await?;
-            return Err(error.into());
-        }
-        if outlives {
-            let kind = match make.kind {
-                FileKind::Directory => LogCreateKind::Directory,
-                FileKind::Symlink => LogCreateKind::Symlink,
-                _ => LogCreateKind::File,
-            };
-            let (parent, target) = (directory.ino, make.target.unwrap_or_default());
-            let record = log::created(kind, parent, ino, slots, &znode, name, target);
-            self.record(&tx, record);
-        }
-        let mut changed = parent_changed(directory.znode(), self.now(), self.uses_fuids());
-        changed.size = changed.size.saturating_add(1);
-        changed.links += u64::from(make.kind == FileKind::Directory);
-        self.store(&tx, directory, changed, &PARENT_ATTRIBUTES, [])
-            .await?;
-        Ok(Arc::clone(&node.node))
+/// Makes a file and its entry, in one transaction.
+async fn make_entry(
+    files: &Files,
+    quotas: &Quotas,
+    directory: &Locked,
+    name: &[u8],
+    make: &Make<'_>,
+) -> Result<Arc<Node>> {
+    if directory.znode().links >= LINKS_MAX && make.kind == FileKind::Directory {
+        return Err(FsError::TooManyLinks { ino: directory.ino });
     }
+    let parent = directory.znode();
+    let project = if files.has_projects() {
+        inherited_project(&parent)
+    } else {
+        0
+    };
+    let gid = if parent.mode & 0o2000 != 0 {
+        parent.gid
+    } else {
+        u64::from(make.caller.gid)
+    };
+    quotas
+        .check_objects(u64::from(make.caller.uid), gid, project)
+        .await?;
+    // What may wait for the disk is done before the txg is held.
+    let (mut znode, acl) = new_znode(files, directory, make, 0).await?;
+    let outlives = files.outlives_crash(directory).await?;
+    let tx = files.assign(DirtyEstimate::metadata()).await?;
+    if make.replayed.is_none() {
+        znode.generation = tx.txg().get();
+    }
+    let (object, zap) = new_object(files, &tx, make, &znode, &acl).await?;
+    let ino = object.id().get();
+    let slots = object.info().slots;
+    // Others see the name before it is logged: they wait for this lock, so that what they do
+    // with the file is logged after it.
+    let node = Node::new_locked(ino, object, zap, znode);
+    files.nodes.insert_new(Arc::clone(&node.node));
+    let value = dirent(ino, make.kind, files.version);
+    if let Err(error) = directory.entries()?.add_u64(&tx, name, value).await {
+        // Nothing refers to the object yet.
+        files.nodes.remove(&node);
+        files.objset.free(&tx, ObjectId::new(ino)).await?;
+        return Err(error.into());
+    }
+    if outlives {
+        let kind = match make.kind {
+            FileKind::Directory => LogCreateKind::Directory,
+            FileKind::Symlink => LogCreateKind::Symlink,
+            _ => LogCreateKind::File,
+        };
+        let (parent, target) = (directory.ino, make.target.unwrap_or_default());
+        let record = log::created(kind, parent, ino, slots, &znode, name, target);
+        files.record(&tx, record);
+    }
+    let mut changed = parent_changed(directory.znode(), files.opening.now(), files.uses_fuids());
+    changed.size = changed.size.saturating_add(1);
+    changed.links += u64::from(make.kind == FileKind::Directory);
+    files
+        .store(&tx, directory, changed, &PARENT_ATTRIBUTES, [])
+        .await?;
+    Ok(Arc::clone(&node.node))
+}
 
-    /// Makes a file that has no name yet: a directory of extended attributes. The caller links it.
-    pub(crate) async fn new_xattr_directory(
-        &self,
-        tx: &Tx,
-        owner: &Locked,
-        replayed: Option<Replayed>,
-    ) -> Result<Arc<Node>> {
-        let of = owner.znode();
-        let mut make = Make::new(FileKind::Directory, 0o1777, Caller::ROOT);
-        make.replayed = replayed;
-        make.flags = pflags::XATTR;
-        let (mut znode, acl) = self.new_znode(owner, &make, tx.txg().get()).await?;
-        if replayed.is_none() {
-            (znode.uid, znode.gid) = (of.uid, of.gid);
-        }
-        let (object, zap) = self.new_object(tx, &make, &znode, &acl).await?;
-        let node = Node::new(object.id().get(), object, zap, znode);
-        self.nodes.insert_new(Arc::clone(&node));
-        Ok(node)
+/// Makes a file that has no name yet: a directory of extended attributes. The caller links it.
+pub(crate) async fn new_xattr_directory(
+    files: &Files,
+    tx: &Tx,
+    owner: &Locked,
+    replayed: Option<Replayed>,
+) -> Result<Arc<Node>> {
+    let of = owner.znode();
+    let mut make = Make::new(FileKind::Directory, 0o1777, Caller::ROOT);
+    make.replayed = replayed;
+    make.flags = pflags::XATTR;
+    let (mut znode, acl) = new_znode(files, owner, &make, tx.txg().get()).await?;
+    if replayed.is_none() {
+        (znode.uid, znode.gid) = (of.uid, of.gid);
     }
+    let (object, zap) = new_object(files, tx, &make, &znode, &acl).await?;
+    let node = Node::new(object.id().get(), object, zap, znode);
+    files.nodes.insert_new(Arc::clone(&node));
+    Ok(node)
 }
 
 fn inherited_project(parent: &Znode) -> u64 {
@@ -457,14 +366,5 @@ fn dnode_slots(dnodesize: u64) -> u8 {
         0 => 1,
         1 => 2,
         bytes => u8::try_from(bytes.clamp(512, 16384) / 512).unwrap_or(1),
-    }
-}
-
-/// Attributes that hold a list of access, as this file stores them.
-pub(crate) fn acl_to_store(znode: &Znode, acl: &Acl, version: u64) -> Vec<Attribute> {
-    if znode.is_old {
-        vec![(attr::ZNODE_ACL, znode::old_acl(acl, version))]
-    } else {
-        znode::acl_attributes(acl).to_vec()
     }
 }

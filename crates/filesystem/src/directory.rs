@@ -6,6 +6,7 @@
 
 use object::ZapCursor;
 
+use crate::access_times::accessed;
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::types::{Attributes, DirEntry, FileKind};
@@ -33,9 +34,9 @@ impl Filesystem {
         count_max: usize,
     ) -> Result<Vec<DirEntry>> {
         let found = self.peek_directory(ino, cookie, count_max).await?;
-        let _entered = self.enter().await?;
-        let node = self.node(ino).await?;
-        self.accessed(&node);
+        let _entered = self.opening.enter().await?;
+        let node = self.files.node(ino).await?;
+        accessed(&self.opening, &node);
         Ok(found)
     }
 
@@ -49,8 +50,8 @@ impl Filesystem {
         cookie: u64,
         count_max: usize,
     ) -> Result<Vec<DirEntry>> {
-        let _entered = self.enter().await?;
-        let node = self.node(ino).await?;
+        let _entered = self.opening.enter().await?;
+        let node = self.files.node(ino).await?;
         let zap = node.entries()?;
         let znode = node.znode();
         let mut found = Vec::new();
@@ -100,11 +101,11 @@ impl Filesystem {
         const TOGETHER: usize = 32;
         use futures::StreamExt;
         let entries = self.read_directory(ino, cookie, count_max).await?;
-        let _entered = self.enter().await?;
+        let _entered = self.opening.enter().await?;
         let with_attributes = futures::stream::iter(entries)
             .map(async |entry| {
-                let attributes = match self.node(entry.ino).await {
-                    Ok(node) => Some(self.attributes_of(&node)),
+                let attributes = match self.files.node(entry.ino).await {
+                    Ok(node) => Some(self.files.attributes_of(&node)),
                     Err(error) => {
                         tracing::debug!(ino = entry.ino, %error, "an entry's file cannot be read");
                         None

@@ -7,16 +7,28 @@
 //!
 //! | Module | What it does |
 //! |---|---|
-//! | `filesystem` | opening and closing, files by number, transactions |
+//! | `filesystem`, `open` | the whole: its parts, attributes, closing; opening |
+//! | `namespace`, `rename`, `directory`, `path` | operations on names: look up, make, link, remove; rename; list |
+//! | `data`, `rewrite` | operations on content; files written again as they are |
+//! | `replay` | doing again what the intent log of a crash says |
+//! | `upgrade` | raising the version; what is told of the filesystem as a whole |
+//!
+//! These know the [`Filesystem`]. Its parts, and the steps that operations are made of, are below
+//! it and take only the parts that they need:
+//!
+//! | Module | What it does |
+//! |---|---|
+//! | `opening` | the hold on the dataset, its settings, who is inside |
 //! | `node` | files in memory, their locks and the order of all locks |
-//! | `namespace`, `create`, `rename`, `directory` | names: look up, link, remove; make; rename; listing |
-//! | `data`, `attributes`, `xattr`, `quota` | content; attributes; extended attributes; quotas |
-//! | `share`, `rewrite` | blocks shared between files; files written again as they are |
-//! | `unlinked` | files without a name, and freeing them |
-//! | `log`, `replay` | records of the intent log, and doing them again |
-//! | `salvage` | what is left of a damaged filesystem |
-//! | `init` | a new filesystem |
-//! | `znode`, `acl`, `posix_acl`, `names` | layouts and rules, pure |
+//! | `files` | files by number: loading, storing, transactions, the intent log |
+//! | `counting`, `quota`, `unlinked`, `xattr` | counting of owners, quotas, the delete queue and freeing, extended attributes: the parts |
+//! | `content`, `share`, `access_times` | blocks and sizes; blocks shared between files; access times |
+//! | `attributes`, `stored_acl` | attributes and lists of access |
+//! | `entries`, `create`, `remove`, `checks` | entries of directories, and whether they may be changed |
+//! | `log` | records of the intent log |
+//! | `znode`, `acl`, `posix_acl`, `names`, `describe` | layouts and rules, pure |
+//!
+//! Beside them, `salvage` reads what is left of a damaged filesystem, and `init` makes a new one.
 //!
 //! # What a crash leaves
 //!
@@ -26,42 +38,55 @@
 
 #![forbid(unsafe_code)]
 
+mod access_times;
 mod acl;
 mod attributes;
+mod checks;
+mod content;
 mod counting;
 mod create;
 mod data;
+mod describe;
 mod directory;
+mod entries;
 mod error;
+mod files;
 mod filesystem;
 mod init;
 mod log;
 mod names;
 mod namespace;
 mod node;
+mod open;
+mod opening;
 mod path;
 mod posix_acl;
 mod quota;
+mod remove;
 mod rename;
 mod replay;
 mod rewrite;
 mod salvage;
 mod share;
+mod stored_acl;
 mod types;
 mod unlinked;
 mod upgrade;
 mod xattr;
 mod znode;
 
+pub use counting::Counting;
 pub use error::{FsError, Result, errno};
 pub use filesystem::Filesystem;
 pub use init::ZplInit;
-pub use quota::{QuotaKind, SpaceUse};
+pub use quota::{QuotaKind, Quotas, SpaceUse};
 pub use salvage::{SalvagedDirectory, SalvagedFile, SalvagedFilesystem, SalvagedXattrs};
 pub use types::{
     Allocate, AskGroups, Attributes, Caller, DirEntry, FileKind, FsStatistics, MountChoices,
     RenameMode, SeekTo, SetAttributes, SetTime, Time, XattrMode,
 };
+pub use unlinked::Unlinked;
+pub use xattr::Xattrs;
 pub use znode::pflags;
 
 /// Decodes bytes as lists of access of each kind, and as the attributes of a file (each its number,

@@ -6,14 +6,14 @@
 //! # Locks, in the order in which they are taken
 //!
 //! 0. a file's lock of extended attributes ([`Node::xattrs`]); the turn of who frees unlinked files
-//!    (`Filesystem::reaping`);
+//!    (`Unlinked::reaping`);
 //! 1. the filesystem's lock of renames across directories (`Filesystem::renames`);
 //! 2. range locks of a file's data ([`Node::ranges`]);
 //! 3. [`Node::change`]: held by whoever changes the object, from before it joins a txg until the
 //!    transaction is dropped, so that changes of one object reach the txgs in the order in which
 //!    they are made. Several are taken parents before children, a file before its directory of
 //!    extended attributes, and siblings by object number;
-//! 4. the filesystem's lock of its delete queue (`Filesystem::unlinked_lock`);
+//! 4. the filesystem's lock of its delete queue (`Unlinked::lock`);
 //! 5. the transaction (`Dataset::assign`): waits for the open txg, never for a lock above;
 //! 6. [`Node::state`] and a shard of the table: never across an await.
 //!

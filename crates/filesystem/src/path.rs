@@ -18,17 +18,17 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::Stale`] where the object is no file, or a file without a name; errors of reading.
     pub async fn path_of(&self, ino: u64) -> Result<Vec<u8>> {
-        let _entered = self.enter().await?;
+        let _entered = self.opening.enter().await?;
         let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut node = self.node(ino).await?;
-        while node.ino != self.root {
+        let mut node = self.files.node(ino).await?;
+        while node.ino != self.files.root {
             if names.len() >= DEPTH_MAX {
                 return Err(FsError::Corrupt {
                     ino,
                     what: "its parents go in a circle",
                 });
             }
-            let above = self.node(node.znode().parent).await?;
+            let above = self.files.node(node.znode().parent).await?;
             let name = if above.znode().xattr == node.ino {
                 XATTR_DIRECTORY.to_vec()
             } else {

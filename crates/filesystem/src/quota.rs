@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use dataset::Dataset;
 use format::{ObjectId, ObjectType, ObjsetKind};
-use object::{ObjectSet, Zap, ZapCursor, ZapOptions};
+use object::{Zap, ZapCursor, ZapOptions};
 use parking_lot::RwLock;
 
 use crate::error::{FsError, Result};
-use crate::filesystem::Filesystem;
-use crate::types::FsStatistics;
-use crate::znode::pflags;
+use crate::files::Files;
+use crate::unlinked::QueueLock;
+use crate::znode::Znode;
 
 /// Whose quota or space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -119,7 +119,11 @@ pub struct SpaceUse {
 }
 
 /// The quotas of a filesystem.
-pub(crate) struct Quotas {
+pub struct Quotas {
+    files: Arc<Files>,
+    master: Zap,
+    /// Changes come one at a time: the lock of the delete queue serves, this is rare.
+    lock: QueueLock,
     /// The ZAPs that exist.
     zaps: RwLock<[Option<Zap>; 6]>,
     /// Default quotas; zero where there is none.
@@ -127,26 +131,31 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    pub(crate) async fn load(objset: &Arc<ObjectSet>, master: &Zap) -> Result<Self> {
+    /// Finds the quotas of a filesystem by its master node. `lock` is the delete queue's.
+    pub(crate) async fn load(files: &Arc<Files>, master: &Zap, lock: &QueueLock) -> Result<Self> {
         let mut zaps = [const { None }; 6];
         let mut defaults = [0; 6];
         for kind in KINDS {
             for of_objects in [false, true] {
                 if let Some(id) = master.lookup_u64(kind.entry(of_objects)).await? {
                     zaps[kind.index(of_objects)] =
-                        Some(Zap::hold(objset, ObjectId::new(id)).await?);
+                        Some(Zap::hold(&files.objset, ObjectId::new(id)).await?);
                 }
                 let default = master.lookup_u64(kind.default_property(of_objects)).await?;
                 defaults[kind.index(of_objects)] = default.unwrap_or(0);
             }
         }
         Ok(Self {
+            files: Arc::clone(files),
+            master: master.clone(),
+            lock: Arc::clone(lock),
             zaps: RwLock::new(zaps),
             defaults: RwLock::new(defaults),
         })
     }
 
-    fn default(&self, kind: QuotaKind, of_objects: bool) -> u64 {
+    /// The default quota of bytes or objects of a kind; zero where there is none.
+    pub fn default(&self, kind: QuotaKind, of_objects: bool) -> u64 {
         self.defaults.read()[kind.index(of_objects)]
     }
 
@@ -164,49 +173,29 @@ impl Quotas {
         self.zaps.read()[kind.index(of_objects)].clone()
     }
 
-    /// Fails if a quota of space is reached.
-    pub(crate) async fn check_space(
-        &self,
-        filesystem: &Filesystem,
-        uid: u64,
-        gid: u64,
-        project: u64,
-    ) -> Result<()> {
-        let ids = [Some(uid), Some(gid), Some(project)];
-        self.check(filesystem, ids, false).await
+    /// Fails if a quota of space is reached of those whose the file is.
+    pub(crate) async fn check_file(&self, znode: &Znode) -> Result<()> {
+        let project = znode.project.unwrap_or(0);
+        let ids = [Some(znode.uid), Some(znode.gid), Some(project)];
+        self.check(ids, false).await
     }
 
     /// Fails if a quota of space or objects is reached of somebody to whom a file is given
     /// (`zfs_setattr`, `zfs_id_overquota`).
-    pub(crate) async fn check_owners(
-        &self,
-        filesystem: &Filesystem,
-        ids: [Option<u64>; 3],
-    ) -> Result<()> {
-        self.check(filesystem, ids, false).await?;
-        self.check(filesystem, ids, true).await
+    pub(crate) async fn check_owners(&self, ids: [Option<u64>; 3]) -> Result<()> {
+        self.check(ids, false).await?;
+        self.check(ids, true).await
     }
 
     /// Fails if a quota of objects or space is reached (`zfs_acl_ids_overquota`).
-    pub(crate) async fn check_objects(
-        &self,
-        filesystem: &Filesystem,
-        uid: u64,
-        gid: u64,
-        project: u64,
-    ) -> Result<()> {
+    pub(crate) async fn check_objects(&self, uid: u64, gid: u64, project: u64) -> Result<()> {
         let ids = [Some(uid), Some(gid), Some(project)];
-        self.check(filesystem, ids, false).await?;
-        self.check(filesystem, ids, true).await
+        self.check(ids, false).await?;
+        self.check(ids, true).await
     }
 
-    async fn check(
-        &self,
-        filesystem: &Filesystem,
-        ids: [Option<u64>; 3],
-        of_objects: bool,
-    ) -> Result<()> {
-        if filesystem.replaying() {
+    async fn check(&self, ids: [Option<u64>; 3], of_objects: bool) -> Result<()> {
+        if self.files.opening.replaying() {
             return Ok(());
         }
         for (kind, id) in KINDS.into_iter().zip(ids) {
@@ -216,7 +205,7 @@ impl Quotas {
             let Some(quota) = self.of(kind, of_objects, id).await? else {
                 continue;
             };
-            let Some(used) = filesystem.used_zap(kind).await? else {
+            let Some(used) = self.used_zap(kind).await? else {
                 continue;
             };
             let name = if of_objects {
@@ -230,11 +219,9 @@ impl Quotas {
         }
         Ok(())
     }
-}
 
-impl Filesystem {
     async fn used_zap(&self, kind: QuotaKind) -> Result<Option<Zap>> {
-        match Zap::hold(&self.objset, kind.used_object()).await {
+        match Zap::hold(&self.files.objset, kind.used_object()).await {
             Ok(zap) => Ok(Some(zap)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error.into()),
@@ -243,12 +230,12 @@ impl Filesystem {
 
     /// What everybody uses and may use, by id (`zfs userspace`).
     pub async fn space_by(&self, kind: QuotaKind) -> Result<Vec<SpaceUse>> {
-        let _entered = self.enter().await?;
+        let _entered = self.files.opening.enter().await?;
         let mut found = std::collections::BTreeMap::<u64, SpaceUse>::new();
         let sources = [
             (self.used_zap(kind).await?, None),
-            (self.quotas.zap(kind, false), Some(false)),
-            (self.quotas.zap(kind, true), Some(true)),
+            (self.zap(kind, false), Some(false)),
+            (self.zap(kind, true), Some(true)),
         ];
         for (zap, quota) in sources {
             let Some(zap) = zap else { continue };
@@ -282,7 +269,7 @@ impl Filesystem {
                 }
             }
         }
-        let default = |of_objects| self.quotas.default(kind, of_objects);
+        let default = |of_objects| self.default(kind, of_objects);
         let or_default = |own: u64, default| if own == 0 { default } else { own };
         let with_defaults = found.into_values().map(|space| SpaceUse {
             quota_bytes: or_default(space.quota_bytes, default(false)),
@@ -292,32 +279,14 @@ impl Filesystem {
         Ok(with_defaults.collect())
     }
 
-    /// [`Self::statistics`] as a file or directory shows them: where new files are of a project
-    /// with quotas, all room is what the project may use (`zfs_statfs_project`,
-    /// module/os/linux/zfs/zfs_vfsops.c).
-    pub async fn statistics_at(&self, ino: u64) -> Result<FsStatistics> {
-        let mut found = self.statistics().await?;
-        let attributes = self.attributes(ino).await?;
-        let inherits = attributes.flags & pflags::PROJINHERIT != 0;
-        let Some(project) = attributes.project.filter(|id| *id != 0 && inherits) else {
-            return Ok(found);
-        };
-        if let Some((quota, used)) = self.project_quota(project, false).await? {
-            let unit = u64::from(found.block_bytes);
-            found.blocks = quota / unit;
-            found.blocks_free = quota.saturating_sub(used) / unit;
-        }
-        if let Some((quota, used)) = self.project_quota(project, true).await? {
-            found.files = quota;
-            found.files_free = quota.saturating_sub(used);
-        }
-        Ok(found)
-    }
-
     /// A project's quota of bytes or objects, if it has one, and what it uses.
-    async fn project_quota(&self, project: u64, of_objects: bool) -> Result<Option<(u64, u64)>> {
-        let _entered = self.enter().await?;
-        let quota = self.quotas.of(QuotaKind::Project, of_objects, project);
+    pub(crate) async fn of_project(
+        &self,
+        project: u64,
+        of_objects: bool,
+    ) -> Result<Option<(u64, u64)>> {
+        let _entered = self.files.opening.enter().await?;
+        let quota = self.of(QuotaKind::Project, of_objects, project);
         let Some(quota) = quota.await? else {
             return Ok(None);
         };
@@ -332,58 +301,47 @@ impl Filesystem {
         Ok(Some((quota, used)))
     }
 
-    /// The default quota of bytes or objects of a kind; zero where there is none.
-    pub fn default_quota(&self, kind: QuotaKind, of_objects: bool) -> u64 {
-        self.quotas.default(kind, of_objects)
-    }
-
-    /// Sets it; 0 removes it (`zfs_set_default_quota`).
+    /// Sets the default quota of a kind; 0 removes it (`zfs_set_default_quota`).
     ///
     /// # Errors
     /// When the filesystem cannot be changed.
-    pub async fn set_default_quota(
-        &self,
-        kind: QuotaKind,
-        of_objects: bool,
-        quota: u64,
-    ) -> Result<()> {
-        let _entered = self.enter_to_change().await?;
-        let _lock = self.unlinked_lock.lock().await;
+    pub async fn set_default(&self, kind: QuotaKind, of_objects: bool, quota: u64) -> Result<()> {
+        let _entered = self.files.opening.enter_to_change().await?;
+        let _lock = self.lock.lock().await;
         let name = kind.default_property(of_objects);
-        let tx = self.assign(dataset::DirtyEstimate::metadata()).await?;
+        let tx = self
+            .files
+            .assign(dataset::DirtyEstimate::metadata())
+            .await?;
         if quota != 0 {
             self.master.update_u64(&tx, name, quota).await?;
         } else if self.master.lookup_u64(name).await?.is_some() {
             self.master.remove(&tx, name).await?;
         }
-        self.quotas.defaults.write()[kind.index(of_objects)] = quota;
+        self.defaults.write()[kind.index(of_objects)] = quota;
         Ok(())
     }
 
     /// Sets a quota of bytes or objects; 0 removes it (`zfs_set_userquota`).
-    pub async fn set_quota(
-        &self,
-        kind: QuotaKind,
-        id: u64,
-        of_objects: bool,
-        quota: u64,
-    ) -> Result<()> {
-        let _entered = self.enter_to_change().await?;
-        // One at a time: the lock of the delete queue serves, this is rare.
-        let _lock = self.unlinked_lock.lock().await;
-        let existing = self.quotas.zap(kind, of_objects);
+    pub async fn set(&self, kind: QuotaKind, id: u64, of_objects: bool, quota: u64) -> Result<()> {
+        let _entered = self.files.opening.enter_to_change().await?;
+        let _lock = self.lock.lock().await;
+        let existing = self.zap(kind, of_objects);
         let name = format!("{id:x}");
-        let tx = self.assign(dataset::DirtyEstimate::metadata()).await?;
+        let tx = self
+            .files
+            .assign(dataset::DirtyEstimate::metadata())
+            .await?;
         let zap = match existing {
             Some(zap) => zap,
             None if quota == 0 => return Ok(()),
             None => {
                 let options = ZapOptions::new(ObjectType::USERGROUP_QUOTA);
-                let zap = Zap::create(&self.objset, &tx, options).await?;
+                let zap = Zap::create(&self.files.objset, &tx, options).await?;
                 self.master
                     .add_u64(&tx, kind.entry(of_objects), zap.id().get())
                     .await?;
-                self.quotas.zaps.write()[kind.index(of_objects)] = Some(zap.clone());
+                self.zaps.write()[kind.index(of_objects)] = Some(zap.clone());
                 zap
             }
         };

@@ -9,12 +9,11 @@
 //! name, such an object. Permissions, flags, quotas, projects, and what properties say of names
 //! were asked when it was done, and the answer may be another one by now: records of names keep
 //! their order, but what gave the permission may belong to another object, be in no record, or come
-//! later. So the code of the operations passes these by ([`Filesystem::is_kept_by`] and its
-//! neighbours).
+//! later. So the code of the operations passes these by (module `checks`).
 //!
-//! What is not there after a crash is not logged ([`Filesystem::outlives_crash`]). Extended
-//! attributes of a file without a name may still be in logs of others, and of older releases; they
-//! are passed over.
+//! Changes of a file that is not there after a crash are not logged (`Files::outlives_crash`).
+//! Extended attributes of a file without a name may still be in logs of others, and of older
+//! releases; they are passed over.
 
 use std::sync::Arc;
 
@@ -31,21 +30,46 @@ use zio::ReadContext;
 
 use crate::acl::Acl;
 use crate::attributes::Extended;
-use crate::create::{Make, Replayed};
-use crate::data::{FILE_BYTES_MAX, Place, is_of_xattr};
+use crate::checks::check_new_name;
+use crate::content::{FILE_BYTES_MAX, Place, free_space, write_node};
+use crate::create::{Make, Replayed, make_in};
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
-use crate::share::Blocks;
+use crate::log;
+use crate::share::{Blocks, replay_shared};
+use crate::stored_acl::acl_to_store;
 use crate::types::{Caller, FileKind, RenameMode, SetAttributes, SetTime, Time};
-use crate::znode::{Znode, attr, pflags};
+use crate::znode::{Znode, attr, is_of_xattr, pflags, touched};
 
 /// Largest block of a file that a record may speak of.
 const BLOCK_BYTES_MAX: u64 = 16 << 20;
 /// Length of an entry of a list of access in a record (`ace_t`, `zfs_oldace_t`).
 const ACE_BYTES: u64 = 12;
 
+/// Replays the log of a crash, also where `readonly` is on: what it has was promised, and must
+/// not come over what is written when the property is off again (`zfsvfs_setup`,
+/// module/os/linux/zfs/zfs_vfsops.c).
+pub(crate) async fn replay_log(filesystem: &Arc<Filesystem>) -> Result<()> {
+    let log = filesystem.files.log.as_ref();
+    let Some(log) = log.filter(|log| log.needs_replay()) else {
+        return Ok(());
+    };
+    let dataset = filesystem.dataset()?;
+    // What the log changes is counted like the rest.
+    dataset.begin_to_count();
+    let replayer = Replayer {
+        filesystem: Arc::clone(filesystem),
+    };
+    filesystem.opening.set_replaying(true);
+    let outcome = log.replay(&replayer).await;
+    filesystem.opening.set_replaying(false);
+    let (dataset, records) = (dataset.name(), outcome?);
+    tracing::info!(dataset, records, "replayed the intent log");
+    Ok(())
+}
+
 /// Replays records into a filesystem.
-pub(crate) struct Replayer {
+struct Replayer {
     filesystem: Arc<Filesystem>,
 }
 
@@ -98,12 +122,6 @@ fn list_of(acl: &LogAcl<'_>, endian: Endian) -> Result<Option<Acl>> {
 }
 
 impl Replayer {
-    pub(crate) fn new(filesystem: &Arc<Filesystem>) -> Self {
-        Self {
-            filesystem: Arc::clone(filesystem),
-        }
-    }
-
     async fn replay_body(&self, record: &ReplayRecord, body: LogBody<'_>) -> Result<()> {
         let filesystem = &self.filesystem;
         match body {
@@ -132,9 +150,9 @@ impl Replayer {
                 offset,
                 length,
             } => {
-                let _entered = filesystem.enter_to_change().await?;
-                let node = filesystem.node(object.get()).await?;
-                filesystem.free_space(&node, offset, length).await
+                let _entered = filesystem.opening.enter_to_change().await?;
+                let node = filesystem.files.node(object.get()).await?;
+                free_space(&filesystem.files, &node, offset, length).await
             }
             LogBody::SetAttributes(set) => self.set_attributes(&set, record.endian).await,
             LogBody::SetXattr {
@@ -200,18 +218,19 @@ impl Replayer {
         };
         let caller = Caller::new(uid as u32, gid as u32);
         let filesystem = &self.filesystem;
-        let _entered = filesystem.enter_to_change().await?;
+        let _entered = filesystem.opening.enter_to_change().await?;
         let parent = create.directory.get();
-        let directory = filesystem.node(parent).await?;
+        let directory = filesystem.files.node(parent).await?;
         if create.kind == LogCreateKind::XattrDirectory {
             let _lock = directory.xattrs.write().await;
             return filesystem
+                .xattrs
                 .make_xattr_directory(&directory, Some(replayed))
                 .await
                 .map(|_| ());
         }
         directory.entries()?;
-        filesystem.check_new_name(parent, create.name)?;
+        check_new_name(&filesystem.files, parent, create.name)?;
         let is_link = create.kind == LogCreateKind::Symlink;
         let make = Make {
             rdev: create.rdev,
@@ -221,10 +240,15 @@ impl Replayer {
             flags,
             ..Make::new(file_kind, mode, caller)
         };
-        filesystem
-            .make_in(&directory, create.name, &make)
-            .await
-            .map(|_| ())
+        make_in(
+            &filesystem.files,
+            &filesystem.quotas,
+            &directory,
+            create.name,
+            &make,
+        )
+        .await
+        .map(|_| ())
     }
 
     async fn rename(&self, rename: &LogRename<'_>) -> Result<()> {
@@ -250,7 +274,7 @@ impl Replayer {
 
     async fn whiteout(&self, parent: u64, name: &[u8], whiteout: &LogWhiteout) -> Result<()> {
         let filesystem = &self.filesystem;
-        let _entered = filesystem.enter_to_change().await?;
+        let _entered = filesystem.opening.enter_to_change().await?;
         let (mode, uid, gid) = (whiteout.mode as u32, whiteout.uid, whiteout.gid);
         let make = Make {
             rdev: whiteout.rdev,
@@ -268,18 +292,23 @@ impl Replayer {
                 Caller::new(uid as u32, gid as u32),
             )
         };
-        let directory = filesystem.node(parent).await?;
-        filesystem
-            .make_in(&directory, name, &make)
-            .await
-            .map(|_| ())
+        let directory = filesystem.files.node(parent).await?;
+        make_in(
+            &filesystem.files,
+            &filesystem.quotas,
+            &directory,
+            name,
+            &make,
+        )
+        .await
+        .map(|_| ())
     }
 
     async fn write(&self, record: &ReplayRecord, write: &LogWrite<'_>) -> Result<()> {
         let mut offset = write.offset;
         let filesystem = &self.filesystem;
-        let _entered = filesystem.enter_to_change().await?;
-        let node = filesystem.node(write.object.get()).await?;
+        let _entered = filesystem.opening.enter_to_change().await?;
+        let node = filesystem.files.node(write.object.get()).await?;
         let end = end_of(offset, write.length)?;
         let (data, size) = match (&record.data, write.data) {
             (None, Some(data)) => (record.body.slice_ref(data), None),
@@ -292,29 +321,37 @@ impl Replayer {
                 (block.clone(), Some(node.znode().size.max(end)))
             }
         };
-        filesystem
-            .write_node(&node, Place::At(offset), data, Caller::ROOT, size)
-            .await
-            .map(|_| ())
+        write_node(
+            &filesystem.files,
+            &filesystem.quotas,
+            &node,
+            Place::At(offset),
+            data,
+            Caller::ROOT,
+            size,
+        )
+        .await
+        .map(|_| ())
     }
 
     async fn write_size(&self, write: &LogWrite<'_>) -> Result<()> {
         let filesystem = &self.filesystem;
         let end = end_of(write.offset, write.length)?;
-        let _entered = filesystem.enter_to_change().await?;
-        let node = filesystem.node(write.object.get()).await?;
+        let _entered = filesystem.opening.enter_to_change().await?;
+        let node = filesystem.files.node(write.object.get()).await?;
         let _range = node.ranges.lock(0, u64::MAX, true).await;
         let node = node.lock().await?;
         if end > node.znode().size {
-            let tx = filesystem.assign(DirtyEstimate::metadata()).await?;
+            let tx = filesystem.files.assign(DirtyEstimate::metadata()).await?;
             let changed = Znode {
                 size: end,
                 ..node.znode()
             };
             filesystem
+                .files
                 .store(&tx, &node, changed, &[attr::SIZE], [])
                 .await?;
-            filesystem.record(
+            filesystem.files.record(
                 &tx,
                 LogRecord::write(write.object, false, write.offset, write.length),
             );
@@ -355,25 +392,29 @@ impl Replayer {
     async fn set_xattr(&self, object: ObjectId, name: &[u8], value: &[u8]) -> Result<()> {
         let value = (!value.is_empty()).then_some(value);
         let filesystem = &self.filesystem;
-        let _entered = filesystem.enter_to_change().await?;
-        let node = filesystem.node(object.get()).await?;
+        let _entered = filesystem.opening.enter_to_change().await?;
+        let node = filesystem.files.node(object.get()).await?;
         let _lock = node.xattrs.write().await;
-        if filesystem.put_sa_xattr(&node, name, value, false).await? {
+        if filesystem
+            .xattrs
+            .put_sa_xattr(&node, name, value, false)
+            .await?
+        {
             return Ok(());
         }
         // Where another system had it in the dnode, and we cannot.
         match value {
-            Some(value) => filesystem.put_xattr_file(&node, name, value).await,
-            None => filesystem.drop_xattr(&node, name).await.map(|_| ()),
+            Some(value) => filesystem.xattrs.put_xattr_file(&node, name, value).await,
+            None => filesystem.xattrs.drop_xattr(&node, name).await.map(|_| ()),
         }
     }
 
     async fn set_acl(&self, object: ObjectId, acl: &Acl) -> Result<()> {
         let (filesystem, ino) = (&self.filesystem, object.get());
-        let _entered = filesystem.enter_to_change().await?;
-        let node = filesystem.node(ino).await?.lock().await?;
-        let tx = filesystem.assign(DirtyEstimate::metadata()).await?;
-        let mut changed = crate::namespace::touched(node.znode(), filesystem.now(), true);
+        let _entered = filesystem.opening.enter_to_change().await?;
+        let node = filesystem.files.node(ino).await?.lock().await?;
+        let tx = filesystem.files.assign(DirtyEstimate::metadata()).await?;
+        let mut changed = touched(node.znode(), filesystem.opening.now(), true);
         changed.flags &= !(pflags::ACL_TRIVIAL | pflags::INHERIT_ACE | pflags::NO_EXECS_DENIED);
         for (holds, flag) in [
             (acl.is_trivial(), pflags::ACL_TRIVIAL),
@@ -383,11 +424,14 @@ impl Replayer {
             changed.flags |= if holds { flag } else { 0 };
         }
         changed.mode = changed.mode & !0o777 | acl.mode();
-        let more = crate::create::acl_to_store(&changed, acl, filesystem.version);
+        let more = acl_to_store(&changed, acl, filesystem.files.version);
         let list = [attr::MODE, attr::FLAGS, attr::CTIME];
-        filesystem.store(&tx, &node, changed, &list, more).await?;
-        let record = crate::log::attributes_set(ino, LogSetAttributes::MODE, &changed, None);
-        filesystem.record(&tx, record);
+        filesystem
+            .files
+            .store(&tx, &node, changed, &list, more)
+            .await?;
+        let record = log::attributes_set(ino, LogSetAttributes::MODE, &changed, None);
+        filesystem.files.record(&tx, record);
         Ok(())
     }
 
@@ -408,23 +452,23 @@ impl Replayer {
             return Err(nonsense());
         }
         let filesystem = &self.filesystem;
-        let _entered = filesystem.enter_to_change().await?;
-        let node = filesystem.node(object.get()).await?;
+        let _entered = filesystem.opening.enter_to_change().await?;
+        let node = filesystem.files.node(object.get()).await?;
         {
             let _range = node.ranges.lock(0, u64::MAX, true).await;
             let locked = node.lock().await?;
-            if filesystem.replay_shared(&locked, blocks).await? {
+            if replay_shared(&filesystem.files, &locked, blocks).await? {
                 return Ok(());
             }
         }
         let mut done = 0;
-        let pipeline = Arc::clone(filesystem.objset.pipeline());
+        let pipeline = Arc::clone(filesystem.files.objset.pipeline());
         for pointer in pointers {
             let data = if pointer.is_hole() {
                 Bytes::from(vec![0; block_bytes as usize])
             } else {
                 let context = ReadContext::new(Bookmark {
-                    objset: filesystem.objset.options().dataset.get().into(),
+                    objset: filesystem.files.objset.options().dataset.get().into(),
                     object,
                     ..Bookmark::default()
                 });
@@ -436,9 +480,16 @@ impl Replayer {
             }
             let place = Place::At(offset.checked_add(done).ok_or_else(nonsense)?);
             let data = data.slice(..part as usize);
-            filesystem
-                .write_node(&node, place, data, Caller::ROOT, None)
-                .await?;
+            write_node(
+                &filesystem.files,
+                &filesystem.quotas,
+                &node,
+                place,
+                data,
+                Caller::ROOT,
+                None,
+            )
+            .await?;
             done += part;
         }
         Ok(())
@@ -467,13 +518,17 @@ impl Replayer {
     /// follow. A directory that is damaged is there.
     async fn is_without_name(&self, kind: LogKind, parent: Option<ObjectId>) -> bool {
         let Some(parent) = parent else { return false };
-        let parent = match self.filesystem.node(parent.get()).await {
+        let parent = match self.filesystem.files.node(parent.get()).await {
             Ok(parent) => parent,
             Err(FsError::Stale { .. }) => return is_of_attributes(kind),
             Err(_) => return false,
         };
         let is_of_xattr = is_of_xattr(&parent.znode());
-        is_of_xattr && matches!(self.filesystem.outlives_crash(&parent).await, Ok(false))
+        is_of_xattr
+            && matches!(
+                self.filesystem.files.outlives_crash(&parent).await,
+                Ok(false)
+            )
     }
 }
 
@@ -500,6 +555,6 @@ impl ReplayTarget for Replayer {
     }
 
     fn settle(&self) -> BoxFuture<'_, std::result::Result<(), ReplayError>> {
-        Box::pin(async move { Ok(self.filesystem.drain().await?) })
+        Box::pin(async move { Ok(self.filesystem.unlinked.drain().await?) })
     }
 }

@@ -12,7 +12,7 @@
 use dataset::DirtyEstimate;
 use dataset::features::guid;
 
-use crate::data::WRITE_BYTES_MAX;
+use crate::content::WRITE_BYTES_MAX;
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::types::FileKind;
@@ -33,13 +33,13 @@ impl Filesystem {
         end_bytes: u64,
         physically: bool,
     ) -> Result<Option<u64>> {
-        let _entered = self.enter_to_change().await?;
-        if physically && !self.dataset()?.has_feature(guid::PHYSICAL_REWRITE) {
+        let _entered = self.opening.enter_to_change().await?;
+        if physically && !self.opening.dataset()?.has_feature(guid::PHYSICAL_REWRITE) {
             return Err(FsError::Unsupported {
                 what: "a physical rewrite without the pool's feature physical_rewrite",
             });
         }
-        let node = self.node(ino).await?;
+        let node = self.files.node(ino).await?;
         match node.znode().kind() {
             FileKind::Regular => {}
             FileKind::Directory => return Err(FsError::IsDirectory { ino }),
@@ -83,11 +83,11 @@ impl Filesystem {
             return Ok(None);
         }
         let length = part_end - start_bytes;
-        self.check_quota(&node.znode()).await?;
+        self.quotas.check_file(&node.znode()).await?;
         // The disk is waited for before the txg is.
         drop(node.object.read(start_bytes, length as usize).await?);
         let estimate = DirtyEstimate::write(length).in_blocks_of(block_bytes as u32);
-        let tx = self.assign(estimate).await?;
+        let tx = self.files.assign(estimate).await?;
         let (first, last) = (start_bytes / block_bytes, part_end / block_bytes - 1);
         node.object
             .rewrite_blocks(&tx, first, last, physically)

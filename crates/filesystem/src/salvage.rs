@@ -15,8 +15,9 @@ use bytes::Bytes;
 use format::{ObjectId, ObjectType};
 use object::{DnodeRun, Object, ObjectError, ObjectSet, Sa, salvage_zap};
 
+use crate::content::join;
+use crate::describe::describe;
 use crate::error::{FsError, Result};
-use crate::filesystem::{describe, join};
 use crate::namespace::link_target;
 use crate::types::{Attributes, FileKind};
 use crate::xattr::{VALUE_BYTES_MAX, shown, xattrs_in_dnode};

@@ -18,12 +18,13 @@ use dataset::features::guid;
 use format::{BlockPointer, LogBody};
 use zil::LogRecord;
 
-use crate::data::{FILE_BYTES_MAX, grow_block, is_of_xattr};
+use crate::content::{FILE_BYTES_MAX, grow_block, store_written};
 use crate::error::Result;
-use crate::filesystem::Filesystem;
+use crate::files::Files;
 use crate::node::{Locked, Node};
+use crate::quota::Quotas;
 use crate::types::Caller;
-use crate::znode::pflags;
+use crate::znode::{is_of_xattr, pflags};
 
 /// Blocks shared in one transaction: their pointers fit into a log record.
 const BLOCKS_MAX: u64 = 512;
@@ -102,153 +103,159 @@ fn shape(node: &Node) -> Shape {
     }
 }
 
-impl Filesystem {
-    /// Shares blocks from the start of a range, as far as that goes at once; how many bytes: 0 when
-    /// they must be copied. The source is of this filesystem or of a snapshot of it.
-    pub(crate) async fn share_range(
-        &self,
-        source: &Arc<Node>,
-        from: u64,
-        target: &Arc<Node>,
-        to: u64,
-        length: u64,
-        caller: Caller,
-    ) -> Result<u64> {
-        let dataset = self.dataset()?;
-        let record_bytes = u64::from(self.settings().record_bytes);
-        let planned = || plan(shape(source), from, shape(target), to, length, record_bytes);
-        if !dataset.has_feature(guid::BLOCK_CLONING) {
-            return Ok(0);
-        }
-        let Some(wanted) = planned() else {
-            return Ok(0);
-        };
-        let locked_bytes = wanted.blocks * wanted.block_bytes;
-        let grows = shape(target).block_bytes != shape(source).block_bytes;
-        let is_same = Arc::ptr_eq(source, target);
-        if grows && is_same {
-            return Ok(0);
-        }
-        // Whole blocks: else somebody could write into the last one behind the range, so that the
-        // source's were freed before anybody heard that it is shared, or what is written into the
-        // target's were lost.
-        let end = |start: u64| start.saturating_add(locked_bytes);
-        let (start, whole_end) = if grows { (0, u64::MAX) } else { (to, end(to)) };
-        let (_first, _second);
-        let order = match source.ino.cmp(&target.ino) {
-            Ordering::Equal if !is_same => Ordering::Less,
-            order => order,
-        };
-        match order {
-            Ordering::Less => {
-                _first = source.ranges.lock(from, end(from), false).await;
-                _second = Some(target.ranges.lock(start, whole_end, true).await);
-            }
-            // One lock over both: who waits for the first range, and what is between, is before us
-            // at the second.
-            Ordering::Equal => {
-                _first = target
-                    .ranges
-                    .lock(from.min(to), end(from.max(to)), true)
-                    .await;
-                _second = None;
-            }
-            Ordering::Greater => {
-                _first = target.ranges.lock(start, whole_end, true).await;
-                _second = Some(source.ranges.lock(from, end(from), false).await);
-            }
-        }
-        let node = target.lock().await?;
-        // Sizes may have changed before the locks were there.
-        let Some(shared) = planned() else {
-            return Ok(0);
-        };
-        let is_locked = shared.blocks * shared.block_bytes <= locked_bytes
-            && (grows || shape(target).block_bytes == shared.block_bytes);
-        // A file that is gone reads as holes.
-        if !is_locked || !source.object.exists() {
-            return Ok(0);
-        }
-        if node.znode().flags & (pflags::IMMUTABLE | pflags::APPENDONLY) != 0 {
-            return Ok(0);
-        }
-        self.check_quota(&node.znode()).await?;
-        let found = source
-            .object
-            .shareable_blocks(
-                from / shared.block_bytes,
-                shared.blocks,
-                dataset.synced_txg(),
-            )
-            .await?;
-        let Some(pointers) = found else { return Ok(0) };
-        let blocks = Blocks {
-            offset_bytes: to,
-            length_bytes: shared.length_bytes,
-            block_bytes: shared.block_bytes,
-            pointers: &pointers,
-        };
-        let done = self.put_shared(&node, blocks, caller).await?;
-        Ok(if done { shared.length_bytes } else { 0 })
+/// Shares blocks from the start of a range, as far as that goes at once; how many bytes: 0 when
+/// they must be copied. The source is of this filesystem or of a snapshot of it.
+pub(crate) async fn share_range(
+    files: &Files,
+    quotas: &Quotas,
+    source: &Arc<Node>,
+    from: u64,
+    target: &Arc<Node>,
+    to: u64,
+    length: u64,
+    caller: Caller,
+) -> Result<u64> {
+    let dataset = files.opening.dataset()?;
+    let record_bytes = u64::from(files.opening.settings().record_bytes);
+    let planned = || plan(shape(source), from, shape(target), to, length, record_bytes);
+    if !dataset.has_feature(guid::BLOCK_CLONING) {
+        return Ok(0);
     }
+    let Some(wanted) = planned() else {
+        return Ok(0);
+    };
+    let locked_bytes = wanted.blocks * wanted.block_bytes;
+    let grows = shape(target).block_bytes != shape(source).block_bytes;
+    let is_same = Arc::ptr_eq(source, target);
+    if grows && is_same {
+        return Ok(0);
+    }
+    // Whole blocks: else somebody could write into the last one behind the range, so that the
+    // source's were freed before anybody heard that it is shared, or what is written into the
+    // target's were lost.
+    let end = |start: u64| start.saturating_add(locked_bytes);
+    let (start, whole_end) = if grows { (0, u64::MAX) } else { (to, end(to)) };
+    let (_first, _second);
+    let order = match source.ino.cmp(&target.ino) {
+        Ordering::Equal if !is_same => Ordering::Less,
+        order => order,
+    };
+    match order {
+        Ordering::Less => {
+            _first = source.ranges.lock(from, end(from), false).await;
+            _second = Some(target.ranges.lock(start, whole_end, true).await);
+        }
+        // One lock over both: who waits for the first range, and what is between, is before us
+        // at the second.
+        Ordering::Equal => {
+            _first = target
+                .ranges
+                .lock(from.min(to), end(from.max(to)), true)
+                .await;
+            _second = None;
+        }
+        Ordering::Greater => {
+            _first = target.ranges.lock(start, whole_end, true).await;
+            _second = Some(source.ranges.lock(from, end(from), false).await);
+        }
+    }
+    let node = target.lock().await?;
+    // Sizes may have changed before the locks were there.
+    let Some(shared) = planned() else {
+        return Ok(0);
+    };
+    let is_locked = shared.blocks * shared.block_bytes <= locked_bytes
+        && (grows || shape(target).block_bytes == shared.block_bytes);
+    // A file that is gone reads as holes.
+    if !is_locked || !source.object.exists() {
+        return Ok(0);
+    }
+    if node.znode().flags & (pflags::IMMUTABLE | pflags::APPENDONLY) != 0 {
+        return Ok(0);
+    }
+    quotas.check_file(&node.znode()).await?;
+    let found = source
+        .object
+        .shareable_blocks(
+            from / shared.block_bytes,
+            shared.blocks,
+            dataset.synced_txg(),
+        )
+        .await?;
+    let Some(pointers) = found else { return Ok(0) };
+    let blocks = Blocks {
+        offset_bytes: to,
+        length_bytes: shared.length_bytes,
+        block_bytes: shared.block_bytes,
+        pointers: &pointers,
+    };
+    let done = put_shared(files, &node, blocks, caller).await?;
+    Ok(if done { shared.length_bytes } else { 0 })
+}
 
-    /// Puts pointers into a file, with size, times and a log record; `false`, and nothing is done,
-    /// when its blocks cannot be of that size. The range is locked by the caller.
-    async fn put_shared(&self, node: &Locked, blocks: Blocks<'_>, caller: Caller) -> Result<bool> {
-        let Blocks {
-            offset_bytes: to,
-            length_bytes: length,
+/// Puts pointers into a file, with size, times and a log record; `false`, and nothing is done,
+/// when its blocks cannot be of that size. The range is locked by the caller.
+async fn put_shared(
+    files: &Files,
+    node: &Locked,
+    blocks: Blocks<'_>,
+    caller: Caller,
+) -> Result<bool> {
+    let Blocks {
+        offset_bytes: to,
+        length_bytes: length,
+        block_bytes,
+        pointers,
+    } = blocks;
+    // They count for the dataset as copies would.
+    let shared_bytes = pointers.len() as u64 * block_bytes;
+    let size = node.znode().size;
+    let has = u64::from(node.object.info().data_block_bytes);
+    if has < block_bytes && size > 0 {
+        node.object.read(0, size.min(has) as usize).await?;
+    }
+    node.object.prepare_write(to, shared_bytes).await?;
+    let outlives = files.outlives_crash(node).await?;
+    let tx = files.assign(DirtyEstimate::write(shared_bytes)).await?;
+    if has < block_bytes {
+        grow_block(node, &tx, block_bytes).await?;
+    }
+    if u64::from(node.object.info().data_block_bytes) != block_bytes {
+        return Ok(false);
+    }
+    node.object
+        .share_blocks(&tx, to / block_bytes, pointers)
+        .await?;
+    let changed = store_written(files, &tx, node, size.max(to + length), caller).await?;
+    if outlives {
+        let sync = is_of_xattr(&changed);
+        let object = node.ino.into();
+        let body = LogBody::CloneRange {
+            object,
+            offset: to,
+            length,
             block_bytes,
-            pointers,
-        } = blocks;
-        // They count for the dataset as copies would.
-        let shared_bytes = pointers.len() as u64 * block_bytes;
-        let size = node.znode().size;
-        let has = u64::from(node.object.info().data_block_bytes);
-        if has < block_bytes && size > 0 {
-            node.object.read(0, size.min(has) as usize).await?;
-        }
-        node.object.prepare_write(to, shared_bytes).await?;
-        let outlives = self.outlives_crash(node).await?;
-        let tx = self.assign(DirtyEstimate::write(shared_bytes)).await?;
-        if has < block_bytes {
-            grow_block(node, &tx, block_bytes).await?;
-        }
-        if u64::from(node.object.info().data_block_bytes) != block_bytes {
-            return Ok(false);
-        }
-        node.object
-            .share_blocks(&tx, to / block_bytes, pointers)
-            .await?;
-        let changed = self
-            .store_written(&tx, node, size.max(to + length), caller)
-            .await?;
-        if outlives {
-            let sync = is_of_xattr(&changed);
-            let object = node.ino.into();
-            let body = LogBody::CloneRange {
-                object,
-                offset: to,
-                length,
-                block_bytes,
-                blocks: pointers.into(),
-            };
-            self.record(&tx, LogRecord::of_object(object, sync, &body));
-        }
-        Ok(true)
+            blocks: pointers.into(),
+        };
+        files.record(&tx, LogRecord::of_object(object, sync, &body));
     }
+    Ok(true)
+}
 
-    /// Shares what a clone record tells; `false` when the file's blocks are of another size.
-    pub(crate) async fn replay_shared(&self, node: &Locked, blocks: Blocks<'_>) -> Result<bool> {
-        let has = shape(node);
-        let fits = has.block_bytes == blocks.block_bytes
-            || has.block_bytes < blocks.block_bytes && has.size <= has.block_bytes;
-        if !fits
-            || !blocks.offset_bytes.is_multiple_of(blocks.block_bytes)
-            || blocks.pointers.iter().any(BlockPointer::is_embedded)
-        {
-            return Ok(false);
-        }
-        self.put_shared(node, blocks, Caller::ROOT).await
+/// Shares what a clone record tells; `false` when the file's blocks are of another size.
+pub(crate) async fn replay_shared(
+    files: &Files,
+    node: &Locked,
+    blocks: Blocks<'_>,
+) -> Result<bool> {
+    let has = shape(node);
+    let fits = has.block_bytes == blocks.block_bytes
+        || has.block_bytes < blocks.block_bytes && has.size <= has.block_bytes;
+    if !fits
+        || !blocks.offset_bytes.is_multiple_of(blocks.block_bytes)
+        || blocks.pointers.iter().any(BlockPointer::is_embedded)
+    {
+        return Ok(false);
     }
+    put_shared(files, node, blocks, Caller::ROOT).await
 }

@@ -268,7 +268,7 @@ pub struct DirEntry {
     pub ino: u64,
     /// Kind, as the entry says (very old pools do not: `None`).
     pub kind: Option<FileKind>,
-    /// Where to go on after this entry: give it to [`crate::Filesystem::readdir`].
+    /// Where to go on after this entry: give it to [`crate::Filesystem::read_directory`].
     pub next_cookie: u64,
 }
 

@@ -14,16 +14,17 @@
 //! files get a task each.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dataset::DirtyEstimate;
 use format::ObjectId;
-use object::ZapCursor;
+use object::{Zap, ZapCursor};
+use parking_lot::Mutex;
 use zio::Tx;
 
 use crate::error::{FsError, Result};
-use crate::filesystem::Filesystem;
+use crate::files::Files;
 use crate::node::{Locked, Node};
 use crate::types::FileKind;
 use crate::znode::{OldAcl, Znode, attr, parse_dirent, parse_old_acl, pflags};
@@ -37,16 +38,53 @@ const GATHERED_BYTES_MAX: u64 = 64 << 20;
 
 /// Unlinked files that are about to be freed.
 #[derive(Debug, Default)]
-pub(crate) struct Reaps {
+struct Reaps {
     listed: VecDeque<u64>,
     /// A task will come for what is listed.
     is_awaited: bool,
 }
 
-impl Filesystem {
-    /// Puts a file into the queue. `unlinked_lock` must be held.
+/// The lock of the delete queue, which other rare changes of the filesystem's own structures share.
+pub(crate) type QueueLock = Arc<tokio::sync::Mutex<()>>;
+
+/// Files without a name.
+pub struct Unlinked {
+    me: Weak<Self>,
+    files: Arc<Files>,
+    /// The delete queue.
+    queue: Option<Zap>,
+    pub(crate) lock: QueueLock,
+    reaps: Mutex<Reaps>,
+    /// Held by who frees one of them.
+    reaping: tokio::sync::Mutex<()>,
+}
+
+impl Unlinked {
+    pub(crate) fn new(files: &Arc<Files>, queue: Option<Zap>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            files: Arc::clone(files),
+            queue,
+            lock: QueueLock::default(),
+            reaps: Mutex::default(),
+            reaping: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// How many files without a name are not freed yet, as they are open or were many.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn count(&self) -> Result<u64> {
+        match &self.queue {
+            Some(queue) => Ok(queue.count().await?),
+            None => Ok(0),
+        }
+    }
+
+    /// Puts a file into the queue, whose lock must be held.
     pub(crate) async fn enqueue(&self, tx: &Tx, ino: u64) -> Result<()> {
-        let Some(queue) = &self.unlinked else {
+        let Some(queue) = &self.queue else {
             return Err(FsError::Corrupt {
                 ino: 1,
                 what: "the master node has no DELETE_QUEUE",
@@ -58,15 +96,16 @@ impl Filesystem {
     /// Frees an unlinked file in the background, some time soon. While a log is replayed nothing is
     /// freed unless the log needs the number again: what is in the queue is freed after it.
     pub(crate) fn spawn_reap(&self, ino: u64) {
-        if self.replaying() {
+        if self.files.opening.replaying() {
             return;
         }
         let is_long = self
+            .files
             .nodes
             .get(ino)
             .is_some_and(|node| node.state.read().znode.size > GATHERED_BYTES_MAX);
         if is_long {
-            return self.spawn(|me| async move { me.free_unlinked(ino).await });
+            return self.spawn(|me| async move { me.free(ino).await });
         }
         let is_awaited = {
             let mut reaps = self.reaps.lock();
@@ -75,7 +114,7 @@ impl Filesystem {
         };
         if !is_awaited {
             self.spawn(|me| async move {
-                me.world.clock.sleep(GATHER).await;
+                me.files.opening.world.clock.sleep(GATHER).await;
                 me.free_listed().await;
             });
         }
@@ -93,7 +132,7 @@ impl Filesystem {
                 next
             };
             match next {
-                Some(ino) => self.free_unlinked(ino).await,
+                Some(ino) => self.free(ino).await,
                 None => return,
             }
         }
@@ -101,7 +140,7 @@ impl Filesystem {
 
     /// Frees an unlinked file, unless somebody uses it. One that cannot be freed stays in the queue
     /// until the filesystem is opened the next time.
-    pub async fn free_unlinked(&self, ino: u64) {
+    pub async fn free(&self, ino: u64) {
         match self.reap(ino).await {
             Ok(()) | Err(FsError::Closed | FsError::Stale { .. } | FsError::ReadOnly) => {}
             Err(error) => tracing::warn!(ino, %error, "an unlinked file could not be freed"),
@@ -118,18 +157,18 @@ impl Filesystem {
     }
 
     /// Runs `work` as a task of its own.
-    pub(crate) fn spawn<F>(&self, work: impl FnOnce(Arc<Self>) -> F)
+    fn spawn<F>(&self, work: impl FnOnce(Arc<Self>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
         if let Some(me) = self.me.upgrade() {
-            self.world.spawn.spawn(Box::pin(work(me)));
+            self.files.opening.world.spawn.spawn(Box::pin(work(me)));
         }
     }
 
     /// Frees everything in the queue that nobody uses.
     pub(crate) async fn drain(&self) -> Result<()> {
-        let Some(queue) = &self.unlinked else {
+        let Some(queue) = &self.queue else {
             return Ok(());
         };
         let mut cursor = ZapCursor::START;
@@ -143,10 +182,10 @@ impl Filesystem {
                 let Some(ino) = entry.value.as_u64() else {
                     continue;
                 };
-                if self.nodes.is_retained(ino) {
+                if self.files.nodes.is_retained(ino) {
                     continue;
                 }
-                if self.is_closing() {
+                if self.files.opening.is_closing() {
                     return Ok(());
                 }
                 match self.reap(ino).await {
@@ -163,21 +202,21 @@ impl Filesystem {
 
     /// Takes an entry out of the queue whose object is not there.
     async fn forget_missing(&self, ino: u64) -> Result<()> {
-        let _entered = self.enter_to_change().await?;
-        let Some(queue) = &self.unlinked else {
+        let _entered = self.files.opening.enter_to_change().await?;
+        let Some(queue) = &self.queue else {
             return Ok(());
         };
-        let _lock = self.unlinked_lock.lock().await;
+        let _lock = self.lock.lock().await;
         if queue.lookup_int(ino).await?.is_none() {
             return Ok(());
         }
-        let tx = self.assign(DirtyEstimate::free()).await?;
+        let tx = self.files.assign(DirtyEstimate::free()).await?;
         Ok(queue.remove_int(&tx, ino).await?)
     }
 
     /// Frees one unlinked file, unless somebody uses it.
-    pub(crate) async fn reap(&self, ino: u64) -> Result<()> {
-        let _entered = self.enter_to_change().await?;
+    async fn reap(&self, ino: u64) -> Result<()> {
+        let _entered = self.files.opening.enter_to_change().await?;
         let mut next = Some(ino);
         while let Some(ino) = next {
             next = self.reap_one(ino).await?;
@@ -188,11 +227,11 @@ impl Filesystem {
     /// Frees one unlinked file. Returns its directory of extended attributes, which is unlinked
     /// then.
     async fn reap_one(&self, ino: u64) -> Result<Option<u64>> {
-        let Some(queue) = &self.unlinked else {
+        let Some(queue) = &self.queue else {
             return Ok(None);
         };
-        let node = self.node(ino).await?;
-        if node.znode().links != 0 || self.nodes.is_retained(ino) {
+        let node = self.files.node(ino).await?;
+        if node.znode().links != 0 || self.files.nodes.is_retained(ino) {
             return Ok(None);
         }
         let is_xattr_directory = node.zap.is_some() && node.znode().flags & pflags::XATTR != 0;
@@ -205,7 +244,7 @@ impl Filesystem {
             self.free_content(&node).await?;
         }
         node.object.prepare_free(0, u64::MAX).await?;
-        let old_acl = self.sa.get(&node.object, attr::ZNODE_ACL).await?;
+        let old_acl = self.files.sa.get(&node.object, attr::ZNODE_ACL).await?;
         let acl_object = match old_acl.as_deref().and_then(parse_old_acl) {
             Some(OldAcl::External { object, .. }) => Some(ObjectId::new(object)),
             _ => None,
@@ -214,21 +253,23 @@ impl Filesystem {
         let xattrs = if xattr == 0 {
             None
         } else {
-            match self.node(xattr).await {
+            match self.files.node(xattr).await {
                 Ok(node) => Some(node.lock().await?),
                 Err(FsError::Stale { .. }) => None,
                 Err(error) => return Err(error),
             }
         };
-        let queue_lock = self.unlinked_lock.lock().await;
+        let queue_lock = self.lock.lock().await;
         let is_queued = queue.lookup_int(ino).await?.is_some();
-        let tx = self.assign(DirtyEstimate::free()).await?;
+        let tx = self.files.assign(DirtyEstimate::free()).await?;
         if let Some(xattrs) = &xattrs {
             let changed = Znode {
                 links: 0,
                 ..xattrs.znode()
             };
-            self.store(&tx, xattrs, changed, &[attr::LINKS], []).await?;
+            self.files
+                .store(&tx, xattrs, changed, &[attr::LINKS], [])
+                .await?;
             self.enqueue(&tx, xattrs.ino).await?;
         }
         if is_queued {
@@ -236,10 +277,10 @@ impl Filesystem {
         }
         drop(queue_lock);
         if let Some(acl) = acl_object {
-            self.objset.free(&tx, acl).await?;
+            self.files.objset.free(&tx, acl).await?;
         }
-        self.nodes.remove(&node);
-        self.objset.free(&tx, ObjectId::new(ino)).await?;
+        self.files.nodes.remove(&node);
+        self.files.objset.free(&tx, ObjectId::new(ino)).await?;
         Ok(xattrs.map(|xattrs| xattrs.ino))
     }
 
@@ -266,7 +307,7 @@ impl Filesystem {
             if start == 0 {
                 return kept.map_or(Ok(()), |error| Err(error.into()));
             }
-            self.check_not_closing()?;
+            self.files.opening.check_not_closing()?;
             end = start;
         }
     }
@@ -277,14 +318,16 @@ impl Filesystem {
             return Ok(());
         }
         let length = if end == u64::MAX { end } else { end - start };
-        let tx = self.assign(DirtyEstimate::free()).await?;
+        let tx = self.files.assign(DirtyEstimate::free()).await?;
         node.object.free_range(&tx, start, length).await?;
         // Whoever looks at the file until then sees what is left.
         let mut changed = node.znode();
         if end == u64::MAX {
             changed.size = changed.size.min(start);
         }
-        self.store(&tx, node, changed, &[attr::SIZE], []).await
+        self.files
+            .store(&tx, node, changed, &[attr::SIZE], [])
+            .await
     }
 
     /// Unlinks everything in a directory of extended attributes (`zfs_purgedir`).
@@ -296,24 +339,26 @@ impl Filesystem {
                 return Ok(());
             }
             for entry in entries {
-                self.check_not_closing()?;
+                self.files.opening.check_not_closing()?;
                 let (ino, _) = parse_dirent(entry.value.as_u64().unwrap_or(0));
                 {
                     let directory = directory.lock().await?;
-                    let node = match self.node(ino).await {
+                    let node = match self.files.node(ino).await {
                         Ok(node) => Some(node.lock().await?),
                         Err(FsError::Stale { .. }) => None,
                         Err(error) => return Err(error),
                     };
-                    let _queue = self.unlinked_lock.lock().await;
-                    let tx = self.assign(DirtyEstimate::free()).await?;
+                    let _queue = self.lock.lock().await;
+                    let tx = self.files.assign(DirtyEstimate::free()).await?;
                     zap.remove(&tx, &entry.name).await?;
                     if let Some(node) = &node {
                         let changed = Znode {
                             links: 0,
                             ..node.znode()
                         };
-                        self.store(&tx, node, changed, &[attr::LINKS], []).await?;
+                        self.files
+                            .store(&tx, node, changed, &[attr::LINKS], [])
+                            .await?;
                         self.enqueue(&tx, ino).await?;
                     }
                     let size = directory.znode().size.saturating_sub(1);
@@ -321,7 +366,8 @@ impl Filesystem {
                         size,
                         ..directory.znode()
                     };
-                    self.store(&tx, &directory, changed, &[attr::SIZE], [])
+                    self.files
+                        .store(&tx, &directory, changed, &[attr::SIZE], [])
                         .await?;
                 }
                 // A file of attributes has no directory of its own, so this does not go deeper.

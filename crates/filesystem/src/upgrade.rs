@@ -16,7 +16,7 @@ use crate::znode::{ZPL_VERSION, ZPL_VERSION_SA};
 impl Filesystem {
     /// The version that new files are written in.
     pub fn version(&self) -> u64 {
-        self.version
+        self.files.version
     }
 
     /// Raises the version. Files are written in it once the filesystem is opened again.
@@ -24,18 +24,21 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::Invalid`] for one that is lower than the filesystem's, or unknown.
     pub async fn raise_version(&self, version: u64) -> Result<()> {
-        if version > ZPL_VERSION || version < self.version {
+        if version > ZPL_VERSION || version < self.files.version {
             return Err(FsError::Invalid {
                 what: "a version that is lower than the filesystem's, or unknown",
             });
         }
-        let _entered = self.enter_to_change().await?;
-        let _lock = self.unlinked_lock.lock().await;
-        let tx = self.assign(dataset::DirtyEstimate::metadata()).await?;
+        let _entered = self.opening.enter_to_change().await?;
+        let _lock = self.unlinked.lock.lock().await;
+        let tx = self
+            .files
+            .assign(dataset::DirtyEstimate::metadata())
+            .await?;
         self.master.update_u64(&tx, "VERSION", version).await?;
         let has_attributes = self.master.lookup_u64("SA_ATTRS").await?.is_some();
         if version >= ZPL_VERSION_SA && !has_attributes {
-            let id = Sa::create_master(&self.objset, &tx).await?;
+            let id = Sa::create_master(&self.files.objset, &tx).await?;
             self.master.add_u64(&tx, "SA_ATTRS", id.get()).await?;
         }
         Ok(())
@@ -55,17 +58,6 @@ impl Filesystem {
     /// # Errors
     /// Of reading.
     pub async fn changed_since(&self, older: &Self, since: Txg) -> Result<Vec<Range<u64>>> {
-        Ok(object::changed_objects(&older.objset, &self.objset, since).await?)
-    }
-
-    /// How many files without a name are not freed yet, as they are open or were many.
-    ///
-    /// # Errors
-    /// Of reading.
-    pub async fn unlinked_count(&self) -> Result<u64> {
-        match &self.unlinked {
-            Some(queue) => Ok(queue.count().await?),
-            None => Ok(0),
-        }
+        Ok(object::changed_objects(&older.files.objset, &self.files.objset, since).await?)
     }
 }

@@ -21,16 +21,20 @@ use format::{LogCreateKind, NvEncoding, NvList, NvValue, ObjectId};
 use object::{Object, Sa, ZapCursor};
 use zil::LogRecord;
 
-use crate::create::{Make, Replayed};
-use crate::data::Place;
+use crate::attributes::set_locked;
+use crate::content::{Place, free_space, join, read_node, write_node};
+use crate::create::{Make, Replayed, make_in, new_xattr_directory};
+use crate::entries::find;
 use crate::error::{FsError, Result};
-use crate::filesystem::{Filesystem, join};
+use crate::files::Files;
 use crate::log;
-use crate::namespace::touched;
 use crate::node::{Node, SaXattrs};
 use crate::posix_acl::{self, PosixAcl};
+use crate::quota::Quotas;
+use crate::remove::remove_in;
 use crate::types::{Caller, FileKind, SetAttributes, XattrMode};
-use crate::znode::{attr, pflags};
+use crate::unlinked::Unlinked;
+use crate::znode::{attr, pflags, touched};
 
 /// Biggest value in the dnode (`DXATTR_MAX_ENTRY_SIZE`).
 const SA_VALUE_BYTES_MAX: usize = 32768;
@@ -81,10 +85,25 @@ pub(crate) async fn xattrs_in_dnode(sa: &Sa, object: &Object) -> Result<Vec<(Vec
     Ok(list)
 }
 
-impl Filesystem {
+/// The extended attributes of a filesystem's files, lists of access among them.
+pub struct Xattrs {
+    files: Arc<Files>,
+    quotas: Arc<Quotas>,
+    unlinked: Arc<Unlinked>,
+}
+
+impl Xattrs {
+    pub(crate) fn new(files: &Arc<Files>, quotas: &Arc<Quotas>, unlinked: &Arc<Unlinked>) -> Self {
+        Self {
+            files: Arc::clone(files),
+            quotas: Arc::clone(quotas),
+            unlinked: Arc::clone(unlinked),
+        }
+    }
+
     /// Fails for names that cannot be attributes here.
     fn check_xattr_name(&self, name: &[u8]) -> Result<()> {
-        let settings = self.settings();
+        let settings = self.files.opening.settings();
         if name.len() > NAME_BYTES_MAX {
             return Err(FsError::NameTooLong {
                 length_bytes: name.len(),
@@ -93,7 +112,7 @@ impl Filesystem {
         }
         if name.starts_with(b"system.") {
             let is_acl = name == posix_acl::ACCESS || name == posix_acl::DEFAULT;
-            if !is_acl || !self.has_posix_acls() {
+            if !is_acl || !self.files.opening.has_posix_acls() {
                 return Err(FsError::Unsupported {
                     what: "this system attribute (acltype)",
                 });
@@ -120,7 +139,7 @@ impl Filesystem {
 
     /// Whether a file surely lacks an attribute that it could have, as most have none; known
     /// without reading.
-    pub fn lacks_xattr(&self, ino: u64, name: &[u8]) -> bool {
+    pub fn lacks(&self, ino: u64, name: &[u8]) -> bool {
         self.has_no_xattrs(ino) && self.check_xattr_name(name).is_ok()
     }
 
@@ -129,7 +148,7 @@ impl Filesystem {
         if let Some(list) = node.state.read().sa_xattrs.clone() {
             return Ok(list);
         }
-        let list = xattrs_in_dnode(&self.sa, &node.object).await?;
+        let list = xattrs_in_dnode(&self.files.sa, &node.object).await?;
         let list = Arc::new(list);
         node.state.write().sa_xattrs = Some(Arc::clone(&list));
         Ok(list)
@@ -139,7 +158,7 @@ impl Filesystem {
     pub(crate) async fn xattr_directory(&self, node: &Node) -> Result<Option<Arc<Node>>> {
         match node.znode().xattr {
             0 => Ok(None),
-            ino => match self.node(ino).await {
+            ino => match self.files.node(ino).await {
                 Ok(directory) => Ok(Some(directory)),
                 // Some releases of OpenZFS removed it and left its number (openzfs/zfs#4083); like
                 // OpenZFS, say that there are no attributes in it.
@@ -154,8 +173,8 @@ impl Filesystem {
         let Some(directory) = self.xattr_directory(node).await? else {
             return Ok(None);
         };
-        match self.find(&directory, name).await? {
-            Some((ino, _)) => Ok(Some(self.node(ino).await?)),
+        match find(self.files.rules, &directory, name).await? {
+            Some((ino, _)) => Ok(Some(self.files.node(ino).await?)),
             None => Ok(None),
         }
     }
@@ -174,12 +193,12 @@ impl Filesystem {
         let size = usize::try_from(file.znode().size)
             .unwrap_or(usize::MAX)
             .min(VALUE_BYTES_MAX);
-        Ok(Some(join(self.read_node(&file, 0, size).await?)))
+        Ok(Some(join(read_node(&file, 0, size).await?)))
     }
 
     /// Whether a file certainly has no extended attributes at all: never waits.
     fn has_no_xattrs(&self, ino: u64) -> bool {
-        let Some(node) = self.nodes.get(ino) else {
+        let Some(node) = self.files.nodes.get(ino) else {
             return false;
         };
         let state = node.state.read();
@@ -188,10 +207,10 @@ impl Filesystem {
     }
 
     /// The value of an extended attribute, named as Linux shows it (`user.mime_type`).
-    pub async fn xattr(&self, ino: u64, name: &[u8]) -> Result<Bytes> {
-        let _entered = self.enter().await?;
+    pub async fn get(&self, ino: u64, name: &[u8]) -> Result<Bytes> {
+        let _entered = self.files.opening.enter().await?;
         self.check_xattr_name(name)?;
-        let node = self.node(ino).await?;
+        let node = self.files.node(ino).await?;
         let _lock = node.xattrs.read().await;
         if let Some(value) = self.stored_xattr(&node, name).await? {
             return Ok(value);
@@ -205,9 +224,9 @@ impl Filesystem {
     }
 
     /// Names of extended attributes.
-    pub async fn xattr_names(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
-        let _entered = self.enter().await?;
-        let node = self.node(ino).await?;
+    pub async fn names(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
+        let _entered = self.files.opening.enter().await?;
+        let node = self.files.node(ino).await?;
         let _lock = node.xattrs.read().await;
         let mut names = Vec::new();
         if !node.znode().is_old {
@@ -234,7 +253,7 @@ impl Filesystem {
     /// Sets an extended attribute. A list of access (`system.posix_acl_access`) changes the mode
     /// too, and takes set-group-id away where the caller is not of the file's group
     /// (`posix_acl_update_mode`, fs/posix_acl.c of Linux).
-    pub async fn set_xattr(
+    pub async fn set(
         &self,
         ino: u64,
         name: &[u8],
@@ -242,12 +261,12 @@ impl Filesystem {
         mode: XattrMode,
         caller: Caller,
     ) -> Result<()> {
-        let _entered = self.enter_to_change().await?;
+        let _entered = self.files.opening.enter_to_change().await?;
         self.check_xattr_name(name)?;
         if value.len() > VALUE_BYTES_MAX {
             return Err(FsError::AttributeTooBig);
         }
-        let node = self.node(ino).await?;
+        let node = self.files.node(ino).await?;
         {
             let _lock = node.xattrs.write().await;
             may_change_xattrs(&node)?;
@@ -257,14 +276,14 @@ impl Filesystem {
                 self.replace_xattr(&node, name, value, mode).await?;
             }
         }
-        self.finish(ino).await
+        self.files.finish(ino).await
     }
 
     /// Removes an extended attribute. An ACL may as well not be there, as on other filesystems.
-    pub async fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<()> {
-        let _entered = self.enter_to_change().await?;
+    pub async fn remove(&self, ino: u64, name: &[u8]) -> Result<()> {
+        let _entered = self.files.opening.enter_to_change().await?;
         self.check_xattr_name(name)?;
-        let node = self.node(ino).await?;
+        let node = self.files.node(ino).await?;
         {
             let _lock = node.xattrs.write().await;
             may_change_xattrs(&node)?;
@@ -276,18 +295,18 @@ impl Filesystem {
                 return Err(FsError::NoAttribute { ino });
             }
         }
-        self.finish(ino).await
+        self.files.finish(ino).await
     }
 
     /// Takes the capabilities of a program (`security.capability`) away from a file that is
     /// written, cut or given to another owner.
     pub async fn drop_capability(&self, ino: u64) -> Result<()> {
         const CAPABILITY: &[u8] = b"security.capability";
-        if self.has_no_xattrs(ino) || self.is_read_only() {
+        if self.has_no_xattrs(ino) || self.files.opening.is_read_only() {
             return Ok(());
         }
-        let _entered = self.enter().await?;
-        let node = self.node(ino).await?;
+        let _entered = self.files.opening.enter().await?;
+        let node = self.files.node(ino).await?;
         {
             let _lock = node.xattrs.read().await;
             if self.stored_xattr(&node, CAPABILITY).await?.is_none() {
@@ -333,10 +352,13 @@ impl Filesystem {
         const IN_SA: u64 = 2;
         // An empty value goes into the directory: the log's record of one in the dnode would say
         // that it was removed (`zfs_log_setsaxattr`), so it would not outlive a crash.
-        if self.settings().xattr == IN_SA && !value.is_empty() && !node.znode().is_old {
+        if self.files.opening.settings().xattr == IN_SA && !value.is_empty() && !node.znode().is_old
+        {
             let before = self.xattr_directory(node).await?;
             let there = match before {
-                Some(directory) if self.find(&directory, name).await?.is_some() => Some(directory),
+                Some(directory) if find(self.files.rules, &directory, name).await?.is_some() => {
+                    Some(directory)
+                }
                 _ => None,
             };
             // Where both are after a crash, the one in the dnode counts.
@@ -361,15 +383,15 @@ impl Filesystem {
         value: &[u8],
     ) -> Result<()> {
         let directory = self.make_xattr_directory(node, None).await?;
-        match self.find(&directory, name).await? {
-            Some((ino, _)) => self.rewrite(&self.node(ino).await?, value).await?,
+        match find(self.files.rules, &directory, name).await? {
+            Some((ino, _)) => self.rewrite(&self.files.node(ino).await?, value).await?,
             None => {
                 let of = node.znode();
                 let owner = Caller::new(of.uid as u32, of.gid as u32);
                 let make = Make::new(FileKind::Regular, 0o644, owner);
                 let file = {
                     let _owner = node.lock().await?;
-                    self.make_in(&directory, name, &make).await?
+                    make_in(&self.files, &self.quotas, &directory, name, &make).await?
                 };
                 if let Err(error) = self.rewrite(&file, value).await {
                     self.remove_file(node, &directory, name).await?;
@@ -398,19 +420,27 @@ impl Filesystem {
     async fn rewrite(&self, file: &Arc<Node>, value: &[u8]) -> Result<()> {
         let before = file.znode().size;
         if before > VALUE_BYTES_MAX as u64 {
-            self.free_space(file, 0, 0).await?;
+            free_space(&self.files, file, 0, 0).await?;
         }
         let before = file.znode().size;
         // What is beyond its end must be zero.
         let mut content = value.to_vec();
         content.resize(value.len().max(before as usize), 0);
         let size = Some(value.len() as u64);
-        self.write_node(file, Place::At(0), content.into(), Caller::ROOT, size)
-            .await?;
+        write_node(
+            &self.files,
+            &self.quotas,
+            file,
+            Place::At(0),
+            content.into(),
+            Caller::ROOT,
+            size,
+        )
+        .await?;
         if (value.len() as u64) < before && before > u64::from(file.object.info().data_block_bytes)
         {
             // Whole blocks of zeros may stay.
-            match self.free_space(file, value.len() as u64, 0).await {
+            match free_space(&self.files, file, value.len() as u64, 0).await {
                 Err(FsError::NoSpace | FsError::QuotaExceeded) => {}
                 other => other?,
             }
@@ -421,7 +451,9 @@ impl Filesystem {
     /// Removes an attribute's file.
     async fn remove_file(&self, of: &Arc<Node>, directory: &Arc<Node>, name: &[u8]) -> Result<()> {
         let _owner = of.lock().await?;
-        self.remove_in(directory, name, false).await.map(|_| ())
+        remove_in(&self.files, &self.unlinked, directory, name, false)
+            .await
+            .map(|_| ())
     }
 
     /// Removes an attribute from wherever it is; whether it was there.
@@ -438,7 +470,7 @@ impl Filesystem {
             found = true;
         }
         if let Some(directory) = self.xattr_directory(node).await?
-            && self.find(&directory, name).await?.is_some()
+            && find(self.files.rules, &directory, name).await?.is_some()
         {
             self.remove_file(node, &directory, name).await?;
             self.touch(node).await?;
@@ -451,12 +483,14 @@ impl Filesystem {
     /// time stays as it was (`zpl_xattr_set_dir` goes on likewise).
     async fn touch(&self, node: &Arc<Node>) -> Result<()> {
         let node = node.lock().await?;
-        let tx = match self.assign(DirtyEstimate::metadata()).await {
+        let tx = match self.files.assign(DirtyEstimate::metadata()).await {
             Err(FsError::NoSpace | FsError::QuotaExceeded) => return Ok(()),
             other => other?,
         };
-        let changed = touched(node.znode(), self.now(), false);
-        self.store(&tx, &node, changed, &[attr::CTIME], []).await
+        let changed = touched(node.znode(), self.files.opening.now(), false);
+        self.files
+            .store(&tx, &node, changed, &[attr::CTIME], [])
+            .await
     }
 
     /// Sets or removes an attribute in the dnode, which `moves` from or to the directory. Returns
@@ -490,10 +524,11 @@ impl Filesystem {
             Some(_) => DirtyEstimate::metadata(),
             None => DirtyEstimate::free(),
         };
-        let tx = self.assign(estimate).await?;
-        let changed = touched(node.znode(), self.now(), false);
+        let tx = self.files.assign(estimate).await?;
+        let changed = touched(node.znode(), self.files.opening.now(), false);
         let more = [(attr::DXATTR, Bytes::from(packed))];
-        self.store(&tx, &node, changed, &[attr::CTIME], more)
+        self.files
+            .store(&tx, &node, changed, &[attr::CTIME], more)
             .await?;
         node.state.write().sa_xattrs = Some(Arc::new(list));
         if changed.links > 0 {
@@ -501,14 +536,16 @@ impl Filesystem {
                 true => log::sa_xattr_set(node.ino, name, value, moves),
                 false => LogRecord::unlogged(ObjectId::new(node.ino), moves),
             };
-            self.record(&tx, record);
+            self.files.record(&tx, record);
         }
         Ok(true)
     }
 
     /// Whether the pool lets the log speak of attributes in the dnode (feature `zilsaxattr`).
     fn logs_sa_xattrs(&self) -> bool {
-        self.dataset()
+        self.files
+            .opening
+            .dataset()
             .is_ok_and(|dataset| dataset.dsl().features().is_enabled(guid::ZILSAXATTR))
     }
 
@@ -522,11 +559,13 @@ impl Filesystem {
             return Ok(directory);
         }
         let owner = owner.lock().await?;
-        let tx = self.assign(DirtyEstimate::metadata()).await?;
-        let directory = self.new_xattr_directory(&tx, &owner, replayed).await?;
+        let tx = self.files.assign(DirtyEstimate::metadata()).await?;
+        let directory = new_xattr_directory(&self.files, &tx, &owner, replayed).await?;
         let mut changed = owner.znode();
         changed.xattr = directory.ino;
-        self.store(&tx, &owner, changed, &[attr::XATTR], []).await?;
+        self.files
+            .store(&tx, &owner, changed, &[attr::XATTR], [])
+            .await?;
         if changed.links > 0 {
             let slots = directory.object.info().slots;
             let znode = directory.znode();
@@ -539,7 +578,7 @@ impl Filesystem {
                 b"",
                 b"",
             );
-            self.record(&tx, record);
+            self.files.record(&tx, record);
         }
         Ok(directory)
     }
@@ -586,7 +625,7 @@ impl Filesystem {
                 ..Default::default()
             };
             let node = node.lock().await?;
-            self.set_locked(&node, &set, caller).await?;
+            set_locked(&self.files, &self.quotas, &node, &set, caller).await?;
         }
         if says_all {
             self.drop_xattr(node, name).await.map(|_| ())
@@ -597,7 +636,7 @@ impl Filesystem {
 
     /// After `chmod`: the list of access follows.
     pub(crate) async fn posix_acl_follows_mode(&self, node: &Arc<Node>) -> Result<()> {
-        if !self.has_posix_acls() || node.znode().kind() == FileKind::Symlink {
+        if !self.files.opening.has_posix_acls() || node.znode().kind() == FileKind::Symlink {
             return Ok(());
         }
         let _lock = node.xattrs.write().await;
@@ -627,7 +666,9 @@ impl Filesystem {
         if kind == FileKind::Symlink {
             return Ok((mode, None, None));
         }
-        let default = if self.has_posix_acls() && directory.znode().flags & pflags::XATTR == 0 {
+        let default = if self.files.opening.has_posix_acls()
+            && directory.znode().flags & pflags::XATTR == 0
+        {
             self.stored_xattr(directory, posix_acl::DEFAULT).await?
         } else {
             None

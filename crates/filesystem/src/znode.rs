@@ -13,7 +13,7 @@ use object::{SaAttribute, SaFixed, SaRegistration};
 
 use crate::acl::Acl;
 use crate::error::{FsError, Result};
-use crate::types::{FileKind, Time};
+use crate::types::{Caller, FileKind, Time};
 
 /// Bits of a file's flags (`z_pflags`, include/sys/zfs_znode.h).
 pub mod pflags {
@@ -415,6 +415,61 @@ pub(crate) fn encode_rdev((major, minor): (u32, u32)) -> u64 {
 /// Major and minor of a stored device number.
 pub(crate) fn decode_rdev(rdev: u64) -> (u32, u32) {
     ((rdev >> 20) as u32, (rdev & 0xf_ffff) as u32)
+}
+
+/// Most links that a file can have (`ZFS_LINK_MAX`, module/os/linux/zfs/zfs_vnops_os.c).
+pub(crate) const LINKS_MAX: u64 = u64::MAX >> 1;
+
+/// What is stored of a directory whose entries changed.
+pub(crate) const PARENT_ATTRIBUTES: [SaAttribute; 5] = [
+    attr::SIZE,
+    attr::LINKS,
+    attr::MTIME,
+    attr::CTIME,
+    attr::FLAGS,
+];
+
+/// A directory after its entries changed.
+pub(crate) fn parent_changed(znode: Znode, now: Time, archive: bool) -> Znode {
+    let flags = if archive {
+        pflags::ARCHIVE | pflags::AV_MODIFIED
+    } else {
+        0
+    };
+    Znode {
+        mtime: now,
+        ctime: now,
+        flags: znode.flags | flags,
+        ..znode
+    }
+}
+
+/// A file after its attributes changed.
+pub(crate) fn touched(znode: Znode, now: Time, archive: bool) -> Znode {
+    let flags = if archive { pflags::ARCHIVE } else { 0 };
+    Znode {
+        ctime: now,
+        flags: znode.flags | flags,
+        ..znode
+    }
+}
+
+/// Whether the object holds an extended attribute. What is logged of it goes into the log with the
+/// next commit of any object: who syncs a file means its attributes too.
+pub(crate) fn is_of_xattr(znode: &Znode) -> bool {
+    znode.flags & pflags::XATTR != 0
+}
+
+/// The mode without its set-id bits, as Linux takes them away (`setattr_should_drop_sgid`,
+/// fs/attr.c): set-group-id stays where the group may not execute, unless the caller is a stranger
+/// to the group.
+pub(crate) fn without_set_id(znode: &Znode, caller: Caller) -> u32 {
+    let group_id = match znode.mode & 0o2010 {
+        0o2010 => 0o2000,
+        0o2000 if !caller.may_keep_set_group_id(znode.gid) => 0o2000,
+        _ => 0,
+    };
+    znode.mode & !(0o4000 | group_id)
 }
 
 #[cfg(test)]

@@ -333,7 +333,7 @@ impl fuser::Filesystem for Handler {
             |file| async {
                 let owner = set.uid.is_some() || set.gid.is_some();
                 if owner || set.size_bytes.is_some() || set.without_set_id {
-                    file.filesystem.drop_capability(file.ino).await?;
+                    file.filesystem.xattrs().drop_capability(file.ino).await?;
                 }
                 file.filesystem.set_attributes(file.ino, &set, caller).await
             },
@@ -597,7 +597,7 @@ impl fuser::Filesystem for Handler {
             reply,
             data.len() >= LONG_BYTES,
             |file| async {
-                file.filesystem.drop_capability(file.ino).await?;
+                file.filesystem.xattrs().drop_capability(file.ino).await?;
                 file.filesystem
                     .write(file.ino, offset, data, sync, caller)
                     .await
@@ -742,7 +742,8 @@ impl fuser::Filesystem for Handler {
             reply,
             |file| file
                 .filesystem
-                .set_xattr(file.ino, name.as_bytes(), &value, mode, caller),
+                .xattrs()
+                .set(file.ino, name.as_bytes(), &value, mode, caller),
             |()| reply.ok()
         );
     }
@@ -756,7 +757,7 @@ impl fuser::Filesystem for Handler {
         reply: ReplyXattr,
     ) {
         let is_none = match self.nodes.try_resolve(node.0) {
-            Some(Target::File(file)) => file.filesystem.lacks_xattr(file.ino, name.as_bytes()),
+            Some(Target::File(file)) => file.filesystem.xattrs().lacks(file.ino, name.as_bytes()),
             Some(Target::Control(_)) => true,
             None => false,
         };
@@ -768,7 +769,7 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
-            |file| file.filesystem.xattr(file.ino, name.as_bytes()),
+            |file| file.filesystem.xattrs().get(file.ino, name.as_bytes()),
             |value| sized(reply, size, &value)
         );
     }
@@ -782,7 +783,7 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
-            |file| file.filesystem.xattr_names(file.ino),
+            |file| file.filesystem.xattrs().names(file.ino),
             |names| {
                 let mut list = Vec::new();
                 for name in names {
@@ -802,7 +803,7 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
-            |file| file.filesystem.remove_xattr(file.ino, name.as_bytes()),
+            |file| file.filesystem.xattrs().remove(file.ino, name.as_bytes()),
             |()| reply.ok()
         );
     }
@@ -846,7 +847,7 @@ impl fuser::Filesystem for Handler {
             node,
             reply,
             |file| async {
-                file.filesystem.drop_capability(file.ino).await?;
+                file.filesystem.xattrs().drop_capability(file.ino).await?;
                 file.filesystem
                     .allocate(file.ino, how, offset, length, caller)
                     .await
@@ -906,7 +907,7 @@ impl fuser::Filesystem for Handler {
                 let (from, to) = nodes.files(node_in.0, node_out.0).await?;
                 let length = length.min(LENGTH_MAX);
                 let copying = async {
-                    to.filesystem.drop_capability(to.ino).await?;
+                    to.filesystem.xattrs().drop_capability(to.ino).await?;
                     let (from_fs, from) = (&from.filesystem, from.ino);
                     to.filesystem
                         .copy_range_of(from_fs, from, offset_in, to.ino, offset_out, length, caller)

@@ -43,13 +43,12 @@ mod traffic;
 mod volume_unit;
 
 pub use error::{ServerError, TargetError};
+pub use login::{Authentication, ChapCredentials};
 pub use lun::{Extent, LogicalUnit, LunError, LunIdentity, ReservationStore};
 pub use memory::MemoryUnit;
 pub use server::{ISCSI_PORT, Server};
-pub use target::{
-    Authentication, ChapCredentials, ISCSI_NAME_BYTES_MAX, LUN_MAX, Limits, SessionInfo, Target,
-    TargetOptions, TargetSet,
-};
+pub use target::{LUN_MAX, Limits, SessionInfo, Target, TargetOptions, TargetSet};
+pub use text::ISCSI_NAME_BYTES_MAX;
 pub use traffic::{ClientTraffic, UnitTraffic};
 pub use volume_unit::VolumeUnit;
 

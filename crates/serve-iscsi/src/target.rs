@@ -6,13 +6,16 @@
 
 use crate::budget::{Budget, Share};
 use crate::error::TargetError;
-use crate::login::{Directory, LoginStatus, PORTAL_GROUP_TAG, SessionKind};
+use crate::login::{
+    Authentication, ChapCredentials, Directory, LoginStatus, PORTAL_GROUP_TAG, SessionKind,
+};
 use crate::lun::LogicalUnit;
 use crate::scsi::{
     self, Command, CopyStop, Designator, Done, InitiatorPort, NexusId, Outcome, Sense, Unit,
     decode_lun, standard_without_unit,
 };
 use crate::server::Joining;
+use crate::text::ISCSI_NAME_BYTES_MAX;
 use crate::traffic::{ClientTraffic, UnitTraffic};
 use access::Traffic;
 use bytes::Bytes;
@@ -24,52 +27,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Longest iSCSI name (RFC 7143 section 4.2.7.2), in bytes.
-pub const ISCSI_NAME_BYTES_MAX: usize = 223;
 /// Highest logical unit number that a target takes (flat space addressing, SAM-5 4.7.4).
 pub const LUN_MAX: u16 = 16383;
-
-/// A name and a secret for CHAP (RFC 1994, RFC 7143 section 12.1.3).
-#[derive(Clone, PartialEq, Eq)]
-pub struct ChapCredentials {
-    /// The CHAP name.
-    pub user: String,
-    /// The secret; RFC 7143 asks for at least 96 random bits (12 bytes).
-    pub secret: Vec<u8>,
-}
-
-impl std::fmt::Debug for ChapCredentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ChapCredentials")
-            .field("user", &self.user)
-            .finish_non_exhaustive()
-    }
-}
-
-/// How initiators prove who they are.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Authentication {
-    /// They need not (`AuthMethod=None`).
-    #[default]
-    None,
-    /// They must answer a CHAP challenge.
-    Chap {
-        /// What the initiator must know.
-        initiator: ChapCredentials,
-        /// What we answer with when the initiator challenges us; `None` refuses mutual CHAP.
-        target: Option<ChapCredentials>,
-    },
-}
-
-impl Authentication {
-    /// What an initiator must know.
-    fn initiator(&self) -> Option<&ChapCredentials> {
-        match self {
-            Self::None => None,
-            Self::Chap { initiator, .. } => Some(initiator),
-        }
-    }
-}
 
 /// What may be set for a target besides its units.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

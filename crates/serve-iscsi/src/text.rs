@@ -1,5 +1,7 @@
 //! `key=value` text of login and text PDUs (RFC 7143 section 6.1).
 
+/// Longest iSCSI name (RFC 7143 section 4.2.7.2), in bytes.
+pub const ISCSI_NAME_BYTES_MAX: usize = 223;
 /// Most keys taken from one request; more is a protocol error.
 pub(crate) const KEYS_MAX: usize = 256;
 

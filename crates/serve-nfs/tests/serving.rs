@@ -256,7 +256,7 @@ async fn handles_that_are_made_up_do_not_reach_extended_attributes() {
     let filesystem = looking.expect("the filesystem").get();
     // Too long for anything but a file of its own.
     let value = vec![7; 60_000];
-    let set = filesystem.set_xattr(
+    let set = filesystem.xattrs().set(
         number,
         b"trusted.long",
         &value,

@@ -415,8 +415,8 @@ pub async fn observe_files(fs: &Filesystem, ids: &mut Ids) -> Result<FsModel, Fa
             _ => {}
         }
         let mut xattrs = BTreeMap::new();
-        for name in fs.xattr_names(ino).await? {
-            let value = fs.xattr(ino, &name).await?.to_vec();
+        for name in fs.xattrs().names(ino).await? {
+            let value = fs.xattrs().get(ino, &name).await?.to_vec();
             xattrs.insert(name, value);
         }
         file.xattrs = Arc::new(xattrs);

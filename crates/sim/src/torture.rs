@@ -931,8 +931,12 @@ pub fn run_plan(plan: &Plan) -> Result<(Outcome, SimWorld), String> {
         .map_err(|error| format!("MILLPOND_SEED={} fails ({plan:?}):\n{error}", plan.seed))
 }
 
-/// The seeds to run: `default` of them, or what the environment says.
-pub fn seeds(default: u64) -> Vec<u64> {
+/// The seeds to run: `most` of them with `MILLPOND_LONG`, else half, or what the environment says.
+pub fn seeds(most: u64) -> Vec<u64> {
+    let default = match std::env::var_os("MILLPOND_LONG") {
+        Some(_) => most,
+        None => most.div_ceil(2),
+    };
     let number = |name: &str| -> Option<u64> { std::env::var(name).ok()?.parse().ok() };
     if let Some(seed) = number("MILLPOND_SEED") {
         return vec![seed];

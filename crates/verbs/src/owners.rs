@@ -166,8 +166,13 @@ pub async fn set_owned_quotas(
         let filesystem = borrowed.get();
         let (kind, of_objects, amount) = (quota.kind, quota.of_objects, quota.amount);
         outcome = match quota.id {
-            Some(id) => filesystem.set_quota(kind, id, of_objects, amount).await,
-            None => filesystem.set_default_quota(kind, of_objects, amount).await,
+            Some(id) => filesystem.quotas().set(kind, id, of_objects, amount).await,
+            None => {
+                filesystem
+                    .quotas()
+                    .set_default(kind, of_objects, amount)
+                    .await
+            }
         };
         if outcome.is_err() {
             break;

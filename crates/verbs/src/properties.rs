@@ -120,7 +120,7 @@ async fn count_owners(open: &OpenPool, name: &str) -> Result<(), Failure> {
     let doing = format!("cannot count what owners use of '{name}'");
     let failed = |error: FsError| Failure::new(FailureKind::Io, format!("{doing}: {error}"));
     let borrowed = crate::owners::borrow(open, name, &doing, "set").await?;
-    let counted = borrowed.get().count_owners().await;
+    let counted = borrowed.get().counting().count_owners().await;
     let closed = borrowed.close().await;
     closed.map_err(|error| from_access(&doing, &error))?;
     match counted {

@@ -103,7 +103,7 @@ pub fn zfs_wait<'a>(
             }
             let left = {
                 let borrowed = crate::owners::borrow(&open, &call.name, &doing, "wait").await?;
-                let left = borrowed.get().unlinked_count().await;
+                let left = borrowed.get().unlinked().count().await;
                 let closed = borrowed.close().await;
                 closed.map_err(|error| from_access(&doing, &error))?;
                 left

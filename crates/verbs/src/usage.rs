@@ -58,7 +58,7 @@ pub fn zfs_space<'a>(
             };
             // What is not used and has no quota is not kept.
             let kept = |used, quota| (used != 0 || quota != 0).then_some(Usage { used, quota });
-            match filesystem.space_by(kind).await {
+            match filesystem.quotas().space_by(kind).await {
                 Ok(uses) => reply.uses.extend(uses.into_iter().map(|used| SpaceReport {
                     owner: *owner,
                     id: used.id,

@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use crate::client::Client;
 use crate::prompt;
-use crate::zpool::assignments;
+use crate::settings::assignments;
 
 /// How often a key is asked for at a terminal (`MAX_KEY_PROMPT_ATTEMPTS`).
 const ATTEMPTS_MAX: u32 = 3;

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use api::{DatasetKind, DatasetReport, Failure, Source, ZfsList, ZfsMountList};
+use api::{DatasetKind, DatasetReport, Source, ZfsList, ZfsMountList};
 use clap::Args;
 use dataset::props::{PROPERTIES, full_name};
 use serde_json::{Map, Value, json};
@@ -177,14 +177,6 @@ fn check_kinds(
     }
 }
 
-/// Fails where some of what was named is not there; the others are shown by then.
-fn all_found(failures: &[Failure]) -> anyhow::Result<()> {
-    match failures {
-        [] => Ok(()),
-        failures => bail!(refusals::all_words(failures)),
-    }
-}
-
 impl List {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
@@ -219,7 +211,7 @@ impl List {
         }
         sort(&mut datasets, &keys);
         self.print(&datasets, &names)?;
-        all_found(&reply.failures)
+        refusals::all_found(&reply.failures)
     }
 
     fn print(&self, datasets: &[DatasetReport], names: &[String]) -> anyhow::Result<()> {
@@ -479,7 +471,7 @@ impl Get {
         }
         sort(&mut datasets, &[]);
         self.print(&datasets, wanted.as_deref())?;
-        all_found(&reply.failures)
+        refusals::all_found(&reply.failures)
     }
 
     /// The columns that are asked for.

@@ -8,6 +8,7 @@ mod project;
 mod receive;
 mod rewrite;
 mod send;
+mod set;
 mod snapshots;
 mod space;
 pub mod supported;
@@ -16,16 +17,15 @@ mod values;
 
 use anyhow::{Context, bail};
 use api::{
-    DatasetKind, Protocol, SpaceOwner, ZfsChanged, ZfsCreate, ZfsDestroy, ZfsInherit, ZfsList,
-    ZfsMount, ZfsMountList, ZfsRename, ZfsRollback, ZfsSet, ZfsShare, ZfsSnapshot, ZfsUnmount,
-    ZfsUnshare,
+    DatasetKind, Protocol, SpaceOwner, ZfsCreate, ZfsDestroy, ZfsList, ZfsMount, ZfsMountList,
+    ZfsRename, ZfsRollback, ZfsShare, ZfsSnapshot, ZfsUnmount, ZfsUnshare,
 };
 use clap::{Args, Parser, Subcommand};
-use dataset::props::{find, is_user_property, parse_size};
+use dataset::props::parse_size;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::zpool::assignments;
+use crate::settings::assignments;
 use crate::{json, numbers};
 
 /// Configure datasets: filesystems, volumes, snapshots.
@@ -47,9 +47,9 @@ enum Command {
     /// Print properties
     Get(list::Get),
     /// Set properties
-    Set(Set),
+    Set(set::Set),
     /// Let a property be inherited again
-    Inherit(Inherit),
+    Inherit(set::Inherit),
     /// Mount filesystems, or list what is mounted
     Mount(Mount),
     /// Unmount filesystems
@@ -179,29 +179,6 @@ struct Destroy {
 }
 
 #[derive(Debug, Args)]
-struct Set {
-    /// Leave mounts and shares as they are
-    #[arg(short = 'u')]
-    no_mount: bool,
-    /// PROPERTY=VALUE... DATASET...
-    #[arg(required = true, num_args = 2..)]
-    words: Vec<String>,
-}
-
-#[derive(Debug, Args)]
-struct Inherit {
-    /// Children too
-    #[arg(short)]
-    recursive: bool,
-    /// Return to the received value where there is one
-    #[arg(short = 'S')]
-    received: bool,
-    property: String,
-    #[arg(required = true)]
-    datasets: Vec<String>,
-}
-
-#[derive(Debug, Args)]
 struct Mount {
     /// All filesystems
     #[arg(short, conflicts_with = "filesystems")]
@@ -322,40 +299,8 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Destroy(destroy) => run_destroy(&destroy, client, typed),
         Command::List(list) => list.run(client),
         Command::Get(get) => get.run(client),
-        Command::Set(set) => {
-            let count = set
-                .words
-                .iter()
-                .take_while(|word| word.contains('='))
-                .count();
-            let (assigned, names) = set.words.split_at(count);
-            if assigned.is_empty() {
-                bail!("missing property=value argument(s)");
-            }
-            if names.is_empty() {
-                bail!("missing dataset name(s)");
-            }
-            let changed = client.call(&ZfsSet {
-                names: names.to_vec(),
-                properties: assignments(assigned)?,
-                no_mount: set.no_mount,
-                command: typed,
-            })?;
-            warn(&changed);
-            Ok(())
-        }
-        Command::Inherit(inherit) => {
-            check_inherit(&inherit.property, inherit.received)?;
-            let changed = client.call(&ZfsInherit {
-                names: inherit.datasets,
-                property: inherit.property,
-                recursive: inherit.recursive,
-                received: inherit.received,
-                command: typed,
-            })?;
-            warn(&changed);
-            Ok(())
-        }
+        Command::Set(set) => set.run(client, typed),
+        Command::Inherit(inherit) => inherit.run(client, typed),
         Command::Userspace(space) => space.run(client, SpaceOwner::User),
         Command::Groupspace(space) => space.run(client, SpaceOwner::Group),
         Command::Projectspace(space) => space.run(client),
@@ -461,46 +406,6 @@ fn shared_what(
         Some("smb") => Ok((None, Some(Protocol::Smb))),
         Some(other) => bail_usage!("'{other}' is not a share type; use nfs or smb"),
     }
-}
-
-fn warn(changed: &ZfsChanged) {
-    for warning in &changed.warnings {
-        eprintln!("{warning}");
-    }
-}
-
-/// Refuses properties that no dataset inherits (`zfs_do_inherit`, cmd/zfs/zfs_main.c).
-fn check_inherit(name: &str, received: bool) -> anyhow::Result<()> {
-    let Some(property) = find(name) else {
-        if values::is_default_quota(name) {
-            bail!("'{name}' property cannot be inherited");
-        }
-        if !is_user_property(name) {
-            bail_usage!("invalid property '{name}'");
-        }
-        return Ok(());
-    };
-    if property.is_read_only() {
-        bail!("{name} property is read-only");
-    }
-    if received && matches!(property.name, "volsize" | "version") {
-        bail!("'{name}' property cannot be reverted to a received value");
-    }
-    if received || property.is_inheritable() {
-        return Ok(());
-    }
-    let is_size = matches!(
-        property.name,
-        "quota" | "reservation" | "refquota" | "refreservation"
-    );
-    let instead = match is_size {
-        true => format!(
-            "\nuse 'zfs set {name}=none' to clear\nuse 'zfs inherit -S {name}' to revert to \
-             received value"
-        ),
-        false => String::new(),
-    };
-    bail!("'{name}' property cannot be inherited{instead}")
 }
 
 fn run_create(create: Create, client: &Client, typed: String) -> anyhow::Result<()> {

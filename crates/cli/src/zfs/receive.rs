@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::client::Client;
 use crate::numbers;
-use crate::zpool::assignments;
+use crate::settings::assignments;
 
 /// Make snapshots of streams.
 #[derive(Debug, Args)]

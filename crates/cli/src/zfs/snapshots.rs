@@ -5,7 +5,7 @@ use api::{ZfsBookmark, ZfsClone, ZfsHold, ZfsPromote, ZfsRedact, ZfsRelease};
 use clap::Args;
 
 use crate::client::Client;
-use crate::zpool::assignments;
+use crate::settings::assignments;
 
 /// Make a clone of a snapshot.
 #[derive(Debug, Args)]

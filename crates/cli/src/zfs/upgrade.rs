@@ -6,7 +6,7 @@ use api::{DatasetKind, DatasetReport, ZfsList, ZfsSet, ZfsWait};
 use clap::Args;
 
 use super::list::dataset_of;
-use super::warn;
+use super::set::warn;
 use crate::client::Client;
 
 /// The newest version of filesystems (`ZPL_VERSION`).

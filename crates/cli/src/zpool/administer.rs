@@ -7,9 +7,11 @@ use api::{
 };
 use clap::Args;
 
-use super::create::{assignments, parse_vdevs};
+use super::create::parse_vdevs;
 use super::vdevs::{Naming, planned_layout};
 use crate::client::Client;
+use crate::refusals;
+use crate::settings::assignments;
 
 /// Give a pool more vdevs, spares or cache devices.
 #[derive(Debug, Args)]
@@ -291,7 +293,7 @@ impl Upgrade {
         } else {
             print!("{}", listed(&reply));
         }
-        super::all_found(&super::tell_absent(&self.pools, reply.absent))
+        refusals::all_found(&refusals::tell_absent(&self.pools, reply.absent))
     }
 }
 

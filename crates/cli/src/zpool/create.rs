@@ -1,10 +1,11 @@
 //! `zpool create`: the grammar of vdevs (zpoolconcepts(7), "Virtual Devices") and the request.
 
 use anyhow::{Context, anyhow, bail};
-use api::{DeviceSpec, Settings, VdevClass, VdevLayout, VdevSpec, ZpoolCreate};
+use api::{DeviceSpec, VdevClass, VdevLayout, VdevSpec, ZpoolCreate};
 use clap::Args;
 
 use crate::client::Client;
+use crate::settings::assignments;
 use crate::zfs::keys;
 use crate::zpool::vdevs::{Naming, planned_layout};
 
@@ -83,23 +84,6 @@ impl Create {
         }
         Ok(())
     }
-}
-
-/// Splits `NAME=VALUE` words; each name once.
-pub fn assignments(words: &[String]) -> anyhow::Result<Settings> {
-    let mut properties = Settings::new();
-    for word in words {
-        let (name, value) = word
-            .split_once('=')
-            .with_context(|| format!("missing '=' for property '{word}'"))?;
-        if properties
-            .insert(name.to_owned(), value.to_owned())
-            .is_some()
-        {
-            bail!("property '{name}' specified multiple times");
-        }
-    }
-    Ok(properties)
 }
 
 /// Reads the words after a new pool's name: some vdev must be for ordinary data.

@@ -8,10 +8,10 @@ use clap::Args;
 use format::{NvList, NvValue};
 
 use super::condition;
-use super::create::assignments;
 use super::vdevs::{Columns, Naming, print_config};
 use super::words;
 use crate::client::Client;
+use crate::settings::assignments;
 use crate::{numbers, refusals};
 
 /// List pools that can be imported, or import them.

@@ -160,7 +160,7 @@ impl List {
         };
         let reply = client.call(&call)?;
         // What is not here does not make it fail as long as anything is (`list_callback`).
-        let named = super::tell_absent(pools, reply.absent);
+        let named = refusals::tell_absent(pools, reply.absent);
         named
             .iter()
             .for_each(|why| eprintln!("{}", refusals::words(why)));

@@ -20,36 +20,13 @@ mod topology;
 mod vdevs;
 mod words;
 
-pub use create::assignments;
 pub use get::source_text;
 
-use anyhow::bail;
-use api::{
-    Failure, ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolSet, ZpoolStatus, ZpoolSync,
-};
+use api::{ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolSet, ZpoolStatus, ZpoolSync};
 use clap::{Args, Parser, Subcommand};
 
 use crate::client::Client;
 use crate::{numbers, refusals};
-
-/// Tells why pools are not here that one would expect, unless they were named: those are returned.
-fn tell_absent(names: &[String], why: Vec<Failure>) -> Vec<Failure> {
-    if !names.is_empty() {
-        return why;
-    }
-    for why in why {
-        eprintln!("{}", refusals::words(&why));
-    }
-    Vec::new()
-}
-
-/// Fails where pools that were named are not here; the others are shown by then.
-fn all_found(why: &[Failure]) -> anyhow::Result<()> {
-    match why {
-        [] => Ok(()),
-        why => bail!(refusals::all_words(why)),
-    }
-}
 
 /// Configure storage pools.
 #[derive(Debug, Parser)]
@@ -321,5 +298,5 @@ fn print_history(history: &History, client: &Client) -> anyhow::Result<()> {
         }
         println!();
     }
-    all_found(&tell_absent(&history.pools, reply.absent))
+    refusals::all_found(&refusals::tell_absent(&history.pools, reply.absent))
 }

@@ -4,9 +4,9 @@ use anyhow::bail;
 use api::{Settings, VdevReport, ZpoolImport, ZpoolSplit, ZpoolStatus};
 use clap::Args;
 
-use super::create::assignments;
 use super::vdevs::{Naming, planned_layout};
 use crate::client::Client;
+use crate::settings::assignments;
 
 /// Make a new pool of one device of each mirror.
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ use super::repeat::Repeat;
 use super::vdevs::{self, CLASSES, Columns, Naming, is_well, leaf_name, print_config};
 use super::{condition, progress, rebuild, scan, words};
 use crate::client::Client;
-use crate::{json, numbers};
+use crate::{json, numbers, refusals};
 
 /// Tell the condition of pools and their devices.
 #[derive(Debug, Args)]
@@ -72,7 +72,7 @@ impl Status {
             absent = self.report(client, names, time)?;
             Ok(())
         })?;
-        super::all_found(&absent)
+        refusals::all_found(&absent)
     }
 
     /// Returns why pools of these names are not here.
@@ -87,7 +87,7 @@ impl Status {
             verbose: self.verbose,
         };
         let reply = client.call(&call)?;
-        let absent = super::tell_absent(names, reply.absent);
+        let absent = refusals::tell_absent(names, reply.absent);
         let mut pools = reply.pools;
         let found: Vec<String> = pools.iter().map(|pool| pool.name.clone()).collect();
         if self.exceptions {

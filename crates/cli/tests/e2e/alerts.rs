@@ -117,8 +117,8 @@ fn a_device_that_goes_is_told_of_and_that_it_is_back() {
     let (smtp, mails) = mail_server(0);
     let (hook, calls) = webhook();
     server.ok(&format!(
-        "alerts set --smtp 127.0.0.1:{smtp} --mail ann@example.org --from nas@example.org --webhook \
-         http://127.0.0.1:{hook}/told --off report"
+        "alerts set --smtp 127.0.0.1:{smtp} --mail ann@example.org --from nas@example.org \
+         --webhook http://127.0.0.1:{hook}/told --off report"
     ));
     set_key(&server, "hush");
     assert!(!server.ok("alerts settings --json").contains("hush"));

@@ -50,7 +50,8 @@ fn a_rollback_destroys_newer_bookmarks() {
     let Some(golden) = import() else { return };
     let server = &golden.server;
     let said = server.fails("zfs rollback plain/data@third");
-    let named = "use '-r' to force deletion of the following snapshots and bookmarks:\nplain/data#of_destroyed";
+    let named = "use '-r' to force deletion of the following snapshots and bookmarks:\n\
+                 plain/data#of_destroyed";
     assert!(said.contains(named) && !said.contains("#b3"), "{said}");
     server.ok("zfs rollback -r plain/data@third");
     assert_eq!(

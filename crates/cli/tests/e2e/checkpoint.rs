@@ -45,7 +45,11 @@ impl Bed {
         };
         fill("f");
         let mut writer = std::process::Command::new("bash")
-            .args(["-c", "while dd if=/dev/urandom of=log bs=3000 count=1 oflag=sync,append conv=notrunc 2>/dev/null; do :; done"])
+            .arg("-c")
+            .arg(
+                "while dd if=/dev/urandom of=log bs=3000 count=1 oflag=sync,append conv=notrunc \
+                 2>/dev/null; do :; done",
+            )
             .current_dir(&at)
             .spawn()
             .expect("a writer");

@@ -83,10 +83,13 @@ fn pools_of_every_class_go_to_openzfs_and_back() {
     zdb_is_clean(&server.path("disks"), "tank");
 
     let Some(peer) = Peer::find() else { return };
-    let script = "set -e\nzpool import -d /dev/disk/peer -R /mnt tank 2>&1\nzpool scrub -w tank\nzpool status -P tank\n\
+    let script = "set -e\nzpool import -d /dev/disk/peer -R /mnt tank 2>&1\n\
+                  zpool scrub -w tank\nzpool status -P tank\n\
                   cd /mnt$(zfs get -H -o value mountpoint tank | sed 's,^/mnt,,')\n\
-                  mkdir three && cp -a /bin/busybox three/ && (cd three && sha256sum busybox > sum)\n\
-                  for i in $(seq 50); do head -c 3000 /dev/urandom > three/s$i; done\nsync\ncd /\nzpool export tank\n";
+                  mkdir three && cp -a /bin/busybox three/ && \
+                  (cd three && sha256sum busybox > sum)\n\
+                  for i in $(seq 50); do head -c 3000 /dev/urandom > three/s$i; done\nsync\n\
+                  cd /\nzpool export tank\n";
     let text = peer.run(&disks, script);
     assert!(
         text.contains("scrub repaired 0B") && text.contains("No known data errors"),

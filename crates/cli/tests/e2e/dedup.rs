@@ -16,12 +16,17 @@ use crate::keys::with_input;
 const WORK: &str = r#"
 work() { # directory, round
   cd "$1"; mkdir -p "r$2"
-  head -c 350000 /dev/urandom >"r$2/base"; yes "round $2 compresses" | head -c 200000 >"r$2/text" || true
-  for i in 1 2 3 4; do cp --reflink=never "r$2/base" "r$2/base$i"; cp --reflink=never "r$2/text" "r$2/text$i"; done
-  head -c 150000 "r$2/base" >"r$2/part"; head -c 100000 /dev/urandom | dd of="r$2/base2" bs=4k seek=7 conv=notrunc status=none
+  head -c 350000 /dev/urandom >"r$2/base"
+  yes "round $2 compresses" | head -c 200000 >"r$2/text" || true
+  for i in 1 2 3 4; do
+    cp --reflink=never "r$2/base" "r$2/base$i"; cp --reflink=never "r$2/text" "r$2/text$i"
+  done
+  head -c 150000 "r$2/base" >"r$2/part"
+  head -c 100000 /dev/urandom | dd of="r$2/base2" bs=4k seek=7 conv=notrunc status=none
   for old in r*; do
     [ "$old" = "r$2" ] && continue
-    rm -f "$old/base1" "$old/text3"; cp --reflink=never "$old/base" "$old/again$2"; truncate -s 123456 "$old/base4"
+    rm -f "$old/base1" "$old/text3"; cp --reflink=never "$old/base" "$old/again$2"
+    truncate -s 123456 "$old/base4"
   done
   sync -f .
 }
@@ -104,7 +109,10 @@ fn visit(peer: &Peer, bed: &Bed, round: u32) -> (String, String) {
 {WORK}
 for p in {pools}; do zpool import -d /dev/disk/peer -R /mnt $p 2>&1; done
 echo '{key}' | zfs load-key {SECRET}; zfs mount {SECRET}
-for p in {pools}; do zpool scrub -w $p; zpool status $p | grep -q 'errors: No known data errors'; zpool status $p | grep -q 'with 0 errors'; done
+for p in {pools}; do
+  zpool scrub -w $p; zpool status $p | grep -q 'errors: No known data errors'
+  zpool status $p | grep -q 'with 0 errors'
+done
 all() {{ for d in {datasets}; do echo $d; sums /mnt/$d; done; }}
 echo BEFORE; all
 for d in {datasets}; do (work /mnt/$d {round}); done

@@ -122,7 +122,9 @@ fn devices_that_grew_are_used_with_autoexpand() {
             format!(
                 "zpool import -d /dev/disk/peer -R /mnt {name} 2>&1\nzpool scrub -w {name}\nzpool \
                  status {name} | grep -q 'with 0 errors'\n\
-                 echo BEGIN; zpool get -Hpo value size {name}; cd \"$(zfs get -H -o value mountpoint {name})\"; sha256sum first second; cd /; echo END\n\
+                 echo BEGIN; zpool get -Hpo value size {name}; \
+                 cd \"$(zfs get -H -o value mountpoint {name})\"; sha256sum first second; \
+                 cd /; echo END\n\
                  zpool export {name}\n"
             )
         })

@@ -281,7 +281,11 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz2_multi raidz3_8 nofeat v28 v15_fs3 stale big_dirs damaged special gang_raidz checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding gang logs_cache removed removing draid draid_spare);
+golden_pools!(
+    plain mirror3 stripe_of_mirrors raidz1_3 raidz2_multi raidz3_8 nofeat v28 v15_fs3 stale
+    big_dirs damaged special gang_raidz checkpoint cloned_blocks dedup_fast dedup_legacy
+    raidz_expanded raidz_expanding gang logs_cache removed removing draid draid_spare
+);
 
 #[test]
 fn import_lists_what_is_there_and_what_is_missing() {
@@ -411,7 +415,8 @@ fn a_missing_log_is_listed_with_what_to_do() {
             .as_str()
             .expect("guid");
         let (head, rest) = text.split_once("config:\n\n").expect("a configuration");
-        let action = "action: The pool can be imported despite missing or damaged devices.  The\n\tfault tolerance of the pool may be compromised if imported.\n";
+        let action = "action: The pool can be imported despite missing or damaged devices.  The\n\
+                      \tfault tolerance of the pool may be compromised if imported.\n";
         assert!(
             head.starts_with(&format!(
                 "  pool: {name}\n    id: {id}\n state: DEGRADED\nstatus: "

@@ -181,8 +181,10 @@ fn visit(server: &mut Server, pools: &[Pool]) {
                 "zpool import -d /dev/disk/peer -R /mnt {name} 2>&1\nzpool scrub -w {name}\nzpool \
                  status {name}\n\
                  cd \"$(zfs get -H -o value mountpoint {name})\"\n\
-                 find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum > /peer/out/{name}\n\
-                 mkdir from-peer && cp -a /bin/busybox from-peer/ && (cd from-peer && sha256sum busybox > sum) && cd /\nzpool export {name}\n"
+                 find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum \
+                 > /peer/out/{name}\n\
+                 mkdir from-peer && cp -a /bin/busybox from-peer/ && \
+                 (cd from-peer && sha256sum busybox > sum) && cd /\nzpool export {name}\n"
             )
         })
         .collect();

@@ -13,18 +13,25 @@ use crate::harness::{Peer, Server, can_mount, is_long, need, run, zdb_finds_no_l
 const WORK: &str = r#"
 work() { # directory, round
   cd "$1"; mkdir -p "round-$2/sub" "round-$2/gone"
-  head -c 200000 /dev/urandom >"round-$2/base"; yes "round $2" | head -c 100000 >"round-$2/text" || true
+  head -c 200000 /dev/urandom >"round-$2/base"
+  yes "round $2" | head -c 100000 >"round-$2/text" || true
   for i in $(seq 12); do echo "$i of $2" >"round-$2/sub/file-$i"; done
-  ln "round-$2/base" "round-$2/link"; ln -s base "round-$2/short"; ln -s "$(printf 'long/%.0s' $(seq 80))" "round-$2/long"; mkfifo "round-$2/pipe"
-  chmod 600 "round-$2/text"; chown 1000:1001 "round-$2/base"; touch -d '2011-02-03 04:05:06' "round-$2/sub/file-7"
+  ln "round-$2/base" "round-$2/link"; ln -s base "round-$2/short"
+  ln -s "$(printf 'long/%.0s' $(seq 80))" "round-$2/long"; mkfifo "round-$2/pipe"
+  chmod 600 "round-$2/text"; chown 1000:1001 "round-$2/base"
+  touch -d '2011-02-03 04:05:06' "round-$2/sub/file-7"
   mv "round-$2/sub/file-9" "round-$2/moved"; rm -r "round-$2/sub/file-1"*; rmdir "round-$2/gone"
   for old in round-*; do
     [ "$old" = "round-$2" ] && continue
-    rm -f "$old/link" "$old/sub/file-2"; echo "again $2" >>"$old/text"; truncate -s 54321 "$old/base"
+    rm -f "$old/link" "$old/sub/file-2"; echo "again $2" >>"$old/text"
+    truncate -s 54321 "$old/base"
   done
   sync -f .
 }
-look() { (cd "$1"; find round-* -type f -print0 | sort -z | xargs -0 -r sha256sum; find round-* -printf '%p %y %m %U %G %n %s %l %T@\n' | grep -v ' d ' | sort); }
+look() {
+  (cd "$1"; find round-* -type f -print0 | sort -z | xargs -0 -r sha256sum
+  find round-* -printf '%p %y %m %U %G %n %s %l %T@\n' | grep -v ' d ' | sort)
+}
 "#;
 const POOL: &str = "v28";
 
@@ -80,7 +87,8 @@ impl Bed {
             r#"set -euo pipefail
 {WORK}
 zpool import -d /dev/disk/peer -R /mnt {POOL} 2>&1
-zpool scrub -w {POOL}; zpool status {POOL} | grep -q 'errors: No known data errors'; zpool status {POOL} | grep -q 'with 0 errors'
+zpool scrub -w {POOL}; zpool status {POOL} | grep -q 'errors: No known data errors'
+zpool status {POOL} | grep -q 'with 0 errors'
 all() {{ for d in {datasets}; do echo $d; look /mnt/$d; done; }}
 echo BEFORE; all
 for d in {datasets}; do (work /mnt/$d {round}); done

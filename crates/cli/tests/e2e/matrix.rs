@@ -508,7 +508,9 @@ out=/peer/out; mkdir -p $out/before $out/after
 device() {{
   local try z
   for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
-    for z in /dev/zd*; do [ "$(/peer/zvol_id "$z" 2>/dev/null)" != "$1" ] || {{ echo "$z"; return; }}; done
+    for z in /dev/zd*; do
+      [ "$(/peer/zvol_id "$z" 2>/dev/null)" != "$1" ] || {{ echo "$z"; return; }}
+    done
     sleep 0.3
   done
   return 1
@@ -531,20 +533,26 @@ survey() {{
     sha256sum "$(device "$n")" | cut -d ' ' -f 1 | tr -d '\n' >"$1/${{n//\//%}}"
   done
   zpool sync $p
-  zfs list -Hp -t filesystem,volume,snapshot -o name,refer,lrefer,usedds,usedsnap -r $p >"$1/space%$p"
-  zpool get -H -o property,value all $p | grep ^feature@ | grep -v zilsaxattr >"$1/features%$p" || true
+  zfs list -Hp -t filesystem,volume,snapshot -o name,refer,lrefer,usedds,usedsnap -r $p \
+    >"$1/space%$p"
+  zpool get -H -o property,value all $p | grep ^feature@ | grep -v zilsaxattr \
+    >"$1/features%$p" || true
 }}
 work() {{
   local p=$1
   zfs list -H -t filesystem -o name,mountpoint,mounted,readonly -r $p | awk '
     {{ line[NR] = $0 }}
-    END {{ parts = int((NR - 1) / {changed_max}) + 1; for (i = 1; i <= NR; i++) if (i % parts == {seed} % parts) print line[i] }}
+    END {{
+      parts = int((NR - 1) / {changed_max}) + 1
+      for (i = 1; i <= NR; i++) if (i % parts == {seed} % parts) print line[i]
+    }}
   ' | while IFS=$'\t' read -r n m y r; do
     [ "$y$r" = yesoff ] || continue
     bash /peer/matrix.sh work "$m" {seed} {count}
   done
   zfs list -H -t volume -o name -r $p | while read -r n; do
-    head -c 700000 /dev/urandom | dd of="$(device "$n")" bs=4k seek=77 conv=notrunc,fsync iflag=fullblock status=none
+    head -c 700000 /dev/urandom |
+      dd of="$(device "$n")" bs=4k seek=77 conv=notrunc,fsync iflag=fullblock status=none
   done
   zpool sync $p
 }}

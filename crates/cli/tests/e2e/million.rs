@@ -120,14 +120,21 @@ fn a_million_files_go_to_openzfs_and_back() {
     let attached: Vec<String> = (disks.iter().enumerate())
         .map(|(at, disk)| format!("{disk},d{at}"))
         .collect();
-    let text = peer.run_with(&attached, PeerOptions::default().limit(Duration::from_secs(5400)).input(&inside), &format!(
+    let options = PeerOptions::default()
+        .limit(Duration::from_secs(5400))
+        .input(&inside);
+    let text = peer.run_with(
+        &attached,
+        options,
+        &format!(
             "set -e; zpool import -d /dev/disk/peer -R /mnt million; zpool scrub -w million; zpool \
              status million; \
              cd /mnt/million; echo \"files: $(find . -type f | wc -l)\"; \
              sha256sum -c /peer/sums >/tmp/sums && echo same || grep -v OK /tmp/sums | head; \
              for d in $(seq 0 {}); do rm -r tree/d$d; done; \
              mkdir theirs; for i in $(seq 1 {ADDED}); do echo $i >theirs/f$i; done; \
-             cd /; zpool export million; zpool import -d /dev/disk/peer -N million; zpool export million; echo done",
+             cd /; zpool export million; zpool import -d /dev/disk/peer -N million; \
+             zpool export million; echo done",
             GONE - 1
         ),
     );

@@ -57,12 +57,16 @@ fn no_two_hosts_have_a_pool() {
     let import = format!("zpool import -d {device} shared");
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
-            peer.run_with(&attached, PeerOptions::default().loses_power(), &format!(
+            peer.run_with(
+                &attached,
+                PeerOptions::default().loses_power(),
+                &format!(
                     "{host} set -e; zpool import -d $disk -R /mnt shared; cat /mnt/*/ours \
                      /mnt{mount}/ours 2>/dev/null | head -c 4; \
                      echo theirs >/mnt{mount}/theirs; zpool sync shared; \
                      printf up | dd of=$signal bs=512 seek=1 conv=sync oflag=direct 2>/dev/null; \
-                     for i in $(seq 400); do dd if=$signal bs=512 count=1 iflag=direct 2>/dev/null | grep -q down && break; sleep 1; done; \
+                     for i in $(seq 400); do dd if=$signal bs=512 count=1 iflag=direct 2>/dev/null \
+                     | grep -q down && break; sleep 1; done; \
                      echo; echo POWERCUT; sleep 60"
                 ),
             )

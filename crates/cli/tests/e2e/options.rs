@@ -103,7 +103,8 @@ fn excluded_properties_are_inherited() {
     server.ok("zfs set copies=3 my:own=new compression=zle tank/src");
     server.ok("zfs snapshot -r tank/src@b");
     let rest = send(&server, "zfs send -R -i @a tank/src@b", "rest");
-    let words = "zfs receive -u -F -x copies -x compression -x my:own -x quota -o checksum=sha512 tank/copy";
+    let words = "zfs receive -u -F -x copies -x compression -x my:own -x quota \
+                 -o checksum=sha512 tank/copy";
     receive(&server, words, &rest);
     assert_eq!(source(&server, "tank/copy", "copies"), "1 default");
     let received = server.ok("zfs get -Hp -o received copies tank/copy");

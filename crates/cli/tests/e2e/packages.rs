@@ -159,6 +159,30 @@ fn package(version: &str, directory: &Path) -> PathBuf {
     PathBuf::from(path.lines().last().expect("a path"))
 }
 
+fn tell(program: &str, words: &[&std::ffi::OsStr]) -> String {
+    let output = Command::new(program).args(words).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program}: {}", text_of(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// By which debuggers find the symbols of a program.
+fn build_id(program: &Path) -> String {
+    let notes = tell("readelf", &["-n".as_ref(), program.as_ref()]);
+    let id = notes
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Build ID: "));
+    id.unwrap_or_else(|| panic!("no build ID: {notes}"))
+        .to_owned()
+}
+
+/// The files of the package of symbols that was made with a package.
+fn symbols(package: &Path) -> String {
+    let name = package.file_name().expect("a name").to_string_lossy();
+    let symbols = package.with_file_name(name.replacen("millpond_", "millpond-dbgsym_", 1));
+    tell("dpkg-deb", &["--contents".as_ref(), symbols.as_ref()])
+}
+
 /// The words of an instruction of the container's recipe: a list of strings, or else a line.
 fn recipe(instruction: &str) -> Vec<String> {
     let path = format!("{SOURCES}/packaging/container/Containerfile");
@@ -214,6 +238,10 @@ fn a_package_is_installed_served_upgraded_and_purged() {
     );
     assert_eq!(root.run("dpkg --verify millpond; dpkg --audit"), "");
     assert!(root.run("command -v fusermount3").contains("/fusermount3"));
+    let id = build_id(&path.join("usr/bin/millpond"));
+    let symbols = symbols(&first);
+    let place = format!("./usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
+    assert!(symbols.contains(&place), "{place}: {symbols}");
     assert_eq!(
         root.run("readlink -f /usr/sbin/zpool /usr/sbin/zfs"),
         "/usr/bin/millpond\n".repeat(2)

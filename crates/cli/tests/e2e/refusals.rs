@@ -189,7 +189,8 @@ fn a_pool_of_another_server_is_left_to_it() {
     let in_use = "the device is in use by another process";
 
     let listed = other.ok(&format!("zpool import -d {directory}"));
-    let why = "status: The pool is in use by another process of this system.\naction: The pool must be exported there";
+    let why = "status: The pool is in use by another process of this system.\n\
+               action: The pool must be exported there";
     assert!(listed.contains(why), "{listed}");
     for command in [&import, &reading] {
         let text = other.fails(command);

@@ -130,7 +130,8 @@ fn goes_through(with_checkpoint: bool) {
     );
 
     let last = "zfs destroy removed@two
-        find /mnt/removed -type f -not -path '*/round*' | sort | awk 'NR % 2' | tr '\\n' '\\0' | xargs -0 rm";
+        find /mnt/removed -type f -not -path '*/round*' | sort | awk 'NR % 2' \
+        | tr '\\n' '\\0' | xargs -0 rm";
     let (seen, after) = bed.turn(
         &peer,
         3,

@@ -174,11 +174,17 @@ fn openzfs_takes_clones_between_volumes_from_the_log() {
     server.detach();
     let disk = format!("{},d0", files[0]);
     let out = server.path("out");
-    peer.run_with(&[disk], PeerOptions::default().output(&out), "set -e\nmkdir -p /peer/out\nzpool import -f -d /dev/disk/peer tank\n\
+    peer.run_with(
+        &[disk],
+        PeerOptions::default().output(&out),
+        "set -e\nmkdir -p /peer/out\n\
+         zpool import -f -d /dev/disk/peer tank\n\
          for i in $(seq 50); do b=$(grep -lx 98304 /sys/block/zd*/size) && break; sleep 0.2; done\n\
-         b=$(basename $(dirname $b))\n[ -b /dev/$b ] || mknod /dev/$b b $(tr : ' ' < /sys/block/$b/dev)\n\
+         b=$(basename $(dirname $b))\n\
+         [ -b /dev/$b ] || mknod /dev/$b b $(tr : ' ' < /sys/block/$b/dev)\n\
          dd if=/dev/$b of=/peer/out/b bs=1M skip=2 count=4 status=none\n\
-         zpool scrub -w tank\nzpool status tank\nzpool status tank | grep -q 'No known data errors'\n\
+         zpool scrub -w tank\nzpool status tank\n\
+         zpool status tank | grep -q 'No known data errors'\n\
          zpool get -Hp -o value bcloneused tank > /peer/out/cloned\nzpool export tank\n",
     );
     let read = std::fs::read(out.join("b")).expect("what it read");
@@ -441,7 +447,8 @@ fn linux_goes_on_by_the_other_path_when_one_is_cut() {
          cat sda/stat > /peer/out/stat\ncat sdb/stat >> /peer/out/stat\n\
          dmsetup status mp > /peer/out/before\n\
          ( for i in $(seq 40); do\n\
-         dd if=/dev/urandom of=/m/f$i bs=64k count=8 conv=fsync status=none; done; echo done > /m/ok ) &\n\
+         dd if=/dev/urandom of=/m/f$i bs=64k count=8 conv=fsync status=none; done; \
+         echo done > /m/ok ) &\n\
          w=$!\nsleep 3\n\
          (echo cut > /dev/tcp/10.0.2.2/{control_port}) || true\n\
          wait $w\ncat /m/ok\n\

@@ -61,8 +61,8 @@ fn no_request_makes_the_server_fail() {
         .args(["--checks", "not_a_server_error", "--continue-on-failure"])
         .args(["--phases", "coverage,fuzzing", "--max-examples", "20"])
         .args(["--max-time", &time.as_secs().to_string()])
-        // The server ends connections on which nothing is asked for some time; one may end just as it
-        // is used again.
+        // The server ends connections on which nothing is asked for some time; one may end just as
+        // it is used again.
         .args(["--request-timeout", "60", "--request-retries", "2"])
         .current_dir(server.directory.path())
         .stdin(Stdio::null());

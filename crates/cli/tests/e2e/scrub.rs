@@ -246,7 +246,8 @@ fn openzfs_and_we_read_each_others_error_logs() {
     }
     let script = "set -eu\nlist() { zpool status -v $1 | sed -n '/following files/,$p'; }\n\
         for p in new old; do zpool import -N -d /dev/disk/peer $p; echo BEFORE $p; list $p; done\n\
-        for p in new old; do zpool scrub -w $p; echo AFTER $p; list $p; zpool initialize -w $p; zpool export $p; done\necho END\n";
+        for p in new old; do zpool scrub -w $p; echo AFTER $p; list $p; \
+        zpool initialize -w $p; zpool export $p; done\necho END\n";
     let text = peer.run(&disks, script).replace('\r', "");
     let part = |from: &str, to: &str| -> Vec<String> {
         let rest = text.split_once(&format!("{from}\n")).expect(from).1;

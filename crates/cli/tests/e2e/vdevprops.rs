@@ -138,7 +138,8 @@ fn properties_of_vdevs_are_kept_and_go_to_openzfs_and_back() {
          zpool scrub -w tank\nzpool status tank\nzpool export tank\n\
          zpool import -d /dev/disk/peer -N wide 2>&1\n\
          zpool set allocating=off wide $(zpool get -H -o name guid wide all-vdevs | tail -n 1)\n\
-         zpool sync wide\necho \"room: $(zfs get -Hp -o value available wide)\"\nzpool export wide\n"
+         zpool sync wide\n\
+         echo \"room: $(zfs get -Hp -o value available wide)\"\nzpool export wide\n"
     );
     let text = peer.run(&disks, &script);
     let told: Vec<String> = text

@@ -434,4 +434,9 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 nofeat v28 v15_fs3 stale big_dirs damaged damaged_raidz special gang gang_raidz checkpoint cloned_blocks degraded removed removing draid draid_spare raidz_expanded raidz_expanding dedup_fast dedup_legacy logs_cache encrypted zil_dirty zil_dirty_slog);
+golden_pools!(
+    plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 nofeat v28
+    v15_fs3 stale big_dirs damaged damaged_raidz special gang gang_raidz checkpoint
+    cloned_blocks degraded removed removing draid draid_spare raidz_expanded raidz_expanding
+    dedup_fast dedup_legacy logs_cache encrypted zil_dirty zil_dirty_slog
+);

@@ -17,7 +17,6 @@
 //! Where all devices work and gave a wrong block, what is below it is leaked, and moves to the
 //! directory `$LEAK` in the end.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -27,12 +26,10 @@ use zio::Tx;
 use zio::pipeline::may_fail;
 
 use crate::DatasetError;
-use crate::deadlist::Deadlist;
 use crate::destroy::Destroyer;
 use crate::destroy::walk::{Budget, Step, Walk, is_list_lost, resume_point, tell_stalled};
 use crate::features::guid;
-use crate::livelist::living;
-use crate::state::{Dir, Space};
+use crate::state::{Deadlist, Dir, Space, Stall, living};
 use crate::task::SpaceCheck;
 
 /// Blocks freed in one txg.
@@ -257,11 +254,11 @@ impl Destroyer<'_> {
         let first = list.as_ref().and_then(Deadlist::first);
         let (Some(mut list), Some((key, part))) = (list, first) else {
             zap.remove(&tx, &entry.name).await?;
-            Deadlist::destroy(self.dsl, ctx, object).await?;
+            Deadlist::destroy(&self.dsl.lists, ctx, object).await?;
             self.dsl.features().decrement(ctx, guid::LIVELIST).await?;
             return Ok(false);
         };
-        if part != self.dsl.deadlists().empty_list() {
+        if part != self.dsl.lists.empty_list() {
             let blocks = may_fail(async {
                 let part = Bpobj::open(self.dsl.mos(), part).await?;
                 living(&part).await
@@ -279,7 +276,7 @@ impl Destroyer<'_> {
                 free_dir.did_use(UsedBy::Head, freed.negated());
             }
         }
-        list.remove_part(self.dsl, ctx, key).await?;
+        list.remove_part(&self.dsl.lists, ctx, key).await?;
         Ok(false)
     }
 
@@ -414,7 +411,7 @@ impl Destroyer<'_> {
             None => {
                 let dir = self
                     .dsl
-                    .directories()
+                    .datasets()
                     .create_dir(
                         ctx,
                         Some(self.dsl.directories().root_dir()),
@@ -428,29 +425,6 @@ impl Destroyer<'_> {
         free_dir.did_use(UsedBy::Head, left.negated());
         leak_dir.did_use(UsedBy::Head, left);
         Ok(())
-    }
-}
-
-/// What of the background frees stopped because something could not be read.
-#[derive(Debug, Default)]
-pub(super) struct Stall {
-    /// [`zio::pipeline::Suspension::reopened`] then: when that has grown, all is tried again.
-    reopened: u64,
-    /// What waited at the end of the last turn, and whether that was all that could not be freed.
-    waiting: Space,
-    rests: bool,
-    /// The list of blocks.
-    list: bool,
-    /// The queue of trees, or some of them, by their places in it.
-    queue: bool,
-    trees: BTreeSet<u64>,
-    /// The lists of destroyed clones.
-    clones: bool,
-}
-
-impl Stall {
-    fn is_any(&self) -> bool {
-        self.list || self.queue || self.clones || !self.trees.is_empty()
     }
 }
 

@@ -5,45 +5,24 @@
 //! of trees. Both are freed in the background, a bounded piece in each txg.
 
 mod background;
+mod rest;
 mod walk;
 
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use device::BoxFuture;
 use format::{BlockPointer, DslDatasetPhys, ObjectId, Txg, UsedBy, names};
 use object::{Bpobj, Bptree, BptreeEntry, SyncContext, Zap};
-use parking_lot::Mutex;
 use zio::Tx;
 use zio::pipeline::waits_for_devices;
 
 use crate::DatasetError;
-use crate::deadlist::Deadlist;
-use crate::dsl::{DslPool, set_once};
+use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::logs::LOG_TRIES_MAX;
 use crate::name::split_snapshot;
-use crate::state::{Dir, Ds, Space, apply};
+use crate::state::{Deadlist, Dir, Ds, Space, apply, set_once};
 use crate::task::{SpaceCheck, SyncTask};
-
-/// What waits to be freed in the background, and where its space counts.
-#[derive(Default)]
-pub(crate) struct DestroyState {
-    /// Space of what waits to be freed.
-    free_dir: OnceLock<Arc<Dir>>,
-    /// Space of what could not be freed, once there is any.
-    leak_dir: Mutex<Option<Arc<Dir>>>,
-    /// Blocks that wait.
-    free_list: OnceLock<Bpobj>,
-    /// Trees that wait ([`Bptree`]); zero for none.
-    bptree: Mutex<ObjectId>,
-    /// Livelists of clones that were destroyed; zero for none.
-    deleted_clones: Mutex<ObjectId>,
-    /// Background frees wait for the pool to be ready for them.
-    is_put_off: AtomicBool,
-    /// What of it cannot be read.
-    stall: Mutex<Option<background::Stall>>,
-}
 
 /// Destroying datasets and snapshots, and freeing what they held: [`DslPool::destroyer`].
 #[derive(Clone, Copy)]
@@ -51,26 +30,14 @@ pub struct Destroyer<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
 }
 
+impl DslPool {
+    /// Destroying, and freeing in the background.
+    pub fn destroyer(self: &Arc<Self>) -> Destroyer<'_> {
+        Destroyer { dsl: self }
+    }
+}
+
 impl Destroyer<'_> {
-    /// The object of the list of blocks that wait to be freed, if the pool has one.
-    pub(crate) fn free_list(&self) -> Option<ObjectId> {
-        self.dsl.destroy_state.free_list.get().map(Bpobj::id)
-    }
-
-    /// The object of the queue of trees that wait; zero for none.
-    pub(crate) fn tree_queue(&self) -> ObjectId {
-        *self.dsl.destroy_state.bptree.lock()
-    }
-
-    /// The ZAP of livelists of destroyed clones; zero for none.
-    pub(crate) fn deleted_clones(&self) -> ObjectId {
-        *self.dsl.destroy_state.deleted_clones.lock()
-    }
-
-    pub(crate) fn set_deleted_clones(&self, queue: ObjectId) {
-        *self.dsl.destroy_state.deleted_clones.lock() = queue;
-    }
-
     /// Makes the directory and the list of a new pool, in syncing context.
     pub(crate) async fn create(
         &self,
@@ -81,7 +48,7 @@ impl Destroyer<'_> {
         let state = &self.dsl.destroy_state;
         let dir = self
             .dsl
-            .directories()
+            .datasets()
             .create_dir(ctx, Some(root), names::hidden_directory::FREE)
             .await?;
         set_once(&state.free_dir, dir);
@@ -241,7 +208,7 @@ impl Destroyer<'_> {
             }
             *snapshot.deadlist.lock().await = None;
             let own_deadlist = snapshot.phys().deadlist;
-            Deadlist::destroy(self.dsl, ctx, own_deadlist).await?;
+            Deadlist::destroy(&self.dsl.lists, ctx, own_deadlist).await?;
             snapshot.change(|state| state.phys.deadlist = ObjectId::ZERO);
             self.dsl
                 .deadlists()
@@ -267,7 +234,11 @@ impl Destroyer<'_> {
                     .deadlists()
                     .of(&after_next)
                     .await?
-                    .space_range(self.dsl, phys.previous_snapshot_txg, phys.creation_txg)
+                    .space_range(
+                        &self.dsl.lists,
+                        phys.previous_snapshot_txg,
+                        phys.creation_txg,
+                    )
                     .await?;
                 self.dsl.deadlists().unload(&after_next).await;
                 self.dsl.deadlists().unload(&next).await;
@@ -277,7 +248,7 @@ impl Destroyer<'_> {
                         .deadlists()
                         .of(&head)
                         .await?
-                        .remove_key(self.dsl, ctx, phys.creation_txg)
+                        .remove_key(&self.dsl.lists, ctx, phys.creation_txg)
                         .await?;
                 }
                 self.dsl
@@ -325,7 +296,7 @@ impl Destroyer<'_> {
                 }
             }
             let is_zapified = snapshot.state().is_zapified;
-            self.dsl.directories().forget_dataset(snapshot);
+            self.dsl.registry.forget_dataset(snapshot);
             self.dsl
                 .free_zapified(ctx, snapshot.object, is_zapified)
                 .await
@@ -354,7 +325,7 @@ impl Destroyer<'_> {
                 .deadlists()
                 .of(next)
                 .await?
-                .space_range(self.dsl, from, phys.previous_snapshot_txg)
+                .space_range(&self.dsl.lists, from, phys.previous_snapshot_txg)
                 .await?;
             prev.change(|state| apply(&mut state.phys.unique_bytes, space.used));
         }
@@ -364,15 +335,19 @@ impl Destroyer<'_> {
             None => Deadlist::open(self.dsl.mos(), next.phys().deadlist).await?,
         };
         let freed = list
-            .space_range(self.dsl, phys.previous_snapshot_txg, Txg::new(u64::MAX))
+            .space_range(
+                &self.dsl.lists,
+                phys.previous_snapshot_txg,
+                Txg::new(u64::MAX),
+            )
             .await?;
         dir.did_use(UsedBy::Snapshots, freed.negated());
-        list.move_to(self.dsl, ctx, free_list, phys.previous_snapshot_txg)
+        list.move_to(&self.dsl.lists, ctx, free_list, phys.previous_snapshot_txg)
             .await?;
         if let Some(free_dir) = self.free_dir() {
             free_dir.did_use(UsedBy::Head, freed);
         }
-        list.merge(self.dsl, ctx, phys.deadlist).await?;
+        list.merge(&self.dsl.lists, ctx, phys.deadlist).await?;
         if !next.is_snapshot() {
             *slot = Some(list);
         }
@@ -417,7 +392,7 @@ impl Destroyer<'_> {
             .deadlists()
             .of(snapshot)
             .await?
-            .insert(self.dsl, ctx, &kept)
+            .insert(&self.dsl.lists, ctx, &kept)
             .await?;
         snapshot.dir().did_use(UsedBy::Snapshots, freed.negated());
         let (ours, theirs) = (snapshot.phys().deadlist, next.phys().deadlist);
@@ -509,7 +484,7 @@ impl Destroyer<'_> {
         }
         let phys = head.phys();
         *head.deadlist.lock().await = None;
-        Deadlist::destroy(self.dsl, ctx, phys.deadlist).await?;
+        Deadlist::destroy(&self.dsl.lists, ctx, phys.deadlist).await?;
         head.change(|state| state.phys.deadlist = ObjectId::ZERO);
         self.dsl.deadlists().destroy_remaps(ctx, head).await?;
         // The log, then the tree.
@@ -581,7 +556,7 @@ impl Destroyer<'_> {
         self.dsl.bookmarks().free_all(ctx, head).await?;
         self.dsl.env().hooks.destroyed(head.object);
         let is_zapified = head.state().is_zapified;
-        self.dsl.directories().forget_dataset(head);
+        self.dsl.registry.forget_dataset(head);
         self.dsl
             .free_zapified(ctx, head.object, is_zapified)
             .await?;
@@ -643,7 +618,7 @@ impl Destroyer<'_> {
                 self.dsl.mos().free(&tx, zap).await?;
             }
         }
-        self.dsl.directories().forget_dir(dir);
+        self.dsl.registry.forget_dir(dir);
         self.dsl.free_zapified(ctx, dir.object, is_zapified).await
     }
 
@@ -707,8 +682,7 @@ impl Destroyer<'_> {
                     attempts += 1;
                 }
                 Err(DatasetError::HasChildren { name: parent })
-                    if attempts < LOG_TRIES_MAX
-                        && self.dsl.receives().abort_below(name).await? =>
+                    if attempts < LOG_TRIES_MAX && self.destroy_rest_below(name).await? =>
                 {
                     tracing::info!(dataset = parent, "its interrupted receive is given up");
                     attempts += 1;
@@ -837,9 +811,9 @@ impl Destroyer<'_> {
                 return Err(no_range());
             }
             let phys = self.dsl.directories().dataset(at).await?.phys();
-            total += crate::deadlist::Deadlist::open(self.dsl.mos(), phys.deadlist)
+            total += crate::state::Deadlist::open(self.dsl.mos(), phys.deadlist)
                 .await?
-                .space_range(self.dsl, since, format::Txg::new(u64::MAX))
+                .space_range(&self.dsl.lists, since, format::Txg::new(u64::MAX))
                 .await?
                 .used;
             at = phys.previous_snapshot;

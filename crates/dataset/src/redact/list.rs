@@ -2,9 +2,8 @@
 //! ([`format::RedactionListPhys`]; module/zfs/dsl_bookmark.c).
 //!
 //! A list is made together with the bookmark that names it, and freed with it. While it is in use
-//! ([`ListsInUse`]) its bookmark cannot be destroyed.
+//! (`DslPool::lists_in_use`) its bookmark cannot be destroyed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,14 +13,13 @@ use format::{
     max_bonus_bytes,
 };
 use object::{NewObject, Object, SyncContext};
-use parking_lot::Mutex;
 use zio::Tx;
 
 use crate::DatasetError;
 use crate::bookmark::Bookmarks;
 use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::redact::{RedactObstacle, refused};
+use crate::obstacle::RedactObstacle;
 use crate::task::{SpaceCheck, SyncTask};
 
 /// Blocks of a list's data (`SPA_OLD_MAXBLOCKSIZE`).
@@ -29,14 +27,11 @@ const BLOCK_BYTES: u32 = 128 << 10;
 /// Most bytes of a head that is in a spill block.
 const SPILL_BYTES: usize = 128 << 10;
 
-/// Lists that are read or made now, with by how many.
-#[derive(Default)]
-pub(crate) struct ListsInUse(Mutex<BTreeMap<ObjectId, u32>>);
-
-impl ListsInUse {
-    pub(crate) fn is_used(&self, list: ObjectId) -> bool {
-        self.0.lock().contains_key(&list)
-    }
+pub(crate) fn refused<T>(name: &str, obstacle: RedactObstacle) -> Result<T, DatasetError> {
+    Err(DatasetError::Redact {
+        name: name.to_owned(),
+        obstacle,
+    })
 }
 
 /// A redaction list that is in use until this is dropped.
@@ -54,14 +49,7 @@ impl std::fmt::Debug for RedactionList {
 
 impl Drop for RedactionList {
     fn drop(&mut self) {
-        let mut used = self.dsl.lists_in_use.0.lock();
-        let id = self.object.id();
-        if let Some(count) = used.get_mut(&id) {
-            *count -= 1;
-            if *count == 0 {
-                used.remove(&id);
-            }
-        }
+        self.dsl.lists_in_use.end(self.object.id());
     }
 }
 
@@ -74,13 +62,9 @@ impl RedactionList {
     ) -> Result<Option<Self>, DatasetError> {
         let object = dsl.mos().hold(id).await?;
         let phys = head(&object).await?;
-        let mut used = dsl.lists_in_use.0.lock();
-        let count = used.entry(id).or_default();
-        if alone && *count > 0 {
+        if !dsl.lists_in_use.begin(id, alone) {
             return Ok(None);
         }
-        *count += 1;
-        drop(used);
         Ok(Some(Self {
             dsl: dsl.clone(),
             object,

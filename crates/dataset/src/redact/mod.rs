@@ -24,11 +24,12 @@ use crate::bookmark::Bookmarks;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::name::check_bookmark_name;
+use crate::obstacle::RedactObstacle;
 use crate::task::{SpaceCheck, SyncTask};
 use crate::{Dataset, DatasetError};
 
 use changes::{ChangedSpans, is_redacted};
-pub(crate) use list::ListsInUse;
+pub(crate) use list::refused;
 pub use list::{RedactionList, are_same_snapshots};
 use spans::{Place, Span, common};
 
@@ -36,80 +37,6 @@ use spans::{Place, Span, common};
 const PART_ENTRIES: usize = 16 << 10;
 /// Ranges that are looked at before what was found is appended, however little it is.
 const PART_SPANS: usize = 256 << 10;
-
-/// Why a snapshot is not redacted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RedactObstacle {
-    /// What is redacted, or with what, is of no snapshot that follows the other.
-    NotDescendant,
-    /// What is redacted, or with what, lacks blocks already.
-    Redacted,
-    /// The bookmark exists, and is whole or another one.
-    Exists,
-    /// The bookmark was begun with other snapshots.
-    OtherSnapshots,
-    /// More snapshots than a list has room for.
-    TooManySnapshots,
-    /// No snapshot to redact with.
-    NoSnapshots,
-    /// The bookmark's name would be too long.
-    NameTooLong,
-    /// The same is being done by somebody else.
-    UnderWay,
-    /// The bookmark has no redaction list.
-    NoList,
-    /// The bookmark's list is not whole.
-    NotWhole,
-    /// The bookmark is one of another snapshot.
-    OtherSource,
-}
-
-impl std::fmt::Display for RedactObstacle {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Self::NotDescendant => {
-                "redaction snapshot must be descendent of snapshot being redacted; give later \
-                 snapshots of it or of its clones"
-            }
-            Self::Redacted => {
-                "attempted to redact redacted dataset or with respect to redacted dataset; give \
-                 one that is whole"
-            }
-            Self::Exists => {
-                "specified redaction bookmark provided already exists; choose another name"
-            }
-            Self::OtherSnapshots => {
-                "attempted to resume redaction with a mismatched redaction list; give the \
-                 snapshots that it was begun with, or destroy the bookmark"
-            }
-            Self::TooManySnapshots => {
-                "too many redaction snapshots specified; more fit with feature \
-                 redaction_list_spill"
-            }
-            Self::NoSnapshots => "no redaction snapshot is given; give one at least",
-            Self::NameTooLong => {
-                "provided bookmark name cannot be used, final name would be too long; choose a \
-                 shorter one"
-            }
-            Self::UnderWay => "it is being redacted, or sent with it; wait for that",
-            Self::NoList => "not a redaction bookmark; make one with 'zfs redact'",
-            Self::NotWhole => {
-                "incomplete redaction bookmark provided; run the same 'zfs redact' again"
-            }
-            Self::OtherSource => {
-                "the redaction bookmark is of another snapshot; make one of this with 'zfs redact'"
-            }
-        })
-    }
-}
-
-pub(crate) fn refused<T>(name: &str, obstacle: RedactObstacle) -> Result<T, DatasetError> {
-    Err(DatasetError::Redact {
-        name: name.to_owned(),
-        obstacle,
-    })
-}
 
 impl Bookmarks<'_> {
     /// Makes the redaction bookmark `bookmark` (after the `#`) of a snapshot, of which all that is

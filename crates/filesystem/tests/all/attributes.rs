@@ -11,7 +11,9 @@ use device::World;
 const NAME: &[u8] = b"user.a";
 
 async fn set(filesystem: &Filesystem, ino: u64, value: &[u8]) -> filesystem::Result<()> {
-    let set = filesystem.set_xattr(ino, NAME, value, XattrMode::Any, ROOT);
+    let set = filesystem
+        .xattrs()
+        .set(ino, NAME, value, XattrMode::Any, ROOT);
     set.await
 }
 
@@ -51,7 +53,7 @@ async fn set_twice_and_cut(
     let after = cut(&image);
     let pool_after = import_after_cut(&world, after.path()).await;
     let filesystem = open(&world, &pool_after, "tank").await;
-    let value = filesystem.xattr(file, NAME).await.ok();
+    let value = filesystem.xattrs().get(file, NAME).await.ok();
     filesystem.close().await.expect("close");
     drop(filesystem);
     pool_after.export(false).await.expect("export");
@@ -135,14 +137,16 @@ async fn a_refused_change_leaves_the_value() {
     for length in [40_000, 10, 5_000, 64 << 10] {
         let value = random.bytes(length);
         let outcome = set(&live, file, &value).await;
-        let found = live.xattr(file, NAME).await.expect("a value");
+        let found = live.xattrs().get(file, NAME).await.expect("a value");
         let expected = if outcome.is_ok() { &value } else { &old };
         assert!(found == *expected, "{length}: {outcome:?}");
         assert!(outcome.is_err(), "{length}: there is room");
     }
-    let fresh = live.set_xattr(file, b"user.b", b"new", XattrMode::Any, ROOT);
+    let fresh = live
+        .xattrs()
+        .set(file, b"user.b", b"new", XattrMode::Any, ROOT);
     assert!(fresh.await.is_err());
-    assert!(live.xattr(file, b"user.b").await.is_err());
+    assert!(live.xattrs().get(file, b"user.b").await.is_err());
     live.close().await.expect("close");
     drop(live);
     pool.export(false).await.expect("export");

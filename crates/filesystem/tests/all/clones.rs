@@ -95,7 +95,7 @@ async fn clones_of_openzfs_are_freed_with_the_last_of_them() {
                 let at = filesystem.lookup(directory, name).await.expect("lookup");
                 filesystem.unlink(directory, name).await.expect("unlink");
                 // Else it is freed some time, in the background.
-                filesystem.free_unlinked(at.ino).await;
+                filesystem.unlinked().free(at.ino).await;
                 left.remove(&(dataset, path));
             } else if index % 3 == (turn + 1) % 3 {
                 let at = filesystem.lookup(directory, name).await.expect("lookup");

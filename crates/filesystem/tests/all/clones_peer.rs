@@ -24,7 +24,9 @@ zpool scrub -w cloned_blocks
 zpool status cloned_blocks
 zpool get -Hp -o value bcloneused,bclonesaved cloned_blocks | sed 's/^/BEFORE /'
 hash() { sha256sum < $1 | cut -d' ' -f1; }
-hashes() { cd /cloned_blocks; find a b c -type f | while read f; do echo $1 $(hash $f) $f; done; cd /; }
+hashes() {
+  cd /cloned_blocks; find a b c -type f | while read f; do echo $1 $(hash $f) $f; done; cd /
+}
 hashes HASH1
 rm /cloned_blocks/a/r1 || true
 cp --reflink=always /cloned_blocks/a/t /cloned_blocks/a/more
@@ -119,7 +121,7 @@ async fn change(world: &World, pool: &Pool, dataset: &str, name: &[u8], delete: 
     if delete {
         filesystem.unlink(root, name).await.expect("unlink");
         // Else it is freed some time, in the background.
-        filesystem.free_unlinked(at.ino).await;
+        filesystem.unlinked().free(at.ino).await;
     } else {
         let data = Bytes::from(vec![0x5a; 5000]);
         let done = filesystem.write(at.ino, 140_000, data, false, ROOT).await;

@@ -312,7 +312,8 @@ async fn an_attribute_is_removed_or_said_to_stay_where_there_is_no_room() {
     let ino = x.lookup(x.root(), b"f").await.expect("f").ino;
     let names: Vec<String> = (0..8).map(|number| format!("user.a{number}")).collect();
     for name in &names {
-        x.set_xattr(ino, name.as_bytes(), b"value", XattrMode::Any, ROOT)
+        x.xattrs()
+            .set(ino, name.as_bytes(), b"value", XattrMode::Any, ROOT)
             .await
             .expect("set");
     }
@@ -333,8 +334,8 @@ async fn an_attribute_is_removed_or_said_to_stay_where_there_is_no_room() {
     }
     assert!(refused.is_err(), "there is room");
     for name in &names {
-        let outcome = x.remove_xattr(ino, name.as_bytes()).await;
-        let is_there = x.xattr(ino, name.as_bytes()).await.is_ok();
+        let outcome = x.xattrs().remove(ino, name.as_bytes()).await;
+        let is_there = x.xattrs().get(ino, name.as_bytes()).await.is_ok();
         assert_eq!(outcome.is_err(), is_there, "{name}: {outcome:?}");
     }
     x.close().await.expect("close");

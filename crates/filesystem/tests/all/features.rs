@@ -508,7 +508,7 @@ async fn each_kind_of_change_activates_what_it_needs() {
     bed.expect("a cloned block", &[("block_cloning", 1)]).await;
     for (name, ino) in [("cloned", from), ("clone", to)] {
         a.unlink(a.root(), name.as_bytes()).await.expect("unlink");
-        a.free_unlinked(ino).await;
+        a.unlinked().free(ino).await;
     }
     a.close().await.expect("close");
     drop(a);
@@ -525,7 +525,7 @@ async fn each_kind_of_change_activates_what_it_needs() {
     let ino = write(&a, "dedup", noise(262_144)).await;
     bed.expect("a write with dedup", &[("fast_dedup", 1)]).await;
     a.unlink(a.root(), b"dedup").await.expect("unlink");
-    a.free_unlinked(ino).await;
+    a.unlinked().free(ino).await;
     a.close().await.expect("close");
     drop(a);
     for _ in 0..4 {

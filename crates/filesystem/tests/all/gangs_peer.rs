@@ -49,7 +49,7 @@ async fn change(world: &World, dir: &Path, name: &str) {
     let top = top.expect("a directory").ino;
     let file = filesystem.lookup(top, b"t1m").await.expect("a file").ino;
     filesystem.unlink(top, b"t1m").await.expect("unlinked");
-    filesystem.free_unlinked(file).await;
+    filesystem.unlinked().free(file).await;
     filesystem.close().await.expect("close");
     pool.sync().await.expect("sync");
     pool.export(false).await.expect("export");

@@ -107,10 +107,14 @@ pub async fn check_tree(filesystem: &Filesystem, name: &str, tree: &[Value], wha
                 "{shown}: content"
             );
         }
-        let names = filesystem.xattr_names(at.ino).await.expect("attributes");
+        let names = filesystem.xattrs().names(at.ino).await.expect("attributes");
         let mut xattrs = BTreeMap::new();
         for name in names {
-            let value = filesystem.xattr(at.ino, &name).await.expect("attribute");
+            let value = filesystem
+                .xattrs()
+                .get(at.ino, &name)
+                .await
+                .expect("attribute");
             xattrs.insert(String::from_utf8_lossy(&name).into_owned(), hex(&value));
         }
         let wanted: BTreeMap<String, String> = entry["xattrs"]
@@ -301,7 +305,7 @@ impl Golden {
             ("POSIX Group", QuotaKind::Group),
             ("Project", QuotaKind::Project),
         ] {
-            let found = filesystem.space_by(kind).await.expect("space");
+            let found = filesystem.quotas().space_by(kind).await.expect("space");
             let of_kind = || rows.iter().filter(|row| row[0] == word);
             if kind == QuotaKind::Project && of_kind().next().is_none() {
                 continue;

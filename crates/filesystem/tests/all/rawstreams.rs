@@ -254,14 +254,14 @@ async fn random_changes(seed: u64, properties: &[(&str, &str)]) {
     }
     // The live filesystem counts what nobody could without the key, and goes on.
     let copy = open(world, &other, "tank/copy").await;
-    copy.count_owners().await.expect("counted");
-    filesystem.count_owners().await.expect("counted");
+    copy.counting().count_owners().await.expect("counted");
+    filesystem.counting().count_owners().await.expect("counted");
     run.filesystem = copy.clone();
     run.compare().await;
     pool.dsl().sync().await.expect("on disk");
     for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
         let objects = async |of: &Filesystem| {
-            let found = of.space_by(kind).await.expect("space");
+            let found = of.quotas().space_by(kind).await.expect("space");
             let rows = found
                 .into_iter()
                 .map(|space| (space.id, space.used_objects));
@@ -557,12 +557,12 @@ async fn raw_streams_go_only_where_they_fit() {
         .await
         .expect("received");
     let filesystem = open(world, pool, SOURCE).await;
-    filesystem.count_owners().await.expect("counted");
+    filesystem.counting().count_owners().await.expect("counted");
     let back = open(world, &other, "tank/copy").await;
-    back.count_owners().await.expect("counted");
+    back.counting().count_owners().await.expect("counted");
     for kind in [QuotaKind::User, QuotaKind::Group] {
         let rows = async |of: &Filesystem| {
-            let found = of.space_by(kind).await.expect("space");
+            let found = of.quotas().space_by(kind).await.expect("space");
             let rows = found
                 .into_iter()
                 .map(|space| (space.id, space.used_objects));

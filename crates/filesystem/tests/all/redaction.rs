@@ -240,7 +240,7 @@ async fn remove(fs: &Filesystem, name: &str) {
     let root = fs.root();
     let ino = fs.lookup(root, name.as_bytes()).await.expect("it").ino;
     fs.unlink(root, name.as_bytes()).await.expect("unlinked");
-    fs.free_unlinked(ino).await;
+    fs.unlinked().free(ino).await;
 }
 
 /// A filesystem with files of every shape, a snapshot, and two clones of it that are changed.

@@ -63,8 +63,12 @@ async fn check_tree(filesystem: &Filesystem, name: &str, after: &Value, at_cut: 
             check("rdev", vec![at.rdev.0, at.rdev.1].into());
         }
         let mut xattrs = serde_json::Map::new();
-        for name in filesystem.xattr_names(at.ino).await.expect("attributes") {
-            let value = filesystem.xattr(at.ino, &name).await.expect("attribute");
+        for name in filesystem.xattrs().names(at.ino).await.expect("attributes") {
+            let value = filesystem
+                .xattrs()
+                .get(at.ino, &name)
+                .await
+                .expect("attribute");
             xattrs.insert(
                 String::from_utf8_lossy(&name).into_owned(),
                 hex(&value).into(),
@@ -279,7 +283,8 @@ for m in /tank /tank/thru /tank/xdir; do
   chmod 6711 $m/big; chown 1000:1001 $m/d; touch -d @1000000000 $m/d/one
   dd if=/dev/urandom of=$m/big bs=5000 seek=23 count=1 conv=notrunc 2>/dev/null
 done
-echo s > /tank/std/unsynced; dd if=/dev/urandom of=/tank/std/synced bs=1000 count=50 conv=fsync 2>/dev/null
+echo s > /tank/std/unsynced
+dd if=/dev/urandom of=/tank/std/synced bs=1000 count=50 conv=fsync 2>/dev/null
 cd /; find tank | while read -r path; do
   stat -c 'AT %a %u %g %s %h %i %n' "$path"
   [ -f "$path" ] && [ ! -L "$path" ] && echo "SUM $(sha256sum < "$path" | cut -d' ' -f1) $path"

@@ -58,13 +58,13 @@ async fn default_quotas_are_for_those_without_one() {
     let filesystem = open(&world, &pool, &name).await;
     let root = filesystem.root();
     let kind = QuotaKind::User;
-    assert_eq!(filesystem.default_quota(kind, false), 5 << 20);
+    assert_eq!(filesystem.quotas().default(kind, false), 5 << 20);
     // Alice has three objects of a hundred that are everybody's.
     filesystem
         .create(root, b"more", 0o644, ALICE)
         .await
         .expect("room");
-    let set = filesystem.set_default_quota(kind, true, 3);
+    let set = filesystem.quotas().set_default(kind, true, 3);
     set.await.expect("set");
     let refused = filesystem.create(root, b"other", 0o644, ALICE).await;
     assert!(
@@ -73,7 +73,8 @@ async fn default_quotas_are_for_those_without_one() {
     );
     // Her own goes first.
     filesystem
-        .set_quota(kind, 1000, true, 50)
+        .quotas()
+        .set(kind, 1000, true, 50)
         .await
         .expect("set");
     filesystem
@@ -81,7 +82,8 @@ async fn default_quotas_are_for_those_without_one() {
         .await
         .expect("room");
     filesystem
-        .set_quota(kind, 1000, true, 0)
+        .quotas()
+        .set(kind, 1000, true, 0)
         .await
         .expect("set");
     filesystem.close().await.expect("close");
@@ -92,7 +94,7 @@ async fn default_quotas_are_for_those_without_one() {
         matches!(refused, Err(FsError::QuotaExceeded)),
         "{refused:?}"
     );
-    let set = filesystem.set_default_quota(kind, true, 0);
+    let set = filesystem.quotas().set_default(kind, true, 0);
     set.await.expect("removed");
     filesystem
         .create(root, b"other", 0o644, ALICE)

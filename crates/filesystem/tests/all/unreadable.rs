@@ -199,7 +199,7 @@ async fn a_file_that_cannot_be_freed_whole_stays_in_the_delete_queue() {
         if round == 0 {
             fs.unlink(fs.root(), b"file").await.expect("unlink");
         }
-        fs.free_unlinked(file).await;
+        fs.unlinked().free(file).await;
         goes_on(&pool, &fs, other, round).await;
         let dataset = fs.dataset().expect("open");
         assert_eq!(queued(&dataset).await, 1);
@@ -214,7 +214,7 @@ async fn a_file_that_cannot_be_freed_whole_stays_in_the_delete_queue() {
     zdb_is_clean(image.path(), "tank");
     // When it can be read again the rest is freed.
     let (pool, fs) = reopen(&world, &image).await;
-    fs.free_unlinked(file).await;
+    fs.unlinked().free(file).await;
     pool.sync().await.expect("sync");
     let dataset = fs.dataset().expect("open");
     assert_eq!(queued(&dataset).await, 0);

@@ -316,7 +316,9 @@ async fn attributes_without_a_name(properties: &[(&str, &str)]) {
             fs.retain(ino, 1);
             inos.push(ino);
         }
-        let set = fs.set_xattr(inos[1], b"user.old", b"", XattrMode::Any, ROOT);
+        let set = fs
+            .xattrs()
+            .set(inos[1], b"user.old", b"", XattrMode::Any, ROOT);
         set.await.expect("an attribute");
         inos
     };
@@ -324,13 +326,18 @@ async fn attributes_without_a_name(properties: &[(&str, &str)]) {
         for (ino, name) in inos.iter().zip(["bare", "had"]) {
             fs.unlink(fs.root(), name.as_bytes()).await.expect("unlink");
             for (name, value) in [("user.empty", &BIG[..0]), ("user.big", &BIG[..])] {
-                let set = fs.set_xattr(*ino, name.as_bytes(), value, XattrMode::Any, ROOT);
+                let set = fs
+                    .xattrs()
+                    .set(*ino, name.as_bytes(), value, XattrMode::Any, ROOT);
                 set.await.expect("an attribute");
             }
-            let removed = fs.remove_xattr(*ino, b"user.empty").await;
+            let removed = fs.xattrs().remove(*ino, b"user.empty").await;
             removed.expect("remove");
         }
-        fs.remove_xattr(inos[1], b"user.old").await.expect("remove");
+        fs.xattrs()
+            .remove(inos[1], b"user.old")
+            .await
+            .expect("remove");
     };
     let (crashed, _) = after_crash(properties, prepare, change).await;
     assert!(!has(&crashed.fs, crashed.fs.root(), "had").await);
@@ -511,7 +518,12 @@ async fn an_attribute_whose_name_is_no_text_is_replayed() {
             .record(&tx.expect("a tx"), record);
     };
     let (crashed, ino) = after_crash(&[], prepare, change).await;
-    let value = crashed.fs.xattr(ino, NAME).await.expect("the attribute");
+    let value = crashed
+        .fs
+        .xattrs()
+        .get(ino, NAME)
+        .await
+        .expect("the attribute");
     assert_eq!(&value[..], b"value");
     crashed.leave().await;
 }

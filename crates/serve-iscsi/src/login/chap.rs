@@ -1,4 +1,4 @@
-//! CHAP (RFC 1994; in iSCSI, RFC 7143 section 12.1.3): challenges and responses.
+//! CHAP (RFC 1994; in iSCSI, RFC 7143 section 12.1.3): credentials, challenges and responses.
 
 use md5::Digest;
 
@@ -6,6 +6,48 @@ use md5::Digest;
 pub(crate) const CHALLENGE_BYTES: usize = 16;
 /// Longest challenge and response taken, in bytes (RFC 7143 section 12.1.3).
 pub(crate) const BINARY_BYTES_MAX: usize = 1024;
+
+/// A name and a secret for CHAP (RFC 1994, RFC 7143 section 12.1.3).
+#[derive(Clone, PartialEq, Eq)]
+pub struct ChapCredentials {
+    /// The CHAP name.
+    pub user: String,
+    /// The secret; RFC 7143 asks for at least 96 random bits (12 bytes).
+    pub secret: Vec<u8>,
+}
+
+impl std::fmt::Debug for ChapCredentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChapCredentials")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How initiators prove who they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Authentication {
+    /// They need not (`AuthMethod=None`).
+    #[default]
+    None,
+    /// They must answer a CHAP challenge.
+    Chap {
+        /// What the initiator must know.
+        initiator: ChapCredentials,
+        /// What we answer with when the initiator challenges us; `None` refuses mutual CHAP.
+        target: Option<ChapCredentials>,
+    },
+}
+
+impl Authentication {
+    /// What an initiator must know.
+    pub(crate) fn initiator(&self) -> Option<&ChapCredentials> {
+        match self {
+            Self::None => None,
+            Self::Chap { initiator, .. } => Some(initiator),
+        }
+    }
+}
 
 /// Hash algorithms of CHAP_A (numbers of the PPP authentication registry).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

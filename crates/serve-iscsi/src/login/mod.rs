@@ -30,11 +30,11 @@ mod keys;
 #[cfg(test)]
 mod tests;
 
+pub use chap::{Authentication, ChapCredentials};
 pub(crate) use keys::{LOGIN_DATA_BYTES_MAX, Parameters, RECEIVE_DATA_BYTES_MAX};
 
 use crate::pdu::{Header, Opcode, flag, target_opcode};
-use crate::target::{Authentication, ChapCredentials, ISCSI_NAME_BYTES_MAX};
-use crate::text;
+use crate::text::{self, ISCSI_NAME_BYTES_MAX};
 use chap::Algorithm;
 use keys::Answer;
 

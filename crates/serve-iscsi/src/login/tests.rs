@@ -1,7 +1,7 @@
 //! The login phase, request by request.
 
 use super::*;
-use crate::target::ChapCredentials;
+
 use proptest::prelude::*;
 
 /// One target, `iqn.t`, with or without CHAP; initiator `iqn.evil` is not let in.

@@ -52,7 +52,7 @@ impl TransportId {
             }
             _ => return Err(BAD),
         };
-        if name.is_empty() || name.len() > crate::ISCSI_NAME_BYTES_MAX {
+        if name.is_empty() || name.len() > crate::text::ISCSI_NAME_BYTES_MAX {
             return Err(BAD);
         }
         let name = name.to_ascii_lowercase();
@@ -823,7 +823,7 @@ fn unescape(text: &str) -> Option<String> {
         }
     }
     let name = String::from_utf8(name).ok()?;
-    (!name.is_empty() && name.len() <= crate::ISCSI_NAME_BYTES_MAX).then_some(name)
+    (!name.is_empty() && name.len() <= crate::text::ISCSI_NAME_BYTES_MAX).then_some(name)
 }
 
 /// Reads a parameter list, and what might be stored of reservations: for fuzzers.

@@ -400,7 +400,7 @@ impl Wire {
         session: &mut Session,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        while let Some(out) = session.out(self.line).filter(|out| !out.is_empty()) {
+        while let Some(out) = session.lines().out(self.line).filter(|out| !out.is_empty()) {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let count = out.fill(&mut slices);
             let socket = Pin::new(&mut self.connection.socket);
@@ -442,7 +442,7 @@ impl Wire {
 }
 
 fn output_bytes(session: &Session, line: LineId) -> usize {
-    session.out(line).map_or(0, OutQueue::length_bytes)
+    session.lines().out(line).map_or(0, OutQueue::length_bytes)
 }
 
 /// A session with its sockets.
@@ -548,7 +548,7 @@ impl Driver {
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
                     Poll::Pending => false,
                 };
-                if self.session.is_line_closing(wire.line) {
+                if self.session.lines().is_closing(wire.line) {
                     if is_all_sent {
                         ended.push(wire.line);
                     }
@@ -612,7 +612,10 @@ impl Driver {
     /// A connection wants to be one of the session's. Where it has the CID of another it takes that
     /// one's place, once no command of it runs any more (RFC 7143 section 6.3.4).
     fn join(&mut self, joining: Box<Joining>) {
-        let replaced = self.session.line_of(joining.established.connection_id);
+        let replaced = self
+            .session
+            .lines()
+            .of_connection(joining.established.connection_id);
         match replaced {
             Some(line) => {
                 self.session.close_line(line);
@@ -627,7 +630,7 @@ impl Driver {
         let mut has_progress = false;
         let waiting = std::mem::take(&mut self.joining);
         for (line, joining) in waiting {
-            if self.session.runs_for_line(line) {
+            if self.session.tasks().run_for_line(line) {
                 self.joining.push((line, joining));
             } else {
                 self.take_in(joining);
@@ -695,7 +698,7 @@ impl Driver {
             let line = wire.line;
             if output_bytes(&self.session, line) >= OUTPUT_FREE_BYTES
                 || self.session.is_closing()
-                || self.session.is_line_closing(line)
+                || self.session.lines().is_closing(line)
             {
                 return Ok(has_progress);
             }

@@ -1,47 +1,13 @@
 //! What is not a SCSI command: task management, pings, text, logout, messages of our own.
 
-use super::{Action, LineId, Phase, Session, TEXT_BYTES_MAX, TaskId, Ticket};
+use super::aborts::{Elsewhere, Ticket, Waiter};
+use super::line::LineId;
+use super::tasks::{Phase, TaskId};
+use super::{Action, Session, TEXT_BYTES_MAX, TargetList};
 use crate::pdu::{Frame, Header, RejectReason, TAG_NONE, flag, target_opcode};
-use crate::scsi::{NexusId, Unit, decode_lun};
+use crate::scsi::{NexusId, decode_lun};
 use crate::text;
 use bytes::Bytes;
-use std::sync::Arc;
-
-/// An abort under way: who waits, and for what.
-#[derive(Debug)]
-pub(super) struct Abort {
-    waiter: Waiter,
-    /// Own commands that are still running.
-    running: Vec<TaskId>,
-    /// Other sessions are at it.
-    elsewhere: Option<Ticket>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Waiter {
-    /// A task management request: its connection and initiator task tag.
-    Request(LineId, u32),
-    /// A connection that is to end alone, which another may have asked for.
-    Logout {
-        asked_by: LineId,
-        tag: u32,
-        line: LineId,
-    },
-    /// Another session.
-    Session(Ticket),
-    /// PREEMPT AND ABORT.
-    Task(TaskId),
-}
-
-/// What an abort is about besides own commands.
-#[derive(Debug, Default)]
-struct Elsewhere {
-    /// Other sessions, and which commands of theirs: those on this unit, or all.
-    nexuses: Vec<NexusId>,
-    lun: Option<u16>,
-    /// Units that nobody copies to any more.
-    fenced: Vec<Arc<Unit>>,
-}
 
 /// Functions (RFC 7143 section 11.5.1).
 mod function {
@@ -52,10 +18,6 @@ mod function {
     pub(super) const TARGET_WARM_RESET: u8 = 6;
     pub(super) const TASK_REASSIGN: u8 = 8;
 }
-
-/// Most task management requests that wait for commands to end. What other sessions ask of this one
-/// is bounded by the same: each waits for its answer.
-const ABORTS_MAX: usize = 32;
 
 /// Responses (RFC 7143 section 11.6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,10 +44,7 @@ impl Session {
             self.reject(line, header, RejectReason::ProtocolError);
             return;
         };
-        let aborts = self.aborts.iter();
-        let waiting = aborts
-            .filter(|abort| matches!(abort.waiter, Waiter::Request(..) | Waiter::Logout { .. }));
-        if waiting.count() >= ABORTS_MAX {
+        if self.aborts.is_full() {
             self.answer_task_management(line, tag, Response::Rejected);
             return;
         }
@@ -103,7 +62,7 @@ impl Session {
         match function {
             function::ABORT_TASK => {
                 let referenced = header.target_tag();
-                let found = self.tasks.get(&referenced);
+                let found = self.tasks.get(referenced);
                 match found.filter(|task| task.lun == header.lun()) {
                     None => self.answer_task_management(line, tag, Response::NoSuchTask),
                     Some(task) => {
@@ -160,19 +119,12 @@ impl Session {
         header.0[2] = response as u8;
         header.set_initiator_task_tag(tag);
         self.set_status_numbers(line, &mut header);
-        self.push_header(line, header);
+        self.lines.push_header(line, header);
     }
 
     /// Aborts own commands on a unit, or on all; returns those that still run.
     fn abort_all(&mut self, lun: Option<u16>) -> Vec<TaskId> {
-        let tasks = self.tasks.iter();
-        let ids = tasks
-            .filter(|(_, task)| lun.is_none() || decode_lun(task.lun) == lun)
-            .map(|(tag, task)| TaskId {
-                tag: *tag,
-                serial: task.serial,
-            })
-            .collect();
+        let ids = self.tasks.of_unit(lun);
         self.abort_tasks(ids)
     }
 
@@ -180,7 +132,7 @@ impl Session {
         let mut running = Vec::new();
         let mut ended = Vec::new();
         for id in ids {
-            let Some(task) = self.tasks.get_mut(&id.tag) else {
+            let Some(task) = self.tasks.get_mut(id.tag) else {
                 continue;
             };
             if matches!(task.phase, Phase::Running) {
@@ -209,8 +161,7 @@ impl Session {
         } = elsewhere;
         let is_elsewhere = !nexuses.is_empty() || !fenced.is_empty();
         let elsewhere = is_elsewhere.then(|| {
-            let ticket = Ticket(self.next_ticket);
-            self.next_ticket += 1;
+            let ticket = self.aborts.next_ticket();
             self.actions.push_back(Action::AbortElsewhere {
                 ticket,
                 nexuses,
@@ -219,11 +170,7 @@ impl Session {
             });
             ticket
         });
-        self.aborts.push(Abort {
-            waiter,
-            running,
-            elsewhere,
-        });
+        self.aborts.add(waiter, running, elsewhere);
         self.settle_aborts();
     }
 
@@ -250,31 +197,13 @@ impl Session {
 
     /// Other sessions have aborted what they were asked to.
     pub(crate) fn elsewhere_done(&mut self, ticket: Ticket) {
-        for abort in &mut self.aborts {
-            if abort.elsewhere == Some(ticket) {
-                abort.elsewhere = None;
-            }
-        }
+        self.aborts.elsewhere_done(ticket);
         self.settle_aborts();
     }
 
     /// Answers those whose aborts are complete.
     pub(super) fn settle_aborts(&mut self) {
-        let mut done = Vec::new();
-        let tasks = &self.tasks;
-        self.aborts.retain_mut(|abort| {
-            let is_running = |id: &TaskId| {
-                let task = tasks.get(&id.tag);
-                task.is_some_and(|task| task.serial == id.serial)
-            };
-            abort.running.retain(is_running);
-            let is_done = abort.running.is_empty() && abort.elsewhere.is_none();
-            if is_done {
-                done.push(abort.waiter);
-            }
-            !is_done
-        });
-        for waiter in done {
+        for waiter in self.aborts.take_done(&self.tasks) {
             match waiter {
                 Waiter::Request(line, tag) => {
                     self.answer_task_management(line, tag, Response::Complete);
@@ -285,11 +214,11 @@ impl Session {
                     line,
                 } => {
                     self.answer_logout(asked_by, tag, 0);
-                    self.end_line(line);
+                    self.lines.end(line);
                 }
                 Waiter::Session(ticket) => self.actions.push_back(Action::Aborted { ticket }),
                 Waiter::Task(id) => {
-                    let task = self.tasks.get_mut(&id.tag);
+                    let task = self.tasks.get_mut(id.tag);
                     if let Some(outcome) = task.and_then(|task| task.early.take()) {
                         self.complete(id, outcome);
                     }
@@ -313,7 +242,8 @@ impl Session {
         self.set_status_numbers(line, &mut header);
         let length = frame.data.len();
         let length = length.min(self.send_data_bytes_max(line) as usize);
-        self.push_with(line, header, frame.data.slice(..length));
+        self.lines
+            .push_with(line, header, frame.data.slice(..length));
     }
 
     /// Asks the initiator, from which nothing comes by a connection, for a sign of life.
@@ -329,15 +259,15 @@ impl Session {
             tag => tag,
         };
         self.set_window(&mut header);
-        header.set_u32(24, self.next_stat_sn(line));
-        self.push_header(line, header);
+        header.set_u32(24, self.lines.next_stat_sn(line));
+        self.lines.push_header(line, header);
     }
 
     // ---- text -------------------------------------------------------------------------------
 
     pub(super) fn text(&mut self, line: LineId, frame: Frame) {
         let header = &frame.header;
-        let Some(state) = self.line_mut(line) else {
+        let Some(state) = self.lines.get_mut(line) else {
             return;
         };
         let (mut text_in, text_out) = (std::mem::take(&mut state.text_in), state.text_out.take());
@@ -364,7 +294,7 @@ impl Session {
         }
         text_in.extend_from_slice(&frame.data);
         if is_continued {
-            if let Some(state) = self.line_mut(line) {
+            if let Some(state) = self.lines.get_mut(line) {
                 state.text_in = text_in;
             }
             // An empty answer asks for the rest.
@@ -374,7 +304,7 @@ impl Session {
             reply.set_initiator_task_tag(tag);
             reply.set_target_tag(self.next_transfer_tag);
             self.set_status_numbers(line, &mut reply);
-            self.push_header(line, reply);
+            self.lines.push_header(line, reply);
             return;
         }
         let Ok(pairs) = text::parse(&text_in) else {
@@ -384,11 +314,14 @@ impl Session {
         let mut reply = Vec::new();
         for (key, value) in pairs {
             match key.as_str() {
-                "SendTargets" => self.send_targets(&value, &mut reply),
+                "SendTargets" => {
+                    let own = self.nexus.as_ref().map(|nexus| nexus.iqn());
+                    send_targets(own, &self.target_list, &value, &mut reply);
+                }
                 // The only key that may be declared anew (RFC 7143 section 13.12).
                 "MaxRecvDataSegmentLength" => match text::number(&value) {
                     Some(length @ 512..=0xff_ffff) => {
-                        if let Some(state) = self.line_mut(line) {
+                        if let Some(state) = self.lines.get_mut(line) {
                             state.send_data_bytes_max = length;
                         }
                     }
@@ -398,29 +331,6 @@ impl Session {
             }
         }
         self.send_text(line, header, tag, reply);
-    }
-
-    /// Answers SendTargets (RFC 7143 appendix C).
-    fn send_targets(&self, value: &str, reply: &mut Vec<u8>) {
-        let own = self.nexus.as_ref().map(|nexus| nexus.iqn());
-        // In a normal session "All" is not allowed and nothing means the session's own target.
-        if value == "All" && own.is_some() {
-            text::append(reply, "SendTargets", "Reject");
-            return;
-        }
-        for (name, addresses) in (self.target_list)() {
-            let is_wanted = match (value, own) {
-                ("All", None) => true,
-                ("", Some(own)) => name == own,
-                (wanted, _) => name.eq_ignore_ascii_case(wanted),
-            };
-            if is_wanted {
-                text::append(reply, "TargetName", &name);
-                for address in addresses {
-                    text::append(reply, "TargetAddress", &address);
-                }
-            }
-        }
     }
 
     /// Sends a text as far as it fits, and keeps the rest for when it is asked for.
@@ -440,11 +350,11 @@ impl Session {
                 tag => tag,
             };
             header.set_target_tag(transfer_tag);
-            if let Some(state) = self.line_mut(line) {
+            if let Some(state) = self.lines.get_mut(line) {
                 state.text_out = Some((transfer_tag, rest));
             }
         }
-        self.push_with(line, header, Bytes::from(text));
+        self.lines.push_with(line, header, Bytes::from(text));
     }
 
     // ---- the end ----------------------------------------------------------------------------
@@ -462,16 +372,16 @@ impl Session {
                 self.answer_logout(line, tag, 0);
                 self.close();
             }
-            CLOSE_CONNECTION => match self.line_of(header.u16_at(20)) {
+            CLOSE_CONNECTION => match self.lines.of_connection(header.u16_at(20)) {
                 None => self.answer_logout(line, tag, NO_SUCH_CONNECTION),
-                Some(_) if self.open_lines().len() == 1 => {
+                Some(_) if self.lines.open().len() == 1 => {
                     self.answer_logout(line, tag, 0);
                     self.close();
                 }
                 // Answered when none of its commands runs any more: the initiator may send them
                 // again by another connection then.
                 Some(ends) => {
-                    let running = self.abort_line(ends);
+                    let running = self.abort_tasks(self.tasks.of_line(ends));
                     let waiter = Waiter::Logout {
                         asked_by: line,
                         tag,
@@ -484,18 +394,12 @@ impl Session {
         }
     }
 
-    /// Whether a connection of several is to end as soon as none of its commands runs any more.
-    pub(super) fn is_line_logging_out(&self, id: LineId) -> bool {
-        let mut aborts = self.aborts.iter();
-        aborts.any(|abort| matches!(abort.waiter, Waiter::Logout { line, .. } if line == id))
-    }
-
     fn answer_logout(&mut self, line: LineId, tag: u32, response: u8) {
         let mut reply = Header::new(target_opcode::LOGOUT_RESPONSE);
         reply.0[2] = response;
         reply.set_initiator_task_tag(tag);
         self.set_status_numbers(line, &mut reply);
-        self.push_header(line, reply);
+        self.lines.push_header(line, reply);
     }
 
     /// No more requests are taken; commands that run go on, unanswered.
@@ -512,21 +416,46 @@ impl Session {
         for (at, parameter) in [38, 40, 42].into_iter().zip(parameters) {
             header.set_u16(at, parameter);
         }
-        self.push_header(line, header);
+        self.lines.push_header(line, header);
     }
 
     /// Asks the initiator to log out all connections within some seconds.
     pub(crate) fn request_logout(&mut self, seconds: u16) {
-        for line in self.open_lines() {
+        for line in self.lines.open() {
             self.async_message(line, ASYNC_EVENT_LOGOUT_REQUEST, [0, 0, seconds]);
         }
     }
 
     /// Says that the connections are about to be closed.
     pub(crate) fn announce_drop(&mut self) {
-        for line in self.open_lines() {
-            let connection = self.line_mut(line).map_or(0, |line| line.connection_id);
+        for line in self.lines.open() {
+            let connection = self
+                .lines
+                .get_mut(line)
+                .map_or(0, |line| line.connection_id);
             self.async_message(line, ASYNC_EVENT_CONNECTION_DROP, [connection, 2, 0]);
+        }
+    }
+}
+
+/// Answers SendTargets (RFC 7143 appendix C) in a session with the target `own`, if it has one.
+fn send_targets(own: Option<&str>, all: &TargetList, value: &str, reply: &mut Vec<u8>) {
+    // In a normal session "All" is not allowed and nothing means the session's own target.
+    if value == "All" && own.is_some() {
+        text::append(reply, "SendTargets", "Reject");
+        return;
+    }
+    for (name, addresses) in all() {
+        let is_wanted = match (value, own) {
+            ("All", None) => true,
+            ("", Some(own)) => name == own,
+            (wanted, _) => name.eq_ignore_ascii_case(wanted),
+        };
+        if is_wanted {
+            text::append(reply, "TargetName", &name);
+            for address in addresses {
+                text::append(reply, "TargetAddress", &address);
+            }
         }
     }
 }

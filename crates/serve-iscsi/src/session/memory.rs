@@ -8,10 +8,9 @@
 //! Answers that the initiator does not take keep their memory: the connection's base covers
 //! [`OUTPUT_FREE_BYTES`], beyond that what a command had stays taken until its data has been sent.
 
-use super::{Phase, Session, TaskId};
+use super::tasks::TaskId;
 use crate::budget::Share;
 use crate::login::Parameters;
-use crate::pdu::{Header, TAG_NONE, serial_less, target_opcode};
 use std::collections::VecDeque;
 use std::task::Waker;
 
@@ -162,7 +161,7 @@ impl Memory {
     }
 
     /// So much waits to be sent now.
-    fn output_is(&mut self, output_bytes: usize) {
+    pub(super) fn output_is(&mut self, output_bytes: usize) {
         if self.sending_bytes == 0 && self.sending_slots == 0 {
             return;
         }
@@ -188,7 +187,7 @@ impl Memory {
 
     /// How many commands the initiator may be let send that may send `granted`, for which there are
     /// free slots.
-    fn fit_window(&mut self, granted: u32) -> u32 {
+    pub(super) fn fit_window(&mut self, granted: u32) -> u32 {
         let in_use = self.task_slots + self.sending_slots;
         let wanted = self.window.min(COMMANDS_MAX.saturating_sub(in_use));
         let wanted = wanted.max(granted);
@@ -203,6 +202,45 @@ impl Memory {
         wanted.min(self.free_slots())
     }
 
+    /// Whether the first in line did not get what it needs.
+    pub(super) fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// Has `waker` woken when there may be memory for the first in line. False if that may be so
+    /// already.
+    pub(super) fn wait(&self, waker: &Waker) -> bool {
+        !self.is_short || self.share.wait(waker)
+    }
+
+    /// Begins to hand out memory to those in line; false where that is under way.
+    pub(super) fn begin_handing_out(&mut self) -> bool {
+        if self.is_handing_out {
+            return false;
+        }
+        self.is_handing_out = true;
+        self.is_short = false;
+        true
+    }
+
+    /// Takes what the first in line needs, which is in line no more then. False if it cannot be
+    /// had.
+    pub(super) fn pay_first(&mut self, bytes: u64) -> bool {
+        if !self.share.take(bytes) {
+            self.is_short = true;
+            return false;
+        }
+        self.waiting.pop_front();
+        true
+    }
+
+    pub(super) fn end_handing_out(&mut self) {
+        self.is_handing_out = false;
+        if !self.is_short {
+            self.share.is_fed();
+        }
+    }
+
     /// Commands in flight within the window, slots of answers, bytes of answers, extra bytes.
     #[cfg(test)]
     pub(super) fn in_use(&self) -> (u32, u32, u64, u64) {
@@ -213,110 +251,5 @@ impl Memory {
             self.sending_bytes,
             extra_bytes,
         )
-    }
-}
-
-impl Session {
-    /// How many commands the initiator may still send.
-    pub(super) fn granted(&self) -> u32 {
-        let next = self.max_cmd_sn.wrapping_add(1);
-        next.wrapping_sub(self.exp_cmd_sn)
-    }
-
-    /// Sets ExpCmdSN and MaxCmdSN; the window never shrinks.
-    pub(super) fn set_window(&mut self, header: &mut Header) {
-        let window = self.memory.fit_window(self.granted());
-        let max_cmd_sn = self.exp_cmd_sn.wrapping_add(window).wrapping_sub(1);
-        if serial_less(self.max_cmd_sn, max_cmd_sn) {
-            self.max_cmd_sn = max_cmd_sn;
-        }
-        header.set_u32(28, self.exp_cmd_sn);
-        header.set_u32(32, self.max_cmd_sn);
-    }
-
-    /// Tells an initiator whose window is closed that it is open again, where no answer will.
-    pub(super) fn open_window(&mut self) {
-        if self.granted() > 0 || self.memory.free_slots() == 0 || self.is_closing {
-            return;
-        }
-        let Some(line) = self.open_lines().first().copied() else {
-            return;
-        };
-        let mut header = Header::new(target_opcode::NOP_IN);
-        header.set_initiator_task_tag(TAG_NONE);
-        header.set_target_tag(TAG_NONE);
-        self.set_window(&mut header);
-        header.set_u32(24, self.next_stat_sn(line));
-        self.push_header(line, header);
-    }
-
-    /// Less waits to be sent than did, or nothing by one of the connections.
-    pub(super) fn output_shrank(&mut self, is_all_sent: bool) {
-        self.memory.output_is(self.output_bytes());
-        self.memory_came_free();
-        if is_all_sent {
-            self.open_window();
-        }
-    }
-
-    /// Others, or answers that were sent, may have given memory back.
-    pub(crate) fn memory_came_free(&mut self) {
-        if self.memory.is_short {
-            self.hand_out_memory();
-        }
-    }
-
-    /// Has `waker` woken when a command that waits for memory may get it. False if that may be so
-    /// already.
-    pub(crate) fn waits_for_memory(&self, waker: &Waker) -> bool {
-        !self.memory.is_short || self.memory.share.wait(waker)
-    }
-
-    /// A command waits for more memory than its slot.
-    pub(super) fn stand_in_line(&mut self, id: TaskId) {
-        if let Some(task) = self.tasks.get_mut(&id.tag) {
-            task.phase = Phase::WaitsForMemory;
-        }
-        self.memory.waiting.push_back(id);
-        self.hand_out_memory();
-    }
-
-    /// Lets commands that wait for memory go on, in line.
-    pub(super) fn hand_out_memory(&mut self) {
-        if self.memory.is_handing_out {
-            return;
-        }
-        self.memory.is_handing_out = true;
-        self.memory.is_short = false;
-        while let Some(id) = self.memory.waiting.front().copied() {
-            let task = self.tasks.get_mut(&id.tag);
-            let is_waiting = |task: &&mut super::Task| {
-                task.serial == id.serial && matches!(task.phase, Phase::WaitsForMemory)
-            };
-            let Some(task) = task.filter(is_waiting) else {
-                self.memory.waiting.pop_front();
-                continue;
-            };
-            if !self.memory.share.take(task.needs_bytes) {
-                self.memory.is_short = true;
-                break;
-            }
-            self.memory.waiting.pop_front();
-            task.held.extra_bytes += std::mem::take(&mut task.needs_bytes);
-            if task
-                .transfer
-                .as_ref()
-                .is_some_and(|data| !data.is_complete())
-            {
-                task.phase = Phase::Solicited;
-                self.solicit(id.tag);
-            } else {
-                self.start(id);
-            }
-        }
-        self.memory.is_handing_out = false;
-        if !self.memory.is_short {
-            self.memory.share.is_fed();
-        }
     }
 }

@@ -30,16 +30,22 @@
 //! A long read waits for memory too, after its order and before it runs. Memory of a session is
 //! bounded by its share of a budget (`memory`) and the limits below, whatever the initiator sends.
 
+mod aborts;
+mod counters;
+mod flow;
 mod line;
 mod manage;
 mod memory;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod transfer;
 
 pub(crate) use crate::login::Parameters;
+pub(crate) use aborts::Ticket;
 pub(crate) use line::LineId;
 pub(crate) use memory::{OUTPUT_FREE_BYTES, base_bytes};
+pub(crate) use tasks::TaskId;
 
 use crate::budget::Share;
 use crate::pdu::{Frame, Header, Opcode, RejectReason, TAG_NONE, flag, serial_less, target_opcode};
@@ -48,13 +54,16 @@ use crate::scsi::{
     TRANSFER_BYTES_MAX, Unit, decode_lun, status,
 };
 use crate::target::Nexus;
-use access::{Traffic, TrafficKind};
+use aborts::Aborts;
+use access::TrafficKind;
 use bytes::{Bytes, BytesMut};
-use line::Line;
+use counters::Counters;
+use line::Lines;
 use memory::{COMMANDS_MAX, Held, Memory};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
+use tasks::{Attribute, Expected, Phase, Task, Tasks};
 use transfer::{DataOut, Progress, Transfer};
 
 /// Most commands in flight when immediate ones come on top of those within the window.
@@ -101,100 +110,25 @@ pub(crate) enum Action {
     Aborted { ticket: Ticket },
 }
 
-/// Names a command for as long as it is in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct TaskId {
-    tag: u32,
-    serial: u64,
-}
-
-/// Names a request to abort.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Ticket(pub(crate) u64);
-
-/// Task attributes (RFC 7143 section 11.3.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Attribute {
-    Simple,
-    Ordered,
-    HeadOfQueue,
-}
-
-/// See the diagram at the head of the module.
-#[derive(Debug)]
-enum Phase {
-    /// Waits for the end of unsolicited data.
-    Unsolicited,
-    WaitsForMemory,
-    Solicited,
-    /// All is here, but an older command must end first.
-    Waits,
-    Running,
-}
-
-/// A command in flight.
-#[derive(Debug)]
-struct Task {
-    serial: u64,
-    lun: [u8; 8],
-    attribute: Attribute,
-    phase: Phase,
-    /// What it is and where; `None` once it is decided that it fails.
-    job: Option<(Arc<Unit>, Command)>,
-    transfer: Option<Transfer>,
-    /// How it ends, if that is known before its data is in.
-    early: Option<Outcome>,
-    expected: Expected,
-    held: Held,
-    /// Bytes that it has to get before it goes on.
-    needs_bytes: u64,
-    /// It runs, but nobody waits for its answer any more.
-    is_aborted: bool,
-    /// Ends it early, where it is a copy that runs.
-    stop: Option<CopyStop>,
-}
-
-/// What the initiator expects to be transferred.
-#[derive(Debug, Clone, Copy)]
-struct Expected {
-    /// Where the answer goes.
-    line: LineId,
-    /// What it counts as, once known, and for which unit.
-    kind: Option<(TrafficKind, u16)>,
-    arrived: Instant,
-    /// Expected Data Transfer Length.
-    bytes: u32,
-    is_read: bool,
-    /// Bytes that the command takes from the initiator, once known.
-    data_out: Option<u64>,
-}
+/// Says what targets there are (SendTargets): names, each with its addresses.
+type TargetList = Box<dyn Fn() -> Vec<(String, Vec<String>)> + Send + Sync>;
 
 /// A session in full feature phase.
 pub(crate) struct Session {
     nexus: Option<Arc<Nexus>>,
     parameters: Parameters,
-    /// The first is that of the leading login, for as long as it is there.
-    lines: Vec<Line>,
-    next_line: u32,
-    /// Counters by unit.
-    traffic: Vec<(u16, Arc<Traffic>)>,
-    /// Says what targets there are (SendTargets).
-    target_list: Box<dyn Fn() -> Vec<(String, Vec<String>)> + Send + Sync>,
+    lines: Lines,
+    counters: Counters,
+    target_list: TargetList,
     exp_cmd_sn: u32,
     max_cmd_sn: u32,
     actions: VecDeque<Action>,
-    tasks: HashMap<u32, Task>,
-    next_serial: u64,
+    tasks: Tasks,
     next_transfer_tag: u32,
-    next_ticket: u64,
-    /// How many tasks in `tasks` are ORDERED.
-    ordered_count: usize,
-    /// How many tasks are in phase `Waits`.
-    waiting_count: usize,
     memory: Memory,
     /// Requests that came ahead of a missing one, by their CmdSN.
     held: BTreeMap<u32, (LineId, Frame)>,
-    aborts: Vec<manage::Abort>,
+    aborts: Aborts,
     is_closing: bool,
 }
 
@@ -208,29 +142,25 @@ impl Session {
         connection_id: u16,
         cmd_sn: u32,
         stat_sn: u32,
-        target_list: Box<dyn Fn() -> Vec<(String, Vec<String>)> + Send + Sync>,
+        target_list: TargetList,
     ) -> Self {
         let memory = Memory::new(share, &parameters);
-        let line = Line::new(LineId::FIRST, &parameters, connection_id, stat_sn);
+        let mut lines = Lines::default();
+        lines.add(&parameters, connection_id, stat_sn);
         Self {
             nexus,
             parameters,
-            lines: vec![line],
-            next_line: 1,
-            traffic: Vec::new(),
+            lines,
+            counters: Counters::default(),
             target_list,
             exp_cmd_sn: cmd_sn,
             max_cmd_sn: cmd_sn.wrapping_add(memory.free_slots()).wrapping_sub(1),
             actions: VecDeque::new(),
-            tasks: HashMap::new(),
-            next_serial: 0,
+            tasks: Tasks::default(),
             next_transfer_tag: 1,
-            next_ticket: 1 << 32,
-            ordered_count: 0,
-            waiting_count: 0,
             memory,
             held: BTreeMap::new(),
-            aborts: Vec::new(),
+            aborts: Aborts::default(),
             is_closing: false,
         }
     }
@@ -244,9 +174,19 @@ impl Session {
         self.is_closing
     }
 
+    /// The connections.
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    /// The commands in flight.
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
     /// Takes a frame that came by a connection.
     pub(crate) fn receive(&mut self, line: LineId, frame: Frame) -> Result<(), ProtocolError> {
-        if self.is_closing || self.is_line_closing(line) {
+        if self.is_closing || self.lines.is_closing(line) {
             return Ok(());
         }
         if !frame.is_data_intact {
@@ -289,7 +229,7 @@ impl Session {
         }
         // One whose connection has ended is sent again by another.
         let present = self.held.get(&cmd_sn);
-        if present.is_none_or(|(before, _)| self.is_line_closing(*before)) {
+        if present.is_none_or(|(before, _)| self.lines.is_closing(*before)) {
             self.held.insert(cmd_sn, (line, frame));
         }
         Ok(())
@@ -297,8 +237,8 @@ impl Session {
 
     fn dispatch(&mut self, line: LineId, frame: Frame) -> Result<(), ProtocolError> {
         // It has had its number, and is aborted with its connection.
-        if self.is_line_closing(line)
-            || (self.is_line_logging_out(line) && frame.header.opcode() != Opcode::NopOut)
+        if self.lines.is_closing(line)
+            || (self.aborts.is_logging_out(line) && frame.header.opcode() != Opcode::NopOut)
         {
             return Ok(());
         }
@@ -326,24 +266,8 @@ impl Session {
         header.0[2] = reason as u8;
         header.set_initiator_task_tag(TAG_NONE);
         self.set_status_numbers(line, &mut header);
-        self.push_with(line, header, Bytes::copy_from_slice(&bad.0));
-    }
-
-    /// Counts a command that has ended, having moved so many bytes.
-    fn count(&mut self, expected: Expected, status: u8, bytes: u64) {
-        let (Some((kind, lun)), Some(nexus)) = (expected.kind, &self.nexus) else {
-            return;
-        };
-        let found = self.traffic.iter().position(|(of, _)| *of == lun);
-        let at = found.unwrap_or_else(|| {
-            self.traffic.push((lun, nexus.traffic(lun)));
-            self.traffic.len() - 1
-        });
-        let traffic = &self.traffic[at].1;
-        match status {
-            status::GOOD => traffic.count(kind, bytes, expected.arrived.elapsed()),
-            _ => traffic.count_failure(),
-        }
+        self.lines
+            .push_with(line, header, Bytes::copy_from_slice(&bad.0));
     }
 
     /// Sends data and status of a command, which is out of the books and had `held`.
@@ -363,15 +287,14 @@ impl Session {
         };
         let sent = data_bytes.min(allowed);
         let line = expected.line;
-        self.count(
-            expected,
-            outcome.status,
-            sent.max(expected.data_out.unwrap_or(0)),
-        );
+        if let Some(nexus) = &self.nexus {
+            let bytes = sent.max(expected.data_out.unwrap_or(0));
+            self.counters.count(nexus, &expected, outcome.status, bytes);
+        }
         match sent {
             0 => self.memory.give_back(held),
             sent => {
-                let output_bytes = self.output_bytes() as u64 + sent;
+                let output_bytes = self.lines.output_bytes() as u64 + sent;
                 self.memory.answered(held, output_bytes);
             }
         }
@@ -404,13 +327,13 @@ impl Session {
         header.set_u32(36, data_pdus);
         header.set_u32(44, residual);
         match outcome.sense {
-            None => self.push_header(line, header),
+            None => self.lines.push_header(line, header),
             Some(sense) => {
                 let (bytes, length) = sense.encode(outcome.is_descriptor_sense);
                 let mut segment = BytesMut::with_capacity(2 + SENSE_BYTES_MAX);
                 segment.extend_from_slice(&(length as u16).to_be_bytes());
                 segment.extend_from_slice(&bytes[..length]);
-                self.push_with(line, header, segment.freeze());
+                self.lines.push_with(line, header, segment.freeze());
             }
         }
     }
@@ -459,7 +382,7 @@ impl Session {
                 // The common case: a PDU is a piece.
                 let whole = std::mem::take(&mut pieces[piece]);
                 piece += 1;
-                self.push_with(line, header, whole);
+                self.lines.push_with(line, header, whole);
                 continue;
             }
             let mut left = length as usize;
@@ -475,7 +398,7 @@ impl Session {
                     piece_at = 0;
                 }
             }
-            self.push(line, header, slices.into_iter());
+            self.lines.push(line, header, slices.into_iter());
         }
         data_sn
     }
@@ -493,7 +416,7 @@ impl Session {
             self.reject(line, header, RejectReason::InvalidField);
             return Ok(());
         }
-        if self.tasks.contains_key(&tag) {
+        if self.tasks.has_tag(tag) {
             self.reject(line, header, RejectReason::TaskInProgress);
             return Ok(());
         }
@@ -567,8 +490,7 @@ impl Session {
             wanted = data_out as u32;
             Ok((unit, command))
         });
-        let serial = self.next_serial;
-        self.next_serial += 1;
+        let serial = self.tasks.next_serial();
 
         let (unit, command) = match admitted {
             Ok(admitted) => admitted,
@@ -598,7 +520,7 @@ impl Session {
             }
         };
         let needs_data = wanted > 0 || expects_unsolicited;
-        let is_free = self.ordered_count == 0 && attribute != Attribute::Ordered;
+        let is_free = !self.tasks.has_ordered() && attribute != Attribute::Ordered;
         let length_bytes = |count: u32| u64::from(count) * u64::from(unit.block_bytes());
         let read_bytes = match command {
             Command::Read { blocks, .. } => length_bytes(blocks.count),
@@ -658,9 +580,6 @@ impl Session {
     }
 
     fn insert(&mut self, tag: u32, task: Task) {
-        if task.attribute == Attribute::Ordered {
-            self.ordered_count += 1;
-        }
         self.memory.begin(task.held);
         self.tasks.insert(tag, task);
     }
@@ -687,7 +606,7 @@ impl Session {
 
     /// Unsolicited data is over (or there was none).
     fn after_unsolicited(&mut self, id: TaskId) {
-        let Some(task) = self.tasks.get_mut(&id.tag) else {
+        let Some(task) = self.tasks.get_mut(id.tag) else {
             return;
         };
         if let Some(outcome) = task.early.take() {
@@ -705,7 +624,7 @@ impl Session {
     /// Sends as many R2Ts as a command may have.
     fn solicit(&mut self, tag: u32) {
         loop {
-            let Some(task) = self.tasks.get_mut(&tag) else {
+            let Some(task) = self.tasks.get_mut(tag) else {
                 return;
             };
             let (line, lun) = (task.expected.line, task.lun);
@@ -722,23 +641,23 @@ impl Session {
             header.set_target_tag(wanted.transfer_tag);
             self.set_window(&mut header);
             // The next StatSN, which an R2T does not use up.
-            header.set_u32(24, self.next_stat_sn(line));
+            header.set_u32(24, self.lines.next_stat_sn(line));
             header.set_u32(36, wanted.sequence_number);
             header.set_u32(40, wanted.offset);
             header.set_u32(44, wanted.length);
-            self.push_header(line, header);
+            self.lines.push_header(line, header);
         }
     }
 
     fn data_out(&mut self, line: LineId, frame: Frame) {
         let header = &frame.header;
         let tag = header.initiator_task_tag();
-        if let Some(line) = self.line_mut(line) {
+        if let Some(line) = self.lines.get_mut(line) {
             line.data_out_count += 1;
         }
         // Data of a command that has ended is on its way still: dropped. So is what comes by
         // another connection than its command.
-        let task = self.tasks.get_mut(&tag);
+        let task = self.tasks.get_mut(tag);
         let Some(task) = task.filter(|task| task.expected.line == line) else {
             return;
         };
@@ -781,29 +700,25 @@ impl Session {
 
     /// All that a command needs is here: runs it, unless an older one must end first.
     fn start(&mut self, id: TaskId) {
-        let must_wait = self.must_wait(id);
-        let task = self.tasks.get_mut(&id.tag);
+        let must_wait = self.tasks.must_wait(id);
+        let task = self.tasks.get_mut(id.tag);
         let Some(task) = task.filter(|task| task.serial == id.serial) else {
             return;
         };
-        if matches!(task.phase, Phase::Running) {
+        if task.phase == Phase::Running {
             return;
         }
         if must_wait {
-            if !matches!(task.phase, Phase::Waits) {
-                task.phase = Phase::Waits;
-                self.waiting_count += 1;
-            }
+            self.tasks.set_phase(id.tag, Phase::Waits);
             return;
-        }
-        if matches!(task.phase, Phase::Waits) {
-            self.waiting_count -= 1;
         }
         if task.needs_bytes > 0 {
             self.stand_in_line(id);
             return;
         }
-        task.phase = Phase::Running;
+        let Some(task) = self.tasks.set_phase(id.tag, Phase::Running) else {
+            return;
+        };
         let Some((unit, command)) = task.job.take() else {
             return;
         };
@@ -833,27 +748,10 @@ impl Session {
         });
     }
 
-    /// Whether task attributes (SAM-5 section 8.6) hold a command back.
-    fn must_wait(&self, id: TaskId) -> bool {
-        let Some(task) = self.tasks.get(&id.tag) else {
-            return false;
-        };
-        if self.ordered_count == 0 || task.attribute == Attribute::HeadOfQueue {
-            return false;
-        }
-        let is_ordered = task.attribute == Attribute::Ordered;
-        self.tasks.values().any(|other| {
-            other.serial < task.serial
-                && other.lun == task.lun
-                && other.early.is_none()
-                && (is_ordered || other.attribute == Attribute::Ordered)
-        })
-    }
-
     /// A command that the driver ran has ended.
     pub(crate) fn complete(&mut self, id: TaskId, done: impl Into<Done>) {
         let Done { outcome, abort } = done.into();
-        let task = self.tasks.get_mut(&id.tag);
+        let task = self.tasks.get_mut(id.tag);
         let Some(task) = task.filter(|task| task.serial == id.serial) else {
             return;
         };
@@ -880,10 +778,7 @@ impl Session {
 
     /// Takes a command out of the books. What it has goes on to its answer, or is given back.
     fn take(&mut self, tag: u32) -> Option<Task> {
-        let task = self.tasks.remove(&tag)?;
-        if task.attribute == Attribute::Ordered {
-            self.ordered_count -= 1;
-        }
+        let task = self.tasks.remove(tag)?;
         self.memory.end(task.held);
         Some(task)
     }
@@ -892,9 +787,6 @@ impl Session {
     fn forget(&mut self, tag: u32) {
         if let Some(task) = self.take(tag) {
             self.memory.give_back(task.held);
-            if matches!(task.phase, Phase::Waits) {
-                self.waiting_count -= 1;
-            }
         }
     }
 
@@ -909,20 +801,8 @@ impl Session {
         if !self.memory.waiting.is_empty() {
             self.hand_out_memory();
         }
-        if self.waiting_count > 0 {
-            let mut waiting: Vec<TaskId> = self
-                .tasks
-                .iter()
-                .filter(|(_, task)| matches!(task.phase, Phase::Waits))
-                .map(|(tag, task)| TaskId {
-                    tag: *tag,
-                    serial: task.serial,
-                })
-                .collect();
-            waiting.sort_by_key(|id| id.serial);
-            for id in waiting {
-                self.start(id);
-            }
+        for id in self.tasks.waiting() {
+            self.start(id);
         }
         if !self.aborts.is_empty() {
             self.settle_aborts();

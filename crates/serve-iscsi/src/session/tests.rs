@@ -192,7 +192,7 @@ impl Initiator {
     fn sent_by(&mut self, line: LineId) -> Vec<Sent> {
         let mut bytes = BytesMut::new();
         let mut slices = [std::io::IoSlice::new(&[]); 64];
-        while let Some(out) = self.session.out(line).filter(|out| !out.is_empty()) {
+        while let Some(out) = self.session.lines.out(line).filter(|out| !out.is_empty()) {
             let count = out.fill(&mut slices);
             let piece: Vec<u8> = slices[..count].iter().flat_map(|s| s.to_vec()).collect();
             slices = [std::io::IoSlice::new(&[]); 64];
@@ -658,7 +658,12 @@ fn long_target_lists_are_sent_in_pieces() {
     let world = World::new();
     let mut a = world.initiator(1, parameters());
     a.session = session;
-    a.session.lines[0].send_data_bytes_max = 512;
+    let line = a
+        .session
+        .lines
+        .get_mut(LineId::FIRST)
+        .expect("a connection");
+    line.send_data_bytes_max = 512;
     a.cmd_sn = 1;
     let mut text = Header::new(0x04);
     let (mut tag, mut all) = (TAG_NONE, Vec::new());
@@ -795,14 +800,13 @@ proptest! {
         }
         run_all(&mut a);
         a.sent();
-        let waiting = a.session.tasks.values().filter(|t| matches!(t.phase, Phase::Waits));
-        prop_assert_eq!(a.session.waiting_count, waiting.count());
+        let (_, waiting_count, waiting) = a.session.tasks.counts();
+        prop_assert_eq!(waiting_count, waiting);
         a.session.close();
         run_all(&mut a);
         prop_assert_eq!(a.session.tasks.len(), 0);
         prop_assert_eq!(a.session.memory.in_use(), (0, 0, 0, 0));
-        prop_assert_eq!(a.session.ordered_count, 0);
-        prop_assert_eq!(a.session.waiting_count, 0);
+        prop_assert_eq!(a.session.tasks.counts(), (0, 0, 0));
     }
 }
 

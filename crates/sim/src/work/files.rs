@@ -436,9 +436,10 @@ impl Worker {
         let what = format!("{name}: attribute of file {id}, {length} bytes, {removes}");
         self.issue(what.clone(), state);
         let result = if removes {
-            fs.remove_xattr(ino, &key).await
+            fs.xattrs().remove(ino, &key).await
         } else {
-            fs.set_xattr(ino, &key, &value, XattrMode::Any, Caller::ROOT)
+            fs.xattrs()
+                .set(ino, &key, &value, XattrMode::Any, Caller::ROOT)
                 .await
         };
         self.settle(&what, result)?;

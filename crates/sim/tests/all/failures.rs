@@ -23,8 +23,12 @@ use sim::torture::{Layout, create, import, inspect, patiently, simulate};
 const DISK_MIB: u64 = 96;
 const RECORD: usize = 128 << 10;
 
-/// The first seeds, unless the environment says which.
-fn seeds(default: u64) -> Vec<u64> {
+/// The first seeds, `most` with `MILLPOND_LONG` and else half, unless the environment says which.
+fn seeds(most: u64) -> Vec<u64> {
+    let default = match std::env::var_os("MILLPOND_LONG") {
+        Some(_) => most,
+        None => most.div_ceil(2),
+    };
     let number = |name: &str| -> Option<u64> { std::env::var(name).ok()?.parse().ok() };
     if let Some(seed) = number("MILLPOND_SEED") {
         return vec![seed];

@@ -379,7 +379,7 @@ impl Restore<'_> {
         name: Option<&[u8]>,
     ) -> Result<(), Failure> {
         let (from, _) = self.from.get().await?;
-        let xattrs = match from.xattr_names(source.ino).await {
+        let xattrs = match from.xattrs().names(source.ino).await {
             Ok(xattrs) => xattrs,
             Err(error) => {
                 self.lacking(name, format!("its extended attributes: {error}"));
@@ -393,7 +393,7 @@ impl Restore<'_> {
                 .iter()
                 .filter(|acl| !xattrs.iter().any(|name| name == *acl))
             {
-                match to.remove_xattr(made.ino, acl).await {
+                match to.xattrs().remove(made.ino, acl).await {
                     Ok(()) | Err(FsError::NoAttribute { .. } | FsError::Unsupported { .. }) => {}
                     Err(error) => return Err(self.fails(&error)),
                 }
@@ -401,7 +401,7 @@ impl Restore<'_> {
         }
         for xattr in xattrs {
             let (from, _) = self.from.get().await?;
-            let value = match from.xattr(source.ino, &xattr).await {
+            let value = match from.xattrs().get(source.ino, &xattr).await {
                 Ok(value) => value,
                 Err(error) => {
                     self.lacking(name, format!("'{}': {error}", names::written(&xattr)));
@@ -409,7 +409,9 @@ impl Restore<'_> {
                 }
             };
             let to = self.live(Some(made)).await?;
-            let set = to.set_xattr(made.ino, &xattr, &value, XattrMode::Any, Caller::ROOT);
+            let set = to
+                .xattrs()
+                .set(made.ino, &xattr, &value, XattrMode::Any, Caller::ROOT);
             match set.await {
                 Ok(()) => {}
                 Err(error @ (FsError::NoSpace | FsError::QuotaExceeded | FsError::ReadOnly)) => {

@@ -173,7 +173,8 @@ async fn trees_are_restored_as_they_were_and_nothing_is_lost() {
         of.make_node(sub, b"pipe", fifo, 0o600, (0, 0), ROOT)
             .await
             .unwrap();
-        of.set_xattr(one, b"user.note", b"kept", XattrMode::Any, ROOT)
+        of.xattrs()
+            .set(one, b"user.note", b"kept", XattrMode::Any, ROOT)
             .await
             .unwrap();
         for (ino, mode) in [(one, 0o4751), (sparse, 0o600), (sub, 0o711), (top, 0o750)] {
@@ -229,7 +230,10 @@ async fn trees_are_restored_as_they_were_and_nothing_is_lost() {
         }
         let one = at(&of, &format!("{path}/one")).await;
         assert_eq!(at(&of, &format!("{path}/sub/also")).await.ino, one.ino);
-        assert_eq!(&of.xattr(one.ino, b"user.note").await.unwrap()[..], b"kept");
+        assert_eq!(
+            &of.xattrs().get(one.ino, b"user.note").await.unwrap()[..],
+            b"kept"
+        );
         let sparse = at(&of, &format!("{path}/sub/sparse")).await;
         assert_eq!(sparse.size_bytes, 16 << 20);
         let hole = of.seek(sparse.ino, 0, SeekTo::Hole).await.unwrap();

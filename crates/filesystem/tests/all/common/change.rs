@@ -378,10 +378,10 @@ impl Run<'_> {
                 let length = self.random.below(3000) as usize;
                 let value = vec![7; length];
                 let mode = XattrMode::Any;
-                let put = fs.set_xattr(ino, b"user.made", &value, mode, ROOT).await;
+                let put = fs.xattrs().set(ino, b"user.made", &value, mode, ROOT).await;
                 self.count(put);
-                for name in fs.xattr_names(ino).await.unwrap_or_default() {
-                    let gone = fs.remove_xattr(ino, &name).await;
+                for name in fs.xattrs().names(ino).await.unwrap_or_default() {
+                    let gone = fs.xattrs().remove(ino, &name).await;
                     self.count(gone);
                 }
             }

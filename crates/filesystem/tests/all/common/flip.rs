@@ -643,9 +643,9 @@ async fn read_tree(
                 seen.failed += 1;
                 continue;
             };
-            if let Ok(names) = filesystem.xattr_names(entry.ino).await {
+            if let Ok(names) = filesystem.xattrs().names(entry.ino).await {
                 for name in names.iter().take(8) {
-                    let _ = filesystem.xattr(entry.ino, name).await;
+                    let _ = filesystem.xattrs().get(entry.ino, name).await;
                 }
             }
             match attributes.kind {

@@ -564,7 +564,8 @@ impl Run {
                     file.xattrs.insert(name.clone(), value.clone());
                 }
                 let real = filesystem
-                    .set_xattr(file.ino, &name, &value, mode, ROOT)
+                    .xattrs()
+                    .set(file.ino, &name, &value, mode, ROOT)
                     .await;
                 agree("set an attribute", real, &model);
             }
@@ -573,7 +574,7 @@ impl Run {
                 let name = format!("user.attribute{}", self.random.below(4)).into_bytes();
                 let file = &mut self.model.files[id];
                 let model = file.xattrs.remove(&name).ok_or(errno::ENODATA);
-                let real = filesystem.remove_xattr(file.ino, &name).await;
+                let real = filesystem.xattrs().remove(file.ino, &name).await;
                 agree("remove an attribute", real, &model);
             }
             32 => {
@@ -701,11 +702,19 @@ impl Run {
                 let target = filesystem.read_link(file.ino).await.expect("target");
                 assert_eq!(target, file.target, "{what}");
             }
-            let mut names = filesystem.xattr_names(file.ino).await.expect("attributes");
+            let mut names = filesystem
+                .xattrs()
+                .names(file.ino)
+                .await
+                .expect("attributes");
             names.sort();
             assert!(names.iter().eq(file.xattrs.keys()), "{what}: {names:?}");
             for (name, value) in &file.xattrs {
-                let real = filesystem.xattr(file.ino, name).await.expect("attribute");
+                let real = filesystem
+                    .xattrs()
+                    .get(file.ino, name)
+                    .await
+                    .expect("attribute");
                 assert!(real == value, "{what}: an attribute's value");
             }
         }

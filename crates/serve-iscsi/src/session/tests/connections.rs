@@ -13,7 +13,7 @@ fn two_connections(world: &World) -> (Initiator, LineId) {
     assert!(a.session.has_room_for_line());
     let second = a.session.add_line(&several, 5, 100).expect("room");
     assert!(!a.session.has_room_for_line());
-    assert_eq!(a.session.line_of(5), Some(second));
+    assert_eq!(a.session.lines.of_connection(5), Some(second));
     (a, second)
 }
 
@@ -86,7 +86,7 @@ fn a_connection_that_logs_out_ends_alone_and_not_before_its_commands() {
     let Some(Action::Run { task, .. }) = a.session.next_action() else {
         panic!("a write to run");
     };
-    assert!(a.session.runs_for_line(second));
+    assert!(a.session.tasks.run_for_line(second));
     // The first asks for the end of the second.
     let mut logout = Header::new(0x06);
     logout.0[1] = 0x80 | 1;
@@ -95,14 +95,14 @@ fn a_connection_that_logs_out_ends_alone_and_not_before_its_commands() {
     a.send_by(LineId::FIRST, with_number(logout, number + 1), &[])
         .unwrap();
     assert!(a.sent_by(LineId::FIRST).is_empty());
-    assert!(!a.session.is_line_closing(second));
+    assert!(!a.session.lines.is_closing(second));
     a.session.complete(task, Outcome::good());
     let sent = a.sent_by(LineId::FIRST);
     assert_eq!((sent[0].opcode(), sent[0].header.0[2]), (0x26, 0));
     assert_eq!(sent[0].header.initiator_task_tag(), 77);
     // The write was aborted: it has no answer.
     assert!(a.sent_by(second).is_empty());
-    assert!(a.session.is_line_closing(second) && !a.session.is_closing());
+    assert!(a.session.lines.is_closing(second) && !a.session.is_closing());
     a.session.remove_line(second);
     assert!(a.session.has_room_for_line());
     a.cmd_sn = number + 2;
@@ -146,7 +146,7 @@ fn what_is_held_back_of_a_connection_that_logged_out_is_not_done() {
         a.send_by(LineId::FIRST, with_number(logout, number), &[])
             .unwrap();
         if !is_answered_late {
-            assert!(a.session.is_line_closing(second));
+            assert!(a.session.lines.is_closing(second));
             a.session.remove_line(second);
         }
         // The initiator need not wait to send one of them again.

@@ -1,9 +1,9 @@
 //! Copies within and between units (EXTENDED COPY), and what is told of them.
 
 use super::*;
+use crate::login::{Authentication, ChapCredentials};
 use crate::lun::{LogicalUnit, LunError};
 use crate::scsi::Done;
-use crate::target::{Authentication, ChapCredentials};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -117,10 +117,10 @@ fn long_reads_wait_until_what_was_read_has_been_taken() {
         a.cmd_sn += 1;
         a.send_raw(header, &[]).unwrap();
         a.run();
-        assert!(a.session.out(LineId::FIRST).unwrap().length_bytes() <= 17 << 20);
+        assert!(a.session.lines.out(LineId::FIRST).unwrap().length_bytes() <= 17 << 20);
         assert!(world.targets.memory_used_bytes() <= 64 << 20);
     }
-    assert!(!a.session.out(LineId::FIRST).unwrap().is_empty());
+    assert!(!a.session.lines.out(LineId::FIRST).unwrap().is_empty());
     let mut answered = 0;
     loop {
         let sent = a.sent();

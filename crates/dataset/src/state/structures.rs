@@ -1,4 +1,4 @@
-//! Directories and datasets in memory: one shared value for each, and the arithmetic of space.
+//! Directories and datasets in memory: one shared value for each.
 //!
 //! Every [`Dir`] and [`Ds`] exists at most once (the registry hands out the same `Arc`). Their
 //! structures are read by anybody under their locks, and changed in syncing context only; a
@@ -10,94 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use format::{BlockPointer, DslDatasetPhys, DslDirPhys, ObjectId, ObjsetKind, Txg, UsedBy};
+use format::{BlockPointer, DslDatasetPhys, DslDirPhys, Guid, ObjectId, ObjsetKind, Txg, UsedBy};
 use object::{ObjectSet, ZapValue};
 use parking_lot::{Mutex, MutexGuard};
-use zio::Pipeline;
+use zil::Zil;
 
-use crate::bookmark::SnapshotBookmarks;
-use crate::dataset::OpenState;
-use crate::deadlist::Deadlist;
-use crate::livelist::Pending;
-use crate::receive::ResumePoint;
-
-/// Space in bytes: allocated (deflated), compressed and uncompressed. May be a difference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Space {
-    pub used: i64,
-    pub compressed: i64,
-    pub uncompressed: i64,
-}
-
-impl Space {
-    /// Space of one block.
-    pub(crate) fn of(pipeline: &Pipeline, block: &BlockPointer) -> Space {
-        Space {
-            used: pipeline.dsize_bytes(block) as i64,
-            compressed: block.psize_bytes() as i64,
-            uncompressed: uncompressed_bytes(block) as i64,
-        }
-    }
-
-    pub(crate) fn add(&mut self, other: Space) {
-        self.used += other.used;
-        self.compressed += other.compressed;
-        self.uncompressed += other.uncompressed;
-    }
-
-    pub(crate) fn negated(self) -> Space {
-        Space {
-            used: -self.used,
-            compressed: -self.compressed,
-            uncompressed: -self.uncompressed,
-        }
-    }
-
-    pub(crate) fn is_zero(self) -> bool {
-        self == Space::default()
-    }
-}
-
-impl From<object::BpobjSpace> for Space {
-    fn from(space: object::BpobjSpace) -> Self {
-        Space {
-            used: space.used_bytes as i64,
-            compressed: space.compressed_bytes as i64,
-            uncompressed: space.uncompressed_bytes as i64,
-        }
-    }
-}
-
-impl From<Space> for object::BpobjSpace {
-    fn from(space: Space) -> Self {
-        object::BpobjSpace {
-            used_bytes: space.used.max(0) as u64,
-            compressed_bytes: space.compressed.max(0) as u64,
-            uncompressed_bytes: space.uncompressed.max(0) as u64,
-        }
-    }
-}
-
-/// What a block counts as uncompressed (`BP_GET_UCSIZE`): metadata counts as it is stored.
-fn uncompressed_bytes(block: &BlockPointer) -> u64 {
-    if block.level() > 0 || block.object_type().is_metadata() {
-        block.psize_bytes()
-    } else {
-        block.lsize_bytes()
-    }
-}
-
-/// Adds a difference to a total. A total below zero means that the accounts on disk were wrong
-/// before: it stays at zero, and says so in the log.
-pub(crate) fn apply(total: &mut u64, delta: i64) {
-    match total.checked_add_signed(delta) {
-        Some(sum) => *total = sum,
-        None => {
-            tracing::error!(total = *total, delta, "space account would be below zero");
-            *total = if delta < 0 { 0 } else { u64::MAX };
-        }
-    }
-}
+use super::bookmarks::SnapshotBookmarks;
+use super::deadlist::{Deadlist, Pending};
+use super::open::{OpenState, ResumePoint};
+use super::space::{Space, accounted_delta, apply};
+use crate::features::guid;
 
 /// What was changed in syncing context and must be written to the MOS.
 #[derive(Default)]
@@ -309,13 +231,6 @@ fn parent_delta(phys: &DslDirPhys, delta: i64) -> i64 {
     accounted_delta(phys.used_bytes, phys.reserved_bytes, delta)
 }
 
-/// Change of `max(used, reserved)` when `used` changes by `delta`.
-pub(crate) fn accounted_delta(used: u64, reserved: u64, delta: i64) -> i64 {
-    let before = used.max(reserved);
-    let after = used.saturating_add_signed(delta).max(reserved);
-    after as i64 - before as i64
-}
-
 /// A dataset: a head, or a snapshot.
 pub(crate) struct Ds {
     pub object: ObjectId,
@@ -423,6 +338,33 @@ impl Ds {
 
     pub(crate) fn hold_count(&self) -> u32 {
         self.holds.load(Ordering::Acquire)
+    }
+
+    /// Whether its blocks are encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.state().features.contains_key(guid::ENCRYPTION)
+    }
+
+    /// The snapshots that it is redacted with, if it is (`dsl_dataset_get_uint64_array_feature`).
+    pub(crate) fn redacted_with(&self) -> Option<Vec<Guid>> {
+        let state = self.state();
+        let guids = state.features.get(guid::REDACTED_DATASETS)?;
+        Some(guids.to_u64s().into_iter().map(Guid::new).collect())
+    }
+
+    /// Whether it is one that is received into.
+    pub(crate) fn is_inconsistent(&self) -> bool {
+        self.phys().flags & DslDatasetPhys::FLAG_INCONSISTENT != 0
+    }
+
+    /// Its intent log, while it is open.
+    pub(crate) fn open_log(&self) -> Option<Arc<Zil>> {
+        self.open.lock().as_ref()?.log.clone()
+    }
+
+    /// Whether its log is at work or has a chain: nobody may take the dataset away then.
+    pub(crate) fn has_busy_log(&self) -> bool {
+        self.open_log().is_some_and(|log| !log.is_closed())
     }
 
     /// The object set, if it is open.

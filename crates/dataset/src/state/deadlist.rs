@@ -11,24 +11,19 @@
 //! Used in syncing context only. The map is kept in memory once loaded: sixteen bytes for each
 //! snapshot.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use format::{
-    BlockPointer, DeadlistPhys, DslDatasetPhys, Endian, ObjectId, ObjectType, Txg, names,
-};
+use format::{BlockPointer, DeadlistPhys, Endian, ObjectId, ObjectType, Txg};
 use object::{Bpobj, ObjectSet, SyncContext, Zap, ZapOptions};
-use parking_lot::Mutex;
-use tokio::sync::{MappedMutexGuard, MutexGuard};
 use zio::Tx;
 use zio::pipeline::waits_for_devices;
 
+use super::lists::Lists;
+use super::space::Space;
 use crate::DatasetError;
-use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::livelist::{Pending, living};
-use crate::state::{Dir, Ds, Space};
 
 /// Parts of a livelist that are looked at in a sync, for two that can become one.
 const LOOKS: usize = 16;
@@ -94,14 +89,14 @@ fn key_of(lists: &BTreeMap<u64, ObjectId>, block: &BlockPointer) -> Option<u64> 
 impl Deadlist {
     /// Makes a new one without keys (`dsl_deadlist_alloc`).
     pub(crate) async fn create(
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
     ) -> Result<ObjectId, DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         let mut options = ZapOptions::new(ObjectType::DEADLIST);
         options.bonus_type = ObjectType::DEADLIST_HDR;
         options.bonus = encode_space(Space::default());
-        Ok(Zap::create(dsl.mos(), &tx, options).await?.id())
+        Ok(Zap::create(shared.mos(), &tx, options).await?.id())
     }
 
     /// Opens one.
@@ -161,7 +156,7 @@ impl Deadlist {
     /// Space of the blocks born in `(min, max]`; both are keys, or zero, or `u64::MAX`.
     pub(crate) async fn space_range(
         &self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         min: Txg,
         max: Txg,
     ) -> Result<Space, DatasetError> {
@@ -173,7 +168,7 @@ impl Deadlist {
                     return Ok(total);
                 }
                 for (_, list) in lists.range(min.get()..max.get()) {
-                    total.add(dsl.deadlists().list_space(*list).await?);
+                    total.add(shared.list_space(*list).await?);
                 }
                 Ok(total)
             }
@@ -191,7 +186,7 @@ impl Deadlist {
     /// Adds blocks that died.
     pub(crate) async fn insert(
         &mut self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         blocks: &[BlockPointer],
     ) -> Result<(), DatasetError> {
@@ -206,7 +201,7 @@ impl Deadlist {
                 return Ok(());
             }
             Kind::Modern { lists, space, .. } => {
-                let pipeline = &dsl.env().pipeline;
+                let pipeline = shared.pipeline();
                 for block in blocks {
                     space.add(Space::of(pipeline, block));
                     let key = key_of(lists, block).ok_or_else(|| {
@@ -217,8 +212,8 @@ impl Deadlist {
             }
         }
         for (key, blocks) in by_key {
-            let list = self.own_list(dsl, ctx, key, false).await?;
-            Bpobj::open(dsl.mos(), list)
+            let list = self.own_list(shared, ctx, key, false).await?;
+            Bpobj::open(shared.mos(), list)
                 .await?
                 .append_all(&tx, &blocks)
                 .await?;
@@ -230,7 +225,7 @@ impl Deadlist {
     /// lists of a livelist (`is_live`) count what is freed.
     async fn own_list(
         &mut self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         key: u64,
         is_live: bool,
@@ -239,31 +234,31 @@ impl Deadlist {
             unreachable!("only called for maps of lists");
         };
         let current = lists[&key];
-        if current != dsl.deadlists().empty_list() {
+        if current != shared.empty_list() {
             return Ok(current);
         }
         let tx = Tx::syncing(ctx.txg);
         let list = match is_live {
-            true => Bpobj::create_livelist(dsl.mos(), &tx).await?.id(),
-            false => Bpobj::create(dsl.mos(), &tx, 0).await?.id(),
+            true => Bpobj::create_livelist(shared.mos(), &tx).await?.id(),
+            false => Bpobj::create(shared.mos(), &tx, 0).await?.id(),
         };
         // The map has the new list before the shared one loses a use: a livelist is given up where
         // this fails, with each use that its map still has.
         zap.update_int(&tx, key, list.get()).await?;
         lists.insert(key, list);
-        dsl.deadlists().release_empty_list(ctx).await?;
+        shared.release_empty_list(ctx).await?;
         Ok(list)
     }
 
     /// Adds a key above all others (`dsl_deadlist_add_key`).
     pub(crate) async fn add_key(
         &mut self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         key: Txg,
     ) -> Result<(), DatasetError> {
         if matches!(self.kind, Kind::Modern { .. }) {
-            let list = dsl.deadlists().new_empty_list(ctx).await?;
+            let list = shared.new_empty_list(ctx).await?;
             self.put_list(ctx, key, list).await?;
         }
         Ok(())
@@ -287,7 +282,7 @@ impl Deadlist {
     /// Removes a key; its list joins that of the key before (`dsl_deadlist_remove_key`).
     pub(crate) async fn remove_key(
         &mut self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         key: Txg,
     ) -> Result<(), DatasetError> {
@@ -306,7 +301,7 @@ impl Deadlist {
                 (list, *before)
             }
         };
-        self.include_list(dsl, ctx, before, list).await?;
+        self.include_list(shared, ctx, before, list).await?;
         if let Kind::Modern { zap, lists, .. } = &mut self.kind {
             lists.remove(&key.get());
             zap.remove_int(&Tx::syncing(ctx.txg), key.get()).await?;
@@ -317,25 +312,25 @@ impl Deadlist {
     /// Adds the blocks of another list, which is given away (`dle_enqueue_subobj`).
     async fn include_list(
         &mut self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         key: u64,
         list: ObjectId,
     ) -> Result<(), DatasetError> {
-        if list == dsl.deadlists().empty_list() {
-            return dsl.deadlists().release_empty_list(ctx).await;
+        if list == shared.empty_list() {
+            return shared.release_empty_list(ctx).await;
         }
         let Kind::Modern { zap, lists, .. } = &mut self.kind else {
             unreachable!("only called for maps of lists");
         };
         let tx = Tx::syncing(ctx.txg);
         let current = lists[&key];
-        if current == dsl.deadlists().empty_list() {
+        if current == shared.empty_list() {
             zap.update_int(&tx, key, list.get()).await?;
             lists.insert(key, list);
-            dsl.deadlists().release_empty_list(ctx).await?;
+            shared.release_empty_list(ctx).await?;
         } else {
-            Bpobj::open(dsl.mos(), current)
+            Bpobj::open(shared.mos(), current)
                 .await?
                 .include(&tx, list)
                 .await?;
@@ -347,18 +342,18 @@ impl Deadlist {
     /// deadlist, `snapshots` are the keys: the txgs before each snapshot of the chain.
     pub(crate) async fn clone_keys(
         &self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         max: Txg,
         snapshots: &[Txg],
     ) -> Result<ObjectId, DatasetError> {
-        let object = Deadlist::create(dsl, ctx).await?;
-        let zap = Zap::hold(dsl.mos(), object).await?;
+        let object = Deadlist::create(shared, ctx).await?;
+        let zap = Zap::hold(shared.mos(), object).await?;
         let keys: Vec<u64> = match &self.kind {
             Kind::Old(_) => snapshots.iter().map(|txg| txg.get()).collect(),
             Kind::Modern { lists, .. } => lists.range(..max.get()).map(|(key, _)| *key).collect(),
         };
-        let lists = dsl.deadlists().new_empty_lists(ctx, keys.len()).await?;
+        let lists = shared.new_empty_lists(ctx, keys.len()).await?;
         for (key, list) in keys.into_iter().zip(lists) {
             zap.add_int(&Tx::syncing(ctx.txg), key, list.get()).await?;
         }
@@ -368,12 +363,12 @@ impl Deadlist {
     /// Takes over everything from another deadlist, which is left empty (`dsl_deadlist_merge`).
     pub(crate) async fn merge(
         &mut self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         other: ObjectId,
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
-        let from = Deadlist::open(dsl.mos(), other).await?;
+        let from = Deadlist::open(shared.mos(), other).await?;
         match from.kind {
             Kind::Old(list) => {
                 let mut blocks = Vec::new();
@@ -382,7 +377,7 @@ impl Deadlist {
                     Ok(())
                 })
                 .await?;
-                self.insert(dsl, ctx, &blocks).await
+                self.insert(shared, ctx, &blocks).await
             }
             Kind::Modern {
                 zap: from_zap,
@@ -391,12 +386,12 @@ impl Deadlist {
             } => {
                 let mut empty = 0;
                 for (key, list) in from_lists {
-                    if list == dsl.deadlists().empty_list() {
+                    if list == shared.empty_list() {
                         empty += 1;
                         from_zap.remove_int(&tx, key).await?;
                         continue;
                     }
-                    let moved = dsl.deadlists().list_space(list).await?;
+                    let moved = shared.list_space(list).await?;
                     let target = match &mut self.kind {
                         Kind::Modern { lists, space, .. } => {
                             space.add(moved);
@@ -409,10 +404,10 @@ impl Deadlist {
                         Kind::Old(_) => None,
                     }
                     .ok_or_else(|| DatasetError::corrupt(self.object, "a deadlist has no keys"))?;
-                    self.include_list(dsl, ctx, target, list).await?;
+                    self.include_list(shared, ctx, target, list).await?;
                     from_zap.remove_int(&tx, key).await?;
                 }
-                dsl.deadlists().release_empty_lists(ctx, empty).await?;
+                shared.release_empty_lists(ctx, empty).await?;
                 from_zap
                     .object()
                     .set_bonus(&tx, encode_space(Space::default()))?;
@@ -424,7 +419,7 @@ impl Deadlist {
     /// Moves the blocks born after `min` to a list (`dsl_deadlist_move_bpobj`).
     pub(crate) async fn move_to(
         &mut self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         target: &Bpobj,
         min: Txg,
@@ -438,22 +433,22 @@ impl Deadlist {
         };
         let mut empty = 0;
         for (key, list) in lists.split_off(&min.get()) {
-            if list == dsl.deadlists().empty_list() {
+            if list == shared.empty_list() {
                 empty += 1;
             } else {
-                space.add(dsl.deadlists().list_space(list).await?.negated());
+                space.add(shared.list_space(list).await?.negated());
                 target.include(&tx, list).await?;
             }
             zap.remove_int(&tx, key).await?;
         }
-        dsl.deadlists().release_empty_lists(ctx, empty).await?;
+        shared.release_empty_lists(ctx, empty).await?;
         self.save_space(ctx).await
     }
 
     /// Takes the blocks born after `min` out, with their lists.
     pub(crate) async fn take(
         &mut self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         min: Txg,
     ) -> Result<Vec<BlockPointer>, DatasetError> {
@@ -466,8 +461,8 @@ impl Deadlist {
         };
         let mut blocks = Vec::new();
         for (key, list) in keys {
-            if list != dsl.deadlists().empty_list() {
-                Bpobj::open(dsl.mos(), list)
+            if list != shared.empty_list() {
+                Bpobj::open(shared.mos(), list)
                     .await?
                     .for_each(&mut |block, _| {
                         blocks.push(*block);
@@ -475,7 +470,7 @@ impl Deadlist {
                     })
                     .await?;
             }
-            self.remove_part(dsl, ctx, Txg::new(key)).await?;
+            self.remove_part(shared, ctx, Txg::new(key)).await?;
         }
         Ok(blocks)
     }
@@ -528,7 +523,7 @@ impl Deadlist {
     /// Removes a list with its key (`dsl_deadlist_remove_entry`).
     pub(crate) async fn remove_part(
         &mut self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         key: Txg,
     ) -> Result<(), DatasetError> {
@@ -540,14 +535,14 @@ impl Deadlist {
             return Ok(());
         };
         zap.remove_int(&tx, key.get()).await?;
-        if list == dsl.deadlists().empty_list() {
-            dsl.deadlists().release_empty_list(ctx).await?;
+        if list == shared.empty_list() {
+            shared.release_empty_list(ctx).await?;
         } else {
-            match waits_for_devices(dsl.deadlists().list_space(list)).await {
+            match waits_for_devices(shared.list_space(list)).await {
                 Ok(gone) => space.add(gone.negated()),
                 Err(error) => tell_left(list, &error),
             }
-            free_list(dsl.mos(), &tx, list).await;
+            free_list(shared.mos(), &tx, list).await;
         }
         self.save_space(ctx).await
     }
@@ -556,7 +551,7 @@ impl Deadlist {
     /// the last one has more than so many living blocks (`dsl_flush_pending_livelist`).
     pub(crate) async fn add_live(
         &mut self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         pending: &Pending,
         blocks_max: u64,
@@ -571,9 +566,9 @@ impl Deadlist {
         let is_full = match last {
             None => true,
             Some((key, _)) if key >= before => false,
-            Some((_, list)) if list == dsl.deadlists().empty_list() => false,
+            Some((_, list)) if list == shared.empty_list() => false,
             Some((_, list)) => {
-                let (count, freed) = Self::counts(dsl, list).await?;
+                let (count, freed) = Self::counts(shared, list).await?;
                 count.saturating_sub(freed) > blocks_max
             }
         };
@@ -581,10 +576,10 @@ impl Deadlist {
             return Ok(());
         }
         if is_full {
-            let list = match dsl.features().is_enabled(guid::EMPTY_BPOBJ) {
-                true => dsl.deadlists().new_empty_list(ctx).await?,
+            let list = match shared.features().is_enabled(guid::EMPTY_BPOBJ) {
+                true => shared.new_empty_list(ctx).await?,
                 // Its own from the start, so it has to count what is freed.
-                false => Bpobj::create_livelist(dsl.mos(), &tx).await?.id(),
+                false => Bpobj::create_livelist(shared.mos(), &tx).await?.id(),
             };
             self.put_list(ctx, Txg::new(before), list).await?;
         }
@@ -594,15 +589,15 @@ impl Deadlist {
                 return Ok(());
             };
             for block in blocks {
-                let one = Space::of(&dsl.env().pipeline, block);
+                let one = Space::of(shared.pipeline(), block);
                 space.add(if is_freed { one.negated() } else { one });
                 let key = key_of(lists, block)
                     .ok_or_else(|| DatasetError::corrupt(self.object, "a livelist has no keys"))?;
                 by_key.entry(key).or_default().push(*block);
             }
             for (key, blocks) in by_key {
-                let list = self.own_list(dsl, ctx, key, true).await?;
-                Bpobj::open(dsl.mos(), list)
+                let list = self.own_list(shared, ctx, key, true).await?;
+                Bpobj::open(shared.mos(), list)
                     .await?
                     .append_with(&tx, &blocks, is_freed)
                     .await?;
@@ -612,11 +607,11 @@ impl Deadlist {
     }
 
     /// Entries of a part, and how many of them say "freed".
-    async fn counts(dsl: &Arc<DslPool>, list: ObjectId) -> Result<(u64, u64), DatasetError> {
-        if list == dsl.deadlists().empty_list() {
+    async fn counts(shared: &Lists, list: ObjectId) -> Result<(u64, u64), DatasetError> {
+        if list == shared.empty_list() {
             return Ok((0, 0));
         }
-        let phys = Bpobj::open(dsl.mos(), list).await?.phys()?;
+        let phys = Bpobj::open(shared.mos(), list).await?.phys()?;
         Ok((phys.pointers, phys.freed.unwrap_or(0)))
     }
 
@@ -625,7 +620,7 @@ impl Deadlist {
     /// than `entries_max` entries are left alone. A few are looked at each time, all in turn.
     pub(crate) async fn condense(
         &mut self,
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         blocks_max: u64,
         entries_max: u64,
@@ -646,8 +641,8 @@ impl Deadlist {
         for three in parts.windows(3) {
             let (one, next) = (three[0], three[1]);
             let (a, b) = (
-                Self::counts(dsl, one.1).await?,
-                Self::counts(dsl, next.1).await?,
+                Self::counts(shared, one.1).await?,
+                Self::counts(shared, next.1).await?,
             );
             let (entries, freed) = (a.0 + b.0, a.1 + b.1);
             if entries.saturating_sub(2 * freed) < blocks_max && entries <= entries_max {
@@ -659,18 +654,18 @@ impl Deadlist {
             return Ok(());
         };
         let tx = Tx::syncing(ctx.txg);
-        let empty = dsl.deadlists().empty_list();
+        let empty = shared.empty_list();
         // All that is read comes first: nothing is half done where it fails.
         let mut old = Vec::new();
         let mut blocks = Vec::new();
         for (_, list) in [one, next] {
             if list != empty {
-                let list = Bpobj::open(dsl.mos(), list).await?;
+                let list = Bpobj::open(shared.mos(), list).await?;
                 blocks.append(&mut living(&list).await?);
                 old.push(list);
             }
         }
-        let joined = Bpobj::create_livelist(dsl.mos(), &tx).await?;
+        let joined = Bpobj::create_livelist(shared.mos(), &tx).await?;
         joined.append_all(&tx, &blocks).await?;
         let Kind::Modern { zap, lists, .. } = &mut self.kind else {
             return Ok(());
@@ -681,8 +676,8 @@ impl Deadlist {
         lists.insert(one.0, joined.id());
         zap.remove_int(&tx, next.0).await?;
         lists.remove(&next.0);
-        let shared = (2 - old.len()) as i64;
-        dsl.deadlists().release_empty_lists(ctx, shared).await?;
+        let uses = (2 - old.len()) as i64;
+        shared.release_empty_lists(ctx, uses).await?;
         for list in old {
             list.destroy(&tx).await?;
         }
@@ -705,12 +700,12 @@ impl Deadlist {
     /// Frees a deadlist's objects, not the blocks on it (`dsl_deadlist_free`). Those that cannot be
     /// read stay, and nobody refers to them any more: they take little, and the pool goes on.
     pub(crate) async fn destroy(
-        dsl: &Arc<DslPool>,
+        shared: &Lists,
         ctx: &SyncContext,
         object: ObjectId,
     ) -> Result<(), DatasetError> {
         let tx = &Tx::syncing(ctx.txg);
-        let mos = dsl.mos();
+        let mos = shared.mos();
         let lists = match waits_for_devices(Deadlist::open(mos, object))
             .await
             .map(|list| list.kind)
@@ -727,13 +722,13 @@ impl Deadlist {
         };
         let mut empty = 0;
         for list in lists.into_values() {
-            if list == dsl.deadlists().empty_list() {
+            if list == shared.empty_list() {
                 empty += 1;
             } else {
                 free_list(mos, tx, list).await;
             }
         }
-        dsl.deadlists().release_empty_lists(ctx, empty).await?;
+        shared.release_empty_lists(ctx, empty).await?;
         if let Err(error) = waits_for_devices(mos.free(tx, object)).await {
             tell_left(object, &error.into());
         }
@@ -753,181 +748,29 @@ fn tell_left(object: ObjectId, error: &DatasetError) {
     tracing::error!(%object, %error, "an object of a list of blocks stays, though nobody needs it");
 }
 
-/// The pool's list without entries, which new deadlists share; zero while there is none.
-#[derive(Default)]
-pub(crate) struct DeadlistState {
-    empty_list: Mutex<ObjectId>,
+/// Blocks that a head allocated and freed in a sync.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub allocated: Vec<BlockPointer>,
+    pub freed: Vec<BlockPointer>,
 }
 
-/// Deadlists of datasets: [`DslPool::deadlists`].
-#[derive(Clone, Copy)]
-pub(crate) struct Deadlists<'a> {
-    pub(crate) dsl: &'a Arc<DslPool>,
-}
-
-impl Deadlists<'_> {
-    /// Finds the shared empty list of a pool that is being opened.
-    pub(crate) async fn load(&self) -> Result<(), DatasetError> {
-        let list = self
-            .dsl
-            .directory
-            .lookup_u64(names::pool::EMPTY_BPOBJ)
-            .await?;
-        *self.dsl.deadlist_state.empty_list.lock() = list.unwrap_or(0).into();
-        Ok(())
-    }
-
-    /// The shared empty list's object, zero without one.
-    pub(crate) fn empty_list(&self) -> ObjectId {
-        *self.dsl.deadlist_state.empty_list.lock()
-    }
-
-    /// An empty list: the shared one where the feature allows (`bpobj_alloc_empty`).
-    pub(crate) async fn new_empty_list(&self, ctx: &SyncContext) -> Result<ObjectId, DatasetError> {
-        let lists = self.new_empty_lists(ctx, 1).await?;
-        Ok(lists[0])
-    }
-
-    /// So many empty lists: the refcount of the shared one is stored once.
-    pub(crate) async fn new_empty_lists(
-        &self,
-        ctx: &SyncContext,
-        count: usize,
-    ) -> Result<Vec<ObjectId>, DatasetError> {
-        let tx = Tx::syncing(ctx.txg);
-        if !self.dsl.features().is_enabled(guid::EMPTY_BPOBJ) {
-            let mut lists = Vec::with_capacity(count);
-            for _ in 0..count {
-                lists.push(Bpobj::create(self.dsl.mos(), &tx, 0).await?.id());
-            }
-            return Ok(lists);
-        }
-        if self.empty_list().is_zero() && count > 0 {
-            let list = Bpobj::create(self.dsl.mos(), &tx, 0).await?.id();
-            self.dsl
-                .directory
-                .add_u64(&tx, "empty_bpobj", list.get())
-                .await?;
-            *self.dsl.deadlist_state.empty_list.lock() = list;
-        }
-        self.dsl
-            .features()
-            .adjust(ctx, guid::EMPTY_BPOBJ, count as i64)
-            .await?;
-        Ok(vec![self.empty_list(); count])
-    }
-
-    /// One use less of the shared empty list (`bpobj_decr_empty`).
-    pub(crate) async fn release_empty_list(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        self.release_empty_lists(ctx, 1).await
-    }
-
-    /// So many uses less.
-    pub(crate) async fn release_empty_lists(
-        &self,
-        ctx: &SyncContext,
-        count: i64,
-    ) -> Result<(), DatasetError> {
-        if count == 0 {
-            return Ok(());
-        }
-        self.dsl
-            .features()
-            .adjust(ctx, guid::EMPTY_BPOBJ, -count)
-            .await?;
-        if !self.dsl.features().is_active(guid::EMPTY_BPOBJ) {
-            let tx = Tx::syncing(ctx.txg);
-            self.dsl.directory.remove(&tx, "empty_bpobj").await?;
-            let list = std::mem::take(&mut *self.dsl.deadlist_state.empty_list.lock());
-            self.dsl.mos().free(&tx, list).await?;
+/// Blocks of a part that were not freed, each as often as it is referred to: of one that is
+/// deduplicated or cloned there are several (`dsl_livelist_iterate`).
+pub(crate) async fn living(list: &Bpobj) -> Result<Vec<BlockPointer>, DatasetError> {
+    let mut found: HashMap<([u64; 2], Txg), (i64, BlockPointer)> = HashMap::new();
+    list.for_each(&mut |block, freed| {
+        if let Some(dva) = block.dva(0) {
+            let key = (dva.to_words(), block.birth());
+            found.entry(key).or_insert((0, *block)).0 += if freed { -1 } else { 1 };
         }
         Ok(())
+    })
+    .await?;
+    let mut out = Vec::new();
+    for (count, mut block) in found.into_values() {
+        block.set_livelist_free(false);
+        out.extend((0..count).map(|_| block));
     }
-
-    /// Space of a list.
-    pub(crate) async fn list_space(&self, list: ObjectId) -> Result<Space, DatasetError> {
-        if list == self.empty_list() {
-            return Ok(Space::default());
-        }
-        Ok(Bpobj::open(self.dsl.mos(), list)
-            .await?
-            .space()
-            .await?
-            .into())
-    }
-}
-
-impl Deadlists<'_> {
-    /// A dataset's deadlist, locked, in syncing context, or when a head is opened, under the lock
-    /// of the namespace. A head's stays loaded.
-    pub(crate) async fn of<'a>(
-        &self,
-        dataset: &'a Arc<Ds>,
-    ) -> Result<MappedMutexGuard<'a, Deadlist>, DatasetError> {
-        let mut slot = dataset.deadlist.lock().await;
-        let object = dataset.state().phys.deadlist;
-        if slot.as_ref().map(Deadlist::object) != Some(object) {
-            *slot = Some(Deadlist::open(self.dsl.mos(), object).await?);
-        }
-        Ok(MutexGuard::map(slot, |slot| {
-            slot.as_mut().expect("opened just now")
-        }))
-    }
-
-    /// Forgets a deadlist that was loaded: a snapshot's is needed when one is destroyed only.
-    pub(crate) async fn unload(&self, dataset: &Arc<Ds>) {
-        if dataset.is_snapshot() {
-            *dataset.deadlist.lock().await = None;
-        }
-    }
-
-    /// Unique bytes of a head: what it refers to, without what its previous snapshot has too
-    /// (`dsl_dataset_recalc_head_uniq`).
-    pub(crate) async fn recount_unique(&self, head: &Arc<Ds>) -> Result<(), DatasetError> {
-        let shared = match head.prev() {
-            Some(prev) => prev.phys().referenced_bytes,
-            None => 0,
-        };
-        let dead = self.of(head).await?.space().await?;
-        head.change(|state| {
-            let still_shared = shared.saturating_add_signed(-dead.used);
-            state.phys.unique_bytes = state.phys.referenced_bytes.saturating_sub(still_shared);
-            state.phys.flags |= DslDatasetPhys::FLAG_UNIQUE_ACCURATE;
-        });
-        Ok(())
-    }
-
-    /// Removes a destroyed snapshot's key from the deadlists of all clones made after it
-    /// (`dsl_dir_remove_clones_key`).
-    pub(crate) async fn remove_clones_key(
-        &self,
-        ctx: &SyncContext,
-        dir: &Arc<Dir>,
-        key: Txg,
-    ) -> Result<(), DatasetError> {
-        let mut pending = vec![dir.clone()];
-        while let Some(dir) = pending.pop() {
-            let clones = dir.state().phys.clones;
-            if clones.is_zero() {
-                continue;
-            }
-            for entry in Zap::hold(self.dsl.mos(), clones).await?.all().await? {
-                let clone = self
-                    .dsl
-                    .directories()
-                    .dataset(entry.value.as_u64().unwrap_or(0).into())
-                    .await?;
-                let clone_dir = clone.dir();
-                if clone_dir.state().origin_txg > key {
-                    self.of(&clone)
-                        .await?
-                        .remove_key(self.dsl, ctx, key)
-                        .await?;
-                    self.remove_remaps_key(ctx, &clone, key).await?;
-                    pending.push(clone_dir);
-                }
-            }
-        }
-        Ok(())
-    }
+    Ok(out)
 }

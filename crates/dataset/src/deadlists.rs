@@ -1,0 +1,118 @@
+//! Deadlists of datasets: the [list](Deadlist) of each, loaded when it is needed, in syncing
+//! context.
+
+use std::sync::Arc;
+
+use format::{DslDatasetPhys, ObjectId, Txg};
+use object::{SyncContext, Zap};
+use tokio::sync::{MappedMutexGuard, MutexGuard};
+
+use crate::DatasetError;
+use crate::dsl::DslPool;
+use crate::state::{Deadlist, Dir, Ds};
+
+/// Deadlists of datasets: [`DslPool::deadlists`].
+#[derive(Clone, Copy)]
+pub(crate) struct Deadlists<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl DslPool {
+    /// Deadlists.
+    pub(crate) fn deadlists(self: &Arc<Self>) -> Deadlists<'_> {
+        Deadlists { dsl: self }
+    }
+}
+
+impl Deadlists<'_> {
+    /// A dataset's deadlist, locked, in syncing context, or when a head is opened, under the lock
+    /// of the namespace. A head's stays loaded.
+    pub(crate) async fn of<'a>(
+        &self,
+        dataset: &'a Arc<Ds>,
+    ) -> Result<MappedMutexGuard<'a, Deadlist>, DatasetError> {
+        let mut slot = dataset.deadlist.lock().await;
+        let object = dataset.state().phys.deadlist;
+        if slot.as_ref().map(Deadlist::object) != Some(object) {
+            *slot = Some(Deadlist::open(self.dsl.mos(), object).await?);
+        }
+        Ok(MutexGuard::map(slot, |slot| {
+            slot.as_mut().expect("opened just now")
+        }))
+    }
+
+    /// Forgets a deadlist that was loaded: a snapshot's is needed when one is destroyed only.
+    pub(crate) async fn unload(&self, dataset: &Arc<Ds>) {
+        if dataset.is_snapshot() {
+            *dataset.deadlist.lock().await = None;
+        }
+    }
+
+    /// Txgs before each snapshot of the chain that ends in `snapshot`: keys for deadlists.
+    pub(crate) async fn snapshot_chain_keys(
+        &self,
+        snapshot: ObjectId,
+    ) -> Result<Vec<Txg>, DatasetError> {
+        let head_dir = self.dsl.directories().dataset(snapshot).await?.dir();
+        let head = self.dsl.directories().head(&head_dir).await?;
+        let is_old = self.of(&head).await?.is_old();
+        let mut keys = Vec::new();
+        let mut at = snapshot;
+        while is_old && !at.is_zero() {
+            let phys = self.dsl.directories().dataset(at).await?.phys();
+            keys.push(phys.previous_snapshot_txg);
+            at = phys.previous_snapshot;
+        }
+        Ok(keys)
+    }
+
+    /// Unique bytes of a head: what it refers to, without what its previous snapshot has too
+    /// (`dsl_dataset_recalc_head_uniq`).
+    pub(crate) async fn recount_unique(&self, head: &Arc<Ds>) -> Result<(), DatasetError> {
+        let shared = match head.prev() {
+            Some(prev) => prev.phys().referenced_bytes,
+            None => 0,
+        };
+        let dead = self.of(head).await?.space().await?;
+        head.change(|state| {
+            let still_shared = shared.saturating_add_signed(-dead.used);
+            state.phys.unique_bytes = state.phys.referenced_bytes.saturating_sub(still_shared);
+            state.phys.flags |= DslDatasetPhys::FLAG_UNIQUE_ACCURATE;
+        });
+        Ok(())
+    }
+
+    /// Removes a destroyed snapshot's key from the deadlists of all clones made after it
+    /// (`dsl_dir_remove_clones_key`).
+    pub(crate) async fn remove_clones_key(
+        &self,
+        ctx: &SyncContext,
+        dir: &Arc<Dir>,
+        key: Txg,
+    ) -> Result<(), DatasetError> {
+        let mut pending = vec![dir.clone()];
+        while let Some(dir) = pending.pop() {
+            let clones = dir.state().phys.clones;
+            if clones.is_zero() {
+                continue;
+            }
+            for entry in Zap::hold(self.dsl.mos(), clones).await?.all().await? {
+                let clone = self
+                    .dsl
+                    .directories()
+                    .dataset(entry.value.as_u64().unwrap_or(0).into())
+                    .await?;
+                let clone_dir = clone.dir();
+                if clone_dir.state().origin_txg > key {
+                    self.of(&clone)
+                        .await?
+                        .remove_key(&self.dsl.lists, ctx, key)
+                        .await?;
+                    self.remove_remaps_key(ctx, &clone, key).await?;
+                    pending.push(clone_dir);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! Removing names: the entry, and the link that it was.
+
+use std::sync::Arc;
+
+use dataset::DirtyEstimate;
+use zio::Tx;
+
+use crate::checks::{may_remove_entries, may_unlink};
+use crate::entries::{entry_node, find_existing};
+use crate::error::{FsError, Result};
+use crate::files::Files;
+use crate::log;
+use crate::node::{Locked, Node};
+use crate::opening::Opening;
+use crate::unlinked::Unlinked;
+use crate::znode::{PARENT_ATTRIBUTES, Znode, attr, parent_changed, touched};
+
+/// Removes an entry of a directory. Returns the object that it was.
+pub(crate) async fn remove_in(
+    files: &Files,
+    unlinked: &Unlinked,
+    directory: &Arc<Node>,
+    name: &[u8],
+    is_directory: bool,
+) -> Result<u64> {
+    let (ino, last) = {
+        let directory = directory.lock().await?;
+        may_remove_entries(&files.opening, &directory)?;
+        let (ino, stored) = find_existing(files.rules, &directory, name).await?;
+        let node = entry_node(files, &directory, ino).await?.lock().await?;
+        check_removable(&files.opening, &node, is_directory).await?;
+        let outlives = files.outlives_crash(&directory).await?;
+        let last = node.znode().links <= 1 || is_directory;
+        let _queue = if last {
+            Some(unlinked.lock.lock().await)
+        } else {
+            None
+        };
+        let tx = files.assign(DirtyEstimate::free()).await?;
+        directory.entries()?.remove(&tx, &stored).await?;
+        drop_link(files, unlinked, &tx, &node).await?;
+        let mut changed =
+            parent_changed(directory.znode(), files.opening.now(), files.uses_fuids());
+        changed.size = changed.size.saturating_sub(1);
+        changed.links = changed.links.saturating_sub(u64::from(is_directory));
+        files
+            .store(&tx, &directory, changed, &PARENT_ATTRIBUTES, [])
+            .await?;
+        if outlives {
+            files.record(&tx, log::removed(is_directory, directory.ino, ino, &stored));
+        }
+        (ino, last)
+    };
+    if last && !files.nodes.is_retained(ino) {
+        unlinked.spawn_reap(ino);
+    }
+    Ok(ino)
+}
+
+/// Takes one link from a file; without any left it goes into the delete queue, whose lock must
+/// be held then.
+pub(crate) async fn drop_link(
+    files: &Files,
+    unlinked: &Unlinked,
+    tx: &Tx,
+    node: &Locked,
+) -> Result<()> {
+    let before = node.znode();
+    let last = before.is_directory() || before.links <= 1;
+    if last {
+        let changed = Znode { links: 0, ..before };
+        files.store(tx, node, changed, &[attr::LINKS], []).await?;
+        return unlinked.enqueue(tx, node.ino).await;
+    }
+    let mut changed = touched(before, files.opening.now(), files.uses_fuids());
+    changed.links -= 1;
+    files
+        .store(
+            tx,
+            node,
+            changed,
+            &[attr::LINKS, attr::CTIME, attr::FLAGS],
+            [],
+        )
+        .await
+}
+
+async fn check_removable(opening: &Opening, node: &Locked, is_directory: bool) -> Result<()> {
+    may_unlink(opening, node)?;
+    match (&node.zap, is_directory) {
+        (Some(_), false) => return Err(FsError::IsDirectory { ino: node.ino }),
+        (None, true) => return Err(FsError::NotDirectory { ino: node.ino }),
+        _ => {}
+    }
+    if let Some(zap) = &node.zap
+        && zap.count().await? != 0
+    {
+        return Err(FsError::NotEmpty { ino: node.ino });
+    }
+    Ok(())
+}
