@@ -120,7 +120,7 @@ impl Core {
                 return Ok(());
             }
             let top = self.tree.topology().top_of(device);
-            let bytes = top.map_or(0, |top| top.least_child_bytes());
+            let bytes = top.map_or(0, |top| vdev::sizes::least_child_bytes(&top));
             (bytes, vdev.display_name())
         };
         if self.auxiliary.lock().spares.statuses.is_empty() {

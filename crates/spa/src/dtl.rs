@@ -33,9 +33,7 @@ use format::{Guid, ObjectId, Txg};
 use object::{ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject};
 use parking_lot::Mutex;
 use space::{SpaceSync, free_map, new_map, writeable};
-use vdev::RangeSet;
-use vdev::Vdev;
-use vdev::VdevTree;
+use vdev::{DraidSpareVdev, RangeSet, Vdev, VdevTree};
 
 use crate::Spa;
 use crate::config::{REBUILD_TXG, RESILVER_TXG};
@@ -144,12 +142,16 @@ impl DirtyTimes {
             if let Some(id) = spare.config_u64(PAIR).filter(|id| *id != 0) {
                 match read(mos, ObjectId::new(id)).await {
                     Ok(missing) => {
-                        spare.set_spare_missing(missing.clone());
+                        if let Some(spare) = spare.kind().draid_spare() {
+                            spare.set_missing(missing.clone());
+                        }
                         self.recorded.lock().insert(spare.guid(), missing);
                     }
                     Err(error) => {
                         are_known = false;
-                        spare.set_spare_missing(unknown(&spare, synced, &error));
+                        if let Some(own) = spare.kind().draid_spare() {
+                            own.set_missing(unknown(&spare, synced, &error));
+                        }
                     }
                 }
             }
@@ -168,7 +170,9 @@ impl DirtyTimes {
             .chain(tree.topology().draid_spares())
         {
             let missing = recorded.get(&vdev.guid()).cloned().unwrap_or_default();
-            vdev.set_recorded_missing(missing, txg);
+            if let Some(recorded) = vdev.recorded() {
+                recorded.set(missing, txg);
+            }
         }
     }
 
@@ -310,7 +314,10 @@ pub fn uses_of(leaves: Vec<Arc<Vdev>>) -> Uses {
 fn missing(vdev: &Vdev) -> RangeSet {
     match vdev.leaf() {
         Some(leaf) => leaf.dirty_times().missing(),
-        None => vdev.spare_missing(),
+        None => {
+            let spare = vdev.kind().draid_spare();
+            spare.map(DraidSpareVdev::missing).unwrap_or_default()
+        }
     }
 }
 

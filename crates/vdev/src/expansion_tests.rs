@@ -443,7 +443,8 @@ fn space_is_counted_by_the_first_width() {
         bed.widen(Stand::Done);
         let (_pool, tree) = bed.open().await;
         let top = &tree.tops()[0];
-        assert_eq!(top.deflate_ratio(), Some(341));
+        let spec = crate::TopSpec::of(top).expect("a spec");
+        assert_eq!(spec.deflate_ratio, 341);
         assert_eq!(top.geometry().expect("raidz").children(), 4);
         assert!(crate::TopSpec::of(top).expect("a spec").allocatable);
     });

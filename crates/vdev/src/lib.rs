@@ -79,6 +79,7 @@ mod range_set;
 mod rebuild;
 #[cfg(test)]
 mod rebuild_tests;
+mod recorded;
 mod repairs;
 mod report;
 pub mod sizes;
@@ -123,6 +124,7 @@ pub use node::{Top, Vdev};
 pub use patience::{DeadmanLimits, Patience};
 pub use range_set::RangeSet;
 pub use rebuild::Rebuilt;
+pub use recorded::Recorded;
 pub use repairs::{RepairEpoch, RepairsHeld};
 pub use report::{DeviceIo, ErrorReport, ErrorSink, IgnoreErrors, Operation, Priority, ScanRead};
 pub use sizes::{ASHIFT_MAX, ASHIFT_MIN};

@@ -617,7 +617,14 @@ fn a_spare_that_misses_a_write_says_so() {
             .await
             .expect("parity makes up for it");
         let spare = tree.topology().draid_spares()[0].clone();
-        assert!(spare.spare_missing().contains(7, 1));
+        assert!(
+            spare
+                .kind()
+                .draid_spare()
+                .expect("a spare")
+                .missing()
+                .contains(7, 1)
+        );
         assert!(spare.is_missing(at, Txg::new(7)));
         assert!(!spare.is_missing(at, Txg::new(6)));
         let read = tree
@@ -730,7 +737,12 @@ fn a_spare_that_is_being_rebuilt_is_not_asked() {
         let tree = open(&sim, vec![config], 9, false).await;
         let top = tree.tops()[0].clone();
         let spare = tree.topology().draid_spares()[0].clone();
-        spare.set_spare_missing(RangeSet::from_iter([(1, 100)]));
+        let missing = RangeSet::from_iter([(1, 100)]);
+        spare
+            .kind()
+            .draid_spare()
+            .expect("a spare")
+            .set_missing(missing);
         let context = IoContext {
             birth: Txg::new(7),
             ..IoContext::default()

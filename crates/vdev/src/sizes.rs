@@ -9,7 +9,7 @@ use format::{LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES};
 use crate::error::{VdevError, bad};
 use crate::kind::VdevKind;
 use crate::metaslab::{METASLABS_MAX, metaslab_shift};
-use crate::node::Vdev;
+use crate::node::{Top, Vdev};
 use crate::state::{VdevAux, VdevState};
 
 /// Smallest sector size that a pool can have, as log2 (`ASHIFT_MIN`).
@@ -20,7 +20,10 @@ pub const ASHIFT_MAX: u32 = 16;
 /// Determines ashift and asize of a new top-level vdev, or checks that its devices did not
 /// shrink (`vdev_open`, module/zfs/vdev.c).
 pub(crate) fn settle_size(top: &Arc<Vdev>) -> Result<(), VdevError> {
-    if top.top().is_none() || (!top.kind().is_leaf() && top.children().is_empty()) {
+    let Some(numbers) = top.top() else {
+        return Ok(());
+    };
+    if !top.kind().is_leaf() && top.children().is_empty() {
         return Ok(());
     }
     if top.asize_bytes() == 0 {
@@ -34,9 +37,7 @@ pub(crate) fn settle_size(top: &Arc<Vdev>) -> Result<(), VdevError> {
             .map(|device| device.sector_bytes().max(1).ilog2())
             .max()
             .unwrap_or(ASHIFT_MIN);
-        let ashift = top
-            .top()
-            .map_or(0, |_| top.config_u64("ashift").unwrap_or(0) as u32);
+        let ashift = top.config_u64("ashift").unwrap_or(0) as u32;
         let ashift = ashift.max(device_shift).max(ASHIFT_MIN);
         if ashift > ASHIFT_MAX {
             return Err(bad(format!(
@@ -45,8 +46,8 @@ pub(crate) fn settle_size(top: &Arc<Vdev>) -> Result<(), VdevError> {
                 top.display_name()
             )));
         }
-        top.set_size(ashift, asize);
-        top.set_metaslabs(top.metaslab_array(), metaslab_shift(asize));
+        numbers.set_size(ashift, asize);
+        numbers.set_metaslabs(numbers.metaslab_array(), metaslab_shift(asize));
         return Ok(());
     }
     if !(ASHIFT_MIN..=ASHIFT_MAX).contains(&top.ashift()) {
@@ -56,7 +57,7 @@ pub(crate) fn settle_size(top: &Arc<Vdev>) -> Result<(), VdevError> {
             top.ashift()
         )));
     }
-    let needed = top.least_child_bytes();
+    let needed = least_child_bytes(top);
     for vdev in top.leaves() {
         let Some(leaf) = vdev.leaf() else { continue };
         let Some(device) = leaf.device() else {
@@ -91,11 +92,46 @@ pub fn expandable_bytes(top: &Arc<Vdev>) -> u64 {
 /// is written, which must be in the txg that first allocates there. Whether there was anything
 /// to gain.
 pub fn expand(top: &Arc<Vdev>) -> bool {
-    let grows = expandable_bytes(top) > 0;
-    if grows {
-        top.set_size(top.ashift(), whole_asize(top));
+    match top.top() {
+        Some(numbers) if expandable_bytes(top) > 0 => {
+            numbers.set_size(top.ashift(), whole_asize(top));
+            true
+        }
+        _ => false,
     }
-    grows
+}
+
+/// Bytes that each device of a top-level vdev must offer, without labels (`vdev_get_min_asize`,
+/// module/zfs/vdev.c).
+pub fn least_child_bytes(top: &Vdev) -> u64 {
+    let aligned = top.top().map_or(0, Top::aligned_asize_bytes);
+    match top.kind() {
+        VdevKind::Raidz(raidz) => aligned.div_ceil(raidz.children.len() as u64),
+        VdevKind::Draid(draid) => draid.layout.child_bytes_min(aligned),
+        _ => aligned,
+    }
+}
+
+/// Bytes of the device of a leaf that is open, or of what a dRAID spare stands for.
+pub fn physical_bytes(vdev: &Vdev) -> Option<u64> {
+    match vdev.kind() {
+        VdevKind::Leaf(own) => Some(own.leaf.device()?.size_bytes()),
+        VdevKind::DraidSpare(spare) => spare_bytes(&spare.top.get()?.upgrade()?),
+        _ => None,
+    }
+}
+
+/// Bytes that each spare of a dRAID vdev has: as many as its smallest device
+/// (`vdev_draid_spare_open`).
+pub fn spare_bytes(top: &Arc<Vdev>) -> Option<u64> {
+    if !matches!(top.kind(), VdevKind::Draid(_)) {
+        return None;
+    }
+    let leaves = top.leaves();
+    let devices = leaves.iter().filter_map(|vdev| vdev.leaf()?.device());
+    devices
+        .map(|device| device.size_bytes() & !(LABEL_BYTES - 1))
+        .min()
 }
 
 /// Bytes of a device that blocks can be on.

@@ -827,8 +827,9 @@ fn a_vdev_that_has_grown_can_be_opened_again() {
         sim.add_disk("d", 512 << 20).set_latency(Latency::NONE);
         let pool = TestTree::create(sim.clone(), vec![leaf(&sim, "d", 10)], 9).await;
         let top = pool.tree.tops().remove(0);
-        top.set_metaslabs(1, 9);
-        top.set_size(9, 4 << 20);
+        let numbers = top.top().expect("a top-level vdev");
+        numbers.set_metaslabs(1, 9);
+        numbers.set_size(9, 4 << 20);
         let room = (METASLABS_MAX << 9) - (4 << 20);
         assert_eq!(crate::sizes::expandable_bytes(&top), room);
         assert!(crate::sizes::expand(&top));

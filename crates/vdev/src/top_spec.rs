@@ -3,6 +3,7 @@
 use format::{Txg, VdevId};
 
 use crate::geometry::Geometry;
+use crate::kind::VdevKind;
 use crate::node::Vdev;
 
 /// Which vdevs a block would like to be on. Falls back to [`AllocClass::Normal`] when its class has
@@ -49,7 +50,7 @@ impl TopSpec {
     /// What the allocator needs to know of a top-level vdev; `None` for holes and the like.
     pub fn of(top: &Vdev) -> Option<TopSpec> {
         let geometry = top.geometry()?;
-        let deflate_ratio = top.deflate_ratio()?;
+        let deflate_ratio = deflate_ratio(top)?;
         let about = top.top()?;
         let is_set = |pair| top.config_u64(pair).unwrap_or(0) != 0;
         (top.metaslab_count() > 0).then(|| TopSpec {
@@ -58,7 +59,7 @@ impl TopSpec {
             metaslab_shift: top.metaslab_shift(),
             metaslab_count: top.metaslab_count(),
             geometry,
-            before: top.geometry_before(),
+            before: geometry_before(top),
             deflate_ratio,
             allocatable: !is_set("removing")
                 && !is_set("non_allocating")
@@ -67,6 +68,26 @@ impl TopSpec {
             is_withheld: is_set("non_allocating"),
         })
     }
+}
+
+/// Usable 512ths of raw space (`vdev_deflate_ratio`): by the width that a RAID-Z vdev was made
+/// with, however wide it is now.
+fn deflate_ratio(top: &Vdev) -> Option<u64> {
+    let geometry = match (top.kind(), top.kind().expansion()) {
+        (VdevKind::Raidz(raidz), Some(expansion)) => {
+            Geometry::raidz(top.ashift(), expansion.original_width(), raidz.parity)
+        }
+        _ => top.geometry(),
+    };
+    geometry.map(|geometry| geometry.deflate_ratio())
+}
+
+/// How blocks of earlier txgs than this lie on a RAID-Z vdev that was expanded then; of later
+/// ones [`Vdev::geometry`] tells.
+fn geometry_before(top: &Vdev) -> Option<(Txg, Geometry)> {
+    let (from, width) = top.kind().expansion()?.last_change()?;
+    let geometry = Geometry::raidz(top.ashift(), width, top.kind().parity())?;
+    Some((from, geometry))
 }
 
 /// What sizes of stored blocks are rounded up to (`spa_min_alloc` and `spa_gcd_alloc`,

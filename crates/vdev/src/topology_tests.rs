@@ -80,7 +80,8 @@ fn heal(test: &TestTree, guid: u64) {
         .expect("a leaf")
         .dirty_times()
         .set_missing(RangeSet::new());
-    vdev.set_recorded_missing(RangeSet::new(), AFTER);
+    let recorded = vdev.recorded().expect("a device");
+    recorded.set(RangeSet::new(), AFTER);
 }
 
 /// The device that can be detached, and what it is a part of.
@@ -118,7 +119,8 @@ async fn single() -> TestTree {
     top.set_config("com.delphix:vdev_zap_leaf", 71u64);
     top.set_config("DTL", 72u64);
     top.set_config("create_txg", 4u64);
-    top.set_metaslabs(73, top.metaslab_shift());
+    let numbers = top.top().expect("a top-level vdev");
+    numbers.set_metaslabs(73, top.metaslab_shift());
     test
 }
 
@@ -323,7 +325,7 @@ fn a_replacement_that_is_given_up_gives_the_path_back() {
         let twin = test.sim.add_disk("twin", testing::DISK_BYTES);
         twin.set_latency(Latency::NONE);
         let new = fresh(&test, "twin", 20).await;
-        new.set_path("r1");
+        new.set_config("path", "r1");
         let role = MirrorRole::Replacing;
         test.tree
             .attach(Guid::new(12), &new, role, Guid::new(920), UNTIL)
@@ -363,7 +365,7 @@ fn what_does_not_fit_is_refused() {
             detach(&test, 12).await,
             Err(TopologyError::CannotDetach { .. })
         ));
-        let needed = tree.tops()[0].least_child_bytes();
+        let needed = crate::sizes::least_child_bytes(&tree.tops()[0]);
         assert!(tree.topology().check_fits(guid, "x", needed, 12).is_ok());
         assert!(matches!(
             tree.topology().check_fits(guid, "x", needed - 1, 12),

@@ -153,7 +153,10 @@ impl Scans {
             }
         }
         for spare in self.spa.tree.topology().draid_spares() {
-            let missing = spare.spare_missing();
+            let Some(own) = spare.kind().draid_spare() else {
+                continue;
+            };
+            let missing = own.missing();
             // What is on a device that was away was not written, and that device will not know: its
             // own log tells of later txgs.
             let top = self.spa.tree.topology().top_of(spare.guid());
@@ -171,7 +174,7 @@ impl Scans {
             }
             let is_covered = last_end(&missing) <= max && !begins_before(&missing, phys.min_txg);
             if counts && is_covered && lost.is_empty() && !has_failed && !missing.is_empty() {
-                spare.set_spare_missing(RangeSet::new());
+                own.set_missing(RangeSet::new());
             }
         }
         unmended

@@ -41,6 +41,7 @@ use crate::error::{VdevError, bad};
 use crate::kind::{MirrorRole, VdevKind};
 use crate::node::Vdev;
 use crate::range_set::RangeSet;
+use crate::sizes::least_child_bytes;
 use crate::tree::VdevTree;
 use crate::tree::opening::Opening;
 
@@ -161,7 +162,7 @@ impl Topology {
     ) -> Result<(), TopologyError> {
         let top = self.top_of(target);
         let top = top.ok_or(TopologyError::NoSuchVdev { guid: target })?;
-        let needed_bytes = top.least_child_bytes();
+        let needed_bytes = least_child_bytes(&top);
         if usable_bytes < needed_bytes {
             return Err(TopologyError::TooSmall {
                 path: path.to_owned(),
@@ -323,7 +324,9 @@ impl VdevTree {
             leaf.dirty_times().set_missing(missing.clone());
         }
         // A crash before this txg is on disk leaves a device that is no part of the pool.
-        new.set_recorded_missing(missing, until);
+        if let Some(recorded) = new.recorded() {
+            recorded.set(missing, until);
+        }
         if let Some(txg) = old.config_u64("create_txg") {
             new.set_config("create_txg", txg);
         }
@@ -398,7 +401,7 @@ impl VdevTree {
         if let Some((vdev, path)) = plan.restored
             && let Some(vdev) = now(&vdev)
         {
-            vdev.set_path(&path);
+            vdev.set_config("path", path);
         }
         let unspared = plan.unspared.map(|vdev| {
             if let Some(vdev) = now(&vdev) {
@@ -495,7 +498,7 @@ async fn drained(clock: &dyn Clock, before: &Arc<Vdev>) -> bool {
 /// Another device is at the path of this one, which must not be opened there again.
 fn rename_old(opening: &Opening, old: &Arc<Vdev>) {
     if let Some(path) = old.path() {
-        old.set_path(&format!("{path}{OLD}"));
+        old.set_config("path", format!("{path}{OLD}"));
     }
     old.remove_config("devid");
     opening.forget_path(old.guid());

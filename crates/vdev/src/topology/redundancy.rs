@@ -11,6 +11,7 @@ use crate::kind::VdevKind;
 use crate::leaf::Leaf;
 use crate::node::Vdev;
 use crate::range_set::RangeSet;
+use crate::recorded::Recorded;
 use crate::top_spec::AllocClass;
 
 impl Topology {
@@ -125,7 +126,7 @@ pub(super) fn misses_nothing(vdev: &Vdev) -> bool {
         _ => {
             vdev.leaf()
                 .is_some_and(|leaf| leaf.is_readable() && leaf.dirty_times().missing().is_empty())
-                && vdev.is_recorded_whole()
+                && vdev.recorded().is_some_and(Recorded::is_whole)
         }
     }
 }

@@ -162,7 +162,8 @@ fn what_one_device_lacks_of_a_log_is_on_record_first() {
                 .expect("a leaf")
                 .dirty_times()
                 .set_missing(RangeSet::default());
-            m0.set_recorded_missing(RangeSet::default(), Txg::new(4));
+            let on_record = m0.recorded().expect("a device");
+            on_record.set(RangeSet::default(), Txg::new(4));
             let block = allocate(5 + late).await;
             let write = async || {
                 pipeline
@@ -190,7 +191,7 @@ fn what_one_device_lacks_of_a_log_is_on_record_first() {
             write().await.expect_err("and it still would");
             // On record: for this txg, or for the last one of a device that is away.
             let recorded = if late == 0 { 5 } else { 6 };
-            m0.set_recorded_missing(
+            on_record.set(
                 RangeSet::from_iter([(5, 1), (recorded, 1)]),
                 Txg::new(recorded),
             );
