@@ -17,7 +17,8 @@ const OBJECT_CACHE: usize = 64 << 10;
 /// Objects kept of a dataset that is opened for a look only.
 const PEEK_OBJECT_CACHE: usize = 64;
 
-/// Datasets: opening their object sets, and making filesystems, volumes and clones: [`DslPool::datasets`].
+/// Datasets: opening their object sets, and making filesystems, volumes and clones
+/// ([`DslPool::datasets`]).
 #[derive(Clone, Copy)]
 pub struct Datasets<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
