@@ -1,5 +1,5 @@
-//! The vocabulary of I/O: its circumstances, its failures, and the check of what was read. It is the
-//! same for vdevs of all kinds, and knows none of them.
+//! The vocabulary of I/O: its circumstances, its failures, and the check of what was read. It is
+//! the same for vdevs of all kinds, and knows none of them.
 
 use std::sync::Arc;
 
