@@ -52,7 +52,7 @@ const REVIEWED: &[(&str, Why)] = &[
     ("dataset/src/props/parse.rs parse_size", A_PERSONS_WORDS),
     ("dataset/src/props/parse.rs parse_value", A_PERSONS_WORDS),
     ("dataset/src/set.rs parse_change", A_PERSONS_WORDS),
-    ("dataset/src/stored.rs parse_setting", A_PERSONS_WORDS),
+    ("dataset/src/check.rs parse_setting", A_PERSONS_WORDS),
     ("device/src/file/foreign.rs parse", THE_KERNELS),
     (
         "filesystem/src/znode.rs parse_time",

@@ -1,5 +1,4 @@
-//! Bookmarks of a dataset: how changing the dataset changes them, and destroying them
-//! (module/zfs/dsl_bookmark.c).
+//! Bookmarks of a dataset, and how changing the dataset changes them (module/zfs/dsl_bookmark.c).
 //!
 //! A bookmark remembers a snapshot's txg and guid after the snapshot is gone. Since feature
 //! `bookmark_written` it also counts the space that it referred to and that died before the next
@@ -7,16 +6,14 @@
 
 use std::sync::Arc;
 
-use device::BoxFuture;
-use format::{ObjectId, SnapshotBookmark, Txg, names};
+use format::{SnapshotBookmark, Txg, names};
 use object::{SyncContext, Zap, ZapValue};
 use zio::Tx;
 
 use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::state::{BookmarkEntry, Ds};
-use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
+use crate::state::{BookmarkEntry, Dir, Ds};
 
 /// A bookmark as `zfs list -t bookmark` shows it.
 #[derive(Debug, Clone)]
@@ -54,6 +51,54 @@ impl Bookmarks<'_> {
             phys: entry.phys,
         };
         Ok(entries.into_iter().map(full).collect())
+    }
+}
+
+impl Bookmarks<'_> {
+    /// The head of a bookmark's full name, and the name behind `#`.
+    pub(crate) async fn head_of<'a>(
+        &self,
+        name: &'a str,
+    ) -> Result<(Arc<Ds>, &'a str), DatasetError> {
+        let (head, short) = name.split_once('#').unwrap_or((name, ""));
+        Ok((self.dsl.directories().resolve(head).await?, short))
+    }
+
+    /// The bookmark of this full name.
+    pub(crate) async fn entry(&self, name: &str) -> Result<(Arc<Ds>, BookmarkEntry), DatasetError> {
+        let (head, short) = self.head_of(name).await?;
+        let entry = head.state().bookmarks.find(short);
+        match entry {
+            Some(entry) => Ok((head, entry)),
+            None => Err(DatasetError::not_found(name)),
+        }
+    }
+
+    /// Whether what `earlier` was in `txg` is a state that `later` once had
+    /// (`dsl_dataset_is_before`).
+    pub(crate) async fn is_before(
+        &self,
+        later: &Arc<Dir>,
+        earlier: &Arc<Dir>,
+        txg: Txg,
+    ) -> Result<bool, DatasetError> {
+        let mut later = later.clone();
+        let mut until = Txg::new(u64::MAX);
+        loop {
+            if Arc::ptr_eq(&later, earlier) {
+                return Ok(txg <= until);
+            }
+            let origin = later.state().phys.origin;
+            if origin.is_zero() {
+                return Ok(false);
+            }
+            let origin = self.dsl.directories().dataset(origin).await?;
+            until = origin.phys().creation_txg;
+            later = origin.dir();
+            if txg > until {
+                return Ok(false);
+            }
+        }
     }
 }
 
@@ -165,74 +210,6 @@ impl Bookmarks<'_> {
 }
 
 impl Bookmarks<'_> {
-    /// Destroys bookmarks, all of them or none. One that is not there is not missed
-    /// (`dsl_bookmark_destroy_check`), its dataset is.
-    ///
-    /// # Errors
-    /// [`DatasetError::NotFound`], [`DatasetError::InvalidName`] for what is no bookmark's name.
-    pub async fn destroy(&self, names: &[String]) -> Result<(), DatasetError> {
-        let split = |name: &String| match name.split_once('#') {
-            Some((head, bookmark)) => Ok((head.to_owned(), bookmark.to_owned())),
-            None => Err(DatasetError::InvalidName {
-                name: name.clone(),
-                reason: "missing '#' delimiter in bookmark name".into(),
-            }),
-        };
-        let bookmarks = names.iter().map(split).collect::<Result<_, _>>()?;
-        let dsl = self.dsl.clone();
-        self.dsl
-            .tasks()
-            .run(Arc::new(DestroyBookmarksTask { dsl, bookmarks }))
-            .await?;
-        self.dsl.fulfilled_each("destroy_bookmarks", names);
-        Ok(())
-    }
-
-    /// Destroys one, in syncing context (`dsl_bookmark_destroy_sync_impl`).
-    async fn destroy_now(
-        &self,
-        ctx: &SyncContext,
-        head: &Arc<Ds>,
-        name: &str,
-    ) -> Result<(), DatasetError> {
-        let (zap, gone, shares_key) = {
-            let mut state = head.state();
-            let bookmarks = &mut state.bookmarks;
-            let Some(at) = bookmarks.entries.iter().position(|one| one.name == name) else {
-                return Ok(());
-            };
-            let gone = bookmarks.entries.remove(at);
-            let shares_key = bookmarks
-                .entries
-                .iter()
-                .any(|other| other.counts_freed() && other.creation_txg() == gone.creation_txg());
-            (bookmarks.zap, gone, shares_key)
-        };
-        let key = gone.creation_txg();
-        let has_key = gone.counts_freed() && key < head.phys().previous_snapshot_txg;
-        // Nothing else stands at this txg any more: what died around it needs no telling apart.
-        if has_key && !gone.snapshot_exists() && !shares_key {
-            self.dsl
-                .deadlists()
-                .remove_clones_key(ctx, &head.dir(), key)
-                .await?;
-            let mut list = self.dsl.deadlists().of(head).await?;
-            list.remove_key(&self.dsl.lists, ctx, key).await?;
-        }
-        self.release_bookmark(ctx, &gone).await?;
-        let tx = Tx::syncing(ctx.txg);
-        Zap::hold(self.dsl.mos(), zap)
-            .await?
-            .remove(&tx, name)
-            .await?;
-        self.forget_empty(ctx, head).await?;
-        let full_name = self.dsl.directories().full_name(head).await?;
-        let text = format!("name={name}");
-        self.dsl
-            .history(ctx, "remove bookmark", full_name, head.object, text)
-            .await
-    }
-
     /// Frees the ZAP of a head that has no bookmark left.
     pub(crate) async fn forget_empty(
         &self,
@@ -269,7 +246,7 @@ impl Bookmarks<'_> {
     }
 
     /// Gives back what a bookmark uses beside its entry.
-    async fn release_bookmark(
+    pub(crate) async fn release_bookmark(
         &self,
         ctx: &SyncContext,
         entry: &BookmarkEntry,
@@ -296,56 +273,5 @@ impl Bookmarks<'_> {
             .free(&Tx::syncing(ctx.txg), redaction)
             .await?;
         features.decrement(ctx, guid::REDACTION_BOOKMARKS).await
-    }
-}
-
-struct DestroyBookmarksTask {
-    dsl: Arc<DslPool>,
-    /// Datasets, and names of their bookmarks.
-    bookmarks: Vec<(String, String)>,
-}
-
-impl SyncTask for DestroyBookmarksTask {
-    fn name(&self) -> &'static str {
-        "destroy bookmarks"
-    }
-    fn space_check(&self) -> SpaceCheck {
-        SpaceCheck::Reserved
-    }
-    fn blocks(&self) -> u64 {
-        BLOCKS_MIN.max(self.bookmarks.len() as u64)
-    }
-    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(async {
-            for (head, bookmark) in &self.bookmarks {
-                let head = self.dsl.directories().resolve(head).await?;
-                let list = head.state().bookmarks.find(bookmark);
-                let list = list.map_or(ObjectId::ZERO, |entry| entry.phys.redaction_list);
-                self.dsl
-                    .readable()
-                    .destroyed_bookmark(&head, bookmark)
-                    .await?;
-                if self.dsl.lists_in_use.is_used(list) {
-                    let head = self.dsl.directories().full_name(&head).await?;
-                    return Err(DatasetError::Busy {
-                        name: format!("{head}#{bookmark}"),
-                        reason: "it is being made, or sent with".into(),
-                    });
-                }
-            }
-            Ok(())
-        })
-    }
-    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(async {
-            for (head, bookmark) in &self.bookmarks {
-                let head = self.dsl.directories().resolve(head).await?;
-                self.dsl
-                    .bookmarks()
-                    .destroy_now(ctx, &head, bookmark)
-                    .await?;
-            }
-            Ok(())
-        })
     }
 }

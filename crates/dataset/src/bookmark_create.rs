@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{Guid, NvList, ObjectType, RedactionListPhys, SnapshotBookmark, Txg, names};
+use format::{NvList, ObjectType, RedactionListPhys, SnapshotBookmark, Txg, names};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use zio::Tx;
 
@@ -18,7 +18,7 @@ use crate::create::SNAPSHOT_NAME_NORMALIZATION;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::name::{check_bookmark_name, check_name};
-use crate::state::{BookmarkEntry, Dir, Ds};
+use crate::state::{BookmarkEntry, Ds};
 use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 
 /// A bookmark to make: its full name, and that of the snapshot or bookmark it is made of.
@@ -62,49 +62,6 @@ impl Bookmarks<'_> {
         Ok(())
     }
 
-    /// The head of a bookmark's full name, and the name behind `#`.
-    async fn head_of<'a>(&self, name: &'a str) -> Result<(Arc<Ds>, &'a str), DatasetError> {
-        let (head, short) = name.split_once('#').unwrap_or((name, ""));
-        Ok((self.dsl.directories().resolve(head).await?, short))
-    }
-
-    /// The bookmark of this full name.
-    pub(crate) async fn entry(&self, name: &str) -> Result<(Arc<Ds>, BookmarkEntry), DatasetError> {
-        let (head, short) = self.head_of(name).await?;
-        let entry = head.state().bookmarks.find(short);
-        match entry {
-            Some(entry) => Ok((head, entry)),
-            None => Err(DatasetError::not_found(name)),
-        }
-    }
-
-    /// Whether what `earlier` was in `txg` is a state that `later` once had
-    /// (`dsl_dataset_is_before`).
-    pub(crate) async fn is_before(
-        &self,
-        later: &Arc<Dir>,
-        earlier: &Arc<Dir>,
-        txg: Txg,
-    ) -> Result<bool, DatasetError> {
-        let mut later = later.clone();
-        let mut until = Txg::new(u64::MAX);
-        loop {
-            if Arc::ptr_eq(&later, earlier) {
-                return Ok(txg <= until);
-            }
-            let origin = later.state().phys.origin;
-            if origin.is_zero() {
-                return Ok(false);
-            }
-            let origin = self.dsl.directories().dataset(origin).await?;
-            until = origin.phys().creation_txg;
-            later = origin.dir();
-            if txg > until {
-                return Ok(false);
-            }
-        }
-    }
-
     /// Whether a bookmark can be made of a snapshot or bookmark (`dsl_bookmark_create_check_impl`).
     pub(crate) async fn check_new(&self, name: &str, source: &str) -> Result<(), DatasetError> {
         let (head, short) = self.head_of(name).await?;
@@ -118,7 +75,7 @@ impl Bookmarks<'_> {
             (of.dir(), entry.creation_txg())
         } else {
             let snapshot = self.dsl.directories().resolve(source).await?;
-            if let Some(with) = redacted_with(&snapshot) {
+            if let Some(with) = snapshot.redacted_with() {
                 self.check_list(name, with.len())?;
             }
             self.phys_of(&snapshot).await?;
@@ -235,7 +192,7 @@ impl Bookmarks<'_> {
         let (head, short) = self.head_of(name).await?;
         let snapshot = self.dsl.directories().resolve(source).await?;
         let mut phys = self.phys_of(&snapshot).await?;
-        let of_redacted = redacted_with(&snapshot).map(|snapshots| RedactionListPhys {
+        let of_redacted = snapshot.redacted_with().map(|snapshots| RedactionListPhys {
             reached: RedactionListPhys::WHOLE,
             entries: 0,
             snapshots,
@@ -308,14 +265,6 @@ impl Bookmarks<'_> {
         }
         self.forget_empty(ctx, from).await
     }
-}
-
-/// The snapshots that a dataset is redacted with, if it is
-/// (`dsl_dataset_get_uint64_array_feature`).
-pub(crate) fn redacted_with(dataset: &Arc<Ds>) -> Option<Vec<Guid>> {
-    let state = dataset.state();
-    let guids = state.features.get(guid::REDACTED_DATASETS)?;
-    Some(guids.to_u64s().into_iter().map(Guid::new).collect())
 }
 
 struct CreateBookmarksTask {

@@ -5,17 +5,19 @@ use std::sync::Arc;
 
 use device::BoxFuture;
 use format::{
-    DslDatasetPhys, NvList, NvValue, ObjectId, ObjectType, ObjsetKind, Txg, ZilHeader, names,
+    DslDatasetPhys, DslDirPhys, NvList, NvValue, ObjectId, ObjectType, ObjsetKind, Txg, ZilHeader,
+    names,
 };
 use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
+use crate::check::{check_settable, check_together, parse_setting};
 use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::info::DatasetKind;
+use crate::info::kind_of;
 use crate::new_key::{NewKey, check_clone_properties, complete, is_in_key_object};
-use crate::state::{Deadlist, Dir, Ds};
-use crate::stored::{check_settable, check_together, parse_setting};
+use crate::opening::Datasets;
+use crate::state::{Deadlist, Dir, DirState, Ds};
 use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
@@ -25,14 +27,6 @@ pub(crate) const SNAPSHOT_NAME_NORMALIZATION: u64 = 2;
 /// What a new filesystem has as its parent has it, and keeps in itself from then on
 /// (`zfs_fill_zplprops_impl`, module/zfs/zfs_ioctl.c).
 const FROM_PARENT: [&str; 3] = ["normalization", "utf8only", "casesensitivity"];
-
-/// Kind of a dataset whose object set is of this kind.
-pub(crate) fn kind_of(kind: ObjsetKind) -> DatasetKind {
-    match kind {
-        ObjsetKind::Volume => DatasetKind::Volume,
-        _ => DatasetKind::Filesystem,
-    }
-}
 
 /// Fills a new dataset's object set, in syncing context (`zfs_create_fs`, `zvol_create_cb`).
 pub trait ObjsetInit: Send + Sync {
@@ -65,20 +59,58 @@ pub struct CreateParams {
     pub root_key: Option<NewKey>,
 }
 
-/// Making filesystems, volumes and clones: [`DslPool::datasets`].
-#[derive(Clone, Copy)]
-pub struct Datasets<'a> {
-    pub(crate) dsl: &'a Arc<DslPool>,
-}
-
-impl DslPool {
-    /// Making filesystems, volumes and clones.
-    pub fn datasets(self: &Arc<Self>) -> Datasets<'_> {
-        Datasets { dsl: self }
-    }
-}
-
 impl Datasets<'_> {
+    /// Makes a directory below `parent` (`dsl_dir_create_sync`); the root directory is entered
+    /// into the object directory by the caller.
+    pub(crate) async fn create_dir(
+        &self,
+        ctx: &SyncContext,
+        parent: Option<&Arc<Dir>>,
+        name: &str,
+    ) -> Result<Arc<Dir>, DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let mut phys = DslDirPhys {
+            creation_time_seconds: self.dsl.now_seconds(),
+            flags: DslDirPhys::FLAG_USED_BREAKDOWN,
+            ..DslDirPhys::default()
+        };
+        let new = NewObject::new(ObjectType::DSL_DIR)
+            .with_bonus(ObjectType::DSL_DIR, phys.encode().to_vec());
+        let object = self.dsl.mos().allocate(&tx, new).await?.id();
+        if let Some(parent) = parent {
+            let children = parent.state().phys.child_directories;
+            Zap::hold(self.dsl.mos(), children)
+                .await?
+                .add_u64(&tx, name, object.get())
+                .await?;
+            phys.parent = parent.object;
+            self.dsl
+                .limits()
+                .adjust(ctx, parent, 1, names::directory::FILESYSTEM_COUNT)
+                .await?;
+        }
+        let zap = Zap::create(self.dsl.mos(), &tx, ZapOptions::new(ObjectType::DSL_PROPS)).await?;
+        phys.properties = zap.id();
+        let options = ZapOptions::new(ObjectType::DSL_DIR_CHILD_MAP);
+        phys.child_directories = Zap::create(self.dsl.mos(), &tx, options).await?.id();
+        let dir = self.dsl.directories().register_dir(
+            object,
+            DirState {
+                phys,
+                name: name.to_owned(),
+                parent: parent.cloned(),
+                origin_txg: Txg::ZERO,
+                livelist: ObjectId::ZERO,
+                is_zapified: false,
+                to_write: [0; 2],
+                is_dirty: false,
+                is_gone: false,
+            },
+        );
+        dir.change(|_| ());
+        Ok(dir)
+    }
+
     /// Makes the head dataset of a directory, empty or with what `origin` has
     /// (`dsl_dataset_create_sync_dd`). Without an origin it is the pool's empty one.
     pub(crate) fn create_head<'a>(
@@ -129,7 +161,11 @@ impl Datasets<'_> {
                 & (DslDatasetPhys::FLAG_INCONSISTENT | DslDatasetPhys::FLAG_CASE_INSENSITIVE);
             let origin_dir = origin.dir();
             let origin_head = self.dsl.directories().head(&origin_dir).await?;
-            let chain = self.snapshot_chain_keys(origin.object).await?;
+            let chain = self
+                .dsl
+                .deadlists()
+                .snapshot_chain_keys(origin.object)
+                .await?;
             phys.deadlist = self
                 .dsl
                 .deadlists()
@@ -198,31 +234,13 @@ impl Datasets<'_> {
         Ok(dataset)
     }
 
-    /// Txgs before each snapshot of the chain that ends in `snapshot`: keys for deadlists.
-    pub(crate) async fn snapshot_chain_keys(
-        &self,
-        snapshot: ObjectId,
-    ) -> Result<Vec<Txg>, DatasetError> {
-        let head_dir = self.dsl.directories().dataset(snapshot).await?.dir();
-        let head = self.dsl.directories().head(&head_dir).await?;
-        let is_old = self.dsl.deadlists().of(&head).await?.is_old();
-        let mut keys = Vec::new();
-        let mut at = snapshot;
-        while is_old && !at.is_zero() {
-            let phys = self.dsl.directories().dataset(at).await?.phys();
-            keys.push(phys.previous_snapshot_txg);
-            at = phys.previous_snapshot;
-        }
-        Ok(keys)
-    }
-
     /// Makes `$ORIGIN` and its empty snapshot, which every dataset is a clone of
     /// (`dsl_pool_create_origin`).
     pub(crate) async fn create_origin(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         let root_dir = self.dsl.directories().root_dir().clone();
         let dir = self
             .dsl
-            .directories()
+            .datasets()
             .create_dir(ctx, Some(&root_dir), names::hidden_directory::ORIGIN)
             .await?;
         let head = self.create_head(ctx, &dir, None).await?;
@@ -599,10 +617,7 @@ impl CreateTask {
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         let dsl = &self.dsl;
         let (parent, last) = dsl.directories().check_new_name(&self.name).await?;
-        let dir = dsl
-            .directories()
-            .create_dir(ctx, Some(&parent), &last)
-            .await?;
+        let dir = dsl.datasets().create_dir(ctx, Some(&parent), &last).await?;
         if dsl.features().is_active(guid::FILESYSTEM_LIMITS) {
             let tx = Tx::syncing(ctx.txg);
             let zap = dsl.zapify_dir(ctx, &dir).await?;

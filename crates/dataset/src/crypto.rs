@@ -142,13 +142,6 @@ impl StoredKey {
     }
 }
 
-impl Ds {
-    /// Whether its blocks are encrypted.
-    pub(crate) fn is_encrypted(&self) -> bool {
-        self.state().features.contains_key(guid::ENCRYPTION)
-    }
-}
-
 /// Keys of encrypted datasets: [`DslPool::keys`].
 #[derive(Clone, Copy)]
 pub struct Keys<'a> {

@@ -3,202 +3,25 @@
 //! The object set, its intent log and its settings are opened once for all handles
 //! ([`OpenState`]), and let go of when the last handle is gone and everything is written.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use device::BoxFuture;
 use format::{DslDatasetPhys, Guid, ObjectId, ObjsetKind, Txg};
-use object::{ObjectSet, ObjsetOptions};
+use object::ObjectSet;
 use tokio::sync::watch;
-use zil::{LogOwner, LogSettings, SyncMode, Zil, ZilError};
+use zil::{SyncMode, Zil};
 use zio::Tx;
 
-use crate::create::{Datasets, kind_of};
 use crate::dsl::DslPool;
 use crate::features::guid;
+use crate::info::kind_of;
 use crate::obstacle::ReceiveObstacle;
-use crate::receive::is_inconsistent;
 use crate::space::{Cost, Room};
 use crate::state::{DatasetSettings, Ds, OpenState, ResumePoint, slot};
 use crate::{DatasetError, DatasetKind, DirtyEstimate, PropertySetting};
 
-/// Objects of a dataset kept in memory although nobody uses them.
-const OBJECT_CACHE: usize = 64 << 10;
-/// Objects kept of a dataset that is opened for a look only.
-const PEEK_OBJECT_CACHE: usize = 64;
 /// How often an assignment is tried again when space may come free.
 const ASSIGN_TRIES_MAX: u32 = 16;
-
-/// A dataset as its intent log knows it: the log does not keep it open.
-struct Owner {
-    dsl: Weak<DslPool>,
-    dataset: Weak<Ds>,
-    settings: watch::Receiver<DatasetSettings>,
-}
-
-impl LogOwner for Owner {
-    fn name(&self) -> String {
-        match (self.dsl.upgrade(), self.dataset.upgrade()) {
-            (Some(dsl), Some(dataset)) => dataset.dir().full_name(&dsl.pool_name()),
-            _ => "a closed dataset".to_owned(),
-        }
-    }
-
-    fn has_room(&self, bytes: u64) -> bool {
-        let dsl = self.dsl.upgrade();
-        dsl.is_some_and(|dsl| dsl.space().has_log_room(bytes))
-    }
-
-    fn settings(&self) -> LogSettings {
-        let settings = self.settings.borrow();
-        LogSettings {
-            sync: settings.sync,
-            throughput: settings.log_throughput,
-        }
-    }
-
-    fn not_replayed(&self, reason: &ZilError) {
-        if let (Some(dsl), Some(dataset)) = (self.dsl.upgrade(), self.dataset.upgrade()) {
-            let name = self.name();
-            let hooks = &dsl.env().hooks;
-            hooks.log_not_replayed(&name, dataset.object, &reason.to_string());
-        }
-    }
-}
-
-impl Datasets<'_> {
-    /// How a dataset's object set is to be opened.
-    pub(crate) async fn objset_options(
-        &self,
-        dataset: &Arc<Ds>,
-    ) -> Result<ObjsetOptions, DatasetError> {
-        Ok(ObjsetOptions {
-            properties: self.dsl.properties().write_properties(dataset).await?,
-            hole_birth: self.dsl.features().is_active(guid::HOLE_BIRTH),
-            embedded_data: self.dsl.features().is_active(guid::EMBEDDED_DATA),
-            lz4_metadata: self.dsl.features().is_active(guid::LZ4_COMPRESS),
-            read_only: self.dsl.env().read_only || dataset.is_snapshot(),
-            encrypted: dataset.is_encrypted(),
-            without_key: false,
-            raw: false,
-            object_cache_limit: OBJECT_CACHE,
-            dataset: dataset.object,
-        })
-    }
-
-    /// A dataset's object set, opened if need be; not kept open by this.
-    pub(crate) async fn open_objset(
-        &self,
-        dataset: &Arc<Ds>,
-    ) -> Result<Arc<ObjectSet>, DatasetError> {
-        if let Some(objset) = dataset.open_objset() {
-            return Ok(objset);
-        }
-        self.dsl.keys().ensure(dataset).await?;
-        let root = dataset.phys().block;
-        if root.is_hole() {
-            return Err(DatasetError::WrongKind {
-                name: self.dsl.directories().full_name(dataset).await?,
-                reason: "it has no content".into(),
-            });
-        }
-        let options = self.objset_options(dataset).await?;
-        let objset = ObjectSet::open(
-            self.dsl.env().pipeline.clone(),
-            self.dsl.env().world.clone(),
-            root,
-            options,
-        )
-        .await?;
-        dataset.state().kind = Some(objset.kind());
-        Ok(objset)
-    }
-
-    /// A dataset's object set for a look at its properties.
-    pub(crate) async fn peek_objset(
-        &self,
-        dataset: &Arc<Ds>,
-    ) -> Result<Arc<ObjectSet>, DatasetError> {
-        if let Some(objset) = dataset.open_objset() {
-            return Ok(objset);
-        }
-        let without_key = match self.dsl.keys().ensure(dataset).await {
-            Ok(()) => false,
-            // What properties need is in the clear.
-            Err(DatasetError::KeyNotLoaded { .. }) => true,
-            Err(error) => return Err(error),
-        };
-        let options = ObjsetOptions {
-            read_only: true,
-            without_key,
-            object_cache_limit: PEEK_OBJECT_CACHE,
-            ..self.objset_options(dataset).await?
-        };
-        let root = dataset.phys().block;
-        let objset = ObjectSet::open(
-            self.dsl.env().pipeline.clone(),
-            self.dsl.env().world.clone(),
-            root,
-            options,
-        )
-        .await?;
-        Ok(objset)
-    }
-
-    fn watch_dirt(&self, dataset: &Arc<Ds>, objset: &Arc<ObjectSet>) {
-        let dirty = self.dsl.syncer().dirty_datasets().clone();
-        let weak = Arc::downgrade(dataset);
-        objset.set_dirty_hook(Arc::new(move |txg: Txg| {
-            if let Some(dataset) = weak.upgrade() {
-                dirty.add(txg, dataset);
-            }
-        }));
-    }
-
-    /// Makes `objset` the dataset's open object set.
-    pub(crate) async fn attach(
-        &self,
-        dataset: &Arc<Ds>,
-        objset: Arc<ObjectSet>,
-    ) -> Result<Arc<OpenState>, DatasetError> {
-        self.attach_with(dataset, objset, true).await
-    }
-
-    /// The same for a moment of a sync task, without a log.
-    pub(crate) async fn attach_without_log(
-        &self,
-        dataset: &Arc<Ds>,
-        objset: Arc<ObjectSet>,
-    ) -> Result<Arc<OpenState>, DatasetError> {
-        self.attach_with(dataset, objset, false).await
-    }
-
-    async fn attach_with(
-        &self,
-        dataset: &Arc<Ds>,
-        objset: Arc<ObjectSet>,
-        with_log: bool,
-    ) -> Result<Arc<OpenState>, DatasetError> {
-        self.watch_dirt(dataset, &objset);
-        let settings = watch::Sender::new(self.dsl.properties().dataset_settings(dataset).await?);
-        let writable = !self.dsl.env().read_only && !dataset.is_snapshot();
-        let log = (with_log && writable).then(|| {
-            let owner = Owner {
-                dsl: Arc::downgrade(self.dsl),
-                dataset: Arc::downgrade(dataset),
-                settings: settings.subscribe(),
-            };
-            let txgs = self.dsl.env().txgs.clone();
-            Zil::open(Box::new(owner), objset.clone(), txgs)
-        });
-        let open = Arc::new(OpenState {
-            objset,
-            log,
-            settings,
-        });
-        *dataset.open.lock() = Some(open.clone());
-        Ok(open)
-    }
-}
 
 impl DslPool {
     /// Opens a dataset or snapshot. The handle is a hold.
@@ -217,7 +40,7 @@ impl DslPool {
     async fn open_dataset_now(self: &Arc<Self>, name: &str) -> Result<Dataset, DatasetError> {
         let _config = self.config.read().await;
         let dataset = self.directories().resolve(name).await?;
-        if is_inconsistent(&dataset) {
+        if dataset.is_inconsistent() {
             return Err(DatasetError::Receive {
                 name: name.to_owned(),
                 obstacle: match dataset.hold_count() {
@@ -546,11 +369,8 @@ impl Dataset {
     pub(crate) fn note_received(&self, tx: &Tx, point: ResumePoint) {
         self.ds().state().received[slot(tx.txg())] = Some(point);
         // Even where the object set is not dirty otherwise.
-        self.hold
-            .dsl
-            .syncer()
-            .dirty_datasets()
-            .add(tx.txg(), self.ds().clone());
+        let dirty = &self.hold.dsl.sync_state.datasets;
+        dirty.add(tx.txg(), self.ds().clone());
     }
 
     /// Most bytes on disk that changes of txgs which are not on disk yet may come to, as counted

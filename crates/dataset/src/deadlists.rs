@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use format::{DslDatasetPhys, Txg};
+use format::{DslDatasetPhys, ObjectId, Txg};
 use object::{SyncContext, Zap};
 use tokio::sync::{MappedMutexGuard, MutexGuard};
 
@@ -46,6 +46,24 @@ impl Deadlists<'_> {
         if dataset.is_snapshot() {
             *dataset.deadlist.lock().await = None;
         }
+    }
+
+    /// Txgs before each snapshot of the chain that ends in `snapshot`: keys for deadlists.
+    pub(crate) async fn snapshot_chain_keys(
+        &self,
+        snapshot: ObjectId,
+    ) -> Result<Vec<Txg>, DatasetError> {
+        let head_dir = self.dsl.directories().dataset(snapshot).await?.dir();
+        let head = self.dsl.directories().head(&head_dir).await?;
+        let is_old = self.of(&head).await?.is_old();
+        let mut keys = Vec::new();
+        let mut at = snapshot;
+        while is_old && !at.is_zero() {
+            let phys = self.dsl.directories().dataset(at).await?.phys();
+            keys.push(phys.previous_snapshot_txg);
+            at = phys.previous_snapshot;
+        }
+        Ok(keys)
     }
 
     /// Unique bytes of a head: what it refers to, without what its previous snapshot has too

@@ -1,6 +1,6 @@
 //! What callers are told about datasets.
 
-use format::{Guid, ObjectId, Txg};
+use format::{Guid, ObjectId, ObjsetKind, Txg};
 
 use crate::DatasetError;
 use crate::props::Kinds;
@@ -163,5 +163,13 @@ impl DirtyEstimate {
             block_bytes: 0,
             frees_space: true,
         }
+    }
+}
+
+/// Kind of a dataset whose object set is of this kind.
+pub(crate) fn kind_of(kind: ObjsetKind) -> DatasetKind {
+    match kind {
+        ObjsetKind::Volume => DatasetKind::Volume,
+        _ => DatasetKind::Filesystem,
     }
 }

@@ -28,8 +28,14 @@
 //! # Layers
 //! 1. `state` is what is in memory of directories, datasets and each part. It knows no pool.
 //! 2. `dsl` ([`DslPool`]) holds that state together, with the MOS and the lock of the namespace.
-//! 3. The parts work on the pool. Each adds the function that gives it to [`DslPool`].
-//! 4. `pool` makes and opens a pool's datasets, part by part.
+//! 3. Parts that all others stand on: names and numbers (`directories`), properties as they are
+//!    stored (`stored`), `space` and `limits`, deadlists and livelists, loaded keys (`crypto`),
+//!    `bookmark`, sync tasks (`tasks`), reading in a check (`readable`), `opening` and `write` of a
+//!    dataset's object set. Each part adds the function that gives it to [`DslPool`].
+//! 4. Operations: `create`, `snapshot`, `destroy`, `rename`, `promote`, `rollback`, `receive`,
+//!    `redact`, `set`, `holds`, ... Nothing below uses them, and a part may have its operations in
+//!    several modules (`bookmark_create`, `bookmark_destroy`).
+//! 5. `sync` writes a transaction group, and `pool` makes and opens a pool's datasets.
 //!
 //! # Locks
 //! The namespace (`DslPool::config`, async) comes first: held shared to look at names, properties
@@ -45,7 +51,10 @@
 mod account;
 mod bookmark;
 mod bookmark_create;
+mod bookmark_destroy;
+mod change;
 mod change_key;
+mod check;
 mod create;
 mod crypto;
 mod damage;
@@ -60,6 +69,7 @@ pub mod features;
 mod holds;
 mod info;
 mod limits;
+mod listing;
 mod livelist;
 mod logs;
 mod lookup;
@@ -67,6 +77,7 @@ mod markers;
 pub mod name;
 mod new_key;
 mod obstacle;
+mod opening;
 mod pool;
 mod promote;
 pub mod props;
@@ -77,7 +88,9 @@ mod receive;
 mod redact;
 mod remaps;
 mod rename;
+mod resume;
 mod rollback;
+mod root;
 mod sending;
 mod set;
 mod settings;
@@ -89,11 +102,16 @@ mod sync;
 mod task;
 mod tasks;
 mod token;
+mod write;
 
 pub use bookmark::{BookmarkInfo, Bookmarks};
 pub use bookmark_create::NewBookmark;
 pub use change_key::KeyChange;
-pub use create::{CreateParams, Datasets, ObjsetInit};
+pub use check::{
+    PBKDF2_ITERATIONS_MIN, check_new_properties, check_root_properties, check_root_space,
+    check_setting,
+};
+pub use create::{CreateParams, ObjsetInit};
 pub use crypto::{KeyFormat, KeyInfo, Keys};
 pub use damage::{Damage, DamagedIn, block_of};
 pub use dataset::Dataset;
@@ -109,21 +127,20 @@ pub use holds::Holds;
 pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, Lost, PropertyChange};
 pub use logs::{LogClaim, Logs};
 pub use new_key::{
-    NewKey, PBKDF2_ITERATIONS, PBKDF2_ITERATIONS_MIN, RootKey, encryption_properties,
+    NewKey, PBKDF2_ITERATIONS, RootKey, check_root_encryption, encryption_properties,
 };
 pub use obstacle::{ReceiveObstacle, RedactObstacle};
+pub use opening::Datasets;
 pub use props::{PropertySetting, PropertySource, PropertyValue};
 pub use raw::KeyRoot;
-pub use receive::{Corrective, Finisher, ReceiveTarget, Receives, Receiving, Redaction};
+pub use receive::{Corrective, Finisher, ReceiveTarget, Receiving, Redaction};
 pub use redact::{RedactionList, are_same_snapshots};
+pub use resume::Receives;
 pub use sending::{Redactions, SendFrom, SendSource, Sends};
 pub use snapshot::Snapshots;
 pub use state::{DatasetSettings, ResumePoint};
-pub use stored::{
-    Properties, check_new_properties, check_root_encryption, check_root_properties,
-    check_root_space, check_setting,
-};
-pub use sync::Syncer;
+pub use stored::Properties;
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};
 pub use tasks::Tasks;
 pub use token::ResumeToken;
+pub use write::Syncer;

@@ -188,7 +188,7 @@ impl Deadlists<'_> {
         let first = list.first().map_or(Txg::ZERO, |(key, _)| key);
         self.take_livelist(ctx, dir).await?;
         let tx = Tx::syncing(ctx.txg);
-        let mut queue = self.dsl.destroyer().deleted_clones();
+        let mut queue = self.dsl.destroy_state.deleted_clones();
         if queue.is_zero() {
             let options = ZapOptions::new(ObjectType::OTN_ZAP_METADATA);
             queue = Zap::create(self.dsl.mos(), &tx, options).await?.id();
@@ -196,7 +196,7 @@ impl Deadlists<'_> {
                 .directory
                 .add_u64(&tx, names::pool::DELETED_CLONES, queue.get())
                 .await?;
-            self.dsl.destroyer().set_deleted_clones(queue);
+            self.dsl.destroy_state.set_deleted_clones(queue);
         }
         Zap::hold(self.dsl.mos(), queue)
             .await?

@@ -10,11 +10,10 @@ use format::{
 use futures::future::try_join_all;
 use object::{BlockAccounting, SyncContext};
 use zil::{
-    Zil, ZilError, awaits_replay, claim, free_chain, free_until, is_cut_off, is_far_ahead,
-    visit_log,
+    ZilError, awaits_replay, claim, free_chain, free_until, is_cut_off, is_far_ahead, visit_log,
 };
 use zio::pipeline::may_fail;
-use zio::{ReadContext, Tx, WritePolicy, ZioError};
+use zio::{Tx, WritePolicy, ZioError};
 
 use crate::DatasetError;
 use crate::account::HeadAccounting;
@@ -31,18 +30,6 @@ pub struct LogClaim {
     pub first_txg: Txg,
     /// Their records are not wanted: they are newer than a checkpoint that the pool goes back to.
     pub is_dropped: bool,
-}
-
-impl Ds {
-    /// Its intent log, while it is open.
-    pub(crate) fn open_log(&self) -> Option<Arc<Zil>> {
-        self.open.lock().as_ref()?.log.clone()
-    }
-
-    /// Whether its log is at work or has a chain: nobody may take the dataset away then.
-    pub(crate) fn has_busy_log(&self) -> bool {
-        self.open_log().is_some_and(|log| !log.is_closed())
-    }
 }
 
 /// What is asked about logs on disk.
@@ -92,17 +79,6 @@ impl Logs<'_> {
     pub(crate) async fn free(&self, ctx: &SyncContext, head: &Ds, header: &ZilHeader) {
         let root = head.phys().block.birth();
         free_chain(&self.dsl.env().pipeline, ctx.txg, root, header).await;
-    }
-
-    /// Whether a dataset's root can be read, in the check of a task that will need it.
-    ///
-    /// # Errors
-    /// Of reading it.
-    pub(crate) async fn check_root(&self, dataset: &Arc<Ds>) -> Result<(), DatasetError> {
-        match dataset.phys().block.is_hole() {
-            true => Ok(()),
-            false => self.stored_head(dataset).await.map(drop),
-        }
     }
 
     /// Closes the intent log of a dataset that nobody uses any more, before it is destroyed or
@@ -240,7 +216,7 @@ impl Logs<'_> {
             if head.phys().block.is_hole() {
                 continue;
             }
-            let objset = match self.read_root(&head).await {
+            let objset = match self.dsl.root_block(&head).await {
                 Ok((data, endian)) => ObjsetPhys::decode(&data, endian).map_err(Into::into),
                 Err(error) => Err(error),
             };
@@ -292,7 +268,7 @@ impl Logs<'_> {
                 continue;
             }
             let read = async {
-                let (data, endian) = self.read_root(&head).await?;
+                let (data, endian) = self.dsl.root_block(&head).await?;
                 let header = ObjsetPhys::decode(&data, endian)?.zil_header;
                 Ok::<_, DatasetError>((data, header))
             };
@@ -383,7 +359,7 @@ impl Logs<'_> {
         head: &Arc<Ds>,
         header: &ZilHeader,
     ) -> Result<(), DatasetError> {
-        let (data, endian) = self.read_root(head).await?;
+        let (data, endian) = self.dsl.root_block(head).await?;
         if ObjsetPhys::decode(&data, endian)?.zil_header != *header {
             self.write_locked_head(ctx, head, &data, header).await?;
         }
@@ -392,24 +368,7 @@ impl Logs<'_> {
 
     /// The head of a dataset's log as it is on disk.
     pub(crate) async fn stored_head(&self, head: &Arc<Ds>) -> Result<ZilHeader, DatasetError> {
-        let (data, endian) = self.read_root(head).await?;
-        Ok(ObjsetPhys::decode(&data, endian)?.zil_header)
-    }
-
-    /// A dataset's root block, which is in the clear also when it is encrypted. Its MACs are not
-    /// checked: they do not cover the log's head.
-    async fn read_root(&self, head: &Arc<Ds>) -> Result<(Bytes, Endian), DatasetError> {
-        let block = head.phys().block;
-        let context = ReadContext {
-            without_key: true,
-            ..ReadContext::new(format::Bookmark {
-                objset: head.object.get().into(),
-                level: -1,
-                ..format::Bookmark::default()
-            })
-        };
-        let data = self.dsl.env().pipeline.read(&block, &context).await?;
-        Ok((data, block.endian()))
+        Ok(self.dsl.root_of(head).await?.zil_header)
     }
 
     /// Writes the head of an encrypted dataset's log into its root block, without the keys: root

@@ -10,9 +10,7 @@ use std::sync::Arc;
 use format::{DslDatasetPhys, ObjectId, ObjsetKind, names};
 use object::Zap;
 
-use crate::bookmark_create::redacted_with;
-use crate::create::kind_of;
-use crate::info::DatasetKind;
+use crate::info::{DatasetKind, kind_of};
 use crate::props::{Kinds, PROPERTIES, find};
 use crate::state::{Dir, Ds};
 use crate::stored::Properties;
@@ -279,11 +277,11 @@ impl Properties<'_> {
                     let name = self.dsl.directories().full_name(dataset).await?;
                     text(self.dsl.receives().token(&name).await?)
                 }
-                "redact_snaps" => text(redacted_with(dataset).map(|guids| {
+                "redact_snaps" => text(dataset.redacted_with().map(|guids| {
                     let guids = guids.iter().map(|guid| guid.to_string());
                     guids.collect::<Vec<_>>().join(",")
                 })),
-                "redacted" => number(u64::from(redacted_with(dataset).is_some())),
+                "redacted" => number(u64::from(dataset.redacted_with().is_some())),
                 "mounted" | "encryptionroot" | "useraccounting" | "keyguid" | "ivsetguid" => {
                     Ok(Some(None))
                 }

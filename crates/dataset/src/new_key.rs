@@ -15,15 +15,13 @@ use format::{ObjectId, ObjectType, names};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use zio::Tx;
 
+use crate::check::{check_iterations, parse_setting};
 use crate::crypto::{KeyFormat, Keys, StoredKey};
 use crate::features::guid;
 use crate::info::DatasetKind;
 use crate::state::{Dir, Ds};
-use crate::stored::parse_setting;
 use crate::{DatasetError, PropertyValue};
 
-/// Fewest iterations of PBKDF2 for a new passphrase (`MIN_PBKDF2_ITERATIONS`).
-pub const PBKDF2_ITERATIONS_MIN: u64 = 100_000;
 /// Iterations of PBKDF2 where nothing else is asked for (`DEFAULT_PBKDF2_ITERATIONS`).
 pub const PBKDF2_ITERATIONS: u64 = 350_000;
 
@@ -129,20 +127,6 @@ impl NewKey {
             iterations,
         })
     }
-}
-
-/// Refuses iterations that would make guessing too cheap.
-pub(crate) fn check_iterations(iterations: u64) -> Result<(), DatasetError> {
-    // PBKDF2 counts in 32 bits.
-    if iterations > u64::from(u32::MAX) {
-        let reason = format!("maximum pbkdf2 iterations is {}", u32::MAX);
-        return Err(refused("pbkdf2iters", reason));
-    }
-    if iterations >= PBKDF2_ITERATIONS_MIN {
-        return Ok(());
-    }
-    let reason = format!("minimum pbkdf2 iterations is {PBKDF2_ITERATIONS_MIN}");
-    Err(refused("pbkdf2iters", reason))
 }
 
 /// What a new dataset's encryption is to be.
@@ -286,6 +270,26 @@ pub(crate) fn check_root(
     };
     complete(&mut properties, key);
     choose(pool, None, &properties, key, is_enabled).map(drop)
+}
+
+/// Checks whether the root filesystem of a pool that is to be made with these features (by guid)
+/// can be encrypted as its properties say.
+///
+/// # Errors
+/// [`DatasetError::InvalidProperty`], [`DatasetError::Unsupported`].
+pub fn check_root_encryption(
+    pool: &str,
+    properties: &[(String, String)],
+    features: &[String],
+    key: RootKey<'_>,
+) -> Result<(), DatasetError> {
+    let enabled = crate::features::with_dependencies(features);
+    let kinds = DatasetKind::Filesystem.kinds();
+    let mut parsed = Vec::new();
+    for (name, typed) in properties {
+        parsed.push((name.clone(), parse_setting(name, typed, kinds, true)?));
+    }
+    check_root(pool, &parsed, key, |needs| enabled.contains(needs))
 }
 
 /// The same, with what it takes.
@@ -497,6 +501,7 @@ mod tests {
     use codec::crypt::WRAPPING_KEY_BYTES;
 
     use super::*;
+    use crate::check::PBKDF2_ITERATIONS_MIN;
 
     fn raw() -> NewKey {
         NewKey::new(KeyFormat::Raw, WrappingKey::new([7; WRAPPING_KEY_BYTES])).unwrap()

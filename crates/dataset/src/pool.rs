@@ -60,13 +60,14 @@ impl DslPool {
             let dsl = Arc::new(DslPool::assemble(env, mos, directory, features));
 
             let directories = dsl.directories();
-            let root = directories.create_dir(ctx, None, "").await?;
+            let root = dsl.datasets().create_dir(ctx, None, "").await?;
             let object = root.object.get();
             dsl.directory
                 .add_u64(&tx, names::pool::ROOT_DATASET, object)
                 .await?;
             directories.set_root(root.clone());
-            let mos_dir = directories
+            let mos_dir = dsl
+                .datasets()
                 .create_dir(ctx, Some(&root), names::hidden_directory::MOS)
                 .await?;
             dsl.syncer().set_mos_dir(mos_dir);

@@ -19,14 +19,14 @@ use codec::crypt::Suite;
 use device::BoxFuture;
 use format::{
     Checksum, Compression, DNODE_BLOCK_BYTES, DnodePhys, NvList, NvValue, ObjectId, ObjectType,
-    ObjsetId, ObjsetPhys, names,
+    names,
 };
-use object::{ObjectSet, ObjsetOptions, RawRoot, SyncContext, Zap, ZapOptions, ZapValue};
-use zio::{ReadContext, Tx};
+use object::{ObjectSet, RawRoot, SyncContext, Zap, ZapOptions, ZapValue};
+use zio::Tx;
 
-use crate::create::Datasets;
 use crate::crypto::{KeyFormat, Keys, StoredKey};
 use crate::features::guid;
+use crate::opening::Datasets;
 use crate::state::{Dir, Ds};
 use crate::task::{SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue, ReceiveObstacle};
@@ -340,50 +340,7 @@ fn missing(object: ObjectId) -> DatasetError {
     DatasetError::corrupt(object, "the crypto key object is incomplete")
 }
 
-impl crate::DslPool {
-    /// A dataset's root block, which is in the clear also when it is encrypted. Its MACs are not
-    /// checked.
-    pub(crate) async fn root_of(&self, dataset: &Arc<Ds>) -> Result<ObjsetPhys, DatasetError> {
-        let block = dataset.phys().block;
-        let context = ReadContext {
-            without_key: true,
-            ..ReadContext::new(format::Bookmark {
-                objset: ObjsetId::new(dataset.object.get()),
-                level: -1,
-                ..format::Bookmark::default()
-            })
-        };
-        let data = self.env().pipeline.read(&block, &context).await?;
-        Ok(ObjsetPhys::decode(&data, block.endian())?)
-    }
-}
-
 impl Datasets<'_> {
-    /// How the object set of a dataset is opened that is received raw.
-    pub(crate) async fn raw_options(
-        &self,
-        dataset: &Arc<Ds>,
-    ) -> Result<ObjsetOptions, DatasetError> {
-        Ok(ObjsetOptions {
-            encrypted: true,
-            without_key: true,
-            raw: true,
-            ..self.objset_options(dataset).await?
-        })
-    }
-
-    /// The object set of a dataset that is received raw, or (a snapshot) sent so: without the key,
-    /// whether it is loaded or not. It is nobody else's.
-    pub(crate) async fn open_raw_objset(
-        &self,
-        dataset: &Arc<Ds>,
-    ) -> Result<Arc<ObjectSet>, DatasetError> {
-        let options = self.raw_options(dataset).await?;
-        let env = self.dsl.env();
-        let root = dataset.phys().block;
-        Ok(ObjectSet::open(env.pipeline.clone(), env.world.clone(), root, options).await?)
-    }
-
     /// Gives a clone that is received raw the root that the stream says, in syncing context.
     pub(crate) async fn set_raw_root(
         &self,

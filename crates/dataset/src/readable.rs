@@ -185,7 +185,7 @@ impl Readable<'_> {
         for list in lists {
             self.list(list).await?;
         }
-        match self.dsl.destroyer().free_list() {
+        match self.dsl.destroy_state.free_list_id() {
             Some(list) => self.list(list).await,
             None => Ok(()),
         }
@@ -205,6 +205,14 @@ impl Readable<'_> {
             at = dir.parent();
         }
         Ok(())
+    }
+
+    /// A dataset's root, where it has one.
+    pub(crate) async fn root(&self, dataset: &Arc<Ds>) -> Result<(), DatasetError> {
+        match dataset.phys().block.is_hole() {
+            true => Ok(()),
+            false => self.dsl.root_of(dataset).await.map(drop),
+        }
     }
 
     /// What says how a dataset is written, up to the pool's root, and its key.
@@ -269,7 +277,7 @@ impl Readable<'_> {
         let head = self.dsl.directories().head(&dir).await?;
         drop(self.dsl.deadlists().of(&head).await?);
         self.dsl
-            .datasets()
+            .deadlists()
             .snapshot_chain_keys(origin.object)
             .await?;
         self.whole(origin.phys().next_clones).await?;
@@ -287,7 +295,7 @@ impl Readable<'_> {
         self.new_head(Some(origin)).await?;
         self.crypto_key(&origin.dir()).await?;
         self.settings(parent).await?;
-        self.dsl.logs().check_root(origin).await
+        self.root(origin).await
     }
 
     /// For a head that exchanges with a clone what they have.
@@ -322,7 +330,7 @@ impl Readable<'_> {
         self.name(phys.snapshot_names, name).await?;
         if !phys.previous_snapshot.is_zero() {
             self.dsl
-                .datasets()
+                .deadlists()
                 .snapshot_chain_keys(phys.previous_snapshot)
                 .await?;
         }
@@ -352,7 +360,7 @@ impl Readable<'_> {
         for each in [head, received] {
             self.swapped(each).await?;
         }
-        self.dsl.logs().check_root(received).await?;
+        self.root(received).await?;
         self.destroyed_head(received).await
     }
 
@@ -440,8 +448,8 @@ impl Readable<'_> {
     /// livelist need not be readable: what cannot be freed is left.
     pub(crate) async fn destroyed_content(&self, head: &Arc<Ds>) -> Result<(), DatasetError> {
         self.dsl.deadlists().remap_list(head).await?;
-        self.whole(self.dsl.destroyer().deleted_clones()).await?;
-        let queue = self.dsl.destroyer().tree_queue();
+        self.whole(self.dsl.destroy_state.deleted_clones()).await?;
+        let queue = self.dsl.destroy_state.tree_queue();
         if let Some(queue) = self.object(queue).await? {
             // The next entry is written behind the last one.
             let info = queue.info();

@@ -18,162 +18,31 @@
 
 mod begin;
 mod heal;
+mod target;
 
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::stream::{Begin, StreamFeatures};
-use format::{DslDatasetPhys, Guid, NvList, ObjectId, names};
-use object::{SyncContext, Zap, ZapValue};
+use format::stream::StreamFeatures;
+use format::{DslDatasetPhys, ObjectId, names};
+use object::{SyncContext, Zap};
 use parking_lot::Mutex;
 use zio::Tx;
 
-use crate::bookmark_create::redacted_with;
+use crate::DatasetError;
 use crate::dataset::Dataset;
 use crate::dsl::DslPool;
 use crate::logs::LOG_TRIES_MAX;
 use crate::name::check_name;
-use crate::new_key::NewKey;
 use crate::obstacle::ReceiveObstacle;
-use crate::raw::KeyData;
-use crate::state::{Ds, ResumePoint, slot};
+use crate::resume::{CLONE_NAME, Receives};
+use crate::state::{Ds, ResumePoint};
 use crate::task::{SpaceCheck, SyncTask};
-use crate::token::ResumeToken;
-use crate::{DatasetError, PropertyValue};
 
 use begin::BeginTask;
 
 pub use heal::Corrective;
-
-/// Name of the clone that a receive into an existing dataset writes to (`recv_clone_name`).
-pub(crate) const CLONE_NAME: &str = "%recv";
-
-/// Most snapshots that a dataset may be redacted with: a ZAP's value has to hold their GUIDs
-/// (`ZAP_MAXVALUELEN`).
-const REDACTION_GUIDS_MAX: usize = 1024;
-
-/// What is to be received, and where.
-#[derive(Debug, Clone)]
-pub struct ReceiveTarget {
-    /// The filesystem or volume.
-    pub name: String,
-    /// The snapshot that it gets, after the `@`.
-    pub snapshot: String,
-    /// The stream's first record.
-    pub begin: Begin,
-    /// The snapshot that a new dataset is to be a clone of.
-    pub origin: Option<String>,
-    /// Changes and snapshots since the one that the stream is the difference to are given up.
-    pub force: bool,
-    /// After a break one can go on.
-    pub resumable: bool,
-    /// Of a new dataset whose stream is not raw: `encryption`, and what goes with it, as they were
-    /// given ([`crate::encryption_properties`]).
-    pub properties: Vec<(String, PropertyValue)>,
-    /// The key that makes it an encryption root. Loaded then.
-    pub new_key: Option<NewKey>,
-    /// What a raw stream's description says of the key (`crypt_keydata`).
-    pub key_data: Option<NvList>,
-    /// What the stream's description says of what it leaves out.
-    pub redaction: Redaction,
-}
-
-/// What a stream's description says of redaction: GUIDs of snapshots.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Redaction {
-    /// Those that it is redacted with (`redact_snaps`).
-    pub with: Option<Vec<u64>>,
-    /// Those that what it follows was redacted with (`redact_from_snaps`).
-    pub from: Option<Vec<u64>>,
-}
-
-impl Redaction {
-    /// From a stream's description.
-    pub fn of(list: &NvList) -> Self {
-        let guids = |name| list.u64s(name).map(<[u64]>::to_vec);
-        Self {
-            with: guids("redact_snaps"),
-            from: guids("redact_from_snaps"),
-        }
-    }
-
-    /// Whether it says what a redacted stream has to say, and no more than can be stored of it.
-    fn is_sound(&self) -> bool {
-        let fits = |guids: &Vec<u64>| guids.len() <= REDACTION_GUIDS_MAX;
-        let with = self.with.as_ref();
-        with.is_some_and(|with| !with.is_empty() && fits(with))
-            && self.from.as_ref().is_none_or(fits)
-    }
-}
-
-impl ReceiveTarget {
-    fn has(&self, feature: StreamFeatures) -> bool {
-        self.begin.features.contains(feature)
-    }
-
-    fn is_raw(&self) -> bool {
-        self.has(StreamFeatures::RAW)
-    }
-
-    /// The key of a raw stream.
-    fn key(&self) -> Result<Option<KeyData>, DatasetError> {
-        if !self.is_raw() {
-            return Ok(None);
-        }
-        let Some(list) = &self.key_data else {
-            return self.refuse(ReceiveObstacle::BadStream);
-        };
-        match KeyData::decode(list) {
-            Ok(key) => Ok(Some(key)),
-            Err(obstacle) => self.refuse(obstacle),
-        }
-    }
-
-    /// Refuses a raw stream that does not fit what it is the difference to (`None`: nothing).
-    async fn check_key(
-        &self,
-        dsl: &Arc<DslPool>,
-        source: Option<&Arc<Ds>>,
-    ) -> Result<(), DatasetError> {
-        let Some(key) = self.key()? else {
-            return Ok(());
-        };
-        match dsl.keys().check_raw(&key, source).await? {
-            Ok(()) => Ok(()),
-            Err(obstacle) => self.refuse(obstacle),
-        }
-    }
-
-    /// Refuses a stream that takes blocks for granted which the snapshot that it follows lacks
-    /// (`redact_check`, module/zfs/dmu_recv.c).
-    fn check_redaction(&self, source: &Arc<Ds>) -> Result<(), DatasetError> {
-        if self.begin.from_guid.get() == 0 {
-            return Ok(());
-        }
-        let Some(lacks) = redacted_with(source) else {
-            return Ok(());
-        };
-        let has = |guid: &u64| lacks.contains(&Guid::new(*guid));
-        // With fewer snapshots more is left out: what was, is so still.
-        let is_part = |guids: &[u64]| guids.len() <= lacks.len() && guids.iter().all(has);
-        let fits = match (&self.redaction.from, &self.redaction.with) {
-            (Some(from), _) => is_part(from),
-            (None, Some(with)) if self.has(StreamFeatures::REDACTED) => is_part(with),
-            (None, _) => has(&self.begin.to_guid.get()),
-        };
-        match fits {
-            true => Ok(()),
-            false => self.refuse(ReceiveObstacle::Redaction),
-        }
-    }
-
-    fn refuse<T>(&self, obstacle: ReceiveObstacle) -> Result<T, DatasetError> {
-        Err(DatasetError::Receive {
-            name: self.name.clone(),
-            obstacle,
-        })
-    }
-}
+pub use target::{ReceiveTarget, Redaction};
 
 /// A receive that has begun. Dropping it leaves what was received, as a crash would.
 pub struct Receiving {
@@ -240,19 +109,6 @@ impl Receiving {
     }
 }
 
-/// Receiving: [`DslPool::receives`].
-#[derive(Clone, Copy)]
-pub struct Receives<'a> {
-    pub(crate) dsl: &'a Arc<DslPool>,
-}
-
-impl DslPool {
-    /// Receiving streams.
-    pub fn receives(self: &Arc<Self>) -> Receives<'_> {
-        Receives { dsl: self }
-    }
-}
-
 /// What a receive may have left below a dataset cannot be read.
 fn left_alone(head: &Ds, error: &DatasetError) {
     let dataset = head.object.get();
@@ -289,7 +145,7 @@ impl Receives<'_> {
             Err(error) => {
                 // Nobody would go on with it.
                 if !target.has(StreamFeatures::RESUMING)
-                    && let Err(error) = self.destroy_rest(object).await
+                    && let Err(error) = self.dsl.destroyer().destroy_rest(object).await
                 {
                     tracing::warn!(target = target.name, %error, "what a receive began stays");
                 }
@@ -315,25 +171,6 @@ impl Receives<'_> {
             object,
             is_new,
             resumed_at,
-        })
-    }
-
-    /// Destroys what a receive left that nobody goes on with.
-    async fn destroy_rest(&self, object: ObjectId) -> Result<(), DatasetError> {
-        let dsl = self.dsl.clone();
-        let task = AbortTask { dsl, object };
-        self.dsl.tasks().run(Arc::new(task)).await
-    }
-
-    async fn resume_point(&self, object: ObjectId) -> Result<ResumePoint, DatasetError> {
-        let zap = Zap::hold(self.dsl.mos(), object).await?;
-        let number = async |name: &str| -> Result<u64, DatasetError> {
-            Ok(zap.lookup_u64(name).await?.unwrap_or(0))
-        };
-        Ok(ResumePoint {
-            object: number(names::dataset::RESUME_OBJECT).await?,
-            offset_bytes: number(names::dataset::RESUME_OFFSET).await?,
-            stream_bytes: number(names::dataset::RESUME_BYTES).await?,
         })
     }
 
@@ -388,7 +225,7 @@ impl Receives<'_> {
         if keeps || resumes {
             return Ok(());
         }
-        self.destroy_rest(object).await
+        self.dsl.destroyer().destroy_rest(object).await
     }
 
     /// `zfs receive -A`: destroys the rest of an interrupted receive, also of one that nobody could
@@ -405,31 +242,7 @@ impl Receives<'_> {
             };
             self.rest(name).await?.ok_or_else(refused)?.object
         };
-        self.destroy_rest(object).await
-    }
-
-    /// Destroys the rest of an interrupted receive into `name`, if that is all there is below it
-    /// (`zfs_ioc_destroy`, module/zfs/zfs_ioctl.c). Whether it did.
-    pub(crate) async fn abort_below(&self, name: &str) -> Result<bool, DatasetError> {
-        let object = {
-            let _config = self.dsl.config.read().await;
-            let directories = self.dsl.directories();
-            let dir = directories.resolve(name).await?.dir();
-            let children = dir.state().phys.child_directories;
-            if Zap::hold(self.dsl.mos(), children).await?.count().await? != 1 {
-                return Ok(false);
-            }
-            let Some(hidden) = directories.child_dir(&dir, CLONE_NAME).await? else {
-                return Ok(false);
-            };
-            let rest = directories.head(&hidden).await?;
-            if rest.hold_count() > 0 {
-                return Ok(false);
-            }
-            rest.object
-        };
-        self.destroy_rest(object).await?;
-        Ok(true)
+        self.dsl.destroyer().destroy_rest(object).await
     }
 
     /// Destroys what an interrupted receive left beside `name`: a hidden clone of one of its
@@ -451,90 +264,7 @@ impl Receives<'_> {
             }
             rest.object
         };
-        self.destroy_rest(object).await
-    }
-
-    /// The dataset with the rest of a receive that was interrupted and that can be gone on with.
-    pub(crate) async fn partial(&self, name: &str) -> Result<Option<Arc<Ds>>, DatasetError> {
-        let Some(rest) = self.rest(name).await? else {
-            return Ok(None);
-        };
-        let is_partial = self.has_resume_state(&rest).await?;
-        Ok(is_partial.then_some(rest))
-    }
-
-    /// The dataset with what a receive has received or left: the hidden clone of `name`, or itself.
-    async fn rest(&self, name: &str) -> Result<Option<Arc<Ds>>, DatasetError> {
-        let directories = self.dsl.directories();
-        let head = directories.resolve(name).await?;
-        if head.is_snapshot() {
-            return Ok(None);
-        }
-        let hidden = directories.child_dir(&head.dir(), CLONE_NAME).await?;
-        let dataset = match hidden {
-            Some(dir) => directories.head(&dir).await?,
-            None => head,
-        };
-        Ok(is_inconsistent(&dataset).then_some(dataset))
-    }
-
-    async fn has_resume_state(&self, dataset: &Arc<Ds>) -> Result<bool, DatasetError> {
-        let is_zapified = dataset.state().is_zapified;
-        if !is_zapified {
-            return Ok(false);
-        }
-        let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
-        Ok(zap
-            .lookup_u64(names::dataset::RESUME_TOGUID)
-            .await?
-            .is_some())
-    }
-
-    /// Property `receive_resume_token` (`get_receive_resume_token`, module/zfs/dsl_dataset.c).
-    pub(crate) async fn token(&self, name: &str) -> Result<Option<String>, DatasetError> {
-        let Some(dataset) = self.partial(name).await? else {
-            return Ok(None);
-        };
-        let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
-        use names::dataset as field;
-        let number = async |name: &str| -> Result<Option<u64>, DatasetError> {
-            Ok(zap.lookup_u64(name).await?)
-        };
-        let to_name = zap.lookup(field::RESUME_TONAME).await?;
-        let to_name = to_name.as_ref().and_then(ZapValue::as_str);
-        let redacted = zap.lookup(field::RESUME_REDACT_BOOKMARK_SNAPS).await?;
-        let token = ResumeToken {
-            from_guid: number(field::RESUME_FROMGUID).await?.map(Guid::new),
-            object: number(field::RESUME_OBJECT).await?.unwrap_or(0),
-            offset_bytes: number(field::RESUME_OFFSET).await?.unwrap_or(0),
-            stream_bytes: number(field::RESUME_BYTES).await?.unwrap_or(0),
-            to_guid: Guid::new(number(field::RESUME_TOGUID).await?.unwrap_or(0)),
-            to_name: to_name.unwrap_or_default().to_owned(),
-            large_blocks: number(field::RESUME_LARGEBLOCK).await?.is_some(),
-            embedded: number(field::RESUME_EMBEDOK).await?.is_some(),
-            compressed: number(field::RESUME_COMPRESSOK).await?.is_some(),
-            raw: number(field::RESUME_RAWOK).await?.is_some(),
-            redact_snaps: redacted_with(&dataset)
-                .map(|guids| guids.iter().map(|guid| guid.get()).collect()),
-            redacted_with: redacted.map(|value| value.to_u64s()),
-        };
-        Ok(Some(token.encode()))
-    }
-
-    /// Stores how far a receive came with the txg that is written (`dsl_dataset_sync`).
-    pub(crate) async fn save(&self, ctx: &SyncContext, head: &Arc<Ds>) -> Result<(), DatasetError> {
-        let received = head.state().received[slot(ctx.txg)].take();
-        let Some(point) = received else { return Ok(()) };
-        let tx = Tx::syncing(ctx.txg);
-        let zap = Zap::hold(self.dsl.mos(), head.object).await?;
-        for (name, number) in [
-            (names::dataset::RESUME_OBJECT, point.object),
-            (names::dataset::RESUME_OFFSET, point.offset_bytes),
-            (names::dataset::RESUME_BYTES, point.stream_bytes),
-        ] {
-            zap.update_u64(&tx, name, number).await?;
-        }
-        Ok(())
+        self.dsl.destroyer().destroy_rest(object).await
     }
 
     /// Destroys what receives left that nobody can go on with, after a crash
@@ -562,7 +292,7 @@ impl Receives<'_> {
                 heads.push(head);
             }
             for head in heads {
-                if !is_inconsistent(&head) || head.hold_count() > 0 {
+                if !head.is_inconsistent() || head.hold_count() > 0 {
                     continue;
                 }
                 match self.has_resume_state(&head).await {
@@ -573,7 +303,7 @@ impl Receives<'_> {
             }
         }
         for object in doomed {
-            match self.destroy_rest(object).await {
+            match self.dsl.destroyer().destroy_rest(object).await {
                 // A receive began meanwhile, or it has children.
                 Err(error @ (DatasetError::Busy { .. } | DatasetError::HasChildren { .. })) => {
                     tracing::info!(object = object.get(), %error, "an interrupted receive stays");
@@ -583,26 +313,6 @@ impl Receives<'_> {
         }
         Ok(())
     }
-
-    /// Whether a head was changed since one of its snapshots (`dsl_dataset_modified_since_snap`).
-    /// That its log was is none.
-    async fn is_modified_since(
-        &self,
-        head: &Arc<Ds>,
-        snapshot: &Arc<Ds>,
-    ) -> Result<bool, DatasetError> {
-        let (now, then) = (head.phys().block, snapshot.phys());
-        if now.is_hole() || now.birth() <= then.creation_txg {
-            return Ok(false);
-        }
-        let (now, then) = (self.dsl.root_of(head), self.dsl.root_of(snapshot));
-        Ok(now.await?.meta_dnode != then.await?.meta_dnode)
-    }
-}
-
-/// Whether a dataset is one that is received into.
-pub(crate) fn is_inconsistent(dataset: &Arc<Ds>) -> bool {
-    dataset.phys().flags & DslDatasetPhys::FLAG_INCONSISTENT != 0
 }
 
 struct FinishTask {
@@ -640,7 +350,7 @@ impl FinishTask {
             name: target.name.clone(),
         };
         let full_name = format!("{}@{}", target.name, target.snapshot);
-        if !is_inconsistent(&received) {
+        if !received.is_inconsistent() {
             return target.refuse(ReceiveObstacle::NothingToResume);
         }
         let head = match self.is_new {
@@ -696,7 +406,7 @@ impl FinishTask {
                 return target.refuse(ReceiveObstacle::Modified);
             }
             if let Some(newest) = head.prev()
-                && dsl.receives().is_modified_since(&head, &newest).await?
+                && dsl.is_modified_since(&head, &newest).await?
             {
                 return target.refuse(ReceiveObstacle::Modified);
             }
@@ -819,37 +529,5 @@ impl SyncTask for FinishTask {
     }
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(self.do_apply(ctx))
-    }
-}
-
-struct AbortTask {
-    dsl: Arc<DslPool>,
-    object: ObjectId,
-}
-
-impl SyncTask for AbortTask {
-    fn name(&self) -> &'static str {
-        "give up receiving"
-    }
-    fn space_check(&self) -> SpaceCheck {
-        SpaceCheck::ExtraReserved
-    }
-    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(async {
-            let dataset = self.dsl.directories().dataset(self.object).await?;
-            if !is_inconsistent(&dataset) {
-                return Err(DatasetError::Receive {
-                    name: self.dsl.directories().full_name(&dataset).await?,
-                    obstacle: ReceiveObstacle::NothingToResume,
-                });
-            }
-            self.dsl.destroyer().check_destroy_head(&dataset).await
-        })
-    }
-    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(async {
-            let dataset = self.dsl.directories().dataset(self.object).await?;
-            self.dsl.destroyer().destroy_head_now(ctx, &dataset).await
-        })
     }
 }

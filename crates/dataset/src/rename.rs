@@ -16,18 +16,6 @@ use crate::state::{Dir, Space};
 use crate::task::{SpaceCheck, SyncTask};
 
 impl Directories<'_> {
-    /// The closest directory that two are at or below.
-    pub(crate) fn common_ancestor(&self, one: &Arc<Dir>, other: &Arc<Dir>) -> Arc<Dir> {
-        let mut ancestor = Some(one.clone());
-        while let Some(dir) = &ancestor {
-            if other.is_within(dir) {
-                break;
-            }
-            ancestor = dir.parent();
-        }
-        ancestor.unwrap_or_else(|| self.root_dir().clone())
-    }
-
     /// Gives a filesystem or volume (with all below it) or a snapshot another name. What is open
     /// stays open.
     ///

@@ -261,7 +261,7 @@ impl RollbackTask {
             .ok_or_else(|| DatasetError::corrupt(head.object, "it lost its snapshot"))?;
         *self.target.lock() = dsl.directories().full_name(&prev).await?;
         let dir = dsl
-            .directories()
+            .datasets()
             .create_dir(ctx, Some(&head.dir()), CLONE_NAME)
             .await?;
         let clone = dsl.datasets().create_head(ctx, &dir, Some(&prev)).await?;

@@ -6,13 +6,12 @@ use device::BoxFuture;
 use format::ObjsetKind;
 use object::SyncContext;
 
-use crate::create::kind_of;
+use crate::check::{check_feature, check_settable, check_together, parse_setting};
 use crate::dsl::DslPool;
-use crate::features::guid;
-use crate::info::PropertyChange;
+use crate::info::{PropertyChange, kind_of};
 use crate::props::{Kinds, ValueKind, find};
 use crate::settings::dedup_of;
-use crate::stored::{Properties, check_settable, check_together, parse_setting};
+use crate::stored::Properties;
 use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
@@ -246,35 +245,6 @@ struct SetTask {
     name: String,
     /// Names, values (nothing: inherit), and whether to go back to what was received.
     changes: Vec<(String, Option<PropertyValue>, bool)>,
-}
-
-/// Refuses a value that needs a feature which `is_enabled` denies.
-pub(crate) fn check_feature(
-    dataset: &str,
-    property: &str,
-    number: u64,
-    is_enabled: impl Fn(&str) -> bool,
-) -> Result<(), DatasetError> {
-    let needs = match (property, number) {
-        ("filesystem_limit" | "snapshot_limit", _) => guid::FILESYSTEM_LIMITS,
-        ("recordsize" | "volblocksize", 131_073..) => guid::LARGE_BLOCKS,
-        ("dnodesize", 1..) => guid::LARGE_DNODE,
-        ("compression", stored) if stored & 0x7f == 16 => guid::ZSTD_COMPRESS,
-        ("compression", 15) => guid::LZ4_COMPRESS,
-        ("checksum" | "dedup", stored) if stored & 0xff == 11 => guid::SHA512,
-        ("checksum" | "dedup", stored) if stored & 0xff == 12 => guid::SKEIN,
-        ("checksum" | "dedup", stored) if stored & 0xff == 13 => guid::EDONR,
-        ("checksum" | "dedup", stored) if stored & 0xff == 14 => guid::BLAKE3,
-        ("longname", 1) => guid::LONGNAME,
-        _ => return Ok(()),
-    };
-    if is_enabled(needs) {
-        return Ok(());
-    }
-    Err(DatasetError::Unsupported {
-        name: dataset.to_owned(),
-        what: format!("this value of '{property}' without feature {needs}"),
-    })
 }
 
 impl SetTask {

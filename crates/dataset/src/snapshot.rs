@@ -8,12 +8,12 @@ use format::{DslDatasetPhys, ObjectType, Txg, UsedBy, names};
 use object::{NewObject, SyncContext, Zap, ZapValue};
 use zio::Tx;
 
+use crate::check::parse_setting;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::name::{check_name, split_snapshot};
 use crate::props::Kinds;
 use crate::state::{Dir, Ds, Space};
-use crate::stored::parse_setting;
 use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
@@ -112,7 +112,7 @@ impl Snapshots<'_> {
                 true => Vec::new(),
                 false => {
                     self.dsl
-                        .datasets()
+                        .deadlists()
                         .snapshot_chain_keys(from.previous_snapshot)
                         .await?
                 }

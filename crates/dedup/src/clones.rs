@@ -430,7 +430,8 @@ fn ranges_of(pipeline: &Pipeline, vdev: VdevId, range_bytes: u64) -> usize {
     let size_bytes = pipeline
         .tree()
         .top(vdev)
-        .map_or(0, |top| top.aligned_asize_bytes());
+        .and_then(|top| Some(top.top()?.aligned_asize_bytes()))
+        .unwrap_or(0);
     size_bytes.div_ceil(range_bytes) as usize
 }
 

@@ -335,9 +335,13 @@ fn vdev_tree(data: &[u8]) {
                 let _ = tree.to_config(scope).to_string();
             }
             for top in tree.tops() {
-                let _ = (tree.top_spec(&top), top.state(), top.geometry());
+                let _ = (vdev::TopSpec::of(&top), top.state(), top.geometry());
             }
-            let _ = (tree.min_alloc_bytes(), tree.guid_sum(), tree.leaves());
+            let _ = (
+                tree.topology().alloc_units().min_bytes,
+                tree.guid_sum(),
+                tree.leaves(),
+            );
         }
     });
 }

@@ -409,13 +409,13 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
     };
     if let Some(vdev) = places.tree.find(guid) {
         out.aux = VdevAux::Spared;
-        out.physical_bytes = vdev.physical_bytes().unwrap_or(0);
+        out.physical_bytes = vdev::sizes::physical_bytes(&vdev).unwrap_or(0);
         return out;
     }
     let found = if out.kind == "dspare" {
         let top = Guid::new(config.u64("top_guid").unwrap_or(0));
         let top = places.tree.find(top);
-        top.and_then(|top| top.spare_bytes())
+        top.and_then(|top| vdev::sizes::spare_bytes(&top))
             .map(|bytes| (bytes, SpareUse::Waits))
             .ok_or(VdevAux::OpenFailed)
     } else {

@@ -65,7 +65,7 @@ impl Participant for NewTops {
                 .collect()
         };
         let tops = told.into_iter().filter_map(|id| spa.tree.top(id));
-        for spec in tops.filter_map(|top| spa.tree.top_spec(&top)) {
+        for spec in tops.filter_map(|top| vdev::TopSpec::of(&top)) {
             spa.pipeline.allocator().add_top(spec);
         }
     }

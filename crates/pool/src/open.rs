@@ -77,7 +77,7 @@ impl Ground {
         let space = Space::new();
         allocator.set_source(space.clone());
         for top in tree.tops() {
-            if let Some(spec) = tree.top_spec(&top) {
+            if let Some(spec) = vdev::TopSpec::of(&top) {
                 allocator.add_top(spec);
             }
         }
@@ -802,12 +802,12 @@ fn log_claim(uberblock: &Uberblock, past: Option<&Past>) -> LogClaim {
 /// configuration in any case.
 fn expand(pool: &str, ground: &Ground) {
     let tree = &ground.tree;
-    for top in tree.tops().iter().filter(|top| tree.expand(top)) {
+    for top in tree.tops().iter().filter(|top| vdev::sizes::expand(top)) {
         tracing::info!(
             pool, vdev = %top.display_name(),
             "its devices are bigger now; it uses all of them"
         );
-        if let Some(spec) = tree.top_spec(top) {
+        if let Some(spec) = vdev::TopSpec::of(top) {
             ground.pipeline.allocator().add_top(spec);
         }
     }

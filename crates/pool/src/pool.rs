@@ -366,7 +366,7 @@ impl Pool {
                     let class = top.top().map(|top| top.class);
                     class == Some(vdev::AllocClass::Normal)
                 })
-                .map(|top| tree.expandable_bytes(top))
+                .map(|top| vdev::sizes::expandable_bytes(top))
                 .sum(),
         }
     }
@@ -640,7 +640,7 @@ impl Pool {
         core.pipeline.suspension().resume()?;
         if !core.read_only {
             for guid in &guids {
-                core.tree.unspare(*guid);
+                core.tree.topology().unspare(*guid);
             }
             core.spares.want_all(&core.tree);
             topology::allow_blocks(core);
@@ -725,9 +725,9 @@ impl Pool {
             let is_here = match kind {
                 VdevKind::Mirror(mirror) => match (mirror.role, vdev.children()) {
                     (MirrorRole::Replacing, _) => true,
-                    (MirrorRole::Spare, [_, spare]) => spare
-                        .leaf()
-                        .is_some_and(|leaf| leaf.is_readable() && !leaf.missing().is_empty()),
+                    (MirrorRole::Spare, [_, spare]) => spare.leaf().is_some_and(|leaf| {
+                        leaf.is_readable() && !leaf.dirty_times().missing().is_empty()
+                    }),
                     (MirrorRole::Spare, _) => true,
                     (MirrorRole::Mirror, _) => false,
                 },

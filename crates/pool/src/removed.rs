@@ -190,7 +190,8 @@ pub(crate) async fn load(tree: &VdevTree, mos: &Arc<ObjectSet>) -> Result<(), Po
                 id => Ok(ObjectId::new(id)),
             };
             let map = read(mos, object(MAPPING_OBJECT)?, object(BIRTHS_OBJECT)?).await?;
-            tree.set_indirect_map(top.vdev_id(), map)
+            tree.topology()
+                .set_indirect_map(top.vdev_id(), map)
                 .map_err(|error| bad(error.to_string()))?;
         }
         next = top.config_u64(PREVIOUS).unwrap_or(u64::MAX);

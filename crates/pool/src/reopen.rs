@@ -51,7 +51,7 @@ pub(crate) async fn reopen(core: &Arc<Core>, restarts: bool) -> Result<(), PoolE
 /// Lets top-level vdevs use all of their devices; nobody else changes vdevs meanwhile.
 pub(crate) async fn grow(core: &Arc<Core>, only: Option<Guid>) -> Result<(), PoolError> {
     let grows = |top: &Arc<Vdev>| {
-        only.is_none_or(|only| top.guid() == only) && core.tree.expandable_bytes(top) > 0
+        only.is_none_or(|only| top.guid() == only) && vdev::sizes::expandable_bytes(top) > 0
     };
     if !core.tree.tops().iter().any(grows) {
         return Ok(());
@@ -105,7 +105,7 @@ pub(crate) async fn grow_in(
     top: &Arc<Vdev>,
 ) -> Result<(), DatasetError> {
     let before_bytes = top.metaslab_count() << top.metaslab_shift();
-    if !core.tree.expand(top) {
+    if !vdev::sizes::expand(top) {
         return Ok(());
     }
     core.space.grow(top.vdev_id(), top.metaslab_count());

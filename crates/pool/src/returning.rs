@@ -97,7 +97,7 @@ impl Core {
                     onlined.state,
                     crate::VdevState::Online | crate::VdevState::Degraded
                 );
-                if works && self.tree.unspare(guid) {
+                if works && self.tree.topology().unspare(guid) {
                     self.identity.mark_dirty();
                     self.txgs.kick();
                 }

@@ -8,7 +8,7 @@
 //! the device is not tried again until it goes bad anew.
 //!
 //! **Returning.** A spare goes back to the list when it is detached, when the device that it stands
-//! in for was replaced, or works again and lacks nothing ([`vdev::VdevTree::unspare`]); either ends
+//! in for was replaced, or works again and lacks nothing ([`vdev::Topology::unspare`]); either ends
 //! like any other replacement. When the device is detached instead, the spare stays for good and is
 //! taken off the list.
 //!
@@ -111,13 +111,16 @@ impl Core {
             let Some(vdev) = self.tree.find(device) else {
                 return Ok(());
             };
-            let check = self.tree.check_attach(device, MirrorRole::Spare, true);
+            let check = self
+                .tree
+                .topology()
+                .check_attach(device, MirrorRole::Spare, true);
             // What has a spare needs none, and logs get none.
             if !is_bad(vdev.state()) || check.is_err() {
                 return Ok(());
             }
-            let top = self.tree.top_of(device);
-            let bytes = top.map_or(0, |top| top.least_child_bytes());
+            let top = self.tree.topology().top_of(device);
+            let bytes = top.map_or(0, |top| vdev::sizes::least_child_bytes(&top));
             (bytes, vdev.display_name())
         };
         if self.auxiliary.lock().spares.statuses.is_empty() {
@@ -206,7 +209,9 @@ pub(crate) async fn stand_in(
     ashift: Option<u8>,
     sequential: bool,
 ) -> Result<(), PoolError> {
-    core.tree.check_attach(target, MirrorRole::Spare, true)?;
+    core.tree
+        .topology()
+        .check_attach(target, MirrorRole::Spare, true)?;
     let (path, is_file) = {
         let auxiliary = core.auxiliary.lock();
         let known = auxiliary.spares.status(spare);
@@ -255,7 +260,9 @@ pub(crate) async fn stand_in(
         .first()
         .map_or(0, |leaf| usable_bytes(leaf.size_bytes));
     let wanted = config.u64("ashift").unwrap_or(0) as u32;
-    core.tree.check_fits(target, &path, bytes, wanted)?;
+    core.tree
+        .topology()
+        .check_fits(target, &path, bytes, wanted)?;
     // From here on nobody keeps others off but who opens it.
     core.auxiliary.lock().spares.release(spare);
     core.world.opener.lend(&path).await;
@@ -285,7 +292,7 @@ pub(crate) async fn stand_in(
 
 /// Whether a device is one that is being replaced, or replaces another one.
 pub(crate) fn is_in_replacement(core: &Core, vdev: &Vdev) -> bool {
-    let parent = core.tree.parent_of(vdev.guid());
+    let parent = core.tree.topology().parent_of(vdev.guid());
     parent.is_some_and(|parent| match parent.kind() {
         VdevKind::Mirror(mirror) => mirror.role == MirrorRole::Replacing,
         _ => false,

@@ -153,13 +153,13 @@ fn check(core: &Core, vdev: &Arc<Vdev>) -> Result<(), PoolError> {
     if leaf.state().0 != VdevState::Healthy || !leaf.is_writeable() {
         return Err(refused(core, format!("{name} is not online")));
     }
-    if !leaf.missing().is_empty() {
+    if !leaf.dirty_times().missing().is_empty() {
         return Err(refused(
             core,
             format!("{name} lacks data; wait until it is resilvered"),
         ));
     }
-    if core.tree.is_required(vdev.guid()) {
+    if core.tree.topology().is_required(vdev.guid()) {
         return Err(TopologyError::OnlyCopy { vdev: name }.into());
     }
     Ok(())

@@ -9,7 +9,7 @@ use scan::{ErrorScrubStatus, ScanStatus};
 use spa::{Spa, vdevprops};
 use trim::ActivityStatus;
 use vdev::AllocClass;
-use vdev::{Vdev, VdevAux, VdevKind, VdevState as State};
+use vdev::{DraidSpareVdev, Vdev, VdevAux, VdevKind, VdevState as State};
 use zio::alloc::TopSpace;
 
 use crate::VdevClass;
@@ -151,8 +151,11 @@ pub(crate) fn vdev_status(
 /// the state says enough.
 fn is_stale(vdev: &Vdev) -> bool {
     let missing = match vdev.leaf() {
-        Some(leaf) => leaf.missing(),
-        None => vdev.spare_missing(),
+        Some(leaf) => leaf.dirty_times().missing(),
+        None => {
+            let spare = vdev.kind().draid_spare();
+            spare.map(DraidSpareVdev::missing).unwrap_or_default()
+        }
     };
     !missing.is_empty() && vdev.top().is_none() && vdev.state().0.is_usable()
 }
@@ -204,10 +207,10 @@ fn vdev_status_below(
         trim_errors: counters.trim_errors,
         size_bytes: space.map_or(0, |space| space.size_bytes),
         expandable_bytes: 0,
-        physical_bytes: vdev.physical_bytes().unwrap_or(0),
+        physical_bytes: vdev::sizes::physical_bytes(vdev).unwrap_or(0),
         asize_bytes: match vdev.top() {
             Some(_) => vdev.asize_bytes(),
-            None => vdev.physical_bytes().map_or(0, usable_bytes),
+            None => vdev::sizes::physical_bytes(vdev).map_or(0, usable_bytes),
         },
         allocated_bytes: space.map_or(0, |space| space.allocated_bytes),
         fragmentation_percent: space
@@ -258,7 +261,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
                 .top()
                 .map_or(VdevClass::Normal, |top| map_class(top.class));
             VdevStatus {
-                expandable_bytes: core.tree.expandable_bytes(top),
+                expandable_bytes: vdev::sizes::expandable_bytes(top),
                 ..vdev_status(top, class, &spaces)
             }
         })

@@ -11,7 +11,7 @@
 //!
 //! **A replacement that is done** is a detach that the pool does by itself: before each txg is
 //! written, it looks whether there is a device whose successor lacks nothing, in memory and on disk
-//! ([`vdev::VdevTree::replaced`]). Nothing else has to be remembered for that.
+//! ([`vdev::Topology::replaced`]). Nothing else has to be remembered for that.
 //!
 //! **Offline and online** change states, which the configuration tells where a person wanted them
 //! to last. A log that is back gets blocks once that is on disk ([`allow_blocks`]).
@@ -161,7 +161,7 @@ pub(crate) async fn attach(
     let old = find(core, target)?;
     match spec.sequential {
         true => {
-            let top = core.tree.top_of(old.guid());
+            let top = core.tree.topology().top_of(old.guid());
             let top = top.ok_or(TopologyError::NoSuchVdev { guid: old.guid() })?;
             Rebuilds::check(&core.scans, &top)?;
         }
@@ -182,12 +182,16 @@ pub(crate) async fn attach(
         true => MirrorRole::Replacing,
         false => MirrorRole::Mirror,
     };
-    core.tree.check_attach(old.guid(), role, false)?;
+    core.tree.topology().check_attach(old.guid(), role, false)?;
     let path = &spec.device.path;
     let is_in_place = spec.replace && old.path().as_deref() == Some(path);
-    if is_in_place && !core.tree.is_required(old.guid()) {
+    if is_in_place && !core.tree.topology().is_required(old.guid()) {
         // Whoever wrote over the device did not tell: it is still open for what it was.
-        let top = core.tree.top_of(old.guid()).map(|top| top.guid());
+        let top = core
+            .tree
+            .topology()
+            .top_of(old.guid())
+            .map(|top| top.guid());
         leave_failed_logs(core);
         core.unless_suspended(core.tree.look_again(top)).await?;
         allow_blocks(core);
@@ -216,7 +220,9 @@ pub(crate) async fn attach(
         .first()
         .map_or(0, |leaf| usable_bytes(leaf.size_bytes));
     let ashift = config.u64("ashift").unwrap_or(0) as u32;
-    core.tree.check_fits(old.guid(), path, usable, ashift)?;
+    core.tree
+        .topology()
+        .check_fits(old.guid(), path, usable, ashift)?;
     let new = core.tree.prepare_leaf(config).await?;
     let target = old.guid();
     drop(old);
@@ -235,7 +241,7 @@ pub(crate) async fn take_in(
 ) -> Result<(), PoolError> {
     // The last moment at which nothing is written to the device.
     core.check_not_suspended().inspect_err(|_| new.close())?;
-    if let Some(top) = core.tree.top_of(target) {
+    if let Some(top) = core.tree.topology().top_of(target) {
         let (top, leaf) = (top.to_config(Scope::Label), new.to_config(Scope::Label));
         let pairs = core.pairs(Txg::ZERO);
         labelroom::check_attach(&pairs, &top, &leaf).inspect_err(|_| new.close())?;
@@ -470,10 +476,10 @@ pub(crate) async fn detach(core: &Arc<Core>, target: &str) -> Result<(), PoolErr
     let (guid, parent) = {
         // Nobody may hold a top-level vdev.
         let vdev = find(core, target)?;
-        let parent = core.tree.parent_of(vdev.guid());
+        let parent = core.tree.topology().parent_of(vdev.guid());
         (vdev.guid(), parent.map(|parent| parent.guid()))
     };
-    core.tree.check_detach(guid)?;
+    core.tree.topology().check_detach(guid)?;
     let outcome = Arc::new(Mutex::new(None));
     let task = DetachTask {
         core: core.clone(),
@@ -504,10 +510,10 @@ pub(crate) async fn offline(
     let _admin = core.admin.lock().await;
     core.check_not_suspended()?;
     let guid = find(core, target)?.guid();
-    let top = core.tree.top_of(guid);
+    let top = core.tree.topology().top_of(guid);
     let top = top.ok_or(TopologyError::NoSuchVdev { guid })?;
     let id = top.vdev_id();
-    let is_emptied = top.is_log() && core.tree.is_required(guid);
+    let is_emptied = top.is_log() && core.tree.topology().is_required(guid);
     let emptied =
         is_emptied.then(|| Emptied::begin(&core.new_tops, core.pipeline.allocator(), vec![id]));
     if is_emptied {
@@ -549,7 +555,7 @@ pub(crate) async fn online(
         let about = About::vdev(&vdev);
         core.events.tell_vdev(Sysevent::VdevOnline, about);
     }
-    let top = core.tree.top_of(guid).map(|top| top.guid());
+    let top = core.tree.topology().top_of(guid).map(|top| top.guid());
     core.unless_suspended(core.tree.look_again(top)).await?;
     core.pipeline.suspension().note_reopened();
     settle(core).await?;
@@ -579,7 +585,7 @@ pub(crate) fn allow_blocks(core: &Core) {
     let txg = core.txgs.open_txg();
     let allocator = core.pipeline.allocator();
     for top in core.tree.tops() {
-        let Some(spec) = core.tree.top_spec(&top) else {
+        let Some(spec) = vdev::TopSpec::of(&top) else {
             continue;
         };
         let is_back = spec.allocatable && !allocator.is_allocatable(spec.vdev);
@@ -600,7 +606,7 @@ pub(crate) async fn settle(core: &Core) -> Result<(), PoolError> {
 impl Core {
     /// Ends the replacements that are complete, in syncing context.
     async fn end_replacements(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
-        if self.tree.replaced().is_none() {
+        if self.tree.topology().replaced().is_none() {
             return Ok(());
         }
         // Whoever changes vdevs, or discards on them, comes first.
@@ -608,7 +614,7 @@ impl Core {
             return Ok(());
         };
         // With a device that was replaced goes the spare that stood in for it.
-        while let Some(done) = self.tree.replaced() {
+        while let Some(done) = self.tree.topology().replaced() {
             match detach_in(self, pass.ctx, done.old, Some(done.parent)).await? {
                 Ok(gone) => self.replacements.gone.lock().push(gone),
                 Err(refused) => {
@@ -618,7 +624,7 @@ impl Core {
             }
             // Should the spare not go now, a later txg remembers.
             if let Some(new) = done.unspares {
-                self.tree.unspare(new);
+                self.tree.topology().unspare(new);
             }
         }
         Ok(())
@@ -628,7 +634,7 @@ impl Core {
 /// The pool's own turn: it ends replacements, which concerns several parts.
 impl Participant for Core {
     fn has_work(&self, _spa: &Spa) -> bool {
-        self.check_no_checkpoint().is_ok() && self.tree.replaced().is_some()
+        self.check_no_checkpoint().is_ok() && self.tree.topology().replaced().is_some()
     }
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {

@@ -327,7 +327,7 @@ impl Rebuilds {
         }
         // Devices that come back from now on are not taken to have everything.
         scans.spa.dirty_times.note_uses_of(top.leaves());
-        let lost = |vdev: Arc<Vdev>| Some((vdev.guid(), vdev.leaf()?.lost_writes()));
+        let lost = |vdev: Arc<Vdev>| Some((vdev.guid(), vdev.leaf()?.dirty_times().lost_writes()));
         let lost_before = top.leaves().into_iter().filter_map(lost).collect();
         {
             let mut state = self.state.lock();
@@ -351,7 +351,7 @@ impl Rebuilds {
         }
         for leaf in top.leaves() {
             if let Some(leaf) = leaf.leaf() {
-                leaf.take_scan_failed();
+                leaf.dirty_times().take_scan_failed();
             }
         }
         let what = if is_reset { "reset" } else { "started" };
@@ -745,19 +745,19 @@ impl Scans {
     ) {
         for vdev in top.leaves() {
             let Some(leaf) = vdev.leaf() else { continue };
-            let has_failed = !leaf.take_scan_failed().is_empty();
+            let has_failed = !leaf.dirty_times().take_scan_failed().is_empty();
             let is_there = leaf.is_writeable() && self.spa.dirty_times.was_noted(&vdev);
             let lost_before = lost_before.get(&vdev.guid()).copied().unwrap_or(0);
-            let has_lost = leaf.lost_writes() != lost_before;
+            let has_lost = leaf.dirty_times().lost_writes() != lost_before;
             if phys.errors != 0 || has_failed || has_lost || !is_there {
                 continue;
             }
-            leaf.change_missing(|missing| {
+            leaf.dirty_times().change_missing(|missing| {
                 if last_end(missing) <= phys.max_txg.get() {
                     *missing = RangeSet::new();
                 }
             });
-            if leaf.missing().is_empty() {
+            if leaf.dirty_times().missing().is_empty() {
                 vdev.remove_config(REBUILD_TXG);
                 vdev.remove_config(RESILVER_TXG);
                 self.spa.identity.mark_dirty();

@@ -714,7 +714,8 @@ impl Walk<'_> {
                 continue;
             }
             let vdev = top.vdev_id();
-            let (shift, array) = (top.metaslab_shift(), top.metaslab_array());
+            let shift = top.metaslab_shift();
+            let array = top.top().map_or(0, vdev::Top::metaslab_array);
             if array == 0 {
                 continue;
             }

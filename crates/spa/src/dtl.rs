@@ -33,9 +33,7 @@ use format::{Guid, ObjectId, Txg};
 use object::{ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject};
 use parking_lot::Mutex;
 use space::{SpaceSync, free_map, new_map, writeable};
-use vdev::RangeSet;
-use vdev::Vdev;
-use vdev::VdevTree;
+use vdev::{DraidSpareVdev, RangeSet, Vdev, VdevTree};
 
 use crate::Spa;
 use crate::config::{REBUILD_TXG, RESILVER_TXG};
@@ -76,7 +74,8 @@ pub async fn distrust_stale(tree: &VdevTree) {
                 // A label may tell of any txg.
                 let first = own + 1;
                 let count = (best - own).min(u64::MAX - first);
-                leaf.set_missing(RangeSet::from_iter([(first, count)]));
+                leaf.dirty_times()
+                    .set_missing(RangeSet::from_iter([(first, count)]));
             }
         }
     }
@@ -124,30 +123,35 @@ impl DirtyTimes {
         for vdev in tree.leaves() {
             let Some(leaf) = vdev.leaf() else { continue };
             let Some(id) = vdev.config_u64(PAIR).filter(|id| *id != 0) else {
-                leaf.set_missing(RangeSet::default());
+                leaf.dirty_times().set_missing(RangeSet::default());
                 continue;
             };
             match read(mos, ObjectId::new(id)).await {
                 Ok(missing) => {
-                    leaf.set_missing(missing.clone());
+                    leaf.dirty_times().set_missing(missing.clone());
                     self.recorded.lock().insert(vdev.guid(), missing);
                 }
                 Err(error) => {
                     are_known = false;
-                    leaf.set_missing(unknown(&vdev, synced, &error));
+                    leaf.dirty_times()
+                        .set_missing(unknown(&vdev, synced, &error));
                 }
             }
         }
-        for spare in tree.draid_spares() {
+        for spare in tree.topology().draid_spares() {
             if let Some(id) = spare.config_u64(PAIR).filter(|id| *id != 0) {
                 match read(mos, ObjectId::new(id)).await {
                     Ok(missing) => {
-                        spare.set_spare_missing(missing.clone());
+                        if let Some(spare) = spare.kind().draid_spare() {
+                            spare.set_missing(missing.clone());
+                        }
                         self.recorded.lock().insert(spare.guid(), missing);
                     }
                     Err(error) => {
                         are_known = false;
-                        spare.set_spare_missing(unknown(&spare, synced, &error));
+                        if let Some(own) = spare.kind().draid_spare() {
+                            own.set_missing(unknown(&spare, synced, &error));
+                        }
                     }
                 }
             }
@@ -160,9 +164,15 @@ impl DirtyTimes {
     /// What is recorded is on disk, in the state of `txg`: a crash leaves that.
     pub fn synced(&self, tree: &VdevTree, txg: Txg) {
         let recorded = self.recorded.lock();
-        for vdev in tree.leaves().into_iter().chain(tree.draid_spares()) {
+        for vdev in tree
+            .leaves()
+            .into_iter()
+            .chain(tree.topology().draid_spares())
+        {
             let missing = recorded.get(&vdev.guid()).cloned().unwrap_or_default();
-            vdev.set_recorded_missing(missing, txg);
+            if let Some(recorded) = vdev.recorded() {
+                recorded.set(missing, txg);
+            }
         }
     }
 
@@ -183,14 +193,20 @@ impl DirtyTimes {
             let uses = uses_of(leaves.clone());
             for vdev in &leaves {
                 let Some(leaf) = vdev.leaf() else { continue };
-                let is_back = is_scanning && !self.was_noted(vdev) && !leaf.missing().is_empty();
+                let is_back = is_scanning
+                    && !self.was_noted(vdev)
+                    && !leaf.dirty_times().missing().is_empty();
                 if is_back || !leaf.is_writeable() {
-                    leaf.add_missing(sync.tx.txg());
+                    leaf.dirty_times().add_missing(sync.tx.txg());
                 }
             }
             self.uses.lock().extend(uses);
         }
-        for vdev in tree.leaves().into_iter().chain(tree.draid_spares()) {
+        for vdev in tree
+            .leaves()
+            .into_iter()
+            .chain(tree.topology().draid_spares())
+        {
             let missing = missing(&vdev);
             let same = match self.recorded.lock().get(&vdev.guid()) {
                 Some(recorded) => *recorded == missing,
@@ -246,7 +262,10 @@ impl DirtyTimes {
             return false;
         }
         let recorded = self.recorded.lock();
-        let all = tree.leaves().into_iter().chain(tree.draid_spares());
+        let all = tree
+            .leaves()
+            .into_iter()
+            .chain(tree.topology().draid_spares());
         all.into_iter().all(|vdev| {
             let missing = missing(&vdev);
             match recorded.get(&vdev.guid()) {
@@ -294,8 +313,11 @@ pub fn uses_of(leaves: Vec<Arc<Vdev>>) -> Uses {
 
 fn missing(vdev: &Vdev) -> RangeSet {
     match vdev.leaf() {
-        Some(leaf) => leaf.missing(),
-        None => vdev.spare_missing(),
+        Some(leaf) => leaf.dirty_times().missing(),
+        None => {
+            let spare = vdev.kind().draid_spare();
+            spare.map(DraidSpareVdev::missing).unwrap_or_default()
+        }
     }
 }
 

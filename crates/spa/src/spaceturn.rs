@@ -16,8 +16,10 @@ impl Participant for Space {
             let (spa, sync, dirty) = (pass.spa, pass.space(), pass.is_dirty());
             if dirty && self.sync_arrays(&sync).await? {
                 for (vdev, array) in self.arrays() {
-                    if let Some(top) = spa.tree.top(vdev) {
-                        top.set_metaslabs(array.get(), top.metaslab_shift());
+                    if let Some(top) = spa.tree.top(vdev)
+                        && let Some(numbers) = top.top()
+                    {
+                        numbers.set_metaslabs(array.get(), top.metaslab_shift());
                     }
                 }
                 spa.identity.mark_dirty();

@@ -393,7 +393,7 @@ impl Activities {
         };
         let can_be = |key: &Key| {
             let leaf = leaf_of(&spa.tree, key.0)?;
-            let top = spa.tree.top_of(leaf.guid())?;
+            let top = spa.tree.topology().top_of(leaf.guid())?;
             let is_writeable = leaf.leaf().is_some_and(|leaf| leaf.is_writeable());
             (is_writeable && top.can_discard_free()).then_some(())
         };

@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 use device::Device;
 use parking_lot::{Mutex, RwLock};
 
+use crate::error::VdevError;
 use crate::fence::Fence;
 use crate::patience::Patience;
 use crate::repairs::Repairs;
@@ -74,21 +75,21 @@ impl Common {
 
 /// Whether devices get nothing any more.
 #[derive(Debug, Default)]
-pub(super) struct Halt {
+pub struct Halt {
     /// How often that changed: odd while halted.
     changes: AtomicU64,
 }
 
 impl Halt {
-    /// Halts, or goes on. Callers take turns.
-    pub(super) fn set(&self, halted: bool) {
+    /// Lets no write, flush or discard go to a device any more, or again. Callers take turns.
+    pub fn set(&self, halted: bool) {
         if self.is_halted() != halted {
             self.changes.fetch_add(1, Ordering::AcqRel);
         }
     }
 
     /// Whether nothing may go to a device now.
-    pub(super) fn is_halted(&self) -> bool {
+    pub fn is_halted(&self) -> bool {
         !self.changes.load(Ordering::Acquire).is_multiple_of(2)
     }
 
@@ -100,5 +101,16 @@ impl Halt {
     /// Whether nothing was halted since `mark`: what began then was not stopped half-way.
     pub(super) fn is_unchanged(&self, mark: u64) -> bool {
         self.mark() == mark && mark.is_multiple_of(2)
+    }
+
+    /// # Errors
+    /// [`VdevError::NotDurable`] when devices may not have got something since `mark`.
+    pub(super) fn check_unchanged(&self, mark: u64) -> Result<(), VdevError> {
+        if self.is_unchanged(mark) {
+            return Ok(());
+        }
+        Err(VdevError::NotDurable {
+            reason: "it was suspended before all was written".to_owned(),
+        })
     }
 }

@@ -258,7 +258,7 @@ impl Vdev {
         if let Some(top) = &self.top
             && !matches!(self.kind, VdevKind::Hole | VdevKind::Missing)
         {
-            out.set("metaslab_array", self.metaslab_array());
+            out.set("metaslab_array", top.metaslab_array());
             out.set("metaslab_shift", u64::from(self.metaslab_shift()));
             out.set("ashift", u64::from(self.ashift()));
             out.set("asize", self.asize_bytes());

@@ -297,7 +297,11 @@ fn nothing_is_written_while_sectors_are_moved() {
         let block = Bytes::from(noise(512, 1));
         let refused = tree.write_block(VdevId::new(0), 0, block, &context).await;
         assert!(refused.is_err(), "it must not be written");
-        assert!(!tree.top_spec(&tree.tops()[0]).expect("a spec").allocatable);
+        assert!(
+            !crate::TopSpec::of(&tree.tops()[0])
+                .expect("a spec")
+                .allocatable
+        );
     });
 }
 
@@ -322,7 +326,7 @@ fn blocks_of_all_widths_are_written() {
             ];
             let (_pool, tree) = bed.open().await;
             let top = &tree.tops()[0];
-            let spec = tree.top_spec(top).expect("a spec");
+            let spec = crate::TopSpec::of(top).expect("a spec");
             assert!(spec.allocatable);
             assert_eq!(top.geometry().expect("raidz").children(), width + 2);
             let (from, before) = spec.before.expect("it was narrower");
@@ -382,6 +386,7 @@ fn degraded_writes_of_old_widths() {
             !tree.leaves()[1]
                 .leaf()
                 .expect("a leaf")
+                .dirty_times()
                 .missing()
                 .is_empty()
         );
@@ -438,8 +443,9 @@ fn space_is_counted_by_the_first_width() {
         bed.widen(Stand::Done);
         let (_pool, tree) = bed.open().await;
         let top = &tree.tops()[0];
-        assert_eq!(top.deflate_ratio(), Some(341));
+        let spec = crate::TopSpec::of(top).expect("a spec");
+        assert_eq!(spec.deflate_ratio, 341);
         assert_eq!(top.geometry().expect("raidz").children(), 4);
-        assert!(tree.top_spec(top).expect("a spec").allocatable);
+        assert!(crate::TopSpec::of(top).expect("a spec").allocatable);
     });
 }

@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use crate::draid::Draid;
 use crate::expansion::Expansion;
 use crate::indirect_map::IndirectMap;
-use crate::lacking::Recorded;
 use crate::leaf::Leaf;
 use crate::node::Vdev;
 use crate::range_set::RangeSet;
+use crate::recorded::Recorded;
 
 /// Kinds of vdevs.
 pub enum VdevKind {
@@ -54,7 +54,7 @@ pub struct LeafVdev {
     pub leaf_type: LeafType,
     pub(crate) leaf: Arc<Leaf>,
     /// What the pool's state on disk says of the transaction groups whose writes it lacks.
-    pub(crate) recorded: Arc<Mutex<Recorded>>,
+    pub(crate) recorded: Arc<Recorded>,
 }
 
 /// Why several vdevs hold the same.
@@ -102,7 +102,7 @@ pub struct DraidSpareVdev {
     /// The transaction groups whose writes it lacks (a leaf knows its own).
     pub(crate) missing: Arc<Mutex<RangeSet>>,
     /// What the pool's state on disk says of those.
-    pub(crate) recorded: Arc<Mutex<Recorded>>,
+    pub(crate) recorded: Arc<Recorded>,
 }
 
 /// A removed vdev whose blocks are on others.
@@ -172,6 +172,14 @@ impl VdevKind {
         matches!(self, VdevKind::Indirect(_))
     }
 
+    /// The spare room of a dRAID vdev, if it is that.
+    pub fn draid_spare(&self) -> Option<&DraidSpareVdev> {
+        match self {
+            VdevKind::DraidSpare(spare) => Some(spare),
+            _ => None,
+        }
+    }
+
     /// Parity columns; zero of kinds without.
     pub fn parity(&self) -> u64 {
         match self {
@@ -201,6 +209,16 @@ impl RaidzVdev {
 }
 
 impl DraidSpareVdev {
+    /// The transaction groups whose writes it lacks.
+    pub fn missing(&self) -> RangeSet {
+        self.missing.lock().clone()
+    }
+
+    /// Says which transaction groups' writes it lacks; until it was rebuilt, that is most of them.
+    pub fn set_missing(&self, missing: RangeSet) {
+        *self.missing.lock() = missing;
+    }
+
     /// Whether it lacks writes of `txg`.
     pub(crate) fn is_missing(&self, txg: format::Txg) -> bool {
         !txg.is_zero() && self.missing.lock().contains(txg.get(), 1)

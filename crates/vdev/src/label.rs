@@ -549,7 +549,7 @@ impl VdevTree {
         if let Some(config) = sync.config {
             self.write_configs(&tops, config, 1).await?;
         }
-        self.check_not_halted_since(mark)
+        self.common.halt.check_unchanged(mark)
     }
 
     /// Devices that heartbeats can be written to.
@@ -575,14 +575,14 @@ impl VdevTree {
     pub async fn uberblocks_on_paths(&self) -> Result<Vec<Uberblock>, VdevError> {
         let reads = self.leaves().into_iter().map(|vdev| async move {
             let read = async {
-                let path = self.device_path(&vdev)?;
+                let path = self.opening.device_path(&vdev)?;
                 let device = self.world().opener.open(&path, true).await.ok()?;
                 let labels = read_labels(&*device).await.ok()?;
                 let own = labels.config(Txg::new(u64::MAX))?;
                 let is_it = own.u64("guid") == Some(vdev.guid().get());
                 (is_it || is_not_told_yet(&vdev, own)).then_some(labels)
             };
-            self.patiently(&vdev, read).await
+            self.opening.patiently(&vdev, read).await
         });
         let found: Vec<Option<Labels>> = join_all(reads)
             .await

@@ -5,51 +5,18 @@
 //! own. Vdevs above them lack what more children lack than redundancy makes up for. Where a
 //! question is about a block, dRAID asks the columns that the block is on.
 //!
-//! **A crash leaves** what the pool's state on disk says of it ([`Vdev::set_recorded_missing`]):
+//! **A crash leaves** what the pool's state on disk says of it ([`Recorded`]):
 //! what was missed since, nobody would know any more ([`Vdev::forgets_missing`]).
 
 use format::{Guid, Txg};
-use parking_lot::Mutex;
 
 use super::kind::{LeafVdev, VdevKind};
 use super::node::Vdev;
-use crate::range_set::RangeSet;
-
-/// Which txgs' writes a device lacks, as a crash would leave it.
-#[derive(Debug, Default)]
-pub(super) struct Recorded {
-    missing: RangeSet,
-    /// The pool's state is of this txg.
-    synced: Txg,
-}
-
-impl Recorded {
-    /// Whether it lacks writes of `txg`; a device that lacks the last txg lacks what came later as
-    /// well.
-    fn contains(&self, txg: Txg) -> bool {
-        let txg = txg.min(self.synced);
-        !txg.is_zero() && self.missing.contains(txg.get(), 1)
-    }
-}
+use crate::recorded::Recorded;
 
 impl Vdev {
-    /// The transaction groups whose writes a dRAID spare lacks; nothing of other kinds.
-    pub fn spare_missing(&self) -> RangeSet {
-        match &self.kind {
-            VdevKind::DraidSpare(spare) => spare.missing.lock().clone(),
-            _ => RangeSet::default(),
-        }
-    }
-
-    /// Says which transaction groups' writes a dRAID spare lacks; until it was rebuilt, that is
-    /// most of them.
-    pub fn set_spare_missing(&self, missing: RangeSet) {
-        if let VdevKind::DraidSpare(spare) = &self.kind {
-            *spare.missing.lock() = missing;
-        }
-    }
-
-    fn recorded(&self) -> Option<&Mutex<Recorded>> {
+    /// What a crash would leave of what this device or dRAID spare lacks; `None` of other kinds.
+    pub fn recorded(&self) -> Option<&Recorded> {
         match &self.kind {
             VdevKind::Leaf(leaf) => Some(&*leaf.recorded),
             VdevKind::DraidSpare(spare) => Some(&*spare.recorded),
@@ -57,37 +24,16 @@ impl Vdev {
         }
     }
 
-    /// Notes which transaction groups' writes this device or dRAID spare lacks by the state of the
-    /// pool that is on disk, which is of `synced`: when that was written or read.
-    pub fn set_recorded_missing(&self, missing: RangeSet, synced: Txg) {
-        if let Some(recorded) = self.recorded() {
-            *recorded.lock() = Recorded { missing, synced };
-        }
-    }
-
-    /// Whether no crash would tell that this device or dRAID spare lacks anything.
-    pub(super) fn is_recorded_whole(&self) -> bool {
-        self.recorded()
-            .is_some_and(|recorded| recorded.lock().missing.is_empty())
-    }
-
-    /// Whether this device or dRAID spare lacks writes of `txg`, and no crash would let that be
-    /// forgotten.
-    fn is_recorded_missing(&self, txg: Txg) -> bool {
-        self.recorded()
-            .is_some_and(|recorded| recorded.lock().contains(txg))
-    }
-
     /// Whether this device or dRAID spare lacks writes of `txg`, and a crash would let that be
     /// forgotten.
     pub(super) fn forgets_missing(&self, txg: Txg) -> bool {
-        self.lacks_txg(txg) && !self.is_recorded_missing(txg)
+        self.lacks_txg(txg) && !is_recorded_missing(self, txg)
     }
 
     /// Whether more children than redundancy makes up for lack writes of `txg`.
     pub(super) fn lacks_txg(&self, txg: Txg) -> bool {
         match &self.kind {
-            VdevKind::Leaf(vdev) => vdev.leaf.is_missing(txg),
+            VdevKind::Leaf(vdev) => vdev.leaf.dirty_times().is_missing(txg),
             VdevKind::DraidSpare(spare) => spare.is_missing(txg),
             kind => {
                 let children = kind.children().iter();
@@ -101,7 +47,7 @@ impl Vdev {
     /// there, or are known not to have all of that txg.
     pub(super) fn may_lack_block(&self, offset: u64, length: usize, txg: Txg) -> bool {
         let VdevKind::Draid(draid) = &self.kind else {
-            return self.may_lack(offset, txg);
+            return may_lack(self, offset, txg);
         };
         // What a spare stands on depends on where the block's columns are, not on where the block
         // is. Blocks of logs may be smaller than sectors.
@@ -112,36 +58,11 @@ impl Vdev {
                 let columns = row.columns.iter().filter(|column| column.length > 0);
                 let lacking = columns.filter(|column| {
                     let child = draid.children.get(column.child);
-                    child.is_none_or(|child| child.may_lack(column.offset, txg))
+                    child.is_none_or(|child| may_lack(child, column.offset, txg))
                 });
                 lacking.count() > row.parity
             })
         })
-    }
-
-    /// [`Self::may_lack_block`], of the part of a block that is at `offset` of this vdev; of all of
-    /// a RAID-Z vdev.
-    fn may_lack(&self, offset: u64, txg: Txg) -> bool {
-        match &self.kind {
-            VdevKind::Leaf(LeafVdev { leaf, .. }) => {
-                !leaf.is_readable() || leaf.is_missing(txg) || self.is_recorded_missing(txg)
-            }
-            VdevKind::DraidSpare(spare) => {
-                spare.is_missing(txg)
-                    || self.is_recorded_missing(txg)
-                    || spare
-                        .child(offset)
-                        .is_none_or(|child| child.may_lack(offset, txg))
-            }
-            // Its blocks are elsewhere.
-            VdevKind::Indirect(_) => false,
-            kind if kind.children().is_empty() => true,
-            kind => {
-                let lacking = kind.children().iter();
-                let lacking = lacking.filter(|child| child.may_lack(offset, txg));
-                lacking.count() > self.redundancy()
-            }
-        }
     }
 
     /// Whether it lacks writes of this txg at this offset: all of its children that are there do,
@@ -149,7 +70,7 @@ impl Vdev {
     /// module/zfs/vdev_draid.c).
     pub fn is_missing(&self, offset: u64, txg: Txg) -> bool {
         match &self.kind {
-            VdevKind::Leaf(vdev) => vdev.leaf.is_missing(txg),
+            VdevKind::Leaf(vdev) => vdev.leaf.dirty_times().is_missing(txg),
             VdevKind::DraidSpare(spare) => {
                 spare.is_missing(txg)
                     || spare
@@ -178,7 +99,9 @@ impl Vdev {
     pub(super) fn lacks_data_without(&self, gone: &[Guid]) -> bool {
         match &self.kind {
             VdevKind::Leaf(LeafVdev { leaf, .. }) => {
-                gone.contains(&self.guid) || !leaf.is_readable() || !leaf.missing().is_empty()
+                gone.contains(&self.guid)
+                    || !leaf.is_readable()
+                    || !leaf.dirty_times().missing().is_empty()
             }
             VdevKind::DraidSpare(spare) => {
                 spare.top.get().is_none() || !spare.missing.lock().is_empty()
@@ -201,7 +124,9 @@ impl Vdev {
                 .any(|child| child.needs_resilver(offset, 0, birth))
         };
         match &self.kind {
-            VdevKind::Leaf(LeafVdev { leaf, .. }) => leaf.is_missing(birth) && leaf.is_writeable(),
+            VdevKind::Leaf(LeafVdev { leaf, .. }) => {
+                leaf.dirty_times().is_missing(birth) && leaf.is_writeable()
+            }
             VdevKind::DraidSpare(spare) => {
                 self.is_writeable(offset) && spare.is_missing(birth)
                     || spare
@@ -225,6 +150,39 @@ impl Vdev {
                 })
             }
             kind => any(kind.children()),
+        }
+    }
+}
+
+/// Whether a device or dRAID spare lacks writes of `txg`, and no crash would let that be forgotten.
+fn is_recorded_missing(vdev: &Vdev, txg: Txg) -> bool {
+    vdev.recorded()
+        .is_some_and(|recorded| recorded.contains(txg))
+}
+
+/// [`Vdev::may_lack_block`], of the part of a block that is at `offset` of a vdev; of all of a
+/// RAID-Z vdev.
+fn may_lack(vdev: &Vdev, offset: u64, txg: Txg) -> bool {
+    match &vdev.kind {
+        VdevKind::Leaf(LeafVdev { leaf, .. }) => {
+            !leaf.is_readable()
+                || leaf.dirty_times().is_missing(txg)
+                || is_recorded_missing(vdev, txg)
+        }
+        VdevKind::DraidSpare(spare) => {
+            spare.is_missing(txg)
+                || is_recorded_missing(vdev, txg)
+                || spare
+                    .child(offset)
+                    .is_none_or(|child| may_lack(&child, offset, txg))
+        }
+        // Its blocks are elsewhere.
+        VdevKind::Indirect(_) => false,
+        kind if kind.children().is_empty() => true,
+        kind => {
+            let lacking = kind.children().iter();
+            let lacking = lacking.filter(|child| may_lack(child, offset, txg));
+            lacking.count() > vdev.redundancy()
         }
     }
 }

@@ -13,8 +13,8 @@
 //! succeeded when it was tried again did not go wrong. How many errors are too many is for others
 //! to say (`VdevTree::fault`).
 //!
-//! Which txgs the leaf misses writes of (`DTL_MISSING`) is kept in `missing`: its content
-//! of those txgs is not trusted.
+//! Which txgs the leaf misses writes of is kept in its [`DirtyTimes`]: its content of those txgs is
+//! not trusted.
 //!
 //! What the device has taken since its last flush may be lost when it goes away. So it is kept
 //! (`kept`; the buffers are shared, and the device is flushed when they grow to
@@ -25,8 +25,8 @@
 //! Nothing that changes the device is given to it while the pool is suspended (`common`), but for
 //! what `zpool clear` does.
 //!
-//! Locks: `device` (read-mostly), `status`, `missing`, `kept`; each for a few instructions, never
-//! nested.
+//! Locks: `device` (read-mostly), `status`, those of `dirty_times`, `kept`; each for a few
+//! instructions, never nested.
 
 mod kept;
 
@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use bytes::Bytes;
 use device::{Device, DeviceError, World, WriteFlushedError};
-use format::{BOOT_BYTES, Guid, LABEL_START_BYTES, Txg};
+use format::{BOOT_BYTES, Guid, LABEL_START_BYTES};
 use parking_lot::{Mutex, RwLock};
 
 pub(super) use self::kept::Stopped;
@@ -46,8 +46,8 @@ use super::queue::Queue;
 use super::state::{Counters, VdevAux, VdevState};
 use super::sweep::Swept;
 use super::watch::Watched;
+use crate::dirty_times::DirtyTimes;
 use crate::io::{IoContext, LeafError};
-use crate::range_set::RangeSet;
 use crate::report::{DeviceIo, ErrorReport, Operation, Priority};
 
 #[derive(Debug, Clone, Copy)]
@@ -86,16 +86,7 @@ pub struct Leaf {
     reads_in_flight: AtomicUsize,
     pub(super) counters: Arc<Counters>,
     queue: Queue,
-    missing: Mutex<RangeSet>,
-    /// Txgs of which a scrub or resilver could not write a block to it.
-    scan_failed: Mutex<RangeSet>,
-    /// Some of these only because the pool was suspended.
-    scan_refused: AtomicBool,
-    has_missing: AtomicBool,
-    /// The last txg of which it failed to take a write since it was opened; zero is none.
-    failed_txg: AtomicU64,
-    /// How many writes it failed to take.
-    lost_writes: AtomicU64,
+    dirty_times: DirtyTimes,
     kept: Mutex<Kept>,
     /// Held shared by writes and flushes under way; alone from before a device is back until its
     /// writes are made again. So none overtakes a later one, and no flush takes for durable what
@@ -132,12 +123,7 @@ impl Leaf {
             probing: AtomicBool::new(false),
             reads_in_flight: AtomicUsize::new(0),
             counters,
-            missing: Mutex::new(RangeSet::new()),
-            scan_failed: Mutex::default(),
-            scan_refused: AtomicBool::new(false),
-            has_missing: AtomicBool::new(false),
-            failed_txg: AtomicU64::new(0),
-            lost_writes: AtomicU64::new(0),
+            dirty_times: DirtyTimes::default(),
             kept: Mutex::default(),
             writing: tokio::sync::RwLock::new(()),
         }
@@ -158,6 +144,11 @@ impl Leaf {
     pub(super) fn former_guid(&self) -> Option<Guid> {
         let former = self.former_guid.load(Ordering::Relaxed);
         (former != 0).then(|| Guid::new(former))
+    }
+
+    /// The transaction groups whose writes it lacks.
+    pub fn dirty_times(&self) -> &DirtyTimes {
+        &self.dirty_times
     }
 
     /// Its state and why.
@@ -214,7 +205,7 @@ impl Leaf {
         if device.is_some() {
             self.was_open.store(true, Ordering::Relaxed);
             self.given_up.store(false, Ordering::Relaxed);
-            self.failed_txg.store(0, Ordering::Relaxed);
+            self.dirty_times.forget_failures();
         }
         let before = std::mem::replace(&mut *self.device.write(), device);
         if let Some(before) = before.filter(|before| before.outstanding() > 0) {
@@ -263,7 +254,7 @@ impl Leaf {
     /// Forgets the slow I/Os, and that errors or they were too many for a device that works.
     pub(super) fn clear_errors(&self) {
         self.queue.meter().clear_slow();
-        self.failed_txg.store(0, Ordering::Relaxed);
+        self.dirty_times.forget_failures();
         self.hangs.store(0, Ordering::Relaxed);
         if self.state().0 == VdevState::Degraded {
             self.set_state(VdevState::Healthy, VdevAux::None);
@@ -293,60 +284,6 @@ impl Leaf {
 
     pub(super) fn reads_in_flight(&self) -> usize {
         self.reads_in_flight.load(Ordering::Relaxed)
-    }
-
-    /// Whether it lacks writes of this txg.
-    pub(crate) fn is_missing(&self, txg: Txg) -> bool {
-        self.has_missing.load(Ordering::Acquire)
-            && !txg.is_zero()
-            && self.missing.lock().contains(txg.get(), 1)
-    }
-
-    /// The txgs that it lacks writes of.
-    pub fn missing(&self) -> RangeSet {
-        self.missing.lock().clone()
-    }
-
-    /// Replaces the txgs that it lacks writes of (from the pool's DTL objects; after a resilver).
-    pub fn set_missing(&self, missing: RangeSet) {
-        self.has_missing
-            .store(!missing.is_empty(), Ordering::Release);
-        *self.missing.lock() = missing;
-    }
-
-    /// Changes the txgs that it lacks writes of in one step: others may add some at any time.
-    pub fn change_missing(&self, change: impl FnOnce(&mut RangeSet)) {
-        let mut missing = self.missing.lock();
-        change(&mut missing);
-        self.has_missing
-            .store(!missing.is_empty(), Ordering::Release);
-    }
-
-    /// It lacks writes of this txg.
-    pub fn add_missing(&self, txg: Txg) {
-        if txg.is_zero() {
-            return;
-        }
-        self.missing.lock().add(txg.get(), 1);
-        self.has_missing.store(true, Ordering::Release);
-    }
-
-    /// It failed to take a write of this txg.
-    pub(crate) fn note_lost_write(&self, txg: Txg) {
-        self.add_missing(txg);
-        self.failed_txg.fetch_max(txg.get(), Ordering::Relaxed);
-        self.lost_writes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How many writes it failed to take since the pool was opened, whatever their txg.
-    pub fn lost_writes(&self) -> u64 {
-        self.lost_writes.load(Ordering::Relaxed)
-    }
-
-    /// The last txg of which it failed to take a write since it was opened, or its errors were
-    /// cleared; zero is none.
-    pub fn last_failed_txg(&self) -> Txg {
-        Txg::new(self.failed_txg.load(Ordering::Relaxed))
     }
 
     fn usable_device(&self) -> Result<Arc<Watched>, LeafError> {
@@ -468,7 +405,7 @@ impl Leaf {
         let result = self.write_or_fail(offset, data, context).await;
         if context.repair {
             if matches!(result, Err(LeafError::Halted)) && context.scan.is_scan() {
-                self.scan_refused.store(true, Ordering::Relaxed);
+                self.dirty_times.note_scan_refused();
             }
             self.note_repair(result.is_ok(), length, context);
         }
@@ -737,7 +674,7 @@ impl Leaf {
     /// Counts and reports wrong data from this device. What it is known to lack is no error
     /// (`zfs_ereport_is_valid`, module/zfs/zfs_fm.c).
     pub(crate) fn note_checksum_error(&self, offset: u64, length: usize, context: &IoContext) {
-        if context.speculative || self.is_missing(context.birth) {
+        if context.speculative || self.dirty_times.is_missing(context.birth) {
             return;
         }
         Counters::add(&self.counters.checksum_errors, 1);
@@ -758,26 +695,10 @@ impl Leaf {
         match (context.scan.is_scan(), is_written) {
             (true, true) => Counters::add(&self.counters.scan_repaired_bytes, length),
             (true, false) if !context.birth.is_zero() => {
-                self.scan_failed.lock().add(context.birth.get(), 1);
+                self.dirty_times.note_scan_failed(context.birth);
             }
             _ => {}
         }
-    }
-
-    /// The txgs whose blocks scans could not write to it since the last call.
-    pub fn take_scan_failed(&self) -> RangeSet {
-        self.scan_failed.lock().take()
-    }
-
-    /// The same, which stay noted.
-    pub fn scan_failed(&self) -> RangeSet {
-        self.scan_failed.lock().clone()
-    }
-
-    /// Whether scans could not write to it since the last call because the pool was suspended: the
-    /// device may be as good as any.
-    pub fn take_scan_refused(&self) -> bool {
-        self.scan_refused.swap(false, Ordering::Relaxed)
     }
 
     /// After an error. It is reported if there is something to report, unless the device is out of

@@ -2,27 +2,31 @@
 //!
 //! | File | Holds |
 //! |---|---|
-//! | `tree` | [`VdevTree`]: opening, flushing, I/O by [`format::VdevId`] |
+//! | `tree` | [`VdevTree`]: flushing, I/O by [`format::VdevId`] |
+//! | `tree/opening`, `tree/reopening` | whose a device is; opening it, and opening it again |
+//! | `topology` | [`Topology`]: top-level vdevs, redundancy, removed vdevs, attach and detach |
 //! | `node` | [`Vdev`]: what all kinds have, and where I/O branches |
 //! | `kind` | [`VdevKind`]: the kinds, each with its own data |
 //! | `mirror` | mirror reads and writes |
-//! | `lacking` | writes that a vdev lacks, and blocks that it may lack for that reason |
+//! | `lacking`, `recorded` | writes that a vdev lacks, and blocks that it may lack for that reason |
 //! | `raidz` | RAID-Z reads, reconstruction, writes |
 //! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
 //! | `expansion` | RAID-Z vdevs that were widened, or are being widened |
 //! | `draid`, `draid_maps` | dRAID's groups, rows and permutations |
-//! | `indirect`, `indirect_map` | what was on removed vdevs: reading it, and where to free it |
+//! | `indirect_map` | the mapping of a removed vdev |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
+//! | `dirty_times` | [`DirtyTimes`]: the transaction groups whose writes a device lacks |
+//! | `io` | circumstances and failures of I/O, and the check of what was read |
 //! | `watch`, `patience`, `deadman` | devices that do not answer |
 //! | `meter` | latencies, sizes and queue depths of a leaf's I/O |
 //! | `label` | labels and uberblocks |
 //! | `survey` | labels and uberblocks with what is wrong of them, for people |
 //! | `config` | configurations to trees and back |
+//! | `sizes` | sizes of vdevs by the devices that they have |
 //! | `metaslab`, `top_spec` | how a top-level vdev is cut, and what the allocator has to know |
-//! | `topology` | changes of the tree below top-level vdevs: attach, replace, detach |
+//! | `rebuild`, `fence` | sequential rebuilds, kept apart from writes of log blocks |
+//! | `common` | what the leaves of a tree share, [`Halt`] among it |
 //! | `state`, `report` | states, reasons, counters; what I/O reports |
-//! | `io` | circumstances and failures of I/O, and the check of what was read |
-//! | `rebuild`, `fence` | sequential rebuilds, kept apart from log writes |
 //! | `range_set` | [`RangeSet`]: sets of offsets or transaction groups |
 //! | `error` | [`VdevError`] |
 //! | `trim` | discarding free space |
@@ -30,14 +34,15 @@
 //!
 //! Ownership: the tree owns its vdevs, a leaf its device. The shape of a vdev never changes:
 //! another one takes its place in the list of top-level vdevs, in syncing context ([`topology`]);
-//! states change at any time. Locks: `tops` (read-mostly), then a vdev's `config`, then a leaf's;
-//! none is held across I/O.
+//! states change at any time. Locks: the topology's `list` (read-mostly), then a vdev's `config`,
+//! then a leaf's; none is held across I/O.
 
 #![forbid(unsafe_code)]
 
 mod common;
 mod config;
 mod deadman;
+mod dirty_times;
 mod draid;
 mod draid_maps;
 mod error;
@@ -51,7 +56,6 @@ mod flushed_tests;
 mod geometry;
 #[cfg(test)]
 mod hung_tests;
-mod indirect;
 mod indirect_map;
 mod io;
 mod kind;
@@ -75,8 +79,10 @@ mod range_set;
 mod rebuild;
 #[cfg(test)]
 mod rebuild_tests;
+mod recorded;
 mod repairs;
 mod report;
+pub mod sizes;
 mod state;
 #[cfg(test)]
 mod stopped_tests;
@@ -94,12 +100,13 @@ mod tree;
 mod trim;
 mod watch;
 
+pub use common::Halt;
 pub use config::Scope;
 pub use deadman::open_patiently;
+pub use dirty_times::DirtyTimes;
 pub use draid::Draid;
 pub use error::VdevError;
 pub use geometry::{Column, Columns, Geometry, metaslab_span};
-pub use indirect::Remapped;
 pub use indirect_map::IndirectMap;
 pub use io::{IoContext, ReadFailure, Verify, WriteFailure};
 pub use kind::{
@@ -117,11 +124,14 @@ pub use node::{Top, Vdev};
 pub use patience::{DeadmanLimits, Patience};
 pub use range_set::RangeSet;
 pub use rebuild::Rebuilt;
+pub use recorded::Recorded;
 pub use repairs::{RepairEpoch, RepairsHeld};
 pub use report::{DeviceIo, ErrorReport, ErrorSink, IgnoreErrors, Operation, Priority, ScanRead};
+pub use sizes::{ASHIFT_MAX, ASHIFT_MIN};
 pub use state::{CounterValues, Counters, VdevAux, VdevState};
 pub use survey::{LabelSurvey, SlotSurvey, survey_labels};
-pub use top_spec::{AllocClass, TopSpec};
-pub use topology::{Detached, Replaced, TopologyError};
-pub use tree::{ASHIFT_MAX, ASHIFT_MIN, AllocUnits, OpenOptions, VdevTree};
+pub use top_spec::{AllocClass, AllocUnits, TopSpec};
+pub use topology::{Detached, Remapped, Replaced, Topology, TopologyError};
+pub use tree::VdevTree;
+pub use tree::opening::OpenOptions;
 pub use trim::{TRIM_EXTENT_BYTES_MAX, TRIM_EXTENT_BYTES_MIN};

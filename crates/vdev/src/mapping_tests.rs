@@ -427,7 +427,7 @@ proptest! {
             let tree = open(&sim, vec![config], 9, false).await;
             let top = tree.tops()[0].clone();
             prop_assert_eq!(top.state(), (VdevState::Degraded, VdevAux::None));
-            prop_assert_eq!(tree.draid_spares().len() as u64, spares);
+            prop_assert_eq!(tree.topology().draid_spares().len() as u64, spares);
             let block = noise(sectors * 512, seed);
             let offset = at * ((parity + data) << 9);
             put(&sim, &top, offset, &block, &replaced);
@@ -547,7 +547,7 @@ fn a_device_that_comes_back_gets_what_it_missed() {
         }
         disk.clear_faults();
         let leaf = tree.leaves()[away].leaf().expect("a leaf").clone();
-        assert!(leaf.is_missing(Txg::new(7)));
+        assert!(leaf.dirty_times().is_missing(Txg::new(7)));
         tree.reopen(false).await.unwrap();
         let scrub = IoContext {
             scan: ScanRead::Scrub,
@@ -616,8 +616,15 @@ fn a_spare_that_misses_a_write_says_so() {
         tree.write_block(TOP, offset, Bytes::from(block.clone()), &context)
             .await
             .expect("parity makes up for it");
-        let spare = tree.draid_spares()[0].clone();
-        assert!(spare.spare_missing().contains(7, 1));
+        let spare = tree.topology().draid_spares()[0].clone();
+        assert!(
+            spare
+                .kind()
+                .draid_spare()
+                .expect("a spare")
+                .missing()
+                .contains(7, 1)
+        );
         assert!(spare.is_missing(at, Txg::new(7)));
         assert!(!spare.is_missing(at, Txg::new(6)));
         let read = tree
@@ -682,14 +689,14 @@ fn sizes_are_rounded_to_what_draid_allocates() {
         let sim = SimWorld::new(3);
         let draid = draid_config(&sim, 1, 3, 6, 1);
         let tree = open(&sim, vec![draid.clone()], 12, true).await;
-        let units = tree.alloc_units();
+        let units = tree.topology().alloc_units();
         assert_eq!((units.min_bytes, units.step_bytes), (12_288, 12_288));
         assert_eq!(units.round_up(1), 12_288);
         assert_eq!(units.round_up(12_289), 24_576);
         tree.close();
         let mirror = group(&sim, "mirror", 0, "m", 2, 50);
         let tree = open(&sim, vec![draid, mirror], 12, true).await;
-        let units = tree.alloc_units();
+        let units = tree.topology().alloc_units();
         assert_eq!((units.min_bytes, units.step_bytes), (4096, 4096));
     });
 }
@@ -706,6 +713,7 @@ fn spares_that_cannot_be_are_not_used() {
         use_spare(&mut config, 3, 7);
         let tree = open(&sim, vec![config], 9, false).await;
         let states: Vec<VdevState> = tree
+            .topology()
             .draid_spares()
             .iter()
             .map(|spare| spare.state().0)
@@ -728,8 +736,13 @@ fn a_spare_that_is_being_rebuilt_is_not_asked() {
         use_spare(&mut config, 1, 0);
         let tree = open(&sim, vec![config], 9, false).await;
         let top = tree.tops()[0].clone();
-        let spare = tree.draid_spares()[0].clone();
-        spare.set_spare_missing(RangeSet::from_iter([(1, 100)]));
+        let spare = tree.topology().draid_spares()[0].clone();
+        let missing = RangeSet::from_iter([(1, 100)]);
+        spare
+            .kind()
+            .draid_spare()
+            .expect("a spare")
+            .set_missing(missing);
         let context = IoContext {
             birth: Txg::new(7),
             ..IoContext::default()
@@ -760,7 +773,8 @@ fn blocks_of_removed_vdevs_are_put_together_from_any_copies() {
         let (first, second) = (VdevId::new(1), VdevId::new(2));
         // Vdev 1 was moved to 0 and 2, and 2 then to 0: a block of 4 sectors is in three places.
         let map = vec![entry(0, 0, 0x10000, 1024), entry(1024, 2, 0x2000, 1024)];
-        tree.set_indirect_map(first, IndirectMap::new(map, births()).expect("a map"))
+        tree.topology()
+            .set_indirect_map(first, IndirectMap::new(map, births()).expect("a map"))
             .expect("set");
         let block = noise(2048, 9);
         let context = IoContext {
@@ -778,7 +792,8 @@ fn blocks_of_removed_vdevs_are_put_together_from_any_copies() {
             entry(0x2000, 0, 0x30000, 512),
             entry(0x2200, 0, 0x20000, 512),
         ];
-        tree.set_indirect_map(second, IndirectMap::new(map, births()).expect("a map"))
+        tree.topology()
+            .set_indirect_map(second, IndirectMap::new(map, births()).expect("a map"))
             .expect("set");
         let places = [
             (0x10000, 0..1024),
@@ -835,11 +850,12 @@ fn bad_copies_on_removed_vdevs_are_repaired() {
             entry(1024, 0, 0x30000, 1024),
             entry(2048, 0, 0x50000, 2048),
         ];
-        tree.set_indirect_map(
-            VdevId::new(1),
-            IndirectMap::new(map, births()).expect("a map"),
-        )
-        .expect("set");
+        tree.topology()
+            .set_indirect_map(
+                VdevId::new(1),
+                IndirectMap::new(map, births()).expect("a map"),
+            )
+            .expect("set");
         let block = noise(2000, 3);
         let context = IoContext {
             birth: Txg::new(7),
@@ -870,11 +886,12 @@ fn mappings_in_circles_end() {
         let tree = removed(&sim).await;
         for (from, to) in [(1u32, 2u32), (2, 1)] {
             let map = vec![entry(0, to, 0, 4096)];
-            tree.set_indirect_map(
-                VdevId::new(from),
-                IndirectMap::new(map, births()).expect("a map"),
-            )
-            .expect("set");
+            tree.topology()
+                .set_indirect_map(
+                    VdevId::new(from),
+                    IndirectMap::new(map, births()).expect("a map"),
+                )
+                .expect("set");
         }
         let context = IoContext::default();
         let failure = tree

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use device::{BoxFuture, World};
-use format::{Guid, LABEL_BYTES, NvList, Txg, VdevId};
+use format::{Guid, NvList, VdevId};
 use parking_lot::Mutex;
 
 use crate::expansion::Expansion;
@@ -46,6 +46,33 @@ impl Top {
             asize: AtomicU64::new(number("asize")),
             metaslab_array: AtomicU64::new(number("metaslab_array")),
             metaslab_shift: AtomicU32::new(number("metaslab_shift").min(63) as u32),
+        }
+    }
+
+    /// The MOS object with the metaslabs' space maps; zero is none.
+    pub fn metaslab_array(&self) -> u64 {
+        self.metaslab_array.load(Ordering::Relaxed)
+    }
+
+    /// Sets ashift and asize of a new top-level vdev.
+    pub fn set_size(&self, ashift: u32, asize_bytes: u64) {
+        self.ashift.store(ashift, Ordering::Relaxed);
+        self.asize.store(asize_bytes, Ordering::Relaxed);
+    }
+
+    /// Sets the metaslab size and array of a new top-level vdev.
+    pub fn set_metaslabs(&self, array_object: u64, shift: u32) {
+        self.metaslab_array.store(array_object, Ordering::Relaxed);
+        self.metaslab_shift.store(shift, Ordering::Relaxed);
+    }
+
+    /// Bytes of whole metaslabs: every block lies below. A removed vdev has those that it had
+    /// (`vdev_get_min_asize`, module/zfs/vdev.c).
+    pub fn aligned_asize_bytes(&self) -> u64 {
+        let asize_bytes = || self.asize.load(Ordering::Relaxed);
+        match self.metaslab_shift.load(Ordering::Relaxed) {
+            0 => asize_bytes(),
+            shift => asize_bytes() >> shift << shift,
         }
     }
 
@@ -124,11 +151,6 @@ impl Vdev {
     /// Path in the configuration, of a leaf.
     pub fn path(&self) -> Option<String> {
         self.config.lock().string("path").map(str::to_owned)
-    }
-
-    /// Changes the path in the configuration.
-    pub fn set_path(&self, path: &str) {
-        self.config.lock().set("path", path);
     }
 
     /// Whether it is a top-level vdev for intent logs.
@@ -287,28 +309,6 @@ impl Vdev {
             .collect()
     }
 
-    /// Bytes of the device of a leaf that is open, or of what a dRAID spare stands for.
-    pub fn physical_bytes(&self) -> Option<u64> {
-        match &self.kind {
-            VdevKind::Leaf(vdev) => Some(vdev.leaf.device()?.size_bytes()),
-            VdevKind::DraidSpare(spare) => spare.top.get()?.upgrade()?.spare_bytes(),
-            _ => None,
-        }
-    }
-
-    /// Bytes that each of this dRAID vdev's spares has: as many as its smallest device
-    /// (`vdev_draid_spare_open`).
-    pub fn spare_bytes(self: &Arc<Self>) -> Option<u64> {
-        if !matches!(self.kind, VdevKind::Draid(_)) {
-            return None;
-        }
-        let leaves = self.leaves();
-        let devices = leaves.iter().filter_map(|vdev| vdev.leaf()?.device());
-        devices
-            .map(|device| device.size_bytes() & !(LABEL_BYTES - 1))
-            .min()
-    }
-
     /// Bytes of memory that the mapping of a removed vdev takes; `None` for others.
     pub fn indirect_bytes(&self) -> Option<u64> {
         match &self.kind {
@@ -351,26 +351,6 @@ impl Vdev {
             .map_or(0, |top| top.asize.load(Ordering::Relaxed))
     }
 
-    /// Bytes of whole metaslabs (of a top-level vdev): every block lies below. A removed vdev has
-    /// those that it had (`vdev_get_min_asize`, module/zfs/vdev.c).
-    pub fn aligned_asize_bytes(&self) -> u64 {
-        match self.metaslab_shift() {
-            0 => self.asize_bytes(),
-            shift => self.asize_bytes() >> shift << shift,
-        }
-    }
-
-    /// Bytes that each device of a top-level vdev must offer, without labels (`vdev_get_min_asize`,
-    /// module/zfs/vdev.c).
-    pub fn least_child_bytes(&self) -> u64 {
-        let aligned = self.aligned_asize_bytes();
-        match &self.kind {
-            VdevKind::Raidz(raidz) => aligned.div_ceil(raidz.children.len() as u64),
-            VdevKind::Draid(draid) => draid.layout.child_bytes_min(aligned),
-            _ => aligned,
-        }
-    }
-
     /// log2 of the metaslab size (of a top-level vdev).
     pub fn metaslab_shift(&self) -> u32 {
         self.top
@@ -381,49 +361,6 @@ impl Vdev {
     /// Number of metaslabs (of a top-level vdev).
     pub fn metaslab_count(&self) -> u64 {
         self.top.as_deref().map_or(0, Top::metaslab_count)
-    }
-
-    /// The MOS object with the metaslabs' space maps (of a top-level vdev); zero is none.
-    pub fn metaslab_array(&self) -> u64 {
-        self.top
-            .as_ref()
-            .map_or(0, |top| top.metaslab_array.load(Ordering::Relaxed))
-    }
-
-    /// Sets ashift and asize of a new top-level vdev.
-    pub fn set_size(&self, ashift: u32, asize_bytes: u64) {
-        if let Some(top) = &self.top {
-            top.ashift.store(ashift, Ordering::Relaxed);
-            top.asize.store(asize_bytes, Ordering::Relaxed);
-        }
-    }
-
-    /// Sets the metaslab size and array of a new top-level vdev.
-    pub fn set_metaslabs(&self, array_object: u64, shift: u32) {
-        if let Some(top) = &self.top {
-            top.metaslab_array.store(array_object, Ordering::Relaxed);
-            top.metaslab_shift.store(shift, Ordering::Relaxed);
-        }
-    }
-
-    /// Usable 512ths of raw space (`vdev_deflate_ratio`): by the width that a RAID-Z vdev was made
-    /// with, however wide it is now.
-    pub fn deflate_ratio(&self) -> Option<u64> {
-        let geometry = match (&self.kind, self.kind.expansion()) {
-            (VdevKind::Raidz(raidz), Some(expansion)) => {
-                Geometry::raidz(self.ashift(), expansion.original_width(), raidz.parity)
-            }
-            _ => self.geometry(),
-        };
-        geometry.map(|geometry| geometry.deflate_ratio())
-    }
-
-    /// How blocks of earlier txgs than this lie on a RAID-Z vdev that was expanded then; of later
-    /// ones [`Self::geometry`] tells.
-    pub fn geometry_before(&self) -> Option<(Txg, Geometry)> {
-        let (from, width) = self.kind.expansion()?.last_change()?;
-        let geometry = Geometry::raidz(self.ashift(), width, self.kind.parity())?;
-        Some((from, geometry))
     }
 
     /// Whether it is a RAID-Z vdev whose sectors are being moved to make it wider.
@@ -532,11 +469,11 @@ impl Vdev {
                     return Ok(data);
                 }
                 vdev.leaf.note_checksum_error(offset, length, context);
-                Err(self.wrong_checksum())
+                Err(wrong_checksum(self))
             }
             VdevKind::Mirror(mirror) => mirror.read(self, offset, length, context, verify).await,
             VdevKind::DraidSpare(spare) => {
-                let child = spare.child(offset).ok_or_else(|| self.not_readable())?;
+                let child = spare.child(offset).ok_or_else(|| not_readable(self))?;
                 // Another spare may stand in for that one in turn, but no two for each other:
                 // those of one vdev differ (see `VdevTree::open`), so each stands on a column of
                 // its own.
@@ -545,27 +482,9 @@ impl Vdev {
                     return Ok(data);
                 }
                 child.note_checksum_error(offset, length, context);
-                Err(self.wrong_checksum())
+                Err(wrong_checksum(self))
             }
-            _ => Err(self.not_readable()),
-        }
-    }
-
-    fn not_readable(&self) -> ReadFailure {
-        ReadFailure {
-            checksum: false,
-            device: false,
-            slow: false,
-            cause: format!("{}: not readable", self.display_name()),
-        }
-    }
-
-    fn wrong_checksum(&self) -> ReadFailure {
-        ReadFailure {
-            checksum: true,
-            device: false,
-            slow: false,
-            cause: format!("{}: wrong checksum", self.display_name()),
+            _ => Err(not_readable(self)),
         }
     }
 
@@ -619,7 +538,7 @@ impl Vdev {
                 written.map_err(|error| {
                     // What was not flushed is kept, with its txg.
                     if !matches!(error, LeafError::Flush(_) | LeafError::Halted) {
-                        vdev.leaf.note_lost_write(context.birth);
+                        vdev.leaf.dirty_times().note_lost_write(context.birth);
                     }
                     WriteFailure {
                         halted: matches!(error, LeafError::Halted),
@@ -677,44 +596,13 @@ impl Vdev {
             let sector = 1usize << self.ashift();
             let length = psize.next_multiple_of(sector);
             if length == psize {
-                return self.read_sectors(offset, length, context, verify).await;
+                return read_sectors(self, offset, length, context, verify).await;
             }
             // Smaller than this vdev's sectors: what follows in the last one is not the block's.
             let prefix = Prefix { verify, psize };
-            let data = self.read_sectors(offset, length, context, &prefix).await?;
+            let data = read_sectors(self, offset, length, context, &prefix).await?;
             Ok(data.slice(..psize))
         })
-    }
-
-    async fn read_sectors(
-        &self,
-        offset: u64,
-        length: usize,
-        context: &IoContext,
-        verify: &dyn Verify,
-    ) -> Result<Bytes, ReadFailure> {
-        let is_hasty = self.redundancy() > 0 && !context.scan.is_scan();
-        let hasty = IoContext {
-            hasty: is_hasty,
-            ..*context
-        };
-        let read = match Striped::of(self) {
-            Some(striped) => striped.read(offset, length, &hasty, verify).await,
-            None => self.read_plain(offset, length, &hasty, verify).await,
-        };
-        match read {
-            // Without the devices that lag it cannot be done.
-            Err(failure) if failure.slow => {
-                Box::pin(async {
-                    match Striped::of(self) {
-                        Some(striped) => striped.read(offset, length, context, verify).await,
-                        None => self.read_plain(offset, length, context, verify).await,
-                    }
-                })
-                .await
-            }
-            read => read,
-        }
     }
 
     /// Writes a block of this top-level vdev.
@@ -740,6 +628,56 @@ impl Vdev {
                 None => self.write_plain(offset, data, context).await,
             }
         })
+    }
+}
+
+fn not_readable(vdev: &Vdev) -> ReadFailure {
+    ReadFailure {
+        checksum: false,
+        device: false,
+        slow: false,
+        cause: format!("{}: not readable", vdev.display_name()),
+    }
+}
+
+fn wrong_checksum(vdev: &Vdev) -> ReadFailure {
+    ReadFailure {
+        checksum: true,
+        device: false,
+        slow: false,
+        cause: format!("{}: wrong checksum", vdev.display_name()),
+    }
+}
+
+/// Reads whole sectors; without devices that lag, where that can be done.
+async fn read_sectors(
+    vdev: &Vdev,
+    offset: u64,
+    length: usize,
+    context: &IoContext,
+    verify: &dyn Verify,
+) -> Result<Bytes, ReadFailure> {
+    let is_hasty = vdev.redundancy() > 0 && !context.scan.is_scan();
+    let hasty = IoContext {
+        hasty: is_hasty,
+        ..*context
+    };
+    let read = match Striped::of(vdev) {
+        Some(striped) => striped.read(offset, length, &hasty, verify).await,
+        None => vdev.read_plain(offset, length, &hasty, verify).await,
+    };
+    match read {
+        // Without the devices that lag it cannot be done.
+        Err(failure) if failure.slow => {
+            Box::pin(async {
+                match Striped::of(vdev) {
+                    Some(striped) => striped.read(offset, length, context, verify).await,
+                    None => vdev.read_plain(offset, length, context, verify).await,
+                }
+            })
+            .await
+        }
+        read => read,
     }
 }
 

@@ -56,22 +56,13 @@ impl Vdev {
         }
     }
 
-    /// The devices that lack something and can be written.
-    fn to_rebuild(self: &Arc<Self>) -> Vec<Arc<Vdev>> {
-        let lacks = |leaf: &Arc<Leaf>| leaf.is_writeable() && !leaf.missing().is_empty();
-        let mut leaves = self.leaves();
-        leaves.retain(|vdev| vdev.leaf().is_some_and(lacks));
-        leaves
-    }
-
     /// The transaction groups that devices of this top-level vdev lack which can be written: before
     /// the first and after the last one (`vdev_resilver_needed`, module/zfs/vdev.c).
     pub fn rebuild_txgs(self: &Arc<Self>) -> Option<(Txg, Txg)> {
-        let missing: Vec<_> = self
-            .to_rebuild()
+        let missing: Vec<_> = to_rebuild(self)
             .iter()
             .filter_map(|vdev| {
-                let missing = vdev.leaf()?.missing();
+                let missing = vdev.leaf()?.dirty_times().missing();
                 let (first, last) = (missing.ranges().next()?, missing.ranges().next_back()?);
                 Some((first.start, last.end))
             })
@@ -80,47 +71,56 @@ impl Vdev {
         let end = missing.iter().map(|(_, end)| *end).max()?;
         Some((Txg::new(first.saturating_sub(1)), Txg::new(end)))
     }
+}
 
-    async fn copy(self: &Arc<Self>, offset: u64, length: usize, txg: Txg) -> Rebuilt {
-        let to = self.to_rebuild();
-        if to.is_empty() {
-            return Rebuilt::Skipped;
-        }
-        let Some(data) = self.read_whole(offset, length, txg).await else {
-            return Rebuilt::Unread;
-        };
-        let context = IoContext {
-            // Not through the queue: it is on the device when this ends.
-            priority: Priority::Sync,
-            repair: true,
-            ..context(txg)
-        };
-        let writes = to.iter().map(|vdev| {
-            let data = data.clone();
-            vdev.write_part(offset, data, &context)
-        });
-        let written = join_all(writes).await;
-        let devices = written.iter().filter(|written| written.is_ok()).count() as u64;
-        Rebuilt::Copied { devices }
-    }
+/// The devices of a top-level vdev that lack something and can be written.
+fn to_rebuild(top: &Arc<Vdev>) -> Vec<Arc<Vdev>> {
+    let lacks = |leaf: &Arc<Leaf>| leaf.is_writeable() && !leaf.dirty_times().missing().is_empty();
+    let mut leaves = top.leaves();
+    leaves.retain(|vdev| vdev.leaf().is_some_and(lacks));
+    leaves
+}
 
-    /// Reads from a device that lacks nothing: from the one with the least to do, else from others.
-    async fn read_whole(self: &Arc<Self>, offset: u64, length: usize, txg: Txg) -> Option<Bytes> {
-        let has_all = |leaf: &Arc<Leaf>| leaf.is_readable() && leaf.missing().is_empty();
-        let mut from = self.leaves();
-        from.retain(|vdev| vdev.leaf().is_some_and(has_all));
-        from.sort_by_key(|vdev| vdev.reads_in_flight());
-        let context = context(txg);
-        for vdev in &from {
-            match vdev.read_part(offset, length, &context).await {
-                // It may have failed to take a write just now.
-                Ok(data) if vdev.leaf().is_some_and(has_all) => return Some(data),
-                Ok(_) => {}
-                Err(failure) => tracing::debug!(cause = failure.cause, "not read for a rebuild"),
-            }
-        }
-        None
+/// Copies a range from a device that lacks nothing to those that do.
+async fn copy(top: &Arc<Vdev>, offset: u64, length: usize, txg: Txg) -> Rebuilt {
+    let to = to_rebuild(top);
+    if to.is_empty() {
+        return Rebuilt::Skipped;
     }
+    let Some(data) = read_whole(top, offset, length, txg).await else {
+        return Rebuilt::Unread;
+    };
+    let context = IoContext {
+        // Not through the queue: it is on the device when this ends.
+        priority: Priority::Sync,
+        repair: true,
+        ..context(txg)
+    };
+    let writes = to.iter().map(|vdev| {
+        let data = data.clone();
+        vdev.write_part(offset, data, &context)
+    });
+    let written = join_all(writes).await;
+    let devices = written.iter().filter(|written| written.is_ok()).count() as u64;
+    Rebuilt::Copied { devices }
+}
+
+/// Reads from a device that lacks nothing: from the one with the least to do, else from others.
+async fn read_whole(top: &Arc<Vdev>, offset: u64, length: usize, txg: Txg) -> Option<Bytes> {
+    let has_all = |leaf: &Arc<Leaf>| leaf.is_readable() && leaf.dirty_times().missing().is_empty();
+    let mut from = top.leaves();
+    from.retain(|vdev| vdev.leaf().is_some_and(has_all));
+    from.sort_by_key(|vdev| vdev.reads_in_flight());
+    let context = context(txg);
+    for vdev in &from {
+        match vdev.read_part(offset, length, &context).await {
+            // It may have failed to take a write just now.
+            Ok(data) if vdev.leaf().is_some_and(has_all) => return Some(data),
+            Ok(_) => {}
+            Err(failure) => tracing::debug!(cause = failure.cause, "not read for a rebuild"),
+        }
+    }
+    None
 }
 
 /// A rebuild's I/O. A write that fails leaves the device without `txg`, which is later than all it
@@ -149,14 +149,14 @@ impl VdevTree {
         length: u64,
         txg: Txg,
     ) -> Result<Rebuilt, VdevError> {
-        let top = self.check_range(id, offset, length)?;
+        let top = self.topology.check_range(id, offset, length)?;
         if !top.can_rebuild() {
             return Ok(Rebuilt::Unread);
         }
         let range = offset..offset + length;
         let _fence = self.common.fence.enter(Side::Copy, id, range).await;
         let mark = self.common.halt.mark();
-        let rebuilt = top.copy(offset, length as usize, txg).await;
+        let rebuilt = copy(&top, offset, length as usize, txg).await;
         match self.common.halt.is_unchanged(mark) {
             true => Ok(rebuilt),
             false => Ok(Rebuilt::Halted),

@@ -33,7 +33,11 @@ async fn mirror() -> TestTree {
 fn lack(test: &TestTree, at: usize, txgs: std::ops::Range<u64>) {
     let missing = RangeSet::from_iter([(txgs.start, txgs.end - txgs.start)]);
     let leaves = test.tree.leaves();
-    leaves[at].leaf().expect("a leaf").set_missing(missing);
+    leaves[at]
+        .leaf()
+        .expect("a leaf")
+        .dirty_times()
+        .set_missing(missing);
 }
 
 fn on(test: &TestTree, at: usize, offset: u64) -> Vec<u8> {
@@ -85,7 +89,7 @@ fn a_device_that_does_not_take_a_copy_lacks_the_txg() {
         );
         assert_eq!(rebuild(&test).await, Rebuilt::Copied { devices: 0 });
         let leaves = test.tree.leaves();
-        let missing = leaves[2].leaf().expect("a leaf").missing();
+        let missing = leaves[2].leaf().expect("a leaf").dirty_times().missing();
         assert!(missing.contains(TXG.get(), 1), "{missing:?}");
         assert_eq!(rebuild(&test).await, Rebuilt::Copied { devices: 1 });
         assert!(on(&test, 2, 0) == on(&test, 0, 0));

@@ -192,7 +192,7 @@ impl TestTree {
     /// Those of [`VdevTree::flush`].
     pub async fn flush(&self) -> Result<(), VdevError> {
         let flushed = self.tree.flush().await;
-        flushed.inspect_err(|_| self.tree.set_halted(true))
+        flushed.inspect_err(|_| self.tree.halt().set(true))
     }
 
     /// Does for the tree what `zpool clear` does.
@@ -201,8 +201,8 @@ impl TestTree {
     /// Those of [`VdevTree::reopen`].
     pub async fn clear(&self) -> Result<(), VdevError> {
         self.tree.tops().iter().for_each(|top| top.clear_errors());
-        self.tree.reopen(self.tree.is_halted()).await?;
-        self.tree.set_halted(false);
+        self.tree.reopen(self.tree.halt().is_halted()).await?;
+        self.tree.halt().set(false);
         Ok(())
     }
 
@@ -280,6 +280,7 @@ pub async fn with_replacement(kind: &str, parity: u64, data: &[u8]) -> TestTree 
     test.disk("r1").poke(LABEL_START_BYTES, &noise(BLOCK, 99));
     let leaves = test.tree.leaves();
     let leaf = leaves[3].leaf().expect("a leaf");
-    leaf.set_missing(RangeSet::from_iter([(10, 1)]));
+    leaf.dirty_times()
+        .set_missing(RangeSet::from_iter([(10, 1)]));
     test
 }

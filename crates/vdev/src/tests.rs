@@ -480,6 +480,7 @@ fn a_stale_child_does_not_hide_one_that_is_right() {
                 let missing = [(txgs.start, txgs.end - txgs.start)];
                 vdev.leaf()
                     .expect("a leaf")
+                    .dirty_times()
                     .set_missing(missing.into_iter().collect());
             }
             let verify = Same(data.clone());
@@ -492,7 +493,7 @@ fn a_stale_child_does_not_hide_one_that_is_right() {
             for index in [away, late] {
                 let vdev = tree.tops()[0].children()[index].clone();
                 let leaf = vdev.leaf().expect("a leaf");
-                leaf.set_missing(std::iter::empty().collect());
+                leaf.dirty_times().set_missing(std::iter::empty().collect());
             }
         }
     });
@@ -568,7 +569,7 @@ fn writes_that_no_flush_covered_are_made_again() {
         single.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
         let error = pool.flush().await.expect_err("nothing else has the data");
         assert!(matches!(error, VdevError::NotDurable { .. }), "{error}");
-        assert!(pool.tree.is_halted());
+        assert!(pool.tree.halt().is_halted());
         single.corrupt(format::LABEL_START_BYTES + 4096, 4096);
         pool.clear().await.expect("it works again");
         let raw = format::LABEL_START_BYTES as usize;
@@ -775,7 +776,8 @@ fn vdevs_can_be_added() {
         let mut more = group(&sim, "mirror", 0, "m", 2, 20);
         more.set("id", 1u64);
         more.set("ashift", 12u64);
-        let added = tree.add_tops(&[more]).await.expect("added");
+        let added = tree.prepare_tops(&[more]).await.expect("opened");
+        tree.insert_tops(&added).expect("added");
         tree.init_labels(&added, &pool_config(5), Txg::new(5))
             .await
             .expect("labelled");
@@ -825,11 +827,12 @@ fn a_vdev_that_has_grown_can_be_opened_again() {
         sim.add_disk("d", 512 << 20).set_latency(Latency::NONE);
         let pool = TestTree::create(sim.clone(), vec![leaf(&sim, "d", 10)], 9).await;
         let top = pool.tree.tops().remove(0);
-        top.set_metaslabs(1, 9);
-        top.set_size(9, 4 << 20);
+        let numbers = top.top().expect("a top-level vdev");
+        numbers.set_metaslabs(1, 9);
+        numbers.set_size(9, 4 << 20);
         let room = (METASLABS_MAX << 9) - (4 << 20);
-        assert_eq!(pool.tree.expandable_bytes(&top), room);
-        assert!(pool.tree.expand(&top));
+        assert_eq!(crate::sizes::expandable_bytes(&top), room);
+        assert!(crate::sizes::expand(&top));
         assert_eq!(top.metaslab_count(), METASLABS_MAX);
         let again = pool.reopen().await;
         assert_eq!(again.tops()[0].metaslab_count(), METASLABS_MAX);

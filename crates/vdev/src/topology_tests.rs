@@ -76,13 +76,17 @@ async fn detach(test: &TestTree, guid: u64) -> Result<Detached, TopologyError> {
 /// What a resilver would leave, in memory and on disk.
 fn heal(test: &TestTree, guid: u64) {
     let vdev = test.tree.find(Guid::new(guid)).expect("a vdev");
-    vdev.leaf().expect("a leaf").set_missing(RangeSet::new());
-    vdev.set_recorded_missing(RangeSet::new(), AFTER);
+    vdev.leaf()
+        .expect("a leaf")
+        .dirty_times()
+        .set_missing(RangeSet::new());
+    let recorded = vdev.recorded().expect("a device");
+    recorded.set(RangeSet::new(), AFTER);
 }
 
 /// The device that can be detached, and what it is a part of.
 fn replaced(tree: &VdevTree) -> Option<(u64, u64)> {
-    let replaced = tree.replaced()?;
+    let replaced = tree.topology().replaced()?;
     Some((replaced.old.get(), replaced.parent.get()))
 }
 
@@ -115,7 +119,8 @@ async fn single() -> TestTree {
     top.set_config("com.delphix:vdev_zap_leaf", 71u64);
     top.set_config("DTL", 72u64);
     top.set_config("create_txg", 4u64);
-    top.set_metaslabs(73, top.metaslab_shift());
+    let numbers = top.top().expect("a top-level vdev");
+    numbers.set_metaslabs(73, top.metaslab_shift());
     test
 }
 
@@ -208,8 +213,8 @@ fn a_disk_becomes_a_mirror_and_a_disk_again() {
             }
         }
         // The new device has nothing yet, and nothing of the txgs that were open.
-        assert!(test.tree.is_required(Guid::new(10)));
-        assert!(!test.tree.is_required(Guid::new(11)));
+        assert!(test.tree.topology().is_required(Guid::new(10)));
+        assert!(!test.tree.topology().is_required(Guid::new(11)));
         assert!(matches!(
             detach(&test, 10).await,
             Err(TopologyError::OnlyCopy { .. })
@@ -258,6 +263,7 @@ fn mirrors_get_wider_and_narrower() {
         assert_eq!(shape(&test.tree), "mirror10(replacing930(12 30) 20)");
         let mirrored = test
             .tree
+            .topology()
             .check_attach(Guid::new(30), MirrorRole::Mirror, false);
         assert!(matches!(mirrored, Err(TopologyError::CannotAttach { .. })));
         attach(&test, 30, ("d", 40), MirrorRole::Replacing).await;
@@ -266,14 +272,14 @@ fn mirrors_get_wider_and_narrower() {
         heal(&test, 30);
         detach(&test, 20).await.expect("detached");
         assert_eq!(shape(&test.tree), "replacing10(12 30 40)");
-        assert_eq!(test.tree.replaced(), None);
+        assert_eq!(test.tree.topology().replaced(), None);
         heal(&test, 40);
         assert_eq!(replaced(&test.tree), Some((12, 10)));
         detach(&test, 12).await.expect("detached");
         assert_eq!(replaced(&test.tree), Some((30, 10)));
         detach(&test, 30).await.expect("detached");
         assert_eq!(shape(&test.tree), "10");
-        assert_eq!(test.tree.replaced(), None);
+        assert_eq!(test.tree.topology().replaced(), None);
     });
 }
 
@@ -304,7 +310,7 @@ fn a_lost_device_is_replaced_under_its_own_path() {
             assert!(read(&test.tree, slot, birth).await, "{slot}");
         }
         // The one that is gone is needed as long as the new one lacks what is on others only once.
-        assert_eq!(test.tree.replaced(), None);
+        assert_eq!(test.tree.topology().replaced(), None);
         heal(&test, 20);
         assert_eq!(replaced(&test.tree), Some((12, 920)));
         detach(&test, 12).await.expect("detached");
@@ -319,7 +325,7 @@ fn a_replacement_that_is_given_up_gives_the_path_back() {
         let twin = test.sim.add_disk("twin", testing::DISK_BYTES);
         twin.set_latency(Latency::NONE);
         let new = fresh(&test, "twin", 20).await;
-        new.set_path("r1");
+        new.set_config("path", "r1");
         let role = MirrorRole::Replacing;
         test.tree
             .attach(Guid::new(12), &new, role, Guid::new(920), UNTIL)
@@ -338,7 +344,7 @@ fn what_does_not_fit_is_refused() {
         let test = raidz().await;
         let tree = &test.tree;
         let guid = Guid::new(12);
-        let check = |role, spare| tree.check_attach(guid, role, spare);
+        let check = |role, spare| tree.topology().check_attach(guid, role, spare);
         assert!(check(MirrorRole::Replacing, false).is_ok());
         assert!(check(MirrorRole::Spare, true).is_ok());
         assert!(matches!(
@@ -346,25 +352,27 @@ fn what_does_not_fit_is_refused() {
             Err(TopologyError::CannotAttach { .. })
         ));
         assert!(matches!(
-            tree.check_attach(Guid::new(10), MirrorRole::Mirror, false),
+            tree.topology()
+                .check_attach(Guid::new(10), MirrorRole::Mirror, false),
             Err(TopologyError::NotADevice { .. })
         ));
         assert!(matches!(
-            tree.check_attach(Guid::new(99), MirrorRole::Mirror, false),
+            tree.topology()
+                .check_attach(Guid::new(99), MirrorRole::Mirror, false),
             Err(TopologyError::NoSuchVdev { .. })
         ));
         assert!(matches!(
             detach(&test, 12).await,
             Err(TopologyError::CannotDetach { .. })
         ));
-        let needed = tree.tops()[0].least_child_bytes();
-        assert!(tree.check_fits(guid, "x", needed, 12).is_ok());
+        let needed = crate::sizes::least_child_bytes(&tree.tops()[0]);
+        assert!(tree.topology().check_fits(guid, "x", needed, 12).is_ok());
         assert!(matches!(
-            tree.check_fits(guid, "x", needed - 1, 12),
+            tree.topology().check_fits(guid, "x", needed - 1, 12),
             Err(TopologyError::TooSmall { .. })
         ));
         assert!(matches!(
-            tree.check_fits(guid, "x", needed, 13),
+            tree.topology().check_fits(guid, "x", needed, 13),
             Err(TopologyError::Ashift { .. })
         ));
         let pinned = Some(Guid::new(77));
@@ -406,7 +414,7 @@ fn a_device_stays_that_alone_took_a_write_under_way() {
         assert_eq!(shape(&test.tree), "mirror10(11 12)");
         assert!(read(&test.tree, 1, BEFORE).await);
         // Without a write under way it is refused at once.
-        assert!(test.tree.check_detach(Guid::new(12)).is_err());
+        assert!(test.tree.topology().check_detach(Guid::new(12)).is_err());
     });
 }
 
@@ -493,7 +501,11 @@ fn a_spare_returns_or_stays() {
     simulate(async {
         let test = spared().await;
         heal(&test, 20);
-        assert_eq!(test.tree.replaced(), None, "until somebody says so");
+        assert_eq!(
+            test.tree.topology().replaced(),
+            None,
+            "until somebody says so"
+        );
         let gone = detach(&test, 20).await.expect("detached");
         assert_eq!(gone.unspared, None);
         assert_eq!(shape(&test.tree), "raidz10(11 12 13)");
@@ -502,7 +514,7 @@ fn a_spare_returns_or_stays() {
         test.disk("r1").set_gone(true);
         write(&test.tree, 1, AFTER).await;
         heal(&test, 20);
-        assert_eq!(test.tree.replaced(), None);
+        assert_eq!(test.tree.topology().replaced(), None);
         let gone = detach(&test, 12).await.expect("detached");
         assert_eq!(gone.unspared, Some(Guid::new(20)));
         assert_eq!(shape(&test.tree), "raidz10(11 20 13)");
@@ -518,17 +530,34 @@ fn a_device_that_is_back_sends_its_spare_away() {
         heal(&test, 20);
         test.disk("r1").set_gone(true);
         write(&test.tree, 1, AFTER).await;
-        assert!(!test.tree.unspare(Guid::new(12)), "it does not work");
-        assert!(!test.tree.unspare(Guid::new(20)), "the spare itself");
-        assert!(!test.tree.unspare(Guid::new(11)), "another device");
+        assert!(
+            !test.tree.topology().unspare(Guid::new(12)),
+            "it does not work"
+        );
+        assert!(
+            !test.tree.topology().unspare(Guid::new(20)),
+            "the spare itself"
+        );
+        assert!(
+            !test.tree.topology().unspare(Guid::new(11)),
+            "another device"
+        );
         test.disk("r1").set_gone(false);
         test.tree.bring_back(Guid::new(12)).await.expect("back");
-        assert!(test.tree.unspare(Guid::new(12)));
+        assert!(test.tree.topology().unspare(Guid::new(12)));
         assert_eq!(flags(&test, 12), (None, Some(1)));
         let device = test.tree.find(Guid::new(12)).expect("a device");
         let missing = RangeSet::from_iter([(AFTER.get(), 1)]);
-        device.leaf().expect("a leaf").set_missing(missing);
-        assert_eq!(test.tree.replaced(), None, "it lacks what it missed");
+        device
+            .leaf()
+            .expect("a leaf")
+            .dirty_times()
+            .set_missing(missing);
+        assert_eq!(
+            test.tree.topology().replaced(),
+            None,
+            "it lacks what it missed"
+        );
         heal(&test, 12);
         assert_eq!(replaced(&test.tree), Some((20, 920)));
         let gone = detach(&test, 20).await.expect("detached");
@@ -552,16 +581,18 @@ fn a_replacement_ends_with_the_spare() {
                 true => MirrorRole::Spare,
                 false => MirrorRole::Replacing,
             };
-            test.tree.check_attach(Guid::new(guid), role, is_spare)
+            test.tree
+                .topology()
+                .check_attach(Guid::new(guid), role, is_spare)
         };
         // One spare is enough, and another device does not take a spare's place.
         let twice = check(30, true);
         assert!(matches!(twice, Err(TopologyError::CannotReplace { .. })));
         let strange = check(20, false);
         assert!(matches!(strange, Err(TopologyError::OnlyBySpare { .. })));
-        assert_eq!(test.tree.replaced(), None);
+        assert_eq!(test.tree.topology().replaced(), None);
         heal(&test, 30);
-        let done = test.tree.replaced().expect("it is done");
+        let done = test.tree.topology().replaced().expect("it is done");
         let [old, parent, new] = [12, 930, 30].map(Guid::new);
         let unspares = Some(new);
         assert_eq!(
@@ -574,7 +605,7 @@ fn a_replacement_ends_with_the_spare() {
         );
         detach(&test, 12).await.expect("detached");
         assert_eq!(shape(&test.tree), "raidz10(11 spare920(30 20) 13)");
-        assert!(test.tree.unspare(new));
+        assert!(test.tree.topology().unspare(new));
         assert_eq!(replaced(&test.tree), Some((20, 920)));
         detach(&test, 20).await.expect("detached");
         assert_eq!(shape(&test.tree), "raidz10(11 30 13)");
@@ -593,10 +624,11 @@ fn spares_stand_in_for_spares() {
         assert_eq!(shape(&test.tree), all);
         let third = test
             .tree
+            .topology()
             .check_attach(Guid::new(12), MirrorRole::Spare, true);
         assert!(matches!(third, Err(TopologyError::CannotReplace { .. })));
         heal(&test, 20);
-        assert_eq!(test.tree.replaced(), None);
+        assert_eq!(test.tree.topology().replaced(), None);
         heal(&test, 21);
         assert_eq!(replaced(&test.tree), Some((20, 920)));
         let gone = detach(&test, 12).await.expect("detached");
@@ -648,12 +680,12 @@ fn a_device_that_never_got_a_block_does_not_bring_it_back() {
             block
         };
         let attached = test.tree.find(Guid::new(11)).expect("a vdev");
-        assert!(!test.tree.may_come_back(&block(AFTER)));
+        assert!(!test.tree.topology().may_come_back(&block(AFTER)));
         attached.close();
-        assert!(!test.tree.may_come_back(&block(BEFORE)));
-        assert!(test.tree.may_come_back(&block(AFTER)));
-        assert!(!test.tree.tells_of(&block(BEFORE)));
+        assert!(!test.tree.topology().may_come_back(&block(BEFORE)));
+        assert!(test.tree.topology().may_come_back(&block(AFTER)));
+        assert!(!test.tree.topology().tells_of(&block(BEFORE)));
         heal(&test, 11);
-        assert!(test.tree.may_come_back(&block(BEFORE)));
+        assert!(test.tree.topology().may_come_back(&block(BEFORE)));
     });
 }

@@ -3,18 +3,17 @@
 pub(crate) mod opening;
 mod reopening;
 
-use std::collections::BTreeMap;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use device::World;
-use format::{BlockPointer, DVAS_PER_POINTER, Dva, Guid, NvList, Txg, Uberblock, VdevId};
-use futures::future::{Either, join_all, select};
-use parking_lot::{Mutex, RwLock};
+use format::{Guid, NvList, Uberblock, VdevId};
+use futures::future::join_all;
+use parking_lot::Mutex;
 
-use super::common::Common;
+use self::opening::{OpenOptions, Opening};
+use super::common::{Common, Halt};
 use super::config::{Builder, Scope};
 use super::kind::VdevKind;
 use super::leaf::Leaf;
@@ -23,79 +22,19 @@ use super::state::{VdevAux, VdevState};
 use crate::deadman;
 use crate::error::{VdevError, bad};
 use crate::io::{IoContext, LeafError, ReadFailure, Verify, WriteFailure};
-use crate::patience::{PATIENCE, Patience};
+use crate::patience::Patience;
 use crate::repairs::{RepairEpoch, RepairsHeld};
 use crate::report::ErrorSink;
-use crate::top_spec::AllocClass;
-use crate::top_spec::TopSpec;
-use crate::topology::{TopologyError, link_spares};
-
-/// Smallest sector size that a pool can have, as log2 (`ASHIFT_MIN`).
-pub const ASHIFT_MIN: u32 = 9;
-/// Largest sector size that a pool can have, as log2 (`ASHIFT_MAX`).
-pub const ASHIFT_MAX: u32 = 16;
-
-/// How to open a tree.
-#[derive(Debug, Clone, Default)]
-pub struct OpenOptions {
-    /// Open the devices for reading only.
-    pub read_only: bool,
-    /// What is opened for reading nobody else gets for writing meanwhile
-    /// ([`Device::keep_writers_out`]).
-    pub keep_writers_out: bool,
-    /// Where devices are, by their leaf's guid; instead of the paths in the configuration.
-    pub paths: BTreeMap<Guid, String>,
-    /// The pool's guid, when labels must belong to it.
-    pub pool_guid: Option<Guid>,
-    /// New devices: they have no labels yet, and their sizes are still to be determined.
-    pub create: bool,
-}
-
-/// What sizes of stored blocks are rounded up to (`spa_min_alloc` and `spa_gcd_alloc`,
-/// `zio_roundup_alloc_size`; module/zfs/zio.c).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AllocUnits {
-    /// The least that any vdev allocates, in bytes.
-    pub min_bytes: u64,
-    /// What all sizes above are multiples of, in bytes.
-    pub step_bytes: u64,
-}
-
-impl AllocUnits {
-    /// The size that so many bytes are stored with.
-    pub fn round_up(&self, bytes: usize) -> usize {
-        if bytes as u64 <= self.min_bytes {
-            self.min_bytes as usize
-        } else {
-            bytes.next_multiple_of(self.step_bytes as usize)
-        }
-    }
-}
-
-fn common_divisor(mut a: u64, mut b: u64) -> u64 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
-struct Tops {
-    /// By index; ids have no gaps (removed vdevs are holes).
-    list: Vec<Arc<Vdev>>,
-}
+use crate::topology::{Topology, TopologyError, link_spares};
 
 /// The vdevs of a pool.
 pub struct VdevTree {
     world: World,
     guid: AtomicU64,
-    options: OpenOptions,
-    /// Where devices are, as [`OpenOptions::paths`] said, until other devices take their places.
-    paths: Mutex<BTreeMap<Guid, String>>,
-    /// The pool's guid, when labels must belong to it.
-    pool_guid: Mutex<Option<Guid>>,
     /// The root's own pairs.
     config: Mutex<NvList>,
-    tops: RwLock<Tops>,
+    pub(super) topology: Topology,
+    pub(super) opening: Opening,
     pub(super) common: Arc<Common>,
 }
 
@@ -141,15 +80,13 @@ impl VdevTree {
         list.iter().for_each(link_spares);
         let tree = VdevTree {
             guid: AtomicU64::new(config.u64("guid").unwrap_or(0)),
-            pool_guid: Mutex::new(options.pool_guid),
-            paths: Mutex::new(options.paths.clone()),
+            opening: Opening::new(&world, &common, options),
             world,
-            options,
             config: Mutex::new(own),
-            tops: RwLock::new(Tops { list: list.clone() }),
+            topology: Topology::new(list.clone()),
             common,
         };
-        tree.open_tops(&list).await?;
+        tree.opening.open_tops(&list).await?;
         let tree = Arc::new(tree);
         let _ = subject.set(Arc::downgrade(&tree));
         Ok(tree)
@@ -181,14 +118,14 @@ impl VdevTree {
         &self.common.patience
     }
 
-    /// Lets no write, flush or discard go to a device any more, or again. Callers take turns.
-    pub fn set_halted(&self, halted: bool) {
-        self.common.halt.set(halted);
+    /// The top-level vdevs, and what is asked of them together.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
     }
 
-    /// Whether devices get nothing now.
-    pub fn is_halted(&self) -> bool {
-        self.common.halt.is_halted()
+    /// What keeps writes, flushes and discards from the devices.
+    pub fn halt(&self) -> &Halt {
+        &self.common.halt
     }
 
     /// The root's guid: the pool's.
@@ -200,74 +137,53 @@ impl VdevTree {
     /// all labels.
     pub fn set_guid(&self, guid: Guid) {
         self.guid.store(guid.get(), Ordering::Relaxed);
-        if let Some(expected) = &mut *self.pool_guid.lock() {
-            *expected = guid;
-        }
+        self.opening.change_pool_guid(guid);
         self.set_root_config("guid", guid.get());
     }
 
     /// From now on devices must be labelled as the pool's: those of a new one were another's when
     /// they were opened.
     pub fn expect_own_labels(&self) {
-        *self.pool_guid.lock() = Some(self.guid());
+        self.opening.expect_pool_guid(self.guid());
     }
 
     /// Whether devices were opened for reading only.
     pub fn is_read_only(&self) -> bool {
-        self.options.read_only
+        self.opening.is_read_only()
     }
 
     /// Sum of all guids, wrapping: what the uberblock holds.
     pub fn guid_sum(&self) -> Guid {
-        let sum = self
-            .tops
-            .read()
-            .list
-            .iter()
-            .fold(self.guid().get(), |sum, top| {
-                sum.wrapping_add(top.guid_sum())
-            });
+        let tops = self.tops();
+        let sum = tops.iter().fold(self.guid().get(), |sum, top| {
+            sum.wrapping_add(top.guid_sum())
+        });
         Guid::new(sum)
     }
 
     /// Number of top-level vdevs, holes included.
     pub fn top_count(&self) -> usize {
-        self.tops.read().list.len()
+        self.topology.count()
     }
 
     /// The top-level vdevs, holes included.
     pub fn tops(&self) -> Vec<Arc<Vdev>> {
-        self.tops.read().list.clone()
+        self.topology.all()
     }
 
     /// A top-level vdev.
     pub fn top(&self, id: VdevId) -> Option<Arc<Vdev>> {
-        self.tops.read().list.get(id.get() as usize).cloned()
+        self.topology.get(id)
     }
 
     /// All leaves.
     pub fn leaves(&self) -> Vec<Arc<Vdev>> {
-        self.tops().iter().flat_map(Vdev::leaves).collect()
-    }
-
-    /// All dRAID spares that stand in for a device.
-    pub fn draid_spares(&self) -> Vec<Arc<Vdev>> {
-        self.tops().iter().flat_map(Vdev::draid_spares).collect()
+        self.topology.leaves()
     }
 
     /// The vdev with this guid.
     pub fn find(&self, guid: Guid) -> Option<Arc<Vdev>> {
-        self.tops().iter().find_map(|top| top.find(guid))
-    }
-
-    /// Adds new top-level vdevs at once: [`Self::prepare_tops`], [`Self::insert_tops`].
-    ///
-    /// # Errors
-    /// When a device cannot be opened; then nothing is added.
-    pub async fn add_tops(&self, configs: &[NvList]) -> Result<Vec<Arc<Vdev>>, VdevError> {
-        let added = self.prepare_tops(configs).await?;
-        self.insert_tops(&added)?;
-        Ok(added)
+        self.topology.find(guid)
     }
 
     /// Opens the devices of new top-level vdevs (`zpool add`), which are no part of the tree yet.
@@ -286,20 +202,7 @@ impl VdevTree {
         for (index, config) in configs.iter().enumerate() {
             added.push(builder.vdev(config, first + index, 1)?);
         }
-        let fresh = VdevTree {
-            world: self.world.clone(),
-            guid: AtomicU64::new(self.guid().get()),
-            pool_guid: Mutex::new(None),
-            paths: Mutex::default(),
-            options: OpenOptions {
-                create: true,
-                ..self.options.clone()
-            },
-            config: Mutex::new(NvList::new()),
-            tops: RwLock::new(Tops { list: Vec::new() }),
-            common: self.common.clone(),
-        };
-        fresh.open_tops(&added).await?;
+        self.opening.of_new_devices().open_tops(&added).await?;
         Ok(added)
     }
 
@@ -309,28 +212,7 @@ impl VdevTree {
     /// # Errors
     /// [`VdevError::BadConfig`] when others were added since they were prepared.
     pub fn insert_tops(&self, prepared: &[Arc<Vdev>]) -> Result<(), VdevError> {
-        let mut tops = self.tops.write();
-        let first = tops.list.len();
-        let follow =
-            |(index, top): (usize, &Arc<Vdev>)| top.vdev_id().get() as usize == first + index;
-        if !prepared.iter().enumerate().all(follow) {
-            return Err(bad("vdevs were added by somebody else at the same time"));
-        }
-        tops.list.extend(prepared.iter().cloned());
-        Ok(())
-    }
-
-    /// Puts a top-level vdev in the place of the one that has its number.
-    pub(crate) fn put_top(&self, top: &Arc<Vdev>) {
-        let mut tops = self.tops.write();
-        if let Some(slot) = tops.list.get_mut(top.vdev_id().get() as usize) {
-            *slot = top.clone();
-        }
-    }
-
-    /// Looks for a device where the configuration says from now on.
-    pub(crate) fn forget_path(&self, guid: Guid) {
-        self.paths.lock().remove(&guid);
+        self.topology.append(prepared)
     }
 
     /// Replaces a top-level vdev that holds nothing any more by a hole, so that the numbers of the
@@ -362,29 +244,8 @@ impl VdevTree {
             count: 0,
         };
         let hole = builder.vdev(&config, index, 1)?;
-        let mut tops = self.tops.write();
-        let slot = tops
-            .list
-            .get_mut(index)
-            .ok_or(VdevError::NoSuchVdev { vdev: id })?;
-        Ok(std::mem::replace(slot, hole))
-    }
-
-    /// Waits for a device, but not for ever.
-    ///
-    /// # Errors
-    /// [`VdevError::Stalled`].
-    pub(super) async fn patiently<T>(
-        &self,
-        vdev: &Vdev,
-        work: impl Future<Output = T>,
-    ) -> Result<T, VdevError> {
-        match select(pin!(work), self.world.clock.sleep(PATIENCE)).await {
-            Either::Left((done, _)) => Ok(done),
-            Either::Right(_) => Err(VdevError::Stalled {
-                vdev: vdev.display_name(),
-            }),
-        }
+        let replaced = self.topology.put(&hole);
+        replaced.ok_or(VdevError::NoSuchVdev { vdev: id })
     }
 
     /// Takes a device out of use: offline, or as one that failed. The configuration tells so unless
@@ -394,7 +255,7 @@ impl VdevTree {
     /// [`TopologyError::OnlyCopy`] when the pool needs it, [`TopologyError::NoSuchVdev`],
     /// [`TopologyError::NotADevice`].
     pub fn take_out(&self, guid: Guid, fault: bool, temporary: bool) -> Result<(), TopologyError> {
-        let top = self.top_of(guid);
+        let top = self.topology.top_of(guid);
         let top = top.ok_or(TopologyError::NoSuchVdev { guid })?;
         let vdev = top.find(guid);
         let vdev = vdev.ok_or(TopologyError::NoSuchVdev { guid })?;
@@ -402,7 +263,7 @@ impl VdevTree {
         let Some(leaf) = vdev.leaf() else {
             return Err(TopologyError::NotADevice { vdev: named() });
         };
-        if !top.is_log() && self.is_required(guid) {
+        if !top.is_log() && self.topology.is_required(guid) {
             return Err(TopologyError::OnlyCopy { vdev: named() });
         }
         leaf.set_temporary(temporary);
@@ -439,166 +300,6 @@ impl VdevTree {
         self.config.lock().set(name, value);
     }
 
-    /// What stored sizes are rounded up to, by the vdevs that hold data; sectors of 512 bytes while
-    /// there are none.
-    pub fn alloc_units(&self) -> AllocUnits {
-        let tops = self.tops.read();
-        let units = tops
-            .list
-            .iter()
-            .filter(|top| {
-                top.asize_bytes() > 0 && top.top().is_some_and(|top| top.class != AllocClass::Log)
-            })
-            .filter_map(|top| top.geometry())
-            .map(|geometry| geometry.alloc_unit_bytes());
-        let both = units.fold(None, |both: Option<AllocUnits>, unit| {
-            let (min, step) = both.map_or((unit, unit), |both| (both.min_bytes, both.step_bytes));
-            Some(AllocUnits {
-                min_bytes: min.min(unit),
-                step_bytes: common_divisor(step, unit),
-            })
-        });
-        both.unwrap_or(AllocUnits {
-            min_bytes: 512,
-            step_bytes: 512,
-        })
-    }
-
-    /// Least allocation of any vdev that holds data: see [`Self::alloc_units`].
-    pub fn min_alloc_bytes(&self) -> u64 {
-        self.alloc_units().min_bytes
-    }
-
-    /// Whether a top-level vdev other than logs cannot be used.
-    pub fn lacks_tops(&self) -> bool {
-        self.tops.read().list.iter().any(|top| {
-            top.top().is_some_and(|top| top.class != AllocClass::Log) && !top.state().0.is_usable()
-        })
-    }
-
-    /// What the allocator needs to know of a top-level vdev; `None` for holes and the like.
-    pub fn top_spec(&self, top: &Vdev) -> Option<TopSpec> {
-        let geometry = top.geometry()?;
-        let deflate_ratio = top.deflate_ratio()?;
-        let about = top.top()?;
-        let is_set = |pair| top.config_u64(pair).unwrap_or(0) != 0;
-        (top.metaslab_count() > 0).then(|| TopSpec {
-            vdev: about.id,
-            class: about.class,
-            metaslab_shift: top.metaslab_shift(),
-            metaslab_count: top.metaslab_count(),
-            geometry,
-            before: top.geometry_before(),
-            deflate_ratio,
-            allocatable: !is_set("removing")
-                && !is_set("non_allocating")
-                && !top.is_expanding()
-                && top.state().0.is_usable(),
-            is_withheld: is_set("non_allocating"),
-        })
-    }
-
-    /// Whether a block lies on log vdevs alone that are not there (`zpool import -m`).
-    pub fn is_on_lost_log(&self, block: &BlockPointer) -> bool {
-        let lost = |dva: &Dva| {
-            self.top(dva.vdev()).is_some_and(|top| {
-                !top.state().0.is_usable()
-                    && top.top().is_some_and(|top| top.class == AllocClass::Log)
-            })
-        };
-        let mut places = (0..DVAS_PER_POINTER).filter_map(|copy| block.dva(copy));
-        let mut any = false;
-        places.all(|dva| {
-            any = true;
-            lost(&dva)
-        }) && any
-    }
-
-    /// Whether a block that cannot be read now may be readable when devices that stopped working
-    /// since the pool was opened are back: those that are there may lack it. Devices that were
-    /// attached after it was written, and not resilvered since, have nothing to bring back.
-    pub fn may_come_back(&self, block: &BlockPointer) -> bool {
-        let birth = block.physical_birth();
-        is_any_out(self, block, |leaf| !was_attached_after(leaf, birth))
-    }
-
-    /// Whether an intent log's block of which no device that works has a right copy was certainly
-    /// never acknowledged: all its devices are there, or so many of those that must have it that
-    /// they would make up for the others. Those must that are not known to lack its txg
-    /// ([`Self::check_recorded`]). Not so when one stopped working since the pool was opened.
-    pub fn tells_of(&self, block: &BlockPointer) -> bool {
-        let (birth, length) = (block.physical_birth(), block.psize_bytes() as usize);
-        let is_there = |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_readable());
-        let tells = |dva: &Dva| {
-            self.top(dva.vdev()).is_some_and(|top| {
-                top.leaves().iter().all(is_there)
-                    || !top.may_lack_block(dva.offset_bytes(), length, birth)
-            })
-        };
-        !is_any_out(self, block, |_| true) && block.dvas().all(|dva| tells(&dva))
-    }
-
-    /// After an intent log's block was written and flushed: whether it is durable, and the pool's
-    /// state on disk tells of every device that did not take it. Such a device would else be
-    /// trusted after a crash, and could say alone that the block was never written.
-    ///
-    /// # Errors
-    /// [`VdevError::VdevUnavailable`]: some device lacks it, which the next txg will record; or too
-    /// many lack it.
-    pub fn check_recorded(&self, block: &BlockPointer) -> Result<(), VdevError> {
-        let birth = block.physical_birth();
-        for top in block.dvas().filter_map(|dva| self.top(dva.vdev())) {
-            let mut all = top.leaves().into_iter().chain(top.draid_spares());
-            let lacking = match top.lacks_txg(birth) {
-                true => Some(top.clone()),
-                false => all.find(|vdev| vdev.forgets_missing(birth)),
-            };
-            if let Some(vdev) = lacking {
-                return Err(VdevError::VdevUnavailable {
-                    vdev: vdev.display_name(),
-                    cause: "it did not take a write, which is not on record yet".to_owned(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn usable_top(&self, id: VdevId) -> Result<Arc<Vdev>, VdevError> {
-        let top = self.top(id).ok_or(VdevError::NoSuchVdev { vdev: id })?;
-        match top.kind() {
-            VdevKind::Other(_) => Err(VdevError::UnsupportedVdev {
-                vdev: top.display_name(),
-                kind: top.kind().name().to_owned(),
-            }),
-            VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect(_) => {
-                Err(VdevError::VdevUnavailable {
-                    vdev: top.display_name(),
-                    cause: format!("it is {}", top.kind().name()),
-                })
-            }
-            _ => Ok(top),
-        }
-    }
-
-    /// Checks that a block lies on its vdev (`zfs_dva_valid` and friends).
-    ///
-    /// # Errors
-    /// [`VdevError::NoSuchVdev`], [`VdevError::UnsupportedVdev`], [`VdevError::VdevUnavailable`],
-    /// [`VdevError::BadAddress`].
-    pub fn check_range(&self, id: VdevId, offset: u64, psize: u64) -> Result<Arc<Vdev>, VdevError> {
-        let top = self.usable_top(id)?;
-        let geometry = top.geometry().ok_or(VdevError::NoSuchVdev { vdev: id })?;
-        let end = offset.checked_add(geometry.asize(psize));
-        let aligned = offset.is_multiple_of(geometry.sector_bytes());
-        if !aligned || end.is_none_or(|end| end > top.asize_bytes()) {
-            return Err(VdevError::BadAddress {
-                place: format!("{id}:{offset:#x}"),
-                what: format!("{psize} bytes there are not within {}", top.display_name()),
-            });
-        }
-        Ok(top)
-    }
-
     /// Reads `psize` bytes at `offset` of a top-level vdev, using redundancy until `verify` agrees.
     pub async fn read_block(
         &self,
@@ -610,10 +311,11 @@ impl VdevTree {
     ) -> Result<Bytes, ReadFailure> {
         if let Some(top) = self.top(id).filter(|top| top.kind().is_indirect()) {
             return self
+                .topology
                 .read_indirect(&top, offset, psize, context, verify)
                 .await;
         }
-        match self.check_range(id, offset, psize as u64) {
+        match self.topology.check_range(id, offset, psize as u64) {
             Ok(top) => top.read_block(offset, psize, context, verify).await,
             Err(error) => Err(ReadFailure {
                 checksum: false,
@@ -634,9 +336,10 @@ impl VdevTree {
     ) -> Result<(), WriteFailure> {
         let mark = self.common.halt.mark();
         if let Some(top) = self.top(id).filter(|top| top.kind().is_indirect()) {
-            return self.repair_indirect(&top, offset, data, context).await;
+            let topology = &self.topology;
+            return topology.repair_indirect(&top, offset, data, context).await;
         }
-        match self.check_range(id, offset, data.len() as u64) {
+        match self.topology.check_range(id, offset, data.len() as u64) {
             Ok(top) => top.write_block(offset, data, context).await?,
             Err(error) => return Err(WriteFailure::new(error.to_string())),
         }
@@ -729,19 +432,8 @@ impl VdevTree {
             (top, failure)
         });
         let flushed = join_all(flushes).await;
-        self.check_not_halted_since(mark)?;
+        self.common.halt.check_unchanged(mark)?;
         settle_flushed(flushed)
-    }
-
-    /// # Errors
-    /// [`VdevError::NotDurable`] when devices may not have got something since then.
-    pub(super) fn check_not_halted_since(&self, mark: u64) -> Result<(), VdevError> {
-        if self.common.halt.is_unchanged(mark) {
-            return Ok(());
-        }
-        Err(VdevError::NotDurable {
-            reason: "it was suspended before all was written".to_owned(),
-        })
     }
 
     /// After a write with [`IoContext::flush`] that succeeded: whether the pool has what its
@@ -755,13 +447,14 @@ impl VdevTree {
             None => Ok(()),
         }
     }
+
     /// Tells the devices of a top-level vdev that a range holds nothing any more (only where blocks
     /// lie whole on every child).
     ///
     /// # Errors
     /// [`VdevError::NoSuchVdev`], or what the devices say.
     pub async fn discard(&self, id: VdevId, offset: u64, length: u64) -> Result<(), VdevError> {
-        let top = self.usable_top(id)?;
+        let top = self.topology.usable_top(id)?;
         if matches!(top.kind(), VdevKind::Raidz(_) | VdevKind::Draid(_)) {
             return Ok(());
         }
@@ -839,29 +532,4 @@ impl std::fmt::Debug for VdevTree {
             .field("tops", &self.tops())
             .finish_non_exhaustive()
     }
-}
-
-/// Whether a device that may have a part of the block stopped working since the pool was opened, of
-/// those that count.
-fn is_any_out(tree: &VdevTree, block: &BlockPointer, counts: impl Fn(&Leaf) -> bool) -> bool {
-    let is_out = |vdev: &Arc<Vdev>| {
-        vdev.leaf()
-            .is_some_and(|leaf| leaf.is_out() && counts(leaf))
-    };
-    if block.is_gang() {
-        // Its pieces may be anywhere.
-        return tree.leaves().iter().any(is_out);
-    }
-    block
-        .dvas()
-        .filter_map(|dva| tree.top(dva.vdev()))
-        .any(|top| top.leaves().iter().any(is_out))
-}
-
-/// Whether a device was attached after `txg`, and no resilver of it has ended: it lacks everything
-/// from the pool's first txg on, while one that failed lacks what came since.
-fn was_attached_after(leaf: &Leaf, txg: Txg) -> bool {
-    let first = Txg::INITIAL;
-    let length = txg.get().saturating_add(1).saturating_sub(first.get());
-    txg >= first && leaf.missing().contains(first.get(), length)
 }

@@ -54,7 +54,7 @@ impl Vdev {
         goes_on: &(dyn Fn() -> bool + Sync),
     ) -> Discarded {
         let mut by_leaf = Vec::new();
-        self.leaf_ranges(free, &mut by_leaf);
+        leaf_ranges(self, free, &mut by_leaf);
         let results = join_all(
             by_leaf
                 .iter()
@@ -69,19 +69,6 @@ impl Vdev {
             })
     }
 
-    /// What the ranges are on each device below.
-    fn leaf_ranges(&self, free: &RangeSet, out: &mut Vec<(Arc<Leaf>, RangeSet)>) {
-        if let VdevKind::Leaf(vdev) = &self.kind {
-            out.push((vdev.leaf.clone(), free.clone()));
-            return;
-        }
-        for (index, child) in self.children().iter().enumerate() {
-            if let Some(ranges) = self.child_ranges(index, free) {
-                child.leaf_ranges(&ranges, out);
-            }
-        }
-    }
-
     /// What free ranges of this top-level vdev are on a device below it; `None` if it is not below,
     /// or is where no space can be told to be free ([`Self::can_discard_free`]).
     pub fn free_on(self: &Arc<Self>, leaf: Guid, free: &RangeSet) -> Option<RangeSet> {
@@ -90,28 +77,42 @@ impl Vdev {
         }
         let (index, child) = (self.children().iter().enumerate())
             .find(|(_, child)| child.leaves().iter().any(|vdev| vdev.guid() == leaf))?;
-        child.free_on(leaf, &self.child_ranges(index, free)?)
+        child.free_on(leaf, &child_ranges(self, index, free)?)
     }
+}
 
-    fn child_ranges(&self, index: usize, free: &RangeSet) -> Option<RangeSet> {
-        match &self.kind {
-            VdevKind::Mirror(_) => Some(free.clone()),
-            VdevKind::Raidz(raidz) if raidz.expansion.is_none() => {
-                let width = raidz.children.len() as u64;
-                Some(raidz_ranges(self.ashift(), width, index as u64, free))
-            }
-            VdevKind::Draid(draid) => {
-                let mut out = RangeSet::new();
-                for range in free.ranges() {
-                    let columns = draid.layout.whole_stripes(self.ashift(), range);
-                    for column in columns.iter().filter(|column| column.child == index) {
-                        out.add(column.offset, column.length as u64);
-                    }
-                }
-                Some(out)
-            }
-            _ => None,
+/// What ranges of a vdev are on each device below.
+fn leaf_ranges(vdev: &Vdev, free: &RangeSet, out: &mut Vec<(Arc<Leaf>, RangeSet)>) {
+    if let VdevKind::Leaf(own) = vdev.kind() {
+        out.push((own.leaf.clone(), free.clone()));
+        return;
+    }
+    for (index, child) in vdev.children().iter().enumerate() {
+        if let Some(ranges) = child_ranges(vdev, index, free) {
+            leaf_ranges(child, &ranges, out);
         }
+    }
+}
+
+/// What the ranges are on one child; `None` where that cannot be told.
+fn child_ranges(vdev: &Vdev, index: usize, free: &RangeSet) -> Option<RangeSet> {
+    match vdev.kind() {
+        VdevKind::Mirror(_) => Some(free.clone()),
+        VdevKind::Raidz(raidz) if raidz.expansion.is_none() => {
+            let width = raidz.children.len() as u64;
+            Some(raidz_ranges(vdev.ashift(), width, index as u64, free))
+        }
+        VdevKind::Draid(draid) => {
+            let mut out = RangeSet::new();
+            for range in free.ranges() {
+                let columns = draid.layout.whole_stripes(vdev.ashift(), range);
+                for column in columns.iter().filter(|column| column.child == index) {
+                    out.add(column.offset, column.length as u64);
+                }
+            }
+            Some(out)
+        }
+        _ => None,
     }
 }
 

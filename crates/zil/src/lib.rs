@@ -49,7 +49,7 @@
 //! # Devices that miss a part of it
 //! Where a log block should be and is not, the log ends. So a device that missed a block must not
 //! be asked alone: a commit counts only when all devices of the block's vdev have it, except those
-//! that the pool's state on disk says lack its group ([`vdev::VdevTree::tells_of`]). A device that
+//! that the pool's state on disk says lack its group ([`vdev::Topology::tells_of`]). A device that
 //! fails is on record with the next group, for which the commit waits. Import refuses a log whose
 //! end only such devices show, or that other devices show while one cannot be read.
 //!

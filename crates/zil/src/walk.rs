@@ -259,7 +259,7 @@ fn end_of(pipeline: &Pipeline, pointer: &BlockPointer, error: &ZioError) -> End 
         | ZioError::Vdev(VdevError::VdevUnavailable { .. })
         | ZioError::Vdev(VdevError::Device(_)) => true,
         ZioError::Checksum { device_failed, .. } => {
-            *device_failed || !pipeline.tree().tells_of(pointer)
+            *device_failed || !pipeline.tree().topology().tells_of(pointer)
         }
         _ => false,
     };
@@ -502,7 +502,7 @@ pub async fn awaits_replay(pipeline: &Pipeline, header: &ZilHeader, synced: Txg)
 pub async fn is_cut_off(pipeline: &Pipeline, header: &ZilHeader) -> bool {
     let mut chain = Chain::new(pipeline, header);
     while let Some(pointer) = chain.pointer() {
-        if pipeline.tree().is_on_lost_log(&pointer) {
+        if pipeline.tree().topology().is_on_lost_log(&pointer) {
             return true;
         }
         if chain.read_or_tell("it is taken for whole").await.is_none() {

@@ -40,7 +40,7 @@ impl TestPool {
         let mut shift = 0;
         for top in tree.tops() {
             // Removed vdevs have no space.
-            if let Some(spec) = tree.top_spec(&top) {
+            if let Some(spec) = vdev::TopSpec::of(&top) {
                 shift = spec.metaslab_shift;
                 allocator.add_top(spec);
             }

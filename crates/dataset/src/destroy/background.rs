@@ -411,7 +411,7 @@ impl Destroyer<'_> {
             None => {
                 let dir = self
                     .dsl
-                    .directories()
+                    .datasets()
                     .create_dir(
                         ctx,
                         Some(self.dsl.directories().root_dir()),

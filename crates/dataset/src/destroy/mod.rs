@@ -5,6 +5,7 @@
 //! of trees. Both are freed in the background, a bounded piece in each txg.
 
 mod background;
+mod rest;
 mod walk;
 
 use std::sync::Arc;
@@ -37,25 +38,6 @@ impl DslPool {
 }
 
 impl Destroyer<'_> {
-    /// The object of the list of blocks that wait to be freed, if the pool has one.
-    pub(crate) fn free_list(&self) -> Option<ObjectId> {
-        self.dsl.destroy_state.free_list.get().map(Bpobj::id)
-    }
-
-    /// The object of the queue of trees that wait; zero for none.
-    pub(crate) fn tree_queue(&self) -> ObjectId {
-        *self.dsl.destroy_state.bptree.lock()
-    }
-
-    /// The ZAP of livelists of destroyed clones; zero for none.
-    pub(crate) fn deleted_clones(&self) -> ObjectId {
-        *self.dsl.destroy_state.deleted_clones.lock()
-    }
-
-    pub(crate) fn set_deleted_clones(&self, queue: ObjectId) {
-        *self.dsl.destroy_state.deleted_clones.lock() = queue;
-    }
-
     /// Makes the directory and the list of a new pool, in syncing context.
     pub(crate) async fn create(
         &self,
@@ -66,7 +48,7 @@ impl Destroyer<'_> {
         let state = &self.dsl.destroy_state;
         let dir = self
             .dsl
-            .directories()
+            .datasets()
             .create_dir(ctx, Some(root), names::hidden_directory::FREE)
             .await?;
         set_once(&state.free_dir, dir);
@@ -700,8 +682,7 @@ impl Destroyer<'_> {
                     attempts += 1;
                 }
                 Err(DatasetError::HasChildren { name: parent })
-                    if attempts < LOG_TRIES_MAX
-                        && self.dsl.receives().abort_below(name).await? =>
+                    if attempts < LOG_TRIES_MAX && self.destroy_rest_below(name).await? =>
                 {
                     tracing::info!(dataset = parent, "its interrupted receive is given up");
                     attempts += 1;

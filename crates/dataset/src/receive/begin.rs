@@ -12,14 +12,14 @@ use zio::Tx;
 
 use crate::DatasetError;
 use crate::are_same_snapshots;
-use crate::bookmark_create::redacted_with;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::obstacle::ReceiveObstacle;
+use crate::resume::CLONE_NAME;
 use crate::state::Ds;
 use crate::task::{SpaceCheck, SyncTask};
 
-use super::{CLONE_NAME, ReceiveTarget, is_inconsistent};
+use super::target::ReceiveTarget;
 
 pub(super) struct BeginTask {
     pub(super) dsl: Arc<DslPool>,
@@ -123,7 +123,7 @@ impl BeginTask {
             return target.refuse(ReceiveObstacle::NothingToResume);
         }
         if target.has(StreamFeatures::REDACTED) {
-            let stored = redacted_with(&dataset).unwrap_or_default();
+            let stored = dataset.redacted_with().unwrap_or_default();
             let with = target.redaction.with.as_deref().unwrap_or_default();
             if !are_same_snapshots(with, &stored) {
                 return target.refuse(ReceiveObstacle::NothingToResume);
@@ -166,7 +166,7 @@ impl BeginTask {
                 _ => ReceiveObstacle::UnderWay,
             });
         }
-        if is_inconsistent(&head) {
+        if head.is_inconsistent() {
             return target.refuse(match head.hold_count() {
                 0 => ReceiveObstacle::Interrupted,
                 _ => ReceiveObstacle::UnderWay,
@@ -235,7 +235,7 @@ impl BeginTask {
             target.check_key(dsl, Some(&source)).await?;
             return Ok(Place::Below(head, Some(source)));
         }
-        if dsl.receives().is_modified_since(&head, &source).await? {
+        if dsl.is_modified_since(&head, &source).await? {
             return target.refuse(ReceiveObstacle::Modified);
         }
         let newest = head.prev().unwrap_or_else(|| source.clone());
@@ -355,7 +355,7 @@ impl BeginTask {
                 (parent, last, source, true)
             }
         };
-        let dir = directories.create_dir(ctx, Some(&parent), &last).await?;
+        let dir = dsl.datasets().create_dir(ctx, Some(&parent), &last).await?;
         if is_new && dsl.features().is_active(guid::FILESYSTEM_LIMITS) {
             let tx = Tx::syncing(ctx.txg);
             let zap = dsl.zapify_dir(ctx, &dir).await?;

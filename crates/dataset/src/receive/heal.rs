@@ -13,12 +13,13 @@ use parking_lot::Mutex;
 use crate::dataset::Dataset;
 use crate::dsl::DslPool;
 use crate::name::check_name;
+use crate::resume::{CLONE_NAME, Receives};
 use crate::state::Ds;
 use crate::task::{SpaceCheck, SyncTask};
 use crate::{DatasetError, ReceiveObstacle};
 
 use super::begin::BeginTask;
-use super::{CLONE_NAME, ReceiveTarget, Receives, is_inconsistent};
+use super::target::ReceiveTarget;
 
 /// A corrective receive that has begun. While there is one, its snapshot cannot be destroyed.
 pub struct Corrective {
@@ -132,7 +133,7 @@ impl CorrectiveTask {
         let snapshot = self.snapshot().await?;
         let head = dsl.directories().resolve(&target.name).await?;
         let hidden = dsl.directories().child_dir(&head.dir(), CLONE_NAME).await?;
-        if hidden.is_some() || is_inconsistent(&head) {
+        if hidden.is_some() || head.is_inconsistent() {
             return target.refuse(ReceiveObstacle::UnderWay);
         }
         let kind = dsl.directories().objset_kind(&head).await?;

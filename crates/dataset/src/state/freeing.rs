@@ -31,6 +31,27 @@ pub(crate) struct DestroyState {
     pub stall: Mutex<Option<Stall>>,
 }
 
+impl DestroyState {
+    /// The object of the list of blocks that wait to be freed, if the pool has one.
+    pub(crate) fn free_list_id(&self) -> Option<ObjectId> {
+        self.free_list.get().map(Bpobj::id)
+    }
+
+    /// The object of the queue of trees that wait; zero for none.
+    pub(crate) fn tree_queue(&self) -> ObjectId {
+        *self.bptree.lock()
+    }
+
+    /// The ZAP of livelists of destroyed clones; zero for none.
+    pub(crate) fn deleted_clones(&self) -> ObjectId {
+        *self.deleted_clones.lock()
+    }
+
+    pub(crate) fn set_deleted_clones(&self, queue: ObjectId) {
+        *self.deleted_clones.lock() = queue;
+    }
+}
+
 /// What of the background frees stopped because something could not be read.
 #[derive(Debug, Default)]
 pub(crate) struct Stall {

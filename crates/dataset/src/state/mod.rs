@@ -35,7 +35,7 @@ use format::Txg;
 
 pub(crate) use bookmarks::{BookmarkEntry, SnapshotBookmarks};
 pub(crate) use deadlist::{Deadlist, Pending, living};
-pub(crate) use dirty::{DirtyDatasets, SyncState};
+pub(crate) use dirty::SyncState;
 pub(crate) use freeing::{DestroyState, Stall};
 pub(crate) use keys::KeyStore;
 pub(crate) use lists::Lists;

@@ -10,14 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use format::{BlockPointer, DslDatasetPhys, DslDirPhys, ObjectId, ObjsetKind, Txg, UsedBy};
+use format::{BlockPointer, DslDatasetPhys, DslDirPhys, Guid, ObjectId, ObjsetKind, Txg, UsedBy};
 use object::{ObjectSet, ZapValue};
 use parking_lot::{Mutex, MutexGuard};
+use zil::Zil;
 
 use super::bookmarks::SnapshotBookmarks;
 use super::deadlist::{Deadlist, Pending};
 use super::open::{OpenState, ResumePoint};
 use super::space::{Space, accounted_delta, apply};
+use crate::features::guid;
 
 /// What was changed in syncing context and must be written to the MOS.
 #[derive(Default)]
@@ -336,6 +338,33 @@ impl Ds {
 
     pub(crate) fn hold_count(&self) -> u32 {
         self.holds.load(Ordering::Acquire)
+    }
+
+    /// Whether its blocks are encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.state().features.contains_key(guid::ENCRYPTION)
+    }
+
+    /// The snapshots that it is redacted with, if it is (`dsl_dataset_get_uint64_array_feature`).
+    pub(crate) fn redacted_with(&self) -> Option<Vec<Guid>> {
+        let state = self.state();
+        let guids = state.features.get(guid::REDACTED_DATASETS)?;
+        Some(guids.to_u64s().into_iter().map(Guid::new).collect())
+    }
+
+    /// Whether it is one that is received into.
+    pub(crate) fn is_inconsistent(&self) -> bool {
+        self.phys().flags & DslDatasetPhys::FLAG_INCONSISTENT != 0
+    }
+
+    /// Its intent log, while it is open.
+    pub(crate) fn open_log(&self) -> Option<Arc<Zil>> {
+        self.open.lock().as_ref()?.log.clone()
+    }
+
+    /// Whether its log is at work or has a chain: nobody may take the dataset away then.
+    pub(crate) fn has_busy_log(&self) -> bool {
+        self.open_log().is_some_and(|log| !log.is_closed())
     }
 
     /// The object set, if it is open.

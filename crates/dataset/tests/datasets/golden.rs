@@ -88,7 +88,7 @@ async fn open(images: &Path, pool_name: &str) -> Arc<DslPool> {
         .expect("the tree opens");
     let allocator = Arc::new(Allocator::new());
     for top in tree.tops() {
-        if let Some(spec) = tree.top_spec(&top) {
+        if let Some(spec) = vdev::TopSpec::of(&top) {
             allocator.add_top(spec);
         }
     }

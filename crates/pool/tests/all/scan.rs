@@ -238,7 +238,14 @@ async fn a_device_that_comes_back_is_resilvered() {
             "{name}: nothing is an error"
         );
         for leaf in pool.pipeline().tree().leaves() {
-            assert!(leaf.leaf().expect("a leaf").missing().is_empty(), "{name}");
+            assert!(
+                leaf.leaf()
+                    .expect("a leaf")
+                    .dirty_times()
+                    .missing()
+                    .is_empty(),
+                "{name}"
+            );
         }
         let scan = scrub(&pool).await;
         assert_eq!((scan.errors, scan.repaired_bytes), (0, 0), "{name}");
@@ -324,7 +331,14 @@ async fn scans_go_on_after_power_cuts() {
         check_objects(&dataset, &objects, 4).await;
         check_objects(&dataset, &more, 4).await;
         for leaf in pool.pipeline().tree().leaves() {
-            assert!(leaf.leaf().expect("a leaf").missing().is_empty(), "{name}");
+            assert!(
+                leaf.leaf()
+                    .expect("a leaf")
+                    .dirty_times()
+                    .missing()
+                    .is_empty(),
+                "{name}"
+            );
         }
         scrub(&pool).await;
         pool.clear(None).await.expect("clear");

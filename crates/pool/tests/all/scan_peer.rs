@@ -134,7 +134,7 @@ async fn a_device_that_missed_writes_of_openzfs_is_resilvered() {
     let lacks = || {
         let leaves = tree.leaves();
         let mut leaves = leaves.iter().filter_map(|vdev| vdev.leaf());
-        leaves.any(|leaf| !leaf.missing().is_empty())
+        leaves.any(|leaf| !leaf.dirty_times().missing().is_empty())
     };
     for _ in 0..20 {
         pool.sync().await.expect("sync");

@@ -572,8 +572,8 @@ impl Scan {
         }
         for leaf in scans.spa.tree.leaves() {
             if let Some(leaf) = leaf.leaf() {
-                leaf.take_scan_failed();
-                leaf.take_scan_refused();
+                leaf.dirty_times().take_scan_failed();
+                leaf.dirty_times().take_scan_refused();
             }
         }
         self.begin_run(scans, Some(uses));
@@ -848,7 +848,7 @@ impl Scan {
 
     /// Everything up to the walk's place was read.
     fn reach(&self, scans: &Scans) {
-        let failed = |leaf: &vdev::Leaf| !leaf.scan_failed().is_empty();
+        let failed = |leaf: &vdev::Leaf| !leaf.dirty_times().scan_failed().is_empty();
         let leaves = scans.spa.tree.leaves();
         let has_failed = leaves
             .iter()

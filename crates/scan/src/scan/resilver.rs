@@ -56,7 +56,7 @@ fn lacking(
     let leaves = tops.flat_map(|top| top.leaves());
     let lacks = |vdev: Arc<Vdev>| {
         let leaf = vdev.leaf().filter(|leaf| leaf.is_writeable())?;
-        let missing = leaf.missing();
+        let missing = leaf.dirty_times().missing();
         if missing.is_empty() || unmended.get(&vdev.guid()) == Some(&missing) {
             return None;
         }
@@ -66,7 +66,7 @@ fn lacking(
         if first >= end || when == When::Now && (1..=AHEAD_TXGS).contains(&ahead) {
             return None;
         }
-        let failed = leaf.last_failed_txg().get();
+        let failed = leaf.dirty_times().last_failed_txg().get();
         if when < When::Later && failed != 0 && txg.get() <= failed.saturating_add(GOOD_TXGS) {
             return None;
         }
@@ -99,7 +99,7 @@ pub(super) fn later(
     let lacking = lacking(tree, unmended, txg, When::Now).into_iter();
     let is_later = |lacks: &Lacking| {
         let leaf = lacks.vdev.leaf();
-        let fails = leaf.is_some_and(|leaf| !leaf.last_failed_txg().is_zero());
+        let fails = leaf.is_some_and(|leaf| !leaf.dirty_times().last_failed_txg().is_zero());
         lacks.end > max_txg.get() && !fails
     };
     let later = lacking.filter(is_later);
@@ -123,17 +123,17 @@ impl Scans {
         let mut has_failed = false;
         for vdev in self.spa.tree.leaves() {
             let Some(leaf) = vdev.leaf() else { continue };
-            let failed = leaf.take_scan_failed();
-            let was_refused = leaf.take_scan_refused();
+            let failed = leaf.dirty_times().take_scan_failed();
+            let was_refused = leaf.dirty_times().take_scan_refused();
             has_failed |= !failed.is_empty();
-            if !is_whole || !leaf.is_writeable() || leaf.missing().is_empty() {
+            if !is_whole || !leaf.is_writeable() || leaf.dirty_times().missing().is_empty() {
                 continue;
             }
             if !self.spa.dirty_times.was_noted(&vdev) {
                 // It came back in this txg.
                 continue;
             }
-            leaf.change_missing(|missing| {
+            leaf.dirty_times().change_missing(|missing| {
                 if last_end(missing) > max {
                     // It was away meanwhile: the next resilver is for it.
                     return;
@@ -146,17 +146,20 @@ impl Scans {
                     unmended.insert(vdev.guid(), missing.clone());
                 }
             });
-            if leaf.missing().is_empty() {
+            if leaf.dirty_times().missing().is_empty() {
                 vdev.remove_config(RESILVER_TXG);
                 vdev.remove_config(REBUILD_TXG);
                 self.spa.identity.mark_dirty();
             }
         }
-        for spare in self.spa.tree.draid_spares() {
-            let missing = spare.spare_missing();
+        for spare in self.spa.tree.topology().draid_spares() {
+            let Some(own) = spare.kind().draid_spare() else {
+                continue;
+            };
+            let missing = own.missing();
             // What is on a device that was away was not written, and that device will not know: its
             // own log tells of later txgs.
-            let top = self.spa.tree.top_of(spare.guid());
+            let top = self.spa.tree.topology().top_of(spare.guid());
             let was_there = |leaf: &Arc<Vdev>| {
                 let device = leaf.leaf();
                 device.is_some_and(|leaf| leaf.is_writeable())
@@ -171,7 +174,7 @@ impl Scans {
             }
             let is_covered = last_end(&missing) <= max && !begins_before(&missing, phys.min_txg);
             if counts && is_covered && lost.is_empty() && !has_failed && !missing.is_empty() {
-                spare.set_spare_missing(RangeSet::new());
+                own.set_missing(RangeSet::new());
             }
         }
         unmended

@@ -10,6 +10,7 @@ use filesystem::{Allocate, FsError};
 
 use super::attributes::Set;
 use super::compound::{Done, Failed, Running, check_name};
+use super::junctions::check_no_junction;
 use super::look::check_content;
 use super::opens::WRITE;
 use super::request::Kind;
@@ -179,28 +180,11 @@ impl Running<'_> {
         Ok(told)
     }
 
-    /// The entry where another share begins stays, as a mount point does.
-    async fn check_no_junction(
-        &self,
-        entered: &Entered,
-        place: Place,
-        name: &[u8],
-    ) -> Result<(), Status> {
-        if !self.may_have_junction(entered, name) {
-            return Ok(());
-        }
-        let directory = entered.file(place).await?;
-        match self.junction(entered, &directory, name).await? {
-            Some(_) => Err(Status::FILE_OPEN),
-            None => Ok(()),
-        }
-    }
-
     pub(super) async fn remove(&mut self, name: &[u8]) -> Done {
         check_name(name)?;
         let handle = self.handle()?;
         let entered = self.enter().await?;
-        self.check_no_junction(&entered, handle.place, name).await?;
+        check_no_junction(self.shares, &entered, handle.place, name).await?;
         let changing = Changing::begin(&entered, handle.place).await?;
         let outcome = remove_in(&entered, &changing.directory, name, None).await;
         let (change, directory) = changing.end().await;
@@ -225,8 +209,8 @@ impl Running<'_> {
         let handle = self.handle()?;
         let source = self.saved_with(&handle)?;
         let entered = self.enter().await?;
-        self.check_no_junction(&entered, source, from).await?;
-        self.check_no_junction(&entered, handle.place, to).await?;
+        check_no_junction(self.shares, &entered, source, from).await?;
+        check_no_junction(self.shares, &entered, handle.place, to).await?;
         let (outcome, change, change_of_target) =
             rename_in(&entered, (source, from), (handle.place, to)).await?;
         outcome?;

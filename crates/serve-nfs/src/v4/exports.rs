@@ -13,8 +13,8 @@ use super::attributes::Facts;
 use super::compound::Running;
 use super::types::Status;
 use crate::handle::{Handle, Place};
-use crate::object::{File, Told};
-use crate::share::{Entered, Share, Shares};
+use crate::object::Told;
+use crate::share::{Share, Shares};
 
 /// The number of the filesystem that these directories are of.
 const FSID: u64 = u64::from_be_bytes(*b"millpond");
@@ -161,51 +161,5 @@ impl Running<'_> {
             is_case_exact: true,
             minor: self.minor,
         })
-    }
-
-    /// Shares whose roots are entries of a directory of another share, by their names.
-    pub(super) async fn junctions(
-        &self,
-        entered: &Entered,
-        directory: &File,
-    ) -> Result<BTreeMap<String, Arc<Share>>, Status> {
-        let mut found = BTreeMap::new();
-        if directory.snapshot.is_some() {
-            return Ok(found);
-        }
-        let within = within(self.shares, &entered.share.names().path);
-        if within.is_empty() {
-            return Ok(found);
-        }
-        let path = directory.filesystem.path_of(directory.ino()).await?;
-        let path = parts(&String::from_utf8_lossy(&path));
-        for (mut other, share) in within {
-            if let Some(name) = other.pop()
-                && other == path
-            {
-                found.insert(name, share);
-            }
-        }
-        Ok(found)
-    }
-
-    /// The share whose root has this name in a directory of another share.
-    pub(super) async fn junction(
-        &self,
-        entered: &Entered,
-        directory: &File,
-        name: &[u8],
-    ) -> Result<Option<Arc<Share>>, Status> {
-        let is_any = self.may_have_junction(entered, name);
-        match std::str::from_utf8(name) {
-            Ok(name) if is_any => Ok(self.junctions(entered, directory).await?.remove(name)),
-            _ => Ok(None),
-        }
-    }
-
-    /// Whether a share of this name is anywhere within another one; most often there is none.
-    pub(super) fn may_have_junction(&self, entered: &Entered, name: &[u8]) -> bool {
-        let path = entered.share.names().path;
-        std::str::from_utf8(name).is_ok_and(|name| self.shares.has_below(&path, name))
     }
 }

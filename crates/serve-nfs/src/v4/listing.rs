@@ -1,6 +1,5 @@
 //! READDIR (RFC 8881 section 18.23): cookies are those of version 3.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use access::ControlNode;
@@ -10,10 +9,11 @@ use filesystem::FileKind;
 use super::attributes::{self, Facts};
 use super::compound::{Done, Running};
 use super::exports;
+use super::junctions::{is_junction, junctions};
 use super::types::{Bits, Status};
 use crate::handle::Place;
 use crate::object::{File, Object};
-use crate::share::{Entered, Share};
+use crate::share::Entered;
 use crate::v3::listing::{AFTER_PARENT, AFTER_ZFS, COOKIE_MAX, control_entries};
 use crate::xdr::Writer;
 
@@ -124,7 +124,7 @@ impl Running<'_> {
             true => Some(file.filesystem.statistics_at(file.ino()).await?),
             false => None,
         };
-        let junctions = self.junctions(entered, file).await?;
+        let junctions = junctions(self.shares, entered, file).await?;
         let is_case_exact = file.filesystem.compares_names_exactly();
         loop {
             let entries = file
@@ -226,9 +226,4 @@ impl Running<'_> {
         }
         list.end(true)
     }
-}
-
-fn is_junction(junctions: &BTreeMap<String, Arc<Share>>, name: &[u8]) -> bool {
-    !junctions.is_empty()
-        && std::str::from_utf8(name).is_ok_and(|name| junctions.contains_key(name))
 }

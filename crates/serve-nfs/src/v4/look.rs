@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use access::{MAY_EXECUTE, MAY_READ};
+use access::MAY_EXECUTE;
 use bytes::Bytes;
 use filesystem::{FileKind, FsError, SeekTo};
 
 use super::attributes::{self, Compared, Facts, wants_statistics};
 use super::compound::{Done, Running, check_name};
 use super::exports;
+use super::junctions::junction;
 use super::opens::READ;
 use super::types::{Bits, StateId, Status};
 use crate::handle::{Handle, Place};
@@ -140,7 +141,7 @@ impl Running<'_> {
                 FileKind::Symlink => return Err(Status::SYMLINK),
                 _ => return Err(Status::NOTDIR),
             }
-            if let Some(share) = self.junction(&entered, file, name).await? {
+            if let Some(share) = junction(self.shares, &entered, file, name).await? {
                 entered.check(&file.attributes, file, MAY_EXECUTE).await?;
                 drop(directory);
                 drop(entered);
@@ -319,12 +320,5 @@ impl Running<'_> {
         told.bool(found >= file.now().await?.size_bytes);
         told.u64(found);
         Ok(told)
-    }
-
-    /// Whether the caller may open a file to read it, as its mode says.
-    pub(super) async fn may_open_to_read(entered: &Entered, file: &File) -> Result<bool, Status> {
-        // Programs are read to be executed.
-        Ok(entered.may(&file.attributes, file, MAY_READ).await?
-            || entered.may(&file.attributes, file, MAY_EXECUTE).await?)
     }
 }

@@ -8,6 +8,7 @@
 //! | `state` | clients, sessions, slots, leases, grace: no sockets, no files |
 //! | `opens` | files that are open and locked, by state ids |
 //! | `exports` | the pseudo filesystem above the shares |
+//! | `junctions` | roots of shares within other shares |
 //! | `compound` | COMPOUND: one operation after another |
 //! | `session` | operations of clients and sessions |
 //! | `look`, `listing` | operations that change nothing |
@@ -27,6 +28,7 @@ mod attributes;
 mod change;
 mod compound;
 mod exports;
+mod junctions;
 mod listing;
 mod look;
 mod open;

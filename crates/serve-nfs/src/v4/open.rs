@@ -481,7 +481,7 @@ async fn check_access(
 ) -> Result<(), Status> {
     if access & READ != 0 {
         match strict {
-            true if !Running::may_open_to_read(entered, file).await? => {
+            true if !may_open_to_read(entered, file).await? => {
                 return Err(Status::ACCESS);
             }
             true => {}
@@ -499,4 +499,15 @@ async fn check_access(
         entered.check_writable(file)?;
     }
     Ok(())
+}
+
+/// Whether the caller may open a file to read it, as its mode says.
+async fn may_open_to_read(entered: &Entered, file: &File) -> Result<bool, Status> {
+    // Programs are read to be executed.
+    Ok(entered
+        .may(&file.attributes, file, access::MAY_READ)
+        .await?
+        || entered
+            .may(&file.attributes, file, access::MAY_EXECUTE)
+            .await?)
 }

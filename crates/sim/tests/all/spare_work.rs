@@ -94,7 +94,8 @@ async fn with_long_map(sim: &SimWorld) -> (Arc<Pool>, Arc<Filesystem>) {
 async fn long_map(pool: &Pool) -> Object {
     let mos = pool.dsl().mos();
     let top = pool.pipeline().tree().tops().remove(0);
-    let array = mos.hold(ObjectId::new(top.metaslab_array())).await.unwrap();
+    let array = top.top().expect("a top-level vdev").metaslab_array();
+    let array = mos.hold(ObjectId::new(array)).await.unwrap();
     let word = array.read_bytes(16, 8).await.unwrap();
     let map = ObjectId::new(u64::from_le_bytes(*word.first_chunk().unwrap()));
     let map = mos.hold(map).await.unwrap();

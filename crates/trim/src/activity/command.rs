@@ -139,7 +139,7 @@ fn check(
     let leaf = leaf.ok_or(ActivityObstacle::NotWriteable)?;
     let zap = zap_of(vdev).filter(|zap| !passes.activities.lost.contains(zap));
     let zap = zap.ok_or(ActivityObstacle::NotWriteable)?;
-    let top = passes.spa.tree.top_of(vdev.guid());
+    let top = passes.spa.tree.topology().top_of(vdev.guid());
     let top = top.ok_or(ActivityObstacle::NoSuchDevice)?;
     if spec.kind == ActivityKind::Trim && (!leaf.supports_discard() || spec.secure) {
         return Err(ActivityObstacle::TrimUnsupported);

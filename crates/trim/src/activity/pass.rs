@@ -130,7 +130,7 @@ impl LeafPass {
         let at = self.at(passes)?;
         let vdev = leaf_of(&passes.spa.tree, self.key.0)?;
         let leaf = vdev.leaf()?.clone();
-        let top = passes.spa.tree.top_of(vdev.guid())?;
+        let top = passes.spa.tree.topology().top_of(vdev.guid())?;
         (leaf.is_writeable() && top.can_discard_free()).then_some(Ground { leaf, top, at })
     }
 

@@ -5,7 +5,6 @@
 //! ([`Leaf::rewrite_kept`]).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use device::{Device, DeviceError};
@@ -129,10 +128,7 @@ impl Leaf {
     pub(crate) fn forget_kept(&self) {
         let forgotten = std::mem::take(&mut *self.kept.lock());
         if let Some((first, last)) = forgotten.txgs {
-            self.missing.lock().add(first, last - first + 1);
-            self.has_missing.store(true, Ordering::Release);
-            // What a scan gave it may be lost as well.
-            self.scan_failed.lock().add(first, last - first + 1);
+            self.dirty_times.note_unflushed(first, last);
         }
     }
 

@@ -1,25 +1,26 @@
-//! Opening the devices of a tree, and what their sizes make of its top-level vdevs.
+//! Opening the devices of a tree, for the first time and again.
 //!
 //! A device is taken only if its labels say that it is the leaf it is looked for as. One that
 //! cannot be used is noted in its leaf's state, and the tree does without; but when another process
 //! has it, that process has the pool.
 
+use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use device::{Device, DeviceError};
-use format::{
-    Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, MIN_DEVICE_BYTES, NvList, Txg,
-};
-use futures::future::join_all;
+use device::{Device, DeviceError, World};
+use format::{Guid, LABEL_BYTES, MIN_DEVICE_BYTES, NvList, Txg};
+use futures::future::{Either, join_all, select};
+use parking_lot::Mutex;
 
-use super::{ASHIFT_MAX, ASHIFT_MIN, VdevTree};
+use crate::common::Common;
 use crate::error::{VdevError, bad};
-use crate::kind::VdevKind;
 use crate::label::read_labels;
-use crate::leaf::Leaf;
-use crate::metaslab::{METASLABS_MAX, metaslab_shift};
+use crate::leaf::{Leaf, Stopped};
 use crate::node::Vdev;
+use crate::patience::PATIENCE;
+use crate::sizes::settle_size;
 use crate::state::{VdevAux, VdevState};
 use crate::watch::Watched;
 
@@ -27,10 +28,10 @@ use crate::watch::Watched;
 const ANSWER_PAUSE: Duration = Duration::from_millis(100);
 
 /// A device that was opened, or why that cannot be used.
-pub(super) type Opened = Result<Arc<Watched>, (VdevAux, VdevError)>;
+type Opened = Result<Arc<Watched>, (VdevAux, VdevError)>;
 
 /// Gives a leaf its device, and says what state that makes.
-pub(super) fn take_opened(vdev: &Vdev, leaf: &Leaf, opened: Opened) -> Result<(), VdevError> {
+fn take_opened(vdev: &Vdev, leaf: &Leaf, opened: Opened) -> Result<(), VdevError> {
     let before = leaf.state().0;
     match opened {
         Ok(device) => {
@@ -57,7 +58,99 @@ pub(super) fn take_opened(vdev: &Vdev, leaf: &Leaf, opened: Opened) -> Result<()
     }
 }
 
-impl VdevTree {
+/// How to open a tree.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Open the devices for reading only.
+    pub read_only: bool,
+    /// What is opened for reading nobody else gets for writing meanwhile
+    /// ([`Device::keep_writers_out`]).
+    pub keep_writers_out: bool,
+    /// Where devices are, by their leaf's guid; instead of the paths in the configuration.
+    pub paths: BTreeMap<Guid, String>,
+    /// The pool's guid, when labels must belong to it.
+    pub pool_guid: Option<Guid>,
+    /// New devices: they have no labels yet, and their sizes are still to be determined.
+    pub create: bool,
+}
+
+/// How the devices of a tree are opened.
+///
+/// Locks: `paths`, `pool_guid`; for one value each.
+pub(crate) struct Opening {
+    world: World,
+    common: Arc<Common>,
+    options: OpenOptions,
+    /// Where devices are, as [`OpenOptions::paths`] said, until other devices take their places.
+    paths: Mutex<BTreeMap<Guid, String>>,
+    /// The pool's guid, when labels must belong to it.
+    pool_guid: Mutex<Option<Guid>>,
+}
+
+impl Opening {
+    pub(super) fn new(world: &World, common: &Arc<Common>, options: OpenOptions) -> Self {
+        Opening {
+            world: world.clone(),
+            common: common.clone(),
+            paths: Mutex::new(options.paths.clone()),
+            pool_guid: Mutex::new(options.pool_guid),
+            options,
+        }
+    }
+
+    /// How devices are opened that are to become a part of the tree: they have no labels yet.
+    pub(super) fn of_new_devices(&self) -> Opening {
+        Opening {
+            world: self.world.clone(),
+            common: self.common.clone(),
+            paths: Mutex::default(),
+            pool_guid: Mutex::new(None),
+            options: OpenOptions {
+                create: true,
+                ..self.options.clone()
+            },
+        }
+    }
+
+    /// Whether devices are opened for reading only.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.options.read_only
+    }
+
+    /// From now on labels must belong to this pool.
+    pub(super) fn expect_pool_guid(&self, guid: Guid) {
+        *self.pool_guid.lock() = Some(guid);
+    }
+
+    /// The pool has another guid: where labels must belong to it, they must tell that one.
+    pub(super) fn change_pool_guid(&self, guid: Guid) {
+        if let Some(expected) = &mut *self.pool_guid.lock() {
+            *expected = guid;
+        }
+    }
+
+    /// Looks for a device where the configuration says from now on.
+    pub(crate) fn forget_path(&self, guid: Guid) {
+        self.paths.lock().remove(&guid);
+    }
+
+    /// Waits for a device, but not for ever.
+    ///
+    /// # Errors
+    /// [`VdevError::Stalled`].
+    pub(crate) async fn patiently<T>(
+        &self,
+        vdev: &Vdev,
+        work: impl Future<Output = T>,
+    ) -> Result<T, VdevError> {
+        match select(pin!(work), self.world.clock.sleep(PATIENCE)).await {
+            Either::Left((done, _)) => Ok(done),
+            Either::Right(_) => Err(VdevError::Stalled {
+                vdev: vdev.display_name(),
+            }),
+        }
+    }
+
     /// Opens the devices of top-level vdevs and settles how big these are.
     pub(super) async fn open_tops(&self, tops: &[Arc<Vdev>]) -> Result<(), VdevError> {
         let mut leaves: Vec<Arc<Vdev>> = tops.iter().flat_map(Vdev::leaves).collect();
@@ -73,7 +166,7 @@ impl VdevTree {
         let opened = join_all(rest.map(|leaf| self.open_known(leaf))).await;
         opened.into_iter().collect::<Result<Vec<_>, _>>()?;
         for top in tops {
-            self.settle_size(top)?;
+            settle_size(top)?;
         }
         Ok(())
     }
@@ -89,7 +182,7 @@ impl VdevTree {
     }
 
     /// Opens a leaf's device unless it is offline or faulted; on failure sets its state.
-    pub(super) async fn open_leaf(&self, vdev: &Arc<Vdev>) -> Result<(), VdevError> {
+    async fn open_leaf(&self, vdev: &Arc<Vdev>) -> Result<(), VdevError> {
         let Some(leaf) = vdev.leaf() else {
             return Ok(());
         };
@@ -114,7 +207,7 @@ impl VdevTree {
     }
 
     /// Opens the device of a leaf, which has none yet; nothing of the leaf changes.
-    pub(super) async fn open_device(&self, vdev: &Arc<Vdev>) -> Opened {
+    async fn open_device(&self, vdev: &Arc<Vdev>) -> Opened {
         let path = self.device_path(vdev).ok_or_else(|| {
             (
                 VdevAux::OpenFailed,
@@ -163,7 +256,7 @@ impl VdevTree {
     }
 
     /// Whether the device's labels say that it is this leaf (`vdev_validate`).
-    pub(super) async fn check_label(
+    async fn check_label(
         &self,
         vdev: &Arc<Vdev>,
         device: &dyn Device,
@@ -209,85 +302,59 @@ impl VdevTree {
         }
     }
 
-    /// Determines ashift and asize of a new top-level vdev, or checks that its devices did not
-    /// shrink (`vdev_open`, module/zfs/vdev.c).
-    pub(super) fn settle_size(&self, top: &Arc<Vdev>) -> Result<(), VdevError> {
-        if top.top().is_none() || (!top.kind().is_leaf() && top.children().is_empty()) {
-            return Ok(());
+    /// Whether the device of a leaf that works is the one that it was.
+    pub(super) async fn is_as_before(&self, vdev: &Arc<Vdev>, leaf: &Leaf) -> bool {
+        let Some(device) = leaf.device() else {
+            return false;
+        };
+        if let Err(error) = device.look_again().await {
+            tracing::warn!(leaf = %vdev.guid(), %error, "a device is not what it was");
+            return false;
         }
-        if top.asize_bytes() == 0 {
-            let Some(asize) = measure(top) else {
-                return Ok(());
-            };
-            let sectors = top.leaves();
-            let device_shift = sectors
-                .iter()
-                .filter_map(|vdev| vdev.leaf()?.device())
-                .map(|device| device.sector_bytes().max(1).ilog2())
-                .max()
-                .unwrap_or(ASHIFT_MIN);
-            let ashift = top
-                .top()
-                .map_or(0, |_| top.config_u64("ashift").unwrap_or(0) as u32);
-            let ashift = ashift.max(device_shift).max(ASHIFT_MIN);
-            if ashift > ASHIFT_MAX {
-                return Err(bad(format!(
-                    "{}: sectors of 2^{ashift} bytes are more than the format allows \
-                     (2^{ASHIFT_MAX})",
-                    top.display_name()
-                )));
-            }
-            top.set_size(ashift, asize);
-            top.set_metaslabs(top.metaslab_array(), metaslab_shift(asize));
-            return Ok(());
-        }
-        if !(ASHIFT_MIN..=ASHIFT_MAX).contains(&top.ashift()) {
-            return Err(bad(format!(
-                "{}: an ashift of {}",
-                top.display_name(),
-                top.ashift()
-            )));
-        }
-        let needed = top.least_child_bytes();
-        for vdev in top.leaves() {
-            let Some(leaf) = vdev.leaf() else { continue };
-            let Some(device) = leaf.device() else {
-                continue;
-            };
-            if leaf_asize(&*device) < needed {
-                tracing::error!(
-                    leaf = %vdev.guid(), path = device.path(), needed, "the device has shrunk"
-                );
-                leaf.set_device(None);
-                leaf.set_state(VdevState::CantOpen, VdevAux::BadLabel);
+        match self.check_label(vdev, &*device).await {
+            Ok(()) => true,
+            Err((_, error)) => {
+                tracing::warn!(leaf = %vdev.guid(), %error, "a device is not what it was");
+                false
             }
         }
-        Ok(())
     }
 
-    /// Whole metaslabs that would fit on a top-level vdev's devices beyond those it has, in bytes:
-    /// the devices are bigger than when it was made (`vs_esize` in `vdev_get_stats_ex`,
-    /// module/zfs/vdev.c). Zero unless all its devices are there, and while RAID-Z is being made
-    /// wider.
-    pub fn expandable_bytes(&self, top: &Arc<Vdev>) -> u64 {
-        let shift = top.metaslab_shift();
-        let is_whole = top.state().0 == VdevState::Healthy && !top.is_expanding();
-        if top.metaslab_count() == 0 || !is_whole {
-            return 0;
-        }
-        (whole_asize(top) >> shift).saturating_sub(top.metaslab_count()) << shift
-    }
-
-    /// Lets a top-level vdev use all of its devices, as [`Self::expandable_bytes`] tells
-    /// (`vdev_open`, `vdev_expand`, module/zfs/vdev.c). Nothing is on disk before the configuration
-    /// is written, which must be in the txg that first allocates there. Whether there was anything
-    /// to gain.
-    pub fn expand(&self, top: &Arc<Vdev>) -> bool {
-        let grows = self.expandable_bytes(top) > 0;
-        if grows {
-            top.set_size(top.ashift(), whole_asize(top));
-        }
-        grows
+    /// Opens the device of a leaf anew; whether it works.
+    ///
+    /// # Errors
+    /// [`VdevError::Stalled`] when the device is still at what it accepted before.
+    pub(super) async fn open_anew(
+        &self,
+        vdev: &Arc<Vdev>,
+        leaf: &Arc<Leaf>,
+    ) -> Result<bool, VdevError> {
+        let mut stopped = self.patiently(vdev, leaf.stop_writes()).await?;
+        let is_in_use = leaf.is_readable();
+        leaf.set_device(None);
+        let close = || {
+            leaf.set_temporary(false);
+            leaf.set_state(VdevState::Closed, VdevAux::None);
+        };
+        let opened = if is_in_use {
+            // Whatever is to be written waits: it may have nowhere else to go.
+            close();
+            self.open_device(vdev).await
+        } else {
+            // It gets nothing in any case, and lacks what is written meanwhile.
+            drop(stopped);
+            let opened = self.open_device(vdev).await;
+            stopped = self.patiently(vdev, leaf.stop_writes()).await?;
+            if leaf.is_readable() {
+                // Somebody else was quicker.
+                return Ok(true);
+            }
+            close();
+            opened
+        };
+        // Taking it tells itself what is in the way.
+        let is_open = take_opened(vdev, leaf, opened).is_ok();
+        Ok(is_open && is_rewritten(vdev, leaf, &stopped).await)
     }
 }
 
@@ -301,29 +368,11 @@ pub(crate) fn is_not_told_yet(vdev: &Vdev, label: &NvList) -> bool {
         && label.u64("top_guid") == Some(vdev.guid().get())
 }
 
-/// Bytes of a device that blocks can be on.
-fn leaf_asize(device: &dyn Device) -> u64 {
-    (device.size_bytes() & !(LABEL_BYTES - 1)).saturating_sub(LABEL_START_BYTES + LABEL_END_BYTES)
-}
-
-/// Allocatable bytes of a vdev by its devices: the smallest child's, times the children of RAID-Z
-/// (`vdev_mirror_open`, `vdev_raidz_open`, `vdev_draid_open`). `None` when no device is there.
-fn measure(vdev: &Arc<Vdev>) -> Option<u64> {
-    if let Some(leaf) = vdev.leaf() {
-        return leaf.device().map(|device| leaf_asize(&*device));
+/// Whether a device that is back has what it took and did not flush before.
+pub(super) async fn is_rewritten(vdev: &Vdev, leaf: &Arc<Leaf>, stopped: &Stopped<'_>) -> bool {
+    let result = leaf.rewrite_kept(stopped).await;
+    if let Err(error) = &result {
+        tracing::warn!(leaf = %vdev.guid(), %error, "a device does not take writes yet");
     }
-    let smallest = vdev.children().iter().filter_map(measure).min()?;
-    Some(match vdev.kind() {
-        VdevKind::Raidz(_) => smallest * vdev.children().len() as u64,
-        VdevKind::Draid(draid) => draid.layout.asize(smallest),
-        _ => smallest,
-    })
-}
-
-/// [`measure`] of a top-level vdev with metaslabs, as its configuration has it: in whole sectors,
-/// no more than can be dealt with.
-fn whole_asize(top: &Arc<Vdev>) -> u64 {
-    let asize = measure(top).unwrap_or(0);
-    let most = METASLABS_MAX.saturating_mul(1 << top.metaslab_shift());
-    asize.min(most) >> top.ashift() << top.ashift()
+    result.is_ok()
 }

@@ -9,16 +9,14 @@
 //! have answered yet what it was given before, or not answer now. Only what comes then is done with
 //! writes stopped, so that none gets between.
 
-use std::sync::Arc;
-
 use format::Guid;
 
-use super::opening::take_opened;
+use super::opening::is_rewritten;
 use super::{VdevTree, settle_kept};
 use crate::error::{VdevError, bad};
-use crate::leaf::{Leaf, Stopped};
 use crate::node::Vdev;
-use crate::state::{VdevAux, VdevState};
+use crate::sizes::settle_size;
+use crate::state::VdevState;
 
 impl VdevTree {
     /// [`Self::reopen_some`] of all.
@@ -54,13 +52,13 @@ impl VdevTree {
                 }
                 if state.is_usable() {
                     // Whoever came first could flush what was lost, and it would count as written.
-                    let stopped = self.patiently(&vdev, leaf.stop_writes()).await?;
+                    let stopped = self.opening.patiently(&vdev, leaf.stop_writes()).await?;
                     is_rewritten(&vdev, leaf, &stopped).await;
                     continue;
                 }
-                back += usize::from(self.open_anew(&vdev, leaf).await?);
+                back += usize::from(self.opening.open_anew(&vdev, leaf).await?);
             }
-            if let Err(error) = self.settle_size(&top) {
+            if let Err(error) = settle_size(&top) {
                 tracing::error!(
                     vdev = %top.display_name(), %error, "a vdev that is back has no size"
                 );
@@ -76,6 +74,7 @@ impl VdevTree {
     /// [`VdevError::Stalled`] when the device is still at what it accepted before.
     pub async fn bring_back(&self, guid: Guid) -> Result<VdevState, VdevError> {
         let found = self
+            .topology
             .top_of(guid)
             .and_then(|top| Some((top.find(guid)?, top)));
         let Some((vdev, top)) = found else {
@@ -88,8 +87,8 @@ impl VdevTree {
             return Ok(leaf.state().0);
         }
         settle_kept(&top);
-        self.open_anew(&vdev, leaf).await?;
-        self.settle_size(&top)?;
+        self.opening.open_anew(&vdev, leaf).await?;
+        settle_size(&top)?;
         Ok(leaf.state().0)
     }
 
@@ -109,13 +108,13 @@ impl VdevTree {
                 if matches!(state, VdevState::Offline | VdevState::Faulted) {
                     continue;
                 }
-                if state.is_usable() && self.is_as_before(&vdev, leaf).await {
+                if state.is_usable() && self.opening.is_as_before(&vdev, leaf).await {
                     continue;
                 }
-                self.open_anew(&vdev, leaf).await?;
+                self.opening.open_anew(&vdev, leaf).await?;
             }
             settle_kept(&top);
-            if let Err(error) = self.settle_size(&top) {
+            if let Err(error) = settle_size(&top) {
                 tracing::error!(
                     vdev = %top.display_name(), %error, "a vdev that was reopened has no size"
                 );
@@ -130,75 +129,16 @@ impl VdevTree {
     /// [`VdevError::Stalled`], [`VdevError::BadConfig`].
     pub async fn settle_taken(&self, guid: Guid) -> Result<(), VdevError> {
         let found = self
+            .topology
             .top_of(guid)
             .and_then(|top| Some((top.find(guid)?, top)));
         let Some((vdev, top)) = found else {
             return Err(bad(format!("there is no device {guid}")));
         };
         if let Some(leaf) = vdev.leaf() {
-            drop(self.patiently(&vdev, leaf.stop_writes()).await?);
+            drop(self.opening.patiently(&vdev, leaf.stop_writes()).await?);
             settle_kept(&top);
         }
         Ok(())
     }
-
-    /// Whether the device of a leaf that works is the one that it was.
-    async fn is_as_before(&self, vdev: &Arc<Vdev>, leaf: &Leaf) -> bool {
-        let Some(device) = leaf.device() else {
-            return false;
-        };
-        if let Err(error) = device.look_again().await {
-            tracing::warn!(leaf = %vdev.guid(), %error, "a device is not what it was");
-            return false;
-        }
-        match self.check_label(vdev, &*device).await {
-            Ok(()) => true,
-            Err((_, error)) => {
-                tracing::warn!(leaf = %vdev.guid(), %error, "a device is not what it was");
-                false
-            }
-        }
-    }
-
-    /// Opens the device of a leaf anew; whether it works.
-    ///
-    /// # Errors
-    /// [`VdevError::Stalled`] when the device is still at what it accepted before.
-    async fn open_anew(&self, vdev: &Arc<Vdev>, leaf: &Arc<Leaf>) -> Result<bool, VdevError> {
-        let mut stopped = self.patiently(vdev, leaf.stop_writes()).await?;
-        let is_in_use = leaf.is_readable();
-        leaf.set_device(None);
-        let close = || {
-            leaf.set_temporary(false);
-            leaf.set_state(VdevState::Closed, VdevAux::None);
-        };
-        let opened = if is_in_use {
-            // Whatever is to be written waits: it may have nowhere else to go.
-            close();
-            self.open_device(vdev).await
-        } else {
-            // It gets nothing in any case, and lacks what is written meanwhile.
-            drop(stopped);
-            let opened = self.open_device(vdev).await;
-            stopped = self.patiently(vdev, leaf.stop_writes()).await?;
-            if leaf.is_readable() {
-                // Somebody else was quicker.
-                return Ok(true);
-            }
-            close();
-            opened
-        };
-        // Taking it tells itself what is in the way.
-        let is_open = take_opened(vdev, leaf, opened).is_ok();
-        Ok(is_open && is_rewritten(vdev, leaf, &stopped).await)
-    }
-}
-
-/// Whether a device that is back has what it took and did not flush before.
-async fn is_rewritten(vdev: &Vdev, leaf: &Arc<Leaf>, stopped: &Stopped<'_>) -> bool {
-    let result = leaf.rewrite_kept(stopped).await;
-    if let Err(error) = &result {
-        tracing::warn!(leaf = %vdev.guid(), %error, "a device does not take writes yet");
-    }
-    result.is_ok()
 }

@@ -187,7 +187,7 @@ impl Machine {
         let allocator = Arc::new(Allocator::new());
         allocator.set_source(self.maps.clone());
         for top in tree.tops() {
-            allocator.add_top(tree.top_spec(&top).expect("it can be allocated from"));
+            allocator.add_top(vdev::TopSpec::of(&top).expect("it can be allocated from"));
         }
         Pipeline::new(
             world,

@@ -64,7 +64,7 @@ async fn open(dir: &Path) -> (Arc<Pipeline>, Arc<ObjectSet>, Txg) {
         metaslab_shift: shift,
     }));
     for top in tree.tops() {
-        allocator.add_top(tree.top_spec(&top).expect("usable"));
+        allocator.add_top(vdev::TopSpec::of(&top).expect("usable"));
     }
     let pipeline = Pipeline::new(
         world.clone(),

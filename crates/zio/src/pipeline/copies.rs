@@ -42,7 +42,7 @@ impl Copies {
         let waits = suspension::waits();
         !self.suspension.is_read_only()
             && waits > Waits::Never
-            && (device_failed && waits == Waits::Always || self.tree.may_come_back(bp))
+            && (device_failed && waits == Waits::Always || self.tree.topology().may_come_back(bp))
     }
 
     /// Suspends the pool until it is cleared, after a failed read of the sync loop that is to be

@@ -74,7 +74,11 @@ impl Dvas {
             false => self.allocator.free(txg, place),
         };
         let offset = dva.offset_bytes();
-        let Some(remapped) = self.tree.remap(dva.vdev(), offset, self.own_bytes(dva))? else {
+        let Some(remapped) = self
+            .tree
+            .topology()
+            .remap(dva.vdev(), offset, self.own_bytes(dva))?
+        else {
             return free(dva);
         };
         for (vdev, offset, length) in remapped.places {
@@ -92,7 +96,11 @@ impl Dvas {
     /// As [`Self::free`].
     pub(super) async fn claim(&self, txg: Txg, dva: &Dva) -> Result<(), ZioError> {
         let offset = dva.offset_bytes();
-        let Some(remapped) = self.tree.remap(dva.vdev(), offset, self.own_bytes(dva))? else {
+        let Some(remapped) = self
+            .tree
+            .topology()
+            .remap(dva.vdev(), offset, self.own_bytes(dva))?
+        else {
             return self.allocator.claim(txg, dva).await;
         };
         for (vdev, offset, length) in remapped.places {
@@ -108,7 +116,11 @@ impl Dvas {
     pub fn has_place(&self, bp: &BlockPointer) -> bool {
         bp.dvas().all(|dva| {
             let (vdev, offset) = (dva.vdev(), dva.offset_bytes());
-            match self.tree.remap(vdev, offset, self.own_bytes(&dva)) {
+            match self
+                .tree
+                .topology()
+                .remap(vdev, offset, self.own_bytes(&dva))
+            {
                 Ok(None) => self.allocator.contains(&dva),
                 Ok(Some(remapped)) => remapped.places.into_iter().all(|(vdev, offset, length)| {
                     Dva::new(vdev, offset, length, false)

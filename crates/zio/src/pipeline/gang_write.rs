@@ -227,7 +227,7 @@ impl GangPlanner {
     ) -> BoxFuture<'a, Result<Plan, ZioError>> {
         Box::pin(async move {
             let length = range.len();
-            let units = self.tree.alloc_units();
+            let units = self.tree.topology().alloc_units();
             let no_space = ZioError::NoSpace {
                 size_bytes: length as u64,
                 txg,

@@ -50,7 +50,7 @@ impl LogBlocks {
 
     /// Whether an intent log's block is given up: see [`Self::give_up_lost`].
     pub fn is_given_up(&self, block: &BlockPointer) -> bool {
-        self.without_lost_logs.load(Ordering::Relaxed) && self.tree.is_on_lost_log(block)
+        self.without_lost_logs.load(Ordering::Relaxed) && self.tree.topology().is_on_lost_log(block)
     }
 
     /// Makes intent logs end where they cannot be read, whatever was in them (`zpool import -m`).
@@ -208,7 +208,7 @@ impl LogBlocks {
                 .inspect_err(|_| self.leave_failed_logs())?;
         }
         if flush {
-            self.tree.check_recorded(bp)?;
+            self.tree.topology().check_recorded(bp)?;
         }
         Ok(())
     }
@@ -236,7 +236,7 @@ impl LogBlocks {
             .inspect_err(|_| self.leave_failed_logs())?;
         Ok(blocks
             .iter()
-            .try_for_each(|bp| self.tree.check_recorded(bp))?)
+            .try_for_each(|bp| self.tree.topology().check_recorded(bp))?)
     }
 
     /// Decrypts a block of an intent log, given as it is stored; one that is not encrypted is given

@@ -173,7 +173,7 @@ impl Placement {
                 }
                 // There may be space on what does not work, such as a device that was cleared too
                 // soon.
-                Err(ZioError::NoSpace { .. }) if self.tree.lacks_tops() => {
+                Err(ZioError::NoSpace { .. }) if self.tree.topology().lacks_tops() => {
                     let reason = "devices that new blocks need do not work".to_owned();
                     self.suspension
                         .suspend_and_wait(ZioError::Suspended { reason })

@@ -176,10 +176,7 @@ fn metaslabs_that_were_set_aside_are_tried_again_before_the_pool_waits() {
         let sim = SimWorld::new(5);
         let config = leaf(&sim, "single", 10);
         let pool = TestPool::create(sim, vec![config], 12).await;
-        let spec = pool
-            .pipeline
-            .tree()
-            .top_spec(&pool.pipeline.tree().tops()[0]);
+        let spec = vdev::TopSpec::of(&pool.pipeline.tree().tops()[0]);
         let spec = spec.expect("space");
         pool.pipeline.allocator().set_source(Arc::new(Failing {
             left: AtomicU64::new(spec.metaslab_count),

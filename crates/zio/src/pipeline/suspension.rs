@@ -193,7 +193,7 @@ impl Suspension {
                 SuspendState::Abandoned(_) => false,
             };
             if is_news {
-                self.tree.set_halted(true);
+                self.tree.halt().set(true);
                 *state = SuspendState::Suspended(error.clone());
             }
             is_news
@@ -214,7 +214,7 @@ impl Suspension {
         self.state.send_if_modified(|state| match state {
             SuspendState::Running => false,
             SuspendState::Suspended(error) if !error.is_final() => {
-                self.tree.set_halted(false);
+                self.tree.halt().set(false);
                 *state = SuspendState::Running;
                 true
             }
@@ -264,7 +264,7 @@ impl Suspension {
             false => self.tree.reopen_some(false, which).await?,
         };
         for top in self.tree.tops() {
-            if let Some(spec) = self.tree.top_spec(&top)
+            if let Some(spec) = vdev::TopSpec::of(&top)
                 && !(top.is_log() && spec.allocatable)
             {
                 self.allocator.set_allocatable(spec.vdev, spec.allocatable);
@@ -290,7 +290,7 @@ impl Suspension {
     /// suspended pool).
     pub fn abandon(&self, error: ZioError) {
         self.state.send_modify(|state| {
-            self.tree.set_halted(true);
+            self.tree.halt().set(true);
             *state = SuspendState::Abandoned(error);
         });
         self.tell_hook();

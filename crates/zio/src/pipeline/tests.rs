@@ -683,7 +683,13 @@ fn a_suspended_pool_gives_its_devices_nothing() {
             assert_eq!(top.counters().write_errors, 0);
             for leaf in top.leaves() {
                 assert_eq!(leaf.counters().write_errors, 0);
-                assert!(leaf.leaf().expect("a leaf").missing().is_empty());
+                assert!(
+                    leaf.leaf()
+                        .expect("a leaf")
+                        .dirty_times()
+                        .missing()
+                        .is_empty()
+                );
             }
         }
         pool.pipeline.suspension().clear().await.expect("resumed");

@@ -158,8 +158,12 @@ fn what_one_device_lacks_of_a_log_is_on_record_first() {
         };
         for (flush, late) in [(true, 0), (false, 0), (true, 2)] {
             let m0 = tree.find(Guid::new(21)).expect("m0");
-            m0.leaf().expect("a leaf").set_missing(RangeSet::default());
-            m0.set_recorded_missing(RangeSet::default(), Txg::new(4));
+            m0.leaf()
+                .expect("a leaf")
+                .dirty_times()
+                .set_missing(RangeSet::default());
+            let on_record = m0.recorded().expect("a device");
+            on_record.set(RangeSet::default(), Txg::new(4));
             let block = allocate(5 + late).await;
             let write = async || {
                 pipeline
@@ -187,16 +191,16 @@ fn what_one_device_lacks_of_a_log_is_on_record_first() {
             write().await.expect_err("and it still would");
             // On record: for this txg, or for the last one of a device that is away.
             let recorded = if late == 0 { 5 } else { 6 };
-            m0.set_recorded_missing(
+            on_record.set(
                 RangeSet::from_iter([(5, 1), (recorded, 1)]),
                 Txg::new(recorded),
             );
             write().await.expect("on record");
             // Alone it does not tell that a block was never written.
-            assert!(tree.tells_of(&block));
+            assert!(tree.topology().tells_of(&block));
             tree.take_out(Guid::new(22), false, false)
                 .expect("m0 is left");
-            assert!(!tree.tells_of(&block));
+            assert!(!tree.topology().tells_of(&block));
             tree.bring_back(Guid::new(22)).await.expect("known");
             tree.reopen(false).await.expect("reopened");
         }
@@ -215,13 +219,15 @@ fn blocks_of_removed_vdevs_are_freed_where_they_are() {
             entry(1024, 2, 0x2000, 1024),
             entry(4096, 0, 0x80000, 8192),
         ];
-        tree.set_indirect_map(first, IndirectMap::new(map, births()).expect("a map"))
+        tree.topology()
+            .set_indirect_map(first, IndirectMap::new(map, births()).expect("a map"))
             .expect("set");
         let map = vec![
             entry(0x2000, 0, 0x30000, 512),
             entry(0x2200, 0, 0x20000, 512),
         ];
-        tree.set_indirect_map(second, IndirectMap::new(map, births()).expect("a map"))
+        tree.topology()
+            .set_indirect_map(second, IndirectMap::new(map, births()).expect("a map"))
             .expect("set");
         let pool = TestPool::over(sim, tree);
         let pipeline = &pool.pipeline;

@@ -175,7 +175,7 @@ impl Writer {
             self.suspension.wait_resumed().await?;
             let preparation = Preparation {
                 policy,
-                units: self.tree.alloc_units(),
+                units: self.tree.topology().alloc_units(),
                 salt: self.salt.get(),
                 lock,
             };

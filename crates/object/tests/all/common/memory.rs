@@ -59,7 +59,7 @@ pub async fn pipeline(size_bytes: u64, cache_bytes: u64) -> (World, Arc<Pipeline
         metaslab_shift: METASLAB_SHIFT,
     }));
     let top = tree.top(VdevId::new(0)).expect("one top-level vdev");
-    allocator.add_top(tree.top_spec(&top).expect("it can be allocated from"));
+    allocator.add_top(vdev::TopSpec::of(&top).expect("it can be allocated from"));
     let pipeline = Pipeline::new(
         world.clone(),
         tree,

@@ -21,13 +21,13 @@ use bytes::{Bytes, BytesMut};
 use format::VdevId;
 use futures::future::join_all;
 
-use super::indirect_map::{IndirectMap, Piece};
-use super::kind::VdevKind;
-use super::node::Vdev;
-use super::state::Counters;
-use super::tree::VdevTree;
+use super::Topology;
 use crate::error::VdevError;
+use crate::indirect_map::{IndirectMap, Piece};
 use crate::io::{IoContext, ReadFailure, Unverified, Verify, WriteFailure};
+use crate::kind::VdevKind;
+use crate::node::Vdev;
+use crate::state::Counters;
 
 /// Combinations of copies that are tried for one block
 /// (`zfs_reconstruct_indirect_combinations_max`).
@@ -44,13 +44,13 @@ pub struct Remapped {
     pub passed: Vec<(VdevId, u64, u64)>,
 }
 
-impl VdevTree {
+impl Topology {
     /// Says where the blocks of a removed vdev are. Nothing can be read from it before.
     ///
     /// # Errors
     /// [`VdevError::NoSuchVdev`] when there is no removed vdev with this id, or it has a map.
     pub fn set_indirect_map(&self, id: VdevId, map: IndirectMap) -> Result<(), VdevError> {
-        self.top(id)
+        self.get(id)
             .and_then(|top| match top.kind() {
                 VdevKind::Indirect(indirect) => indirect.map.set(map).ok(),
                 _ => None,
@@ -69,7 +69,7 @@ impl VdevTree {
         offset: u64,
         length: u64,
     ) -> Result<Option<Remapped>, VdevError> {
-        let Some(top) = self.top(id).filter(|top| top.kind().is_indirect()) else {
+        let Some(top) = self.get(id).filter(|top| top.kind().is_indirect()) else {
             return Ok(None);
         };
         let mut passed = vec![(id, offset, length)];
@@ -107,7 +107,7 @@ impl VdevTree {
                 return Err(gone("its mapping goes in circles"));
             }
             let on = self
-                .top(piece.vdev)
+                .get(piece.vdev)
                 .ok_or(VdevError::NoSuchVdev { vdev: piece.vdev })?;
             if !on.kind().is_indirect() {
                 done.push(piece);
@@ -124,7 +124,7 @@ impl VdevTree {
     }
 
     /// Reads a block of a removed vdev.
-    pub(super) async fn read_indirect(
+    pub(crate) async fn read_indirect(
         &self,
         top: &Arc<Vdev>,
         offset: u64,
@@ -179,7 +179,7 @@ impl VdevTree {
     }
 
     /// Writes a copy of a block of a removed vdev that was found to be wrong.
-    pub(super) async fn repair_indirect(
+    pub(crate) async fn repair_indirect(
         &self,
         top: &Arc<Vdev>,
         offset: u64,

@@ -1,0 +1,202 @@
+//! Datasets as they are listed: what is told of each, and of all below one.
+
+use std::sync::Arc;
+
+use device::BoxFuture;
+use format::{DslDatasetPhys, ObjectId, ObjsetKind};
+
+use crate::DatasetError;
+use crate::directories::Directories;
+use crate::info::{DatasetInfo, DatasetKind, ListOptions, Lost, kind_of, none_lost};
+use crate::state::{Dir, Ds};
+
+/// Snapshots of a chain that are asked what a dataset is whose root cannot be read.
+const NEARBY_MAX: usize = 8;
+
+impl Directories<'_> {
+    /// A dataset in numbers. One whose root cannot be read is what its snapshots are; without any
+    /// it is shown as a filesystem, so that it can be seen and destroyed.
+    pub(crate) async fn info(&self, dataset: &Arc<Ds>) -> Result<DatasetInfo, DatasetError> {
+        let name = self.full_name(dataset).await?;
+        let kind = match self.objset_kind(dataset).await {
+            Ok(kind) => kind,
+            Err(error) => {
+                tracing::debug!(name, %error, "whether it is a filesystem or a volume is guessed");
+                self.kind_nearby(dataset).await
+            }
+        };
+        let head_kind = kind_of(kind);
+        let (phys, dir) = {
+            let state = dataset.state();
+            (state.phys, state.dir.clone())
+        };
+        let is_snapshot = phys.is_snapshot();
+        let origin = if is_snapshot {
+            None
+        } else {
+            self.origin_name(&dir).await?
+        };
+        Ok(DatasetInfo {
+            name,
+            kind: if is_snapshot {
+                DatasetKind::Snapshot
+            } else {
+                head_kind
+            },
+            head_kind,
+            object: dataset.object,
+            guid: phys.guid,
+            creation_seconds: phys.creation_time_seconds,
+            createtxg: phys.creation_txg,
+            used_bytes: if is_snapshot {
+                phys.unique_bytes
+            } else {
+                dir.state().phys.used_bytes
+            },
+            available_bytes: if is_snapshot {
+                0
+            } else {
+                self.dsl.space().available_to(dataset)
+            },
+            referenced_bytes: phys.referenced_bytes,
+            origin,
+            is_inconsistent: phys.flags & DslDatasetPhys::FLAG_INCONSISTENT != 0,
+            is_redacted: dataset.redacted_with().is_some(),
+        })
+    }
+
+    /// Whether a dataset whose own root cannot be read is a filesystem or a volume, as the nearest
+    /// snapshots of its chain say: those before it, and of a snapshot those after it.
+    async fn kind_nearby(&self, dataset: &Arc<Ds>) -> ObjsetKind {
+        let before: fn(&DslDatasetPhys) -> ObjectId = |phys| phys.previous_snapshot;
+        for next in [before, |phys| phys.next_snapshot] {
+            let mut at = dataset.phys();
+            for _ in 0..NEARBY_MAX {
+                let id = next(&at);
+                if id.is_zero() {
+                    break;
+                }
+                let Ok(other) = self.dataset(id).await else {
+                    break;
+                };
+                match self.objset_kind(&other).await {
+                    // The empty snapshot before all.
+                    Ok(ObjsetKind::None) => break,
+                    Ok(kind) => return kind,
+                    Err(_) => at = other.phys(),
+                }
+            }
+        }
+        ObjsetKind::None
+    }
+
+    pub(crate) async fn origin_name(&self, dir: &Arc<Dir>) -> Result<Option<String>, DatasetError> {
+        let (origin, is_clone) = {
+            let state = dir.state();
+            (state.phys.origin, !state.origin_txg.is_zero())
+        };
+        if !is_clone {
+            return Ok(None);
+        }
+        let origin = self.dataset(origin).await?;
+        Ok(Some(self.full_name(&origin).await?))
+    }
+
+    /// A dataset or snapshot in numbers.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`].
+    pub async fn lookup(&self, name: &str) -> Result<DatasetInfo, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let dataset = self.resolve(name).await?;
+        self.info(&dataset).await
+    }
+
+    /// The dataset `name` and what is below it: each dataset, its snapshots in the order of their
+    /// creation, then its children by name.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`]; errors of reading anything of that.
+    pub async fn list(
+        &self,
+        name: &str,
+        options: &ListOptions,
+    ) -> Result<Vec<DatasetInfo>, DatasetError> {
+        let (listed, lost) = self.list_readable(name, options).await?;
+        none_lost(listed, lost)
+    }
+
+    /// The same of what can be read, and what cannot, with the reason: a dataset by its name,
+    /// `NAME/...` for what is below one, `NAME@...` for its snapshots.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`]; errors of reading `name`.
+    pub fn list_readable<'s>(
+        &'s self,
+        name: &'s str,
+        options: &'s ListOptions,
+    ) -> BoxFuture<'s, Result<(Vec<DatasetInfo>, Lost), DatasetError>> {
+        Box::pin(async move {
+            let _config = self.dsl.config.read().await;
+            let (mut out, mut lost) = (Vec::new(), Lost::new());
+            let top = self.resolve(name).await?;
+            if top.is_snapshot() {
+                if options.snapshots {
+                    out.push(self.info(&top).await?);
+                }
+                return Ok((out, lost));
+            }
+            let mut pending = vec![(top.dir(), 0usize)];
+            while let Some((dir, depth)) = pending.pop() {
+                let name = dir.full_name(&self.dsl.pool_name());
+                let goes_deeper = options.depth.is_none_or(|most| depth < most);
+                let read = async {
+                    let head = self.head(&dir).await?;
+                    let info = self.info(&head).await?;
+                    Ok::<_, DatasetError>((head, info))
+                };
+                match read.await {
+                    Err(error) => lost.push((name, error)),
+                    Ok((head, info)) => {
+                        let wanted = match info.kind {
+                            DatasetKind::Volume => options.volumes,
+                            _ => options.filesystems,
+                        };
+                        if wanted {
+                            out.push(info);
+                        }
+                        if goes_deeper && options.snapshots {
+                            match self.snapshot_infos(&head).await {
+                                Ok(infos) => out.extend(infos),
+                                Err(error) => lost.push((format!("{name}@..."), error)),
+                            }
+                        }
+                    }
+                }
+                if goes_deeper {
+                    let children = self.children_and_lost(&dir, &mut lost).await;
+                    pending.extend(children.into_iter().rev().map(|child| (child, depth + 1)));
+                }
+            }
+            Ok((out, lost))
+        })
+    }
+
+    async fn snapshot_infos(&self, head: &Arc<Ds>) -> Result<Vec<DatasetInfo>, DatasetError> {
+        let mut infos = Vec::new();
+        for (_, snapshot) in self.snapshots(head).await? {
+            infos.push(self.info(&snapshot).await?);
+        }
+        Ok(infos)
+    }
+
+    /// Full name of the dataset that has this object number.
+    ///
+    /// # Errors
+    /// [`DatasetError::Object`] when there is none.
+    pub async fn name_of(&self, object: ObjectId) -> Result<String, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let dataset = self.dataset(object).await?;
+        self.full_name(&dataset).await
+    }
+}
