@@ -366,7 +366,7 @@ impl Pool {
                     let class = top.top().map(|top| top.class);
                     class == Some(vdev::AllocClass::Normal)
                 })
-                .map(|top| vdev::sizes::expandable_bytes(top))
+                .map(vdev::sizes::expandable_bytes)
                 .sum(),
         }
     }
