@@ -931,16 +931,22 @@ pub fn run_plan(plan: &Plan) -> Result<(Outcome, SimWorld), String> {
         .map_err(|error| format!("MILLPOND_SEED={} fails ({plan:?}):\n{error}", plan.seed))
 }
 
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// What `MILLPOND_SEED` says, alone, or all of these.
+pub fn one_or(all: Vec<u64>) -> Vec<u64> {
+    number("MILLPOND_SEED").map_or(all, |seed| vec![seed])
+}
+
 /// The seeds to run: `most` of them with `MILLPOND_LONG`, else half, or what the environment says.
 pub fn seeds(most: u64) -> Vec<u64> {
     let default = match std::env::var_os("MILLPOND_LONG") {
         Some(_) => most,
         None => most.div_ceil(2),
     };
-    let number = |name: &str| -> Option<u64> { std::env::var(name).ok()?.parse().ok() };
-    if let Some(seed) = number("MILLPOND_SEED") {
-        return vec![seed];
-    }
     let first = number("MILLPOND_SIM_FIRST").unwrap_or(1);
-    (first..first + number("MILLPOND_SIM_SEEDS").unwrap_or(default)).collect()
+    let count = number("MILLPOND_SIM_SEEDS").unwrap_or(default);
+    one_or((first..first + count).collect())
 }

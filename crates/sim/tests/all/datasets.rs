@@ -98,7 +98,7 @@ fn openzfs_says_the_same_of_datasets() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut disks, mut script) = (Vec::new(), "set -e\n".to_owned());
     let mut said = Vec::new();
-    for seed in seeds(2) {
+    for seed in seeds(4) {
         let plan = DatasetPlan {
             zdb: true,
             ..DatasetPlan::of(seed)

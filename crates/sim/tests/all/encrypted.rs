@@ -16,7 +16,7 @@ use sim::golden::{Golden, replay_all};
 use sim::model::{State, difference, list};
 use sim::rng::Rng;
 use sim::torture::{
-    POOL, Plan, import, inspect_with, observe_all, patiently, run_plan, seeds, simulate,
+    POOL, Plan, import, inspect_with, observe_all, one_or, patiently, run_plan, seeds, simulate,
 };
 use sim::verify::Failure;
 use sim::work::WorkOptions;
@@ -28,14 +28,6 @@ fn is_long() -> bool {
 /// So many seeds, or thousands.
 fn some_seeds(few: u64) -> Vec<u64> {
     seeds(if is_long() { 3000 } else { few })
-}
-
-/// The one that `MILLPOND_SEED` says, or all.
-fn one_or(all: Vec<u64>) -> Vec<u64> {
-    match seeds(2)[..] {
-        [seed] => vec![seed],
-        _ => all,
-    }
 }
 
 fn with_keys(seed: u64, golden: &'static Golden) -> Plan {

@@ -11,7 +11,7 @@ use device::sim::{PowerCut, SimOp, SimWorld};
 use filesystem::{Filesystem, ZplInit};
 use parking_lot::Mutex;
 use pool::Pool;
-use sim::torture::{Layout, create, import, inspect, patiently, seeds, simulate};
+use sim::torture::{Layout, create, import, inspect, one_or, patiently, simulate};
 use sim::verify::Failure;
 
 use crate::common::{data, get, put};
@@ -250,10 +250,7 @@ fn keys_are_old_or_new_wherever_the_power_goes() {
         Some(_) => 1,
         None => writes as usize / 40,
     };
-    let moments: Vec<u64> = match seeds(2)[..] {
-        [seed] => vec![seed],
-        _ => (1..=writes).step_by(stride.max(1)).collect(),
-    };
+    let moments = one_or((1..=writes).step_by(stride.max(1)).collect());
     let mut seen = Vec::new();
     for at in &moments {
         let outcome = go(*at, Some(*at));

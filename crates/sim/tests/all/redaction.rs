@@ -10,7 +10,7 @@ use device::sim::{PowerCut, SimOp, SimWorld};
 use filesystem::Filesystem;
 use format::{Endian, ObjectId, RedactBlock};
 use pool::Pool;
-use sim::torture::{Layout, create, import, inspect, patiently, seeds, simulate};
+use sim::torture::{Layout, create, import, inspect, one_or, patiently, simulate};
 use sim::verify::Failure;
 use stream::{Healed, Progress, SendOptions, Start, StreamReader};
 
@@ -157,10 +157,7 @@ fn moments(writes: u64, count: u64) -> Vec<u64> {
         Some(_) => 1,
         None => (writes / count).max(1),
     };
-    match seeds(2)[..] {
-        [seed] => vec![seed],
-        _ => (1..=writes).step_by(stride as usize).collect(),
-    }
+    one_or((1..=writes).step_by(stride as usize).collect())
 }
 
 #[test]
