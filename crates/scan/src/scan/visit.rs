@@ -327,8 +327,14 @@ impl Visit<'_> {
                 }
             };
             after = Some(id);
-            let Ok(object) = self.mos.hold(id).await else {
-                continue;
+            let object = match self.mos.hold(id).await {
+                Ok(object) => object,
+                Err(ObjectError::NoSuchObject { .. }) => continue,
+                // It may be a clone.
+                Err(error) => {
+                    self.not_found(id, error.into())?;
+                    continue;
+                }
             };
             if object.info().bonus_type != ObjectType::DSL_DATASET {
                 continue;
