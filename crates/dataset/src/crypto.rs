@@ -493,6 +493,8 @@ impl Keys<'_> {
         ctx: &SyncContext,
         dir: &Arc<Dir>,
     ) -> Result<(), DatasetError> {
+        // Numbers of directories are used again, as those of keys are.
+        self.dsl.keys.take_root(dir.object);
         let Some(object) = self.object(dir).await? else {
             return Ok(());
         };
@@ -505,15 +507,14 @@ impl Keys<'_> {
             }
             _ => {
                 self.dsl.mos().free(&tx, object).await?;
-                // A number may be given to another key.
-                self.forget_key_object(object, dir.object);
+                self.forget_key_object(object);
             }
         }
         Ok(())
     }
 
-    fn forget_key_object(&self, object: ObjectId, root: ObjectId) {
-        if let Some(gone) = self.dsl.keys.forget_key(object, root) {
+    fn forget_key_object(&self, object: ObjectId) {
+        if let Some(gone) = self.dsl.keys.forget_key(object) {
             self.dsl
                 .env()
                 .pipeline

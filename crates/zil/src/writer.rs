@@ -225,10 +225,11 @@ impl Shared {
             on_log_devices: !throughput,
             among_data: self.owner.has_room(taken_bytes),
         };
-        let objset = self.objset.options().dataset.get().into();
+        let options = self.objset.options();
+        let encrypted = options.encrypted.then(|| options.dataset.get().into());
         pipeline
             .log_blocks()
-            .allocate(tx.txg(), size_bytes, objset, places)
+            .allocate(tx.txg(), size_bytes, encrypted, places)
             .await
     }
 

@@ -296,7 +296,7 @@ impl Destroyer<'_> {
                 }
             }
             let is_zapified = snapshot.state().is_zapified;
-            self.dsl.registry.forget_dataset(snapshot);
+            self.forget(snapshot);
             self.dsl
                 .free_zapified(ctx, snapshot.object, is_zapified)
                 .await
@@ -556,7 +556,7 @@ impl Destroyer<'_> {
         self.dsl.bookmarks().free_all(ctx, head).await?;
         self.dsl.env().hooks.destroyed(head.object);
         let is_zapified = head.state().is_zapified;
-        self.dsl.registry.forget_dataset(head);
+        self.forget(head);
         self.dsl
             .free_zapified(ctx, head.object, is_zapified)
             .await?;
@@ -565,6 +565,14 @@ impl Destroyer<'_> {
             self.destroy_snapshot_now(ctx, &prev, false).await?;
         }
         Ok(())
+    }
+
+    /// Forgets what is in memory of a dataset that was destroyed. The MOS gives its number to
+    /// another object, which must not have this one's key.
+    fn forget(&self, dataset: &Arc<Ds>) {
+        self.dsl.registry.forget_dataset(dataset);
+        let objset = dataset.object.get().into();
+        self.dsl.env().pipeline.keys().forget(objset);
     }
 
     /// Frees a directory that has no dataset any more (`dsl_dir_destroy_sync`).

@@ -105,10 +105,8 @@ impl KeyStore {
         gone.map(|loaded| loaded.key).collect()
     }
 
-    /// Forgets the key in a key object, which it gives, and that of an encryption root.
-    pub(crate) fn forget_key(&self, object: ObjectId, root: ObjectId) -> Option<Arc<BlockKey>> {
-        let mut loaded = self.0.lock();
-        loaded.roots.remove(&root);
-        loaded.keys.remove(&object).map(|loaded| loaded.key)
+    /// Forgets the key in a key object, which it gives.
+    pub(crate) fn forget_key(&self, object: ObjectId) -> Option<Arc<BlockKey>> {
+        self.0.lock().keys.remove(&object).map(|loaded| loaded.key)
     }
 }

@@ -374,6 +374,57 @@ async fn keys_are_changed_with_all_that_inherit_them() {
     zdb_is_clean(image.path(), "tank");
 }
 
+/// Goal: no dataset has a key by the number that an earlier one had. Method: snapshots of an
+/// encrypted filesystem are read and destroyed, then the filesystem itself; none of their numbers
+/// has a key any more. A number of a filesystem in the clear is given one, and its log is in the
+/// clear all the same: what it has is replayed when no key is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_go_with_their_datasets_and_logs_go_by_the_dataset() {
+    let world = World::system(2);
+    let image = Image::new(128);
+    let pool = create(&world, &image, &[]).await;
+    make(&pool, "tank/a", &ROOT_OF_RAW, Some(raw(1)))
+        .await
+        .expect("made");
+    make(&pool, "tank/clear", &[], None).await.expect("made");
+    fill(&world, &pool, "tank/a").await;
+    let dsl = pool.dsl().clone();
+    let snapshot = "tank/a@s".to_owned();
+    let names = std::slice::from_ref(&snapshot);
+    dsl.snapshots().take(names, &[]).await.expect("taken");
+    let number_of = async |name: &str| {
+        let dataset = dsl.open_dataset(name).await.expect("open");
+        format::ObjsetId::new(dataset.object().get())
+    };
+    let (head, of_snapshot) = (number_of("tank/a").await, number_of("tank/a@s").await);
+    let keys = pool.pipeline().keys();
+    let key = keys.get(head).expect("it is open");
+    assert!(keys.get(of_snapshot).is_some());
+    dsl.destroyer()
+        .destroy_snapshots(names, false)
+        .await
+        .expect("destroyed");
+    assert!(
+        keys.get(of_snapshot).is_none(),
+        "the number's next owner has its key"
+    );
+    dsl.destroyer().destroy("tank/a").await.expect("destroyed");
+    assert!(keys.get(head).is_none());
+
+    keys.map(number_of("tank/clear").await, key);
+    let clear = open(&world, &pool, "tank/clear").await;
+    write(&clear, b"file", b"content").await;
+    clear.sync_all().await.expect("committed");
+    let dataset = clear.dataset().expect("open");
+    let log = dataset.objset().zil_header().log;
+    assert!(!log.is_hole());
+    assert!(!log.uses_crypt(), "the log is encrypted: {log}");
+    drop(dataset);
+    clear.close().await.expect("close");
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
+
 /// Goal: a clone of an encryption root that is promoted is the root from then on, for all
 /// (`dsl_dataset_promote_crypt_sync`).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -387,7 +387,7 @@ fn no_room_for_log_blocks_makes_commits_wait_for_the_txg() {
                 while let Ok(block) = bed
                     .pipeline
                     .log_blocks()
-                    .allocate(tx.txg(), size, 0.into(), LogPlaces::ANYWHERE)
+                    .allocate(tx.txg(), size, None, LogPlaces::ANYWHERE)
                     .await
                 {
                     taken.push(block);

@@ -343,3 +343,24 @@ fn headers_of_encrypted_gang_blocks_have_half_of_their_sum() {
         }
     });
 }
+
+/// Whether a log's block is encrypted is what the caller says of its dataset: not whether the
+/// number happens to have a key, and never in the clear where the key is missing.
+#[test]
+fn log_blocks_are_encrypted_as_their_dataset_is() {
+    simulate(async {
+        let pool = pool().await;
+        let logs = pool.pipeline.log_blocks();
+        let encrypted = Some(OBJSET.into());
+        let allocate = |encrypted| logs.allocate(TXG, 4096, encrypted, LogPlaces::ANYWHERE);
+        let locked = allocate(encrypted).await;
+        assert!(
+            matches!(locked, Err(ZioError::KeyNotLoaded { .. })),
+            "{locked:?}"
+        );
+        let key = key(&pool, Suite::ALL[0]);
+        pool.pipeline.keys().map(OBJSET.into(), key);
+        assert!(allocate(encrypted).await.unwrap().is_encrypted());
+        assert!(!allocate(None).await.unwrap().uses_crypt());
+    });
+}

@@ -1,7 +1,9 @@
 //! Encrypted datasets: finding the key of a block, and applying it to what is stored.
 //!
 //! [`Keys`] has the key of each object set that is in use; a block's [`format::Bookmark`] says
-//! which object set it belongs to. Keys come and go with the dataset layer's key store. Reading
+//! which object set it belongs to. Keys come and go with the dataset layer's key store, and with
+//! the dataset: object numbers are used again. Whether a block is encrypted never follows from
+//! what is here, but from its pointer or from the object set that it is written for. Reading
 //! checks the checksum, then the MAC, decrypts, then decompresses; writing does the same backwards.
 //! A block whose MAC does not fit is an error, never data. Other copies have the same bytes (the
 //! checksum says so), so they are not tried. The cache holds blocks decrypted.
@@ -126,6 +128,12 @@ impl Keys {
             .write()
             .retain(|objset, key| !gone(*objset, key));
         self.cache.clear();
+    }
+
+    /// Forgets the key of an object set that is destroyed. What was read of it stays in the cache:
+    /// that goes by the places of blocks, and its key may still be in use elsewhere.
+    pub fn forget(&self, objset: ObjsetId) {
+        self.by_objset.write().remove(&objset);
     }
 
     /// The key of an object set, if it is loaded.

@@ -75,23 +75,29 @@ impl LogBlocks {
     /// vdevs if `places` says so and there is room, else among the data if that is allowed, there
     /// on special vdevs while they have more room than what is kept for metadata. Its checksum
     /// words are zero: the caller sets them to the log's nonce and sequence
-    /// ([`BlockPointer::set_checksum`]) before writing. When the key of `objset` is loaded, the
-    /// block will be encrypted.
+    /// ([`BlockPointer::set_checksum`]) before writing. `encrypted` is the object set whose key the
+    /// block will be encrypted with; none for a log whose dataset is not encrypted, whatever keys
+    /// are loaded.
     ///
     /// # Errors
-    /// [`ZioError::NoSpace`]: then wait for the txg instead. [`ZioError::Suspended`] while the pool
-    /// is suspended.
+    /// [`ZioError::NoSpace`], [`ZioError::KeyNotLoaded`]: then wait for the txg instead.
+    /// [`ZioError::Suspended`] while the pool is suspended.
     pub async fn allocate(
         &self,
         txg: Txg,
         size_bytes: u64,
-        objset: ObjsetId,
+        encrypted: Option<ObjsetId>,
         places: LogPlaces,
     ) -> Result<BlockPointer, ZioError> {
         self.suspension.check_writable()?;
         if let Some(error) = self.suspension.error() {
             return Err(error);
         }
+        // Before there is anything to give back.
+        let crypt = match encrypted {
+            Some(objset) => Some(self.crypt_params(objset)?),
+            None => None,
+        };
         let classes = [
             (places.on_log_devices, AllocClass::Log),
             // They are as quick, and what they hold is lost with them in any case.
@@ -120,7 +126,6 @@ impl LogBlocks {
         for dva in dvas.iter().flatten() {
             self.allocator.note_log_held(dva);
         }
-        let crypt = self.crypt_params(objset);
         Ok(BlockPointer::regular(&RegularPointer {
             dvas,
             lsize_bytes: size_bytes,
@@ -265,12 +270,14 @@ impl LogBlocks {
         Ok(block.into())
     }
 
-    /// Gives the pointer of a new intent log block its salt and IV when the dataset is encrypted
+    /// Salt and IV for the pointer of a new intent log block of an encrypted dataset
     /// (`zio_alloc_zil`).
-    fn crypt_params(&self, objset: ObjsetId) -> Option<CryptParams> {
-        let key = self.keys.get(objset)?;
+    fn crypt_params(&self, objset: ObjsetId) -> Result<CryptParams, ZioError> {
+        let key = self
+            .keys
+            .require(objset, || "a new intent log block".to_owned())?;
         let (salt, iv) = key.fresh(&*self.random);
-        Some(CryptParams::from_bytes(salt, iv))
+        Ok(CryptParams::from_bytes(salt, iv))
     }
 
     /// Encrypts an intent log block that is about to be written: everything but its checksum is

@@ -818,7 +818,7 @@ fn log_blocks_are_written_read_and_claimed() {
             let mut bp = pool
                 .pipeline
                 .log_blocks()
-                .allocate(TXG, 128 << 10, 0.into(), LogPlaces::ANYWHERE)
+                .allocate(TXG, 128 << 10, None, LogPlaces::ANYWHERE)
                 .await
                 .expect("space");
             assert_eq!(bp.dva(0).expect("a copy").vdev().get(), 1);
@@ -832,7 +832,7 @@ fn log_blocks_are_written_read_and_claimed() {
             let elsewhere = pool
                 .pipeline
                 .log_blocks()
-                .allocate(TXG, 128 << 10, 0.into(), among_data)
+                .allocate(TXG, 128 << 10, None, among_data)
                 .await
                 .expect("space");
             assert_eq!(elsewhere.dva(0).expect("a copy").vdev().get(), 0);
@@ -855,7 +855,7 @@ fn log_blocks_are_written_read_and_claimed() {
             let refused = pool
                 .pipeline
                 .log_blocks()
-                .allocate(TXG, 512, 0.into(), nowhere)
+                .allocate(TXG, 512, None, nowhere)
                 .await;
             assert!(matches!(refused, Err(ZioError::NoSpace { .. })));
             bp.set_checksum([1, 2, 3, 4]);

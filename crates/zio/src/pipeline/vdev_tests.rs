@@ -2,9 +2,7 @@
 //! ones.
 
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
-use format::{
-    BlockPointer, Dva, Guid, LABEL_START_BYTES, ObjectType, ObjsetId, RegularPointer, Txg, VdevId,
-};
+use format::{BlockPointer, Dva, Guid, LABEL_START_BYTES, ObjectType, RegularPointer, Txg, VdevId};
 use vdev::testing::{births, entry, noise, removed};
 use vdev::{IndirectMap, RangeSet};
 
@@ -85,7 +83,7 @@ fn what_the_pool_went_on_without_is_not_durable() {
         let pipeline = &pool.pipeline;
         let block = pipeline
             .log_blocks()
-            .allocate(Txg::new(5), 4096, ObjsetId::new(21), LogPlaces::ANYWHERE)
+            .allocate(Txg::new(5), 4096, None, LogPlaces::ANYWHERE)
             .await
             .expect("allocated");
         assert_eq!(block.dva(0).expect("a place").vdev(), VdevId::new(1));
@@ -117,7 +115,7 @@ fn logs_prefer_special_vdevs_to_data() {
         let pipeline = &pool.pipeline;
         let allocate = async |places| {
             let logs = pipeline.log_blocks();
-            let block = logs.allocate(Txg::new(5), 128 << 10, ObjsetId::new(21), places);
+            let block = logs.allocate(Txg::new(5), 128 << 10, None, places);
             let block = block.await.expect("allocated");
             block.dva(0).expect("a place").vdev()
         };
@@ -152,7 +150,7 @@ fn what_one_device_lacks_of_a_log_is_on_record_first() {
         let allocate = async |txg| {
             pipeline
                 .log_blocks()
-                .allocate(Txg::new(txg), 4096, ObjsetId::new(21), LogPlaces::ANYWHERE)
+                .allocate(Txg::new(txg), 4096, None, LogPlaces::ANYWHERE)
                 .await
                 .expect("allocated")
         };
