@@ -22,7 +22,7 @@ use device::BoxFuture;
 use std::sync::Arc;
 
 use codec::crypt::{Suite, WrappedKey, WrappingKey};
-use format::{ObjectId, ObjsetId, names};
+use format::{MAX_BLOCK_BYTES, ObjectId, ObjsetId, names};
 use object::{SyncContext, Zap, ZapValue};
 use zio::Tx;
 use zio::pipeline::BlockKey;
@@ -142,6 +142,17 @@ impl StoredKey {
     }
 }
 
+/// The refusal of blocks that a cipher does not take.
+pub(crate) fn too_long(property: &str) -> DatasetError {
+    DatasetError::InvalidProperty {
+        property: property.to_owned(),
+        reason: format!(
+            "'{property}' must be below 16M where encryption is aes-128-ccm, aes-192-ccm or \
+             aes-256-ccm, which do not take so much at once"
+        ),
+    }
+}
+
 /// Keys of encrypted datasets: [`DslPool::keys`].
 #[derive(Clone, Copy)]
 pub struct Keys<'a> {
@@ -196,6 +207,29 @@ impl Keys<'_> {
             master: bytes(key::MASTER_KEY).await?,
             hmac: bytes(key::HMAC_KEY).await?,
         }))
+    }
+
+    /// Longest data block of a dataset, in bytes, that its cipher takes.
+    pub(crate) async fn block_bytes_max(&self, dataset: &Arc<Ds>) -> Result<u32, DatasetError> {
+        if !dataset.is_encrypted() {
+            return Ok(MAX_BLOCK_BYTES as u32);
+        }
+        let stored = self.stored(&dataset.dir()).await?;
+        let suite = stored.and_then(|stored| Suite::from_code(stored.suite));
+        Ok(suite.map_or(MAX_BLOCK_BYTES as u32, Suite::block_bytes_max))
+    }
+
+    /// Refuses blocks that a dataset's cipher may not take, before a sync would come upon one.
+    pub(crate) async fn check_block_bytes(
+        &self,
+        dataset: &Arc<Ds>,
+        property: &str,
+        bytes: u64,
+    ) -> Result<(), DatasetError> {
+        if property != "recordsize" || bytes <= u64::from(self.block_bytes_max(dataset).await?) {
+            return Ok(());
+        }
+        Err(too_long(property))
     }
 
     /// The error of a dataset whose encryption root's key is not loaded.

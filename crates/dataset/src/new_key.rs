@@ -16,7 +16,7 @@ use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use zio::Tx;
 
 use crate::check::{check_iterations, parse_setting};
-use crate::crypto::{KeyFormat, Keys, StoredKey};
+use crate::crypto::{KeyFormat, Keys, StoredKey, too_long};
 use crate::features::guid;
 use crate::info::DatasetKind;
 use crate::state::{Dir, Ds};
@@ -188,6 +188,11 @@ fn choose(
             what: format!("encryption suite number {code}"),
         });
     };
+    for property in ["recordsize", "volblocksize"] {
+        if number(property).is_some_and(|bytes| bytes > u64::from(suite.block_bytes_max())) {
+            return Err(too_long(property));
+        }
+    }
     let Some(key) = key else {
         return match (format, location, parent) {
             (Some(_), ..) => Err(refused(
@@ -546,6 +551,14 @@ mod tests {
             chosen(Some(gcm), std::slice::from_ref(&ccm), None),
             Ok(Chosen::Inherited(Suite::Aes128Ccm))
         );
+        // CCM takes no block of 16 MiB.
+        let record = |property| (property, number(16 << 20));
+        for property in ["recordsize", "volblocksize"] {
+            let with_ccm = [ccm.clone(), record(property)];
+            assert_eq!(chosen(Some(gcm), &with_ccm, None), refused(property));
+            let inherited = chosen(Some(gcm), &with_ccm[1..], None);
+            assert_eq!(inherited, Ok(Chosen::Inherited(Suite::Aes256Gcm)));
+        }
         let prompt = ("keylocation", text("prompt"));
         let none = ("keylocation", text("none"));
         let format = ("keyformat", number(KeyFormat::Raw.code()));

@@ -83,6 +83,7 @@ impl Datasets<'_> {
             encrypted: dataset.is_encrypted(),
             without_key: false,
             raw: false,
+            block_bytes_max: self.dsl.keys().block_bytes_max(dataset).await?,
             object_cache_limit: OBJECT_CACHE,
             dataset: dataset.object,
         })
@@ -211,6 +212,8 @@ impl Datasets<'_> {
             encrypted: true,
             without_key: true,
             raw: true,
+            // They come as they are to be stored.
+            block_bytes_max: format::MAX_BLOCK_BYTES as u32,
             ..self.objset_options(dataset).await?
         })
     }

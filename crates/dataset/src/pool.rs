@@ -43,6 +43,7 @@ impl DslPool {
                 encrypted: false,
                 without_key: false,
                 raw: false,
+                block_bytes_max: format::MAX_BLOCK_BYTES as u32,
                 object_cache_limit: MOS_OBJECT_CACHE,
                 dataset: ObjectId::ZERO,
             };
@@ -103,6 +104,7 @@ impl DslPool {
             encrypted: false,
             without_key: false,
             raw: false,
+            block_bytes_max: format::MAX_BLOCK_BYTES as u32,
             object_cache_limit: MOS_OBJECT_CACHE,
             dataset: ObjectId::ZERO,
         };

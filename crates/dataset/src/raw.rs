@@ -100,7 +100,9 @@ impl KeyData {
         let code = |name: &str| u8::try_from(number(name)?).map_err(|_| bad);
         let checksum = Checksum::from_code(code("mdn_checksum")?);
         let compression = Compression::from_code(code("mdn_compress")?);
-        if matches!(checksum, Checksum::Unknown(_))
+        // What no block of dnodes is written with.
+        if matches!(checksum, Checksum::Unknown(_) | Checksum::NoParity)
+            || checksum.is_embedded()
             || matches!(compression, Compression::Unknown(_))
             || number("mdn_blksz")? != DNODE_BLOCK_BYTES as u64
             || number("mdn_indblkshift")? != u64::from(format::MAX_INDIRECT_SHIFT)

@@ -261,6 +261,7 @@ impl SetTask {
                 continue;
             }
             dsl.space().check_space_property(&dataset, name, number)?;
+            dsl.keys().check_block_bytes(&dataset, name, number).await?;
             if name == "keylocation" {
                 let location = value.as_ref().and_then(PropertyValue::text);
                 dsl.keys().check_key_location(&dataset, location).await?;

@@ -93,6 +93,16 @@ fn cached_of(stored: u64) -> Cached {
     }
 }
 
+/// The stored value of `recordsize`, or the longest block that is a power of two and not longer
+/// than `most`.
+fn record_bytes(stored: u64, most: u32) -> u32 {
+    if stored.is_power_of_two() && stored >= 512 {
+        stored.min(1 << most.ilog2()) as u32
+    } else {
+        RECORD_BYTES
+    }
+}
+
 impl Properties<'_> {
     /// Pools before version 21 cannot have dedup tables (`SPA_VERSION_DEDUP`).
     pub(crate) fn has_dedup_tables(&self) -> bool {
@@ -138,23 +148,24 @@ impl Properties<'_> {
                 _ => RedundantMetadata::All,
             },
             special_small_blocks: number("special_small_blocks").await?.min(16 << 20) as u32,
-            record_bytes: self.record_bytes(number("recordsize").await?),
+            record_bytes: self.record_bytes(dataset).await?,
             cached: cached_of(number("primarycache").await?),
             prefetched: cached_of(number("prefetch").await?),
         })
     }
 
-    fn record_bytes(&self, stored: u64) -> u32 {
-        let most = if self.dsl.features().is_enabled(guid::LARGE_BLOCKS) {
-            16 << 20
-        } else {
-            u64::from(RECORD_BYTES)
-        };
-        if stored.is_power_of_two() && stored >= 512 {
-            stored.min(most) as u32
-        } else {
-            RECORD_BYTES
+    /// How long blocks of new files become: `recordsize`, but no longer than the pool allows and
+    /// the dataset's cipher takes. A dataset may inherit more than that, or have it from before.
+    async fn record_bytes(&self, dataset: &Arc<Ds>) -> Result<u32, DatasetError> {
+        let stored = self.effective_number(dataset, "recordsize").await?;
+        if !self.dsl.features().is_enabled(guid::LARGE_BLOCKS) {
+            return Ok(record_bytes(stored, RECORD_BYTES));
         }
+        let most = match dataset.open_objset() {
+            Some(objset) => objset.options().block_bytes_max,
+            None => self.dsl.keys().block_bytes_max(dataset).await?,
+        };
+        Ok(record_bytes(stored, most))
     }
 
     /// What an open dataset does.
@@ -168,7 +179,7 @@ impl Properties<'_> {
                 read_only: self.dsl.env().read_only
                     || dataset.is_snapshot()
                     || number("readonly").await? != 0,
-                record_bytes: self.record_bytes(number("recordsize").await?),
+                record_bytes: self.record_bytes(dataset).await?,
                 sync: match number("sync").await? {
                     1 => SyncMode::Always,
                     2 => SyncMode::Disabled,

@@ -102,6 +102,15 @@ pub enum FsError {
         /// The limit.
         limit_bytes: u64,
     },
+    /// The file's blocks are longer than its dataset's cipher takes.
+    #[error(
+        "the blocks of object {ino} are too long for the dataset's cipher; copy the file, and \
+         replace it with the copy"
+    )]
+    BlocksTooLong {
+        /// The object.
+        ino: u64,
+    },
     /// Too many links to one file.
     #[error("object {ino} has as many links as can be; make a copy instead")]
     TooManyLinks {
@@ -202,6 +211,9 @@ impl From<object::ObjectError> for FsError {
             object::ObjectError::NoSuchName { object, .. } => Self::NotFound { ino: object.get() },
             object::ObjectError::NoSuchObject { object } => Self::Stale { ino: object.get() },
             object::ObjectError::OutOfObjects => Self::NoSpace,
+            object::ObjectError::BlockTooLong { object, .. } => {
+                Self::BlocksTooLong { ino: object.get() }
+            }
             object::ObjectError::NoRoomForName { object } => {
                 Self::DirectoryFull { ino: object.get() }
             }
@@ -273,7 +285,7 @@ impl FsError {
             Self::ReadOnly => EROFS,
             Self::NoSpace | Self::DirectoryFull { .. } => ENOSPC,
             Self::QuotaExceeded => EDQUOT,
-            Self::FileTooLarge { .. } => EFBIG,
+            Self::FileTooLarge { .. } | Self::BlocksTooLong { .. } => EFBIG,
             Self::TooManyLinks { .. } => EMLINK,
             Self::NoAttribute { .. } => ENODATA,
             Self::AttributeTooBig => E2BIG,

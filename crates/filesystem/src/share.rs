@@ -127,7 +127,9 @@ pub(crate) async fn share_range(
     let locked_bytes = wanted.blocks * wanted.block_bytes;
     let grows = shape(target).block_bytes != shape(source).block_bytes;
     let is_same = Arc::ptr_eq(source, target);
-    if grows && is_same {
+    // Of blocks that the cipher does not take there should not be more.
+    let is_long = wanted.block_bytes > u64::from(files.objset.options().block_bytes_max);
+    if grows && (is_same || is_long) {
         return Ok(0);
     }
     // Whole blocks: else somebody could write into the last one behind the range, so that the

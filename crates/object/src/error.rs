@@ -104,6 +104,19 @@ pub enum ObjectError {
         /// The object.
         object: ObjectId,
     },
+    /// Blocks of this length may not fit the dataset's cipher.
+    #[error(
+        "object {object}: blocks of {block_bytes} bytes are too long for the dataset's cipher, \
+         which takes {limit_bytes}; copy the file, and replace it with the copy"
+    )]
+    BlockTooLong {
+        /// The object.
+        object: ObjectId,
+        /// Length of its data blocks.
+        block_bytes: u32,
+        /// Longest that can be written.
+        limit_bytes: u32,
+    },
     /// Something that is not done yet.
     #[error("object {object}: {what} is not supported yet; use OpenZFS for this dataset")]
     Unsupported {

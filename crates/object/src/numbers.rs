@@ -106,7 +106,8 @@ impl ObjectSet {
     /// Allocates a free object number.
     ///
     /// # Errors
-    /// [`ObjectError::TooBig`], [`ObjectError::OutOfObjects`], errors of reading.
+    /// [`ObjectError::TooBig`], [`ObjectError::BlockTooLong`], [`ObjectError::OutOfObjects`],
+    /// errors of reading.
     pub fn allocate<'a>(
         self: &'a Arc<Self>,
         tx: &'a Tx,
@@ -114,6 +115,8 @@ impl ObjectSet {
     ) -> BoxFuture<'a, Result<Object>> {
         Box::pin(async move {
             let meta = new.meta(ObjectId::ZERO)?;
+            self.options()
+                .check_block(ObjectId::ZERO, meta.block_bytes)?;
             let mut ids = self.ids.lock().await;
             let id = loop {
                 if let Some(slot) = take_run(&mut ids.free, meta.slots) {
@@ -132,6 +135,7 @@ impl ObjectSet {
     /// yet: then it works once that txg is.
     pub async fn claim(self: &Arc<Self>, tx: &Tx, id: ObjectId, new: NewObject) -> Result<Object> {
         let meta = new.meta(id)?;
+        self.options().check_block(id, meta.block_bytes)?;
         if let Some(dnode) = self.accounts.iter().find(|dnode| dnode.id == id) {
             if dnode.lock().meta().exists {
                 return Err(ObjectError::ObjectExists { object: id });

@@ -385,6 +385,9 @@ impl Object {
                 what: "the block size was changed during a write",
             });
         }
+        self.set
+            .options()
+            .check_block(self.id(), meta.block_bytes)?;
         if block > meta.max_block {
             self.set.meta_mut(&self.dnode, state, tx).max_block = block;
         }
@@ -565,7 +568,8 @@ impl Object {
     /// one block. A larger block is filled up with zeros, a smaller one is cut.
     ///
     /// # Errors
-    /// [`ObjectError::BlockSizeFixed`], [`ObjectError::TooBig`], errors of reading.
+    /// [`ObjectError::BlockSizeFixed`], [`ObjectError::TooBig`], [`ObjectError::BlockTooLong`],
+    /// errors of reading.
     pub async fn set_block_size(
         &self,
         tx: &Tx,
@@ -581,6 +585,7 @@ impl Object {
                 what: format!("a block size of {size} bytes"),
             });
         }
+        self.set.options().check_block(self.id(), size)?;
         let base = match self.set.block_at(&self.dnode, 0, tx.txg()).await? {
             Block::Zeros => None,
             block => self.native(block)?,

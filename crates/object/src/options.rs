@@ -133,6 +133,8 @@ pub struct ObjsetOptions {
     /// What is written comes from a raw stream ([`crate::RawData`]), also without the key
     /// ([`Self::without_key`] is set too). Space is not counted per user.
     pub raw: bool,
+    /// Longest data block that can be written, in bytes: the cipher may not take the longest ones.
+    pub block_bytes_max: u32,
     /// Idle clean objects that stay in memory.
     pub object_cache_limit: usize,
     /// Dataset's object number in the MOS, 0 for the MOS; for messages and bookmarks.
@@ -151,8 +153,28 @@ impl Default for ObjsetOptions {
             encrypted: false,
             without_key: false,
             raw: false,
+            block_bytes_max: MAX_BLOCK_BYTES as u32,
             object_cache_limit: 16 << 10,
             dataset: ObjectId::ZERO,
+        }
+    }
+}
+
+impl ObjsetOptions {
+    /// Refuses what an object would have to write in blocks that cannot be encrypted. A sync that
+    /// comes upon one cannot go on.
+    ///
+    /// # Errors
+    /// [`ObjectError::BlockTooLong`].
+    pub(crate) fn check_block(&self, object: ObjectId, block_bytes: u32) -> Result<()> {
+        let limit_bytes = self.block_bytes_max;
+        match block_bytes <= limit_bytes {
+            true => Ok(()),
+            false => Err(ObjectError::BlockTooLong {
+                object,
+                block_bytes,
+                limit_bytes,
+            }),
         }
     }
 }

@@ -38,8 +38,11 @@ impl Object {
     /// txg in which they are written.
     ///
     /// # Errors
-    /// Errors of reading the indirect blocks above them and the block of the object's dnode.
+    /// Errors of reading the indirect blocks above them and the block of the object's dnode;
+    /// [`ObjectError::BlockTooLong`].
     pub async fn prepare_write(&self, offset_bytes: u64, length_bytes: u64) -> Result<()> {
+        let options = self.objset().options();
+        options.check_block(self.id(), self.info().data_block_bytes)?;
         self.prepare_dnode().await?;
         let Some(last_byte) = length_bytes
             .checked_sub(1)

@@ -29,9 +29,11 @@ impl Object {
     /// # Errors
     /// [`ObjectError::Misuse`] where [`Self::can_reclaim`] says no;
     /// [`ObjectError::BlockSizeFixed`] while it has blocks; [`ObjectError::NoSuchObject`];
-    /// [`ObjectError::TooBig`].
+    /// [`ObjectError::TooBig`], [`ObjectError::BlockTooLong`].
     pub async fn reclaim(&self, tx: &Tx, new: &NewObject, keeps_spill: bool) -> Result<()> {
         let wanted = new.meta(self.id())?;
+        let options = self.objset().options();
+        options.check_block(self.id(), wanted.block_bytes)?;
         if !self.can_reclaim(new)? {
             return Err(self.misuse("the dnode would become smaller"));
         }

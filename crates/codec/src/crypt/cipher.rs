@@ -83,6 +83,19 @@ impl Suite {
         }
     }
 
+    /// Longest block, in bytes and in whole sectors, that can be encrypted without compressing it.
+    /// With an IV of 12 bytes CCM counts in 24 bits, and OpenZFS counts the MAC of 16 bytes along
+    /// when it decrypts (`ccm_validate_args`, module/icp/algs/modes/ccm.c): one sector less than
+    /// 16 MiB. GCM takes any block.
+    pub const fn block_bytes_max(self) -> u32 {
+        match self {
+            Self::Aes128Ccm | Self::Aes192Ccm | Self::Aes256Ccm => {
+                (format::MAX_BLOCK_BYTES - format::SECTOR_BYTES) as u32
+            }
+            Self::Aes128Gcm | Self::Aes192Gcm | Self::Aes256Gcm => format::MAX_BLOCK_BYTES as u32,
+        }
+    }
+
     /// Bytes of its key.
     pub const fn key_bytes(self) -> usize {
         match self {

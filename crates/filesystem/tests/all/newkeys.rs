@@ -425,6 +425,58 @@ async fn keys_go_with_their_datasets_and_logs_go_by_the_dataset() {
     zdb_is_clean(image.path(), "tank");
 }
 
+/// Goal: no record is longer than its dataset's cipher takes, which would stop the pool. Method: it
+/// is refused to a dataset with a CCM suite, when it is made and later; one that inherits it writes
+/// shorter records, and with GCM they are as long as was asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_are_no_longer_than_the_cipher_takes() {
+    let world = World::system(2);
+    let image = Image::new(256);
+    let long = ("recordsize", "16M");
+    let pool = create(&world, &image, &[long, ("compression", "off")]).await;
+    let refused = |result: Result<(), DatasetError>| match result {
+        Err(DatasetError::InvalidProperty { property, .. }) => property == "recordsize",
+        other => panic!("{other:?}"),
+    };
+    let rest = &ROOT_OF_RAW[1..];
+    let ccm = [&[("encryption", "aes-256-ccm")], rest].concat();
+    let with_long = [&ccm[..], &[long]].concat();
+    let made = make(&pool, "tank/ccm", &with_long, Some(raw(1))).await;
+    assert!(refused(made));
+    make(&pool, "tank/ccm", &ccm, Some(raw(1)))
+        .await
+        .expect("made");
+    make(&pool, "tank/gcm", &ROOT_OF_RAW, Some(raw(1)))
+        .await
+        .expect("made");
+    let changes = [(long.0.to_owned(), PropertyChange::Set(long.1.to_owned()))];
+    let properties = pool.dsl().properties();
+    assert!(refused(properties.set("tank/ccm", &changes).await));
+    properties.set("tank/gcm", &changes).await.expect("set");
+
+    let content: Vec<u8> = (0..17_u32 << 18)
+        .flat_map(|word| word.wrapping_mul(0x9e37_79b9).to_le_bytes())
+        .collect();
+    for (name, record_bytes) in [("tank/ccm", 8 << 20), ("tank/gcm", 16 << 20)] {
+        let filesystem = open(&world, &pool, name).await;
+        write(&filesystem, b"file", &content).await;
+        pool.sync().await.expect("written");
+        let file = filesystem
+            .lookup(filesystem.root(), b"file")
+            .await
+            .expect("there");
+        let dataset = filesystem.dataset().expect("open");
+        let number = format::ObjectId::new(file.ino);
+        let object = dataset.objset().hold(number).await.expect("there");
+        assert_eq!(object.info().data_block_bytes, record_bytes, "{name}");
+        drop((object, dataset));
+        assert!(read(&filesystem, b"file").await == content);
+        filesystem.close().await.expect("close");
+    }
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
+
 /// Goal: a clone of an encryption root that is promoted is the root from then on, for all
 /// (`dsl_dataset_promote_crypt_sync`).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -870,3 +870,61 @@ async fn many_writers_of_one_object() {
         at += 256;
     }
 }
+
+/// Goal: an object whose blocks are longer than the cipher takes can be read and freed, and each
+/// way to write it is an error before the sync comes upon it; so is each way to make another one.
+#[tokio::test]
+async fn blocks_that_the_cipher_does_not_take_are_refused() {
+    let mut bed = Bed::new(ObjsetKind::Filesystem, ObjsetOptions::default()).await;
+    let mut dice = Dice(5);
+    let file = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS);
+    let tx = bed.tx().await;
+    let long = bed
+        .set
+        .allocate(&tx, file.clone().with_block_bytes(128 << 10));
+    let (long, short) = (
+        long.await.expect("made").id(),
+        bed.set.allocate(&tx, file.clone()),
+    );
+    let short = short.await.expect("made").id();
+    let content = Bytes::from(dice.bytes(256 << 10));
+    let object = bed.set.hold(long).await.expect("there");
+    object
+        .write(&tx, 0, content.clone())
+        .await
+        .expect("written");
+    drop((object, tx));
+    let root = bed.sync().await;
+    bed.options.block_bytes_max = 64 << 10;
+    bed.set = bed.reopen(root).await;
+
+    let object = bed.set.hold(long).await.expect("there");
+    let read = object.read(0, content.len()).await.expect("read").concat();
+    assert_eq!(read, content);
+    let tx = bed.tx().await;
+    let is_refused = |result: Result<(), ObjectError>| {
+        assert!(
+            matches!(result, Err(ObjectError::BlockTooLong { .. })),
+            "{result:?}"
+        );
+    };
+    is_refused(object.prepare_write(0, 1).await);
+    is_refused(object.write(&tx, 0, content.slice(..128 << 10)).await);
+    is_refused(object.write(&tx, 7, content.slice(..1)).await);
+    is_refused(object.rewrite_blocks(&tx, 0, 1, false).await.map(drop));
+    is_refused(object.free_range(&tx, 7, 100).await);
+    let other = bed.set.hold(short).await.expect("there");
+    is_refused(other.set_block_size(&tx, 128 << 10, 0).await);
+    let new = file.with_block_bytes(128 << 10);
+    is_refused(bed.set.allocate(&tx, new.clone()).await.map(drop));
+    is_refused(bed.set.claim(&tx, id(77), new.clone()).await.map(drop));
+    is_refused(other.reclaim(&tx, &new, false).await);
+    other
+        .set_block_size(&tx, 64 << 10, 0)
+        .await
+        .expect("as long as can be");
+    object.free_range(&tx, 0, u64::MAX).await.expect("freed");
+    drop((object, other, tx));
+    bed.sync().await;
+    bed.check().await;
+}

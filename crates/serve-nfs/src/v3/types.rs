@@ -75,7 +75,7 @@ impl From<&FsError> for Status {
             FsError::ReadOnly => Self::RoFs,
             FsError::NoSpace | FsError::DirectoryFull { .. } => Self::NoSpc,
             FsError::QuotaExceeded => Self::DQuot,
-            FsError::FileTooLarge { .. } => Self::FBig,
+            FsError::FileTooLarge { .. } | FsError::BlocksTooLong { .. } => Self::FBig,
             FsError::TooManyLinks { .. } => Self::MLink,
             FsError::NoSuchPlace { .. } => Self::NxIo,
             FsError::Unsupported { .. } => Self::NotSupp,
