@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use filesystem::Filesystem;
+use filesystem::{Changes, Filesystem};
 use format::ObjectId;
 use volume::{Extent, Volume, VolumeError};
 
@@ -69,6 +69,14 @@ impl<T: Served> Lease<T> {
     /// As [`Filesystem::close`] and [`Volume::close`], where this lease was the last.
     pub async fn close(&self) -> Result<()> {
         self.place.close().await
+    }
+}
+
+impl Lease<Filesystem> {
+    /// Who is told of what changes in the filesystem. They stay when a rollback brings another
+    /// state of it, of which mounts are told otherwise ([`Resident`]).
+    pub fn changes(&self) -> &Arc<Changes> {
+        &self.place.slot.changes
     }
 }
 

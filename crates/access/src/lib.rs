@@ -26,6 +26,9 @@
 //!   is known by its object, and its name follows.
 //! - A rollback leaves mounts, files and targets where they are ([`Access::exchange`]). Mounts are
 //!   told before and after ([`Resident`]); a volume's users ask through their lease, which waits.
+//! - Whoever keeps copies of what a filesystem has listens to its changes ([`Lease::changes`]): a
+//!   mount has its kernel drop what others, or another server, changed ([`filesystem::Changes`]).
+//!   Whoever else serves it says so, and answers clients when the mounts have been told.
 //! - While the pool is suspended, closing waits in its task, and so does whoever wants the dataset
 //!   next. Giving the pool up ends that with an error.
 //! - Permissions are checked by who serves: for mounts that is the kernel, other servers ask

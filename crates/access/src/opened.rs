@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dataset::Dataset;
 use device::World;
-use filesystem::Filesystem;
+use filesystem::{Changes, Filesystem};
 use format::ObjsetKind;
 use volume::Volume;
 
@@ -27,13 +27,23 @@ pub(crate) enum Manner {
 }
 
 impl Opened {
-    pub(crate) async fn open(dataset: Dataset, manner: Manner, world: &World) -> Result<Self> {
+    /// Opens it; what changes in a filesystem is told by `changes`.
+    pub(crate) async fn open(
+        dataset: Dataset,
+        manner: Manner,
+        world: &World,
+        changes: &Arc<Changes>,
+    ) -> Result<Self> {
         let world = world.clone();
-        Ok(match (dataset.objset_kind(), manner) {
+        let opened = match (dataset.objset_kind(), manner) {
             (ObjsetKind::Volume, _) => Self::Volume(Volume::open(dataset, world).await?),
             (_, Manner::Serve) => Self::Filesystem(Filesystem::open(dataset, world).await?),
             (_, Manner::Look) => Self::Filesystem(Filesystem::open_to_look(dataset, world).await?),
-        })
+        };
+        if let Self::Filesystem(filesystem) = &opened {
+            changes.attach(filesystem);
+        }
+        Ok(opened)
     }
 
     pub(crate) async fn close(&self) -> Result<()> {

@@ -25,6 +25,7 @@ use std::sync::{Arc, Weak};
 
 use dataset::DslPool;
 use device::{BoxFuture, Tasks, World};
+use filesystem::Changes;
 use format::ObjectId;
 use parking_lot::RwLock;
 use tokio::sync::{oneshot, watch};
@@ -97,6 +98,8 @@ struct State {
 /// The place of one dataset.
 pub(crate) struct Slot {
     pub(crate) object: ObjectId,
+    /// Who is told of what changes in the filesystem, through rollbacks.
+    pub(crate) changes: Arc<Changes>,
     pool: Arc<PoolParts>,
     state: watch::Sender<State>,
 }
@@ -275,6 +278,7 @@ impl Slot {
         };
         Self {
             object,
+            changes: Arc::default(),
             pool,
             state: watch::Sender::new(state),
         }
@@ -402,7 +406,7 @@ impl Slot {
             let dataset = dsl.open_dataset(&name).await?;
             // Renamed meanwhile, it is found by its other name.
             if dataset.object() == self.object {
-                return Opened::open(dataset, manner, &self.pool.world).await;
+                return Opened::open(dataset, manner, &self.pool.world, &self.changes).await;
             }
         }
     }

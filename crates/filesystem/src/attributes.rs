@@ -7,6 +7,7 @@ use dataset::DirtyEstimate;
 use format::{Endian, LogAttributes, LogSetAttributes};
 use object::ZapCursor;
 
+use crate::changes::Change;
 use crate::content::resize;
 use crate::error::{FsError, Result};
 use crate::files::Files;
@@ -218,6 +219,7 @@ pub(crate) async fn set_locked(
             let attributes = with_project(&znode, all, more);
             files.sa.replace_all(&node.object, &tx, &attributes).await?;
             node.state.write().znode = znode;
+            files.tell(Change::Attributes { ino: node.ino });
         }
         None => {
             if set.project.is_some() {
@@ -298,6 +300,7 @@ async fn give(files: &Files, node: &Arc<Node>, owner: Owner) -> Result<()> {
             let attributes = with_project(&znode, all, Vec::new());
             files.sa.replace_all(&node.object, &tx, &attributes).await?;
             node.state.write().znode = znode;
+            files.tell(Change::Attributes { ino: node.ino });
         }
         None => {
             let list = [attr::UID, attr::GID, attr::FLAGS, attr::CTIME];

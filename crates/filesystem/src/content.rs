@@ -17,6 +17,7 @@ use object::ObjectError;
 use zil::LogRecord;
 use zio::Tx;
 
+use crate::changes::Change;
 use crate::checks::is_kept_by;
 use crate::error::{FsError, Result};
 use crate::files::Files;
@@ -175,7 +176,9 @@ pub(crate) async fn write_node(
             grow_block(&node, &tx, wanted).await?;
         }
         let length = chunk.len() as u64;
-        node.object.write(&tx, offset, chunk).await?;
+        let written = node.object.write(&tx, offset, chunk).await;
+        content_told(files, &node, offset, length);
+        written?;
         let size = new_size.unwrap_or_else(|| size.max(chunk_end));
         let changed = store_written(files, &tx, &node, size, caller).await?;
         if outlives {
@@ -206,6 +209,16 @@ async fn fetch_edges(node: &Node, start: u64, end: u64, block: u64) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Tells of bytes that changed. The caller has their range locked: whoever reads them again gets
+/// them when all is done.
+pub(crate) fn content_told(files: &Files, node: &Node, offset_bytes: u64, length_bytes: u64) {
+    files.tell(Change::Content {
+        ino: node.ino,
+        offset_bytes,
+        length_bytes,
+    });
 }
 
 fn content_changed(files: &Files, znode: Znode) -> Znode {
@@ -266,7 +279,9 @@ pub(crate) async fn resize(files: &Files, node: &Locked, size: u64) -> Result<()
             size,
             ..node.znode()
         };
-        return files.store(&tx, node, changed, &[attr::SIZE], []).await;
+        files.store(&tx, node, changed, &[attr::SIZE], []).await?;
+        content_told(files, node, old, u64::MAX);
+        return Ok(());
     }
     if size == old {
         return Ok(());
@@ -279,6 +294,7 @@ pub(crate) async fn resize(files: &Files, node: &Locked, size: u64) -> Result<()
         node.object.prepare_free(start, u64::MAX).await?;
         let tx = files.assign(DirtyEstimate::free()).await?;
         node.object.free_range(&tx, start, u64::MAX).await?;
+        content_told(files, node, start, u64::MAX);
         let mut changed = Znode {
             size: start,
             ..node.znode()
@@ -312,6 +328,7 @@ async fn punch(files: &Files, node: &Locked, offset: u64, length: u64) -> Result
         node.object.prepare_free(start, length).await?;
         let tx = files.assign(DirtyEstimate::free()).await?;
         node.object.free_range(&tx, start, length).await?;
+        content_told(files, node, start, length);
         files
             .store(&tx, node, node.znode(), &[attr::SIZE], [])
             .await?;

@@ -9,6 +9,7 @@ use object::{NewObject, Object, Zap, ZapOptions};
 use zio::Tx;
 
 use crate::acl::{ACLMODE_RESTRICTED, Acl, AclInherit};
+use crate::changes::Change;
 use crate::checks::may_change_entries;
 use crate::entries::find;
 use crate::error::{FsError, Result};
@@ -311,6 +312,11 @@ async fn make_entry(
         files.objset.free(&tx, ObjectId::new(ino)).await?;
         return Err(error.into());
     }
+    files.tell(Change::Name {
+        directory: directory.ino,
+        name,
+        before: None,
+    });
     if outlives {
         let kind = match make.kind {
             FileKind::Directory => LogCreateKind::Directory,

@@ -11,6 +11,7 @@ use object::{ObjectSet, Sa, SaAttribute, Zap};
 use zil::{LogRecord, SyncMode, Zil};
 use zio::Tx;
 
+use crate::changes::{Change, Outlet};
 use crate::counting::Counting;
 use crate::describe::describe;
 use crate::error::{FsError, Result};
@@ -33,6 +34,7 @@ pub(crate) struct Files {
     /// Number of the root directory.
     pub(crate) root: u64,
     pub(crate) nodes: NodeTable,
+    pub(crate) outlet: Outlet,
 }
 
 impl Files {
@@ -138,7 +140,17 @@ impl Files {
         };
         state.znode = Znode { atime, ..znode };
         state.atime_dirty = atime_moved;
+        drop(state);
+        if *changed != [attr::ATIME] {
+            self.tell(Change::Attributes { ino: node.ino });
+        }
         Ok(())
+    }
+
+    /// Tells whoever keeps copies of a change that is to be seen by now.
+    pub(crate) fn tell(&self, change: Change<'_>) {
+        let is_known = |ino| ino == self.root || self.nodes.is_known(ino);
+        self.outlet.tell(change, is_known);
     }
 
     /// Notes a change in the intent log.

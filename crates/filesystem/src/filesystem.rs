@@ -149,8 +149,9 @@ impl Filesystem {
         Ok(self.files.attributes_of(&node))
     }
 
-    /// Counts one more user of the object (a kernel's lookup, an open file): while there are any,
-    /// an unlinked file keeps its content.
+    /// Counts what the kernel of a mount is told of the object (its lookups): while it knows it, an
+    /// unlinked file keeps its content, and the mount is told of changes
+    /// ([`Changes`](crate::Changes)). Requests hold files otherwise ([`Unlinked::hold`]).
     pub fn retain(&self, ino: u64, count: u64) {
         self.files.nodes.retain(ino, count);
     }
@@ -159,19 +160,10 @@ impl Filesystem {
     /// returns whether it does. Nothing is lost if that does not happen any more: the delete queue
     /// has the file.
     pub fn release(&self, ino: u64, count: u64) -> bool {
-        let is_unlinked = self.files.nodes.release(ino, count)
-            && self
-                .files
-                .nodes
-                .get(ino)
-                .is_some_and(|node| node.state.read().znode.links == 0);
-        if is_unlinked {
-            self.unlinked.spawn_reap(ino);
-        }
-        is_unlinked
+        self.files.nodes.release(ino, count) && self.unlinked.free_unused(ino)
     }
 
-    /// Objects that have users, and how many each ([`Filesystem::retain`]).
+    /// Objects that kernels know, and how often each ([`Filesystem::retain`]).
     pub fn retained(&self) -> Vec<(u64, u64)> {
         self.files.nodes.retained()
     }

@@ -20,6 +20,7 @@
 //! |---|---|
 //! | `opening` | the hold on the dataset, its settings, who is inside |
 //! | `node` | files in memory, their locks and the order of all locks |
+//! | `changes`, `outlet` | who is told of changes: mounts, for what their kernels keep |
 //! | `files` | files by number: loading, storing, transactions, the intent log |
 //! | `counting`, `quota`, `unlinked`, `xattr` | counting of owners, quotas, the delete queue and freeing, extended attributes: the parts |
 //! | `content`, `share`, `access_times` | blocks and sizes; blocks shared between files; access times |
@@ -41,6 +42,7 @@
 mod access_times;
 mod acl;
 mod attributes;
+mod changes;
 mod checks;
 mod content;
 mod counting;
@@ -59,6 +61,7 @@ mod namespace;
 mod node;
 mod open;
 mod opening;
+mod outlet;
 mod path;
 mod posix_acl;
 mod quota;
@@ -75,6 +78,7 @@ mod upgrade;
 mod xattr;
 mod znode;
 
+pub use changes::{By, Change, Changes, Former, Listener, Listening, Origin, Sharing};
 pub use counting::Counting;
 pub use error::{FsError, Result, errno};
 pub use filesystem::Filesystem;

@@ -9,6 +9,7 @@ use dataset::DirtyEstimate;
 use object::{Object, Sa};
 
 use crate::access_times::accessed;
+use crate::changes::Change;
 use crate::checks::{check_new_name, may_change, may_change_entries, same_project};
 use crate::content::join;
 use crate::create::{Make, make_in};
@@ -205,6 +206,11 @@ impl Filesystem {
             let tx = self.files.assign(DirtyEstimate::metadata()).await?;
             let value = dirent(ino, before.kind(), self.files.version);
             directory.entries()?.add_u64(&tx, name, value).await?;
+            self.files.tell(Change::Name {
+                directory: parent,
+                name,
+                before: None,
+            });
             let mut changed = touched(before, self.opening.now(), self.files.uses_fuids());
             changed.links += 1;
             changed.parent = parent;

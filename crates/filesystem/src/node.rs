@@ -134,8 +134,10 @@ const IDLE_NODES_MAX: usize = 1024;
 #[derive(Default)]
 struct Shard {
     nodes: HashMap<u64, Arc<Node>>,
-    /// Users counted by `Filesystem::retain`.
+    /// Users counted by `Filesystem::retain`: what the kernels of mounts know.
     retained: HashMap<u64, u64>,
+    /// Users counted by `Unlinked::hold`: requests.
+    held: HashMap<u64, u64>,
     /// Counts what left the table, so that a load that overlaps is done again.
     departures: u64,
 }
@@ -216,18 +218,25 @@ impl NodeTable {
     /// Whether that was the last user.
     pub(crate) fn release(&self, ino: u64, count: u64) -> bool {
         let mut shard = self.shard(ino).lock();
-        let Some(users) = shard.retained.get_mut(&ino) else {
-            return false;
-        };
-        *users = users.saturating_sub(count);
-        if *users > 0 {
-            return false;
-        }
-        shard.retained.remove(&ino);
-        true
+        take(&mut shard.retained, ino, count) && !shard.held.contains_key(&ino)
     }
 
-    /// All that have users, and how many each.
+    pub(crate) fn hold(&self, ino: u64) {
+        *self.shard(ino).lock().held.entry(ino).or_default() += 1;
+    }
+
+    /// Whether that was the last user.
+    pub(crate) fn let_go(&self, ino: u64) -> bool {
+        let mut shard = self.shard(ino).lock();
+        take(&mut shard.held, ino, 1) && !shard.retained.contains_key(&ino)
+    }
+
+    /// Whether the kernel of a mount knows it.
+    pub(crate) fn is_known(&self, ino: u64) -> bool {
+        self.shard(ino).lock().retained.contains_key(&ino)
+    }
+
+    /// All that kernels know, and how often each.
     pub(crate) fn retained(&self) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -242,8 +251,10 @@ impl NodeTable {
         found
     }
 
+    /// Whether anybody uses it.
     pub(crate) fn is_retained(&self, ino: u64) -> bool {
-        self.shard(ino).lock().retained.contains_key(&ino)
+        let shard = self.shard(ino).lock();
+        shard.retained.contains_key(&ino) || shard.held.contains_key(&ino)
     }
 
     /// Nodes whose access time is to be stored.
@@ -261,4 +272,17 @@ impl NodeTable {
         }
         found
     }
+}
+
+/// Takes users back; whether none is left of those that there were.
+fn take(users: &mut HashMap<u64, u64>, ino: u64, count: u64) -> bool {
+    let Some(left) = users.get_mut(&ino) else {
+        return false;
+    };
+    *left = left.saturating_sub(count);
+    if *left > 0 {
+        return false;
+    }
+    users.remove(&ino);
+    true
 }

@@ -10,6 +10,7 @@ use object::{Sa, Zap};
 use tokio::sync::watch;
 use zil::Zil;
 
+use crate::changes::Outlet;
 use crate::counting::Counting;
 use crate::error::{FsError, Result};
 use crate::files::Files;
@@ -120,6 +121,7 @@ async fn open_with(
         rules,
         root,
         nodes: NodeTable::new(),
+        outlet: Outlet::default(),
     });
     let unlinked = Unlinked::new(&files, queue);
     let quotas = Arc::new(Quotas::load(&files, &master, &unlinked.lock).await?);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dataset::DirtyEstimate;
 use zio::Tx;
 
+use crate::changes::{Change, Former};
 use crate::checks::{may_remove_entries, may_unlink};
 use crate::entries::{entry_node, find_existing};
 use crate::error::{FsError, Result};
@@ -37,7 +38,17 @@ pub(crate) async fn remove_in(
             None
         };
         let tx = files.assign(DirtyEstimate::free()).await?;
-        directory.entries()?.remove(&tx, &stored).await?;
+        let removed = directory.entries()?.remove(&tx, &stored).await;
+        files.tell(Change::Name {
+            directory: directory.ino,
+            name: &stored,
+            before: Some(Former {
+                ino,
+                is_directory,
+                is_removed: last,
+            }),
+        });
+        removed?;
         drop_link(files, unlinked, &tx, &node).await?;
         let mut changed =
             parent_changed(directory.znode(), files.opening.now(), files.uses_fuids());

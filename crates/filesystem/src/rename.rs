@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use dataset::DirtyEstimate;
 
+use crate::changes::{Change, Former};
 use crate::checks::{
     check_new_name, may_change_entries, may_remove_entries, may_unlink, same_project,
 };
@@ -247,27 +248,48 @@ async fn rename_locked(
     let outlives = files.outlives_crash(into).await?;
     let tx = files.assign(estimate).await?;
     let value = dirent(ino, node.znode().kind(), files.version);
-    if exchange && let (Some(victim), Some((_, other))) = (&victim, &existing) {
-        let other: &[u8] = if other.is_empty() { new_name } else { other };
-        let back = dirent(victim.ino, victim.znode().kind(), files.version);
-        into.entries()?.update_u64(&tx, other, value).await?;
-        source.entries()?.update_u64(&tx, &stored, back).await?;
-    } else {
-        match &existing {
-            Some((_, other)) if !other.is_empty() && *other != new_name => {
-                // The name is kept as it is given now.
-                into.entries()?.remove(&tx, other).await?;
-                into.entries()?.add_u64(&tx, new_name, value).await?;
+    // The entries. What of it can be seen is told, also when not all can be done.
+    let moved = async {
+        if exchange && let (Some(victim), Some((_, other))) = (&victim, &existing) {
+            let other: &[u8] = if other.is_empty() { new_name } else { other };
+            let back = dirent(victim.ino, victim.znode().kind(), files.version);
+            into.entries()?.update_u64(&tx, other, value).await?;
+            source.entries()?.update_u64(&tx, &stored, back).await?;
+        } else {
+            match &existing {
+                Some((_, other)) if !other.is_empty() && *other != new_name => {
+                    // The name is kept as it is given now.
+                    into.entries()?.remove(&tx, other).await?;
+                    into.entries()?.add_u64(&tx, new_name, value).await?;
+                }
+                Some(_) => into.entries()?.update_u64(&tx, new_name, value).await?,
+                None => into.entries()?.add_u64(&tx, new_name, value).await?,
             }
-            Some(_) => into.entries()?.update_u64(&tx, new_name, value).await?,
-            None => into.entries()?.add_u64(&tx, new_name, value).await?,
+            let replaced_itself =
+                source.ino == into.ino && existing.as_ref().is_some_and(|(other, _)| *other == ino);
+            if !replaced_itself {
+                source.entries()?.remove(&tx, &stored).await?;
+            }
         }
-        let replaced_itself =
-            source.ino == into.ino && existing.as_ref().is_some_and(|(other, _)| *other == ino);
-        if !replaced_itself {
-            source.entries()?.remove(&tx, &stored).await?;
-        }
-    }
+        Ok::<(), FsError>(())
+    };
+    let moved = moved.await;
+    let former = |file: &Locked, is_removed| Former {
+        ino: file.ino,
+        is_directory: file.zap.is_some(),
+        is_removed,
+    };
+    files.tell(Change::Name {
+        directory: source.ino,
+        name: &stored,
+        before: Some(former(&node, false)),
+    });
+    files.tell(Change::Name {
+        directory: into.ino,
+        name: new_name,
+        before: victim.as_ref().map(|victim| former(victim, loses_last)),
+    });
+    moved?;
     // The files: where they are now, and when that changed.
     let now = files.opening.now();
     let moved = [attr::PARENT, attr::FLAGS, attr::CTIME];

@@ -18,7 +18,7 @@ use dataset::features::guid;
 use format::{BlockPointer, LogBody};
 use zil::LogRecord;
 
-use crate::content::{FILE_BYTES_MAX, grow_block, store_written};
+use crate::content::{FILE_BYTES_MAX, content_told, grow_block, store_written};
 use crate::error::Result;
 use crate::files::Files;
 use crate::node::{Locked, Node};
@@ -228,6 +228,7 @@ async fn put_shared(
     node.object
         .share_blocks(&tx, to / block_bytes, pointers)
         .await?;
+    content_told(files, node, to, length);
     let changed = store_written(files, &tx, node, size.max(to + length), caller).await?;
     if outlives {
         let sync = is_of_xattr(&changed);

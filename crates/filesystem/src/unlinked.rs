@@ -82,6 +82,29 @@ impl Unlinked {
         }
     }
 
+    /// Keeps a file's content, and its number from other files, for a request: until it is given
+    /// back with [`Self::let_go`].
+    pub fn hold(&self, ino: u64) {
+        self.files.nodes.hold(ino);
+    }
+
+    /// Takes back [`Self::hold`]; the last user of an unlinked file frees it, in the background.
+    pub fn let_go(&self, ino: u64) {
+        if self.files.nodes.let_go(ino) {
+            self.free_unused(ino);
+        }
+    }
+
+    /// Frees a file that nobody uses any more, if it has no name; whether it has none.
+    pub(crate) fn free_unused(&self, ino: u64) -> bool {
+        let node = self.files.nodes.get(ino);
+        let is_unlinked = node.is_some_and(|node| node.state.read().znode.links == 0);
+        if is_unlinked {
+            self.spawn_reap(ino);
+        }
+        is_unlinked
+    }
+
     /// Puts a file into the queue, whose lock must be held.
     pub(crate) async fn enqueue(&self, tx: &Tx, ino: u64) -> Result<()> {
         let Some(queue) = &self.queue else {

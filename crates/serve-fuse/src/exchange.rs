@@ -22,13 +22,12 @@ use std::time::Instant;
 
 use access::{Paused, Resident};
 use device::BoxFuture;
-use filesystem::Filesystem;
 use fuser::INodeNo;
 
 use crate::handler::SHORT_TTL;
 use crate::mount::Inner;
-use crate::mountinfo::MountTable;
 use crate::nodes;
+use crate::teller::on_the_way;
 
 /// Entries read from a directory at a time.
 const ENTRIES: usize = 1024;
@@ -70,6 +69,7 @@ struct Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.mount.nodes.resume();
+        self.mount.teller.resume();
     }
 }
 
@@ -86,6 +86,9 @@ impl Exchange {
             names: Vec::new(),
             since: Instant::now(),
         };
+        // Who waits for the kernel to be told of something would wait for requests that wait for
+        // this, which may wait for him.
+        exchange.mount.teller.pause();
         if !exchange.mount.nodes.pause().await {
             return None;
         }
@@ -110,7 +113,7 @@ impl Exchange {
             }
             self.known.insert(ino, found.map(|found| found.generation));
         }
-        let kept = self.on_the_way(&live).await;
+        let kept = on_the_way(&live, self.mount.served.mountpoint()).await;
         for directory in directories {
             let mut cookie = 0;
             while let Ok(entries) = live.peek_directory(directory, cookie, ENTRIES).await {
@@ -135,25 +138,6 @@ impl Exchange {
         }
     }
 
-    /// Names that lead to other mounts, each with its directory.
-    async fn on_the_way(&self, live: &Filesystem) -> HashSet<(u64, OsString)> {
-        let mut kept = HashSet::new();
-        let Some(table) = MountTable::now() else {
-            return kept;
-        };
-        for place in table.places_inside(self.mount.served.mountpoint()) {
-            let mut directory = live.root();
-            for part in place {
-                kept.insert((directory, part.to_owned()));
-                match live.lookup(directory, part.as_bytes()).await {
-                    Ok(found) => directory = found.ino,
-                    Err(_) => break,
-                }
-            }
-        }
-        kept
-    }
-
     /// Lets requests in again, to what is open now; returns when nothing that the kernel holds is
     /// older.
     async fn end(mut self: Box<Self>) {
@@ -172,6 +156,7 @@ impl Exchange {
         let is_there = |ino: u64| ino == root || survivors.contains(&ino);
         nodes.replace(Arc::clone(&filesystem), |ino| survivors.contains(&ino));
         nodes.resume();
+        self.mount.teller.resume();
         let mut gone = Vec::new();
         for name in std::mem::take(&mut self.names) {
             // Whoever cannot find the directory cannot find the name.

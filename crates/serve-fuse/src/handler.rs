@@ -2,8 +2,9 @@
 //!
 //! # What the kernel may keep
 //!
-//! Only the kernel changes names and content (through us), so it may keep entries and pages for
-//! long. Attributes are good for a second, since access times move with reads; those of a file with
+//! What others change the kernel is told of (`teller`), so it may keep entries and pages for long.
+//! Where somebody else serves the filesystem, entries of all but directories are good for a second,
+//! since an answer may cross what it is told. Attributes are good for a second, since access times move with reads; those of a file with
 //! changes that are not on disk yet are good for no time, since the txg's sync changes what it
 //! takes on disk. Names that are not there, and names in `.zfs`, are good for a second; where case
 //! or form of names does not count, entries are not kept at all. `open` is answered "not needed"
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 use access::{ControlEntry, ControlNode, Snapdir, Traffic, TrafficKind};
 use bytes::Bytes;
 use filesystem::{
-    Allocate, Attributes, FileKind, FsError, RenameMode, SeekTo, SetAttributes, XattrMode,
+    Allocate, Attributes, Changes, FileKind, FsError, RenameMode, SeekTo, SetAttributes, XattrMode,
 };
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo,
@@ -64,11 +65,15 @@ pub(crate) struct Handler {
 }
 
 impl Handler {
-    pub(crate) fn entry_ttl(file: &File) -> Duration {
-        if file.filesystem.compares_names_exactly() {
-            ENTRY_TTL
-        } else {
-            Duration::ZERO
+    /// How long the kernel may keep an entry of this kind.
+    pub(crate) fn entry_ttl(file: &File, kind: FileKind) -> Duration {
+        if !file.filesystem.compares_names_exactly() {
+            return Duration::ZERO;
+        }
+        let is_shared = || Changes::of(&file.filesystem).is_some_and(|all| all.is_shared());
+        match kind != FileKind::Directory && file.is_live && is_shared() {
+            true => SHORT_TTL,
+            false => ENTRY_TTL,
         }
     }
 
@@ -92,7 +97,12 @@ impl Handler {
         } else {
             Duration::ZERO
         };
-        reply.entry_with_ttls(&ttl, &Self::entry_ttl(parent), &attributes, generation);
+        reply.entry_with_ttls(
+            &ttl,
+            &Self::entry_ttl(parent, found.kind),
+            &attributes,
+            generation,
+        );
     }
 
     /// A node's attributes, and how long they are good for. Those of `.zfs` change with the

@@ -17,6 +17,7 @@
 //! | `groups` | of which groups a caller is |
 //! | `readers` | which thread reads the next request |
 //! | `task` | requests run at once or as tasks |
+//! | `teller` | telling the kernel of what others changed |
 //! | `zvol` | volumes as files |
 //!
 //! A few threads read requests. A request that finds what it needs in memory is answered on its
@@ -43,6 +44,7 @@ mod readers;
 mod seek;
 mod snapdir;
 mod task;
+mod teller;
 mod zvol;
 
 pub use aside::aside;

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, UNIX_EPOCH};
 
 use access::{ControlAttributes, ControlEntry, ControlNode};
+use filesystem::FileKind;
 use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 
 use crate::convert::{self, errno};
@@ -171,7 +172,7 @@ pub(crate) async fn list_plus(
     if offset == AFTER_ZFS {
         return Ok(());
     }
-    let ttl = Handler::entry_ttl(&file).min(SHORT_TTL);
+    let ttl = Handler::entry_ttl(&file, FileKind::Regular).min(SHORT_TTL);
     loop {
         let entries = file
             .filesystem

@@ -1,6 +1,5 @@
 //! A filesystem mounted through FUSE.
 
-use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use access::{Access, ControlNode, Lease, Snapdir, Snapshot, Traffic, TrafficCounts, User};
-use filesystem::{Filesystem, FsError};
+use filesystem::{Filesystem, FsError, Listener, Listening, Origin};
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -22,6 +21,7 @@ use crate::mountinfo::{Identity, MountTable, Standing};
 use crate::nodes::{self, Nodes};
 use crate::readers::Readers;
 use crate::task::Runner;
+use crate::teller::Teller;
 
 /// Threads that read requests. What has to wait goes on as a task, so few are enough.
 const THREADS_MAX: usize = 4;
@@ -281,8 +281,11 @@ pub struct Mount {
 
 /// What a rollback needs of a mount.
 pub(crate) struct Inner {
+    /// What others change is told while this lives.
+    _listening: Listening,
     pub(crate) served: Served,
     pub(crate) nodes: Arc<Nodes>,
+    pub(crate) teller: Arc<Teller>,
     pub(crate) lease: Lease<Filesystem>,
 }
 
@@ -311,7 +314,12 @@ impl Mount {
         let (head, user) = (lease.object(), User::SnapshotDirectory { path });
         let control = access.control_directory(head, user, options.snapdir);
         let nodes = Arc::new(Nodes::new(filesystem, control));
-        let runtime = Runner::current();
+        let teller = Teller::new(&nodes);
+        let listener: Arc<dyn Listener> = Arc::<Teller>::clone(&teller);
+        let origin = Origin::unique();
+        // Before the kernel knows anything.
+        let listening = lease.changes().listen(origin, Arc::downgrade(&listener));
+        let runtime = Runner::current(origin);
         let readers = runtime.readers.clone();
         let notifier = Arc::new(OnceLock::new());
         let traffic = Arc::new(Traffic::default());
@@ -328,13 +336,16 @@ impl Mount {
         let served = Served::start(handler, &readers, mountpoint, attachment, threads, overlay);
         let served = served.await?;
         let _ = notifier.set(served.notifier().clone());
+        teller.begin(served.notifier().clone(), served.mountpoint());
         if let Some(identity) = &served.identity {
             host::raise_read_ahead(identity);
         }
         let housekeeper = tokio::spawn(let_go_at_end(Arc::clone(&nodes), served.ended.clone()));
         let inner = Arc::new(Inner {
+            _listening: listening,
             served,
             nodes,
+            teller,
             lease,
         });
         let resident: Weak<Inner> = Arc::downgrade(&inner);
@@ -394,22 +405,6 @@ impl Mount {
         };
         let mut places = table.places_inside(self.mountpoint());
         places.any(|place| place.starts_with(path))
-    }
-
-    /// Has the kernel look names in a directory up again, since somebody else than it had them
-    /// lead elsewhere. Not for names on the way to another mount ([`Self::is_over_mount`]).
-    pub async fn forget_names(&self, directory: u64, names: Vec<OsString>) {
-        let node = INodeNo(self.inner.nodes.live_node(directory));
-        let notifier = self.inner.served.notifier().clone();
-        // The kernel may call back for what it drops: not on a thread of the runtime.
-        let forget = move || {
-            for name in names {
-                // What it does not know need not be forgotten.
-                let _ = notifier.inval_entry(node, &name);
-            }
-            let _ = notifier.inval_inode(node, 0, 0);
-        };
-        let _ = tokio::task::spawn_blocking(forget).await;
     }
 
     /// Changes what is to be seen of `.zfs`.

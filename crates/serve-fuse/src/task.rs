@@ -1,8 +1,10 @@
 //! Running requests: at once if they need not wait, else as tasks of the runtime.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::task::{Context, Waker};
 
+use filesystem::{By, Origin};
 use tokio::runtime::Handle;
 
 use crate::readers::Readers;
@@ -11,14 +13,17 @@ use crate::readers::Readers;
 pub(crate) struct Runner {
     pub(crate) handle: Handle,
     pub(crate) readers: Readers,
+    /// For whom they are run: by whom changes are made.
+    origin: Origin,
 }
 
 impl Runner {
-    /// One that runs tasks on this runtime.
-    pub(crate) fn current() -> Self {
+    /// One that runs tasks on this runtime, for a listener to changes if there is one.
+    pub(crate) fn current(origin: Origin) -> Self {
         Self {
             handle: Handle::current(),
             readers: Readers::new(),
+            origin,
         }
     }
 
@@ -45,16 +50,15 @@ pub(crate) fn run_sized(
     request: impl Future<Output = ()> + Send + 'static,
 ) {
     runner.readers.begin(long);
-    start(&runner.handle, request);
+    start(&runner.handle, By::new(runner.origin, request));
     runner.readers.end();
 }
 
-fn start(runtime: &Handle, request: impl Future<Output = ()> + Send + 'static) {
-    let mut request = Box::pin(request);
+fn start<F: Future<Output = ()> + Send + 'static>(runtime: &Handle, mut request: By<F>) {
     let _inside = runtime.enter();
     // The waker does nothing: the runtime polls again, with its own, in any case.
     let mut context = Context::from_waker(Waker::noop());
-    if request.as_mut().poll(&mut context).is_pending() {
+    if Pin::new(&mut request).poll(&mut context).is_pending() {
         runtime.spawn(request);
     }
 }
@@ -64,20 +68,26 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
+    use device::BoxFuture;
+    use filesystem::{By, Origin};
+
     #[test]
     fn what_need_not_wait_runs_here_and_the_rest_elsewhere() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let (send, receive) = mpsc::channel();
         let also = send.clone();
-        super::start(runtime.handle(), async move {
+        let run = |request: BoxFuture<'static, ()>| {
+            super::start(runtime.handle(), By::new(Origin::NONE, request));
+        };
+        run(Box::pin(async move {
             send.send(thread::current().id()).unwrap();
-        });
+        }));
         assert_eq!(receive.try_recv().unwrap(), thread::current().id());
         let (wake, wait) = tokio::sync::oneshot::channel::<()>();
-        super::start(runtime.handle(), async move {
+        run(Box::pin(async move {
             wait.await.unwrap();
             also.send(thread::current().id()).unwrap();
-        });
+        }));
         assert!(receive.try_recv().is_err());
         wake.send(()).unwrap();
         assert_ne!(receive.recv().unwrap(), thread::current().id());

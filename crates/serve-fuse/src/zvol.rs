@@ -649,7 +649,7 @@ impl ZvolDirectory {
     /// What stands in the way of mounting, as [`crate::MountError`] tells apart.
     pub async fn mount(mountpoint: &Path) -> Result<Self> {
         let tree = Arc::new(RwLock::new(Tree::new()));
-        let runtime = Runner::current();
+        let runtime = Runner::current(filesystem::Origin::NONE);
         let readers = runtime.readers.clone();
         let handler = Handler {
             tree: Arc::clone(&tree),

@@ -71,7 +71,7 @@ pub(crate) struct File {
 impl Drop for File {
     fn drop(&mut self) {
         if self.snapshot.is_none() {
-            self.filesystem.release(self.attributes.ino, 1);
+            self.filesystem.unlinked().let_go(self.attributes.ino);
         }
     }
 }
@@ -118,7 +118,7 @@ fn fsid(dataset: u64, snapshot: Option<u64>) -> u64 {
 impl File {
     async fn open(filesystem: Arc<Filesystem>, snapshot: Option<u64>, ino: u64) -> Result<Self> {
         if snapshot.is_none() {
-            filesystem.retain(ino, 1);
+            filesystem.unlinked().hold(ino);
         }
         let known = filesystem.try_attributes(ino);
         let attributes = match known {
@@ -133,7 +133,7 @@ impl File {
             }),
             Err(error) => {
                 if snapshot.is_none() {
-                    filesystem.release(ino, 1);
+                    filesystem.unlinked().let_go(ino);
                 }
                 Err(error.into())
             }
@@ -207,6 +207,7 @@ impl Entered {
         match object {
             Object::File(file) => {
                 self.check_writable(&file)?;
+                self.note_change();
                 Ok(file)
             }
             Object::Control(_) => Err(Error::ReadOnly),

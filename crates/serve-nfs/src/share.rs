@@ -23,7 +23,7 @@ use access::{Access, AccessError, ControlDirectory, Credentials, Lease, Paused, 
 use access::{Snapdir, Snapshot, TrafficCounts, User};
 use dataset::{DatasetInfo, ListOptions};
 use device::BoxFuture;
-use filesystem::{Filesystem, FsError};
+use filesystem::{Filesystem, FsError, Sharing};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 use tokio::time::Instant;
@@ -97,6 +97,8 @@ pub(crate) struct Share {
     policy: RwLock<Arc<Policy>>,
     access: Arc<Access>,
     lease: Lease<Filesystem>,
+    /// Mounts know that they are not alone.
+    _sharing: Sharing,
     pub(crate) control: Arc<ControlDirectory>,
     /// Requests hold it shared, who exchanges the filesystem alone.
     gate: Arc<tokio::sync::RwLock<()>>,
@@ -118,7 +120,24 @@ pub(crate) struct Entered {
     /// The share's policy lets this client change nothing.
     pub(crate) is_read_only: bool,
     pub(crate) counted: Counted,
+    /// Something may have been changed since mounts were told last.
+    has_changed: AtomicBool,
     _gate: OwnedRwLockReadGuard<()>,
+}
+
+impl Entered {
+    /// Something is about to be changed.
+    pub(crate) fn note_change(&self) {
+        self.has_changed.store(true, Ordering::Relaxed);
+    }
+
+    /// Completes when no mount has anything older than what was changed: before the client is
+    /// answered, and when nothing of the filesystem is locked any more.
+    pub(crate) async fn mounts_told(&self) {
+        if self.has_changed.swap(false, Ordering::Relaxed) {
+            self.share.lease.changes().told().await;
+        }
+    }
 }
 
 /// Why a request may not use a share.
@@ -370,6 +389,7 @@ impl Shares {
             }),
             policy: RwLock::new(Arc::new(spec.policy)),
             access: spec.access,
+            _sharing: lease.changes().share(),
             lease,
             control,
             gate: Arc::default(),
@@ -602,6 +622,7 @@ impl Shares {
             who: policy.credentials(credential, squashes_root),
             is_read_only: read_only,
             counted: share.traffic.request(peer.ip().to_canonical()),
+            has_changed: AtomicBool::new(false),
             _gate: gate,
             share,
         })

@@ -4,6 +4,7 @@
 //! (`client`); images copied while in use for what a crash leaves.
 
 mod client;
+mod cross;
 mod rig;
 mod version4;
 

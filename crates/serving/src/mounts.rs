@@ -3,7 +3,6 @@
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -128,15 +127,6 @@ impl Mounts {
                 is_mounted: false,
                 counts: before.mount.traffic(),
             });
-        }
-    }
-
-    /// Has the kernel look names in a directory of a filesystem up again, which lead elsewhere now
-    /// without its knowing.
-    pub async fn forget_names(&self, name: &str, directory: u64, names: Vec<OsString>) {
-        let mounted = self.by_name.lock().get(name).cloned();
-        if let Some(mounted) = mounted {
-            mounted.mount.forget_names(directory, names).await;
         }
     }
 

@@ -26,6 +26,7 @@ use serve_fuse::{Mount, MountError, MountOptions, UnmountMode, mounted_at};
 use crate::set_id::as_member;
 
 mod killed;
+mod others;
 mod set_id;
 mod volumes;
 

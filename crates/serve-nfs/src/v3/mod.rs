@@ -11,6 +11,9 @@
 //! What changes names or attributes is on stable storage when it is answered, as the RFC asks for
 //! (section 4.8); content is when the client asks for that, or commits.
 //!
+//! Mounts have been told of what was changed when it is answered, be it only in part
+//! ([`filesystem::Changes`]).
+//!
 //! What a directory was before a change is told only where nobody else who comes by NFS changed it
 //! meanwhile. For content nothing is told: writes of one file go on side by side.
 
@@ -106,6 +109,7 @@ pub(crate) async fn execute(
         }
     };
     let answer = carry_out(&entered, request).await;
+    entered.mounts_told().await;
     let answer = answer.unwrap_or_else(|error| {
         tracing::debug!(%error, "an NFS request failed");
         failed((&error).into(), nothing)

@@ -208,6 +208,9 @@ impl Running<'_> {
                 Ok(()) => self.one(operation).await,
                 Err(status) => Err(status.into()),
             };
+            if let Some(entered) = &self.entered {
+                entered.mounts_told().await;
+            }
             let (mut status, mut told) = match done {
                 Ok(told) => (Status::OK, told),
                 Err(Failed { status, told }) => (status, told),

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use api::{Failure, FailureKind, FileFault, FileRestore, FileRestoreReply, Progress, Unit};
 use bytes::Bytes;
 use filesystem::{
-    Attributes, Caller, FileKind, Filesystem, FsError, RenameMode, SeekTo, SetAttributes, SetTime,
-    XattrMode,
+    Attributes, Caller, Changes, FileKind, Filesystem, FsError, RenameMode, SeekTo, SetAttributes,
+    SetTime, XattrMode,
 };
 
 use super::held::{Held, Same};
@@ -636,12 +636,9 @@ async fn place(
             Err(error) => return Err(stays(fails(error))),
         }
     }
-    let changed = [Some(name.clone()), Some(beside.to_vec()), replaced.clone()];
-    let changed = changed.into_iter().flatten().map(OsString::from_vec);
-    serving
-        .mounts
-        .forget_names(dataset, parent, changed.collect())
-        .await;
+    if let Some(changes) = Changes::of(&live) {
+        changes.told().await;
+    }
     live.sync_all().await.map_err(fails)?;
     Ok(replaced)
 }
