@@ -59,6 +59,12 @@ pub enum FormatError {
         /// The limit.
         limit: u64,
     },
+    /// What is decoded would take more memory than it may.
+    #[error("{structure} takes more memory than there is for it; give it in smaller parts")]
+    NoRoom {
+        /// OpenZFS's name of the structure.
+        structure: &'static str,
+    },
     /// A value does not fit the field that it should be stored in.
     #[error(
         "{structure}.{field} cannot hold {value:#x} ({expected}); \

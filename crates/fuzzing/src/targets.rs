@@ -73,6 +73,12 @@ fn nvlist(data: &[u8]) {
         assert!(length <= data.len());
         let _ = list.to_string();
     }
+    let mut left = 1 << 16;
+    let _ = NvList::decode_within(data, &mut |bytes| {
+        let fits = bytes <= left;
+        left = left.saturating_sub(bytes);
+        fits
+    });
 }
 
 fn stream(data: &[u8]) {

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod description;
 mod error;
 mod events;
 mod heal;
@@ -29,9 +30,10 @@ mod receive;
 mod send;
 mod writer;
 
+pub use description::{Description, Room};
 pub use error::StreamError;
 pub use heal::{Healed, heal};
 pub use package::{Naming, Package, PackageDataset, received_name};
 pub use reader::{Piece, Start, StreamReader};
-pub use receive::{Progress, receive};
+pub use receive::{Progress, Received, receive};
 pub use send::{SendOptions, send, send_package, send_package_end};

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use device::Tasks;
 use format::stream::StreamFeatures;
 use format::{
-    BlockPointer, Bookmark, Compression, Endian, OLD_MAX_BLOCK_BYTES, ObjectId, ObjectType,
-    ObjsetId,
+    BlockPointer, Bookmark, Compression, EmbeddedKind, Endian, OLD_MAX_BLOCK_BYTES, ObjectId,
+    ObjectType, ObjsetId,
 };
 use object::to_native;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -67,6 +67,12 @@ struct Loader {
     pipeline: Arc<Pipeline>,
     objset: ObjsetId,
     features: StreamFeatures,
+}
+
+/// Whether a block is sent in parts: one of more than 128 KiB, where the stream has no large blocks.
+/// Parts are of data as it is, never of what is compressed, embedded or encrypted as a whole.
+pub(crate) fn is_split(features: StreamFeatures, logical_bytes: u64) -> bool {
+    logical_bytes > OLD_MAX_BLOCK_BYTES && !features.contains(StreamFeatures::LARGE_BLOCKS)
 }
 
 /// A block that is to be read.
@@ -179,7 +185,8 @@ impl Loader {
     fn sends_embedded(&self, pointer: &BlockPointer) -> bool {
         let kind = pointer.compression();
         let is_new = matches!(kind, Compression::Lz4 | Compression::Zstd);
-        pointer.is_embedded()
+        pointer.embedded_kind() == Some(EmbeddedKind::Data)
+            && !is_split(self.features, pointer.lsize_bytes())
             && self.features.contains(StreamFeatures::EMBED_DATA)
             && (!is_new || self.features.contains(StreamFeatures::LZ4))
             && (kind != Compression::Zstd || self.features.contains(StreamFeatures::ZSTD))
@@ -187,10 +194,8 @@ impl Loader {
 
     /// Whether a block is sent as it is stored.
     fn sends_stored(&self, pointer: &BlockPointer) -> bool {
-        let is_split = pointer.lsize_bytes() > OLD_MAX_BLOCK_BYTES
-            && !self.features.contains(StreamFeatures::LARGE_BLOCKS);
         self.features.contains(StreamFeatures::COMPRESSED)
-            && !is_split
+            && !is_split(self.features, pointer.lsize_bytes())
             && !pointer.is_embedded()
             && !pointer.uses_crypt()
             && pointer.compression() != Compression::Off
@@ -206,6 +211,14 @@ impl Loader {
             pointer,
             kind,
         } = block;
+        // Without its key a block can be sent whole only, and a pointer has no room for what
+        // decrypts it.
+        let is_split = is_split(self.features, pointer.lsize_bytes());
+        if self.is_raw() && (is_split || pointer.is_embedded()) {
+            return Err(StreamError::Damaged {
+                what: format!("block {number} of object {object} cannot be sent encrypted"),
+            });
+        }
         let context = ReadContext {
             cache: CacheUse::NoFill,
             without_key: self.is_raw(),

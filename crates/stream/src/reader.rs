@@ -8,6 +8,7 @@ use format::{Endian, FormatError, NvList};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::StreamError;
+use crate::description::{Description, Room};
 
 /// A payload is read in pieces of this, so that a length that is a lie sizes no allocation.
 const PIECE_BYTES: usize = 1 << 20;
@@ -24,10 +25,10 @@ pub struct Piece {
 }
 
 /// How a stream goes on where one may begin.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum Start {
     /// One begins: with what it is, and its description.
-    Begin(Box<Begin>, NvList),
+    Begin(Box<Begin>, Description),
     /// The end of a package.
     End,
     /// Nothing is left.
@@ -43,6 +44,8 @@ pub struct StreamReader<R> {
     read_bytes: u64,
     /// Of the whole input.
     total_bytes: u64,
+    /// The head of the next record, which was read to verify what is before it.
+    next: Option<[u8; RECORD_BYTES]>,
 }
 
 impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
@@ -54,6 +57,7 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
             sum: Fletcher4::new(Endian::Little),
             read_bytes: 0,
             total_bytes: 0,
+            next: None,
         }
     }
 
@@ -95,12 +99,30 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
             return Err(StreamError::NoStream);
         };
         let length = begin.payload_bytes as usize;
-        let payload = self.payload(length).await?;
-        let list = match payload.is_empty() {
-            true => NvList::new(),
-            false => NvList::decode(&payload)?,
-        };
-        Ok(Start::Begin(begin, list))
+        let mut room = Room::of(begin.header);
+        let payload = self
+            .payload(length, &mut |bytes| room.payload(bytes))
+            .await?;
+        let mut list = NvList::new();
+        if !payload.is_empty() {
+            // The checksum of what began is in the next record: nothing is made of a description
+            // before.
+            let mut header = [0; RECORD_BYTES];
+            self.input.read_exact(&mut header).await?;
+            let mut sum = self.sum.clone();
+            sum.update(&header[..RECORD_CHECKSUM_OFFSET]);
+            if Record::checksum(&header, self.endian).is_some_and(|stored| stored != sum.words()) {
+                return Err(StreamError::Checksum);
+            }
+            self.next = Some(header);
+            (list, _) = NvList::decode_within(&payload, &mut |bytes| room.take(bytes)).map_err(
+                |error| match error {
+                    FormatError::NoRoom { .. } => room.refusal(),
+                    error => error.into(),
+                },
+            )?;
+        }
+        Ok(Start::Begin(begin, Description::new(list, room)))
     }
 
     /// Reads the next record with its payload.
@@ -108,8 +130,14 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
     /// # Errors
     /// [`StreamError::CutShort`], [`StreamError::Checksum`], [`StreamError::BadRecord`].
     pub async fn next(&mut self) -> Result<Piece, StreamError> {
-        let mut header = [0; RECORD_BYTES];
-        self.input.read_exact(&mut header).await?;
+        let header = match self.next.take() {
+            Some(header) => header,
+            None => {
+                let mut header = [0; RECORD_BYTES];
+                self.input.read_exact(&mut header).await?;
+                header
+            }
+        };
         self.read_bytes += RECORD_BYTES as u64;
         self.total_bytes += RECORD_BYTES as u64;
         let before = self.sum.words();
@@ -128,7 +156,10 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
             }
             _ => {}
         }
-        let payload = self.payload(record.payload_bytes()?).await?;
+        // Whoever reads bounds how many records he has.
+        let payload = self
+            .payload(record.payload_bytes()?, &mut |_| Ok(()))
+            .await?;
         Ok(Piece {
             record,
             payload,
@@ -145,7 +176,12 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
         Ok(())
     }
 
-    async fn payload(&mut self, length: usize) -> Result<Bytes, StreamError> {
+    /// Reads a payload; `take` is asked for room, in bytes, before memory is taken.
+    async fn payload(
+        &mut self,
+        length: usize,
+        take: &mut (dyn FnMut(usize) -> Result<(), StreamError> + Send),
+    ) -> Result<Bytes, StreamError> {
         if length == 0 {
             return Ok(Bytes::new());
         }
@@ -161,6 +197,7 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
         let mut out = BytesMut::with_capacity(length.min(PIECE_BYTES));
         while out.len() < length {
             let more = (length - out.len()).min(PIECE_BYTES);
+            take(more)?;
             out.reserve(more);
             let mut limited = (&mut self.input).take(more as u64);
             while limited.limit() > 0 {
@@ -173,5 +210,80 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
         self.read_bytes += length as u64;
         self.total_bytes += length as u64;
         Ok(out.freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use format::stream::HeaderKind;
+    use format::{Guid, NvEncoding, NvValue};
+    use futures::executor::block_on;
+
+    use super::*;
+
+    /// A stream of nothing, whose description has this many pairs.
+    fn stream(header: HeaderKind, pairs: usize) -> Vec<u8> {
+        let mut list = NvList::new();
+        for _ in 0..pairs {
+            list.push("a", NvValue::Boolean);
+        }
+        let payload = list.encode(NvEncoding::Xdr).expect("encoded");
+        let begin = Record::Begin(Box::new(Begin {
+            header,
+            features: format::stream::StreamFeatures::default(),
+            creation_time_seconds: 0,
+            objset_kind: 2,
+            flags: 0,
+            to_guid: Guid::new(1),
+            from_guid: Guid::new(0),
+            to_name: "tank@s".into(),
+            payload_bytes: payload.len() as u32,
+        }));
+        let mut out = begin.encode().to_vec();
+        let mut sum = Fletcher4::new(Endian::Little);
+        sum.update(&out);
+        sum.update(&payload);
+        out.extend_from_slice(&payload);
+        let end = Record::End {
+            checksum: sum.words(),
+            to_guid: 1,
+        };
+        let mut end = end.encode();
+        sum.update(&end[..RECORD_CHECKSUM_OFFSET]);
+        let words = sum.words().map(u64::to_le_bytes).concat();
+        end[RECORD_CHECKSUM_OFFSET..].copy_from_slice(&words);
+        out.extend_from_slice(&end);
+        out
+    }
+
+    #[test]
+    fn a_description_is_verified_before_it_is_decoded() {
+        let whole = stream(HeaderKind::Compound, 100);
+        let mut reader = StreamReader::new(&whole[..]);
+        let Ok(Start::Begin(_, list)) = block_on(reader.start()) else {
+            panic!("it begins");
+        };
+        assert_eq!(list.len(), 100);
+        block_on(reader.skip()).expect("its end");
+        assert_eq!(reader.total_bytes(), whole.len() as u64);
+        assert!(matches!(block_on(reader.start()), Ok(Start::Nothing)));
+        // In the middle of a pair, which would be no list.
+        let mut damaged = whole.clone();
+        damaged[RECORD_BYTES + 40] ^= 0xff;
+        let began = block_on(StreamReader::new(&damaged[..]).start());
+        assert!(matches!(began, Err(StreamError::Checksum)), "{began:?}");
+        let cut = &whole[..whole.len() - RECORD_BYTES / 2];
+        let began = block_on(StreamReader::new(cut).start());
+        assert!(matches!(began, Err(StreamError::CutShort)), "{began:?}");
+    }
+
+    #[test]
+    fn descriptions_of_single_streams_are_short() {
+        // 2.4 MB of tiny pairs take some 14 MB when they are decoded.
+        for (header, is_read) in [(HeaderKind::Snapshot, false), (HeaderKind::Compound, true)] {
+            let bytes = stream(header, 100_000);
+            let began = block_on(StreamReader::new(&bytes[..]).start());
+            assert_eq!(began.is_ok(), is_read, "{header:?}");
+        }
     }
 }

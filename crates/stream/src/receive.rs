@@ -81,6 +81,14 @@ impl Progress {
     }
 }
 
+/// What is to be said of a stream that was received.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Embedded blocks of more than 128 KiB, in a stream that does not say that it has large
+    /// blocks. They were received whole; OpenZFS refuses such a stream.
+    pub long_embedded_blocks: u64,
+}
+
 /// Receives what is left of a stream that has begun into a dataset; `list` is the description in
 /// its first record.
 ///
@@ -92,7 +100,7 @@ pub async fn receive<R: AsyncRead + Unpin + Send>(
     list: &NvList,
     receiving: &Receiving,
     progress: &Progress,
-) -> Result<(), StreamError> {
+) -> Result<Received, StreamError> {
     if let Some(point) = receiving.resumed_at() {
         let begin = &receiving.target().begin;
         let is_there = list.u64("resume_object") == Some(point.object)

@@ -24,7 +24,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use zio::pipeline::Pipeline;
 
 use crate::events::{Event, LIMITS, Rules};
-use crate::load::{Loaded, Loads};
+use crate::load::{Loaded, Loads, is_split};
 use crate::out::Out;
 use crate::overlay::Overlay;
 use crate::receive::Progress;
@@ -454,8 +454,7 @@ impl Sender {
         payload: Bytes,
         is_stored: bool,
     ) -> Result<(), StreamError> {
-        let has_large = self.features.contains(StreamFeatures::LARGE_BLOCKS);
-        if write.logical_bytes > OLD_MAX_BLOCK_BYTES && !has_large {
+        if is_split(self.features, write.logical_bytes) {
             write.checksum = Checksum::Off.code();
             let start = write.offset_bytes;
             let mut at = 0;

@@ -22,7 +22,8 @@ use format::{
 };
 use object::{NewObject, Object, ObjectSet, bonus_to_native, to_native};
 
-use crate::{Piece, StreamError};
+use crate::load::is_split;
+use crate::{Piece, Received, StreamError};
 
 pub(crate) use raw::OTHER_ORDER;
 
@@ -52,6 +53,7 @@ pub(crate) struct Writer<'a> {
     is_raw: bool,
     /// First object of the block of dnodes that a raw stream is at.
     range: Option<u64>,
+    received: Received,
 }
 
 /// What an object that exists is to become.
@@ -82,6 +84,7 @@ impl<'a> Writer<'a> {
             held: None,
             is_raw: begin.features.contains(StreamFeatures::RAW),
             range: None,
+            received: Received::default(),
         }
     }
 
@@ -127,12 +130,12 @@ impl<'a> Writer<'a> {
     }
 
     /// After the last record: what a full stream does not have does not exist.
-    pub(crate) async fn finish(mut self) -> Result<(), StreamError> {
+    pub(crate) async fn finish(mut self) -> Result<Received, StreamError> {
         if self.is_full && self.receiving.target().origin.is_some() {
             let first = self.object_max + 1;
             self.free_objects(first, ObjectId::LIMIT - first).await?;
         }
-        Ok(())
+        Ok(self.received)
     }
 
     fn note(&self, tx: &zio::Tx, object: u64, offset_bytes: u64, end: u64) {
@@ -516,7 +519,10 @@ impl<'a> Writer<'a> {
             return Err(StreamError::bad("an embedded block"));
         }
         let (object, offset) = (record.object, record.offset_bytes);
-        let length = self.check_length(object, offset, record.length_bytes)?;
+        let length = match self.is_long_embedded(record) {
+            true => record.length_bytes as usize,
+            false => self.check_length(object, offset, record.length_bytes)?,
+        };
         let logical = record.logical_bytes as usize;
         if logical > length {
             return Err(StreamError::bad("an embedded block that is too long"));
@@ -529,7 +535,22 @@ impl<'a> Writer<'a> {
         };
         data.resize(length, 0);
         let held = self.hold(object).await?;
-        self.put(&held, offset, data.into(), end).await
+        self.put(&held, offset, data.into(), end).await?;
+        self.received.long_embedded_blocks += u64::from(self.is_long_embedded(record));
+        Ok(())
+    }
+
+    /// Whether an embedded block is longer than the stream says that blocks are: Millpond sent such
+    /// without `-L` once. All of the block is there, and its object was cut to blocks of 128 KiB as
+    /// for other blocks that are sent in parts; it is written as those parts.
+    fn is_long_embedded(&self, record: &WriteEmbedded) -> bool {
+        let length = record.length_bytes;
+        is_split(self.features, length)
+            && length <= MAX_BLOCK_BYTES
+            && length.is_power_of_two()
+            && u64::from(record.logical_bytes) == length
+            && record.offset_bytes.is_multiple_of(length)
+            && record.offset_bytes.checked_add(length).is_some()
     }
 
     async fn spill(&mut self, record: &Spill, payload: Bytes) -> Result<(), StreamError> {

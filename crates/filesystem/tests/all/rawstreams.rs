@@ -15,7 +15,7 @@ use filesystem::{Filesystem, QuotaKind, SetAttributes, ZplInit};
 use format::stream::StreamFeatures;
 use pool::Pool;
 use serde_json::Value;
-use stream::{Progress, SendOptions, Start, StreamError, StreamReader};
+use stream::{Progress, Received, SendOptions, Start, StreamError, StreamReader};
 
 use crate::common::model::Run;
 use crate::common::*;
@@ -348,7 +348,7 @@ async fn raw_receives_go_on_after_cuts() {
             let part = &bytes[..at.min(bytes.len())];
             let received = receive(&other, part, "tank/copy", &resumable()).await;
             match received {
-                Ok(()) => break,
+                Ok(_) => break,
                 Err(StreamError::CutShort) => cuts += 1,
                 Err(error) => panic!("{turn}, {cuts}, {at}: {error}"),
             }
@@ -431,7 +431,7 @@ async fn bad_raw_streams_leave_the_target_as_it_was() {
     zdb_is_clean(image.path(), "tank");
 }
 
-fn obstacle(received: Result<(), StreamError>) -> ReceiveObstacle {
+fn obstacle(received: Result<Received, StreamError>) -> ReceiveObstacle {
     match received {
         Err(StreamError::Dataset(DatasetError::Receive { obstacle, .. })) => obstacle,
         other => panic!("{other:?}"),

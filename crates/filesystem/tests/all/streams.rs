@@ -6,13 +6,15 @@ use std::process::Command;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use codec::checksum::Fletcher4;
 use dataset::{DatasetError, ListOptions, ReceiveTarget, ResumeToken};
 use device::World;
 use filesystem::ZplInit;
-use format::stream::{HeaderKind, Record};
+use format::Endian;
+use format::stream::{HeaderKind, RECORD_BYTES, RECORD_CHECKSUM_OFFSET, Record, StreamFeatures};
 use pool::Pool;
 use serde_json::Value;
-use stream::{Progress, SendOptions, Start, StreamError, StreamReader};
+use stream::{Piece, Progress, Received, SendOptions, Start, StreamError, StreamReader};
 
 use crate::common::*;
 use crate::golden::{Compared, check_tree, hash_volume};
@@ -49,7 +51,7 @@ pub async fn receive(
     bytes: &[u8],
     target: &str,
     how: &How,
-) -> Result<(), StreamError> {
+) -> Result<Received, StreamError> {
     let mut reader = StreamReader::new(bytes);
     let (begin, list) = loop {
         let Start::Begin(begin, list) = reader.start().await? else {
@@ -78,15 +80,16 @@ pub async fn receive(
     let progress = Progress::default();
     let received = stream::receive(&mut reader, &list, &receiving, &progress).await;
     let ended = match received {
-        Ok(()) => dsl.receives().finish(&receiving).await.map_err(Into::into),
+        Ok(received) => (dsl.receives().finish(&receiving).await)
+            .map(|()| received)
+            .map_err(Into::into),
         Err(error) => Err(error),
     };
-    if let Err(error) = ended {
+    if let Err(error) = &ended {
         let keep = error.is_of_stream();
         dsl.receives().give_up(receiving, keep).await?;
-        return Err(error);
     }
-    Ok(())
+    ended
 }
 
 /// Compares what was received with the manifest.
@@ -562,4 +565,114 @@ async fn what_was_moved_is_no_difference() {
     assert_eq!(written, [(inos[1], blocks)].into());
     filesystem.close().await.expect("close");
     pool.export(false).await.expect("export");
+}
+
+/// Blocks of 1 MiB that zstd puts into their pointers, sent by every set of options: all of them
+/// are received, and none is longer than the stream says. A stream that has them whole without
+/// saying so (Millpond made such once) is received, and that is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_embedded_blocks_are_sent_so_that_they_can_be_received() {
+    const BLOCK_BYTES: usize = 1 << 20;
+    let (world, image) = (World::system(2), Image::new(512));
+    let properties = [("recordsize", "1M"), ("compression", "zstd")];
+    let pool = create(&world, &image, &properties).await;
+    let filesystem = open(&world, &pool, "tank").await;
+    let file = filesystem.create(filesystem.root(), b"file", 0o644, ROOT);
+    let ino = file.await.expect("create").ino;
+    let content: Bytes = [vec![1; BLOCK_BYTES], vec![2; BLOCK_BYTES]].concat().into();
+    let written = filesystem.write(ino, 0, content.clone(), false, ROOT).await;
+    written.expect("write");
+    filesystem.close().await.expect("close");
+    let snapshots = pool.dsl().snapshots();
+    snapshots
+        .take(&["tank@s".into()], &[])
+        .await
+        .expect("taken");
+    let mut copies = 0;
+    for code in 0..8 {
+        let options = SendOptions {
+            large_blocks: code & 1 != 0,
+            embedded: code & 2 != 0,
+            compressed: code & 4 != 0,
+            ..PLAIN
+        };
+        let mut sent = send(&pool, "tank@s", None, &options).await;
+        let found = records(&sent).await;
+        let longest = found.iter().filter_map(|record| match record {
+            Record::Write(write) => Some(write.logical_bytes),
+            Record::WriteEmbedded(write) => Some(write.length_bytes),
+            _ => None,
+        });
+        let expected = match options.large_blocks {
+            true => BLOCK_BYTES as u64,
+            false => 128 << 10,
+        };
+        assert_eq!(longest.max(), Some(expected), "{options:?}");
+        let is_embedded = found
+            .iter()
+            .any(|record| matches!(record, Record::WriteEmbedded(write) if write.object == ino));
+        assert_eq!(is_embedded, code == 7, "{options:?}");
+        let mut long = vec![0];
+        if is_embedded {
+            long.push(2);
+        }
+        for blocks in long {
+            if blocks > 0 {
+                sent = without_large_blocks(&sent).await;
+            }
+            let name = format!("tank/copy{copies}");
+            copies += 1;
+            let received = receive(&pool, &sent, &name, &How::default()).await;
+            let received = received.unwrap_or_else(|error| panic!("{options:?}: {error}"));
+            assert_eq!(received.long_embedded_blocks, blocks);
+            let copy = open(&world, &pool, &name).await;
+            let read = copy.read(ino, 0, 2 * BLOCK_BYTES).await.expect("read");
+            assert!(read.concat() == content, "{options:?}");
+            copy.close().await.expect("close");
+        }
+    }
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
+
+/// A stream as Millpond sent it once without `-L`: its beginning says nothing of large blocks, and
+/// objects are cut to blocks of 128 KiB.
+async fn without_large_blocks(bytes: &[u8]) -> Vec<u8> {
+    const FEATURES_OFFSET: usize = 16;
+    let mut sum = Fletcher4::new(Endian::Little);
+    let mut reader = StreamReader::new(bytes);
+    let mut out = bytes[..RECORD_BYTES].to_vec();
+    let features = Endian::Little.u64(*out[FEATURES_OFFSET..].first_chunk().expect("it is there"));
+    // The two low bits are the kind of header; features are above them.
+    let without = features & !(StreamFeatures::LARGE_BLOCKS.0 << 2);
+    out[FEATURES_OFFSET..][..8].copy_from_slice(&without.to_le_bytes());
+    let Start::Begin(begin, _) = reader.start().await.expect("a beginning") else {
+        panic!("no beginning");
+    };
+    assert_eq!(begin.payload_bytes, 0);
+    sum.update(&out);
+    loop {
+        let Piece {
+            mut record,
+            payload,
+            ..
+        } = reader.next().await.expect("a record");
+        if let Record::Object(object) = &mut record {
+            object.block_bytes = object.block_bytes.min(128 << 10);
+        }
+        if let Record::End { checksum, .. } = &mut record {
+            *checksum = sum.words();
+        }
+        let mut header = record.encode();
+        sum.update(&header[..RECORD_CHECKSUM_OFFSET]);
+        let words = sum.words().map(u64::to_le_bytes).concat();
+        header[RECORD_CHECKSUM_OFFSET..].copy_from_slice(&words);
+        sum.update(&header[RECORD_CHECKSUM_OFFSET..]);
+        sum.update(&payload);
+        out.extend_from_slice(&header);
+        out.extend_from_slice(&payload);
+        if let Record::End { .. } = record {
+            return out;
+        }
+    }
 }

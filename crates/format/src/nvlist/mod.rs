@@ -192,11 +192,53 @@ impl From<&str> for NvValue {
     }
 }
 
+/// A pair's name: bytes without a zero. Nearly all are text; names of extended attributes may be
+/// anything.
+#[derive(Debug, Clone, PartialEq)]
+enum Name {
+    Text(String),
+    /// Bytes that are no UTF-8.
+    Raw(Vec<u8>),
+}
+
+impl Name {
+    fn of(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text(text.to_owned()),
+            Err(_) => Self::Raw(bytes.to_vec()),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Raw(bytes) => bytes,
+        }
+    }
+
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Raw(_) => None,
+        }
+    }
+
+    fn is(&self, other: &str) -> bool {
+        self.bytes() == other.as_bytes()
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.bytes().escape_ascii())
+    }
+}
+
 /// A list of names and values, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NvList {
     flags: u32,
-    pairs: Vec<(String, NvValue)>,
+    pairs: Vec<(Name, NvValue)>,
 }
 
 impl Default for NvList {
@@ -239,33 +281,44 @@ impl NvList {
         self.pairs.is_empty()
     }
 
-    /// All pairs in order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &NvValue)> {
+    /// All pairs in order, but those whose names are no UTF-8 ([`Self::iter_bytes`] has them).
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &NvValue)> {
         self.pairs
             .iter()
-            .map(|(name, value)| (name.as_str(), value))
+            .filter_map(|(name, value)| Some((name.text()?, value)))
+    }
+
+    /// All pairs in order, with their names as they are stored.
+    pub fn iter_bytes(&self) -> impl ExactSizeIterator<Item = (&[u8], &NvValue)> {
+        self.pairs.iter().map(|(name, value)| (name.bytes(), value))
     }
 
     /// Sets a value: replaces one of the same name in its place, or appends. Takes time linear in
     /// the list's length; to build long lists of names known to differ, use [`Self::push`].
     pub fn set(&mut self, name: &str, value: impl Into<NvValue>) -> &mut Self {
         let value = value.into();
-        match self.pairs.iter_mut().find(|(other, _)| other == name) {
+        match self.pairs.iter_mut().find(|(other, _)| other.is(name)) {
             Some(pair) => pair.1 = value,
-            None => self.pairs.push((name.to_owned(), value)),
+            None => self.pairs.push((Name::Text(name.to_owned()), value)),
         }
         self
     }
 
     /// Appends a pair without looking for another of its name.
     pub fn push(&mut self, name: impl Into<String>, value: impl Into<NvValue>) -> &mut Self {
-        self.pairs.push((name.into(), value.into()));
+        self.pairs.push((Name::Text(name.into()), value.into()));
+        self
+    }
+
+    /// The same, of a name that need not be UTF-8.
+    pub fn push_bytes(&mut self, name: &[u8], value: impl Into<NvValue>) -> &mut Self {
+        self.pairs.push((Name::of(name), value.into()));
         self
     }
 
     /// Removes a pair and returns its value.
     pub fn remove(&mut self, name: &str) -> Option<NvValue> {
-        let at = self.pairs.iter().position(|(other, _)| other == name)?;
+        let at = self.pairs.iter().position(|(other, _)| other.is(name))?;
         Some(self.pairs.remove(at).1)
     }
 
@@ -273,7 +326,7 @@ impl NvList {
     pub fn get(&self, name: &str) -> Option<&NvValue> {
         self.pairs
             .iter()
-            .find(|(other, _)| other == name)
+            .find(|(other, _)| other.is(name))
             .map(|(_, value)| value)
     }
 
@@ -281,7 +334,7 @@ impl NvList {
     pub fn get_mut(&mut self, name: &str) -> Option<&mut NvValue> {
         self.pairs
             .iter_mut()
-            .find(|(other, _)| other == name)
+            .find(|(other, _)| other.is(name))
             .map(|(_, value)| value)
     }
 
@@ -384,6 +437,20 @@ impl NvList {
     /// # Errors
     /// [`FormatError`] when the bytes are no packed list.
     pub fn decode_prefix(bytes: &[u8]) -> Result<(Self, usize)> {
+        Self::decode_within(bytes, &mut |_| true)
+    }
+
+    /// The same of a list that may be hostile: a list can take many times the memory that its bytes
+    /// do. `take` is asked for room, in bytes, before memory is taken.
+    ///
+    /// # Errors
+    /// [`FormatError`] when the bytes are no packed list; [`FormatError::NoRoom`] when `take` says
+    /// no.
+    pub fn decode_within(
+        bytes: &[u8],
+        take: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<(Self, usize)> {
+        let room = &mut Room(take);
         let [encoding, order, _, _] = *bytes.first_chunk().ok_or(FormatError::TooShort {
             structure: NVLIST,
             needed_bytes: 4,
@@ -395,8 +462,8 @@ impl NvList {
             other => return Err(bad(NVLIST, "nvh_endian", other.into(), "0 or 1")),
         };
         let (list, length) = match encoding {
-            0 => native::decode(&bytes[4..], endian)?,
-            1 => xdr::decode(&bytes[4..])?,
+            0 => native::decode(&bytes[4..], endian, room)?,
+            1 => xdr::decode(&bytes[4..], room)?,
             other => return Err(bad(NVLIST, "nvh_encoding", other.into(), "0 or 1")),
         };
         Ok((list, length + 4))
@@ -458,8 +525,8 @@ fn missing(name: &str, expected: &'static str) -> FormatError {
 }
 
 /// Size of a pair in the native in-memory form (`NVP_SIZE_CALC`): what both encodings record.
-fn pair_bytes(name: &str, value: &NvValue) -> Result<i32> {
-    if name.len() + 1 > i16::MAX as usize || name.contains('\0') {
+fn pair_bytes(name: &[u8], value: &NvValue) -> Result<i32> {
+    if name.len() + 1 > i16::MAX as usize || name.contains(&0) {
         let found = name.len() as u64;
         return Err(does_not_fit(
             NVLIST,
@@ -478,29 +545,73 @@ const fn align8(bytes: usize) -> usize {
     bytes.next_multiple_of(8)
 }
 
-fn text(bytes: &[u8]) -> NvValue {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => NvValue::String(text.to_owned()),
-        Err(_) => NvValue::RawString(bytes.to_vec()),
+/// Asks for memory before it is taken.
+struct Room<'a>(&'a mut dyn FnMut(usize) -> bool);
+
+impl Room<'_> {
+    fn take(&mut self, bytes: usize) -> Result<()> {
+        match (self.0)(bytes) {
+            true => Ok(()),
+            false => Err(FormatError::NoRoom { structure: NVLIST }),
+        }
+    }
+
+    /// For a pair that comes behind those of a list. A vector doubles as it grows, and begins with
+    /// room for four.
+    fn pair(&mut self, list: &NvList, name: &[u8]) -> Result<()> {
+        const PAIR: usize = size_of::<(Name, NvValue)>();
+        let pairs = if list.is_empty() { 4 } else { 2 };
+        self.take(pairs * PAIR + allocated(name.len()))
+    }
+
+    /// For the elements of an array of which `rest` bytes are there at most. An element takes at
+    /// least a byte of them.
+    fn value(&mut self, kind: u32, count: u32, rest: usize) -> Result<()> {
+        let element = match kind {
+            10 | 24..=26 => 1,
+            11 | 12 => 2,
+            13 | 14 => 4,
+            15 | 16 => 8,
+            17 => size_of::<String>(),
+            // While they are decoded their heads stand beside them.
+            20 => 2 * size_of::<NvList>(),
+            _ => return Ok(()),
+        };
+        let count = (count as usize).min(rest);
+        self.take(allocated(count.saturating_mul(2 * element)))
+    }
+
+    fn utf8(&mut self, bytes: &[u8], field: &'static str) -> Result<String> {
+        self.take(allocated(bytes.len()))?;
+        String::from_utf8(bytes.to_vec()).map_err(|_| FormatError::BadText {
+            structure: NVLIST,
+            field,
+        })
     }
 }
 
-/// The name of a pair, as both encodings allow it: UTF-8, no zero byte, at most 32766 bytes.
-fn pair_name(bytes: &[u8]) -> Result<String> {
+/// What an allocation takes, in bytes: the allocator's own word and rounding among it.
+const fn allocated(bytes: usize) -> usize {
+    bytes.saturating_add(24)
+}
+
+fn text(bytes: &[u8], room: &mut Room<'_>) -> Result<NvValue> {
+    room.take(allocated(bytes.len()))?;
+    Ok(match std::str::from_utf8(bytes) {
+        Ok(text) => NvValue::String(text.to_owned()),
+        Err(_) => NvValue::RawString(bytes.to_vec()),
+    })
+}
+
+/// The name of a pair, as both encodings allow it: no zero byte, at most 32766 bytes.
+fn pair_name(bytes: &[u8]) -> Result<Name> {
     if bytes.len() >= i16::MAX as usize || bytes.contains(&0) {
         return Err(FormatError::BadText {
             structure: NVLIST,
             field: "nvp_name",
         });
     }
-    utf8(bytes, "nvp_name")
-}
-
-fn utf8(bytes: &[u8], field: &'static str) -> Result<String> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| FormatError::BadText {
-        structure: NVLIST,
-        field,
-    })
+    Ok(Name::of(bytes))
 }
 
 #[cfg(test)]

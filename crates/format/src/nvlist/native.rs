@@ -7,15 +7,15 @@
 //! start with eight bytes per element for pointers. A nested list's value is its 24-byte head
 //! (version, flags, 16 bytes of memory state); its pairs and four zero bytes follow the pair.
 
-use super::{LIST_BYTES, MAX_DEPTH, NVLIST, NvList, NvValue, PAIR_BYTES, align8, pair_bytes};
-use super::{pair_name, text, utf8};
+use super::{LIST_BYTES, MAX_DEPTH, NVLIST, NvList, NvValue, PAIR_BYTES, Room, align8, pair_bytes};
+use super::{pair_name, text};
 use crate::bytes::{Endian, Put, Reader};
 use crate::error::{FormatError, Result, bad};
 
-pub(super) fn decode(bytes: &[u8], endian: Endian) -> Result<(NvList, usize)> {
+pub(super) fn decode(bytes: &[u8], endian: Endian, room: &mut Room<'_>) -> Result<(NvList, usize)> {
     let mut r = Reader::new(NVLIST, bytes, endian);
     let list = decode_head(&mut r)?;
-    let list = decode_pairs(&mut r, list, endian, 0)?;
+    let list = decode_pairs(&mut r, list, endian, 0, room)?;
     Ok((list, r.position()))
 }
 
@@ -32,6 +32,7 @@ fn decode_pairs(
     mut list: NvList,
     endian: Endian,
     depth: u32,
+    room: &mut Room<'_>,
 ) -> Result<NvList> {
     if depth > MAX_DEPTH {
         return Err(FormatError::TooDeep {
@@ -64,13 +65,15 @@ fn decode_pairs(
                 field: "nvp_name",
             });
         };
+        room.pair(&list, name)?;
         let name = pair_name(name)?;
         pair.skip(align8(PAIR_BYTES + name_bytes) - PAIR_BYTES - name_bytes)?;
+        room.value(kind, count, pair.remaining())?;
         let value = match kind {
             19 => {
                 let head = decode_head(&mut pair)?;
                 pair.skip(LIST_BYTES - 8)?;
-                NvValue::List(decode_pairs(r, head, endian, depth + 1)?)
+                NvValue::List(decode_pairs(r, head, endian, depth + 1, room)?)
             }
             20 => {
                 pair.skip((count as usize).saturating_mul(8))?;
@@ -81,10 +84,10 @@ fn decode_pairs(
                 }
                 let lists = heads
                     .into_iter()
-                    .map(|head| decode_pairs(r, head, endian, depth + 1));
+                    .map(|head| decode_pairs(r, head, endian, depth + 1, room));
                 NvValue::ListArray(lists.collect::<Result<_>>()?)
             }
-            _ => decode_value(&mut pair, kind, count)?,
+            _ => decode_value(&mut pair, kind, count, room)?,
         };
         list.pairs.push((name, value));
     }
@@ -114,7 +117,7 @@ fn array<'a, T>(
     (0..count).map(|_| element(r)).collect()
 }
 
-fn decode_value(r: &mut Reader<'_>, kind: u32, count: u32) -> Result<NvValue> {
+fn decode_value(r: &mut Reader<'_>, kind: u32, count: u32, room: &mut Room<'_>) -> Result<NvValue> {
     let scalar = !matches!(kind, 10..=17 | 24..=26);
     if scalar && count != u32::from(kind != 1) {
         return Err(bad(
@@ -133,7 +136,7 @@ fn decode_value(r: &mut Reader<'_>, kind: u32, count: u32) -> Result<NvValue> {
         6 => NvValue::UInt32(r.u32()?),
         7 => NvValue::Int64(r.u64()? as i64),
         8 => NvValue::UInt64(r.u64()?),
-        9 => text(string(r)?),
+        9 => text(string(r)?, room)?,
         10 => NvValue::ByteArray(r.take(count as usize)?.to_vec()),
         11 => NvValue::Int16Array(array(r, count, 2, |r| Ok(r.u16()? as i16))?),
         12 => NvValue::UInt16Array(array(r, count, 2, Reader::u16)?),
@@ -143,7 +146,7 @@ fn decode_value(r: &mut Reader<'_>, kind: u32, count: u32) -> Result<NvValue> {
         16 => NvValue::UInt64Array(array(r, count, 8, Reader::u64)?),
         17 => {
             r.skip((count as usize).saturating_mul(8))?;
-            let strings = (0..count).map(|_| utf8(string(r)?, "string array"));
+            let strings = (0..count).map(|_| room.utf8(string(r)?, "string array"));
             NvValue::StringArray(strings.collect::<Result<_>>()?)
         }
         18 => NvValue::HrTime(r.u64()? as i64),
@@ -177,13 +180,14 @@ fn encode_pairs(list: &NvList, out: &mut Vec<u8>, depth: u32) -> Result<()> {
     }
     for (name, value) in &list.pairs {
         let start = out.len();
+        let name = name.bytes();
         let size = pair_bytes(name, value)? as u32;
         out.put_u32(size);
         out.put_u16((name.len() + 1) as u16);
         out.put_u16(0);
         out.put_u32(value.element_count() as u32);
         out.put_u32(value.type_code() as u32);
-        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(name);
         out.push(0);
         out.resize(start + align8(PAIR_BYTES + name.len() + 1), 0);
         encode_value(value, out);

@@ -190,3 +190,54 @@ fn bytes_in_xdr_have_zeros_above() {
     assert!(!packed.windows(4).any(|word| word[..3] == [0xff; 3]));
     assert_eq!(NvList::decode(&packed).expect("decoded"), list);
 }
+
+#[test]
+fn names_that_are_no_text_survive() {
+    const NAME: &[u8] = b"user.caf\xe9";
+    let mut list = NvList::new();
+    list.set("user.x", 1u64);
+    list.push_bytes(NAME, NvValue::ByteArray(vec![1, 2, 3]));
+    for encoding in [NvEncoding::Native, NvEncoding::Xdr] {
+        let packed = list.encode(encoding).expect("encoded");
+        let decoded = NvList::decode(&packed).expect("decoded");
+        assert_eq!(decoded, list);
+        let names: Vec<_> = decoded.iter_bytes().map(|(name, _)| name).collect();
+        assert_eq!(names, [b"user.x", NAME]);
+        assert_eq!(decoded.iter().count(), 1);
+        assert_eq!(decoded.encode(encoding), Ok(packed));
+        assert!(decoded.to_string().contains("user.caf\\xe9"));
+    }
+}
+
+#[test]
+fn lists_say_what_they_take_before_they_take_it() {
+    let mut list = every_type();
+    for _ in 0..1000 {
+        list.push("a", NvValue::Boolean);
+    }
+    list.push("deep", NvValue::ListArray(vec![NvList::new(); 1000]));
+    list.push("texts", NvValue::StringArray(vec![String::new(); 1000]));
+    for encoding in [NvEncoding::Native, NvEncoding::Xdr] {
+        let packed = list.encode(encoding).expect("encoded");
+        let mut taken = 0;
+        let decoded = NvList::decode_within(&packed, &mut |bytes| {
+            taken += bytes;
+            true
+        });
+        assert_eq!(decoded, Ok((list.clone(), packed.len())));
+        let least = 1000 * (size_of::<(String, NvValue)>() + size_of::<NvList>());
+        assert!(taken >= least, "{taken}");
+        for limit in [0, 100, taken / 2, taken - 1] {
+            let mut left = limit;
+            let decoded = NvList::decode_within(&packed, &mut |bytes| {
+                let fits = bytes <= left;
+                left = left.saturating_sub(bytes);
+                fits
+            });
+            assert!(
+                matches!(decoded, Err(FormatError::NoRoom { .. })),
+                "{limit}"
+            );
+        }
+    }
+}

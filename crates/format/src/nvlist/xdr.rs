@@ -5,17 +5,17 @@
 //! but 64-bit ones in eight. Small integers take four bytes, also in arrays; arrays of numbers
 //! repeat their length before the elements; byte arrays do not. A nested list follows in place.
 
-use super::{MAX_DEPTH, NVLIST, NvList, NvValue, pair_bytes, pair_name, text, utf8};
+use super::{MAX_DEPTH, NVLIST, NvList, NvValue, Room, pair_bytes, pair_name, text};
 use crate::bytes::{Endian, Reader};
 use crate::error::{FormatError, Result, bad, does_not_fit};
 
-pub(super) fn decode(bytes: &[u8]) -> Result<(NvList, usize)> {
+pub(super) fn decode(bytes: &[u8], room: &mut Room<'_>) -> Result<(NvList, usize)> {
     let mut r = Reader::new(NVLIST, bytes, Endian::Big);
-    let list = decode_list(&mut r, 0)?;
+    let list = decode_list(&mut r, 0, room)?;
     Ok((list, r.position()))
 }
 
-fn decode_list(r: &mut Reader<'_>, depth: u32) -> Result<NvList> {
+fn decode_list(r: &mut Reader<'_>, depth: u32, room: &mut Room<'_>) -> Result<NvList> {
     if depth > MAX_DEPTH {
         return Err(FormatError::TooDeep {
             structure: NVLIST,
@@ -33,11 +33,14 @@ fn decode_list(r: &mut Reader<'_>, depth: u32) -> Result<NvList> {
         if packed_bytes == 0 && native_bytes == 0 {
             return Ok(list);
         }
-        let name = pair_name(string(r)?)?;
+        let name = string(r)?;
+        room.pair(&list, name)?;
+        let name = pair_name(name)?;
         let kind = r.u32()?;
         let count = r.u32()?;
-        list.pairs
-            .push((name, decode_value(r, kind, count, depth)?));
+        room.value(kind, count, r.remaining())?;
+        let value = decode_value(r, kind, count, depth, room)?;
+        list.pairs.push((name, value));
     }
 }
 
@@ -83,7 +86,13 @@ fn array<'a, T>(
     (0..count).map(|_| element(r)).collect()
 }
 
-fn decode_value(r: &mut Reader<'_>, kind: u32, count: u32, depth: u32) -> Result<NvValue> {
+fn decode_value(
+    r: &mut Reader<'_>,
+    kind: u32,
+    count: u32,
+    depth: u32,
+    room: &mut Room<'_>,
+) -> Result<NvValue> {
     let scalar = !matches!(kind, 10..=17 | 20 | 24..=26);
     let expected = u32::from(kind != 1);
     if scalar && count != expected {
@@ -103,7 +112,7 @@ fn decode_value(r: &mut Reader<'_>, kind: u32, count: u32, depth: u32) -> Result
         6 => NvValue::UInt32(r.u32()?),
         7 => NvValue::Int64(r.u64()? as i64),
         8 => NvValue::UInt64(r.u64()?),
-        9 => text(string(r)?),
+        9 => text(string(r)?, room)?,
         10 => {
             let bytes = r.take(count as usize)?.to_vec();
             r.skip(padding(count as usize))?;
@@ -117,14 +126,14 @@ fn decode_value(r: &mut Reader<'_>, kind: u32, count: u32, depth: u32) -> Result
         16 => NvValue::UInt64Array(array(r, count, 8, Reader::u64)?),
         17 => {
             r.clone().skip((count as usize).saturating_mul(4))?;
-            let strings = (0..count).map(|_| utf8(string(r)?, "string array"));
+            let strings = (0..count).map(|_| room.utf8(string(r)?, "string array"));
             NvValue::StringArray(strings.collect::<Result<_>>()?)
         }
         18 => NvValue::HrTime(r.u64()? as i64),
-        19 => NvValue::List(decode_list(r, depth + 1)?),
+        19 => NvValue::List(decode_list(r, depth + 1, room)?),
         20 => {
             r.clone().skip((count as usize).saturating_mul(16))?;
-            let lists = (0..count).map(|_| decode_list(r, depth + 1));
+            let lists = (0..count).map(|_| decode_list(r, depth + 1, room));
             NvValue::ListArray(lists.collect::<Result<_>>()?)
         }
         21 => NvValue::BooleanValue(r.u32()? != 0),
@@ -154,8 +163,8 @@ fn encode_list(list: &NvList, out: &mut Vec<u8>, depth: u32) -> Result<()> {
     for (name, value) in &list.pairs {
         let start = out.len();
         word(out, 0);
-        word(out, pair_bytes(name, value)? as u32);
-        put_string(out, name.as_bytes());
+        word(out, pair_bytes(name.bytes(), value)? as u32);
+        put_string(out, name.bytes());
         word(out, value.type_code() as u32);
         let count = value.element_count();
         word(

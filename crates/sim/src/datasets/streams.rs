@@ -351,7 +351,7 @@ impl Run {
         let progress = Progress::default();
         let received = stream::receive(&mut reader, &list, &receiving, &progress).await;
         match received {
-            Ok(()) if cut => {
+            Ok(_) if cut => {
                 return Err(format!("pool {side}: {op} {what}: whole, though it was cut").into());
             }
             Err(error) if !cut || !error.is_of_stream() => {
@@ -378,7 +378,7 @@ impl Run {
                 *self.outcome.done.entry("interrupted receive").or_default() += 1;
                 return Ok(());
             }
-            Ok(()) => {}
+            Ok(_) => {}
         }
         self.sides[side].close(&target).await?;
         let ended = async { dsl.receives().finish(&receiving).await };

@@ -29,7 +29,10 @@ use dataset::{
 use device::BoxFuture;
 use format::stream::{Begin, HeaderKind, StreamFeatures};
 use format::{NvList, NvValue};
-use stream::{Naming, Package, PackageDataset, Start, StreamError, StreamReader, received_name};
+use stream::{
+    Description, Naming, Package, PackageDataset, Received, Start, StreamError, StreamReader,
+    received_name,
+};
 use tokio::io::AsyncRead;
 
 use crate::zfs::mode;
@@ -134,6 +137,8 @@ struct Packed {
     package: Package,
     /// The filesystem that was sent, by its name there.
     top: String,
+    /// The memory that all this takes.
+    _room: stream::Room,
 }
 
 struct Run<'a> {
@@ -208,7 +213,7 @@ impl Run<'_> {
                     }
                     let ended = self.progress.unless_stopped(reader.skip()).await;
                     ended.map_err(|error| self.of_stream(&error))?;
-                    self.begin_package(&begin, &list).await?;
+                    self.begin_package(&begin, list).await?;
                 }
                 Start::Begin(begin, list) => {
                     self.one(reader, *begin, &list).await?;
@@ -221,11 +226,12 @@ impl Run<'_> {
         }
     }
 
-    async fn begin_package(&mut self, begin: &Begin, list: &NvList) -> Result<(), Failure> {
+    async fn begin_package(&mut self, begin: &Begin, list: Description) -> Result<(), Failure> {
         let (top, _) = dataset::name::split_snapshot(&begin.to_name);
         let packed = Packed {
-            package: Package::decode(list),
+            package: Package::decode(&list),
             top: top.to_owned(),
+            _room: list.into_room(),
         };
         let is_difference = packed.package.from.is_some() && !packed.package.is_not_recursive;
         if is_difference && self.call.force && !self.call.dry_run {
@@ -456,7 +462,10 @@ impl Run<'_> {
         }
         let received = stream::receive(reader, list, &receiving, &self.progress).await;
         let ended = match received {
-            Ok(()) => self.finish(&receiving, place, &begin).await,
+            Ok(received) => {
+                self.warn_of(&begin, received);
+                self.finish(&receiving, place, &begin).await
+            }
             Err(error) => {
                 let failure = match &error {
                     StreamError::Dataset(error) => self.of_dataset(place, &begin, error),
@@ -481,6 +490,19 @@ impl Run<'_> {
             return Err(failure);
         }
         Ok(sets)
+    }
+
+    /// Says what is odd about a stream that is here as a whole.
+    fn warn_of(&mut self, begin: &Begin, received: Received) {
+        let blocks = received.long_embedded_blocks;
+        if blocks > 0 {
+            self.reply.warnings.push(format!(
+                "the stream of '{}' has {blocks} embedded blocks of more than 128 KiB without \
+                 saying so: they were received, but OpenZFS takes no such stream; keep one that \
+                 was sent anew instead of it",
+                begin.to_name
+            ));
+        }
     }
 
     /// How a dataset is to be encrypted: as the options say, where it is the one that was asked
