@@ -46,6 +46,7 @@ pub use error::{ServerError, TargetError};
 pub use login::{Authentication, ChapCredentials};
 pub use lun::{Extent, LogicalUnit, LunError, LunIdentity, ReservationStore};
 pub use memory::MemoryUnit;
+pub use scsi::UnitState;
 pub use server::{ISCSI_PORT, Server};
 pub use target::{LUN_MAX, Limits, SessionInfo, Target, TargetOptions, TargetSet};
 pub use text::ISCSI_NAME_BYTES_MAX;

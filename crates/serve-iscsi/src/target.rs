@@ -12,7 +12,7 @@ use crate::login::{
 use crate::lun::LogicalUnit;
 use crate::scsi::{
     self, Command, CopyStop, Designator, Done, InitiatorPort, NexusId, Outcome, Sense, Unit,
-    decode_lun, standard_without_unit,
+    UnitState, decode_lun, standard_without_unit,
 };
 use crate::server::Joining;
 use crate::text::ISCSI_NAME_BYTES_MAX;
@@ -468,13 +468,23 @@ impl TargetSet {
     /// Adds a target; initiators can log in from now on. Names are compared without regard to
     /// case (RFC 7143 section 4.2.7.2 wants them in lower case).
     pub fn add(&self, target: Target) -> Result<(), TargetError> {
+        self.add_known(target, BTreeMap::new())
+    }
+
+    /// The same, of units on which initiators have set `states` before, by their numbers.
+    pub fn add_known(
+        &self,
+        target: Target,
+        mut states: BTreeMap<u16, Arc<UnitState>>,
+    ) -> Result<(), TargetError> {
         let iqn = target.iqn.to_ascii_lowercase();
         check_name(&iqn)?;
         check_options(&iqn, &target.options)?;
         let is_read_only = Arc::new(AtomicBool::new(target.options.is_read_only));
         let mut units = BTreeMap::new();
         for (lun, storage) in target.luns {
-            let unit = new_unit(&iqn, lun, storage, &is_read_only)?;
+            let state = states.remove(&lun).unwrap_or_default();
+            let unit = new_unit(&iqn, lun, storage, state, &is_read_only)?;
             units.insert(lun, Arc::new(unit));
         }
         let mut targets = self.inner.targets.write();
@@ -505,7 +515,7 @@ impl TargetSet {
         let entry = self.find(iqn)?;
         entry.is_removed.store(true, Ordering::SeqCst);
         self.inner.targets.write().remove(&entry.iqn);
-        let is_of_target = |info: &SessionInfo| info.iqn.as_deref() == Some(&entry.iqn);
+        let is_of_target = |session: &SessionEntry| session.info.iqn.as_deref() == Some(&entry.iqn);
         self.end_sessions(is_of_target, LOGOUT_GRACE).await;
         let units = std::mem::take(&mut *entry.units.write());
         for unit in units.into_values() {
@@ -519,7 +529,7 @@ impl TargetSet {
         self.end_sessions(|_| true, LOGOUT_GRACE).await;
     }
 
-    async fn end_sessions(&self, is_meant: impl Fn(&SessionInfo) -> bool, grace: Duration) {
+    async fn end_sessions(&self, is_meant: impl Fn(&SessionEntry) -> bool, grace: Duration) {
         let seconds = grace.as_secs() as u16;
         let mut alive = self.tell(&is_meant, || Control::RequestLogout { seconds });
         if alive.is_empty() {
@@ -540,11 +550,11 @@ impl TargetSet {
 
     fn tell(
         &self,
-        is_meant: &impl Fn(&SessionInfo) -> bool,
+        is_meant: &impl Fn(&SessionEntry) -> bool,
         message: impl Fn() -> Control,
     ) -> Vec<watch::Receiver<()>> {
         let sessions = self.inner.sessions.lock();
-        let meant = sessions.values().filter(|session| is_meant(&session.info));
+        let meant = sessions.values().filter(|session| is_meant(session));
         meant
             .map(|session| {
                 // If it cannot be told, it is ending already.
@@ -562,7 +572,13 @@ impl TargetSet {
         unit: Arc<dyn LogicalUnit>,
     ) -> Result<(), TargetError> {
         let entry = self.find(iqn)?;
-        let unit = Arc::new(new_unit(&entry.iqn, lun, unit, &entry.is_read_only)?);
+        let unit = Arc::new(new_unit(
+            &entry.iqn,
+            lun,
+            unit,
+            Arc::default(),
+            &entry.is_read_only,
+        )?);
         let sessions = self.inner.sessions.lock();
         let mut units = entry.units.write();
         if units.contains_key(&lun) {
@@ -606,13 +622,39 @@ impl TargetSet {
         }
     }
 
-    /// Replaces a target's options; they hold for logins from now on, read-only at once.
+    /// Replaces a target's options; they hold for logins from now on, read-only at once: sessions
+    /// get a unit attention where that changes (the WP bit of mode parameters).
     pub fn set_options(&self, iqn: &str, options: TargetOptions) -> Result<(), TargetError> {
         let entry = self.find(iqn)?;
         check_options(&entry.iqn, &options)?;
         let is_read_only = options.is_read_only;
-        entry.is_read_only.store(is_read_only, Ordering::Relaxed);
+        let was_read_only = entry.is_read_only.swap(is_read_only, Ordering::Relaxed);
         *entry.options.write() = options;
+        if was_read_only != is_read_only {
+            for unit in entry.units.read().values() {
+                unit.establish(None, Sense::MODE_PARAMETERS_CHANGED);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does so, and ends the sessions of initiators that would not be let in any more; it returns
+    /// when they have ended. All others go on.
+    pub async fn change_options(
+        &self,
+        iqn: &str,
+        options: TargetOptions,
+    ) -> Result<(), TargetError> {
+        self.set_options(iqn, options)?;
+        // Who logs in from now on is held against them.
+        let is_shut_out = |session: &SessionEntry| {
+            session.nexus.as_ref().is_some_and(|nexus| {
+                let options = nexus.target.options.read();
+                nexus.target.iqn.eq_ignore_ascii_case(iqn)
+                    && !options.admits(&nexus.port.name, nexus.proven.as_ref())
+            })
+        };
+        self.end_sessions(is_shut_out, LOGOUT_GRACE).await;
         Ok(())
     }
 
@@ -860,6 +902,7 @@ fn new_unit(
     iqn: &str,
     lun: u16,
     storage: Arc<dyn LogicalUnit>,
+    state: Arc<UnitState>,
     is_read_only: &Arc<AtomicBool>,
 ) -> Result<Unit, TargetError> {
     if lun > LUN_MAX {
@@ -869,7 +912,8 @@ fn new_unit(
             problem: "its number is above 16383",
         });
     }
-    Unit::new(storage, iqn, lun, PORTAL_GROUP_TAG, is_read_only.clone())
+    let tag = PORTAL_GROUP_TAG;
+    Unit::new(storage, state, iqn, lun, tag, is_read_only.clone())
 }
 
 fn may_log_in(allowed: &[String], initiator: &str) -> bool {

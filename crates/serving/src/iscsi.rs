@@ -22,8 +22,8 @@ use api::{
 };
 use device::Random;
 use serve_iscsi::{
-    Authentication, ChapCredentials, ReservationStore, Target, TargetOptions, UnitTraffic,
-    VolumeUnit,
+    Authentication, ChapCredentials, ReservationStore, Target, TargetError, TargetOptions,
+    UnitTraffic, VolumeUnit,
 };
 
 use crate::reservations::StoredReservations;
@@ -34,6 +34,8 @@ use service::pools::OpenPool;
 
 /// The user property that shares a volume by iSCSI.
 pub const ISCSI_PROPERTY: &str = "millpond:iscsi";
+/// Logical block size where no other is asked for, in bytes: every initiator takes it.
+const BLOCK_BYTES: u32 = 512;
 /// What every name of a target of ours begins with (RFC 7143 section 4.2.7.4).
 const IQN_PREFIX: &str = "iqn.2026-11.io.millpond";
 
@@ -52,6 +54,17 @@ pub struct ShareWords {
 }
 
 impl ShareWords {
+    /// The target's name, as the words say or as the volume is called.
+    fn iqn_for(&self, name: &str, guid: u64) -> String {
+        let named = self.iqn.clone();
+        named.unwrap_or_else(|| iqn_of(name, guid))
+    }
+
+    /// Bytes of a logical block.
+    fn block_bytes(&self) -> u32 {
+        self.block_bytes.unwrap_or(BLOCK_BYTES)
+    }
+
     fn uses(&self, secret: &str) -> bool {
         let mut names = self.chap.iter().chain(&self.mutual);
         names.any(|name| name == secret)
@@ -345,7 +358,7 @@ impl Volumes {
             Err(_) => "off".to_owned(),
         };
         let invalid = |why| (FailureKind::Invalid, why);
-        let wanted = parse_share(&typed).and_then(|words| {
+        let mut wanted = parse_share(&typed).and_then(|words| {
             let Some(words) = words else { return Ok(None) };
             let authentication = authentication(&words, &self.secrets)?;
             check_openness(&words, &self.addresses(), self.is_insecure)?;
@@ -358,18 +371,49 @@ impl Volumes {
             };
             Ok(Some((words, options)))
         });
+        let other = |error: TargetError| (FailureKind::Other, error.to_string());
+        let guid = volume.guid().get();
         if let Sharing::On {
-            iqn, typed: with, ..
+            iqn,
+            typed: with,
+            words: before,
+            reservations,
         } = self.sharing_of(name)
         {
-            if let Ok(Some((_, options))) = &wanted
-                && with == typed
-            {
-                // Secrets may be others.
-                let set = self.targets().set_options(&iqn, options.clone());
-                return set.map_err(|error| (FailureKind::Other, error.to_string()));
+            let set = match &wanted {
+                // Secrets may be others: they hold for logins from now on.
+                Ok(Some((_, options))) if with == typed => {
+                    Some(self.targets().set_options(&iqn, options.clone()))
+                }
+                Ok(Some((words, options)))
+                    if words.iqn_for(name, guid).eq_ignore_ascii_case(&iqn)
+                        && words.block_bytes() == before.block_bytes() =>
+                {
+                    let targets = self.targets();
+                    Some(targets.change_options(&iqn, options.clone()).await)
+                }
+                _ => None,
+            };
+            match (set, wanted) {
+                (Some(Ok(())), Ok(Some((words, _)))) => {
+                    let sharing = Sharing::On {
+                        iqn,
+                        typed,
+                        words: Box::new(words),
+                        reservations,
+                    };
+                    self.set_sharing(name, sharing);
+                    return Ok(());
+                }
+                (Some(Err(error)), _) => {
+                    self.unshare(name, &iqn).await;
+                    return Err(other(error));
+                }
+                (_, not_in_place) => {
+                    self.unshare(name, &iqn).await;
+                    wanted = not_in_place;
+                }
             }
-            self.unshare(name, &iqn).await;
         }
         let Some((words, options)) = wanted.map_err(invalid)? else {
             self.set_sharing(name, Sharing::Off);
@@ -377,27 +421,25 @@ impl Volumes {
         };
         let listening = self.listen().await;
         listening.map_err(|error| (FailureKind::Busy, error.to_string()))?;
-        let iqn = match &words.iqn {
-            Some(iqn) => iqn.clone(),
-            None => iqn_of(name, volume.guid().get()),
-        };
+        let iqn = words.iqn_for(name, guid);
         let user = User::Target { iqn: iqn.clone() };
         let lease = self.share(open, name, user).await;
         let lease = lease.map_err(|error| (FailureKind::Io, error.to_string()))?;
         let reservations = StoredReservations::of(open, name).await;
         let reservations = reservations.map_err(|error| (FailureKind::Io, error.to_string()))?;
         let store: Arc<dyn ReservationStore> = reservations.clone();
-        let mut unit = VolumeUnit::new(lease).with_reservation_store(store);
-        if let Some(block_bytes) = words.block_bytes {
-            unit = unit.with_block_bytes(block_bytes);
-        }
+        let unit = VolumeUnit::new(lease)
+            .with_reservation_store(store)
+            .with_block_bytes(words.block_bytes());
         let target = Target {
             iqn: iqn.clone(),
             luns: BTreeMap::from([(0, Arc::new(unit) as _)]),
             options,
         };
-        let added = self.targets().add(target);
-        added.map_err(|error| (FailureKind::Other, error.to_string()))?;
+        let state = self.unit_states.of(open.pool.dsl(), guid);
+        let states = BTreeMap::from([(0, state)]);
+        let added = self.targets().add_known(target, states);
+        added.map_err(other)?;
         let words = Box::new(words);
         let sharing = Sharing::On {
             iqn,

@@ -34,6 +34,7 @@ pub mod secrets;
 pub mod shares;
 pub mod smb;
 mod start;
+pub mod unit_states;
 pub mod volumes;
 
 pub use leave::exclusion;

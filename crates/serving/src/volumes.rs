@@ -21,6 +21,7 @@ use volume::Volume;
 use crate::iscsi::Sharing;
 use crate::mounts::{from_mount, is_at_or_below};
 use crate::secrets::Secrets;
+use crate::unit_states::UnitStates;
 use service::error::{from_access, from_dataset};
 use service::pools::{OpenPool, Pools};
 
@@ -51,6 +52,8 @@ pub struct Volumes {
     /// Whether it is not to listen, whatever is shared. Set with `servers` locked.
     is_stopped: AtomicBool,
     targets: Arc<TargetSet>,
+    /// What initiators have set on them.
+    pub unit_states: UnitStates,
     by_name: Mutex<BTreeMap<String, OpenVolume>>,
 }
 
@@ -74,6 +77,7 @@ impl Volumes {
             servers: tokio::sync::Mutex::default(),
             is_stopped: AtomicBool::new(false),
             targets: Arc::new(TargetSet::with_limits(limits)),
+            unit_states: UnitStates::default(),
             by_name: Mutex::new(BTreeMap::new()),
         }
     }
@@ -481,6 +485,9 @@ impl Volumes {
             return Ok(());
         };
         let open = self.pools.of_dataset(name)?;
+        let guid = kept.lease.get().guid().get();
+        let states = &self.volumes.unit_states;
+        states.forget_default(open.pool.dsl(), guid);
         let closing = async {
             let closed = kept.lease.close().await;
             // Requests that are under way at its file or target are cut off.

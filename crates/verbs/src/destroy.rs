@@ -303,6 +303,10 @@ async fn put_away_and_destroy(
         (taken.into_iter()).partition(|one| destroyed.contains(&one.name));
     let directories = gone.iter().filter_map(Taken::own_directory).collect();
     remove_directories(directories).await;
+    let states = &serving.volumes.unit_states;
+    states
+        .forget_destroyed(open.pool.dsl(), &open.pool.name())
+        .await;
     let mut outcome = outcome.and_then(|()| all_of(failures));
     if outcome.is_err() {
         outcome = and_back(outcome, serving.bring_back(open, back).await);

@@ -97,6 +97,81 @@ fn reservations_outlive_the_server_and_move_with_the_pool() {
     zdb_is_clean(&server.path("disks"), "tank");
 }
 
+/// Goal: whoever was fenced off stays so, also without APTPL, and a mode page stays as it was set,
+/// whatever is done to the share of a volume that its server keeps: other words, in place where the
+/// target is the same; no share and a share again; another target; an export that is refused;
+/// another name and the old one. Who looks at none of that is not disturbed.
+#[test]
+fn what_initiators_set_belongs_to_the_volume() {
+    if !can_mount() {
+        return;
+    }
+    let mut server = server_with(&[("vol", "on")]);
+    let mut one = log_in(&server, "vol", 1);
+    let mut list = [0; 24];
+    list[15] = 7;
+    one.does(&[0x5f, 0x06, 0, 0, 0, 0, 0, 0, 24, 0], 0, &list);
+    list[7] = 7;
+    one.does(&[0x5f, 0x01, 0x03, 0, 0, 0, 0, 0, 24, 0], 0, &list);
+    // The write cache, off.
+    const CACHING: [u8; 6] = [0x1a, 0x08, 0x08, 0, 255, 0];
+    let mut pages = one.does(&CACHING, 255, &[]);
+    pages[0] = 0;
+    pages[2] = 0;
+    pages[6] &= !0x04;
+    one.does(&[0x15, 0x10, 0, 0, pages.len() as u8, 0], 0, &pages);
+
+    let holds = |server: &Server, iqn: &str| {
+        let portal = format!("127.0.0.1:{}", server.iscsi_port);
+        let mut two = Initiator::log_in(&portal, iqn, 2).expect("a login");
+        const CONFLICT: u8 = 0x18;
+        let write = two.command(&blocks(WRITE, 0, 0, 1), 0, &[1; 512]);
+        assert_eq!(write.expect("an answer").status, CONFLICT);
+        let mut one = Initiator::log_in(&portal, iqn, 3).expect("a login");
+        let keys = one.does(&[0x5e, 0, 0, 0, 0, 0, 0, 0, 200, 0], 200, &[]);
+        assert_eq!(keys[8..], [0, 0, 0, 0, 0, 0, 0, 7]);
+        assert_eq!(one.does(&CACHING, 255, &[])[6] & 0x04, 0);
+    };
+    let vol = iqn("vol");
+    holds(&server, &vol);
+    server.ok("zfs set millpond:iscsi=on,initiator=iqn.2025-01.* tank/vol");
+    one.does(&blocks(WRITE, 0, 0, 1), 0, &[2; 512]);
+    holds(&server, &vol);
+    // Mode parameters have a bit for that, so it is told.
+    server.ok("zfs set millpond:iscsi=ro,initiator=iqn.2025-01.* tank/vol");
+    let told = one.command(&[0; 6], 0, &[]).expect("an answer");
+    assert_eq!((told.status, told.data[2 + 2] & 0x0f), (0x02, 0x06));
+    assert_eq!(told.data[2 + 12..2 + 14], [0x2a, 0x01]);
+    let refused = one.command(&blocks(WRITE, 0, 0, 1), 0, &[2; 512]);
+    assert_eq!(refused.expect("an answer").data[2 + 2] & 0x0f, 0x07);
+    server.ok("zfs set millpond:iscsi=on tank/vol");
+    assert_eq!(one.command(&[0; 6], 0, &[]).expect("an answer").status, 2);
+    one.does(&blocks(WRITE, 0, 0, 1), 0, &[2; 512]);
+    server.ok("zfs set millpond:iscsi=off tank/vol");
+    server.ok("zfs set millpond:iscsi=on tank/vol");
+    holds(&server, &vol);
+    server.ok("zfs set millpond:iscsi=iqn=iqn.2025-01.test:named tank/vol");
+    holds(&server, "iqn.2025-01.test:named");
+    server.ok("zfs set millpond:iscsi=on tank/vol");
+    holds(&server, &vol);
+    let directory = server.text("mounted");
+    server.ok(&format!("zfs create -o mountpoint={directory} tank/fs"));
+    let file = std::fs::File::create(format!("{directory}/file")).expect("a file");
+    server.fails("zpool export tank");
+    holds(&server, &vol);
+    drop(file);
+    server.ok("zfs rename tank/vol tank/moved");
+    holds(&server, &iqn("moved"));
+    server.ok("zfs rename tank/moved tank/vol");
+    holds(&server, &vol);
+    // Another volume that gets its name is another one.
+    server.ok("zfs destroy tank/vol");
+    server.ok("zfs create -s -V 64M -o millpond:iscsi=on tank/vol");
+    log_in(&server, "vol", 2).does(&blocks(WRITE, 0, 0, 1), 0, &[3; 512]);
+    server.stop();
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
 /// What is stored in a volume's first 4 MiB: random enough that blocks are not compressed into
 /// their pointers.
 fn pattern() -> Vec<u8> {

@@ -16,7 +16,8 @@
 use super::execute::Stop;
 use super::inquiry::{self, Shape};
 use super::sense::Sense;
-use super::unit::{NexusId, Unit};
+use super::state::NexusId;
+use super::unit::Unit;
 use super::{CHUNK_BYTES_MAX, Outcome};
 use crate::lun::LunError;
 use bytes::BytesMut;

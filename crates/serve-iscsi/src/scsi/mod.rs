@@ -3,8 +3,9 @@
 //!
 //! - `cdb`, `opcodes`, `sense`, `inquiry`, `mode`, `reservation`: pure encoders, decoders and
 //!   state machines;
-//! - `unit`: one logical unit as all nexuses share it (reservations, unit attentions, modes), and
-//!   the order of checks before a command is let in;
+//! - `state`: what initiators have set on a unit (reservations, modes), which outlives the target;
+//! - `unit`: one logical unit as all nexuses share it, and the order of checks before a command is
+//!   let in;
 //! - `execute`: what commands do to the storage;
 //! - `copy`: copies within and between units (EXTENDED COPY).
 //!
@@ -23,6 +24,7 @@ mod mode;
 mod opcodes;
 mod reservation;
 mod sense;
+mod state;
 #[cfg(test)]
 mod tests;
 mod unit;
@@ -33,7 +35,9 @@ pub(crate) use execute::Done;
 pub(crate) use inquiry::{decode_lun, luns as report_luns, standard_without_unit};
 pub(crate) use reservation::{InitiatorPort, decode_for_fuzzing as decode_reservation_for_fuzzing};
 pub(crate) use sense::{SENSE_BYTES_MAX, Sense, status};
-pub(crate) use unit::{NexusId, Unit};
+pub(crate) use state::NexusId;
+pub use state::UnitState;
+pub(crate) use unit::Unit;
 
 use bytes::Bytes;
 

@@ -290,12 +290,9 @@ pub(crate) struct Reservations {
 }
 
 impl Reservations {
-    /// None yet, where they can be kept over a restart.
-    pub(crate) fn persistent() -> Self {
-        Self {
-            can_persist: true,
-            ..Self::default()
-        }
+    /// Says whether there is a place where they can be kept over a restart.
+    pub(crate) fn set_can_persist(&mut self, can_persist: bool) {
+        self.can_persist = can_persist;
     }
 
     /// What is to be kept over a restart: the type of the reservation (0 for none), then for each
@@ -338,8 +335,9 @@ impl Reservations {
         }
         let code = words.next()?.parse::<u8>().ok()?;
         let mut restored = Self {
+            can_persist: true,
             persists: true,
-            ..Self::persistent()
+            ..Self::default()
         };
         let mut holder = None;
         for word in words {

@@ -19,6 +19,7 @@ struct Recorder {
     memory: MemoryUnit,
     calls: Mutex<Vec<String>>,
     failure: Mutex<Option<LunError>>,
+    state: Arc<UnitState>,
 }
 
 impl Recorder {
@@ -103,13 +104,26 @@ impl World {
     /// A unit with two nexuses that have met their first unit attention.
     fn new() -> Self {
         let identity = LunIdentity::new("S", [1; 16]);
-        let storage = Arc::new(Recorder {
+        Self::on(Arc::new(Recorder {
             memory: MemoryUnit::new(BLOCKS * BLOCK, BLOCK as u32, identity),
             calls: Mutex::default(),
             failure: Mutex::default(),
-        });
+            state: Arc::default(),
+        }))
+    }
+
+    /// A unit of this storage, with nexuses of the same ports as the one before it.
+    fn on(storage: Arc<Recorder>) -> Self {
         let is_read_only = Arc::new(AtomicBool::new(false));
-        let unit = Unit::new(storage.clone(), "iqn.t", 0, 1, is_read_only).unwrap();
+        let unit = Unit::new(
+            storage.clone(),
+            storage.state.clone(),
+            "iqn.t",
+            0,
+            1,
+            is_read_only,
+        )
+        .unwrap();
         let unit = Arc::new(unit);
         for nexus in [A, B] {
             let port = InitiatorPort {
@@ -416,6 +430,56 @@ fn modes_change_what_writes_do() {
     assert_eq!(world.calls(), ["write 0 512 false"]);
 }
 
+/// Goal: a volume that is offered anew is reserved as it was, and its modes are as they were set;
+/// what belonged to a session ended with it.
+#[test]
+fn reservations_and_modes_outlive_the_unit() {
+    let world = World::new();
+    let mut list = [0; 24];
+    list[15] = 7;
+    let reserve_out = |action: u8, kind: u8| [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+    world.good(&reserve_out(0, 0), &list);
+    list[7] = 7;
+    world.good(&reserve_out(1, 3), &list);
+    let mut caching = world.good(&[0x1a, 0x08, 0x08, 0, 255, 0], &[]);
+    (caching[0], caching[2]) = (0, 0);
+    caching[6] &= !4;
+    world.good(&[0x15, 0x10, 0, 0, caching.len() as u8, 0], &caching);
+    assert!(!world.storage.state.is_default());
+    // Never two at once: one would not know what the other's sessions have.
+    let read_only = Arc::new(AtomicBool::new(false));
+    let second = Unit::new(
+        world.storage.clone(),
+        world.storage.state.clone(),
+        "iqn.u",
+        0,
+        1,
+        read_only,
+    );
+    assert!(matches!(second, Err(crate::TargetError::BadLun { .. })));
+    let World { storage, unit } = world;
+    drop(unit);
+    let world = World::on(storage);
+    let status = |nexus, cdb: &[u8]| world.run(nexus, cdb, &[1; 512]).status;
+    assert_eq!(
+        status(B, &cdb16(0x8a, 0, 0, 1)),
+        status::RESERVATION_CONFLICT
+    );
+    assert_eq!(status(A, &cdb16(0x8a, 0, 0, 1)), 0);
+    assert_eq!(
+        world.calls().last().map(String::as_str),
+        Some("write 0 512 true")
+    );
+    // RESERVE is a session's.
+    list[15] = 0;
+    world.good(&reserve_out(0, 0), &list);
+    world.good(&[0x16, 0, 0, 0, 0, 0], &[]);
+    let World { storage, unit } = world;
+    drop(unit);
+    let world = World::on(storage);
+    assert_eq!(world.run(B, &cdb16(0x8a, 0, 0, 1), &[1; 512]).status, 0);
+}
+
 #[test]
 fn reserve_keeps_others_out_until_release_or_reset_or_the_end() {
     let world = World::new();
@@ -458,7 +522,15 @@ fn units_of_odd_shape_are_refused() {
     let make = |capacity, block, physical| {
         let memory = MemoryUnit::new(capacity, block, LunIdentity::new("S", [0; 16]));
         let memory = memory.with_physical_block_bytes(physical);
-        Unit::new(Arc::new(memory), "iqn.t", 0, 1, Arc::default()).is_ok()
+        Unit::new(
+            Arc::new(memory),
+            Arc::default(),
+            "iqn.t",
+            0,
+            1,
+            Arc::default(),
+        )
+        .is_ok()
     };
     assert!(make(1 << 20, 512, 4096));
     assert!(make(1 << 20, 4096, 4096));

@@ -10,101 +10,16 @@ use super::copy::{self, CopyResults, Designator};
 use super::inquiry::{self, Shape};
 use super::mode::{self, ModeParameters};
 use super::opcodes::{self, Access};
-use super::reservation::{Effects, InitiatorPort, OutParameters, Refusal, Reservations};
+use super::reservation::{InitiatorPort, OutParameters, Refusal};
 use super::sense::{Failure, Sense, failure_of, status};
+use super::state::{Held, NexusId, NexusState, State, UnitState};
 use super::{Outcome, TRANSFER_BYTES_MAX, WRITE_SAME_BLOCKS_MAX};
 use crate::error::TargetError;
 use crate::lun::{LogicalUnit, LunError};
 use crate::traffic::Ended;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// One session's view of a target (an I_T nexus). Never used twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct NexusId(pub(crate) u64);
-
-/// What a unit knows of one nexus.
-#[derive(Debug)]
-struct NexusState {
-    port: InitiatorPort,
-    /// Unit attentions, oldest first; each at most once, so that the list is short.
-    attentions: Vec<Sense>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    nexuses: BTreeMap<NexusId, NexusState>,
-    /// Holder of a RESERVE.
-    reserved_by: Option<NexusId>,
-    reservations: Reservations,
-    modes: ModeParameters,
-}
-
-impl State {
-    fn establish(&mut self, nexus: NexusId, sense: Sense) {
-        if let Some(nexus) = self.nexuses.get_mut(&nexus)
-            && !nexus.attentions.contains(&sense)
-        {
-            nexus.attentions.push(sense);
-        }
-    }
-
-    fn establish_for_others(&mut self, but: Option<NexusId>, sense: Sense) {
-        let others: Vec<NexusId> = self.nexuses.keys().copied().collect();
-        for nexus in others {
-            if Some(nexus) != but {
-                self.establish(nexus, sense);
-            }
-        }
-    }
-
-    /// What a PERSISTENT RESERVE OUT comes to.
-    fn perform(
-        &self,
-        nexus: NexusId,
-        action: u8,
-        scope_and_type: u8,
-        parameters: OutParameters,
-    ) -> Result<(Reservations, Effects), Refusal> {
-        if self.reserved_by.is_some() {
-            return Err(Refusal::Conflict);
-        }
-        let Some(NexusState { port, .. }) = self.nexuses.get(&nexus) else {
-            return Err(Refusal::Conflict);
-        };
-        let mut changed = self.reservations.clone();
-        let known = self.nexuses.values().map(|nexus| &nexus.port);
-        let effects = changed.perform(port, action, scope_and_type, parameters, known)?;
-        Ok((changed, effects))
-    }
-
-    /// Has it take effect; answers the nexuses whose commands are to be aborted.
-    fn put_in_force(&mut self, changed: Reservations, effects: Effects) -> Vec<NexusId> {
-        self.reservations = changed;
-        for (port, sense) in effects.attentions {
-            self.establish_for_port(&port, sense);
-        }
-        let nexuses = self.nexuses.iter();
-        nexuses
-            .filter(|(_, nexus)| effects.abort.contains(&nexus.port))
-            .map(|(id, _)| *id)
-            .collect()
-    }
-
-    fn establish_for_port(&mut self, port: &InitiatorPort, sense: Sense) {
-        let of_port: Vec<NexusId> = self
-            .nexuses
-            .iter()
-            .filter(|(_, nexus)| nexus.port == *port)
-            .map(|(id, _)| *id)
-            .collect();
-        for nexus in of_port {
-            self.establish(nexus, sense);
-        }
-    }
-}
 
 /// A logical unit with everything that SCSI adds to its storage.
 pub(crate) struct Unit {
@@ -113,13 +28,10 @@ pub(crate) struct Unit {
     block_shift: u32,
     /// The target is read-only, whatever the unit is.
     target_is_read_only: Arc<AtomicBool>,
-    /// No attention is pending, nothing is reserved, no mode differs from its default.
-    is_quiet: AtomicBool,
     /// The capacity that initiators know of, in bytes.
     capacity_bytes_seen: AtomicU64,
-    state: Mutex<State>,
-    /// What is kept of reservations over a restart; held over a change that is to be kept.
-    kept: tokio::sync::Mutex<Option<String>>,
+    /// What initiators have set; it may outlive this unit.
+    held: Held,
     /// Copies whose results may be asked for.
     copies: Mutex<CopyResults>,
     /// How often it was reset.
@@ -139,9 +51,10 @@ impl std::fmt::Debug for Unit {
 }
 
 impl Unit {
-    /// Checks a storage's shape and makes a unit of it.
+    /// Checks a storage's shape and makes a unit of it, on which initiators have set `state`.
     pub(crate) fn new(
         storage: Arc<dyn LogicalUnit>,
+        state: Arc<UnitState>,
         iqn: &str,
         lun: u16,
         portal_group_tag: u16,
@@ -175,33 +88,18 @@ impl Unit {
                 problem,
             });
         }
-        let store = storage.reservation_store();
-        let kept = store.and_then(|store| store.load());
-        let reservations = match &kept {
-            None if store.is_some() => Some(Reservations::persistent()),
-            None => Some(Reservations::default()),
-            // Who shares it without them may let two write that must not.
-            Some(kept) => Reservations::restore(kept),
-        };
-        let Some(reservations) = reservations else {
-            return Err(TargetError::BadLun {
-                iqn: iqn.into(),
-                lun,
-                problem: "the persistent reservations that are stored with it cannot be read",
-            });
-        };
-        let state = State {
-            reservations,
-            ..State::default()
-        };
+        let held = Held::take(state, storage.reservation_store());
+        let held = held.map_err(|problem| TargetError::BadLun {
+            iqn: iqn.into(),
+            lun,
+            problem,
+        })?;
         Ok(Self {
             block_shift: block_bytes.ilog2(),
             shape,
             target_is_read_only,
-            is_quiet: AtomicBool::new(!state.reservations.is_reserved()),
             capacity_bytes_seen: AtomicU64::new(capacity_bytes),
-            state: Mutex::new(state),
-            kept: tokio::sync::Mutex::new(kept),
+            held,
             copies: Mutex::default(),
             resets: AtomicU64::new(0),
             ended_traffic: Ended::default(),
@@ -232,26 +130,11 @@ impl Unit {
 
     /// Whether writes must be stable before they complete, though they do not ask for it.
     pub(super) fn is_write_through(&self) -> bool {
-        !self.is_quiet.load(Ordering::Acquire) && !self.state.lock().modes.write_cache
-    }
-
-    /// Recomputes `is_quiet`; to be called with every change of the state.
-    fn settle(&self, state: &State) {
-        let is_quiet = state.reserved_by.is_none()
-            && !state.reservations.is_reserved()
-            && state.modes == ModeParameters::default()
-            && state
-                .nexuses
-                .values()
-                .all(|nexus| nexus.attentions.is_empty());
-        self.is_quiet.store(is_quiet, Ordering::Release);
+        !self.held.is_quiet() && !self.held.state().modes.write_cache
     }
 
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.state.lock();
-        let result = change(&mut state);
-        self.settle(&state);
-        result
+        self.held.change(change)
     }
 
     /// A session begins; its first command meets a unit attention.
@@ -325,8 +208,8 @@ impl Unit {
             self.establish(None, Sense::CAPACITY_CHANGED);
         }
         let mut is_protected = self.is_read_only();
-        if !self.is_quiet.load(Ordering::Acquire) {
-            let mut state = self.state.lock();
+        if !self.held.is_quiet() {
+            let mut state = self.held.state();
             self.admit_slowly(&mut state, nexus, access)?;
             is_protected |= state.modes.write_protect;
         }
@@ -393,7 +276,7 @@ impl Unit {
         };
         if !nexus_state.attentions.is_empty() {
             let attention = nexus_state.attentions.remove(0);
-            self.settle(state);
+            self.held.settle(state);
             return Err(Outcome {
                 is_descriptor_sense,
                 ..Outcome::check(attention)
@@ -418,8 +301,7 @@ impl Unit {
 
     /// An outcome with sense data in the format that the control page asks for.
     pub(super) fn check(&self, sense: Sense) -> Outcome {
-        let is_descriptor_sense =
-            !self.is_quiet.load(Ordering::Acquire) && self.state.lock().modes.descriptor_sense;
+        let is_descriptor_sense = !self.held.is_quiet() && self.held.state().modes.descriptor_sense;
         Outcome {
             is_descriptor_sense,
             ..Outcome::check(sense)
@@ -465,7 +347,7 @@ impl Unit {
     }
 
     pub(super) fn mode_sense(&self, query: mode::Query) -> Result<Vec<u8>, Sense> {
-        let modes = self.state.lock().modes;
+        let modes = self.held.state().modes;
         let is_read_only = self.is_read_only() || modes.write_protect;
         let (count, bytes) = (self.block_count(), self.shape.block_bytes);
         mode::sense(query, modes, is_read_only, count, bytes)
@@ -473,7 +355,7 @@ impl Unit {
 
     /// Whether a MODE SELECT turns the write cache off.
     pub(super) fn ends_write_cache(&self, list: &[u8], is_long: bool) -> bool {
-        let modes = self.state.lock().modes;
+        let modes = self.held.state().modes;
         let selected = mode::select(list, is_long, modes, self.shape.block_bytes);
         modes.write_cache && selected.is_ok_and(|modes| !modes.write_cache)
     }
@@ -516,7 +398,7 @@ impl Unit {
     }
 
     pub(super) fn persistent_reserve_in(&self, action: u8) -> Vec<u8> {
-        self.state.lock().reservations.report(action)
+        self.held.state().reservations.report(action)
     }
 
     /// Whether PERSISTENT RESERVE OUT may have to wait for storage.
@@ -554,9 +436,9 @@ impl Unit {
     ) -> Result<Vec<NexusId>, Outcome> {
         let parameters = OutParameters::decode(action, list).map_err(|sense| self.check(sense))?;
         // Nobody else changes reservations meanwhile.
-        let mut kept = self.kept.lock().await;
+        let mut kept = self.held.kept().await;
         let performed = {
-            let state = self.state.lock();
+            let state = self.held.state();
             state.perform(nexus, action, scope_and_type, parameters)
         };
         let (changed, effects) = performed.map_err(|refusal| self.refused(refusal))?;
@@ -594,7 +476,7 @@ impl Unit {
         port: &InitiatorPort,
         is_write: bool,
     ) -> Result<(), Sense> {
-        let state = self.state.lock();
+        let state = self.held.state();
         let is_reserved_by_other = state.reserved_by.is_some_and(|holder| holder != nexus);
         if is_reserved_by_other || !state.reservations.allows(port, is_write) {
             return Err(Sense::COPY_TARGET_NOT_REACHABLE);
@@ -607,7 +489,7 @@ impl Unit {
 
     /// The port of a nexus that has a session.
     pub(super) fn port_of(&self, nexus: NexusId) -> Option<InitiatorPort> {
-        let state = self.state.lock();
+        let state = self.held.state();
         state.nexuses.get(&nexus).map(|nexus| nexus.port.clone())
     }
 
@@ -626,7 +508,7 @@ impl Unit {
 
     /// Nexuses that the unit knows, but one.
     pub(crate) fn other_nexuses(&self, but: NexusId) -> Vec<NexusId> {
-        let state = self.state.lock();
+        let state = self.held.state();
         let all = state.nexuses.keys().copied();
         all.filter(|nexus| *nexus != but).collect()
     }

@@ -1,6 +1,6 @@
 //! The server over real sockets, with a client that knows just enough of the protocol.
 
-use crate::common::{Client, IQN};
+use crate::common::{Client, IQN, Login};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use serve_iscsi::{
@@ -259,6 +259,42 @@ async fn initiator_that_stays_is_closed_after_the_grace() {
 }
 
 /// Goal: connections that do not log in neither keep others out nor end who is in.
+/// Goal: other options of a target send away whom they shut out, and nobody else; that it takes no
+/// writes any more is told to who stays.
+#[tokio::test]
+async fn other_options_end_the_sessions_of_those_that_they_shut_out() {
+    let (server, targets) = server().await;
+    let mut stays = Client::log_in(server.local_address(), 1).await;
+    stays.ready().await;
+    let goes = Login {
+        initiator: "iqn.j",
+        ..Login::default()
+    };
+    let mut goes = goes.done(server.local_address()).await.expect("a login");
+    goes.ready().await;
+    let options = TargetOptions {
+        allowed_initiators: vec!["iqn.i".into()],
+        is_read_only: true,
+        ..TargetOptions::default()
+    };
+    let changing = tokio::spawn({
+        let targets = targets.clone();
+        async move { targets.change_options(IQN, options).await }
+    });
+    let (told, _) = goes.receive().await.expect("a message");
+    assert_eq!((told[0], told[36]), (0x32, 1), "asked to log out");
+    drop(goes);
+    changing.await.unwrap().unwrap();
+    let left = targets.sessions();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].initiator, "iqn.i");
+    let (reply, sense) = stays.command(0, 0, &[0; 6], &[]).await;
+    assert_eq!((reply[3], &sense[2 + 12..2 + 14]), (2, &[0x2a, 0x01][..]));
+    assert_eq!(stays.command(0, 0, &[0; 6], &[]).await.0[3], 0);
+    drop(stays);
+    server.shutdown().await;
+}
+
 #[tokio::test]
 async fn strangers_from_one_address_are_few() {
     const STRANGERS_OF_ADDRESS_MAX: usize = 64;

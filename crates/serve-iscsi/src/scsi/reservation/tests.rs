@@ -365,9 +365,9 @@ fn what_is_kept_over_a_restart_comes_back() {
     let bad = Refusal::Check(Sense::INVALID_FIELD_IN_PARAMETER_LIST);
     assert_eq!(refusal, Err(bad));
     assert_eq!(world.reservations.report(2)[2..4], [0x0c, 0x80]);
-    world.reservations = Reservations::persistent();
     for kind in [0, 1, 5, 7] {
-        world.reservations = Reservations::persistent();
+        world.reservations = Reservations::default();
+        world.reservations.set_can_persist(true);
         world.act("a", action::REGISTER, 0, 0, 10).unwrap();
         assert_eq!(world.reservations.stored(), None);
         world
