@@ -486,7 +486,7 @@ impl Volumes {
         };
         let open = self.pools.of_dataset(name)?;
         let guid = kept.lease.get().guid().get();
-        let states = &self.volumes.unit_states;
+        let states = &self.unit_states;
         states.forget_default(open.pool.dsl(), guid);
         let closing = async {
             let closed = kept.lease.close().await;

@@ -109,7 +109,7 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
             // before.
             let mut header = [0; RECORD_BYTES];
             self.input.read_exact(&mut header).await?;
-            let mut sum = self.sum.clone();
+            let mut sum = self.sum;
             sum.update(&header[..RECORD_CHECKSUM_OFFSET]);
             if Record::checksum(&header, self.endian).is_some_and(|stored| stored != sum.words()) {
                 return Err(StreamError::Checksum);
