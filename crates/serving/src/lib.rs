@@ -3,10 +3,10 @@
 //!
 //! [`Serving`] holds the pools and the servers. It takes a pool in (module `adopt`; at the start
 //! those of the last run, module `start`) and leaves it (module `leave`); in between a dataset is
-//! mounted ([`mounts`], where [`place`] says), opened ([`volumes`]) and shared ([`iscsi`], [`nfs`],
-//! [`smb`]) as its properties say. Each server owns its state; [`shares`] are overviews of all, with
-//! who uses them. What has to do with one part only is that part's; [`Serving`] does what needs
-//! several: a filesystem that is mounted is shared too, one that is to be unmounted no more.
+//! mounted ([`mounts`], where [`mod@place`] says), opened ([`volumes`]) and shared ([`iscsi`],
+//! [`nfs`], [`smb`]) as its properties say. Each server owns its state; [`shares`] are overviews of
+//! all, with who uses them. What has to do with one part only is that part's; [`Serving`] does what
+//! needs several: a filesystem that is mounted is shared too, one that is to be unmounted no more.
 //!
 //! Locks, in the order in which they are taken: a pool's `admin` lock (one change to its datasets,
 //! mounts or shares at a time; held across awaits), then the short locks of [`mounts::Mounts`] and

@@ -4,7 +4,7 @@
 //! It belongs to the volume, by its guid, and not to its share: one that ends and comes again, by
 //! whatever way (a property, a rename, an export that is refused, a key that is unloaded), finds it
 //! as it was. An export ends it like a loss of power; what is to outlive that is stored
-//! ([`crate::reservations`]).
+//! (module `reservations`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};

@@ -112,7 +112,7 @@ fn what_initiators_set_belongs_to_the_volume() {
     list[15] = 7;
     one.does(&[0x5f, 0x06, 0, 0, 0, 0, 0, 0, 24, 0], 0, &list);
     list[7] = 7;
-    one.does(&[0x5f, 0x01, 0x03, 0, 0, 0, 0, 0, 24, 0], 0, &list);
+    one.does(&[0x5f, 0x01, 0x01, 0, 0, 0, 0, 0, 24, 0], 0, &list);
     // The write cache, off.
     const CACHING: [u8; 6] = [0x1a, 0x08, 0x08, 0, 255, 0];
     let mut pages = one.does(&CACHING, 255, &[]);
