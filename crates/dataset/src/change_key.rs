@@ -45,7 +45,7 @@ pub enum KeyChange {
 }
 
 /// A directory with a key object of its own, and what is in that.
-type Keyed = (Arc<Dir>, StoredKey);
+pub(crate) type Keyed = (Arc<Dir>, StoredKey);
 
 impl Keys<'_> {
     /// Changes the key of a filesystem or volume, and of all that inherits it. Its key, and its
@@ -121,16 +121,48 @@ impl Keys<'_> {
             }
             let children = self.dsl.directories().children(&dir).await?;
             pending.extend(children.into_iter().map(|child| (child, false)));
-            let clones = dir.state().phys.clones;
-            if clones.is_zero() {
+            let clones = self.clones_of(&dir).await?;
+            pending.extend(clones.into_iter().map(|clone| (clone, true)));
+        }
+        Ok(found)
+    }
+
+    /// The directories of a directory's clones.
+    async fn clones_of(&self, dir: &Arc<Dir>) -> Result<Vec<Arc<Dir>>, DatasetError> {
+        let clones = dir.state().phys.clones;
+        let mut found = Vec::new();
+        if clones.is_zero() {
+            return Ok(found);
+        }
+        for entry in Zap::hold(self.dsl.mos(), clones).await?.all().await? {
+            if let Some(head) = entry.value.to_u64s().first() {
+                let head = self.dsl.directories().dataset((*head).into()).await?;
+                found.push(head.dir());
+            }
+        }
+        Ok(found)
+    }
+
+    /// What is below a directory and its clones and has `root`, without the directory itself: each
+    /// topmost directory, with all whose keys go along with its.
+    pub(crate) async fn below(
+        &self,
+        root: ObjectId,
+        top: &Arc<Dir>,
+    ) -> Result<Vec<(Arc<Dir>, Vec<Keyed>)>, DatasetError> {
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        let mut pending = vec![top.clone()];
+        while let Some(dir) = pending.pop() {
+            if !seen.insert(dir.object) {
                 continue;
             }
-            for entry in Zap::hold(self.dsl.mos(), clones).await?.all().await? {
-                if let Some(head) = entry.value.to_u64s().first() {
-                    let head = self.dsl.directories().dataset((*head).into()).await?;
-                    pending.push((head.dir(), true));
+            for child in self.dsl.directories().children(&dir).await? {
+                let keyed = self.of_root(root, &child).await?;
+                if !keyed.is_empty() {
+                    found.push((child, keyed));
                 }
             }
+            pending.extend(self.clones_of(&dir).await?);
         }
         Ok(found)
     }
@@ -159,10 +191,8 @@ impl Keys<'_> {
         let Some(stored) = self.stored(dir).await? else {
             return Err(wrong_kind(name, "Dataset not encrypted"));
         };
-        match self.dsl.keys.root(stored.root) {
-            Some(wrapping) => Ok((wrapping, stored)),
-            None => Err(self.not_loaded(name, stored.root).await?),
-        }
+        let wrapping = self.verified(stored.root, name).await?;
+        Ok((wrapping, stored))
     }
 
     /// Whether a promotion can keep or move the encryption root

@@ -111,6 +111,11 @@ pub(crate) struct StoredKey {
 }
 
 impl StoredKey {
+    /// IV and MAC of the wrapped keys.
+    pub(crate) fn iv_and_mac(&self) -> (&[u8], &[u8]) {
+        (&self.iv, &self.mac)
+    }
+
     pub(crate) fn wrapped(&self, name: &dyn Fn() -> String) -> Result<WrappedKey, DatasetError> {
         let suite = Suite::from_code(self.suite).filter(|_| self.version <= 1);
         let Some(suite) = suite else {
@@ -326,14 +331,43 @@ impl Keys<'_> {
         let Some(wrapping) = self.dsl.keys.root(stored.root) else {
             return Err(self.not_loaded(name(), stored.root).await?);
         };
-        let key = stored
-            .wrapped(&name)?
-            .unwrap_key(&wrapping)
-            .map_err(|_| DatasetError::corrupt(stored.object, "the root's key does not open it"))?;
+        let Ok(key) = stored.wrapped(&name)?.unwrap_key(&wrapping) else {
+            return Err(DatasetError::OtherKey {
+                name: name(),
+                root: self.root_name(stored.root).await?,
+            });
+        };
         let key = BlockKey::new(key, &*self.dsl.env().world.random);
         let (object, root) = (stored.object, stored.root);
         self.dsl.keys.add_key(object, root, key.clone());
         Ok(key)
+    }
+
+    /// The key that is loaded for an encryption root, if it opens what is stored there: nothing is
+    /// wrapped with one that does not.
+    ///
+    /// # Errors
+    /// [`DatasetError::KeyNotLoaded`] with the name of who needs it, [`DatasetError::OtherKey`].
+    pub(crate) async fn verified(
+        &self,
+        root: ObjectId,
+        name: String,
+    ) -> Result<WrappingKey, DatasetError> {
+        let Some(wrapping) = self.dsl.keys.root(root) else {
+            return Err(self.not_loaded(name, root).await?);
+        };
+        let dir = self.dsl.directories().dir(root).await?;
+        let Some(stored) = self.stored(&dir).await? else {
+            return Err(DatasetError::corrupt(root, "an encryption root has no key"));
+        };
+        let root = dir.full_name(&self.dsl.pool_name());
+        match stored.wrapped(&|| root.clone())?.unwrap_key(&wrapping) {
+            Ok(_) => Ok(wrapping),
+            Err(_) => Err(DatasetError::OtherKey {
+                name: root.clone(),
+                root,
+            }),
+        }
     }
 
     /// What is known of a dataset's key; `None` when it is not encrypted.
@@ -439,7 +473,7 @@ impl Keys<'_> {
             }
             let _config = self.dsl.config.write().await;
             let (dir, _) = self.root_key(name).await?;
-            if !self.dsl.keys.is_loaded(dir.object) {
+            if !self.dsl.keys.has_any(dir.object) {
                 return Err(DatasetError::KeyNotLoaded {
                     name: name.to_owned(),
                     root: name.to_owned(),

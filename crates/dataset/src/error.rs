@@ -137,6 +137,18 @@ pub enum DatasetError {
         /// The encryption root.
         name: String,
     },
+    /// The key that is loaded for an encryption root is not the one that a dataset's is wrapped
+    /// with.
+    #[error(
+        "the key that is loaded for '{root}' does not open '{name}', which was wrapped with \
+         another one: unload it, and load the key that '{root}' was last changed with"
+    )]
+    OtherKey {
+        /// The dataset.
+        name: String,
+        /// Its encryption root.
+        root: String,
+    },
     /// The pool lacks a feature, or this release does.
     #[error("'{name}': {what} is not supported; enable the feature or use another setting")]
     Unsupported {

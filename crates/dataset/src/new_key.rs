@@ -355,9 +355,7 @@ impl Keys<'_> {
             let name = || parent.full_name(&self.dsl.pool_name());
             // Not one that this release cannot read.
             of_parent.wrapped(&name)?;
-            if self.dsl.keys.root(of_parent.root).is_none() {
-                return Err(self.not_loaded(name(), of_parent.root).await?);
-            }
+            self.verified(of_parent.root, name()).await?;
         }
         Ok(())
     }

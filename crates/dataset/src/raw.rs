@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codec::crypt::Suite;
+use codec::crypt::{Suite, WrappedKey, WrappingKey};
 use device::BoxFuture;
 use format::{
     Checksum, Compression, DNODE_BLOCK_BYTES, DnodePhys, NvList, NvValue, ObjectId, ObjectType,
@@ -24,6 +24,7 @@ use format::{
 use object::{ObjectSet, RawRoot, SyncContext, Zap, ZapOptions, ZapValue};
 use zio::Tx;
 
+use crate::change_key::Keyed;
 use crate::crypto::{KeyFormat, Keys, StoredKey};
 use crate::features::guid;
 use crate::opening::Datasets;
@@ -55,6 +56,14 @@ pub(crate) struct KeyData {
     /// The root of the object set.
     pub root: RawRoot,
     dnode_levels: u64,
+}
+
+/// What follows from a key that a raw stream brings.
+struct Received {
+    /// What is below and has the same encryption root.
+    below: Vec<(Arc<Dir>, Vec<Keyed>)>,
+    /// The key that is loaded for that.
+    wrapping: Option<WrappingKey>,
 }
 
 impl KeyData {
@@ -131,6 +140,38 @@ impl KeyData {
         })
     }
 
+    fn part(&self, name: &str) -> &[u8] {
+        let mut parts = self.parts.iter();
+        let found = parts.find(|(part, _)| *part == name);
+        found.map_or(&[], |(_, bytes)| bytes)
+    }
+
+    /// The key as it came, in place of one that is stored.
+    fn wrapped(&self, stored: &StoredKey) -> Option<WrappedKey> {
+        use names::crypto_key as key;
+        let suite = self
+            .numbers
+            .iter()
+            .find(|(name, _)| *name == key::CRYPTO_SUITE);
+        Some(WrappedKey {
+            suite: Suite::from_code(suite?.1)?,
+            version: KEY_VERSION,
+            guid: stored.guid,
+            iv: self.part(key::IV).try_into().ok()?,
+            mac: self.part(key::MAC).try_into().ok()?,
+            master: self.part(key::MASTER_KEY).try_into().ok()?,
+            hmac: self.part(key::HMAC_KEY).try_into().ok()?,
+        })
+    }
+
+    /// Whether a key is stored as this one is wrapped. Each time that a key is wrapped, the IV is
+    /// another one.
+    fn is_wrapped_as(&self, stored: &StoredKey) -> bool {
+        use names::crypto_key as key;
+        let (iv, mac) = stored.iv_and_mac();
+        self.part(key::IV) == iv && self.part(key::MAC) == mac
+    }
+
     /// Identity of the key.
     pub(crate) fn guid(&self) -> u64 {
         self.key_guid
@@ -194,26 +235,67 @@ impl Keys<'_> {
             .unwrap_or(0))
     }
 
-    /// Whether a dataset's key is wrapped anew when the sender's is: where nothing of its
-    /// encryption root was wrapped here, or where the root went along since. Else root and dataset
-    /// would be wrapped with two users' keys, and the dataset never opened.
-    async fn follows_sender(&self, stored: &StoredKey) -> Result<bool, DatasetError> {
-        let Some(received_in) = stored.received_in else {
-            return Ok(false);
-        };
-        let root = self.dsl.directories().dir(stored.root).await?;
-        let of_root = self.stored(&root).await?;
-        let of_root = of_root.ok_or_else(|| missing(stored.object))?;
-        if of_root.received_in > Some(received_in) {
-            return Ok(true);
+    /// The directory whose key a directory has: clones have that of what they are clones of.
+    async fn key_owner(&self, dir: &Arc<Dir>) -> Result<Arc<Dir>, DatasetError> {
+        let mut dir = dir.clone();
+        loop {
+            let (is_clone, origin) = {
+                let state = dir.state();
+                (!state.origin_txg.is_zero(), state.phys.origin)
+            };
+            if !is_clone {
+                return Ok(dir);
+            }
+            dir = self.dsl.directories().dataset(origin).await?.dir();
         }
+    }
+
+    /// What a dataset's key becomes when the sender's was wrapped anew; none: it stays as it is,
+    /// where one that has its encryption root was wrapped here.
+    async fn plan_received(
+        &self,
+        owner: &Arc<Dir>,
+        stored: &StoredKey,
+    ) -> Result<Option<Received>, DatasetError> {
+        let root = self.dsl.directories().dir(stored.root).await?;
         let all = self.of_root(root.object, &root).await?;
-        Ok(all.iter().all(|(_, key)| key.received_in.is_some()))
+        if all.iter().any(|(_, key)| key.received_in.is_none()) {
+            return Ok(None);
+        }
+        Ok(Some(Received {
+            below: self.below(root.object, owner).await?,
+            wrapping: self.dsl.keys.root(root.object),
+        }))
+    }
+
+    /// Makes sure that [`Self::receive_key`] can read what it needs.
+    pub(crate) async fn check_receive_key(&self, dir: &Arc<Dir>) -> Result<(), DatasetError> {
+        let owner = self.key_owner(dir).await?;
+        let Some(stored) = self.stored(&owner).await? else {
+            return Ok(());
+        };
+        let readable = self.dsl.readable();
+        let head = self.dsl.directories().head(&owner).await?;
+        readable.properties(&head).await?;
+        let plan = self.plan_received(&owner, &stored).await?;
+        for (dir, keyed) in plan.into_iter().flat_map(|plan| plan.below) {
+            let head = self.dsl.directories().head(&dir).await?;
+            readable.properties(&head).await?;
+            for (_, stored) in keyed {
+                readable.whole(stored.object).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Stores a key that came with a raw stream, as it is wrapped; a dataset without one becomes
     /// an encryption root (`dsl_crypto_recv_raw_key_sync`). One that has another user's key by now
     /// keeps that.
+    ///
+    /// All that have one encryption root are wrapped with one user's key, or no key would open all
+    /// of them. When a key comes that is wrapped anew, perhaps with another user's, those below
+    /// that had the same root become roots of their own, with the key that was; and so does this
+    /// dataset, if its root is above and its key is not known to be the same.
     pub(crate) async fn receive_key(
         &self,
         ctx: &SyncContext,
@@ -221,10 +303,24 @@ impl Keys<'_> {
         key: &KeyData,
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
-        let dir = head.dir();
+        let dir = self.key_owner(&head.dir()).await?;
         let zap = match self.stored(&dir).await? {
-            Some(stored) if !self.follows_sender(&stored).await? => return Ok(()),
-            Some(stored) => Zap::hold(self.dsl.mos(), stored.object).await?,
+            Some(stored) => {
+                if key.is_wrapped_as(&stored) {
+                    return Ok(());
+                }
+                let Some(plan) = self.plan_received(&dir, &stored).await? else {
+                    return Ok(());
+                };
+                let fits = plan.wrapping.as_ref().is_some_and(|wrapping| {
+                    key.wrapped(&stored)
+                        .is_some_and(|key| key.unwrap_key(wrapping).is_ok())
+                });
+                if !fits {
+                    self.part_from_root(ctx, &dir, &stored, plan).await?;
+                }
+                Zap::hold(self.dsl.mos(), stored.object).await?
+            }
             None => {
                 let options = ZapOptions::new(ObjectType::OTN_ZAP_METADATA);
                 let zap = Zap::create(self.dsl.mos(), &tx, options).await?;
@@ -257,6 +353,52 @@ impl Keys<'_> {
             zap.update(&tx, *name, value).await?;
         }
         Ok(())
+    }
+
+    /// Has those below a dataset, and the dataset itself, part from the encryption root that they
+    /// have, before another user's key comes for the dataset. Those below can be opened with the
+    /// key that was, loaded or not; the dataset's own is not known.
+    async fn part_from_root(
+        &self,
+        ctx: &SyncContext,
+        dir: &Arc<Dir>,
+        stored: &StoredKey,
+        plan: Received,
+    ) -> Result<(), DatasetError> {
+        for (dir, keyed) in &plan.below {
+            let objects: Vec<_> = keyed.iter().map(|(_, key)| key.object).collect();
+            self.become_root(ctx, dir, &objects).await?;
+            if let Some(wrapping) = &plan.wrapping {
+                self.dsl.keys.load_root(dir.object, wrapping.clone());
+            }
+        }
+        if stored.root == dir.object {
+            self.dsl.keys.take_root(dir.object);
+            return Ok(());
+        }
+        self.become_root(ctx, dir, &[stored.object]).await
+    }
+
+    /// Makes a directory the encryption root of these keys.
+    async fn become_root(
+        &self,
+        ctx: &SyncContext,
+        dir: &Arc<Dir>,
+        objects: &[ObjectId],
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        for object in objects {
+            let zap = Zap::hold(self.dsl.mos(), *object).await?;
+            zap.update_u64(&tx, names::crypto_key::ROOT_DDOBJ, dir.object.get())
+                .await?;
+        }
+        self.dsl.keys.move_to_root(objects, dir.object);
+        let head = self.dsl.directories().head(dir).await?;
+        let prompt = PropertyValue::Text("prompt".into());
+        self.dsl
+            .properties()
+            .change_property_from(ctx, &head, "keylocation", Some(&prompt), true)
+            .await
     }
 
     /// Gives a snapshot that was received raw the set of IVs that it has where it was sent.
@@ -400,10 +542,32 @@ impl KeyRootTask {
                          keeps its own; 'zfs change-key -i' changes that",
                     ));
                 }
+                if above.root != stored.root && !self.is_same_user_key(&stored, &above).await? {
+                    return Err(refused(
+                        "what is above is wrapped with another key, so this keeps its own; load \
+                         both, and use 'zfs change-key -i' to change that",
+                    ));
+                }
                 above.root
             }
         };
         Ok((head, dir, root))
+    }
+
+    /// Whether a dataset is wrapped with the user's key that what is above is, as far as can be
+    /// told: with the key that is loaded there, or by how it is to be given. A key that came before
+    /// the one above was wrapped anew is taken for another.
+    async fn is_same_user_key(
+        &self,
+        stored: &StoredKey,
+        above: &StoredKey,
+    ) -> Result<bool, DatasetError> {
+        if let Some(wrapping) = self.dsl.keys.root(above.root) {
+            let wrapped = stored.wrapped(&|| self.name.clone())?;
+            return Ok(wrapped.unwrap_key(&wrapping).is_ok());
+        }
+        let given = |key: &StoredKey| (key.format, key.salt, key.iterations);
+        Ok(given(stored) == given(above) && stored.received_in >= above.received_in)
     }
 
     /// Datasets below that have the root that this had.

@@ -386,6 +386,9 @@ impl FinishTask {
         dsl.readable()
             .received(&received, &head, &target.snapshot)
             .await?;
+        if !self.is_new && target.is_raw() {
+            dsl.keys().check_receive_key(&head.dir()).await?;
+        }
         if self.is_new {
             return Ok(());
         }

@@ -132,7 +132,7 @@ fn kind_of(error: &DatasetError) -> FailureKind {
         | DatasetError::Again { .. }
         | DatasetError::Receive { .. } => FailureKind::Busy,
         DatasetError::Unsupported { .. } => FailureKind::Unsupported,
-        DatasetError::WrongKey { .. } => FailureKind::WrongKey,
+        DatasetError::WrongKey { .. } | DatasetError::OtherKey { .. } => FailureKind::WrongKey,
         DatasetError::NoSpace { .. }
         | DatasetError::QuotaExceeded { .. }
         | DatasetError::LimitReached { .. } => FailureKind::NoSpace,

@@ -316,7 +316,12 @@ impl BeginTask {
     async fn check_readable(&self, place: &Place) -> Result<(), DatasetError> {
         let (directories, readable) = (self.dsl.directories(), self.dsl.readable());
         let (parent, last, source) = match place {
-            Place::Again(dataset, _) => return readable.properties(dataset).await,
+            Place::Again(dataset, _) => {
+                if self.target.is_raw() {
+                    self.dsl.keys().check_receive_key(&dataset.dir()).await?;
+                }
+                return readable.properties(dataset).await;
+            }
             Place::Below(head, source) => (head.dir(), CLONE_NAME.to_owned(), source),
             Place::New(source) => {
                 let (parent, last) = directories.check_new_name(&self.target.name).await?;
@@ -327,7 +332,12 @@ impl BeginTask {
         readable.new_dir(&parent, &last).await?;
         readable.properties(&above).await?;
         match source {
-            Some(source) => readable.clone_of(source, &above).await,
+            Some(source) => {
+                if self.target.is_raw() {
+                    self.dsl.keys().check_receive_key(&source.dir()).await?;
+                }
+                readable.clone_of(source, &above).await
+            }
             None => {
                 readable.new_head(None).await?;
                 readable.settings(&above).await

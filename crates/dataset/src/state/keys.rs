@@ -53,6 +53,12 @@ impl KeyStore {
         }
     }
 
+    /// Whether a key is loaded that an encryption root has, or one that was unwrapped with it.
+    pub(crate) fn has_any(&self, root: ObjectId) -> bool {
+        let loaded = self.0.lock();
+        loaded.roots.contains_key(&root) || loaded.keys.values().any(|key| key.root == root)
+    }
+
     pub(crate) fn is_loaded(&self, root: ObjectId) -> bool {
         self.0.lock().roots.contains_key(&root)
     }
@@ -71,7 +77,8 @@ impl KeyStore {
             return false;
         }
         loaded.roots.insert(root, wrapping);
-        let key = key();
+        // One that was unwrapped before is the same, and in use.
+        let key = loaded.keys.remove(&object).map_or_else(key, |old| old.key);
         loaded.keys.insert(object, LoadedKey { root, key });
         true
     }

@@ -648,7 +648,8 @@ async fn what_openzfs_refuses_is_refused() {
 
 /// Goal: the same for a dataset that inherits from another one that came raw, whether that goes
 /// along with the sender or not. Method: the key is changed at the sender; at one of the targets
-/// something was made below the root, which is wrapped with the key that was.
+/// something was made below the root, which is wrapped with the key that was; at another the child
+/// gets no difference any more, and is a root of its own with that key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_raw_difference_leaves_no_child_that_its_root_does_not_open() {
     let (world, images) = (World::system(2), [Image::new(128), Image::new(128)]);
@@ -672,7 +673,8 @@ async fn a_raw_difference_leaves_no_child_that_its_root_does_not_open() {
     };
     let one = snapshot("one").await;
     let keys = other.dsl().keys();
-    for target in ["tank/alone", "tank/mixed"] {
+    let targets = ["tank/alone", "tank/mixed", "tank/stale"];
+    for target in targets {
         for (full, below) in one.iter().zip(["", "/c"]) {
             let full = send(&pool, full, None).await;
             let to = format!("{target}{below}");
@@ -695,13 +697,32 @@ async fn a_raw_difference_leaves_no_child_that_its_root_does_not_open() {
     let changed = pool.dsl().keys().change("tank/r", change, &[]).await;
     changed.expect("changed");
     let two = snapshot("two").await;
-    for target in ["tank/alone", "tank/mixed"] {
+    for target in targets {
         for ((one, two), below) in one.iter().zip(&two).zip(["", "/c"]) {
             let difference = send(&pool, two, Some(one)).await;
             let to = format!("{target}{below}");
+            if to == "tank/stale/c" {
+                continue;
+            }
             let received = receive(&other, &difference, &to, &How::default()).await;
             received.expect("received");
         }
+    }
+    // The key that was is not loaded for another one: nothing is wrapped with it.
+    assert_eq!(text(&other, "tank/stale", "keystatus").await, "unavailable");
+    let refused = make(&other, "tank/stale/new", &[], None).await;
+    assert!(matches!(refused, Err(DatasetError::KeyNotLoaded { .. })));
+    // But for those that it still opens.
+    assert_eq!(text(&other, "tank/stale/c", "keystatus").await, "available");
+    make(&other, "tank/stale/c/new", &[], None)
+        .await
+        .expect("made");
+    keys.unload("tank/stale/c").await.expect("unloaded");
+    assert_eq!(text(&other, "tank/stale/c", "keylocation").await, "prompt");
+    for (below, inherits) in [("tank/alone/c", true), ("tank/stale/c", false)] {
+        assert_eq!(text(&other, below, "encryptionroot").await, below);
+        let set = keys.set_root(below, dataset::KeyRoot::Inherited).await;
+        assert_eq!(set.is_ok(), inherits, "{below}: {set:?}");
     }
     pool.export(false).await.expect("export");
     other.export(false).await.expect("export");
@@ -719,8 +740,20 @@ async fn a_raw_difference_leaves_no_child_that_its_root_does_not_open() {
             filesystem.close().await.expect("close");
         }
     }
-    let filesystem = open(&world, &other, "tank/mixed/own").await;
-    filesystem.close().await.expect("close");
+    for (root, right, wrong) in [("tank/stale", 2, 1), ("tank/stale/c", 1, 2)] {
+        assert!(!opens(&other, root, wrong).await && opens(&other, root, right).await);
+        let loaded = keys.load(root, wrapping(right), false).await;
+        loaded.unwrap_or_else(|error| panic!("{root}: {error}"));
+    }
+    for (name, file) in [("tank/stale", "two"), ("tank/stale/c", "one")] {
+        let filesystem = open(&world, &other, name).await;
+        assert_eq!(read(&filesystem, file.as_bytes()).await, file.as_bytes());
+        filesystem.close().await.expect("close");
+    }
+    for name in ["tank/mixed/own", "tank/stale/c/new"] {
+        let filesystem = open(&world, &other, name).await;
+        filesystem.close().await.expect("close");
+    }
     other.export(false).await.expect("export");
     zdb_is_clean(images[1].path(), "tank");
 }
