@@ -20,7 +20,10 @@ use crate::types::FileKind;
 impl Filesystem {
     /// Writes a part of a file again, from `offset_bytes` on and not further than `end_bytes`: a
     /// few MiB at once. Where to go on, and nothing when that was all. `physically` blocks stay as
-    /// old as they are, so that they do not count as changed (feature `physical_rewrite`).
+    /// old as they are, so that they do not count as changed (feature `physical_rewrite`); not in
+    /// an encrypted filesystem. There a block gets another IV and MAC, and a raw difference that
+    /// OpenZFS makes later leaves out what is no younger than its source: where that was received,
+    /// the MACs above the block would not fit.
     ///
     /// # Errors
     /// [`FsError::Unsupported`] without that feature; [`FsError::IsDirectory`],
@@ -39,6 +42,7 @@ impl Filesystem {
                 what: "a physical rewrite without the pool's feature physical_rewrite",
             });
         }
+        let physically = physically && !self.files.objset.options().encrypted;
         let node = self.files.node(ino).await?;
         match node.znode().kind() {
             FileKind::Regular => {}

@@ -8,7 +8,8 @@
 //! were told are known by their numbers.
 //!
 //! Blocks are old by when their data was written: a block that was only moved (`zfs rewrite -P`)
-//! did not change. Objects of space accounting are left out.
+//! did not change. Without the key, as raw streams go, it did: it was encrypted again, and the MACs
+//! above it cover its new one. Objects of space accounting are left out.
 //!
 //! Memory is bounded by a batch and one block of dnodes. Nothing is written.
 
@@ -295,7 +296,7 @@ impl Visitor for Finder {
     }
 
     fn goes_by_data(&self) -> bool {
-        true
+        !self.without_key
     }
 
     fn hole(&self, met: &Met<'_>) {
@@ -386,7 +387,8 @@ pub struct Changes {
 
 impl Changes {
     /// Of what is to be traversed. Objects with numbers below `first` are not told, their blocks
-    /// are. With `without_key` dnodes have the bonuses of encrypted datasets as they are stored.
+    /// are. With `without_key` dnodes have the bonuses of encrypted datasets as they are stored,
+    /// and blocks that were moved count as changed.
     pub fn new(
         pipeline: Arc<Pipeline>,
         what: Traverse,
