@@ -267,3 +267,98 @@ impl Outlet {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Heard {
+        objects: Mutex<Vec<u64>>,
+        is_waiting: AtomicBool,
+    }
+
+    impl Listener for Heard {
+        fn changed(self: Arc<Self>, change: Change<'_>) {
+            self.objects.lock().push(change.object());
+        }
+
+        fn told(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
+            let is_waiting = self.is_waiting.load(Ordering::Relaxed);
+            is_waiting.then(|| Box::pin(std::future::pending()) as _)
+        }
+    }
+
+    fn listens(changes: &Arc<Changes>) -> (Arc<Heard>, Origin, Listening) {
+        let (heard, origin) = (Arc::<Heard>::default(), Origin::unique());
+        let listener: Arc<dyn Listener> = Arc::<Heard>::clone(&heard);
+        let listening = changes.listen(origin, Arc::downgrade(&listener));
+        (heard, origin, listening)
+    }
+
+    fn heard(listener: &Heard) -> Vec<u64> {
+        std::mem::take(&mut *listener.objects.lock())
+    }
+
+    /// Goal: all hear of a change but who asked for it, of what kernels know alone, and as long as
+    /// they listen.
+    #[tokio::test]
+    async fn changes_are_told_to_all_but_their_own() {
+        let (changes, outlet) = (Arc::<Changes>::default(), Arc::new(Outlet::default()));
+        let tell = {
+            let outlet = Arc::clone(&outlet);
+            move |ino| outlet.tell(Change::Attributes { ino }, |known| known < 10)
+        };
+        tell(1);
+        outlet.set(&changes);
+        let (one, origin, listening) = listens(&changes);
+        tell(2);
+        tell(11);
+        By::new(origin, std::future::ready(())).await;
+        let own = tell.clone();
+        By::new(origin, async move {
+            own(3);
+            // The thread does not stay its own while it waits.
+            tokio::task::yield_now().await;
+            own(4);
+        })
+        .await;
+        tell(5);
+        assert_eq!(heard(&one), [2, 5]);
+        assert!(!changes.is_shared());
+        let (other, _, also) = listens(&changes);
+        assert!(changes.is_shared());
+        let own = tell.clone();
+        By::new(origin, async move { own(6) }).await;
+        tell(7);
+        assert_eq!((heard(&one), heard(&other)), (vec![7], vec![6, 7]));
+        drop(listening);
+        tell(8);
+        assert_eq!((heard(&one), heard(&other)), (vec![], vec![8]));
+        drop(also);
+        tell(9);
+        assert_eq!(heard(&other), [0; 0]);
+        let sharing = changes.share();
+        assert!(changes.is_shared());
+        drop(sharing);
+        assert!(!changes.is_shared());
+    }
+
+    /// Goal: who made a change waits for the others, never for itself.
+    #[tokio::test]
+    async fn nobody_waits_for_itself() {
+        let changes = Arc::<Changes>::default();
+        let (one, origin, _listening) = listens(&changes);
+        one.is_waiting.store(true, Ordering::Relaxed);
+        let own = Arc::clone(&changes);
+        By::new(origin, async move { own.told().await }).await;
+        let told = tokio::time::timeout(std::time::Duration::ZERO, changes.told());
+        assert!(told.await.is_err());
+        one.is_waiting.store(false, Ordering::Relaxed);
+        changes.told().await;
+    }
+}

@@ -121,8 +121,10 @@ impl Serving {
         if protocol.is_none_or(|protocol| protocol == Protocol::Nfs) {
             warnings.extend(self.follow_nfs(open, top).await);
         }
+        // Also where NFS alone is meant: it says whether Samba's clients may keep copies.
+        let by_smb = self.follow_smb(open, top).await;
         if protocol.is_none_or(|protocol| protocol == Protocol::Smb) {
-            warnings.extend(self.follow_smb(open, top).await);
+            warnings.extend(by_smb);
         }
         warnings
     }

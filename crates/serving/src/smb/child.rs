@@ -549,6 +549,7 @@ mod tests {
             name: "still".into(),
             path: "/still".into(),
             words: Default::default(),
+            by_nfs: false,
         };
         let wanted = Wanted {
             shares: vec![share],

@@ -30,6 +30,8 @@ pub struct Share {
     pub path: PathBuf,
     /// How it is shared.
     pub words: Words,
+    /// NFS clients change it too.
+    pub by_nfs: bool,
 }
 
 /// Refuses paths that Samba would read otherwise: it knows no way to quote them.
@@ -136,7 +138,12 @@ pub(super) fn text<'a>(
 }
 
 fn write_share(text: &mut String, share: &Share) {
-    let Share { name, path, words } = share;
+    let Share {
+        name,
+        path,
+        words,
+        by_nfs,
+    } = share;
     let path = path.display().to_string();
     let _ = writeln!(text, "\n[{name}]");
     let mut set = |name: &str, value: &str| {
@@ -154,6 +161,11 @@ fn write_share(text: &mut String, share: &Share) {
     }
     if words.encrypt {
         set("server smb encrypt", "required");
+    }
+    if *by_nfs {
+        // A client with a lease keeps what it read, and what it is to write, and Samba is not told
+        // when it should take the lease back.
+        set("oplocks", "no");
     }
     set("shadow:mountpoint", &path);
     if let Some(time_machine) = words.time_machine {
@@ -187,6 +199,7 @@ mod tests {
             name: name.into(),
             path: path.into(),
             words: Words::parse(typed).unwrap().unwrap(),
+            by_nfs: false,
         }
     }
 
@@ -244,6 +257,19 @@ mod tests {
         assert!(has("macs", "fruit:time machine = yes"));
         assert!(has("macs", "fruit:time machine max size = 1099511627776"));
         assert!(has("macs", "shadow:mountpoint = /tank/my macs"));
+    }
+
+    /// Goal: no client keeps copies of what another server changes, and all do elsewhere.
+    #[test]
+    fn leases_are_given_where_samba_alone_serves() {
+        let mut both = share("both", "/tank/both", "on");
+        both.by_nfs = true;
+        let text = written(
+            "127.0.0.1:1445",
+            &[both, share("alone", "/tank/alone", "on")],
+        );
+        assert!(section(&text, "both").contains(&"oplocks = no"), "{text}");
+        assert!(!section(&text, "alone").contains(&"oplocks = no"), "{text}");
     }
 
     #[test]

@@ -30,9 +30,11 @@ use std::sync::Arc;
 use api::{Failure, FailureKind, NotShared, Protocol, ShareInfo};
 use dataset::PropertySource;
 use parking_lot::Mutex;
+use serve_nfs::Policy;
 use tokio::sync::watch;
 
 use crate::Serving;
+use crate::nfs::NFS_PROPERTY;
 use child::{Keeper, Wanted};
 use conf::Share;
 use service::pools::OpenPool;
@@ -394,6 +396,11 @@ impl Smb {
             PropertySource::Inherited(from) => from.as_str(),
             _ => name,
         };
+        let by_nfs = properties.get(name, NFS_PROPERTY).await;
+        let by_nfs = by_nfs.is_ok_and(|setting| {
+            let typed = setting.value.text().unwrap_or("off");
+            matches!(Policy::parse(typed), Ok(Some(_)))
+        });
         let share = Words::parse(typed).and_then(|words| {
             let Some(words) = words else { return Ok(None) };
             if self.listen == SmbListen::Off {
@@ -405,6 +412,7 @@ impl Smb {
                 name: share_name,
                 path,
                 words,
+                by_nfs,
             }))
         });
         match share {
@@ -516,6 +524,7 @@ mod tests {
             name: name.into(),
             path: format!("/{name}").into(),
             words: Words::default(),
+            by_nfs: false,
         })
     }
 
