@@ -1,6 +1,6 @@
 //! What others change in a filesystem that is mounted: the mount shows it from when they have been
-//! told that it does, whatever the kernel had kept, and nothing that is written there goes elsewhere
-//! or is lost.
+//! told that it does, whatever the kernel had kept, and nothing that is written there goes
+//! elsewhere or is lost.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
