@@ -54,6 +54,7 @@ mod entries;
 mod error;
 mod files;
 mod filesystem;
+mod folding;
 mod init;
 mod log;
 mod names;

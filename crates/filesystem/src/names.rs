@@ -2,13 +2,11 @@
 //!
 //! A filesystem made with `normalization` or `casesensitivity` compares names after bringing them
 //! into a normal form (Unicode normalisation, upper case). The entry keeps the name as it was
-//! given; the directory's ZAP hashes the normal form (`zap_normalize`, module/zfs/zap_micro.c;
-//! module/unicode). OpenZFS's tables are of Unicode 5.0; characters that newer versions added, or
-//! folded anew, could differ, which matters to names with such characters only.
-
-use unicode_normalization::UnicodeNormalization;
+//! given; the directory's ZAP hashes the normal form (`zap_normalize`, module/zfs/zap_micro.c), which
+//! [`crate::folding`] makes.
 
 use crate::error::{FsError, Result};
+use crate::folding::{TO_UPPER, prepared};
 
 /// Longest name in bytes (`ZAP_MAXNAMELEN` with its zero).
 pub(crate) const NAME_BYTES_MAX: usize = 255;
@@ -33,12 +31,6 @@ impl Case {
         }
     }
 }
-
-/// Bits of ZAP normalisation flags (include/sys/u8_textprep.h).
-const TO_UPPER: u64 = 0x2;
-const CANONICAL_DECOMPOSITION: u64 = 0x10;
-const COMPATIBLE_DECOMPOSITION: u64 = 0x20;
-const CANONICAL_COMPOSITION: u64 = 0x40;
 
 /// How a filesystem treats names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,9 +59,9 @@ impl NameRules {
         self.norm_flags == 0
     }
 
-    /// The form by which names are hashed. Names that are not UTF-8 are taken as they are.
+    /// The form by which names are hashed.
     pub(crate) fn hashed_form(&self, name: &[u8]) -> Vec<u8> {
-        normalize(name, self.norm_flags)
+        prepared(name, self.norm_flags)
     }
 
     /// The form by which a lookup compares: in a `mixed` filesystem case counts
@@ -80,7 +72,7 @@ impl NameRules {
         } else {
             self.norm_flags
         };
-        normalize(name, flags)
+        prepared(name, flags)
     }
 
     /// Whether a new entry may have this name.
@@ -109,43 +101,6 @@ impl NameRules {
         }
         Ok(())
     }
-}
-
-fn normalize(name: &[u8], flags: u64) -> Vec<u8> {
-    let Ok(text) = std::str::from_utf8(name) else {
-        return name.to_vec();
-    };
-    if flags == 0 {
-        return name.to_vec();
-    }
-    let upper = |c: char| {
-        let mut folded = c.to_uppercase();
-        // Simple mappings only, one character to one.
-        match (folded.next(), folded.next()) {
-            (Some(one), None) => one,
-            _ => c,
-        }
-    };
-    let folded: String = if flags & TO_UPPER != 0 {
-        text.chars().map(upper).collect()
-    } else {
-        text.to_owned()
-    };
-    let form = flags & (CANONICAL_DECOMPOSITION | COMPATIBLE_DECOMPOSITION | CANONICAL_COMPOSITION);
-    let normal: String = match form {
-        0 => folded,
-        f if f & COMPATIBLE_DECOMPOSITION != 0 && f & CANONICAL_COMPOSITION != 0 => {
-            folded.nfkc().collect()
-        }
-        f if f & COMPATIBLE_DECOMPOSITION != 0 => folded.nfkd().collect(),
-        f if f & CANONICAL_COMPOSITION != 0 => folded.nfc().collect(),
-        _ => folded.nfd().collect(),
-    };
-    // Decomposition may reveal letters that fold (and does for some Greek).
-    if flags & TO_UPPER != 0 && form != 0 {
-        return normal.chars().map(upper).collect::<String>().into_bytes();
-    }
-    normal.into_bytes()
 }
 
 #[cfg(test)]
