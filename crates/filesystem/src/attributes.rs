@@ -15,7 +15,7 @@ use crate::log;
 use crate::node::{Locked, Node};
 use crate::opening::Opening;
 use crate::quota::Quotas;
-use crate::stored_acl::{mode_to_store, read_acl};
+use crate::stored_acl::{external_list, mode_to_store, read_acl};
 use crate::types::{Caller, FileKind, SetAttributes, SetTime};
 use crate::znode::{Attribute, Znode, attr, number, parse_dirent, pflags, touched, without_set_id};
 
@@ -132,6 +132,10 @@ pub(crate) async fn set_locked(
     } else {
         None
     };
+    let external_acl = match set.mode {
+        Some(_) => external_list(files, node).await?,
+        None => None,
+    };
     let relayout = match set.project {
         Some(_) if before.project.is_none() => Some(files.sa.get_all(&node.object).await?),
         _ => None,
@@ -174,7 +178,8 @@ pub(crate) async fn set_locked(
     if let Some(mode) = set.mode {
         znode.mode = znode.mode & !0o7777 | mode & 0o7777;
         list.push(attr::MODE);
-        more.extend(mode_to_store(files, &mut znode, old_acl.as_ref()));
+        let stored = mode_to_store(files, &tx, &mut znode, old_acl.as_ref(), external_acl).await?;
+        more.extend(stored);
         logged |= LogSetAttributes::MODE;
     } else if strips_set_id(&before, set, caller) && !files.opening.replaying() {
         // Lists of access do not speak of these bits.

@@ -17,7 +17,7 @@ use crate::files::Files;
 use crate::log;
 use crate::node::{Locked, Node};
 use crate::quota::Quotas;
-use crate::stored_acl::read_acl;
+use crate::stored_acl::{read_acl, store_long};
 use crate::types::{Caller, FileKind, Time};
 use crate::znode::{
     self, LINKS_MAX, PARENT_ATTRIBUTES, Znode, attr, dirent, parent_changed, pflags,
@@ -233,7 +233,11 @@ async fn new_object(
         };
         (object, None)
     };
-    let mut template = znode.template(acl, files.version);
+    let external = match znode.is_old {
+        true => store_long(files, tx, acl).await?,
+        false => None,
+    };
+    let mut template = znode.template(acl, files.version, external);
     if let Some(target) = make.target {
         if znode.is_old {
             // After the znode if it fits into the bonus, else as the file's data

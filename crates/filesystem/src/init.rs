@@ -124,7 +124,7 @@ impl ZplInit {
             project: has_projects.then_some(0),
             is_old,
         };
-        let template = znode.template(&acl, version);
+        let template = znode.template(&acl, version, None);
         if is_old {
             let bonus: Vec<u8> = template
                 .iter()

@@ -37,7 +37,7 @@ use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::log;
 use crate::share::{Blocks, replay_shared};
-use crate::stored_acl::acl_to_store;
+use crate::stored_acl::{acl_to_store, external_list};
 use crate::types::{Caller, FileKind, RenameMode, SetAttributes, SetTime, Time};
 use crate::znode::{Znode, attr, is_of_xattr, pflags, touched};
 
@@ -413,6 +413,7 @@ impl Replayer {
         let (filesystem, ino) = (&self.filesystem, object.get());
         let _entered = filesystem.opening.enter_to_change().await?;
         let node = filesystem.files.node(ino).await?.lock().await?;
+        let external = external_list(&filesystem.files, &node).await?;
         let tx = filesystem.files.assign(DirtyEstimate::metadata()).await?;
         let mut changed = touched(node.znode(), filesystem.opening.now(), true);
         changed.flags &= !(pflags::ACL_TRIVIAL | pflags::INHERIT_ACE | pflags::NO_EXECS_DENIED);
@@ -424,7 +425,7 @@ impl Replayer {
             changed.flags |= if holds { flag } else { 0 };
         }
         changed.mode = changed.mode & !0o777 | acl.mode();
-        let more = acl_to_store(&changed, acl, filesystem.files.version);
+        let more = acl_to_store(&filesystem.files, &tx, &changed, acl, external).await?;
         let list = [attr::MODE, attr::FLAGS, attr::CTIME];
         filesystem
             .files

@@ -26,8 +26,9 @@ use zio::Tx;
 use crate::error::{FsError, Result};
 use crate::files::Files;
 use crate::node::{Locked, Node};
+use crate::stored_acl::external_list;
 use crate::types::FileKind;
-use crate::znode::{OldAcl, Znode, attr, parse_dirent, parse_old_acl, pflags};
+use crate::znode::{Znode, attr, parse_dirent, pflags};
 
 /// Entries of the queue looked at together.
 const DRAIN_BATCH: usize = 64;
@@ -267,11 +268,7 @@ impl Unlinked {
             self.free_content(&node).await?;
         }
         node.object.prepare_free(0, u64::MAX).await?;
-        let old_acl = self.files.sa.get(&node.object, attr::ZNODE_ACL).await?;
-        let acl_object = match old_acl.as_deref().and_then(parse_old_acl) {
-            Some(OldAcl::External { object, .. }) => Some(ObjectId::new(object)),
-            _ => None,
-        };
+        let acl_object = external_list(&self.files, &node).await?;
         let xattr = node.znode().xattr;
         let xattrs = if xattr == 0 {
             None
@@ -300,7 +297,7 @@ impl Unlinked {
         }
         drop(queue_lock);
         if let Some(acl) = acl_object {
-            self.files.objset.free(&tx, acl).await?;
+            self.files.objset.free(&tx, acl.id()).await?;
         }
         self.files.nodes.remove(&node);
         self.files.objset.free(&tx, ObjectId::new(ino)).await?;

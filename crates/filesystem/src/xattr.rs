@@ -75,11 +75,11 @@ pub(crate) async fn xattrs_in_dnode(sa: &Sa, object: &Object) -> Result<Vec<(Vec
                 what: "its extended attributes are damaged",
             });
         };
-        for (name, value) in decoded.iter() {
+        for (name, value) in decoded.iter_bytes() {
             let NvValue::ByteArray(value) = value else {
                 continue;
             };
-            list.push((name.as_bytes().to_vec(), Bytes::copy_from_slice(value)));
+            list.push((name.to_vec(), Bytes::copy_from_slice(value)));
         }
     }
     Ok(list)
@@ -502,9 +502,6 @@ impl Xattrs {
         value: Option<&[u8]>,
         moves: bool,
     ) -> Result<bool> {
-        let Ok(text) = std::str::from_utf8(name) else {
-            return Ok(false);
-        };
         let mut list = self.sa_xattrs(node).await?.to_vec();
         if let Some(value) = value
             && (value.len() > SA_VALUE_BYTES_MAX || pack(&list)?.len() > SA_LIST_BYTES_MAX)
@@ -513,7 +510,7 @@ impl Xattrs {
         }
         list.retain(|(there, _)| there != name);
         if let Some(value) = value {
-            list.push((text.as_bytes().to_vec(), Bytes::copy_from_slice(value)));
+            list.push((name.to_vec(), Bytes::copy_from_slice(value)));
         }
         let packed = pack(&list)?;
         if packed.len() > SA_BYTES_MAX {
@@ -719,10 +716,7 @@ fn may_change_xattrs(node: &Node) -> Result<()> {
 fn pack(list: &[(Vec<u8>, Bytes)]) -> Result<Vec<u8>> {
     let mut packed = NvList::new();
     for (name, value) in list {
-        packed.push(
-            String::from_utf8_lossy(name),
-            NvValue::ByteArray(value.to_vec()),
-        );
+        packed.push_bytes(name, NvValue::ByteArray(value.to_vec()));
     }
     packed
         .encode(NvEncoding::Xdr)
@@ -734,6 +728,15 @@ fn pack(list: &[(Vec<u8>, Bytes)]) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_bytes() {
+        const NAME: &[u8] = b"user.caf\xe9";
+        let packed = pack(&[(NAME.to_vec(), Bytes::from_static(b"x"))]).expect("packed");
+        assert!(packed.windows(NAME.len()).any(|bytes| bytes == NAME));
+        let list = NvList::decode(&packed).expect("a list");
+        assert_eq!(list.iter_bytes().next().map(|(name, _)| name), Some(NAME));
+    }
 
     #[test]
     fn names_of_other_systems_are_user_attributes() {

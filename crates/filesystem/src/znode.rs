@@ -8,7 +8,7 @@
 //! rely on for quotas: so PROJID must come right after LINKS.
 
 use bytes::Bytes;
-use format::{Endian, ObjectType};
+use format::{Endian, ObjectId, ObjectType};
 use object::{SaAttribute, SaFixed, SaRegistration};
 
 use crate::acl::Acl;
@@ -279,8 +279,13 @@ impl Znode {
     }
 
     /// All attributes of a new file, in `zfs_mknode`'s order. For an old znode the list of access
-    /// is put into `ZNODE_ACL` ([`old_acl`]).
-    pub(crate) fn template(&self, acl: &Acl, version: u64) -> Vec<Attribute> {
+    /// is put into `ZNODE_ACL` ([`old_acl`]); a long one is in the object `external`.
+    pub(crate) fn template(
+        &self,
+        acl: &Acl,
+        version: u64,
+        external: Option<ObjectId>,
+    ) -> Vec<Attribute> {
         use attr::*;
         if self.is_old {
             let mut list: Vec<_> = [
@@ -291,7 +296,7 @@ impl Znode {
             .map(|attribute| self.get(attribute))
             .collect();
             list.push((PAD, Bytes::from_static(&[0; 32])));
-            list.push((ZNODE_ACL, old_acl(acl, version)));
+            list.push((ZNODE_ACL, old_acl(acl, version, external)));
             return list;
         }
         let mut list: Vec<_> = [
@@ -319,23 +324,48 @@ pub(crate) fn acl_attributes(acl: &Acl) -> [Attribute; 2] {
     ]
 }
 
-/// A list of access as `zfs_acl_phys_t` (version 1) or `zfs_acl_phys_v0_t`, embedded: a trivial
-/// list always fits into its 72 bytes.
-pub(crate) fn old_acl(acl: &Acl, version: u64) -> Bytes {
-    let fuid = version >= ZPL_VERSION_FUID;
-    let aces = if fuid { acl.encode() } else { acl.encode_v0() };
+/// Room for entries in a `ZNODE_ACL`, in bytes (`ZFS_ACE_SPACE`).
+const ACE_SPACE_BYTES: usize = 72;
+
+/// The entries of a list as old znodes have them, where they are too long for the znode itself.
+pub(crate) fn long_aces(acl: &Acl, version: u64) -> Option<Vec<u8>> {
+    let aces = old_aces(acl, version);
+    (aces.len() > ACE_SPACE_BYTES).then_some(aces)
+}
+
+fn old_aces(acl: &Acl, version: u64) -> Vec<u8> {
+    match version >= ZPL_VERSION_FUID {
+        true => acl.encode(),
+        false => acl.encode_v0(),
+    }
+}
+
+/// A list of access as `zfs_acl_phys_t` (version 1) or `zfs_acl_phys_v0_t`. The entries are in it,
+/// or ([`long_aces`]) in the object `external`. A trivial list always fits.
+pub(crate) fn old_acl(acl: &Acl, version: u64, external: Option<ObjectId>) -> Bytes {
+    let aces = old_aces(acl, version);
     let mut bytes = vec![0; 88];
     let count = acl.entries.len();
-    if fuid {
+    if version >= ZPL_VERSION_FUID {
         bytes[8..12].copy_from_slice(&(aces.len() as u32).to_le_bytes());
         bytes[12..14].copy_from_slice(&1u16.to_le_bytes());
         bytes[14..16].copy_from_slice(&(count as u16).to_le_bytes());
     } else {
         bytes[8..12].copy_from_slice(&(count as u32).to_le_bytes());
     }
-    let room = aces.len().min(72);
-    bytes[16..16 + room].copy_from_slice(&aces[..room]);
+    match external {
+        Some(object) => bytes[..8].copy_from_slice(&object.get().to_le_bytes()),
+        None => bytes[16..16 + aces.len()].copy_from_slice(&aces),
+    }
     Bytes::from(bytes)
+}
+
+/// The object that a `ZNODE_ACL` names for its entries; whether they can be read or not.
+pub(crate) fn external_acl(bytes: &[u8]) -> Option<ObjectId> {
+    let object = u64::from_le_bytes(*bytes.first_chunk()?);
+    (1..ObjectId::LIMIT)
+        .contains(&object)
+        .then(|| ObjectId::new(object))
 }
 
 /// What is in a `ZNODE_ACL`: the list if it is embedded, else the object that holds it with its
@@ -512,7 +542,7 @@ mod tests {
     #[test]
     fn attributes_survive_and_ids_lie_where_quotas_look() {
         let znode = sample();
-        let list = znode.template(&Acl::trivial(0o644, false), ZPL_VERSION);
+        let list = znode.template(&Acl::trivial(0o644, false), ZPL_VERSION, None);
         assert_eq!(Znode::parse(5, ObjectType::SA, &list).unwrap(), znode);
         // Where `zpl_get_file_info` looks (SA_*_OFFSET, include/sys/zfs_sa.h).
         let bytes: Vec<u8> = list.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect();
@@ -533,7 +563,7 @@ mod tests {
             project: None,
             ..sample()
         };
-        let list = znode.template(&Acl::trivial(0o644, false), 3);
+        let list = znode.template(&Acl::trivial(0o644, false), 3, None);
         let bytes: Vec<u8> = list.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect();
         assert_eq!(bytes.len(), OLD_ZNODE_BYTES);
         assert_eq!(bytes[128..136], 1000u64.to_le_bytes());
@@ -542,7 +572,7 @@ mod tests {
             panic!()
         };
         assert_eq!(acl, Acl::trivial(0o644, false));
-        let Some(OldAcl::Embedded(acl)) = parse_old_acl(&old_acl(&acl, 1)) else {
+        let Some(OldAcl::Embedded(acl)) = parse_old_acl(&old_acl(&acl, 1, None)) else {
             panic!()
         };
         assert_eq!(acl, Acl::trivial(0o644, false));

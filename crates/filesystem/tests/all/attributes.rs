@@ -152,3 +152,49 @@ async fn a_refused_change_leaves_the_value() {
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");
 }
+
+/// Names of attributes are bytes: an attribute whose name is no text is kept in the dnode as others
+/// are, and keeps neither its file from being used nor others from being set.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_attributes_are_bytes() {
+    const RAW: &[u8] = b"user.caf\xe9";
+    let (image, world) = (Image::new(256), World::system(2));
+    let pool = create(&world, &image, &[("xattr", "sa")]).await;
+    let live = open(&world, &pool, "tank").await;
+    let root = live.root();
+    let file = live.create(root, b"f", 0o644, ROOT).await;
+    let file = file.expect("create").ino;
+    pool.sync().await.expect("sync");
+    let objects = live.dataset().expect("open").objset().object_count();
+    for ino in [root, file] {
+        let set_raw = (live.xattrs()).set(ino, RAW, b"1", XattrMode::Create, ROOT);
+        set_raw.await.expect("set");
+        set(&live, ino, b"2").await.expect("set");
+    }
+    pool.sync().await.expect("sync");
+    let after = live.dataset().expect("open").objset().object_count();
+    assert_eq!(after, objects, "no directory was made for them");
+    live.close().await.expect("close");
+    drop(live);
+
+    let live = open(&world, &pool, "tank").await;
+    for ino in [root, file] {
+        let names = live.xattrs().names(ino).await.expect("names");
+        assert_eq!(names, [RAW, NAME]);
+        let value = live.xattrs().get(ino, RAW).await.expect("a value");
+        assert_eq!(value[..], b"1"[..]);
+    }
+    let written = live
+        .write(file, 0, b"content"[..].into(), false, ROOT)
+        .await;
+    written.expect("write");
+    let created = live.create(root, b"g", 0o644, ROOT).await;
+    created.expect("create in a directory that has such a name");
+    live.xattrs().remove(file, RAW).await.expect("remove");
+    let names = live.xattrs().names(file).await.expect("names");
+    assert_eq!(names, [NAME]);
+    live.close().await.expect("close");
+    drop(live);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}

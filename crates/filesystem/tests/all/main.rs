@@ -20,6 +20,7 @@ mod livelists;
 mod members;
 mod model;
 mod newkeys;
+mod old_lists;
 mod rawstreams;
 mod redaction;
 mod redaction_peer;
