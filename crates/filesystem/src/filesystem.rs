@@ -157,10 +157,14 @@ impl Filesystem {
     }
 
     /// Takes back [`Filesystem::retain`]; the last one frees an unlinked file, in the background:
-    /// returns whether it does. Nothing is lost if that does not happen any more: the delete queue
+    /// returns whether it looks for that. Nothing is lost if that does not happen any more: the delete queue
     /// has the file.
     pub fn release(&self, ino: u64, count: u64) -> bool {
-        self.files.nodes.release(ino, count) && self.unlinked.free_unused(ino)
+        let is_unlinked = self.files.nodes.release(ino, count);
+        if is_unlinked {
+            self.unlinked.spawn_reap(ino);
+        }
+        is_unlinked
     }
 
     /// Objects that kernels know, and how often each ([`Filesystem::retain`]).

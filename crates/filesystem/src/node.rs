@@ -92,6 +92,10 @@ impl Node {
         self.state.read().znode
     }
 
+    fn has_no_name(&self) -> bool {
+        self.state.read().znode.links == 0
+    }
+
     /// Its entries, if it is a directory.
     pub(crate) fn entries(&self) -> Result<&Zap> {
         self.zap
@@ -131,15 +135,52 @@ const SHARDS: usize = 64;
 /// Nodes that may stay in a shard though nobody uses them.
 const IDLE_NODES_MAX: usize = 1024;
 
+/// Who uses a file that may have left the table.
+#[derive(Default)]
+struct Users {
+    /// Counted by `Filesystem::retain`: what the kernels of mounts know.
+    known: u64,
+    /// Counted by `Unlinked::hold`: requests.
+    held: u64,
+    /// It has no name, or it is not known whether it has: the last user has it looked at. The node
+    /// cannot tell, as it may be gone from memory by then.
+    may_be_unlinked: bool,
+}
+
 #[derive(Default)]
 struct Shard {
     nodes: HashMap<u64, Arc<Node>>,
-    /// Users counted by `Filesystem::retain`: what the kernels of mounts know.
-    retained: HashMap<u64, u64>,
-    /// Users counted by `Unlinked::hold`: requests.
-    held: HashMap<u64, u64>,
+    users: HashMap<u64, Users>,
     /// Counts what left the table, so that a load that overlaps is done again.
     departures: u64,
+}
+
+impl Shard {
+    /// The users of a file, to which one is added.
+    fn users(&mut self, ino: u64) -> &mut Users {
+        let Self { nodes, users, .. } = self;
+        users.entry(ino).or_insert_with(|| Users {
+            may_be_unlinked: nodes.get(&ino).is_none_or(|node| node.has_no_name()),
+            ..Users::default()
+        })
+    }
+
+    /// Takes users of a file back. Whether none is left, and the file has no name or may have none.
+    fn leave(&mut self, ino: u64, take: impl FnOnce(&mut Users)) -> bool {
+        let Some(users) = self.users.get_mut(&ino) else {
+            return false;
+        };
+        take(users);
+        if users.known > 0 || users.held > 0 {
+            return false;
+        }
+        let may_be_unlinked = users.may_be_unlinked;
+        self.users.remove(&ino);
+        match self.nodes.get(&ino) {
+            Some(node) => node.has_no_name(),
+            None => may_be_unlinked,
+        }
+    }
 }
 
 /// All files in memory.
@@ -211,50 +252,58 @@ impl NodeTable {
 
     pub(crate) fn retain(&self, ino: u64, count: u64) {
         if count > 0 {
-            *self.shard(ino).lock().retained.entry(ino).or_default() += count;
+            self.shard(ino).lock().users(ino).known += count;
         }
     }
 
-    /// Whether that was the last user.
-    pub(crate) fn release(&self, ino: u64, count: u64) -> bool {
-        let mut shard = self.shard(ino).lock();
-        take(&mut shard.retained, ino, count) && !shard.held.contains_key(&ino)
-    }
-
     pub(crate) fn hold(&self, ino: u64) {
-        *self.shard(ino).lock().held.entry(ino).or_default() += 1;
+        self.shard(ino).lock().users(ino).held += 1;
     }
 
-    /// Whether that was the last user.
+    /// Notes that a file has no name any more. Whether it has users.
+    pub(crate) fn note_unlinked(&self, ino: u64) -> bool {
+        match self.shard(ino).lock().users.get_mut(&ino) {
+            Some(users) => {
+                users.may_be_unlinked = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether that was the last user of a file that has no name, or may have none: it is to be
+    /// looked whether it can be freed.
+    pub(crate) fn release(&self, ino: u64, count: u64) -> bool {
+        let take = |users: &mut Users| users.known = users.known.saturating_sub(count);
+        self.shard(ino).lock().leave(ino, take)
+    }
+
+    /// As [`Self::release`].
     pub(crate) fn let_go(&self, ino: u64) -> bool {
-        let mut shard = self.shard(ino).lock();
-        take(&mut shard.held, ino, 1) && !shard.retained.contains_key(&ino)
+        let take = |users: &mut Users| users.held = users.held.saturating_sub(1);
+        self.shard(ino).lock().leave(ino, take)
     }
 
     /// Whether the kernel of a mount knows it.
     pub(crate) fn is_known(&self, ino: u64) -> bool {
-        self.shard(ino).lock().retained.contains_key(&ino)
+        let shard = self.shard(ino).lock();
+        shard.users.get(&ino).is_some_and(|users| users.known > 0)
     }
 
     /// All that kernels know, and how often each.
     pub(crate) fn retained(&self) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         for shard in &self.shards {
-            found.extend(
-                shard
-                    .lock()
-                    .retained
-                    .iter()
-                    .map(|(ino, users)| (*ino, *users)),
-            );
+            let shard = shard.lock();
+            let known = shard.users.iter().filter(|(_, users)| users.known > 0);
+            found.extend(known.map(|(ino, users)| (*ino, users.known)));
         }
         found
     }
 
     /// Whether anybody uses it.
     pub(crate) fn is_retained(&self, ino: u64) -> bool {
-        let shard = self.shard(ino).lock();
-        shard.retained.contains_key(&ino) || shard.held.contains_key(&ino)
+        self.shard(ino).lock().users.contains_key(&ino)
     }
 
     /// Nodes whose access time is to be stored.
@@ -272,17 +321,4 @@ impl NodeTable {
         }
         found
     }
-}
-
-/// Takes users back; whether none is left of those that there were.
-fn take(users: &mut HashMap<u64, u64>, ino: u64, count: u64) -> bool {
-    let Some(left) = users.get_mut(&ino) else {
-        return false;
-    };
-    *left = left.saturating_sub(count);
-    if *left > 0 {
-        return false;
-    }
-    users.remove(&ino);
-    true
 }

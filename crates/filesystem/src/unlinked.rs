@@ -92,18 +92,8 @@ impl Unlinked {
     /// Takes back [`Self::hold`]; the last user of an unlinked file frees it, in the background.
     pub fn let_go(&self, ino: u64) {
         if self.files.nodes.let_go(ino) {
-            self.free_unused(ino);
-        }
-    }
-
-    /// Frees a file that nobody uses any more, if it has no name; whether it has none.
-    pub(crate) fn free_unused(&self, ino: u64) -> bool {
-        let node = self.files.nodes.get(ino);
-        let is_unlinked = node.is_some_and(|node| node.state.read().znode.links == 0);
-        if is_unlinked {
             self.spawn_reap(ino);
         }
-        is_unlinked
     }
 
     /// Puts a file into the queue, whose lock must be held.
@@ -114,7 +104,9 @@ impl Unlinked {
                 what: "the master node has no DELETE_QUEUE",
             });
         };
-        Ok(queue.add_int(tx, ino, ino).await?)
+        queue.add_int(tx, ino, ino).await?;
+        self.files.nodes.note_unlinked(ino);
+        Ok(())
     }
 
     /// Frees an unlinked file in the background, some time soon. While a log is replayed nothing is
@@ -206,7 +198,7 @@ impl Unlinked {
                 let Some(ino) = entry.value.as_u64() else {
                     continue;
                 };
-                if self.files.nodes.is_retained(ino) {
+                if self.files.nodes.note_unlinked(ino) {
                     continue;
                 }
                 if self.files.opening.is_closing() {
@@ -254,6 +246,9 @@ impl Unlinked {
         let Some(queue) = &self.queue else {
             return Ok(None);
         };
+        if self.files.nodes.get(ino).is_none() && queue.lookup_int(ino).await?.is_none() {
+            return Ok(None);
+        }
         let node = self.files.node(ino).await?;
         if node.znode().links != 0 || self.files.nodes.is_retained(ino) {
             return Ok(None);

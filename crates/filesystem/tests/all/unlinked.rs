@@ -85,3 +85,33 @@ async fn files_that_nobody_uses_any_more_are_freed_though_the_filesystem_closes(
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");
 }
+
+/// A file without a name is freed by its last user also where nobody has read it since the
+/// filesystem was opened: a mount takes what the kernel has open along to another state.
+#[tokio::test]
+async fn the_last_user_frees_a_file_that_is_not_in_memory() {
+    let world = World::system(2);
+    let image = Image::new(128);
+    let pool = create(&world, &image, &[]).await;
+    let fs = open(&world, &pool, "tank").await;
+    let before = left(&pool, &fs.dataset().expect("open")).await;
+    let file = fs.create(fs.root(), b"f", 0o644, ROOT).await;
+    let ino = file.expect("create").ino;
+    fs.retain(ino, 1);
+    fs.unlink(fs.root(), b"f").await.expect("unlink");
+    fs.close().await.expect("close");
+    drop(fs);
+    let fs = open(&world, &pool, "tank").await;
+    fs.retain(ino, 1);
+    let used = left(&pool, &fs.dataset().expect("open")).await;
+    assert_eq!(used, (1, before.1 + 1), "it is in use");
+    assert!(fs.release(ino, 1));
+    // What was listed is freed before it is closed.
+    fs.close().await.expect("close");
+    drop(fs);
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    assert_eq!(left(&pool, &dataset).await, before);
+    drop(dataset);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
