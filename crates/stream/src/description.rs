@@ -17,7 +17,8 @@ use crate::StreamError;
 /// longest: two, each of which fits a block of 128 KiB where it is stored.
 const STREAM_BYTES_MAX: usize = 4 << 20;
 /// What the lists of all packages that are read may take, in bytes: as they come, and decoded.
-const PACKAGES_BYTES_MAX: usize = 256 << 20;
+/// Enough for some 700,000 snapshots.
+const PACKAGES_BYTES_MAX: usize = 512 << 20;
 /// Room is taken in steps of this, in bytes.
 const STEP_BYTES: usize = 256 << 10;
 

@@ -35,5 +35,6 @@ pub use error::StreamError;
 pub use heal::{Healed, heal};
 pub use package::{Naming, Package, PackageDataset, received_name};
 pub use reader::{Piece, Start, StreamReader};
-pub use receive::{Progress, Received, receive};
+pub use receive::{Progress, receive};
 pub use send::{SendOptions, send, send_package, send_package_end};
+pub use writer::Received;

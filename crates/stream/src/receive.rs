@@ -15,7 +15,7 @@ use format::{Endian, NvList};
 use tokio::io::AsyncRead;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::writer::{OTHER_ORDER, Writer};
+use crate::writer::{OTHER_ORDER, Received, Writer};
 use crate::{Piece, StreamError, StreamReader};
 
 /// What is read ahead of being written, in bytes. More than the longest payload.
@@ -79,14 +79,6 @@ impl Progress {
             _ => Ok(()),
         }
     }
-}
-
-/// What is to be said of a stream that was received.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Received {
-    /// Embedded blocks of more than 128 KiB, in a stream that does not say that it has large
-    /// blocks. They were received whole; OpenZFS refuses such a stream.
-    pub long_embedded_blocks: u64,
 }
 
 /// Receives what is left of a stream that has begun into a dataset; `list` is the description in

@@ -23,7 +23,7 @@ use format::{
 use object::{NewObject, Object, ObjectSet, bonus_to_native, to_native};
 
 use crate::load::is_split;
-use crate::{Piece, Received, StreamError};
+use crate::{Piece, StreamError};
 
 pub(crate) use raw::OTHER_ORDER;
 
@@ -31,6 +31,14 @@ pub(crate) use raw::OTHER_ORDER;
 const SLOTS_MAX: u8 = 32;
 /// An object of more than this is freed in parts, in bytes.
 const FREE_WHOLE_BYTES: u64 = 1 << 30;
+
+/// What is to be said of a stream that was received.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Embedded blocks of more than 128 KiB, in a stream that does not say that it has large
+    /// blocks. They were received whole; OpenZFS refuses such a stream.
+    pub long_embedded_blocks: u64,
+}
 
 pub(crate) struct Writer<'a> {
     receiving: &'a Receiving,
