@@ -269,9 +269,17 @@ static EDGES: [u32; 880] = [
 mod tests {
     use super::*;
 
-    /// Names, their form in upper case, and the same decomposed and composed.
+    /// A name, its form in upper case, and the same decomposed and composed.
+    type Forms = (
+        &'static [u8],
+        &'static [u8],
+        &'static [u8],
+        &'static [u8],
+    );
+
+    /// What OpenZFS's own code made of them.
     #[rustfmt::skip]
-    const NAMES: &[(&[u8], &[u8], &[u8], &[u8])] = &[
+    const NAMES: &[Forms] = &[
         (b"stra\xc3\x9fe", b"STRA\xc3\x9fE",
          b"STRA\xc3\x9fE", b"STRA\xc3\x9fE"),
         (b"\xe1\x83\xa5\xe1\x83\x90", b"\xe1\x83\xa5\xe1\x83\x90",
@@ -370,7 +378,6 @@ mod tests {
          b"\xff\xce\x99", b"\xff\xce\x99"),
     ];
 
-    /// As OpenZFS's own code has them.
     #[test]
     fn forms_are_those_of_openzfs() {
         for (name, folded, decomposed, composed) in NAMES {
