@@ -270,12 +270,7 @@ mod tests {
     use super::*;
 
     /// A name, its form in upper case, and the same decomposed and composed.
-    type Forms = (
-        &'static [u8],
-        &'static [u8],
-        &'static [u8],
-        &'static [u8],
-    );
+    type Forms = (&'static [u8], &'static [u8], &'static [u8], &'static [u8]);
 
     /// What OpenZFS's own code made of them.
     #[rustfmt::skip]
