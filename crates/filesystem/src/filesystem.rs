@@ -157,8 +157,8 @@ impl Filesystem {
     }
 
     /// Takes back [`Filesystem::retain`]; the last one frees an unlinked file, in the background:
-    /// returns whether it looks for that. Nothing is lost if that does not happen any more: the delete queue
-    /// has the file.
+    /// returns whether it looks for that. Nothing is lost if that does not happen any more: the
+    /// delete queue has the file.
     pub fn release(&self, ino: u64, count: u64) -> bool {
         let is_unlinked = self.files.nodes.release(ino, count);
         if is_unlinked {

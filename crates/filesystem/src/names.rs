@@ -2,8 +2,8 @@
 //!
 //! A filesystem made with `normalization` or `casesensitivity` compares names after bringing them
 //! into a normal form (Unicode normalisation, upper case). The entry keeps the name as it was
-//! given; the directory's ZAP hashes the normal form (`zap_normalize`, module/zfs/zap_micro.c), which
-//! [`crate::folding`] makes.
+//! given; the directory's ZAP hashes the normal form (`zap_normalize`, module/zfs/zap_micro.c),
+//! which [`crate::folding`] makes.
 
 use crate::error::{FsError, Result};
 use crate::folding::{TO_UPPER, prepared};

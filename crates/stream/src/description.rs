@@ -1,8 +1,8 @@
 //! What a stream or package says of itself in its first record, and the memory that this may take.
 //!
-//! The list of a single stream is short: a key, snapshots of redactions, where it goes on. That of a
-//! package has a few hundred bytes for each dataset and snapshot, and is in memory while the package
-//! is received; in a hostile one tiny pairs take several times what they are in the stream. So all
+//! The list of a single stream is short: a key, snapshots of redactions, where it goes on. That of
+//! a package has a few hundred bytes for each dataset and snapshot, and is in memory while the
+//! package is received; in a hostile one tiny pairs take several times what they are in the stream. So all
 //! packages that are read at the same time, whoever sends them, share [`PACKAGES_BYTES_MAX`].
 
 use std::ops::Deref;
@@ -79,7 +79,7 @@ impl Room {
     pub(crate) fn refusal(&self) -> StreamError {
         match self.shared {
             Some(_) => StreamError::Unsupported {
-                what: "a package of so many datasets and snapshots, beside others that are received,",
+                what: "a package of so many snapshots, beside others that are received,",
                 advice: "receive fewer packages at a time, or send fewer snapshots in one",
             },
             None => StreamError::bad("a description that is too long"),

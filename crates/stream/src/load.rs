@@ -69,7 +69,7 @@ struct Loader {
     features: StreamFeatures,
 }
 
-/// Whether a block is sent in parts: one of more than 128 KiB, where the stream has no large blocks.
+/// Whether a block is sent in parts: one of more than 128 KiB, where the stream has no large ones.
 /// Parts are of data as it is, never of what is compressed, embedded or encrypted as a whole.
 pub(crate) fn is_split(features: StreamFeatures, logical_bytes: u64) -> bool {
     logical_bytes > OLD_MAX_BLOCK_BYTES && !features.contains(StreamFeatures::LARGE_BLOCKS)
