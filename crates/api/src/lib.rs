@@ -138,7 +138,7 @@ pub use zfs::{
     ZfsKeys, ZfsKeysReply, ZfsList, ZfsListReply, ZfsLoadKey, ZfsMount, ZfsMountList,
     ZfsMountListReply, ZfsMounted, ZfsProject, ZfsProjectReply, ZfsRename, ZfsRewrite,
     ZfsRewriteReply, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply, ZfsUnloadKey,
-    ZfsUnmount,
+    ZfsUnmount, may_hold_secrets,
 };
 pub use zpool::{
     FoundPoolReport, HistoryRecord, ImportedPool, PoolHistory, PoolReport, PoolUpgrade,

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::common::quoted;
 use crate::permissions::{head, parent};
@@ -799,11 +800,22 @@ impl Call for ZfsKeys {
     }
 }
 
-/// Something not to be shown in logs.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Something not to be shown in logs. Overwritten with zeros when dropped.
+#[derive(
+    Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Zeroize, ZeroizeOnDrop,
+)]
 #[serde(transparent)]
 #[schemars(extend("format" = "password"))]
 pub struct Secret(pub String);
+
+/// Whether messages of this type may hold a [`Secret`].
+pub fn may_hold_secrets<T: JsonSchema>() -> bool {
+    let schema = schemars::schema_for!(T);
+    schema
+        .as_value()
+        .to_string()
+        .contains(r#""format":"password""#)
+}
 
 impl std::fmt::Debug for Secret {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -116,6 +116,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Whoever asks for keys and passwords has them in memory as well.
+    daemon::keep_memory_private();
     let words: Vec<OsString> = std::env::args_os().collect();
     let called_as = words
         .first()

@@ -1,5 +1,5 @@
 //! Checksums, compression and RAID-Z arithmetic: bytes in, bytes out, no I/O, no clock, no state
-//! but tables computed once and the session keys of a data key.
+//! but tables computed once, the session keys of a data key, and pages of memory for keys.
 //!
 //! - [`checksum`]: every checksum that a block pointer can name, and those embedded in labels,
 //!   gang headers and intent log blocks.
@@ -12,10 +12,13 @@
 //!
 //! # `unsafe`
 //!
-//! Only for SIMD (`std::arch`), in `checksum::fletcher4::x86` and `raidz::x86`: each function there
+//! For SIMD (`std::arch`), in `checksum::fletcher4::x86` and `raidz::x86`: each function there
 //! needs CPU features that its caller has detected, and reads and writes through unaligned loads
 //! and stores within slices whose lengths it checks. Every SIMD path has a scalar twin that tests
 //! compare it with.
+//!
+//! And in `crypt::locked`: memory for keys is mapped and locked by system calls, and handed out as a
+//! box would be.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 

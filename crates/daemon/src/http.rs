@@ -34,15 +34,16 @@ use api::{
     ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
     ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid,
     ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
-    ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    ZpoolSync, ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
 };
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, Request};
 use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderName, UPGRADE};
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::map_response;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use device::BoxFuture;
 use hyper::upgrade::Upgraded;
@@ -69,7 +70,7 @@ use verbs::{
     zpool,
 };
 use web::about;
-use web::message::{refuse, understand};
+use web::message::{end_after_secrets, refuse, understand};
 
 /// How often it is looked whether a reader of events may still read them.
 const STILL_CURRENT: Duration = Duration::from_secs(15);
@@ -116,17 +117,12 @@ pub(crate) async fn listen(
         None => bind(&own).map(|listener| (listener, own.clone())),
     };
     let (listener, path) = listened.map_err(|source| DaemonError::Socket { path: own, source })?;
-    let router = router(service).into_make_service_with_connect_info::<Caller>();
+    let router = router(service);
     let (stop, stopped) = oneshot::channel();
-    let task = tokio::spawn(async move {
-        let serving = axum::serve(Door::new(listener), router).with_graceful_shutdown(async {
-            // An error means that the daemon is leaving without a word.
-            let _ = stopped.await;
-        });
-        if let Err(error) = serving.await {
-            tracing::error!("the API's socket failed: {error}");
-        }
-    });
+    let task = tokio::spawn(web::serve_socket(Door::new(listener), router, async {
+        // An error means that the daemon is leaving without a word.
+        let _ = stopped.await;
+    }));
     Ok(Listening {
         task,
         stop,
@@ -478,6 +474,17 @@ impl<P: Send + Sync + 'static> Routes<P> {
         }
     }
 
+    /// A request at its path.
+    fn at<C: Call>(self, mut answer: MethodRouter) -> Self {
+        if may_hold_secrets::<C>() {
+            answer = answer.layer(map_response(end_after_secrets));
+        }
+        Self {
+            router: self.router.route(C::PATH, answer),
+            ..self
+        }
+    }
+
     /// Requests of which everybody who may make them gets the same answer.
     fn on<C, F, Fut>(self, handler: F) -> Self
     where
@@ -511,10 +518,7 @@ impl<P: Send + Sync + 'static> Routes<P> {
             };
             answer_with(tokio::spawn(work).await)
         };
-        Self {
-            router: self.router.route(C::PATH, post(answer)),
-            ..self
-        }
+        self.at::<C>(post(answer))
     }
 
     /// Requests that are jobs while they are worked at ([`Call::JOB`]).
@@ -570,10 +574,7 @@ impl<P: Send + Sync + 'static> Routes<P> {
                 },
             }
         };
-        Self {
-            router: self.router.route(C::PATH, post(answer)),
-            ..self
-        }
+        self.at::<C>(post(answer))
     }
 
     /// Requests whose connection becomes a stream ([`api::STREAM_PROTOCOL`]). They are jobs.

@@ -44,7 +44,9 @@ pub use ups::UpsAddress;
 pub use web::{Https, ListenError};
 
 use host::{State, supervisor};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+};
 use service::Service;
 
 /// Descriptors that a process has at most where it has no limit of its own (`fs.nr_open`, as
@@ -118,6 +120,13 @@ pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), Da
         source,
     })?;
     keep_files_private();
+    keep_memory_private();
+    if !codec::crypt::is_memory_locked() {
+        tracing::warn!(
+            "memory cannot be locked, so keys of encrypted datasets may be swapped out; raise the \
+             limit of locked memory (ulimit -l)"
+        );
+    }
     avoid_huge_pages();
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -137,6 +146,25 @@ pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), Da
 /// maker's umask leaves.
 fn keep_files_private() {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+}
+
+/// Keeps what this process has in memory, keys among it, out of core dumps, and from all other
+/// processes of its user (`PR_SET_DUMPABLE`): `MILLPOND_CORE_DUMPS=on` allows both, to find faults.
+/// Who is not root loses by it files below `/proc/self` that nobody here reads (`auxv`, `environ`,
+/// `io`, `mem`); programs that are started are as they would be.
+pub fn keep_memory_private() {
+    if std::env::var("MILLPOND_CORE_DUMPS").as_deref() == Ok("on") {
+        return;
+    }
+    let none = Rlimit {
+        current: Some(0),
+        ..getrlimit(Resource::Core)
+    };
+    let limited = setrlimit(Resource::Core, none);
+    let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    if let Err(error) = limited.and(hidden) {
+        tracing::warn!(%error, "core dumps are not switched off; keys may be in them");
+    }
 }
 
 /// Keeps the kernel from backing our memory with huge pages, which the allocator asks for. Blocks

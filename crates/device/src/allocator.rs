@@ -8,9 +8,16 @@
 //! mostly needs little. From an allocator that has such memory again it would be cleared, and so be
 //! there whole: for each mount 64 MiB. What is bigger than the biggest block is therefore mapped by
 //! itself, and costs what is touched of it.
+//!
+//! Requests may hold keys and passwords. Buffers of connections are other people's (HTTP, TLS, the
+//! reader of JSON), who free them with what was in them. What is freed while such a connection is
+//! worked at is therefore overwritten first ([`wipe_freed`]).
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
+use std::pin::Pin;
 use std::ptr::null_mut;
+use std::task::{Context, Poll};
 
 use mimalloc::MiMalloc;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
@@ -19,6 +26,68 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munma
 const BLOCK_BYTES_MAX: usize = 16 << 20;
 /// What mapped memory is aligned to at least.
 const PAGE_BYTES: usize = 4096;
+
+thread_local! {
+    /// Whether what this thread frees is overwritten.
+    static WIPES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// As long as there is one, what its thread frees is overwritten.
+struct Wiping {
+    before: bool,
+}
+
+impl Wiping {
+    fn begin() -> Self {
+        Self {
+            before: WIPES.replace(true),
+        }
+    }
+}
+
+impl Drop for Wiping {
+    fn drop(&mut self) {
+        WIPES.set(self.before);
+    }
+}
+
+/// A future of which all memory that it frees is overwritten with zeros, whether it runs or is
+/// dropped. The tasks that it begins are not part of it. It takes [`Allocator`].
+#[derive(Debug)]
+pub struct WipeFreed<F> {
+    /// None once it has ended.
+    future: Option<Pin<Box<F>>>,
+}
+
+/// Has what a future frees overwritten.
+pub fn wipe_freed<F: Future>(future: F) -> WipeFreed<F> {
+    WipeFreed {
+        future: Some(Box::pin(future)),
+    }
+}
+
+impl<F: Future> Future for WipeFreed<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let _wiping = Wiping::begin();
+        let Some(future) = &mut self.future else {
+            return Poll::Pending;
+        };
+        let polled = future.as_mut().poll(context);
+        if polled.is_ready() {
+            self.future = None;
+        }
+        polled
+    }
+}
+
+impl<F> Drop for WipeFreed<F> {
+    fn drop(&mut self) {
+        let _wiping = Wiping::begin();
+        self.future = None;
+    }
+}
 
 /// The allocator of the process: to be its `#[global_allocator]`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -64,8 +133,15 @@ unsafe impl GlobalAlloc for Allocator {
                 // fails (the process has too many mappings), the memory stays lost.
                 let _ = unsafe { munmap(memory.cast(), layout.size()) };
             }
-            // SAFETY: the caller's promise; it came from there.
-            false => unsafe { MiMalloc.dealloc(memory, layout) },
+            // SAFETY: the caller's promise; it came from there, and has so many bytes.
+            false => unsafe {
+                if WIPES.get() {
+                    memory.write_bytes(0, layout.size());
+                    // It is not to be left out as what nobody reads.
+                    std::hint::black_box(memory);
+                }
+                MiMalloc.dealloc(memory, layout);
+            },
         }
     }
 
@@ -74,7 +150,7 @@ unsafe impl GlobalAlloc for Allocator {
         let wanted = unsafe { Layout::from_size_align_unchecked(length, layout.align()) };
         match (is_mapped(&layout), is_mapped(&wanted)) {
             // SAFETY: the caller's promise; it came from there.
-            (false, false) => unsafe { MiMalloc.realloc(memory, layout, length) },
+            (false, false) if !WIPES.get() => unsafe { MiMalloc.realloc(memory, layout, length) },
             (true, true) => {
                 let may_move = MremapFlags::MAYMOVE;
                 // SAFETY: mapped with this length, and nobody but the caller refers to it.
@@ -98,6 +174,7 @@ unsafe impl GlobalAlloc for Allocator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     #[global_allocator]
     static ALLOCATOR: Allocator = Allocator;
@@ -119,6 +196,49 @@ mod tests {
             assert!(is_kept(&bytes), "{before} to {length}");
             assert!(bytes[before.min(length)..].iter().all(|byte| *byte == 7));
         }
+    }
+
+    /// What is in this process's memory there, whoever has it.
+    fn bytes_at(address: usize, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        let memory = std::fs::File::open("/proc/self/mem").expect("of this process");
+        memory
+            .read_exact_at(&mut bytes, address as u64)
+            .expect("mapped");
+        bytes
+    }
+
+    #[tokio::test]
+    async fn what_a_future_frees_is_overwritten_whether_it_ends_or_not() {
+        const LENGTH: usize = 5000;
+        let secret = || vec![0xa5u8; LENGTH];
+        let left = |address| {
+            let bytes = bytes_at(address, LENGTH);
+            bytes.iter().filter(|byte| **byte == 0xa5).count()
+        };
+        let ended = wipe_freed(async {
+            let mut secret = secret();
+            let first = secret.as_ptr().addr();
+            secret.reserve_exact(9 * LENGTH);
+            (first, secret.as_ptr().addr())
+        });
+        let (first, second) = ended.await;
+        // A list of what is free may be in it.
+        assert!(left(first) < 16 && left(second) < 16);
+
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let mut dropped = wipe_freed(async move {
+            let secret = secret();
+            tell.send(secret.as_ptr().addr()).expect("heard");
+            std::future::pending::<()>().await;
+            drop(secret);
+        });
+        assert!(futures::poll!(&mut dropped).is_pending());
+        let address = told.await.expect("told");
+        assert_eq!(left(address), LENGTH);
+        drop(dropped);
+        assert!(left(address) < 16);
+        assert!(!WIPES.get());
     }
 
     #[test]

@@ -20,7 +20,8 @@
 //!
 //! [`output_within`] runs programs that look at devices, and may never come back.
 //!
-//! [`Allocator`] is where the process has its memory from.
+//! [`Allocator`] is where the process has its memory from; [`wipe_freed`] has it overwritten when it
+//! is freed.
 //!
 //! `unsafe` appears in `allocator`, `descriptors`, `file::buffer` (aligned, recycled buffers),
 //! `file::request` (how full they are), `file::uring` (submission queue entries that point into
@@ -40,7 +41,7 @@ mod system;
 mod tasks;
 mod world;
 
-pub use allocator::Allocator;
+pub use allocator::{Allocator, WipeFreed, wipe_freed};
 pub use cpu::{CpuPool, InlineCpu};
 pub use descriptors::leave_descriptors;
 pub use file::{FileDevice, FileOptions, IoEngine, create_sparse_file};

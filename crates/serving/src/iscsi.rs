@@ -179,7 +179,7 @@ fn iqn_of(name: &str, guid: u64) -> String {
 fn chap(known: Credentials) -> ChapCredentials {
     ChapCredentials {
         user: known.user,
-        secret: known.secret.0.into_bytes(),
+        secret: known.secret.0.as_bytes().to_vec(),
     }
 }
 

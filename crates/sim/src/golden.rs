@@ -68,7 +68,7 @@ fn hex_key(digits: &str) -> Result<WrappingKey, Failure> {
     for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(pair)?, 16)?;
     }
-    Ok(bytes.into())
+    Ok(WrappingKey::new(bytes))
 }
 
 impl Golden {

@@ -10,6 +10,10 @@
 //! Nobody is trusted before that, so each connection has bounds: how many there are, and of one
 //! address, how long it takes to begin, to say what it wants and to take what it is answered
 //! ([`patience`]).
+//!
+//! Requests hold passwords and keys. What a connection has in memory for them, decrypted and as it
+//! was sent, is overwritten when it is freed ([`device::wipe_freed`]); a connection that brought
+//! something secret is not kept for the next request ([`message::end_after_secrets`]).
 
 #![forbid(unsafe_code)]
 
@@ -40,19 +44,27 @@ use api::{
     Failure, FailureKind, Role, Secret,
 };
 use axum::Router;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Request};
+use axum::response::Response;
 use device::Random;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
+use tower_service::Service as _;
 
 pub use audit::{Audit, about};
 pub use login::routes as session_routes;
 pub use people::now_s;
 pub use tokens::fingerprint;
 
+use caller::Door;
 use host::table_file::FileProblem;
 use limits::Limits;
 use patience::Patient;
@@ -524,14 +536,74 @@ async fn serve(
         };
         let (acceptor, router) = (acceptor.clone(), router.clone());
         let (web, stopped) = (Arc::clone(&web), stopped.clone());
-        tokio::spawn(async move {
+        tokio::spawn(device::wipe_freed(async move {
             let _places = places;
             attend(stream, address, &acceptor, router, web, bounds, stopped).await;
-        });
+        }));
     }
 }
 
-/// Serves one connection to its end.
+/// Serves what comes through the Unix socket until it is told to stop, and those who are there then
+/// until they have their answers.
+pub async fn serve_socket(door: Door, router: Router, stop: impl Future<Output = ()>) {
+    let (leave, stopped) = watch::channel(false);
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        let (stream, caller) = tokio::select! {
+            accepted = door.accept() => accepted,
+            () = stop.as_mut() => break,
+        };
+        let (router, stopped) = (router.clone(), stopped.clone());
+        tokio::spawn(device::wipe_freed(async move {
+            let answer = move |request: Request<Incoming>| {
+                let (mut router, mut request) = (router.clone(), request.map(Body::new));
+                request.extensions_mut().insert(ConnectInfo(caller.clone()));
+                async move {
+                    // A router is always ready.
+                    match router.call(request).await {
+                        Ok(answer) => answer,
+                        Err(never) => match never {},
+                    }
+                }
+            };
+            if let Err(error) = converse(&http1::Builder::new(), stream, answer, stopped).await {
+                tracing::debug!(%error, "a connection to the API's socket ended");
+            }
+        }));
+    }
+    drop((door, stopped));
+    leave.send_replace(true);
+    leave.closed().await;
+}
+
+/// Answers the requests of one connection until it ends; of one that is told to stop, the one that
+/// has come.
+async fn converse<I, F, A>(
+    http: &http1::Builder,
+    stream: I,
+    answer: F,
+    mut stopped: watch::Receiver<bool>,
+) -> hyper::Result<()>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Fn(Request<Incoming>) -> A,
+    A: Future<Output = Response>,
+{
+    let service = hyper::service::service_fn(move |request| {
+        let answer = answer(request);
+        async move { Ok::<_, std::convert::Infallible>(answer.await) }
+    });
+    let connection = http.serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection.with_upgrades());
+    tokio::select! {
+        served = connection.as_mut() => return served,
+        _ = stopped.wait_for(|stopped| *stopped) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await
+}
+
+/// Serves one connection by TLS to its end.
 async fn attend(
     stream: TcpStream,
     address: SocketAddr,
@@ -539,7 +611,7 @@ async fn attend(
     router: Router,
     web: Arc<Web>,
     bounds: Bounds,
-    mut stopped: watch::Receiver<bool>,
+    stopped: watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true);
     let encrypted = tokio::time::timeout(bounds.handshake, acceptor.accept(stream)).await;
@@ -548,32 +620,13 @@ async fn attend(
         Ok(Err(error)) => return tracing::debug!(%address, %error, "no connection by TLS"),
         Err(_) => return tracing::debug!(%address, "a connection does not begin; it is closed"),
     };
-    let service = hyper::service::service_fn(move |request| {
-        let (web, router) = (Arc::clone(&web), router.clone());
-        async move {
-            let answer = gate::answer(web, router, address.ip(), request).await;
-            Ok::<_, std::convert::Infallible>(answer)
-        }
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
+    let answer =
+        move |request| gate::answer(Arc::clone(&web), router.clone(), address.ip(), request);
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
         .header_read_timeout(bounds.headers)
-        .max_buf_size(HEADERS_BYTES_MAX)
-        .serve_connection(TokioIo::new(Patient::new(stream)), service)
-        .with_upgrades();
-    let mut connection = std::pin::pin!(connection);
-    let leaving = async { drop(stopped.wait_for(|stopped| *stopped).await) };
-    let served = tokio::select! {
-        served = connection.as_mut() => Some(served),
-        () = leaving => None,
-    };
-    let served = match served {
-        Some(served) => served,
-        None => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
+        .max_buf_size(HEADERS_BYTES_MAX);
+    let served = converse(&http, Patient::new(stream), answer, stopped).await;
     if let Err(error) = served {
         tracing::debug!(%address, %error, "a connection ended");
     }

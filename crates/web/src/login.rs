@@ -6,10 +6,12 @@ use std::sync::Arc;
 use api::{
     AuditEntry, AuditVia, Call, Empty, Failure, FailureKind, Role, SESSION_COOKIE, SessionInfo,
     SessionInfoReply, SessionLogin, SessionLogout, SessionPassword, SessionReply, SessionSetup,
+    may_hold_secrets,
 };
 use axum::body::Body;
 use axum::http::HeaderValue;
 use axum::http::header::SET_COOKIE;
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
@@ -18,7 +20,7 @@ use super::gate::Visitor;
 use super::sessions::{AGE_MAX, Begun};
 use super::tokens::hash;
 use super::{By, Web, about, now_s, people};
-use crate::message::{refuse, understand};
+use crate::message::{end_after_secrets, refuse, understand};
 
 /// Largest request of somebody who has not logged in, in bytes.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
@@ -92,7 +94,11 @@ where
             Err(error) => refuse(Failure::new(FailureKind::Other, error.to_string())),
         }
     };
-    router.route(C::PATH, post(answer))
+    let mut answer = post(answer);
+    if may_hold_secrets::<C>() {
+        answer = answer.layer(map_response(end_after_secrets));
+    }
+    router.route(C::PATH, answer)
 }
 
 fn answered<R: serde::Serialize>(outcome: Outcome<R>) -> Response {

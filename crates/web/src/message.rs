@@ -5,7 +5,8 @@ use std::time::Duration;
 use api::{Call, Failure, FailureKind};
 use axum::Json;
 use axum::body::{Body, to_bytes};
-use axum::http::StatusCode;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 /// How long a request may take to come.
@@ -27,6 +28,14 @@ pub async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Fail
     let body = body.map_err(|_| bad("it does not come to its end".to_owned()))?;
     let body = body.map_err(|error| bad(error.to_string()))?;
     serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))
+}
+
+/// Has the connection end with this answer. Where a request held a secret, its bytes are in a buffer
+/// that the connection has until it reads something else over it, or ends.
+pub async fn end_after_secrets(mut answer: Response) -> Response {
+    let headers = answer.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
 }
 
 /// The answer that tells of a failure.

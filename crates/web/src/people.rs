@@ -160,7 +160,7 @@ fn is_right(password: &str, hash: &str) -> bool {
 /// What a password is compared with where there is no such user, so that it takes as long.
 fn hash_of_nobody() -> &'static str {
     static HASH: OnceLock<String> = OnceLock::new();
-    HASH.get_or_init(|| hashed("", &[0; 16]).map_or_else(|_| String::new(), |hash| hash.0))
+    HASH.get_or_init(|| hashed("", &[0; 16]).map_or_else(|_| String::new(), |hash| hash.0.clone()))
 }
 
 impl Stored {

@@ -60,6 +60,7 @@ mod san;
 mod schedule;
 mod schemathesis;
 mod scrub;
+mod secrets;
 mod smb;
 mod snapdir;
 mod spares;

@@ -7,6 +7,7 @@ use aes_gcm::aead::inout::InOutBuf;
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use ccm::Ccm;
 
+use super::locked::Locked;
 use super::{CryptError, IV_BYTES, MAC_BYTES};
 
 /// A cipher and its key length (`enum zio_encrypt`, include/sys/zio.h).
@@ -111,20 +112,21 @@ type GcmOf<A> = AesGcm<A, U12, U16>;
 
 /// A suite with an expanded key. The crates of the ciphers overwrite their round keys on drop.
 pub(super) enum Cipher {
-    Aes128Ccm(Box<CcmOf<Aes128>>),
-    Aes192Ccm(Box<CcmOf<Aes192>>),
-    Aes256Ccm(Box<CcmOf<Aes256>>),
-    Aes128Gcm(Box<GcmOf<Aes128>>),
-    Aes192Gcm(Box<GcmOf<Aes192>>),
-    Aes256Gcm(Box<GcmOf<Aes256>>),
+    Aes128Ccm(Locked<CcmOf<Aes128>>),
+    Aes192Ccm(Locked<CcmOf<Aes192>>),
+    Aes256Ccm(Locked<CcmOf<Aes256>>),
+    Aes128Gcm(Locked<GcmOf<Aes128>>),
+    Aes192Gcm(Locked<GcmOf<Aes192>>),
+    Aes256Gcm(Locked<GcmOf<Aes256>>),
 }
 
-fn expand<C: KeyInit>(key: &[u8]) -> Box<C> {
-    Box::new(C::new_from_slice(key).expect("the key has the length that its suite asks for"))
+fn expand<C: KeyInit>(key: &[u8]) -> Locked<C> {
+    Locked::new(C::new_from_slice(key).expect("the key has the length that its suite asks for"))
 }
 
 impl Cipher {
-    /// Takes the first bytes of `key`, which has at least as many as the suite needs.
+    /// Takes the first bytes of `key`, which has at least as many as the suite needs, and leaves
+    /// some of it on the stack.
     pub fn new(suite: Suite, key: &[u8]) -> Self {
         let key = &key[..suite.key_bytes()];
         match suite {

@@ -1,5 +1,6 @@
 //! Wrapping keys, data keys and session keys.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use format::{Endian, ObjectType};
@@ -11,6 +12,7 @@ use zeroize::Zeroizing;
 
 use super::cipher::{Cipher, Suite};
 use super::layout::{Part, dnode_parts, log_parts};
+use super::locked::{Locked, clear_stack};
 use super::macs::{ObjsetMacs, objset_macs};
 use super::{BlockCrypt, CryptError, IV_BYTES, MAC_BYTES, SALT_BYTES};
 
@@ -25,20 +27,63 @@ const VERSION: u64 = 1;
 /// Session keys kept ready. Each import of a pool makes one per data key.
 const SESSIONS_MAX: usize = 16;
 
-/// A key that wraps other keys. Overwritten with zeros when dropped.
-pub type WrappingKey = Zeroizing<[u8; WRAPPING_KEY_BYTES]>;
+/// A key that wraps other keys, in memory that is locked, and overwritten with zeros when it is
+/// dropped. To leave no copy elsewhere, begin with the default (zeros) and fill it in.
+pub struct WrappingKey(Locked<[u8; WRAPPING_KEY_BYTES]>);
+
+impl WrappingKey {
+    /// The key of these bytes, of which the caller has a copy.
+    pub fn new(bytes: [u8; WRAPPING_KEY_BYTES]) -> Self {
+        Self(Locked::new(bytes))
+    }
+}
+
+impl Default for WrappingKey {
+    fn default() -> Self {
+        Self::new([0; WRAPPING_KEY_BYTES])
+    }
+}
+
+impl Clone for WrappingKey {
+    fn clone(&self) -> Self {
+        let mut key = Self::default();
+        key.copy_from_slice(self.as_slice());
+        key
+    }
+}
+
+impl Deref for WrappingKey {
+    type Target = [u8; WRAPPING_KEY_BYTES];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for WrappingKey {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl std::fmt::Debug for WrappingKey {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("WrappingKey")
+    }
+}
 
 /// The wrapping key of a passphrase: PBKDF2 with HMAC-SHA1 (RFC 8018, section 5.2). The salt is the
 /// number stored beside the key, its bytes little-endian (`derive_key`,
 /// lib/libzfs/libzfs_crypto.c).
 pub fn passphrase_key(passphrase: &[u8], salt: u64, iterations: u32) -> WrappingKey {
-    let mut key = Zeroizing::new([0; WRAPPING_KEY_BYTES]);
+    let mut key = WrappingKey::default();
     pbkdf2::pbkdf2_hmac::<Sha1>(
         passphrase,
         &Endian::Little.u64_bytes(salt),
         iterations,
         key.as_mut_slice(),
     );
+    clear_stack();
     key
 }
 
@@ -77,6 +122,13 @@ impl WrappedKey {
     /// # Errors
     /// [`CryptError::Authentication`] when `wrapping` is not the right key.
     pub fn unwrap_key(&self, wrapping: &WrappingKey) -> Result<DataKey, CryptError> {
+        let key = self.unwrap_on_stack(wrapping);
+        clear_stack();
+        key
+    }
+
+    #[inline(never)]
+    fn unwrap_on_stack(&self, wrapping: &WrappingKey) -> Result<DataKey, CryptError> {
         let length = self.suite.key_bytes();
         let mut both = Zeroizing::new([0; MASTER_KEY_BYTES_MAX + HMAC_KEY_BYTES]);
         let both = &mut both[..length + HMAC_KEY_BYTES];
@@ -86,10 +138,17 @@ impl WrappedKey {
         Cipher::new(self.suite.wrapping(), wrapping.as_slice())
             .open(&self.iv, &aad, both, &self.mac)?;
         let mut key = DataKey::empty(self.suite, self.version, self.guid);
-        key.master[..length].copy_from_slice(&both[..length]);
-        key.hmac.copy_from_slice(&both[length..]);
+        key.keys.master[..length].copy_from_slice(&both[..length]);
+        key.keys.hmac.copy_from_slice(&both[length..]);
         Ok(key)
     }
+}
+
+/// The keys of a data key.
+struct Unwrapped {
+    /// As many bytes as the suite's keys have, zeros behind.
+    master: [u8; MASTER_KEY_BYTES_MAX],
+    hmac: [u8; HMAC_KEY_BYTES],
 }
 
 struct Session {
@@ -103,8 +162,7 @@ pub struct DataKey {
     suite: Suite,
     version: u64,
     guid: u64,
-    master: Zeroizing<[u8; MASTER_KEY_BYTES_MAX]>,
-    hmac: Zeroizing<[u8; HMAC_KEY_BYTES]>,
+    keys: Locked<Unwrapped>,
     sessions: Mutex<Vec<Session>>,
 }
 
@@ -120,8 +178,10 @@ impl DataKey {
             suite,
             version,
             guid,
-            master: Zeroizing::new([0; MASTER_KEY_BYTES_MAX]),
-            hmac: Zeroizing::new([0; HMAC_KEY_BYTES]),
+            keys: Locked::new(Unwrapped {
+                master: [0; MASTER_KEY_BYTES_MAX],
+                hmac: [0; HMAC_KEY_BYTES],
+            }),
             sessions: Mutex::default(),
         }
     }
@@ -131,8 +191,8 @@ impl DataKey {
         let mut guid = [0; 8];
         fill(&mut guid);
         let mut key = Self::empty(suite, VERSION, Endian::Little.u64(guid));
-        fill(&mut key.master[..suite.key_bytes()]);
-        fill(key.hmac.as_mut_slice());
+        fill(&mut key.keys.master[..suite.key_bytes()]);
+        fill(key.keys.hmac.as_mut_slice());
         key
     }
 
@@ -145,11 +205,22 @@ impl DataKey {
         wrapping: &WrappingKey,
         iv: [u8; IV_BYTES],
     ) -> Result<WrappedKey, CryptError> {
+        let wrapped = self.wrap_on_stack(wrapping, iv);
+        clear_stack();
+        wrapped
+    }
+
+    #[inline(never)]
+    fn wrap_on_stack(
+        &self,
+        wrapping: &WrappingKey,
+        iv: [u8; IV_BYTES],
+    ) -> Result<WrappedKey, CryptError> {
         let length = self.suite.key_bytes();
         let mut both = Zeroizing::new([0; MASTER_KEY_BYTES_MAX + HMAC_KEY_BYTES]);
         let both = &mut both[..length + HMAC_KEY_BYTES];
-        both[..length].copy_from_slice(&self.master[..length]);
-        both[length..].copy_from_slice(self.hmac.as_slice());
+        both[..length].copy_from_slice(&self.keys.master[..length]);
+        both[length..].copy_from_slice(&self.keys.hmac);
         let aad = WrappedKey::aad(self.suite, self.version, self.guid);
         let mac = Cipher::new(self.suite.wrapping(), wrapping.as_slice()).seal(&iv, &aad, both)?;
         let mut wrapped = WrappedKey {
@@ -192,12 +263,8 @@ impl DataKey {
         if let Some(cipher) = known(&lock()) {
             return cipher;
         }
-        let length = self.suite.key_bytes();
-        let mut key = Zeroizing::new([0; MASTER_KEY_BYTES_MAX]);
-        Hkdf::<Sha512>::new(None, &self.master[..length])
-            .expand(salt, &mut key[..length])
-            .expect("HKDF-SHA512 gives up to 16 KiB");
-        let cipher = Arc::new(Cipher::new(self.suite, key.as_slice()));
+        let cipher = Arc::new(self.derive_on_stack(salt));
+        clear_stack();
         let mut sessions = lock();
         if known(&sessions).is_none() {
             if sessions.len() >= SESSIONS_MAX {
@@ -211,9 +278,19 @@ impl DataKey {
         cipher
     }
 
+    #[inline(never)]
+    fn derive_on_stack(&self, salt: &[u8; SALT_BYTES]) -> Cipher {
+        let length = self.suite.key_bytes();
+        let mut key = Zeroizing::new([0; MASTER_KEY_BYTES_MAX]);
+        Hkdf::<Sha512>::new(None, &self.keys.master[..length])
+            .expand(salt, &mut key[..length])
+            .expect("HKDF-SHA512 gives up to 16 KiB");
+        Cipher::new(self.suite, key.as_slice())
+    }
+
     /// HMAC-SHA512 of `data`.
     pub(super) fn hmac(&self, parts: &[&[u8]]) -> [u8; 64] {
-        let mut mac = <Hmac<Sha512> as KeyInit>::new_from_slice(self.hmac.as_slice())
+        let mut mac = <Hmac<Sha512> as KeyInit>::new_from_slice(&self.keys.hmac)
             .expect("HMAC takes keys of every length");
         for part in parts {
             mac.update(part);

@@ -9,8 +9,9 @@
 //! | HMAC key | 64 | the same |
 //! | session key | as the master key | HKDF-SHA512 of the master key and the salt in a block's pointer |
 //!
-//! [`DataKey`] is master and HMAC key unwrapped, with the session keys used lately. All keys are
-//! overwritten with zeros when dropped.
+//! [`DataKey`] is master and HMAC key unwrapped, with the session keys used lately. All keys are in
+//! memory that is locked, as far as the system lets us, and are overwritten with zeros when dropped
+//! (module `locked`). So is what working on wrapping and master keys leaves on the stack.
 //!
 //! # What protects which block
 //!
@@ -33,12 +34,14 @@
 mod cipher;
 mod key;
 mod layout;
+mod locked;
 mod macs;
 #[cfg(test)]
 mod tests;
 
 pub use cipher::Suite;
 pub use key::{DataKey, WRAPPING_KEY_BYTES, WrappedKey, WrappingKey, passphrase_key};
+pub use locked::is_memory_locked;
 pub use macs::{ObjsetMacs, mac_of_macs, mac_of_macs_holds};
 
 use thiserror::Error;

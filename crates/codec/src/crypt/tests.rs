@@ -2,7 +2,6 @@ use super::cipher::{Cipher, Suite};
 use super::*;
 use format::{Endian, ObjectType};
 use hmac::{KeyInit, Mac};
-use zeroize::Zeroizing;
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text
@@ -166,7 +165,7 @@ fn crypt(mac: [u8; MAC_BYTES]) -> BlockCrypt {
 fn wrapped_keys_come_back_with_the_right_key_only() {
     for suite in Suite::ALL {
         let data = key(suite, 5);
-        let wrapping = Zeroizing::new([7; 32]);
+        let wrapping = WrappingKey::new([7; 32]);
         let wrapped = data.wrap(&wrapping, [3; IV_BYTES]).unwrap();
         let back = wrapped.unwrap_key(&wrapping).unwrap();
         assert_eq!(
@@ -196,7 +195,7 @@ fn wrapped_keys_come_back_with_the_right_key_only() {
         let mut last = [7; 32];
         // All 32 bytes count, whatever the suite.
         last[31] ^= 1;
-        let wrong = wrapped.unwrap_key(&Zeroizing::new(last)).unwrap_err();
+        let wrong = wrapped.unwrap_key(&WrappingKey::new(last)).unwrap_err();
         assert_eq!(wrong, CryptError::Authentication);
         let other_guid = WrappedKey {
             guid: wrapped.guid ^ 1,

@@ -264,7 +264,7 @@ fn wrapping_key(info: &KeyInfo, key: &Value) -> WrappingKey {
                 let digits = std::str::from_utf8(digits).expect("text");
                 *byte = u8::from_str_radix(digits, 16).expect("hex");
             }
-            bytes.into()
+            WrappingKey::new(bytes)
         }
     }
 }

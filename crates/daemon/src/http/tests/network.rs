@@ -215,7 +215,7 @@ async fn the_first_user_is_made_with_the_link_and_only_once() {
     assert_eq!((info.status, info.json()), (200, nobody));
     let link = server.service.web.link();
     assert_eq!(link.url.unwrap(), format!("https://{}/", server.address));
-    let token = link.setup_token.unwrap().0;
+    let token = link.setup_token.unwrap().0.clone();
     let setup =
         |token: &str, user: &str| json!({"token": token, "user": user, "password": PASSWORD});
     let refused = server
