@@ -56,6 +56,7 @@ mod files;
 mod filesystem;
 mod folding;
 mod init;
+mod locking;
 mod log;
 mod names;
 mod namespace;

@@ -16,12 +16,14 @@ use crate::create::{Make, make_in};
 use crate::entries::{entry_node, find};
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
+use crate::locking::lock_after;
 use crate::log;
 use crate::opening::Opening;
 use crate::remove::remove_in;
 use crate::types::{Attributes, Caller, FileKind};
 use crate::znode::{
-    self, LINKS_MAX, PARENT_ATTRIBUTES, Znode, attr, dirent, encode_rdev, parent_changed, touched,
+    self, LINKS_MAX, PARENT_ATTRIBUTES, Znode, attr, dirent, encode_rdev, parent_changed, pflags,
+    touched,
 };
 
 /// Longest target of a symbolic link (`MAXPATHLEN`).
@@ -189,7 +191,12 @@ impl Filesystem {
         {
             let directory = directory.lock().await?;
             may_change_entries(&self.opening, &directory)?;
-            let node = node.lock().await?;
+            if (directory.znode().flags ^ node.znode().flags) & pflags::XATTR != 0 {
+                return Err(FsError::Invalid {
+                    what: "files and extended attributes do not mix",
+                });
+            }
+            let node = lock_after(&directory, &node).await?;
             may_change(&self.opening, &node)?;
             let before = node.znode();
             if before.links == 0 {

@@ -11,8 +11,7 @@
 //! 2. range locks of a file's data ([`Node::ranges`]);
 //! 3. [`Node::change`]: held by whoever changes the object, from before it joins a txg until the
 //!    transaction is dropped, so that changes of one object reach the txgs in the order in which
-//!    they are made. Several are taken parents before children, a file before its directory of
-//!    extended attributes, and siblings by object number;
+//!    they are made. Several are taken in the order of their [`Place`] (see `locking`);
 //! 4. the filesystem's lock of its delete queue (`Unlinked::lock`);
 //! 5. the transaction (`Dataset::assign`): waits for the open txg, never for a lock above;
 //! 6. [`Node::state`] and a shard of the table: never across an await.
@@ -30,7 +29,8 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::error::{FsError, Result};
-use crate::znode::Znode;
+use crate::locking::{Place, Rank};
+use crate::znode::{Znode, is_of_xattr};
 
 /// Extended attributes kept in the dnode: names and values in the order of their nvlist.
 pub(crate) type SaXattrs = Arc<Vec<(Vec<u8>, Bytes)>>;
@@ -50,6 +50,7 @@ pub(crate) struct Node {
     pub(crate) object: Object,
     /// The entries of a directory.
     pub(crate) zap: Option<Zap>,
+    rank: Rank,
     pub(crate) ranges: RangeLock,
     pub(crate) xattrs: tokio::sync::RwLock<()>,
     pub(crate) change: Arc<tokio::sync::Mutex<()>>,
@@ -60,10 +61,17 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(ino: u64, object: Object, zap: Option<Zap>, znode: Znode) -> Arc<Self> {
+        let rank = match (is_of_xattr(&znode), zap.is_some()) {
+            (false, true) => Rank::Directory,
+            (false, false) => Rank::File,
+            (true, true) => Rank::XattrDirectory,
+            (true, false) => Rank::XattrFile,
+        };
         Arc::new(Self {
             ino,
             object,
             zap,
+            rank,
             ranges: RangeLock::default(),
             xattrs: tokio::sync::RwLock::default(),
             change: Arc::default(),
@@ -85,6 +93,11 @@ impl Node {
             _guard: guard.expect("nobody else has a node that was just made"),
             node,
         }
+    }
+
+    /// Its place in the order in which nodes are locked.
+    pub(crate) fn place(&self) -> Place {
+        Place(self.rank, self.ino)
     }
 
     /// A copy of its attributes.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use dataset::DirtyEstimate;
 use zio::Tx;
 
@@ -10,6 +11,7 @@ use crate::checks::{may_remove_entries, may_unlink};
 use crate::entries::{entry_node, find_existing};
 use crate::error::{FsError, Result};
 use crate::files::Files;
+use crate::locking::LockedNodes;
 use crate::log;
 use crate::node::{Locked, Node};
 use crate::opening::Opening;
@@ -25,12 +27,14 @@ pub(crate) async fn remove_in(
     is_directory: bool,
 ) -> Result<u64> {
     let (ino, last) = {
-        let directory = directory.lock().await?;
-        may_remove_entries(&files.opening, &directory)?;
-        let (ino, stored) = find_existing(files.rules, &directory, name).await?;
-        let node = entry_node(files, &directory, ino).await?.lock().await?;
-        check_removable(&files.opening, &node, is_directory).await?;
-        let outlives = files.outlives_crash(&directory).await?;
+        let Entry {
+            locked,
+            node,
+            stored,
+        } = lock_entry(files, directory, name).await?;
+        let (directory, node, ino) = (locked.of(directory)?, locked.of(&node)?, node.ino);
+        check_removable(&files.opening, node, is_directory).await?;
+        let outlives = files.outlives_crash(directory).await?;
         let last = node.znode().links <= 1 || is_directory;
         let _queue = if last {
             Some(unlinked.lock.lock().await)
@@ -49,13 +53,13 @@ pub(crate) async fn remove_in(
             }),
         });
         removed?;
-        drop_link(files, unlinked, &tx, &node).await?;
+        drop_link(files, unlinked, &tx, node).await?;
         let mut changed =
             parent_changed(directory.znode(), files.opening.now(), files.uses_fuids());
         changed.size = changed.size.saturating_sub(1);
         changed.links = changed.links.saturating_sub(u64::from(is_directory));
         files
-            .store(&tx, &directory, changed, &PARENT_ATTRIBUTES, [])
+            .store(&tx, directory, changed, &PARENT_ATTRIBUTES, [])
             .await?;
         if outlives {
             files.record(&tx, log::removed(is_directory, directory.ino, ino, &stored));
@@ -66,6 +70,46 @@ pub(crate) async fn remove_in(
         unlinked.spawn_reap(ino);
     }
     Ok(ino)
+}
+
+/// An entry that is to be removed, whose directory and file are locked.
+struct Entry {
+    locked: LockedNodes,
+    node: Arc<Node>,
+    /// The name as it is stored.
+    stored: Bytes,
+}
+
+async fn lock_entry(files: &Files, directory: &Arc<Node>, name: &[u8]) -> Result<Entry> {
+    // A subdirectory that comes before its directory in the order of locks.
+    let mut early: Option<Arc<Node>> = None;
+    loop {
+        let mut locked = match LockedNodes::lock([Some(directory), early.as_ref()]).await {
+            // Somebody else has removed it: its name is gone, or another one's.
+            Err(FsError::Stale { ino }) if ino != directory.ino => {
+                early = None;
+                continue;
+            }
+            other => other?,
+        };
+        may_remove_entries(&files.opening, directory)?;
+        let (ino, stored) = find_existing(files.rules, directory, name).await?;
+        let node = entry_node(files, directory, ino).await?;
+        if node.ino == directory.ino {
+            return Err(FsError::Corrupt {
+                ino,
+                what: "it is an entry of itself",
+            });
+        }
+        if locked.add([Some(&node)]).await? {
+            return Ok(Entry {
+                locked,
+                node,
+                stored,
+            });
+        }
+        early = Some(node);
+    }
 }
 
 /// Takes one link from a file; without any left it goes into the delete queue, whose lock must

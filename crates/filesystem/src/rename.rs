@@ -1,11 +1,12 @@
 //! Renaming: into place, over what is there, refusing to, or in exchange.
 //!
-//! One transaction, whatever is moved. Directories are locked top-down (or by number where neither
-//! is above the other), then the children by number; `renames` is held while the tree's shape
-//! changes.
+//! One transaction, whatever is moved. The directories and what is in them are locked in the one
+//! order of nodes (see `locking`); `renames` is held while the tree's shape changes. What is refused
+//! by the kinds of files is refused before these are locked.
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use dataset::DirtyEstimate;
 
 use crate::changes::{Change, Former};
@@ -16,8 +17,9 @@ use crate::entries::{entry_node, find, find_existing};
 use crate::error::{FsError, Result};
 use crate::files::Files;
 use crate::filesystem::Filesystem;
+use crate::locking::LockedNodes;
 use crate::log;
-use crate::node::{Locked, Node};
+use crate::node::Node;
 use crate::remove::drop_link;
 use crate::types::RenameMode;
 use crate::unlinked::Unlinked;
@@ -55,33 +57,17 @@ impl Filesystem {
         } else {
             None
         };
-        // The place in the tree decides who is locked first, and who may not become whose child.
-        let source_above = cross && is_within(&self.files, &target, parent).await?;
-        let target_above =
-            cross && !source_above && is_within(&self.files, &source, new_parent).await?;
-        let mut locked_source;
-        let mut locked_target = None;
-        if !cross {
-            locked_source = source.lock().await?;
-        } else if source_above || (!target_above && parent < new_parent) {
-            locked_source = source.lock().await?;
-            locked_target = Some(target.lock().await?);
-        } else {
-            let locked = target.lock().await?;
-            locked_source = source.lock().await?;
-            locked_target = Some(locked);
-        }
-        let outcome = rename_locked(
-            &self.files,
-            &self.unlinked,
-            &mut locked_source,
-            name,
-            locked_target.as_mut(),
-            new_name,
-            mode,
-        )
-        .await;
-        drop((locked_source, locked_target, renames));
+        let target = cross.then_some(&target);
+        let (files, unlinked) = (&*self.files, &*self.unlinked);
+        let outcome = async {
+            let moved = lock_entries(files, &source, name, target, new_name, mode).await?;
+            match moved {
+                Some(entries) => rename_locked(files, unlinked, entries, new_name, mode).await,
+                None => Ok(None),
+            }
+        };
+        let outcome = outcome.await;
+        drop(renames);
         let Some((ino, removed)) = outcome? else {
             return Ok(());
         };
@@ -115,105 +101,188 @@ async fn is_within(files: &Files, directory: &Arc<Node>, ancestor: u64) -> Resul
     })
 }
 
-/// The rename itself. `target` is `None` where both names are in one directory. Returns the
-/// renamed object, and the one that lost its last name, if one did; or nothing where nothing
-/// was to be done.
+/// What is renamed, and what has the other name, all locked with their directories.
+struct Entries {
+    locked: LockedNodes,
+    source: Arc<Node>,
+    /// The other directory, where there are two.
+    target: Option<Arc<Node>>,
+    node: Arc<Node>,
+    /// The name that it has, as it is stored.
+    stored: Bytes,
+    /// What has the new name: another file.
+    victim: Option<Arc<Node>>,
+    /// The entry of that name, of the same file too: its object, and the name as it is stored.
+    existing: Option<(u64, Bytes)>,
+}
+
+/// Looks up and locks what a rename is about; nothing where nothing is to be done.
+async fn lock_entries(
+    files: &Files,
+    source: &Arc<Node>,
+    name: &[u8],
+    target: Option<&Arc<Node>>,
+    new_name: &[u8],
+    mode: RenameMode,
+) -> Result<Option<Entries>> {
+    let into = target.unwrap_or(source);
+    // What has the names, where a directory among it comes before those that it is in.
+    let mut early: [Option<Arc<Node>>; 2] = [None, None];
+    loop {
+        let [one, other] = &early;
+        let nodes = [Some(source), target, one.as_ref(), other.as_ref()];
+        let mut locked = match LockedNodes::lock(nodes).await {
+            // Somebody else has removed it: its name is gone, or another one's.
+            Err(FsError::Stale { ino }) if ino != source.ino && ino != into.ino => {
+                early = [None, None];
+                continue;
+            }
+            other => other?,
+        };
+        may_remove_entries(&files.opening, source)?;
+        may_change_entries(&files.opening, into)?;
+        let (ino, stored) = find_existing(files.rules, source, name).await?;
+        let existing = find(files.rules, into, new_name).await?;
+        if existing.is_some() && mode == RenameMode::NoReplace {
+            return Err(FsError::Exists { ino: into.ino });
+        }
+        if existing.is_none() && mode == RenameMode::Exchange {
+            return Err(FsError::NotFound { ino: into.ino });
+        }
+        let node = entry_node(files, source, ino).await?;
+        let victim = match &existing {
+            Some((victim, _)) => Some(entry_node(files, into, *victim).await?),
+            None => None,
+        };
+        if let Some(victim) = &victim
+            && victim.ino == ino
+        {
+            // Two names of one file: nothing happens (POSIX), except that a change of case does.
+            let same_entry = source.ino == into.ino
+                && existing.as_ref().is_some_and(|(_, other)| *other == stored);
+            let rewrites = same_entry && !files.rules.is_plain() && stored != new_name;
+            if !rewrites {
+                return Ok(None);
+            }
+        }
+        let victim = victim.filter(|victim| victim.ino != ino);
+        check_places(files, source, into, &node, victim.as_ref(), mode).await?;
+        if locked.add([Some(&node), victim.as_ref()]).await? {
+            return Ok(Some(Entries {
+                locked,
+                source: Arc::clone(source),
+                target: target.cloned(),
+                node,
+                stored,
+                victim,
+                existing,
+            }));
+        }
+        early = [Some(node), victim];
+    }
+}
+
+/// Refuses what the kinds of the files, and where they are in the tree, do not allow. Their own
+/// locks are not needed for that: a file's kind never changes, and `renames` is held where there
+/// are two directories.
+async fn check_places(
+    files: &Files,
+    source: &Arc<Node>,
+    into: &Arc<Node>,
+    node: &Arc<Node>,
+    victim: Option<&Arc<Node>>,
+    mode: RenameMode,
+) -> Result<()> {
+    let is_directory = node.zap.is_some();
+    let is_exchange = mode == RenameMode::Exchange;
+    if let Some(victim) = victim
+        && !is_exchange
+    {
+        match (is_directory, victim.zap.is_some()) {
+            (true, false) => return Err(FsError::NotDirectory { ino: victim.ino }),
+            (false, true) => return Err(FsError::IsDirectory { ino: victim.ino }),
+            _ => {}
+        }
+    }
+    let own_child = FsError::Invalid {
+        what: "a directory cannot become its own child",
+    };
+    if source.ino == into.ino {
+        // Only in a damaged pool is a directory an entry of itself.
+        return match [Some(node), victim]
+            .into_iter()
+            .flatten()
+            .any(|entry| entry.ino == source.ino)
+        {
+            true => Err(own_child),
+            false => Ok(()),
+        };
+    }
+    if is_directory && is_within(files, into, node.ino).await? {
+        return Err(own_child);
+    }
+    if let Some(victim) = victim
+        && victim.zap.is_some()
+        && is_within(files, source, victim.ino).await?
+    {
+        return Err(match is_exchange {
+            true => own_child,
+            false => FsError::NotEmpty { ino: victim.ino },
+        });
+    }
+    Ok(())
+}
+
+/// The rename itself. Returns the renamed object, and the one that lost its last name, if one did.
 async fn rename_locked(
     files: &Files,
     unlinked: &Unlinked,
-    source: &mut Locked,
-    name: &[u8],
-    target: Option<&mut Locked>,
+    entries: Entries,
     new_name: &[u8],
     mode: RenameMode,
 ) -> Result<Option<(u64, Option<u64>)>> {
-    let target: Option<&Locked> = target.map(|locked| &*locked);
-    let source: &Locked = source;
-    let into: &Locked = target.unwrap_or(source);
-    may_remove_entries(&files.opening, source)?;
-    may_change_entries(&files.opening, into)?;
-    let (ino, stored) = find_existing(files.rules, source, name).await?;
-    let existing = find(files.rules, into, new_name).await?;
-    if existing.is_some() && mode == RenameMode::NoReplace {
-        return Err(FsError::Exists { ino: into.ino });
-    }
-    if existing.is_none() && mode == RenameMode::Exchange {
-        return Err(FsError::NotFound { ino: into.ino });
-    }
-    let node = entry_node(files, source, ino).await?;
-    let victim = match &existing {
-        Some((victim, _)) => Some(entry_node(files, into, *victim).await?),
+    let Entries {
+        locked,
+        source,
+        target,
+        node,
+        stored,
+        victim,
+        existing,
+    } = &entries;
+    let source = locked.of(source)?;
+    let target = match target {
+        Some(target) => Some(locked.of(target)?),
         None => None,
     };
-    if let Some(victim) = &victim
-        && victim.ino == ino
-    {
-        // Two names of one file: nothing happens (POSIX), except that a change of case does.
-        let same_entry =
-            source.ino == into.ino && existing.as_ref().is_some_and(|(_, other)| *other == stored);
-        let rewrites = same_entry && !files.rules.is_plain() && stored != new_name;
-        if !rewrites {
-            return Ok(None);
-        }
-    }
-    let victim = victim.filter(|victim| victim.ino != ino);
-    let is_directory = node.zap.is_some();
-    if target.is_some() {
-        if is_directory && is_within(files, &into.node, ino).await? {
-            return Err(FsError::Invalid {
-                what: "a directory cannot become its own child",
-            });
-        }
-        if let Some(victim) = &victim
-            && victim.zap.is_some()
-            && is_within(files, &source.node, victim.ino).await?
-        {
-            return Err(match mode {
-                RenameMode::Exchange => FsError::Invalid {
-                    what: "a directory cannot become its own child",
-                },
-                _ => FsError::NotEmpty { ino: victim.ino },
-            });
-        }
-    }
-    // The children, in order of their numbers.
-    let (node, victim) = match victim {
-        None => (node.lock().await?, None),
-        Some(victim) if node.ino < victim.ino => {
-            let node = node.lock().await?;
-            (node, Some(victim.lock().await?))
-        }
-        Some(victim) => {
-            let victim = victim.lock().await?;
-            (node.lock().await?, Some(victim))
-        }
+    let into = target.unwrap_or(source);
+    let node = locked.of(node)?;
+    let victim = match victim {
+        Some(victim) => Some(locked.of(victim)?),
+        None => None,
     };
-    may_unlink(&files.opening, &node)?;
+    let (ino, is_directory) = (node.ino, node.zap.is_some());
+    may_unlink(&files.opening, node)?;
     same_project(&files.opening, &into.znode(), &node.znode())?;
-    if let Some(victim) = &victim {
+    if let Some(victim) = victim {
         may_unlink(&files.opening, victim)?;
         if mode == RenameMode::Exchange {
             same_project(&files.opening, &source.znode(), &victim.znode())?;
-        } else {
-            match (is_directory, victim.zap.is_some()) {
-                (true, false) => return Err(FsError::NotDirectory { ino: victim.ino }),
-                (false, true) => return Err(FsError::IsDirectory { ino: victim.ino }),
-                (true, true) if victim.entries()?.count().await? != 0 => {
-                    return Err(FsError::NotEmpty { ino: victim.ino });
-                }
-                _ => {}
-            }
+        } else if let Some(entries) = &victim.zap
+            && entries.count().await? != 0
+        {
+            return Err(FsError::NotEmpty { ino: victim.ino });
         }
     }
     let exchange = mode == RenameMode::Exchange;
     // Subdirectories that come, and that go. What is on disk may be any number.
-    let victim_directory = u64::from(victim.as_ref().is_some_and(|v| v.zap.is_some()));
+    let victim_directory = u64::from(victim.is_some_and(|v| v.zap.is_some()));
     let moved_directory = u64::from(is_directory);
     let links_after = |before: u64, come: u64, go: u64, ino: u64| match come > go {
         true if before >= LINKS_MAX => Err(FsError::TooManyLinks { ino }),
         _ => Ok(before.saturating_add(come).saturating_sub(go)),
     };
-    let (here_links, there_links) = match &target {
+    let (here_links, there_links) = match target {
         Some(into) => {
             let comes = if exchange { victim_directory } else { 0 };
             (
@@ -231,10 +300,8 @@ async fn rename_locked(
             (source.znode().links.saturating_sub(goes), 0)
         }
     };
-    let loses_last = !exchange
-        && victim
-            .as_ref()
-            .is_some_and(|victim| victim.zap.is_some() || victim.znode().links <= 1);
+    let loses_last =
+        !exchange && victim.is_some_and(|victim| victim.zap.is_some() || victim.znode().links <= 1);
     let queue = if loses_last {
         Some(unlinked.lock.lock().await)
     } else {
@@ -250,13 +317,13 @@ async fn rename_locked(
     let value = dirent(ino, node.znode().kind(), files.version);
     // The entries. What of it can be seen is told, also when not all can be done.
     let moved = async {
-        if exchange && let (Some(victim), Some((_, other))) = (&victim, &existing) {
+        if exchange && let (Some(victim), Some((_, other))) = (victim, existing) {
             let other: &[u8] = if other.is_empty() { new_name } else { other };
             let back = dirent(victim.ino, victim.znode().kind(), files.version);
             into.entries()?.update_u64(&tx, other, value).await?;
-            source.entries()?.update_u64(&tx, &stored, back).await?;
+            source.entries()?.update_u64(&tx, stored, back).await?;
         } else {
-            match &existing {
+            match existing {
                 Some((_, other)) if !other.is_empty() && *other != new_name => {
                     // The name is kept as it is given now.
                     into.entries()?.remove(&tx, other).await?;
@@ -268,7 +335,7 @@ async fn rename_locked(
             let replaced_itself =
                 source.ino == into.ino && existing.as_ref().is_some_and(|(other, _)| *other == ino);
             if !replaced_itself {
-                source.entries()?.remove(&tx, &stored).await?;
+                source.entries()?.remove(&tx, stored).await?;
             }
         }
         Ok::<(), FsError>(())
@@ -281,13 +348,13 @@ async fn rename_locked(
     };
     files.tell(Change::Name {
         directory: source.ino,
-        name: &stored,
-        before: Some(former(&node, false)),
+        name: stored,
+        before: Some(former(node, false)),
     });
     files.tell(Change::Name {
         directory: into.ino,
         name: new_name,
-        before: victim.as_ref().map(|victim| former(victim, loses_last)),
+        before: victim.map(|victim| former(victim, loses_last)),
     });
     moved?;
     // The files: where they are now, and when that changed.
@@ -295,8 +362,8 @@ async fn rename_locked(
     let moved = [attr::PARENT, attr::FLAGS, attr::CTIME];
     let mut changed = touched(node.znode(), now, files.uses_fuids());
     changed.parent = into.ino;
-    files.store(&tx, &node, changed, &moved, []).await?;
-    if let Some(victim) = &victim {
+    files.store(&tx, node, changed, &moved, []).await?;
+    if let Some(victim) = victim {
         if exchange {
             let mut changed = touched(victim.znode(), now, files.uses_fuids());
             changed.parent = source.ino;
@@ -325,7 +392,7 @@ async fn rename_locked(
         .store(&tx, source, here, &PARENT_ATTRIBUTES, [])
         .await?;
     if outlives {
-        let record = log::renamed(exchange, source.ino, &stored, into.ino, new_name, ino);
+        let record = log::renamed(exchange, source.ino, stored, into.ino, new_name, ino);
         files.record(&tx, record);
     }
     drop(queue);

@@ -25,6 +25,7 @@ use zio::Tx;
 
 use crate::error::{FsError, Result};
 use crate::files::Files;
+use crate::locking::{Rank, lock_after};
 use crate::node::{Locked, Node};
 use crate::stored_acl::external_list;
 use crate::types::FileKind;
@@ -269,7 +270,10 @@ impl Unlinked {
             None
         } else {
             match self.files.node(xattr).await {
-                Ok(node) => Some(node.lock().await?),
+                // Some releases of OpenZFS left the number of one that was removed
+                // (openzfs/zfs#4083), which another file may have by now.
+                Ok(other) if !is_xattr_directory_of(&other, ino) => None,
+                Ok(xattrs) => Some(lock_after(&node, &xattrs).await?),
                 Err(FsError::Stale { .. }) => None,
                 Err(error) => return Err(error),
             }
@@ -359,7 +363,7 @@ impl Unlinked {
                 {
                     let directory = directory.lock().await?;
                     let node = match self.files.node(ino).await {
-                        Ok(node) => Some(node.lock().await?),
+                        Ok(node) => Some(lock_after(&directory, &node).await?),
                         Err(FsError::Stale { .. }) => None,
                         Err(error) => return Err(error),
                     };
@@ -390,4 +394,9 @@ impl Unlinked {
             }
         }
     }
+}
+
+/// Whether a node is the directory of a file's extended attributes.
+fn is_xattr_directory_of(node: &Node, owner: u64) -> bool {
+    node.place().0 == Rank::XattrDirectory && node.znode().parent == owner
 }

@@ -27,6 +27,7 @@ use crate::create::{Make, Replayed, make_in, new_xattr_directory};
 use crate::entries::find;
 use crate::error::{FsError, Result};
 use crate::files::Files;
+use crate::locking::Rank;
 use crate::log;
 use crate::node::{Node, SaXattrs};
 use crate::posix_acl::{self, PosixAcl};
@@ -34,7 +35,7 @@ use crate::quota::Quotas;
 use crate::remove::remove_in;
 use crate::types::{Caller, FileKind, SetAttributes, XattrMode};
 use crate::unlinked::Unlinked;
-use crate::znode::{attr, pflags, touched};
+use crate::znode::{attr, is_of_xattr, pflags, touched};
 
 /// Biggest value in the dnode (`DXATTR_MAX_ENTRY_SIZE`).
 const SA_VALUE_BYTES_MAX: usize = 32768;
@@ -159,9 +160,10 @@ impl Xattrs {
         match node.znode().xattr {
             0 => Ok(None),
             ino => match self.files.node(ino).await {
-                Ok(directory) => Ok(Some(directory)),
-                // Some releases of OpenZFS removed it and left its number (openzfs/zfs#4083); like
-                // OpenZFS, say that there are no attributes in it.
+                Ok(directory) if directory.place().0 == Rank::XattrDirectory => Ok(Some(directory)),
+                // Some releases of OpenZFS removed it and left its number (openzfs/zfs#4083), which
+                // another file may have by now; like OpenZFS, say that there are no attributes.
+                Ok(_) => Ok(None),
                 Err(FsError::Stale { .. }) => Ok(None),
                 Err(error) => Err(error),
             },
@@ -554,6 +556,11 @@ impl Xattrs {
     ) -> Result<Arc<Node>> {
         if let Some(directory) = self.xattr_directory(owner).await? {
             return Ok(directory);
+        }
+        if is_of_xattr(&owner.znode()) {
+            return Err(FsError::Invalid {
+                what: "extended attributes have none themselves",
+            });
         }
         let owner = owner.lock().await?;
         let tx = self.files.assign(DirtyEstimate::metadata()).await?;

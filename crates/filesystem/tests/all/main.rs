@@ -17,6 +17,7 @@ mod healing;
 mod hostile;
 mod links;
 mod livelists;
+mod locking;
 mod members;
 mod model;
 mod newkeys;
