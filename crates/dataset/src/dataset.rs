@@ -352,12 +352,12 @@ impl Dataset {
                     tx.settle_with(Box::new(move |added| grant.keep(cost.of_added(added))));
                     return Ok(tx);
                 }
-                Room::Later => {
+                Room::Later(why) => {
                     let txg = tx.txg();
                     drop(tx);
                     tries += 1;
                     if tries > ASSIGN_TRIES_MAX {
-                        return Err(DatasetError::NoSpace { name: self.name() });
+                        return Err(why);
                     }
                     txgs.wait_synced(txg).await?;
                 }

@@ -21,8 +21,8 @@ use crate::{DatasetError, DirtyEstimate};
 pub(crate) enum Room {
     /// Granted, and counted: from the writer's directory up.
     Granted(Grant),
-    /// Maybe after the txgs that are under way are on disk.
-    Later,
+    /// Maybe after the txgs that are under way are on disk; what is to be told if not.
+    Later(DatasetError),
 }
 
 /// What writing into a dataset costs on disk, at worst, in bytes as users see them: every copy, and
@@ -244,22 +244,27 @@ impl SpaceLimits<'_> {
         let dirs = Vec::with_capacity(4);
         let mut grant = Grant { txg, dirs };
         match self.reserve_up(head, bytes, frees_space, &mut grant) {
-            Ok(true) => Ok(Room::Granted(grant)),
-            refused => {
+            Ok(None) => Ok(Room::Granted(grant)),
+            Ok(Some(why)) => {
                 grant.keep(0);
-                refused.map(|_| Room::Later)
+                Ok(Room::Later(why))
+            }
+            Err(error) => {
+                grant.keep(0);
+                Err(error)
             }
         }
     }
 
-    /// Fills `grant` from the head's directory up; false when there may be room later.
+    /// Fills `grant` from the head's directory up; the limit that is reached, as an error, when
+    /// there may be room later.
     fn reserve_up(
         &self,
         head: &Arc<Ds>,
         mut bytes: u64,
         frees_space: bool,
         grant: &mut Grant,
-    ) -> Result<bool, DatasetError> {
+    ) -> Result<Option<DatasetError>, DatasetError> {
         let mut dir = head.dir();
         let mut is_first = true;
         let mut ignore_quota = false;
@@ -302,7 +307,7 @@ impl SpaceLimits<'_> {
                 if !frees_space && refquota != 0 && referenced.saturating_add(in_flight) >= refquota
                 {
                     if in_flight > 0 || referenced < refquota {
-                        return Ok(false);
+                        return Ok(Some(quota_exceeded()));
                     }
                     return Err(quota_exceeded());
                 }
@@ -340,25 +345,25 @@ impl SpaceLimits<'_> {
                 0 => used.saturating_add(log_held),
                 _ => used,
             };
-            if held >= quota {
-                if settled == 0 {
-                    return Ok(false);
-                }
-                if is_pool_limit {
-                    let deferred = self.dsl.env().pipeline.space().deferred_deflated_bytes;
-                    if held - quota < deferred {
-                        return Ok(false);
-                    }
-                    drop(state);
-                    return Err(DatasetError::NoSpace {
-                        name: head.dir().full_name(&self.dsl.pool_name()),
-                    });
-                }
-                return Err(quota_exceeded());
-            }
             let taken = used.saturating_add(in_flight).saturating_add(log_held);
-            if taken >= quota.saturating_add(extra) {
-                return Ok(false);
+            if held >= quota || taken >= quota.saturating_add(extra) {
+                let deferred = match is_pool_limit {
+                    true => self.dsl.env().pipeline.space().deferred_deflated_bytes,
+                    false => 0,
+                };
+                let comes_free = held < quota || settled == 0 || held - quota < deferred;
+                let why = match is_pool_limit {
+                    true => {
+                        drop(state);
+                        let name = head.dir().full_name(&self.dsl.pool_name());
+                        DatasetError::NoSpace { name }
+                    }
+                    false => quota_exceeded(),
+                };
+                return match comes_free {
+                    true => Ok(Some(why)),
+                    false => Err(why),
+                };
             }
             let for_parent = accounted_delta(
                 used.saturating_add(in_flight),
@@ -374,10 +379,10 @@ impl SpaceLimits<'_> {
             drop(state);
             grant.dirs.push((dir.clone(), bytes));
             let Some(parent) = parent else {
-                return Ok(true);
+                return Ok(None);
             };
             if for_parent <= 0 {
-                return Ok(true);
+                return Ok(None);
             }
             bytes = for_parent as u64;
             settled = settled_for_parent.max(0) as u64;
