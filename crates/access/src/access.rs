@@ -106,7 +106,8 @@ impl Access {
         slots.controls.push(control);
     }
 
-    fn slot(&self, object: ObjectId, is_exclusive: bool) -> Result<Arc<Slot>> {
+    fn slot(&self, info: &DatasetInfo, is_exclusive: bool) -> Result<Arc<Slot>> {
+        let object = info.object;
         let mut slots = self.slots.lock();
         if slots.leaving > 0 && !is_exclusive {
             let pool = self.pool.dsl.pool_name();
@@ -119,7 +120,11 @@ impl Access {
             slots.by_object.retain(|_, slot| slot.strong_count() > 0);
             slots.is_many = slots.by_object.len() * 2;
         }
-        let slot = Arc::new(Slot::new(object, Arc::clone(&self.pool)));
+        let slot = Arc::new(Slot::new(
+            object,
+            info.kind == DatasetKind::Snapshot,
+            Arc::clone(&self.pool),
+        ));
         slots.by_object.insert(object, Arc::downgrade(&slot));
         Ok(slot)
     }
@@ -158,6 +163,49 @@ impl Access {
     }
 
     async fn lease<T: Served>(&self, name: &str, user: User, manner: Manner) -> Result<Lease<T>> {
+        let slot = self.slot_of::<T>(name).await?;
+        let (place, cell) = slot.join(entry::<T>(user), manner).await?;
+        Ok(Lease::new(place, cell))
+    }
+
+    /// Leases on several filesystems or snapshots at once, in the order of the names. While one of
+    /// them has to be waited for none is held, so that whoever wants one of them alone, whatever
+    /// else he has, gets it.
+    ///
+    /// # Errors
+    /// As [`Self::filesystem`].
+    pub async fn filesystems<const N: usize>(
+        &self,
+        names: [&str; N],
+        user: User,
+    ) -> Result<[Lease<Filesystem>; N]> {
+        let mut slots = Vec::with_capacity(N);
+        for name in names {
+            slots.push(self.slot_of::<Filesystem>(name).await?);
+        }
+        let joining = || entry::<Filesystem>(user.clone());
+        let mut in_the_way: Option<usize> = None;
+        loop {
+            let mut joined: [Option<Lease<Filesystem>>; N] = [const { None }; N];
+            if let Some(at) = in_the_way.take() {
+                let (place, cell) = slots[at].join(joining(), Manner::Serve).await?;
+                joined[at] = Some(Lease::new(place, cell));
+            }
+            for (slot, joined) in slots.iter().zip(&mut joined) {
+                if joined.is_none() {
+                    let there = slot.try_join(joining(), Manner::Serve).await?;
+                    *joined = there.map(|(place, cell)| Lease::new(place, cell));
+                }
+            }
+            in_the_way = joined.iter().position(Option::is_none);
+            let all: Vec<Lease<Filesystem>> = joined.into_iter().flatten().collect();
+            if let Ok(all) = all.try_into() {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn slot_of<T: Served>(&self, name: &str) -> Result<Arc<Slot>> {
         let info = self.find(name).await?;
         let kind = match info.head_kind {
             DatasetKind::Volume => Volume::KIND,
@@ -169,9 +217,7 @@ impl Access {
                 wanted: T::KIND,
             });
         }
-        let slot = self.slot(info.object, false)?;
-        let (place, cell) = slot.join(entry::<T>(user), manner).await?;
-        Ok(Lease::new(place, cell))
+        self.slot(&info, false)
     }
 
     /// Replays the intent logs that a crash left of datasets that nobody has used since, of all or
@@ -237,16 +283,23 @@ impl Access {
         Ok(slot.map(|slot| slot.users()).unwrap_or_default())
     }
 
-    /// Has datasets alone and closed, in this order: to destroy them, for instance. Waits for who
-    /// opens or closes one, and for users who are done in a moment.
+    /// Has datasets alone and closed: to destroy them, for instance. Waits for who opens or closes
+    /// one, and for users who are done in a moment. They are taken in the order of their objects,
+    /// snapshots last, whatever the order of the names.
     ///
     /// # Errors
-    /// [`AccessError::InUse`], where that is [`Exclusion::Refused`]; [`AccessError::Dataset`].
+    /// [`AccessError::InUse`], where that is [`Exclusion::Refused`], also of users who were to be
+    /// done in a moment and are not; [`AccessError::Dataset`].
     pub async fn exclusive(&self, names: &[String], how: Exclusion) -> Result<Exclusive> {
-        let mut excluded = Vec::with_capacity(names.len());
+        let mut slots = Vec::with_capacity(names.len());
         for name in names {
-            let object = self.find(name).await?.object;
-            excluded.push(self.slot(object, true)?.exclude(how).await?);
+            slots.push(self.slot(&self.find(name).await?, true)?);
+        }
+        slots.sort_by_key(|slot| (slot.is_snapshot, slot.object));
+        slots.dedup_by_key(|slot| slot.object);
+        let mut excluded = Vec::with_capacity(slots.len());
+        for slot in slots {
+            excluded.push(slot.exclude(how).await?);
         }
         Ok(Exclusive {
             _excluded: excluded,
@@ -265,8 +318,8 @@ impl Access {
         name: &str,
         work: impl Future<Output = R> + Send + 'static,
     ) -> Result<R> {
-        let object = self.find(name).await?.object;
-        self.slot(object, true)?.exchange(work).await
+        let info = self.find(name).await?;
+        self.slot(&info, true)?.exchange(work).await
     }
 
     /// Closes everything and lets nobody open anything, so that the pool can be exported.
@@ -284,7 +337,12 @@ impl Access {
             slots: Arc::clone(&self.slots),
             excluded: Vec::new(),
         };
-        leaving.excluded = try_join_all(all.iter().map(|slot| slot.exclude(how))).await?;
+        // A rollback that nobody waits for any more may have a dataset, and want its snapshots.
+        let (snapshots, heads): (Vec<_>, Vec<_>) = all.iter().partition(|slot| slot.is_snapshot);
+        for slots in [heads, snapshots] {
+            let excluded = slots.into_iter().map(|slot| slot.exclude(how));
+            leaving.excluded.extend(try_join_all(excluded).await?);
+        }
         Ok(leaving)
     }
 }

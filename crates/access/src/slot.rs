@@ -22,12 +22,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use dataset::DslPool;
+use dataset::lock_order::{self, Held, Lock};
 use device::{BoxFuture, Tasks, World};
 use filesystem::Changes;
 use format::ObjectId;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
 use crate::error::{AccessError, Result};
@@ -55,6 +57,9 @@ pub enum Exclusion {
     /// No: it is closed under them, and all that they ask for from then on fails.
     Forced,
 }
+
+/// How long somebody is waited for who was to be done with a dataset in a moment.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What all slots of a pool need.
 pub(crate) struct PoolParts {
@@ -100,6 +105,8 @@ pub(crate) struct Slot {
     pub(crate) object: ObjectId,
     /// Who is told of what changes in the filesystem, through rollbacks.
     pub(crate) changes: Arc<Changes>,
+    /// Of a snapshot: had alone after what it is of.
+    pub(crate) is_snapshot: bool,
     pool: Arc<PoolParts>,
     state: watch::Sender<State>,
 }
@@ -108,6 +115,8 @@ pub(crate) struct Slot {
 pub(crate) struct Place {
     pub(crate) slot: Arc<Slot>,
     id: u64,
+    /// Where others wait for it to be given back.
+    held: Mutex<Option<Held>>,
 }
 
 impl Drop for Place {
@@ -121,6 +130,7 @@ impl Place {
     /// Gives it back, and waits until the dataset is closed, or somebody else uses it for long.
     pub(crate) async fn close(&self) -> Result<()> {
         let mut outcome = Ok(());
+        drop(self.held.lock().take());
         if let Some(closed) = self.slot.leave(self.id) {
             outcome = match closed.await {
                 Ok(outcome) => outcome,
@@ -209,6 +219,30 @@ impl State {
         id
     }
 
+    /// Enters somebody, unless others have to be done first.
+    fn join(&mut self, entry: &Entry, manner: Manner) -> Joining {
+        match &self.phase {
+            Phase::Broken => Joining::Broken,
+            _ if self.claims > 0 => Joining::Wait,
+            // Who only looks is content with more; who serves waits until lookers are gone.
+            Phase::Open { cell, manner: has } if *has == Manner::Serve || *has == manner => {
+                let cell = Arc::clone(cell);
+                Joining::Joined(self.enter(entry.clone()), cell)
+            }
+            Phase::Closed => {
+                self.phase = Phase::Opening;
+                Joining::Open(self.enter(entry.clone()))
+            }
+            _ => Joining::Wait,
+        }
+    }
+
+    /// Those who were to be done in a moment.
+    fn brief_users(&self) -> Vec<User> {
+        let users = self.leases.values().map(|entry| &entry.user);
+        users.filter(|user| user.is_brief()).cloned().collect()
+    }
+
     fn has_lasting_users(&self) -> bool {
         self.leases.values().any(|entry| !entry.user.is_brief())
     }
@@ -269,7 +303,7 @@ enum Exchanging {
 }
 
 impl Slot {
-    pub(crate) fn new(object: ObjectId, pool: Arc<PoolParts>) -> Self {
+    pub(crate) fn new(object: ObjectId, is_snapshot: bool, pool: Arc<PoolParts>) -> Self {
         let state = State {
             phase: Phase::Closed,
             leases: BTreeMap::new(),
@@ -279,6 +313,7 @@ impl Slot {
         Self {
             object,
             changes: Arc::default(),
+            is_snapshot,
             pool,
             state: watch::Sender::new(state),
         }
@@ -305,6 +340,27 @@ impl Slot {
             }
             // The sender is this slot's.
             let _ = changes.changed().await;
+        }
+    }
+
+    /// [`Self::until`], but users who were to be done in a moment are waited for no longer than
+    /// [`PATIENCE`]: they are the error then. Opening and closing, which wait for devices alone,
+    /// are waited for to their end.
+    async fn until_patient<R>(
+        &self,
+        mut step: impl FnMut(&mut State) -> (Option<R>, bool),
+    ) -> Result<R> {
+        loop {
+            let patience = self.pool.world.clock.sleep(PATIENCE);
+            tokio::select! {
+                biased;
+                result = self.until(&mut step) => return Ok(result),
+                () = patience => {}
+            }
+            let users = self.state.borrow().brief_users();
+            if !users.is_empty() {
+                return Err(self.in_use(users).await);
+            }
         }
     }
 
@@ -353,49 +409,63 @@ impl Slot {
         let _ = state.wait_for(is_settled).await;
     }
 
-    /// A lease on the dataset, which is opened if it is not.
+    /// A lease on the dataset, which is opened if it is not. Whoever has one for a moment gives it
+    /// back before: see "Access" in docs/locks.md.
     pub(crate) async fn join(
         self: &Arc<Self>,
         entry: Entry,
         manner: Manner,
     ) -> Result<(Place, Cell)> {
-        let joining = self.until(|state| {
-            let joining = match &state.phase {
-                Phase::Broken => Joining::Broken,
-                _ if state.claims > 0 => Joining::Wait,
-                // Who only looks is content with more; who serves waits until lookers are gone.
-                Phase::Open { cell, manner: has } if *has == Manner::Serve || *has == manner => {
-                    let cell = Arc::clone(cell);
-                    Joining::Joined(state.enter(entry.clone()), cell)
-                }
-                Phase::Closed => {
-                    state.phase = Phase::Opening;
-                    Joining::Open(state.enter(entry.clone()))
-                }
-                _ => Joining::Wait,
-            };
-            match joining {
-                Joining::Wait => (None, false),
-                joining => (Some(joining), true),
-            }
+        lock_order::about_to_wait(Lock::Lease);
+        let joining = self.until(|state| match state.join(&entry, manner) {
+            Joining::Wait => (None, false),
+            joining => (Some(joining), true),
         });
-        let (id, opened) = match joining.await {
-            Joining::Joined(id, cell) => {
-                let slot = Arc::clone(self);
-                return Ok((Place { slot, id }, cell));
-            }
+        match self.joined(joining.await, &entry, manner).await? {
+            Some(joined) => Ok(joined),
+            None => Err(self.broken().await),
+        }
+    }
+
+    /// The same; `None` where somebody else has to be done first.
+    pub(crate) async fn try_join(
+        self: &Arc<Self>,
+        entry: Entry,
+        manner: Manner,
+    ) -> Result<Option<(Place, Cell)>> {
+        let joining = self.step(|state| {
+            let joining = state.join(&entry, manner);
+            let has_changed = !matches!(joining, Joining::Wait);
+            (joining, has_changed)
+        });
+        self.joined(joining, &entry, manner).await
+    }
+
+    async fn joined(
+        self: &Arc<Self>,
+        joining: Joining,
+        entry: &Entry,
+        manner: Manner,
+    ) -> Result<Option<(Place, Cell)>> {
+        let is_brief = entry.user.is_brief();
+        let place = |id| Place {
+            slot: Arc::clone(self),
+            id,
+            held: Mutex::new(is_brief.then(|| lock_order::holds(Lock::Lease))),
+        };
+        match joining {
+            Joining::Joined(id, cell) => Ok(Some((place(id), cell))),
             Joining::Open(id) => {
                 let (reply, opened) = oneshot::channel();
                 self.run("open a dataset", Arc::clone(self).open(id, manner, reply));
-                (id, opened)
+                let place = place(id);
+                match opened.await {
+                    Ok(cell) => Ok(Some((place, cell?))),
+                    Err(_) => Err(self.broken().await),
+                }
             }
-            Joining::Wait | Joining::Broken => return Err(self.broken().await),
-        };
-        let slot = Arc::clone(self);
-        let place = Place { slot, id };
-        match opened.await {
-            Ok(cell) => Ok((place, cell?)),
-            Err(_) => Err(self.broken().await),
+            Joining::Wait => Ok(None),
+            Joining::Broken => Err(self.broken().await),
         }
     }
 
@@ -470,9 +540,10 @@ impl Slot {
 
     /// Has the dataset alone and closed.
     pub(crate) async fn exclude(self: &Arc<Self>, how: Exclusion) -> Result<Excluded> {
+        lock_order::about_to_wait(Lock::Lease);
         let _claim = Claim::new(self);
         loop {
-            let excluding = self.until(|state| {
+            let excluding = self.until_patient(|state| {
                 let is_free = state.leases.is_empty();
                 let is_refused = how == Exclusion::Refused && state.has_lasting_users();
                 let excluding = match &state.phase {
@@ -496,7 +567,7 @@ impl Slot {
                 state.leases.clear();
                 (Some(excluding), true)
             });
-            match excluding.await {
+            match excluding.await? {
                 Excluding::Done => return Ok(Excluded(Arc::clone(self))),
                 Excluding::Close(cell) => drop(self.begin_to_close(cell)),
                 Excluding::InUse(users) => return Err(self.in_use(users).await),
@@ -511,6 +582,7 @@ impl Slot {
         self: &Arc<Self>,
         work: impl Future<Output = R> + Send + 'static,
     ) -> Result<R> {
+        lock_order::about_to_wait(Lock::Lease);
         let (reply, done) = oneshot::channel();
         let slot = Arc::clone(self);
         self.run("exchange a dataset", async move {
@@ -527,7 +599,7 @@ impl Slot {
     async fn exchange_now<R>(self: &Arc<Self>, work: impl Future<Output = R>) -> Result<R> {
         let _claim = Claim::new(self);
         loop {
-            let residents = match self.begin_to_exchange().await {
+            let residents = match self.begin_to_exchange().await? {
                 Exchanging::Under(residents) => residents,
                 Exchanging::Alone => {
                     let excluded = Excluded(Arc::clone(self));
@@ -563,8 +635,8 @@ impl Slot {
         }
     }
 
-    async fn begin_to_exchange(&self) -> Exchanging {
-        self.until(|state| {
+    async fn begin_to_exchange(&self) -> Result<Exchanging> {
+        self.until_patient(|state| {
             let stays = |entry: &&Entry| !entry.goes_along && !entry.user.is_brief();
             let in_the_way = state.leases.values().filter(stays);
             let in_the_way: Vec<User> = in_the_way.map(|entry| entry.user.clone()).collect();

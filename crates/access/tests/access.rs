@@ -386,6 +386,79 @@ async fn having_it_alone_names_who_stands_in_the_way() {
     assert!(!next.get().is_closed());
 }
 
+/// Whoever needs two datasets for a moment has both or none, so that a rollback that takes a
+/// snapshot along comes to its end, as does having both alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_keeps_one_dataset_while_he_waits_for_another() {
+    let rig = Rig::new().await;
+    rig.snapshot("tank@older").await;
+    rig.snapshot("tank@newer").await;
+    let stop = Arc::new(AtomicUsize::new(0));
+    let restores = {
+        let (access, stop) = (Arc::clone(&rig.access), Arc::clone(&stop));
+        tokio::spawn(async move {
+            let mut times = 0;
+            while stop.load(Ordering::Relaxed) == 0 {
+                let both = access.filesystems(["tank@newer", "tank"], command("restore"));
+                let [newer, live] = both.await.expect("both");
+                assert!(newer.is_good() && live.is_good());
+                times += 1;
+            }
+            times
+        })
+    };
+    for _ in 0..20 {
+        let access = Arc::clone(&rig.access);
+        let work = async move {
+            let names = ["tank@newer".to_owned()];
+            access.exclusive(&names, Exclusion::Refused).await.map(drop)
+        };
+        let done = rig.access.exchange("tank", work).await.expect("exchanged");
+        done.expect("the snapshot alone");
+        let names = ["tank@newer".to_owned(), "tank".to_owned()];
+        let alone = rig.access.exclusive(&names, Exclusion::Refused).await;
+        drop(alone.expect("both alone"));
+    }
+    stop.store(1, Ordering::Relaxed);
+    assert!(restores.await.expect("it does not fail") > 0);
+
+    // One after the other is found where it is done, not when somebody hangs.
+    let access = Arc::clone(&rig.access);
+    let in_a_row = tokio::spawn(async move {
+        let older = access.filesystem("tank@older", command("diff")).await;
+        let newer = access.filesystem("tank@newer", command("diff")).await;
+        drop((older, newer));
+    });
+    assert!(in_a_row.await.is_err(), "docs/locks.md forbids it");
+}
+
+/// Who was to be done in a moment and is not is named in the end. In simulated time.
+#[tokio::test(start_paused = true)]
+async fn a_command_that_hangs_is_named() {
+    let sim = SimWorld::new(1);
+    sim.add_disk("d0", 256 << 20);
+    let pool = create(&sim.world(), "d0".into()).await;
+    let access = Arc::new(Access::new(Arc::clone(pool.dsl()), sim.world()));
+    let lease = access.filesystem("tank", command("diff")).await;
+    let lease = lease.expect("a lease");
+    let names = ["tank".to_owned()];
+    let alone = access.exclusive(&names, Exclusion::Refused).await.err();
+    let exchanged = access.exchange("tank", std::future::ready(())).await.err();
+    for refused in [alone, exchanged] {
+        let Some(AccessError::InUse { name, users }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(
+            (name.as_str(), &users[..]),
+            ("tank", &[command("diff")][..])
+        );
+    }
+    assert!(lease.is_good());
+    drop(lease);
+    let alone = access.exclusive(&names, Exclusion::Refused).await;
+    drop(alone.expect("nobody is left"));
+}
+
 /// A pool is left when nobody uses it, or by force; meanwhile nobody gets in.
 #[tokio::test]
 async fn leaving_a_pool_lets_nobody_in() {

@@ -71,6 +71,7 @@ mod info;
 mod limits;
 mod listing;
 mod livelist;
+pub mod lock_order;
 mod logs;
 mod lookup;
 mod markers;

@@ -14,6 +14,8 @@
 
 use std::sync::Arc;
 
+use dataset::lock_order::Lock;
+
 use crate::error::{FsError, Result};
 use crate::node::{Locked, Node};
 
@@ -29,6 +31,13 @@ pub(crate) enum Rank {
 /// A node's place in the order of locks: rank, then object number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place(pub(crate) Rank, pub(crate) u64);
+
+impl Place {
+    /// As debug builds check it.
+    pub(crate) fn as_lock(self) -> Lock {
+        Lock::Node(self.0 as u8, self.1)
+    }
+}
 
 /// Nodes that an operation locks at most: two directories, and two entries.
 const NODES_MAX: usize = 4;

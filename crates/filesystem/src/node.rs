@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use dataset::lock_order::{self, Held};
 use dataset::range_lock::RangeLock;
 use object::{Object, Zap};
 use parking_lot::{Mutex, RwLock};
@@ -91,6 +92,7 @@ impl Node {
         let guard = Arc::clone(&node.change).try_lock_owned();
         Locked {
             _guard: guard.expect("nobody else has a node that was just made"),
+            _held: lock_order::holds(node.place().as_lock()),
             node,
         }
     }
@@ -119,6 +121,7 @@ impl Node {
     /// Keeps others from changing it. Fails if it was freed meanwhile, or when its dnode cannot be
     /// written anew.
     pub(crate) async fn lock(self: &Arc<Self>) -> Result<Locked> {
+        lock_order::about_to_wait(self.place().as_lock());
         let guard = Arc::clone(&self.change).lock_owned().await;
         if self.is_gone.load(Ordering::Acquire) {
             return Err(FsError::Stale { ino: self.ino });
@@ -127,6 +130,7 @@ impl Node {
         Ok(Locked {
             node: Arc::clone(self),
             _guard: guard,
+            _held: lock_order::holds(self.place().as_lock()),
         })
     }
 }
@@ -135,6 +139,7 @@ impl Node {
 pub(crate) struct Locked {
     pub(crate) node: Arc<Node>,
     _guard: OwnedMutexGuard<()>,
+    _held: Held,
 }
 
 impl std::ops::Deref for Locked {

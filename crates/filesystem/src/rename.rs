@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use dataset::DirtyEstimate;
+use dataset::lock_order::{self, Lock};
 
 use crate::changes::{Change, Former};
 use crate::checks::{
@@ -53,7 +54,9 @@ impl Filesystem {
         }
         let cross = parent != new_parent;
         let renames = if cross {
-            Some(self.renames.lock().await)
+            lock_order::about_to_wait(Lock::Renames);
+            let guard = self.renames.lock().await;
+            Some((guard, lock_order::holds(Lock::Renames)))
         } else {
             None
         };

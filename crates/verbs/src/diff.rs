@@ -128,9 +128,8 @@ struct Side {
 }
 
 impl Side {
-    async fn open(open: &OpenPool, info: &DatasetInfo) -> Result<Self, Failure> {
+    async fn new(lease: Lease<Filesystem>, info: &DatasetInfo) -> Result<Self, Failure> {
         let doing = "Unable to obtain diffs";
-        let lease = crate::owners::borrow(open, &info.name, doing, "diff").await?;
         let shares = lease.get().shares_directory().await;
         let shares = shares.map_err(|error| {
             Failure::new(FailureKind::Io, format!("{doing}: {}: {error}", info.name))
@@ -173,14 +172,10 @@ async fn compare(
     mountpoint: &[u8],
 ) -> Result<ZfsDiffReply, Failure> {
     let doing = "Unable to obtain diffs";
-    let from = Side::open(open, older).await?;
-    let to = match Side::open(open, newer).await {
-        Ok(to) => to,
-        Err(failure) => {
-            from.lease.close().await.ok();
-            return Err(failure);
-        }
-    };
+    let names = [older.name.as_str(), newer.name.as_str()];
+    let [from, to] = crate::owners::borrow_all(open, names, doing, "diff").await?;
+    let from = Side::new(from, older).await?;
+    let to = Side::new(to, newer).await?;
     let compared = sides(&from, &to, older, mountpoint).await;
     for lease in [from.lease, to.lease] {
         let closed = lease.close().await;

@@ -126,6 +126,19 @@ pub async fn borrow(
     lease.map_err(|error| from_access(doing, &error))
 }
 
+/// [`borrow`] for several at once, in the order of the names. Whoever needs two never takes the
+/// second while he has the first: who wants one of them alone may have the other.
+pub async fn borrow_all<const N: usize>(
+    open: &OpenPool,
+    names: [&str; N],
+    doing: &str,
+    command: &'static str,
+) -> Result<[Lease<Filesystem>; N], Failure> {
+    let user = User::Command { name: command };
+    let leases = open.access.filesystems(names, user).await;
+    leases.map_err(|error| from_access(doing, &error))
+}
+
 /// Refuses quotas of owners where there are no files.
 pub async fn check_owned_quotas(
     pools: &Pools,

@@ -15,7 +15,7 @@ const CHUNK_BYTES: usize = 2 << 20;
 
 /// A file that is being read.
 pub struct Download {
-    held: Held,
+    held: Held<1>,
     doing: String,
     file: Same,
     name: Vec<u8>,
@@ -39,8 +39,8 @@ impl Download {
             let message = format!("{doing}: name a dataset and the path of a file in it");
             return Err(Failure::new(FailureKind::Invalid, message));
         };
-        let mut held = Held::open(serving, dataset, doing, "download").await?;
-        let (filesystem, _) = held.get().await?;
+        let mut held = Held::open(serving, [dataset], doing, "download").await?;
+        let [filesystem] = held.get().await?;
         let found = find(&filesystem, doing, &names).await?;
         drop(filesystem);
         held.rest();
@@ -76,7 +76,8 @@ impl Download {
         if self.at >= self.size_bytes {
             return Ok(None);
         }
-        let filesystem = self.held.with([self.file]).await?;
+        let [filesystem] = self.held.get().await?;
+        self.held.check(&filesystem, [self.file]).await?;
         let rest = self.size_bytes - self.at;
         let length = usize::try_from(rest).map_or(CHUNK_BYTES, |rest| rest.min(CHUNK_BYTES));
         let read = filesystem.peek(self.file.ino, self.at, length).await;

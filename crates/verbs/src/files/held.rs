@@ -1,4 +1,4 @@
-//! A filesystem or snapshot that is held for a moment at a time, so that nobody who wants to
+//! Filesystems and snapshots that are held for a moment at a time, so that nobody who wants to
 //! unmount, destroy or export it waits for as long as a copy takes.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use filesystem::{Attributes, Filesystem};
 use format::ObjectId;
 
 use super::failed;
-use crate::owners::borrow;
+use crate::owners::borrow_all;
 use serving::Serving;
 
 /// How long a lease is kept: who wants the dataset for itself waits no longer.
@@ -32,95 +32,120 @@ impl Same {
     }
 }
 
-fn held(lease: Lease<Filesystem>) -> (Lease<Filesystem>, Arc<Filesystem>, Instant) {
-    let filesystem = lease.get();
-    (lease, filesystem, Instant::now())
+/// What is held for a moment: leases, what they gave, and since when.
+struct Moment<const N: usize> {
+    leases: [Lease<Filesystem>; N],
+    filesystems: [Arc<Filesystem>; N],
+    since: Instant,
 }
 
-/// A filesystem or snapshot.
-pub(super) struct Held {
+impl<const N: usize> Moment<N> {
+    fn new(leases: [Lease<Filesystem>; N]) -> Self {
+        Self {
+            filesystems: leases.each_ref().map(Lease::get),
+            leases,
+            since: Instant::now(),
+        }
+    }
+}
+
+/// Filesystems or snapshots of one pool. All of them are let go of before any is taken again: who
+/// wants one of them alone may have another (a rollback, and the snapshots that go with it).
+pub(super) struct Held<const N: usize> {
     serving: Arc<Serving>,
-    name: String,
+    names: [String; N],
     doing: String,
     command: &'static str,
-    object: ObjectId,
-    lease: Option<(Lease<Filesystem>, Arc<Filesystem>, Instant)>,
+    objects: [ObjectId; N],
+    moment: Option<Moment<N>>,
+    /// They were let go of since files were last looked at by [`Self::check`].
+    is_anew: bool,
 }
 
-impl Held {
+impl<const N: usize> Held<N> {
     pub(super) async fn open(
         serving: &Arc<Serving>,
-        name: &str,
+        names: [&str; N],
         doing: &str,
         command: &'static str,
     ) -> Result<Self, Failure> {
-        let open = serving.pools.of_dataset(name)?;
-        let lease = borrow(&open, name, doing, command).await?;
+        let pool = names.first().copied().unwrap_or_default();
+        let open = serving.pools.of_dataset(pool)?;
+        let leases = borrow_all(&open, names, doing, command).await?;
         Ok(Self {
             serving: Arc::clone(serving),
-            name: name.to_owned(),
+            names: names.map(str::to_owned),
             doing: doing.to_owned(),
             command,
-            object: lease.object(),
-            lease: Some(held(lease)),
+            objects: leases.each_ref().map(Lease::object),
+            moment: Some(Moment::new(leases)),
+            is_anew: false,
         })
     }
 
-    /// What is open; and whether it was let go of in between, so that anybody may have put another
-    /// state in its place.
+    /// What is open. It may be another state than before, where it was let go of in between; what
+    /// was got before is of no use then.
     ///
     /// # Errors
-    /// Where it is not there any more, or another one has its name.
-    pub(super) async fn get(&mut self) -> Result<(Arc<Filesystem>, bool), Failure> {
-        if let Some((lease, filesystem, since)) = &self.lease
-            && since.elapsed() < LEASE
-            && lease.is_good()
+    /// Where one is not there any more, or another one has its name.
+    pub(super) async fn get(&mut self) -> Result<[Arc<Filesystem>; N], Failure> {
+        if let Some(moment) = &self.moment
+            && moment.since.elapsed() < LEASE
+            && moment.leases.iter().all(Lease::is_good)
         {
-            return Ok((Arc::clone(filesystem), false));
+            return Ok(moment.filesystems.clone());
         }
         self.rest();
-        let open = self.serving.pools.of_dataset(&self.name)?;
-        let lease = borrow(&open, &self.name, &self.doing, self.command).await?;
-        if lease.object() != self.object {
-            return Err(self.changed());
-        }
-        let held = held(lease);
-        let filesystem = Arc::clone(&held.1);
-        self.lease = Some(held);
-        Ok((filesystem, true))
-    }
-
-    /// Lets go of it until it is needed again.
-    pub(super) fn rest(&mut self) {
-        self.lease = None;
-    }
-
-    /// What is open, where these files in it are still the same.
-    ///
-    /// # Errors
-    /// As [`Self::get`], and where one of them is gone or another one has its number.
-    pub(super) async fn with(
-        &mut self,
-        files: impl IntoIterator<Item = Same>,
-    ) -> Result<Arc<Filesystem>, Failure> {
-        let (filesystem, is_anew) = self.get().await?;
-        if is_anew {
-            for file in files {
-                let found = filesystem.attributes(file.ino).await;
-                let found = found.map_err(|error| failed(&self.doing, &error))?;
-                if Same::of(&found) != file {
-                    return Err(self.changed());
-                }
+        let names = self.names.each_ref().map(String::as_str);
+        let pool = names.first().copied().unwrap_or_default();
+        let open = self.serving.pools.of_dataset(pool)?;
+        let leases = borrow_all(&open, names, &self.doing, self.command).await?;
+        let objects = leases.each_ref().map(Lease::object);
+        for (at, name) in self.names.iter().enumerate() {
+            if objects[at] != self.objects[at] {
+                return Err(self.changed(name));
             }
         }
-        Ok(filesystem)
+        let moment = Moment::new(leases);
+        let filesystems = moment.filesystems.clone();
+        self.moment = Some(moment);
+        Ok(filesystems)
     }
 
-    fn changed(&self) -> Failure {
+    /// Lets go of all until they are needed again.
+    pub(super) fn rest(&mut self) {
+        self.is_anew |= self.moment.take().is_some();
+    }
+
+    /// Looks whether these files are still the same in `filesystem`, the last of what
+    /// [`Self::get`] gave, where they may not be.
+    ///
+    /// # Errors
+    /// Where one of them is gone or another one has its number.
+    pub(super) async fn check(
+        &mut self,
+        filesystem: &Filesystem,
+        files: impl IntoIterator<Item = Same>,
+    ) -> Result<(), Failure> {
+        if !self.is_anew {
+            return Ok(());
+        }
+        for file in files {
+            let found = filesystem.attributes(file.ino).await;
+            let found = found.map_err(|error| failed(&self.doing, &error))?;
+            if Same::of(&found) != file {
+                return Err(self.changed(self.names.last().map_or("", String::as_str)));
+            }
+        }
+        self.is_anew = false;
+        Ok(())
+    }
+
+    fn changed(&self, name: &str) -> Failure {
         let message = format!(
-            "{}: '{}' was rolled back, or another one has its name since this began; look at what \
-             is there, then try again",
-            self.doing, self.name
+            "{}: '{name}' was rolled back, or another one has its name since this began; look at \
+             what is there, then try again",
+            self.doing
         );
         Failure::new(FailureKind::Busy, message)
     }

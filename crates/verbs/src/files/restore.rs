@@ -71,8 +71,8 @@ struct Level {
 struct Restore<'a> {
     work: &'a Work,
     doing: String,
-    from: Held,
-    to: Held,
+    /// The snapshot, and the filesystem.
+    held: Held<2>,
     /// The directory in which all is put, and those that are being made below it.
     above: Vec<Same>,
     /// Names of these in the snapshot, from its root on.
@@ -85,10 +85,18 @@ struct Restore<'a> {
 }
 
 impl Restore<'_> {
+    /// The snapshot. What [`Self::live`] gave before is of no use after this.
+    async fn snapshot(&mut self) -> Result<Arc<Filesystem>, Failure> {
+        let [from, _] = self.held.get().await?;
+        Ok(from)
+    }
+
     /// The filesystem, where what is being made is still there.
     async fn live(&mut self, file: Option<Same>) -> Result<Arc<Filesystem>, Failure> {
+        let [_, to] = self.held.get().await?;
         let files = self.above.iter().copied().chain(file);
-        self.to.with(files).await
+        self.held.check(&to, files).await?;
+        Ok(to)
     }
 
     fn fails(&self, error: &FsError) -> Failure {
@@ -204,7 +212,7 @@ impl Restore<'_> {
 
     /// Reads more of a directory in the snapshot.
     async fn read(&mut self, level: &mut Level) -> Result<(), Failure> {
-        let (from, _) = self.from.get().await?;
+        let from = self.snapshot().await?;
         let ino = level.source.ino;
         let entries = match from.peek_directory(ino, level.cookie, ENTRIES).await {
             Ok(entries) => entries,
@@ -256,9 +264,10 @@ impl Restore<'_> {
             FileKind::Regular => to.create(parent, name, 0o600, root).await,
             FileKind::Directory => to.make_directory(parent, name, 0o700, root).await,
             FileKind::Symlink => {
-                let (from, _) = self.from.get().await?;
+                let from = self.snapshot().await?;
                 let target = from.read_link(source.ino).await;
                 let target = target.map_err(|error| self.unread(error))?;
+                let to = self.live(None).await?;
                 to.symlink(parent, name, &target, root).await
             }
             kind => {
@@ -301,7 +310,7 @@ impl Restore<'_> {
         let size_bytes = source.size_bytes;
         let mut at = 0;
         loop {
-            let (from, _) = self.from.get().await?;
+            let from = self.snapshot().await?;
             let begin = match from.seek(source.ino, at, SeekTo::Data).await {
                 Ok(begin) => begin,
                 Err(FsError::NoSuchPlace { .. }) => break,
@@ -312,7 +321,7 @@ impl Restore<'_> {
             at = begin;
             while at < end {
                 self.check_canceled()?;
-                let (from, _) = self.from.get().await?;
+                let from = self.snapshot().await?;
                 // To the next multiple, so that blocks are written whole.
                 let length = (CHUNK_BYTES - at % CHUNK_BYTES).min(end - at) as usize;
                 let parts = from.peek(source.ino, at, length).await;
@@ -379,7 +388,7 @@ impl Restore<'_> {
         made: Same,
         name: Option<&[u8]>,
     ) -> Result<(), Failure> {
-        let (from, _) = self.from.get().await?;
+        let from = self.snapshot().await?;
         let xattrs = match from.xattrs().names(source.ino).await {
             Ok(xattrs) => xattrs,
             Err(error) => {
@@ -401,7 +410,7 @@ impl Restore<'_> {
             }
         }
         for xattr in xattrs {
-            let (from, _) = self.from.get().await?;
+            let from = self.snapshot().await?;
             let value = match from.xattrs().get(source.ino, &xattr).await {
                 Ok(value) => value,
                 Err(error) => {
@@ -515,10 +524,10 @@ pub fn restore<'a>(
                 "roll back to the snapshot or clone it to have all of it",
             ));
         };
-        let mut from = Held::open(serving, &call.snapshot, &doing, "restore").await?;
-        let source = find(&from.get().await?.0, &doing, &path).await?;
-        let mut to = Held::open(serving, dataset, &doing, "restore").await?;
-        let (live, _) = to.get().await?;
+        let both = [call.snapshot.as_str(), dataset];
+        let mut held = Held::open(serving, both, &doing, "restore").await?;
+        let [from, live] = held.get().await?;
+        let source = find(&from, &doing, &path).await?;
         let parent = match find(&live, &doing, above).await {
             Ok(parent) if parent.kind == FileKind::Directory => parent,
             Ok(_) => return Err(invalid("where it was is no directory any more")),
@@ -536,14 +545,13 @@ pub fn restore<'a>(
             check_mounts(&serving.mounts, &doing, dataset, &path)?;
         }
         let beside = free_name(&live, &doing, parent.ino, name, "restored").await?;
-        drop(live);
+        drop((from, live));
         let partial = [&beside[..], PARTIAL].concat();
         let path_of = |name: &[u8]| names::path_of(above.iter().map(Vec::as_slice).chain([name]));
         let mut restore = Restore {
             work,
             doing: doing.clone(),
-            from,
-            to,
+            held,
             above: vec![Same::of(&parent)],
             path: above.to_vec(),
             links: HashMap::new(),
