@@ -9,7 +9,8 @@
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: `host::supervisor`), `millpond.stopped` (crate `host`),
 //! `pools.json` (what to import at the next start: `service::pool_list`), `replications.json`
-//! (crate `automation`), `schedules.json` (likewise), `iscsi-secrets.json` (for CHAP),
+//! (crate `automation`), `schedules.json` (likewise), `iscsi-secrets.json` (for CHAP), `share-names.json`
+//! (whose the names of shares are: `serving::owners`),
 //! `alerts*.json` (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate
 //! `series`), `people.json` (users and API keys), `audit.jsonl` (the record of changes),
 //! `https-certificate.pem` and `https-key.pem`, `certificate.json` and `acme-*.json` (crate

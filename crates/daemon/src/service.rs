@@ -28,6 +28,7 @@ use service::pools::{OpenPool, Pools};
 use serving::Serving;
 use serving::mounts::Mounts;
 use serving::nfs::Nfs;
+use serving::owners::Owners;
 use serving::secrets::Secrets;
 use serving::shares::Withheld;
 use serving::smb::Smb;
@@ -94,6 +95,7 @@ impl Service {
             Arc::clone(&world.random),
         );
         let pools = Arc::new(Pools::new(&state, cache_bytes));
+        let owners = Arc::new(Owners::load(state.directory()));
         let volumes = Volumes::new(
             state.directory().join("zvol"),
             options.iscsi_addresses.clone(),
@@ -101,6 +103,7 @@ impl Service {
             iscsi_limits(options, cache_bytes),
             Secrets::load(state.directory()),
             Arc::clone(&pools),
+            Arc::clone(&owners),
         );
         let expecting = Arc::downgrade(&pools);
         nfs.shares().expect_by(move || {
@@ -121,6 +124,7 @@ impl Service {
             mounts: Mounts::default(),
             volumes,
             nfs,
+            owners,
             pools,
         });
         let settings = Arc::clone(&alerts);

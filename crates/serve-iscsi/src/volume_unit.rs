@@ -23,10 +23,8 @@ pub struct VolumeUnit {
 }
 
 impl VolumeUnit {
-    /// The unit of a volume; its serial number is the dataset's guid, which outlives renames.
-    pub fn new(volume: Lease<Volume>) -> Self {
-        let guid = volume.get().guid().get();
-        let identity = LunIdentity::new(format!("{guid:016x}"), naa(guid));
+    /// The unit of a volume, which says that it is this.
+    pub fn new(volume: Lease<Volume>, identity: LunIdentity) -> Self {
         Self {
             volume,
             identity,
@@ -50,13 +48,6 @@ impl VolumeUnit {
             ..self
         }
     }
-}
-
-/// Eight bytes that are ours, then the guid: unique and stable, as a designator must be.
-fn naa(guid: u64) -> [u8; 16] {
-    let mut naa = *b"\x60MILLPND\0\0\0\0\0\0\0\0";
-    naa[8..].copy_from_slice(&guid.to_be_bytes());
-    naa
 }
 
 fn unit_error(error: VolumeError, offset_bytes: u64, length_bytes: u64, writing: bool) -> LunError {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0  version: u8 = 1   kind: u8   zeros: 2
-//!   4  dataset: u64      guid of the filesystem that is shared
+//!   4  dataset: u64      what the filesystem is known by: its guid, or one of that and its pool's
 //!  12  object: u64       object number, or which directory of `.zfs`, or above the shares (kind 3)
 //!  20  generation: u64   the file's; zero for directories of `.zfs`
 //!  28  snapshot: u64     guid of the snapshot that the file is in (kind 2 only)
@@ -58,7 +58,7 @@ pub enum Place {
 /// A file handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
-    /// Guid of the filesystem.
+    /// What the filesystem is known by ([`crate::ShareSpec::identity`]).
     pub dataset: u64,
     /// Where in it.
     pub place: Place,

@@ -233,14 +233,14 @@ impl Entered {
             },
         };
         Handle {
-            dataset: self.share.guid,
+            dataset: self.share.identity,
             place,
         }
     }
 
     pub(crate) fn control_handle(&self, node: ControlNode) -> Handle {
         Handle {
-            dataset: self.share.guid,
+            dataset: self.share.identity,
             place: Place::Control {
                 node: control_number(node),
             },
@@ -258,7 +258,7 @@ impl Entered {
     pub(crate) fn told(&self, snapshot: Option<u64>, attributes: Attributes) -> Told {
         Told {
             attributes,
-            fsid: fsid(self.share.guid, snapshot),
+            fsid: fsid(self.share.identity, snapshot),
         }
     }
 

@@ -54,6 +54,9 @@ pub struct ShareSpec {
     pub access: Arc<Access>,
     /// What is to be seen of `.zfs`.
     pub snapdir: Snapdir,
+    /// What clients know it by: no other filesystem has this number, in whatever pool, and it has
+    /// the same one after each restart. Not zero.
+    pub identity: u64,
 }
 
 /// Why a filesystem cannot be shared.
@@ -65,8 +68,9 @@ pub enum ShareError {
     Access(#[from] AccessError),
     /// Another one that is shared has the same identity.
     #[error(
-        "'{other}' has the same identity (a pool and its copy are both imported); unshare one of \
-         them"
+        "clients would take it for '{other}', as one is a copy of the other; where it is this one \
+         that none of them knows yet, 'zpool set millpond:identities=none POOL' gives what is in \
+         its pool identities of its own"
     )]
     SameIdentity {
         /// The other dataset.
@@ -91,8 +95,10 @@ pub(crate) struct Called {
 
 /// A filesystem that is shared.
 pub(crate) struct Share {
-    /// Identity of the dataset.
-    pub(crate) guid: u64,
+    /// The dataset's guid.
+    guid: u64,
+    /// What clients know it by, in handles.
+    pub(crate) identity: u64,
     names: RwLock<Called>,
     policy: RwLock<Arc<Policy>>,
     access: Arc<Access>,
@@ -161,7 +167,7 @@ impl Share {
         let ino = filesystem.root();
         let generation = filesystem.attributes(ino).await?.generation;
         Ok(Handle {
-            dataset: self.guid,
+            dataset: self.identity,
             place: Place::File { ino, generation },
         })
     }
@@ -333,7 +339,7 @@ const AWAITED_FOR: Duration = Duration::from_secs(600);
 /// A filesystem that is to be shared and cannot be yet.
 #[derive(Clone, Copy)]
 struct Awaited {
-    guid: u64,
+    identity: u64,
     until: Instant,
 }
 
@@ -346,7 +352,7 @@ impl Awaited {
 /// All that is shared.
 #[derive(Default)]
 pub struct Shares {
-    by_guid: RwLock<HashMap<u64, Arc<Share>>>,
+    by_identity: RwLock<HashMap<u64, Arc<Share>>>,
     hosts: Names,
     /// Paths of filesystems that are not shared, by their datasets.
     others: RwLock<BTreeMap<String, String>>,
@@ -366,6 +372,11 @@ impl Shares {
     /// [`ShareError`].
     pub async fn add(&self, spec: ShareSpec, verifier: u64) -> Result<(), ShareError> {
         if let Some(share) = self.of_dataset(&spec.dataset) {
+            if let Some(other) = self.other_at(&spec.dataset, &spec.path) {
+                self.remove(&spec.dataset).await;
+                let path = spec.path;
+                return Err(ShareError::SamePath { other, path });
+            }
             *share.policy.write() = Arc::new(spec.policy);
             share.control.set_snapdir(spec.snapdir);
             share.names.write().path = spec.path;
@@ -383,6 +394,7 @@ impl Shares {
             .control_directory(lease.object(), user, spec.snapdir);
         let share = Arc::new(Share {
             guid,
+            identity: spec.identity,
             names: RwLock::new(Called {
                 dataset: spec.dataset,
                 path: spec.path,
@@ -408,21 +420,29 @@ impl Shares {
         refused
     }
 
+    /// Another dataset that is shared by this path.
+    fn other_at(&self, dataset: &str, path: &str) -> Option<String> {
+        let by_identity = self.by_identity.read();
+        let mut names = by_identity.values().map(|share| share.names());
+        let other = names.find(|names| names.path == path && names.dataset != dataset);
+        other.map(|names| names.dataset)
+    }
+
     fn insert(&self, share: &Arc<Share>) -> Result<(), ShareError> {
-        let mut by_guid = self.by_guid.write();
-        if let Some(other) = by_guid.get(&share.guid) {
+        let mut by_identity = self.by_identity.write();
+        if let Some(other) = by_identity.get(&share.identity) {
             let other = other.names().dataset;
             return Err(ShareError::SameIdentity { other });
         }
         let Called { path, .. } = share.names();
-        let same = by_guid
+        let same = by_identity
             .values()
             .find(|other| other.names.read().path == path);
         if let Some(other) = same {
             let other = other.names().dataset;
             return Err(ShareError::SamePath { other, path });
         }
-        by_guid.insert(share.guid, Arc::clone(share));
+        by_identity.insert(share.identity, Arc::clone(share));
         Ok(())
     }
 
@@ -431,7 +451,7 @@ impl Shares {
         let Some(share) = self.of_dataset(dataset) else {
             return;
         };
-        self.by_guid.write().remove(&share.guid);
+        self.by_identity.write().remove(&share.identity);
         share.end().await;
     }
 
@@ -452,18 +472,21 @@ impl Shares {
         let _first = self.expects.set(Box::new(expects));
     }
 
-    /// Says that a filesystem is to be shared and cannot be yet, and its guid; or that it is not
-    /// expected any more. It is expected for ten minutes from when that was first said.
-    pub fn set_awaited(&self, dataset: &str, guid: Option<u64>) {
+    /// Says that a filesystem is to be shared and cannot be yet, and what clients know it by; or
+    /// that it is not expected any more. It is expected for ten minutes from when that was first
+    /// said.
+    pub fn set_awaited(&self, dataset: &str, identity: Option<u64>) {
         let mut awaited = self.awaited.write();
-        let Some(guid) = guid else {
+        let Some(identity) = identity else {
             awaited.remove(dataset);
             return;
         };
-        let is_known = awaited.get(dataset).is_some_and(|known| known.guid == guid);
+        let is_known = awaited
+            .get(dataset)
+            .is_some_and(|known| known.identity == identity);
         if !is_known {
             let until = Instant::now() + AWAITED_FOR;
-            awaited.insert(dataset.to_owned(), Awaited { guid, until });
+            awaited.insert(dataset.to_owned(), Awaited { identity, until });
         }
     }
 
@@ -480,8 +503,8 @@ impl Shares {
     }
 
     /// What is said of a dataset that is not shared.
-    fn absent(&self, guid: u64) -> Refused {
-        let is_it = |awaited: &Awaited| awaited.guid == guid && !awaited.is_over();
+    fn absent(&self, identity: u64) -> Refused {
+        let is_it = |awaited: &Awaited| awaited.identity == identity && !awaited.is_over();
         match self.awaited.read().values().any(is_it)
             || self.expects.get().is_some_and(|expects| expects())
         {
@@ -490,13 +513,13 @@ impl Shares {
         }
     }
 
-    /// A share by its dataset's guid.
-    fn of_guid(&self, guid: u64) -> Result<Arc<Share>, Refused> {
-        let find = || self.by_guid.read().get(&guid).cloned();
+    /// A share by what clients know it by.
+    fn of_identity(&self, identity: u64) -> Result<Arc<Share>, Refused> {
+        let find = || self.by_identity.read().get(&identity).cloned();
         if let Some(share) = find() {
             return Ok(share);
         }
-        match self.absent(guid) {
+        match self.absent(identity) {
             // It may have come before it ceased to be expected.
             Refused::NoShare => find().ok_or(Refused::NoShare),
             refused => Err(refused),
@@ -528,8 +551,8 @@ impl Shares {
 
     /// Datasets that are shared.
     pub fn datasets(&self) -> Vec<String> {
-        let by_guid = self.by_guid.read();
-        let mut names: Vec<String> = by_guid
+        let by_identity = self.by_identity.read();
+        let mut names: Vec<String> = by_identity
             .values()
             .map(|share| share.names().dataset)
             .collect();
@@ -540,8 +563,8 @@ impl Shares {
     /// What is shared, and who uses it.
     pub fn report(&self) -> Vec<ShareReport> {
         let connections = self.connections.lock().clone();
-        let by_guid = self.by_guid.read();
-        let reports = by_guid.values().map(|share| {
+        let by_identity = self.by_identity.read();
+        let reports = by_identity.values().map(|share| {
             let Called { dataset, path } = share.names();
             ShareReport {
                 guid: share.guid,
@@ -559,8 +582,8 @@ impl Shares {
     }
 
     fn of_dataset(&self, dataset: &str) -> Option<Arc<Share>> {
-        let by_guid = self.by_guid.read();
-        let found = by_guid
+        let by_identity = self.by_identity.read();
+        let found = by_identity
             .values()
             .find(|share| share.names.read().dataset == dataset);
         found.cloned()
@@ -568,7 +591,7 @@ impl Shares {
 
     /// All shares, ordered by their paths.
     pub(crate) fn all(&self) -> Vec<Arc<Share>> {
-        let mut all: Vec<_> = self.by_guid.read().values().cloned().collect();
+        let mut all: Vec<_> = self.by_identity.read().values().cloned().collect();
         all.sort_by_cached_key(|share| share.names().path);
         all
     }
@@ -576,8 +599,8 @@ impl Shares {
     /// Whether a share's path is below another one's and ends in `name`.
     pub(crate) fn has_below(&self, path: &str, name: &str) -> bool {
         let path = path.trim_end_matches('/');
-        let by_guid = self.by_guid.read();
-        by_guid.values().any(|share| {
+        let by_identity = self.by_identity.read();
+        by_identity.values().any(|share| {
             let names = share.names.read();
             let below = names.path.trim_end_matches('/').strip_prefix(path);
             below.is_some_and(|below| {
@@ -589,11 +612,11 @@ impl Shares {
     /// Lets a request of a client use a share.
     pub(crate) async fn enter(
         &self,
-        guid: u64,
+        identity: u64,
         peer: SocketAddr,
         credential: &Credential,
     ) -> Result<Entered, Refused> {
-        let share = self.of_guid(guid)?;
+        let share = self.of_identity(identity)?;
         self.enter_share(share, peer, credential).await
     }
 
@@ -615,7 +638,7 @@ impl Shares {
         };
         let gate = Arc::clone(&share.gate).read_owned().await;
         if share.is_ended.load(Ordering::Acquire) {
-            return Err(self.absent(share.guid));
+            return Err(self.absent(share.identity));
         }
         Ok(Entered {
             filesystem: share.lease.get(),
@@ -657,7 +680,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_filesystem_without_its_key_is_expected_for_a_while() {
         let shares = Shares::default();
-        let says = |guid: u64| shares.of_guid(guid).map(|_| ()).expect_err("no share");
+        let says = |guid: u64| shares.of_identity(guid).map(|_| ()).expect_err("no share");
         shares.set_awaited("tank/locked", Some(7));
         assert!(shares.is_expecting());
         assert!(matches!(says(7), Refused::NotYet));

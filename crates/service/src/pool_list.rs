@@ -188,6 +188,12 @@ impl PoolList {
         self.file.unread().is_some() || !self.kept.lock().away.is_empty()
     }
 
+    /// Whether a pool that is not here is waited for, or nobody knows whether it is.
+    pub fn awaits(&self, guid: u64) -> bool {
+        let is_away = |away: &Away| away.cached.is(guid);
+        self.file.unread().is_some() || self.kept.lock().away.iter().any(is_away)
+    }
+
     /// Takes pools off the list that are not here; tells whether there were any.
     pub fn forget(&self, which: impl Fn(&CachedPool) -> bool) -> bool {
         let mut kept = self.kept.lock();

@@ -206,6 +206,11 @@ impl Pools {
         self.list.is_waited_for() || self.table.lock().values().any(is_coming)
     }
 
+    /// Whether a pool that is not here may still come, as it is on the list.
+    pub fn awaits(&self, guid: u64) -> bool {
+        self.list.awaits(guid)
+    }
+
     /// What is wrong with the list for the next start.
     pub fn list_problem(&self) -> Option<FileProblem> {
         self.list.problem()

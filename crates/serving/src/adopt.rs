@@ -62,6 +62,7 @@ impl Serving {
         if mount {
             warnings.extend(self.follow_nfs(open, &open.pool.name()).await);
         }
+        self.owners.keep();
         unreplayed.add_to(&mut warnings);
         warnings
     }

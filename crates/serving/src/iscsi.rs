@@ -26,6 +26,8 @@ use serve_iscsi::{
     UnitTraffic, VolumeUnit,
 };
 
+use crate::identity::{self, Identity};
+use crate::owners::{self, Claim, Present};
 use crate::reservations::StoredReservations;
 use crate::secrets::{Credentials, Secrets, generate};
 use crate::shares::traffic;
@@ -85,6 +87,8 @@ pub enum Sharing {
         typed: String,
         /// What that asks for.
         words: Box<ShareWords>,
+        /// What initiators remember it by.
+        identity: Identity,
         /// Where its persistent reservations are kept.
         reservations: Arc<StoredReservations>,
     },
@@ -196,6 +200,19 @@ fn authentication(words: &ShareWords, secrets: &Secrets) -> Result<Authenticatio
     })
 }
 
+/// Whether a volume asks for this name of a target, and then whether by a property that came with a
+/// stream.
+async fn asks_for(open: &OpenPool, name: &str, iqn: &str) -> Option<bool> {
+    let dsl = open.pool.dsl();
+    let setting = dsl.properties().get(name, ISCSI_PROPERTY).await.ok()?;
+    let words = parse_share(setting.value.text().unwrap_or("off")).ok()??;
+    let guid = dsl.directories().lookup(name).await.ok()?.guid.get();
+    match words.iqn_for(name, guid).eq_ignore_ascii_case(iqn) {
+        true => Some(owners::is_received(open, name, ISCSI_PROPERTY).await),
+        false => None,
+    }
+}
+
 /// Refuses to let everybody on the network in.
 fn check_openness(
     words: &ShareWords,
@@ -215,6 +232,15 @@ fn check_openness(
 }
 
 impl Volumes {
+    /// Whether a volume's property says that it is to be shared, understood or not.
+    pub async fn is_meant_for_iscsi(&self, open: &OpenPool, name: &str) -> bool {
+        let setting = open.pool.dsl().properties().get(name, ISCSI_PROPERTY).await;
+        setting.is_ok_and(|setting| {
+            let typed = setting.value.text().unwrap_or("off");
+            !matches!(parse_share(typed), Ok(None))
+        })
+    }
+
     /// What is offered.
     pub fn shares(&self) -> Vec<ShareInfo> {
         let addresses = self.addresses();
@@ -301,6 +327,26 @@ impl Volumes {
         users.map(|(dataset, _)| dataset).collect()
     }
 
+    /// Refuses a volume that initiators would take for another one that is shared.
+    fn check_identity(&self, name: &str, ours: Identity) -> Result<(), String> {
+        let shared = self.sharing().into_iter();
+        let mut same = shared.filter(|(other, sharing)| {
+            let Sharing::On { identity, .. } = sharing else {
+                return false;
+            };
+            other != name && *identity == ours
+        });
+        let Some((other, _)) = same.next() else {
+            return Ok(());
+        };
+        let pool = name.split('/').next().unwrap_or(name);
+        Err(format!(
+            "initiators would take it for '{other}', as one is a copy of the other; where it is \
+             '{name}' that none of them knows yet, 'zpool set millpond:identities=none {pool}' \
+             gives what is in that pool identities of its own"
+        ))
+    }
+
     /// Refuses secrets that another share has for the other direction: an initiator that knows one
     /// could have the target there answer for it here (RFC 7143 section 9.2.1).
     fn check_directions(&self, name: &str, words: &ShareWords) -> Result<(), String> {
@@ -377,6 +423,7 @@ impl Volumes {
             iqn,
             typed: with,
             words: before,
+            identity,
             reservations,
         } = self.sharing_of(name)
         {
@@ -400,6 +447,7 @@ impl Volumes {
                         iqn,
                         typed,
                         words: Box::new(words),
+                        identity,
                         reservations,
                     };
                     self.set_sharing(name, sharing);
@@ -422,13 +470,33 @@ impl Volumes {
         let listening = self.listen().await;
         listening.map_err(|error| (FailureKind::Busy, error.to_string()))?;
         let iqn = words.iqn_for(name, guid);
+        let identity = identity::of(open, name).await;
+        let identity = identity.map_err(|failure| (failure.kind, failure.message))?;
+        self.check_identity(name, identity).map_err(invalid)?;
+        let is_received = owners::is_received(open, name, ISCSI_PROPERTY).await;
+        let claim = Claim::new(Protocol::Iscsi, &iqn, open, name, is_received).await;
+        let claim = claim.map_err(invalid)?;
+        let present = self.owners.present(&self.pools, &claim).await;
+        let asks = match &present {
+            Present::Here(there, owner) => asks_for(there, owner, &iqn).await,
+            Present::None | Present::Away(..) => None,
+        };
+        let before = self.owners.take(claim, present, asks).map_err(invalid)?;
+        if let Some(before) = before
+            && let Sharing::On { iqn: theirs, .. } = self.sharing_of(&before)
+            && theirs.eq_ignore_ascii_case(&iqn)
+        {
+            self.unshare(&before, &theirs).await;
+            let why = format!("target {iqn} is now that of '{name}', where it was set by hand");
+            self.set_sharing(&before, Sharing::Refused { why });
+        }
         let user = User::Target { iqn: iqn.clone() };
         let lease = self.share(open, name, user).await;
         let lease = lease.map_err(|error| (FailureKind::Io, error.to_string()))?;
         let reservations = StoredReservations::of(open, name).await;
         let reservations = reservations.map_err(|error| (FailureKind::Io, error.to_string()))?;
         let store: Arc<dyn ReservationStore> = reservations.clone();
-        let unit = VolumeUnit::new(lease)
+        let unit = VolumeUnit::new(lease, identity.unit())
             .with_reservation_store(store)
             .with_block_bytes(words.block_bytes());
         let target = Target {
@@ -445,6 +513,7 @@ impl Volumes {
             iqn,
             typed,
             words,
+            identity,
             reservations,
         };
         self.set_sharing(name, sharing);

@@ -24,10 +24,12 @@ use service::jobs::Jobs;
 use service::pools::Pools;
 
 mod adopt;
+pub mod identity;
 pub mod iscsi;
 mod leave;
 pub mod mounts;
 pub mod nfs;
+pub mod owners;
 pub mod place;
 mod reservations;
 pub mod secrets;
@@ -41,6 +43,7 @@ pub use leave::exclusion;
 
 use mounts::Mounts;
 use nfs::Nfs;
+use owners::Owners;
 use shares::Withheld;
 use smb::Smb;
 use volumes::Volumes;
@@ -65,6 +68,8 @@ pub struct Serving {
     pub nfs: Nfs,
     /// Samba.
     pub smb: Arc<Smb>,
+    /// Whose the names are that clients use.
+    pub owners: Arc<Owners>,
     /// Shares that somebody ended by hand.
     pub withheld: Withheld,
 }

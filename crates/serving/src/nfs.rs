@@ -26,7 +26,9 @@ use serve_nfs::{
 };
 
 use crate::Serving;
+use crate::identity::{self, Identity};
 use crate::mounts::is_at_or_below;
+use crate::owners::{self, Claim, Present};
 use crate::place::{Place, place};
 use crate::shares::traffic;
 use service::error::from_dataset;
@@ -257,10 +259,22 @@ fn service_of(
     serve_nfs::Service::new(Arc::clone(shares), directory, Arc::clone(random))
 }
 
-/// A dataset's guid.
-async fn guid_of(open: &OpenPool, name: &str) -> Option<u64> {
-    let found = open.pool.dsl().directories().lookup(name).await;
-    found.ok().map(|info| info.guid.get())
+/// What clients know a filesystem by.
+async fn identity_of(open: &OpenPool, name: &str) -> Result<u64, String> {
+    let found = identity::of(open, name).await;
+    found
+        .map(Identity::number)
+        .map_err(|failure| failure.message)
+}
+
+/// Whether a filesystem asks to be shared, and then whether its path came with a stream.
+async fn is_meant(open: &OpenPool, name: &str, nfs: &Nfs) -> Option<bool> {
+    let setting = open.pool.dsl().properties().get(name, NFS_PROPERTY).await;
+    let setting = setting.ok()?;
+    match nfs.check(setting.value.text().unwrap_or("off")) {
+        Ok(None) => None,
+        Ok(Some(_)) | Err(_) => Some(owners::is_received(open, name, "mountpoint").await),
+    }
 }
 
 fn client(report: ClientReport) -> ShareClient {
@@ -335,7 +349,7 @@ impl Serving {
         Ok(Some((policy, path, Snapdir::of(snapdir.unwrap_or(0)))))
     }
 
-    /// The guid of a filesystem that is to be shared as soon as its key is there.
+    /// What clients know a filesystem by that is to be shared as soon as its key is there.
     async fn awaited_share(&self, open: &OpenPool, name: &str) -> Option<u64> {
         let setting = open.pool.dsl().properties().get(name, NFS_PROPERTY).await;
         let typed = setting.ok()?.value.text().map(str::to_owned);
@@ -346,7 +360,7 @@ impl Serving {
         let is_awaited =
             is_wanted && !self.withheld.has(name, Protocol::Nfs) && open.is_locked(name).await;
         match is_awaited {
-            true => guid_of(open, name).await,
+            true => identity_of(open, name).await.ok(),
             false => None,
         }
     }
@@ -369,17 +383,49 @@ impl Serving {
             return wanted.map(|_| ());
         };
         self.nfs.shares().set_other(name, None);
+        let identity = identity_of(open, name).await?;
+        let is_received = owners::is_received(open, name, "mountpoint").await;
+        let claim = Claim::new(Protocol::Nfs, &path, open, name, is_received).await?;
+        let present = self.owners.present(&self.pools, &claim).await;
+        let asks = match &present {
+            Present::Here(there, owner) => match self.place(there, owner).await {
+                Ok((Place::At(theirs), _)) if theirs == Path::new(&path) => {
+                    is_meant(there, owner, &self.nfs).await
+                }
+                _ => None,
+            },
+            Present::None | Present::Away(..) => None,
+        };
+        match self.owners.take(claim, present, asks) {
+            Ok(None) => {}
+            Ok(Some(before)) => {
+                if self
+                    .nfs
+                    .path_of(&before)
+                    .is_some_and(|theirs| theirs == path)
+                {
+                    self.nfs.shares().remove(&before).await;
+                    let why = format!("{path} is now '{name}', whose mountpoint was set by hand");
+                    self.nfs.refused.lock().insert(before, why);
+                }
+            }
+            Err(why) => {
+                self.nfs.shares().remove(name).await;
+                return Err(why);
+            }
+        }
         let spec = ShareSpec {
             dataset: name.to_owned(),
             path,
             policy,
             access: Arc::clone(&open.access),
             snapdir,
+            identity,
         };
         let verifier = self.world.random.next_u64();
         let added = self.nfs.shares().add(spec, verifier).await;
         let awaited = match &added {
-            Err(ShareError::Access(_)) => guid_of(open, name).await,
+            Err(ShareError::Access(_)) => Some(identity),
             _ => None,
         };
         self.nfs.shares().set_awaited(name, awaited);

@@ -18,8 +18,10 @@ use serve_fuse::{UnmountMode, ZvolDirectory};
 use serve_iscsi::{Limits, Server, TargetSet};
 use volume::Volume;
 
+use crate::identity;
 use crate::iscsi::Sharing;
 use crate::mounts::{from_mount, is_at_or_below};
+use crate::owners::Owners;
 use crate::secrets::Secrets;
 use crate::unit_states::UnitStates;
 use service::error::{from_access, from_dataset};
@@ -39,6 +41,8 @@ struct OpenVolume {
 pub struct Volumes {
     /// The pools that they are of.
     pub(crate) pools: Arc<Pools>,
+    /// Whose the targets' names are.
+    pub(crate) owners: Arc<Owners>,
     /// What iSCSI's initiators and targets prove themselves with.
     pub secrets: Secrets,
     directory_path: PathBuf,
@@ -66,9 +70,11 @@ impl Volumes {
         limits: Limits,
         secrets: Secrets,
         pools: Arc<Pools>,
+        owners: Arc<Owners>,
     ) -> Self {
         Self {
             pools,
+            owners,
             secrets,
             directory_path,
             addresses: Mutex::new(addresses),
@@ -274,7 +280,16 @@ impl Volumes {
         }
         let mut failures = Vec::new();
         for info in listed {
-            if info.is_inconsistent || open.is_locked(&info.name).await {
+            if info.is_inconsistent {
+                continue;
+            }
+            if open.is_locked(&info.name).await {
+                // It is shared as soon as its key is there: initiators may know it.
+                if self.is_meant_for_iscsi(open, &info.name).await
+                    && let Err(failure) = identity::of(open, &info.name).await
+                {
+                    failures.push(failure.message);
+                }
                 continue;
             }
             if let Err(failure) = self.open_volume(open, &info.name).await {

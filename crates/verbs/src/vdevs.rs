@@ -111,8 +111,10 @@ pub fn zpool_reguid<'a>(
         // Wherever a crash stops it, the next start finds the pool by the guid that it has then.
         *open.next_guid.lock() = Some(guid);
         serving.pools.save_cached();
+        let before = open.pool.guid().get();
         let changed = open.pool.change_guid(Guid::new(guid)).await;
         if changed.is_ok() {
+            serving.owners.pool_changed(before, guid);
             crate::zpool::log_command(&open.pool, &call.command).await;
         }
         *open.next_guid.lock() = None;

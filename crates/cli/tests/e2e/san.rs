@@ -3,11 +3,12 @@
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::harness::{Peer, PeerOptions, Server, can_mount, zdb_is_clean};
+use crate::harness::{MILLPOND, Peer, PeerOptions, Server, can_mount, text_of, zdb_is_clean};
 use crate::initiator::{FORCE_UNIT_ACCESS, Initiator, READ, WRITE, blocks};
 
 fn iqn(volume: &str) -> String {
@@ -170,6 +171,124 @@ fn what_initiators_set_belongs_to_the_volume() {
     log_in(&server, "vol", 2).does(&blocks(WRITE, 0, 0, 1), 0, &[3; 512]);
     server.stop();
     zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// Goal: what `zpool split` leaves in two pools are two disks to initiators, also after a restart.
+/// A volume that they know from an earlier release, which told its guid alone, is what it was; its
+/// copy is not.
+#[test]
+fn halves_of_a_split_pool_are_two_disks() {
+    if !can_mount() {
+        return;
+    }
+    let mut server = Server::start();
+    let disks = server.disks(2, 1 << 30);
+    server.ok(&format!(
+        "zpool create -m none tank mirror {} {}",
+        disks[0], disks[1]
+    ));
+    server.ok("zfs create -s -V 64M -o millpond:iscsi=on tank/a");
+    let designator = |server: &Server, pool: &str, volume: &str| -> Vec<u8> {
+        let portal = format!("127.0.0.1:{}", server.iscsi_port);
+        let iqn = format!("iqn.2026-11.io.millpond:{pool}:{volume}");
+        let mut initiator = Initiator::log_in(&portal, &iqn, 1).expect("a login");
+        let page = initiator.does(&[0x12, 1, 0x83, 0, 255, 0], 255, &[]);
+        page[8..24].to_vec()
+    };
+    let before = designator(&server, "tank", "a");
+    server.ok("zpool split tank half");
+    let search = server.text("disks");
+    server.ok(&format!("zpool import -d {search} half"));
+    let copy = designator(&server, "half", "a");
+    assert_ne!(copy, before);
+    server.kill();
+    server.launch(&["daemon"]);
+    assert_eq!(designator(&server, "tank", "a"), before);
+    assert_eq!(designator(&server, "half", "a"), copy);
+    // As an earlier release left it.
+    server.ok("zpool set millpond:identities= tank");
+    server.kill();
+    server.launch(&["daemon"]);
+    let guid = server.ok("zfs get -Hp -o value guid tank/a");
+    let guid: u64 = guid.trim().parse().expect("a guid");
+    let known = [&b"\x60MILLPND"[..], &guid.to_be_bytes()].concat();
+    assert_eq!(designator(&server, "tank", "a"), known);
+    assert_eq!(designator(&server, "half", "a"), copy);
+    server.ok("zfs create -s -V 64M -o millpond:iscsi=on tank/new");
+    assert_eq!(designator(&server, "tank", "new")[4] & 0x80, 0x80);
+    // A copy that initiators would take for it is not shared.
+    let property = server.ok("zpool get -H -o value millpond:identities tank");
+    let (_, until) = property.trim().split_once(':').expect("two numbers");
+    let pool = server.ok("zpool get -Hp -o value guid half");
+    server.ok(&format!(
+        "zpool set millpond:identities={}:{until} half",
+        pool.trim()
+    ));
+    server.ok("zfs set millpond:iscsi=off half/a");
+    let refused = server.fails("zfs set millpond:iscsi=on half/a");
+    assert!(refused.contains("millpond:identities=none"), "{refused}");
+    server.ok("zpool set millpond:identities=none half");
+    server.ok("zfs set millpond:iscsi=on half/a");
+    assert_eq!(designator(&server, "half", "a"), copy);
+    server.stop();
+}
+
+/// Goal: a replica whose properties came along takes no name of what it is a copy of, whichever
+/// pool comes first at a start, nor while the other one is away; it is told which it is.
+#[test]
+fn a_replica_takes_no_target_of_the_live_volume() {
+    if !can_mount() {
+        return;
+    }
+    const NAME: &str = "iqn.2025-01.test:vol";
+    let mut server = Server::start();
+    let disks = server.disks(2, 1 << 30);
+    // By name the backup comes first.
+    server.ok(&format!("zpool create -m none tank {}", disks[0]));
+    server.ok(&format!("zpool create -m none archive {}", disks[1]));
+    server.ok(&format!(
+        "zfs create -s -V 64M -o millpond:iscsi=iqn={NAME} tank/vol"
+    ));
+    let portal = format!("127.0.0.1:{}", server.iscsi_port);
+    let write = blocks(WRITE, FORCE_UNIT_ACCESS, 0, 1);
+    let mut initiator = Initiator::log_in(&portal, NAME, 1).expect("a login");
+    initiator.does(&write, 0, &[1; 512]);
+    server.ok("zfs snapshot tank/vol@one");
+    let piped = |words: &str| {
+        let script = format!("{MILLPOND} zfs send -p tank/vol@one | {MILLPOND} {words}");
+        let run = Command::new("sh")
+            .args(["-c", &script])
+            .env("MILLPOND_STATE", server.state())
+            .output();
+        text_of(&run.expect("a shell"))
+    };
+    let said = piped("zfs receive -F archive/vol");
+    assert!(said.contains("'tank/vol'"), "{said}");
+    let is_ours = || {
+        let mut initiator = Initiator::log_in(&portal, NAME, 1).expect("a login");
+        initiator.does(&blocks(READ, 0, 0, 1), 512, &[]) == [2; 512]
+    };
+    initiator.does(&write, 0, &[2; 512]);
+    drop(initiator);
+    server.kill();
+    server.launch(&["daemon"]);
+    assert!(is_ours());
+    // Its pool is away.
+    server.kill();
+    let away = format!("{}.away", disks[0]);
+    std::fs::rename(&disks[0], &away).expect("renamed");
+    server.launch(&["daemon"]);
+    let told = server.ok("info");
+    assert!(told.contains("'tank/vol'"), "{told}");
+    server.kill();
+    std::fs::rename(&away, &disks[0]).expect("renamed");
+    server.launch(&["daemon"]);
+    assert!(is_ours());
+    // Nobody asks for it any more.
+    server.ok("zfs set millpond:iscsi=off tank/vol");
+    server.ok(&format!("zfs set millpond:iscsi=iqn={NAME} archive/vol"));
+    assert!(!is_ours());
+    server.stop();
 }
 
 /// What is stored in a volume's first 4 MiB: random enough that blocks are not compressed into

@@ -174,7 +174,7 @@ async fn carry_out(entered: &Entered, request: Request) -> Result<Writer, Error>
         }
         Request::Rename { from, to } => {
             let target = to.directory.ok_or(Error::BadHandle)?;
-            if target.dataset != entered.share.guid {
+            if target.dataset != entered.share.identity {
                 return Err(filesystem::FsError::CrossDevice.into());
             }
             Box::pin(change::rename(
@@ -186,7 +186,7 @@ async fn carry_out(entered: &Entered, request: Request) -> Result<Writer, Error>
         }
         Request::Link { entry, .. } => {
             let target = entry.directory.ok_or(Error::BadHandle)?;
-            if target.dataset != entered.share.guid {
+            if target.dataset != entered.share.identity {
                 return Err(filesystem::FsError::CrossDevice.into());
             }
             Box::pin(change::link(entered, place, target.place, &entry.name)).await

@@ -405,7 +405,7 @@ impl Running<'_> {
             return Err(Status::ROFS);
         }
         if let Some(entered) = &self.entered
-            && entered.share.guid == handle.dataset
+            && entered.share.identity == handle.dataset
         {
             return Ok(Arc::clone(entered));
         }

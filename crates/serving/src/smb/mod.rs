@@ -35,9 +35,10 @@ use tokio::sync::watch;
 
 use crate::Serving;
 use crate::nfs::NFS_PROPERTY;
+use crate::owners::{self, Claim, Owners, Present};
 use child::{Keeper, Wanted};
 use conf::Share;
-use service::pools::OpenPool;
+use service::pools::{OpenPool, Pools};
 pub use words::SMB_PROPERTY;
 use words::Words;
 
@@ -265,6 +266,18 @@ impl Smb {
         }
     }
 
+    /// Ends a dataset's share of this name, which is another one's now.
+    fn give_up(self: &Arc<Self>, dataset: &str, share: &str, to: &str) {
+        let has_it = match self.inner.lock().sharing.get(dataset) {
+            Some(Sharing::On(theirs)) => theirs.name.to_lowercase() == share.to_lowercase(),
+            Some(Sharing::Refused(_)) | None => false,
+        };
+        if has_it {
+            let why = format!("share '{share}' is now that of '{to}', where it was set by hand");
+            self.set(dataset, Some(Sharing::Refused(why)));
+        }
+    }
+
     /// Shares these no more. When this is done, no process of the server's is in them.
     pub async fn withdraw(self: &Arc<Self>, datasets: &[String]) {
         let mut were_shared = false;
@@ -388,6 +401,8 @@ impl Smb {
         open: &OpenPool,
         name: &str,
         path: PathBuf,
+        owners: &Owners,
+        pools: &Pools,
     ) -> Option<Sharing> {
         let properties = open.pool.dsl().properties();
         let setting = properties.get(name, SMB_PROPERTY).await.ok()?;
@@ -415,10 +430,28 @@ impl Smb {
                 by_nfs,
             }))
         });
-        match share {
-            Ok(share) => share.map(Sharing::On),
-            Err(why) => Some(Sharing::Refused(why)),
+        let share = match share {
+            Ok(Some(share)) => share,
+            Ok(None) => return None,
+            Err(why) => return Some(Sharing::Refused(why)),
+        };
+        let is_received = owners::is_received(open, name, SMB_PROPERTY).await;
+        let claim = Claim::new(Protocol::Smb, &share.name, open, name, is_received).await;
+        let claim = match claim {
+            Ok(claim) => claim,
+            Err(why) => return Some(Sharing::Refused(why)),
+        };
+        let present = owners.present(pools, &claim).await;
+        let asks = match &present {
+            Present::Here(there, owner) => asks_for(there, owner, &share.name).await,
+            Present::None | Present::Away(..) => None,
+        };
+        match owners.take(claim, present, asks) {
+            Ok(None) => {}
+            Ok(Some(before)) => self.give_up(&before, &share.name, name),
+            Err(why) => return Some(Sharing::Refused(why)),
         }
+        Some(Sharing::On(share))
     }
 }
 
@@ -457,6 +490,23 @@ pub async fn is_meant(open: &OpenPool, name: &str) -> bool {
     })
 }
 
+/// Whether a filesystem asks for this name of a share, and then whether by a property that came
+/// with a stream.
+async fn asks_for(open: &OpenPool, name: &str, share: &str) -> Option<bool> {
+    let properties = open.pool.dsl().properties();
+    let setting = properties.get(name, SMB_PROPERTY).await.ok()?;
+    let words = Words::parse(setting.value.text().unwrap_or("off")).ok()??;
+    let from = match &setting.source {
+        PropertySource::Inherited(from) => from.as_str(),
+        _ => name,
+    };
+    let theirs = words.share_name(name, from).ok()?;
+    match theirs.to_lowercase() == share.to_lowercase() {
+        true => Some(owners::is_received(open, name, SMB_PROPERTY).await),
+        false => None,
+    }
+}
+
 /// Checks a value of `sharesmb` before it is set.
 pub fn check_property(typed: &str) -> Result<(), Failure> {
     let checked = Words::parse(typed);
@@ -470,7 +520,10 @@ impl Serving {
     pub async fn share_by_smb(&self, open: &OpenPool, name: &str) {
         let sharing = match self.mounts.mountpoint(name) {
             Some(path) if !self.withheld.has(name, Protocol::Smb) => {
-                self.smb.sharing_as_wanted(open, name, path).await
+                let (owners, pools) = (&self.owners, &self.pools);
+                self.smb
+                    .sharing_as_wanted(open, name, path, owners, pools)
+                    .await
             }
             _ => None,
         };
