@@ -9,15 +9,14 @@
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: `host::supervisor`), `millpond.stopped` (crate `host`),
 //! `pools.json` (what to import at the next start: `service::pool_list`), `replications.json`
-//! (crate `automation`), `schedules.json` (likewise), `iscsi-secrets.json` (for CHAP), `share-names.json`
-//! (whose the names of shares are: `serving::owners`),
-//! `alerts*.json` (crate `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate
-//! `series`), `people.json` (users and API keys), `audit.jsonl` (the record of changes),
-//! `https-certificate.pem` and `https-key.pem`, `certificate.json` and `acme-*.json` (crate
-//! `web`), `smb/` (all that Samba keeps, with its users), `zvol/` (volumes as files), and for
-//! `millpond up` `disks/` and `mnt/` of the default pool. All of it is its user's alone. Where that
-//! is root, others pass through to the socket, to `zvol/` and to `mnt/`, which have modes of their
-//! own.
+//! (crate `automation`), `schedules.json` (likewise), `iscsi-secrets.json` (for CHAP),
+//! `share-names.json` (whose the names of shares are: `serving::owners`), `alerts*.json` (crate
+//! `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate `series`),
+//! `people.json` (users and API keys), `audit.jsonl` (the record of changes),
+//! `https-certificate.pem` and `https-key.pem`, `certificate.json` and `acme-*.json` (crate `web`),
+//! `smb/` (all that Samba keeps, with its users), `zvol/` (volumes as files), and for `millpond up`
+//! `disks/` and `mnt/` of the default pool. All of it is its user's alone. Where that is root,
+//! others pass through to the socket, to `zvol/` and to `mnt/`, which have modes of their own.
 //!
 //! A crash leaves the pools as a power cut would: each is at its last synced transaction group,
 //! and the next import replays the intent logs.
