@@ -344,7 +344,7 @@ async fn rename_locked(
         Ok::<(), FsError>(())
     };
     let moved = moved.await;
-    let former = |file: &Locked, is_removed| Former {
+    let former = |file: &Node, is_removed| Former {
         ino: file.ino,
         is_directory: file.zap.is_some(),
         is_removed,

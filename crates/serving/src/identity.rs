@@ -113,7 +113,7 @@ pub async fn of(open: &OpenPool, name: &str) -> Result<Identity, Failure> {
 }
 
 async fn known_alone(open: &OpenPool) -> Result<Option<KnownAlone>, PoolError> {
-    if let Some(property) = open.pool.prop(PROPERTY) {
+    if let Some(property) = open.pool.properties().get(PROPERTY) {
         return Ok(KnownAlone::parse(&property.value));
     }
     let mut known = KnownAlone {
@@ -125,7 +125,7 @@ async fn known_alone(open: &OpenPool) -> Result<Option<KnownAlone>, PoolError> {
     }
     if !open.pool.is_read_only() {
         let value = format!("{}:{}", known.pool, known.until_txg);
-        open.pool.set_prop(PROPERTY, &value).await?;
+        open.pool.properties().set(PROPERTY, &value).await?;
     }
     Ok(Some(known))
 }

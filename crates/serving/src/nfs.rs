@@ -388,7 +388,7 @@ impl Serving {
         let claim = Claim::new(Protocol::Nfs, &path, open, name, is_received).await?;
         let present = self.owners.present(&self.pools, &claim).await;
         let asks = match &present {
-            Present::Here(there, owner) => match self.place(there, owner).await {
+            Present::Here(there, owner) => match place(there, owner).await {
                 Ok((Place::At(theirs), _)) if theirs == Path::new(&path) => {
                     is_meant(there, owner, &self.nfs).await
                 }

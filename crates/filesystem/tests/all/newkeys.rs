@@ -847,7 +847,10 @@ async fn a_raw_difference_brings_what_was_rewritten() {
     let (world, images) = (World::system(2), [Image::new(128), Image::new(128)]);
     let pool = create(&world, &images[0], &[]).await;
     let other = create(&world, &images[1], &[]).await;
-    let enabled = pool.set_prop("feature@physical_rewrite", "enabled").await;
+    let enabled = pool
+        .properties()
+        .set("feature@physical_rewrite", "enabled")
+        .await;
     enabled.expect("enabled");
     make(&pool, "tank/e", &ROOT_OF_RAW, Some(raw(1)))
         .await

@@ -397,7 +397,7 @@ impl Smb {
     /// Whether a filesystem that is mounted at `path` is to be shared as its property says, and can
     /// be.
     async fn sharing_as_wanted(
-        &self,
+        self: &Arc<Self>,
         open: &OpenPool,
         name: &str,
         path: PathBuf,

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use codec::crypt::passphrase_key;
+use codec::crypt::{WrappingKey, passphrase_key};
 use dataset::KeyFormat;
 use device::World;
 use filesystem::{Caller, Filesystem, ZplInit};
@@ -180,7 +180,7 @@ pub async fn load_keys(pool: &Pool, manifest: &serde_json::Value) {
                     let digits = std::str::from_utf8(digits).expect("text");
                     *byte = u8::from_str_radix(digits, 16).expect("hex");
                 }
-                bytes.into()
+                WrappingKey::new(bytes)
             }
         };
         pool.dsl()
