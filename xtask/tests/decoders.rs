@@ -32,11 +32,13 @@ use Why::{Not, Through};
 const A_PERSONS_WORDS: Why = Not("an administrator types it; what is wrong is refused in words");
 const THE_KERNELS: Why = Not("the kernel of this host prints it");
 const OUR_FILE: Why = Not("a file of this program's figures; what is damaged is forgotten");
+const OF_TWO_NUMBERS: Why = Not("two numbers with a colon between, or it is nobody's");
 const OF_ONE_NUMBER: Why = Not("it takes one number out of bytes of a fixed length");
 
 /// Decoders that no target calls by their names.
 const REVIEWED: &[(&str, Why)] = &[
     ("answers/src/nut.rs parse_words", Through("ups")),
+    ("serving/src/identity.rs KnownAlone::parse", OF_TWO_NUMBERS),
     ("serving/src/iscsi.rs parse_share", A_PERSONS_WORDS),
     ("telemetry/src/metrics/process.rs parse", THE_KERNELS),
     (

@@ -17,8 +17,8 @@
 //! and stores within slices whose lengths it checks. Every SIMD path has a scalar twin that tests
 //! compare it with.
 //!
-//! And in `crypt::locked`: memory for keys is mapped and locked by system calls, and handed out as a
-//! box would be.
+//! And in `crypt::locked`: memory for keys is mapped and locked by system calls, and handed out as
+//! a box would be.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -2,9 +2,9 @@
 //! and in the binary that `scripts/torture` runs.
 //!
 //! A circle of waits shows itself only when the right operations meet. The order shows itself
-//! whenever one operation runs: so whoever is about to wait for a lock says which ([`about_to_wait`],
-//! also where it is free), and whoever has it keeps a [`Held`]. What a task holds has to come before
-//! what it waits for. A release build neither looks nor stores anything.
+//! whenever one operation runs: so whoever is about to wait for a lock says which
+//! ([`about_to_wait`], also where it is free), and whoever has it keeps a [`Held`]. What a task
+//! holds has to come before what it waits for. A release build neither looks nor stores anything.
 //!
 //! Tasks of tokio are told apart; what is not run by one (a test's own future) is not looked at.
 //! What is got without waiting is held like anything else, but need not come in order.

@@ -20,8 +20,8 @@
 //!
 //! [`output_within`] runs programs that look at devices, and may never come back.
 //!
-//! [`Allocator`] is where the process has its memory from; [`wipe_freed`] has it overwritten when it
-//! is freed.
+//! [`Allocator`] is where the process has its memory from; [`wipe_freed`] has it overwritten when
+//! it is freed.
 //!
 //! `unsafe` appears in `allocator`, `descriptors`, `file::buffer` (aligned, recycled buffers),
 //! `file::request` (how full they are), `file::uring` (submission queue entries that point into

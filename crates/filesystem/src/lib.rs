@@ -19,7 +19,7 @@
 //! | Module | What it does |
 //! |---|---|
 //! | `opening` | the hold on the dataset, its settings, who is inside |
-//! | `node` | files in memory, their locks and the order of all locks |
+//! | `node`, `rank`, `locking` | files in memory, their locks, and the one order of all locks |
 //! | `changes`, `outlet` | who is told of changes: mounts, for what their kernels keep |
 //! | `files` | files by number: loading, storing, transactions, the intent log |
 //! | `counting`, `quota`, `unlinked`, `xattr` | counting of owners, quotas, the delete queue and freeing, extended attributes: the parts |
@@ -67,6 +67,7 @@ mod outlet;
 mod path;
 mod posix_acl;
 mod quota;
+mod rank;
 mod remove;
 mod rename;
 mod replay;

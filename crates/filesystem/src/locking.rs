@@ -1,5 +1,5 @@
-//! Locking several nodes in one operation: one order for all ([`Place`]), and what an operation has
-//! locked ([`LockedNodes`]).
+//! Locking several nodes in one operation, in the one order of all (module `rank`), and what an
+//! operation has locked ([`LockedNodes`]).
 //!
 //! Directories come before files, files before directories of extended attributes, these before the
 //! files in them; among their like nodes go by object number, wherever they are in the tree. That
@@ -14,30 +14,8 @@
 
 use std::sync::Arc;
 
-use dataset::lock_order::Lock;
-
 use crate::error::{FsError, Result};
 use crate::node::{Locked, Node};
-
-/// Kinds of nodes in the order in which they are locked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Rank {
-    Directory,
-    File,
-    XattrDirectory,
-    XattrFile,
-}
-
-/// A node's place in the order of locks: rank, then object number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place(pub(crate) Rank, pub(crate) u64);
-
-impl Place {
-    /// As debug builds check it.
-    pub(crate) fn as_lock(self) -> Lock {
-        Lock::Node(self.0 as u8, self.1)
-    }
-}
 
 /// Nodes that an operation locks at most: two directories, and two entries.
 const NODES_MAX: usize = 4;

@@ -30,7 +30,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::error::{FsError, Result};
-use crate::locking::{Place, Rank};
+use crate::rank::{Place, Rank};
 use crate::znode::{Znode, is_of_xattr};
 
 /// Extended attributes kept in the dnode: names and values in the order of their nvlist.

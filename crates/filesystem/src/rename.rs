@@ -1,8 +1,8 @@
 //! Renaming: into place, over what is there, refusing to, or in exchange.
 //!
 //! One transaction, whatever is moved. The directories and what is in them are locked in the one
-//! order of nodes (see `locking`); `renames` is held while the tree's shape changes. What is refused
-//! by the kinds of files is refused before these are locked.
+//! order of nodes (see `locking`); `renames` is held while the tree's shape changes. What is
+//! refused by the kinds of files is refused before these are locked.
 
 use std::sync::Arc;
 

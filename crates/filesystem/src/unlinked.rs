@@ -25,8 +25,9 @@ use zio::Tx;
 
 use crate::error::{FsError, Result};
 use crate::files::Files;
-use crate::locking::{Rank, lock_after};
+use crate::locking::lock_after;
 use crate::node::{Locked, Node};
+use crate::rank::Rank;
 use crate::stored_acl::external_list;
 use crate::types::FileKind;
 use crate::znode::{Znode, attr, parse_dirent, pflags};

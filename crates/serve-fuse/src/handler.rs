@@ -4,11 +4,11 @@
 //!
 //! What others change the kernel is told of (`teller`), so it may keep entries and pages for long.
 //! Where somebody else serves the filesystem, entries of all but directories are good for a second,
-//! since an answer may cross what it is told. Attributes are good for a second, since access times move with reads; those of a file with
-//! changes that are not on disk yet are good for no time, since the txg's sync changes what it
-//! takes on disk. Names that are not there, and names in `.zfs`, are good for a second; where case
-//! or form of names does not count, entries are not kept at all. `open` is answered "not needed"
-//! once, and then never asked again; `create` likewise.
+//! since an answer may cross what it is told. Attributes are good for a second, since access times
+//! move with reads; those of a file with changes that are not on disk yet are good for no time,
+//! since the txg's sync changes what it takes on disk. Names that are not there, and names in
+//! `.zfs`, are good for a second; where case or form of names does not count, entries are not kept
+//! at all. `open` is answered "not needed" once, and then never asked again; `create` likewise.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

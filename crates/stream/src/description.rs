@@ -2,8 +2,9 @@
 //!
 //! The list of a single stream is short: a key, snapshots of redactions, where it goes on. That of
 //! a package has a few hundred bytes for each dataset and snapshot, and is in memory while the
-//! package is received; in a hostile one tiny pairs take several times what they are in the stream. So all
-//! packages that are read at the same time, whoever sends them, share [`PACKAGES_BYTES_MAX`].
+//! package is received; in a hostile one tiny pairs take several times what they are in the stream.
+//! So all packages that are read at the same time, whoever sends them, share
+//! [`PACKAGES_BYTES_MAX`].
 
 use std::ops::Deref;
 

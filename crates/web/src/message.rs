@@ -30,8 +30,8 @@ pub async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Fail
     serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))
 }
 
-/// Has the connection end with this answer. Where a request held a secret, its bytes are in a buffer
-/// that the connection has until it reads something else over it, or ends.
+/// Has the connection end with this answer. Where a request held a secret, its bytes are in a
+/// buffer that the connection has until it reads something else over it, or ends.
 pub async fn end_after_secrets(mut answer: Response) -> Response {
     let headers = answer.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("close"));

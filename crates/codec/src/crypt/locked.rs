@@ -3,7 +3,8 @@
 //!
 //! Pages are mapped for this alone, as locking works on whole pages, and holds nothing else back
 //! there. Each is cut into slots. Where the system refuses to lock a page (`RLIMIT_MEMLOCK` of an
-//! ordinary user: often 8 MiB, some thousand keys), it is used unlocked: [`is_memory_locked`] tells.
+//! ordinary user: often 8 MiB, some thousand keys), it is used unlocked: [`is_memory_locked`]
+//! tells.
 //!
 //! A mutex is held while slots are looked for, never while a key is used.
 
