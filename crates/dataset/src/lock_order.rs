@@ -3,14 +3,24 @@
 //!
 //! A circle of waits shows itself only when the right operations meet. The order shows itself
 //! whenever one operation runs: so whoever is about to wait for a lock says which
-//! ([`about_to_wait`], also where it is free), and whoever has it keeps a [`Held`]. What a task
-//! holds has to come before what it waits for. A release build neither looks nor stores anything.
+//! ([`about_to_wait`], also where it is free), and whoever has it keeps a [`Held`]. What an
+//! operation holds has to come before what it waits for. A release build neither looks nor stores
+//! anything.
 //!
-//! Tasks of tokio are told apart; what is not run by one (a test's own future) is not looked at.
-//! What is got without waiting is held like anything else, but need not come in order.
+//! Operations are told apart ([`operation`]), since one may begin on the task, or the thread, that
+//! took the request for it and go on as a task of its own, while the next one begins there. Where
+//! there is none, tasks of tokio are told apart; what is not run by one either (a test's own
+//! future) is not looked at. What is got without waiting is held like anything else, but need not
+//! come in order.
 
 #[cfg(debug_assertions)]
+use std::cell::Cell;
+#[cfg(debug_assertions)]
 use std::collections::HashMap;
+#[cfg(debug_assertions)]
+use std::pin::pin;
+#[cfg(debug_assertions)]
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(debug_assertions)]
 use parking_lot::Mutex;
@@ -29,26 +39,82 @@ pub enum Lock {
     Node(u8, u64),
 }
 
-/// What this task holds. Goes with the lock's own guard.
+/// Who takes locks.
+#[cfg(debug_assertions)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Holder {
+    Operation(u64),
+    Task(Id),
+}
+
+#[cfg(debug_assertions)]
+impl Holder {
+    /// The one that this thread works for now.
+    fn current() -> Option<Self> {
+        let operation = OPERATION.get().map(Self::Operation);
+        operation.or_else(|| tokio::task::try_id().map(Self::Task))
+    }
+}
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static OPERATION: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// `work`, which is one operation wherever it is polled: for what is polled in turn with others, or
+/// outside of any task. In a release build nothing but `work`.
+#[cfg(debug_assertions)]
+pub fn operation<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    /// Also when the work panics.
+    struct Before(Option<u64>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            OPERATION.set(self.0);
+        }
+    }
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    async move {
+        let mut work = pin!(work);
+        std::future::poll_fn(move |context| {
+            let _before = Before(OPERATION.replace(Some(number)));
+            work.as_mut().poll(context)
+        })
+        .await
+    }
+}
+
+/// `work`, which is one operation wherever it is polled: for what is polled in turn with others, or
+/// outside of any task. In a release build nothing but `work`.
+#[cfg(not(debug_assertions))]
+#[inline]
+pub fn operation<F: Future>(work: F) -> F {
+    work
+}
+
+/// What this operation holds. Goes with the lock's own guard.
 #[derive(Debug)]
 #[must_use = "it says that the lock is held"]
 pub struct Held {
     #[cfg(debug_assertions)]
-    of: Option<(Id, Lock)>,
+    of: Option<(Holder, Lock)>,
 }
 
 #[cfg(debug_assertions)]
-static HELD: Mutex<Option<HashMap<Id, Vec<Lock>>>> = Mutex::new(None);
+static HELD: Mutex<Option<HashMap<Holder, Vec<Lock>>>> = Mutex::new(None);
 
-/// Says that this task may be about to wait for a lock.
+/// Says that this operation may be about to wait for a lock.
 ///
 /// # Panics
 /// With debug assertions, where it holds one that does not come before it.
 #[inline]
 pub fn about_to_wait(lock: Lock) {
     #[cfg(debug_assertions)]
-    if let Some(task) = tokio::task::try_id() {
-        let held = HELD.lock().as_ref().and_then(|all| all.get(&task).cloned());
+    if let Some(holder) = Holder::current() {
+        let held = HELD
+            .lock()
+            .as_ref()
+            .and_then(|all| all.get(&holder).cloned());
         let in_the_way = held.iter().flatten().find(|held| **held >= lock);
         assert!(
             in_the_way.is_none(),
@@ -59,15 +125,15 @@ pub fn about_to_wait(lock: Lock) {
     let _ = lock;
 }
 
-/// Says that this task holds a lock, until what it gets is dropped, by whichever task.
+/// Says that this operation holds a lock, until what it gets is dropped, by whichever.
 #[inline]
 pub fn holds(lock: Lock) -> Held {
     #[cfg(debug_assertions)]
     {
-        let of = tokio::task::try_id().map(|task| (task, lock));
-        if let Some((task, lock)) = of {
+        let of = Holder::current().map(|holder| (holder, lock));
+        if let Some((holder, lock)) = of {
             let mut all = HELD.lock();
-            let held = all.get_or_insert_default().entry(task).or_default();
+            let held = all.get_or_insert_default().entry(holder).or_default();
             held.push(lock);
         }
         Held { of }
@@ -82,15 +148,17 @@ pub fn holds(lock: Lock) -> Held {
 #[cfg(debug_assertions)]
 impl Drop for Held {
     fn drop(&mut self) {
-        let Some((task, lock)) = self.of else { return };
+        let Some((holder, lock)) = self.of else {
+            return;
+        };
         let mut all = HELD.lock();
         let Some(all) = all.as_mut() else { return };
-        if let Some(held) = all.get_mut(&task) {
+        if let Some(held) = all.get_mut(&holder) {
             if let Some(at) = held.iter().rposition(|held| *held == lock) {
                 held.remove(at);
             }
             if held.is_empty() {
-                all.remove(&task);
+                all.remove(&holder);
             }
         }
     }
@@ -131,5 +199,35 @@ mod tests {
             about_to_wait(Lock::Node(0, 3));
         });
         assert!(!lower_number.await);
+    }
+
+    /// Goal: what a task begins for several is not taken for one, nor for another when it goes on
+    /// elsewhere, and what is begun outside of tasks is looked at.
+    #[tokio::test]
+    async fn operations_are_told_apart_wherever_they_are_polled() {
+        let one_node = |number| {
+            operation(async move {
+                about_to_wait(Lock::Node(0, number));
+                let _held = holds(Lock::Node(0, number));
+                tokio::task::yield_now().await;
+                about_to_wait(Lock::Node(0, 5));
+            })
+        };
+        let side_by_side = tokio::spawn(async move {
+            let mut first = Box::pin(one_node(4));
+            assert!(futures::poll!(first.as_mut()).is_pending());
+            one_node(3).await;
+            tokio::spawn(first).await
+        });
+        let first = side_by_side.await.expect("the second is in order");
+        first.expect("the first is in order");
+        let mut late = Box::pin(one_node(9));
+        let outside = std::thread::spawn(move || {
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(late.as_mut().poll(&mut context).is_pending());
+            late
+        });
+        let late = outside.join().expect("polled");
+        assert!(tokio::spawn(late).await.is_err(), "out of order");
     }
 }

@@ -713,6 +713,40 @@ async fn many_requests_are_under_way_at_once() {
     assert!(of_client.is_connected && of_client.counts == report[0].counts);
 }
 
+/// Goal: requests of one connection for one file that wait for each other are not taken for one.
+/// Method: the first finds nothing in memory: it waits with the file locked while others begin.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_one_connection_wait_for_each_other() {
+    const COUNT: u32 = 16;
+    let rig = Rig::new(OPEN).await;
+    let (mut client, root) = rig.mounted().await;
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    let data = pattern(1 << 20, 3);
+    assert_eq!(client.write(&ROOT, &file, 0, &data, 2).await.0, 0);
+    rig.pool.sync().await.expect("sync");
+    let rig = rig.crashed().await;
+    let (client, _) = rig.mounted().await;
+    let mut stream = client.stream;
+    let mut all = Vec::new();
+    for n in 0..COUNT {
+        let args = Words::new().opaque(&file).u64(u64::from(n) * 40_000 + 7);
+        let args = args.u32(100).u32(0).opaque(&[n as u8; 100]);
+        all.extend(client::record(1000 + n, client::NFS, 3, 7, &ROOT, &args));
+    }
+    stream.write_all(&all).await.expect("sent");
+    let mut client = Client { stream, xid: 1 };
+    for _ in 0..COUNT {
+        let (_, mut reply) = client.reply().await;
+        let head = [(); 5].map(|()| reply.take32());
+        assert_eq!(head, [0; 5], "written");
+    }
+    for n in 0..COUNT {
+        let offset = u64::from(n) * 40_000 + 7;
+        let found = client.read(&ROOT, &file, offset, 100).await;
+        assert_eq!(found.expect("read").0, [n as u8; 100]);
+    }
+}
+
 /// A client that asks a second time, as its connection broke, hears what it would have heard.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_done_is_not_done_twice() {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use dataset::lock_order;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -182,7 +183,7 @@ async fn receive(
             gone: gone.clone(),
             _paid: paid,
         };
-        let mut working = Box::pin(request.carry_out(call, work));
+        let mut working = Box::pin(lock_order::operation(request.carry_out(call, work)));
         // Most are done at once.
         if futures::poll!(working.as_mut()).is_pending() {
             tokio::spawn(working);
