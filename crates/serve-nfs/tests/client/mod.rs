@@ -2,6 +2,7 @@
 //! that nothing of the server's own coding is relied on.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -194,10 +195,14 @@ pub fn record(
 }
 
 impl Client {
+    /// One with numbers of its own: a request with the number and the content of another one's
+    /// from the same address would be taken for a repeat.
     pub async fn connect(address: SocketAddr) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1 << 16);
         let stream = TcpStream::connect(address).await.expect("the server");
         stream.set_nodelay(true).expect("an option");
-        Self { stream, xid: 1 }
+        let xid = NEXT.fetch_add(1 << 16, Ordering::Relaxed);
+        Self { stream, xid }
     }
 
     /// Reads a reply; its number, and what follows that.

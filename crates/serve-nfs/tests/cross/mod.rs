@@ -187,7 +187,6 @@ impl Step {
 }
 
 struct Cross {
-    rig: Rig,
     root: PathBuf,
     lease: Lease<Filesystem>,
     mount: Mount,
@@ -195,6 +194,8 @@ struct Cross {
     third_directories: Vec<Vec<u8>>,
     fourth: Session,
     fourth_directories: Vec<Vec<u8>>,
+    // Dropped last.
+    rig: Rig,
 }
 
 type Found = Option<(Option<Vec<u8>>, u64)>;
@@ -635,4 +636,98 @@ async fn each_way_in_sees_what_the_others_do() {
     }
     drop(open);
     cross.end().await;
+}
+
+/// Goal: nobody waits for ever where the kernel, which is told of changes, NFS clients, who wait
+/// for that, and rollbacks, which wait for both, are at the same directories.
+/// Method: all at once; that it ends is what counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn all_ways_in_at_once_come_to_an_end() {
+    let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    let is_root = rustix::process::geteuid().is_root();
+    if !oracles::need("root with /dev/fuse", is_root && fuse.is_ok()) {
+        return;
+    }
+    let rounds = match std::env::var_os("MILLPOND_LONG") {
+        Some(_) => 5_000,
+        None => 300,
+    };
+    let cross = Cross::new().await;
+    cross.rig.snapshot("tank@s").await;
+    let Cross {
+        rig,
+        root,
+        mount,
+        lease,
+        ..
+    } = cross;
+    // A rollback waits for commands.
+    drop(lease);
+    let mut all = Vec::new();
+    for seed in 1..=3 {
+        let root = root.clone();
+        let work = outside(move || {
+            let mut random = Random(seed * 77 + 1);
+            for _ in 0..rounds {
+                let (one, other) = (root.join(path_of(random.name())), path_of(random.name()));
+                // What another removed, or a rollback, is not there.
+                let _ = match random.below(5) {
+                    0 => fs::write(&one, pattern_of(&mut random)),
+                    1 => fs::read(&one).map(drop),
+                    2 => fs::rename(&one, root.join(other)),
+                    3 => fs::read_dir(&root).map(|entries| {
+                        let _ = entries.count();
+                    }),
+                    _ => fs::remove_file(&one),
+                };
+            }
+        });
+        all.push(tokio::spawn(work));
+        let (mut client, top) = rig.mounted().await;
+        all.push(tokio::spawn(async move {
+            let mut random = Random(seed * 55 + 1);
+            for _ in 0..rounds {
+                let (one, other) = (word(random.name()), word(random.name()));
+                match random.below(3) {
+                    0 => {
+                        if let Ok(file) = client.create(&ROOT, &top, one, 0).await {
+                            let data = pattern_of(&mut random);
+                            client.write(&ROOT, &file, 100, &data, 0).await;
+                        }
+                    }
+                    1 => {
+                        let args = Words::new().opaque(&top).opaque(one);
+                        let args = args.opaque(&top).opaque(other);
+                        client.nfs(14, &ROOT, args).await;
+                    }
+                    _ => {
+                        client.remove(&ROOT, &top, one, 12).await;
+                    }
+                }
+            }
+        }));
+    }
+    for _ in 0..3 {
+        let dsl = Arc::clone(rig.pool.dsl());
+        let work = async move { dsl.snapshots().rollback("tank", Some("tank@s")).await };
+        let exchanged = rig.access.exchange("tank", work).await;
+        exchanged
+            .expect("nobody is in the way")
+            .expect("rolled back");
+    }
+    for work in all {
+        work.await.expect("done");
+    }
+    loop {
+        match mount.unmount(UnmountMode::Clean).await {
+            Err(MountError::Busy { .. }) => tokio::task::yield_now().await,
+            done => break done.expect("unmounted"),
+        }
+    }
+    drop((mount, rig));
+}
+
+fn pattern_of(random: &mut Random) -> Vec<u8> {
+    let seed = random.below(1 << 20) as u64;
+    crate::rig::pattern(1 + random.below(9000), seed)
 }
