@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use crate::error::{FsError, Result};
 use crate::node::{Locked, Node};
+use crate::rank::Rank;
 
 /// Nodes that an operation locks at most: two directories, and two entries.
 const NODES_MAX: usize = 4;
@@ -105,11 +106,36 @@ impl LockedNodes {
 /// [`FsError::Corrupt`], where `next` does not come after it: the pool names as a file, or as one's
 /// extended attributes, what cannot be that. As [`Node::lock`].
 pub(crate) async fn lock_after(first: &Locked, next: &Arc<Node>) -> Result<Locked> {
-    if next.place() <= first.place() {
-        return Err(FsError::Corrupt {
+    check_after(first, next)?;
+    next.lock().await
+}
+
+/// Whether `next` may be locked while `first` is.
+///
+/// # Errors
+/// [`FsError::Corrupt`], as [`lock_after`].
+pub(crate) fn check_after(first: &Node, next: &Node) -> Result<()> {
+    match next.place() > first.place() {
+        true => Ok(()),
+        false => Err(FsError::Corrupt {
             ino: first.ino,
             what: "it names a file of the wrong kind as its own",
-        });
+        }),
     }
-    next.lock().await
+}
+
+/// Whether `node` may be an entry of `directory`: attributes are in directories of attributes, and
+/// nothing else is. Else it might be the owner of the attributes, which is locked already.
+///
+/// # Errors
+/// [`FsError::Corrupt`], where it is not.
+pub(crate) fn check_entry(directory: &Node, node: &Node) -> Result<()> {
+    let is_of_xattr = |node: &Node| node.place().0 >= Rank::XattrDirectory;
+    match is_of_xattr(directory) == is_of_xattr(node) {
+        true => Ok(()),
+        false => Err(FsError::Corrupt {
+            ino: node.ino,
+            what: "it is an entry among extended attributes and is none, or the reverse",
+        }),
+    }
 }

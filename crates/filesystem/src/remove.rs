@@ -11,7 +11,7 @@ use crate::checks::{may_remove_entries, may_unlink};
 use crate::entries::{entry_node, find_existing};
 use crate::error::{FsError, Result};
 use crate::files::Files;
-use crate::locking::LockedNodes;
+use crate::locking::{LockedNodes, check_entry};
 use crate::log;
 use crate::node::{Locked, Node};
 use crate::opening::Opening;
@@ -101,6 +101,7 @@ async fn lock_entry(files: &Files, directory: &Arc<Node>, name: &[u8]) -> Result
                 what: "it is an entry of itself",
             });
         }
+        check_entry(directory, &node)?;
         if locked.add([Some(&node)]).await? {
             return Ok(Entry {
                 locked,

@@ -18,7 +18,7 @@ use crate::entries::{entry_node, find, find_existing};
 use crate::error::{FsError, Result};
 use crate::files::Files;
 use crate::filesystem::Filesystem;
-use crate::locking::LockedNodes;
+use crate::locking::{LockedNodes, check_entry};
 use crate::log;
 use crate::node::Node;
 use crate::remove::drop_link;
@@ -169,6 +169,10 @@ async fn lock_entries(
             }
         }
         let victim = victim.filter(|victim| victim.ino != ino);
+        check_entry(source, &node)?;
+        if let Some(victim) = &victim {
+            check_entry(into, victim)?;
+        }
         check_places(files, source, into, &node, victim.as_ref(), mode).await?;
         if locked.add([Some(&node), victim.as_ref()]).await? {
             return Ok(Some(Entries {

@@ -27,6 +27,7 @@ use crate::create::{Make, Replayed, make_in, new_xattr_directory};
 use crate::entries::find;
 use crate::error::{FsError, Result};
 use crate::files::Files;
+use crate::locking::check_after;
 use crate::log;
 use crate::node::{Node, SaXattrs};
 use crate::posix_acl::{self, PosixAcl};
@@ -392,6 +393,7 @@ impl Xattrs {
                 let owner = Caller::new(of.uid as u32, of.gid as u32);
                 let make = Make::new(FileKind::Regular, 0o644, owner);
                 let file = {
+                    check_after(node, &directory)?;
                     let _owner = node.lock().await?;
                     make_in(&self.files, &self.quotas, &directory, name, &make).await?
                 };
@@ -452,6 +454,7 @@ impl Xattrs {
 
     /// Removes an attribute's file.
     async fn remove_file(&self, of: &Arc<Node>, directory: &Arc<Node>, name: &[u8]) -> Result<()> {
+        check_after(of, directory)?;
         let _owner = of.lock().await?;
         remove_in(&self.files, &self.unlinked, directory, name, false)
             .await

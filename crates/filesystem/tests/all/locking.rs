@@ -8,9 +8,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::*;
+use dataset::DirtyEstimate;
 use device::{BoxFuture, World};
-use filesystem::{Filesystem, RenameMode};
+use filesystem::{FileKind, Filesystem, FsError, RenameMode, XattrMode, pflags};
+use format::ObjectId;
 use futures::future::join_all;
+use object::Zap;
 use tokio::sync::Mutex;
 
 /// Nothing here takes nearly as long, unless it hangs.
@@ -202,5 +205,75 @@ async fn directories_with_lower_numbers_than_their_parents_move_and_go() {
     moved.await.expect("over a directory with a lower number");
     fs.remove_directory(high, b"low").await.expect("rmdir");
     fs.remove_directory(top, b"high").await.expect("rmdir");
+    fs.close().await.expect("close");
+}
+
+/// Goal: damage never makes an operation wait for what it has locked itself.
+/// Method: an attribute's entry leads to the file that has the attribute, then a name of the tree
+/// to the file of another attribute.
+#[tokio::test]
+async fn entries_that_lead_to_what_is_locked_are_refused() {
+    let world = World::system(2);
+    let image = Image::new(128);
+    let pool = create(&world, &image, &[("xattr", "dir")]).await;
+    let fs = open(&world, &pool, "tank").await;
+    let owner = file(&fs, fs.root(), "owner").await;
+    // Too long for anything but files of their own.
+    let value = vec![7; 60_000];
+    for name in [b"trusted.one", b"trusted.two"] {
+        let set = fs.xattrs().set(owner, name, &value, XattrMode::Any, ROOT);
+        set.await.expect("set");
+    }
+    let mut attributes = None;
+    for ino in 1..200 {
+        if let Ok(found) = fs.attributes(ino).await
+            && found.flags & pflags::XATTR != 0
+            && found.kind == FileKind::Directory
+        {
+            attributes = Some(ino);
+        }
+    }
+    let root = fs.root();
+    fs.close().await.expect("close");
+    drop(fs);
+
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let hold = async |ino| Zap::hold(dataset.objset(), ObjectId::new(ino)).await;
+    let attributes = attributes.expect("a directory of attributes");
+    let attributes = hold(attributes).await.expect("its entries");
+    let entries = attributes.all().await.expect("readable");
+    let entry = |name: &str| {
+        let mut all = entries.iter();
+        let found = all.find(|entry| entry.name.ends_with(name.as_bytes()));
+        let found = found.expect("an entry");
+        (found.name.clone(), found.value.as_u64().expect("a number"))
+    };
+    let tx = dataset.assign(DirtyEstimate::metadata()).await;
+    let tx = tx.expect("assigned");
+    let kind = entry("one").1 >> 60 << 60;
+    let led = attributes.update_u64(&tx, entry("one").0, kind | owner);
+    led.await.expect("written");
+    let names = hold(root).await.expect("the root");
+    let led = names.update_u64(&tx, b"astray", entry("two").1);
+    led.await.expect("written");
+    drop((tx, names, attributes));
+    pool.sync().await.expect("sync");
+    drop(dataset);
+
+    let fs = open(&world, &pool, "tank").await;
+    let corrupt = async |what: &str, operation: BoxFuture<'_, filesystem::Result<()>>| {
+        let ended = tokio::time::timeout(HANGS, operation).await;
+        let ended = ended.unwrap_or_else(|_| panic!("{what} hangs"));
+        let is_corrupt = matches!(ended, Err(FsError::Corrupt { .. }));
+        assert!(is_corrupt, "{what}: {ended:?}");
+    };
+    let removed = fs.xattrs().remove(owner, b"trusted.one");
+    corrupt("the owner as an attribute", Box::pin(removed)).await;
+    let unlinked = Box::pin(async { fs.unlink(root, b"astray").await.map(drop) });
+    corrupt("an attribute as a file", unlinked).await;
+    let renamed = fs.rename(root, b"astray", root, b"other", RenameMode::Replace);
+    corrupt("an attribute that is moved", Box::pin(renamed)).await;
+    let renamed = fs.rename(root, b"owner", root, b"astray", RenameMode::Replace);
+    corrupt("an attribute that is replaced", Box::pin(renamed)).await;
     fs.close().await.expect("close");
 }
