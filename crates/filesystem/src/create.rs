@@ -193,14 +193,15 @@ async fn new_znode(
     Ok((znode, acl))
 }
 
-/// Allocates an object with these attributes. Returns it with its entries, if a directory.
+/// Allocates an object with these attributes. Returns it with its entries, if a directory, and the
+/// object of a list of access that has one of its own.
 async fn new_object(
     files: &Files,
     tx: &Tx,
     make: &Make<'_>,
     znode: &Znode,
     acl: &Acl,
-) -> Result<(Object, Option<Zap>)> {
+) -> Result<(Object, Option<Zap>, Option<ObjectId>)> {
     let slots = match &make.replayed {
         Some(replayed) => replayed.slots,
         None => dnode_slots(files.opening.settings().dnodesize),
@@ -254,7 +255,7 @@ async fn new_object(
                 object.set_block_size(tx, block_bytes, 0).await?;
                 object.write(tx, 0, Bytes::copy_from_slice(target)).await?;
             }
-            return Ok((object, zap));
+            return Ok((object, zap, external));
         }
         template.push((attr::SYMLINK, Bytes::copy_from_slice(target)));
     }
@@ -267,7 +268,7 @@ async fn new_object(
     } else {
         files.sa.replace_all(&object, tx, &template).await?;
     }
-    Ok((object, zap))
+    Ok((object, zap, external))
 }
 
 /// Makes a file and its entry, in one transaction.
@@ -302,7 +303,7 @@ async fn make_entry(
     if make.replayed.is_none() {
         znode.generation = tx.txg().get();
     }
-    let (object, zap) = new_object(files, &tx, make, &znode, &acl).await?;
+    let (object, zap, list) = new_object(files, &tx, make, &znode, &acl).await?;
     let ino = object.id().get();
     let slots = object.info().slots;
     // Others see the name before it is logged: they wait for this lock, so that what they do
@@ -311,9 +312,12 @@ async fn make_entry(
     files.nodes.insert_new(Arc::clone(&node.node));
     let value = dirent(ino, make.kind, files.version);
     if let Err(error) = directory.entries()?.add_u64(&tx, name, value).await {
-        // Nothing refers to the object yet.
+        // Nothing refers to the object yet, and nothing else to its list.
         files.nodes.remove(&node);
         files.objset.free(&tx, ObjectId::new(ino)).await?;
+        if let Some(list) = list {
+            files.objset.free(&tx, list).await?;
+        }
         return Err(error.into());
     }
     files.tell(Change::Name {
@@ -355,7 +359,7 @@ pub(crate) async fn new_xattr_directory(
     if replayed.is_none() {
         (znode.uid, znode.gid) = (of.uid, of.gid);
     }
-    let (object, zap) = new_object(files, tx, &make, &znode, &acl).await?;
+    let (object, zap, _) = new_object(files, tx, &make, &znode, &acl).await?;
     let node = Node::new(object.id().get(), object, zap, znode);
     files.nodes.insert_new(Arc::clone(&node));
     Ok(node)
