@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use access::Access;
 use api::{Failure, FailureKind};
+use format::Txg;
 use parking_lot::Mutex;
 use pool::Pool;
 
@@ -26,6 +27,17 @@ use host::table_file::{FileProblem, NotKept};
 /// How much of a pool may be dirty at least, and at most.
 const DIRTY_BYTES_MIN: u64 = 512 << 20;
 const DIRTY_BYTES_MAX: u64 = 4 << 30;
+
+/// How a pool came to be here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It was created here.
+    Created,
+    /// Somebody imported it.
+    Imported,
+    /// It was imported as the server started, like those of the last run.
+    AtStart,
+}
 
 /// An imported pool and what is known of it besides.
 pub struct OpenPool {
@@ -41,6 +53,10 @@ pub struct OpenPool {
     pub next_guid: Mutex<Option<u64>>,
     /// Whether what is to be mounted and shared of it, as it was taken in, is.
     pub is_settled: AtomicBool,
+    /// How it came.
+    pub arrival: Arrival,
+    /// The transaction group that was on disk as it came.
+    pub arrived_at: Txg,
     /// Whoever receives a stream into it has another of these.
     pub receives: Arc<()>,
 }

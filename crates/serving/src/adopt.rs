@@ -9,21 +9,28 @@ use api::EventKind;
 use parking_lot::Mutex;
 use pool::Pool;
 use service::background::{self, Background};
-use service::pools::OpenPool;
+use service::pools::{Arrival, OpenPool};
 use service::spares;
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::Serving;
+use crate::{Serving, identity};
 
 impl Serving {
     /// Takes a pool in that was created or imported, while its name is claimed, mounts and shares
     /// what it holds unless told not to. What could not be mounted or shared is answered as
     /// warnings. A pool that stands still meanwhile is here, and goes on with this by itself once
     /// it is cleared: its caller, who may be about to bring other pools, does not wait for it.
-    pub async fn adopt(self: &Arc<Self>, pool: Arc<Pool>, mount: bool) -> Vec<String> {
+    pub async fn adopt(
+        self: &Arc<Self>,
+        pool: Arc<Pool>,
+        arrival: Arrival,
+        mount: bool,
+    ) -> Vec<String> {
         pool.dsl().tasks().refuse_while_suspended();
         let access = Access::new(Arc::clone(pool.dsl()), self.world.clone());
         let open = Arc::new(OpenPool {
+            arrival,
+            arrived_at: pool.synced_txg(),
             pool,
             admin: Arc::default(),
             background: Background::new(&self.jobs, &self.events),
@@ -53,6 +60,11 @@ impl Serving {
     /// Replays the intent logs of a pool that comes, mounts and shares what it holds. Gives what
     /// could not be done.
     async fn offer_adopted(&self, open: &Arc<OpenPool>, mount: bool) -> Vec<String> {
+        // Whatever is shared, now or ever: later nobody could tell what clients know already.
+        if let Err(error) = identity::note(open).await {
+            let name = open.pool.name();
+            tracing::warn!(pool = name, %error, "what clients know is noted at the first share");
+        }
         let unreplayed = open.replay_waiting(None).await;
         let mut warnings = Vec::new();
         if mount {

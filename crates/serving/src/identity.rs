@@ -8,17 +8,18 @@
 //! Earlier releases told the dataset's guid alone, and clients that know a dataset by that must
 //! find it again. The pool's property `millpond:identities` says for which datasets it still holds:
 //! `GUID:TXG` are those that were created up to that transaction group, in the pool of that guid.
-//! A copy has the property too, but another guid. It is set when a dataset of the pool is shared
-//! for the first time: one that is shared as its pool comes was so before this release.
+//! A copy has the property too, but another guid. Where an imported pool does not have it, it is
+//! set before anything of the pool is mounted or shared, and names all datasets that are there: any
+//! of them may have been shared by an earlier release, also where it cannot be for now. Of a pool
+//! that was created here clients know nothing; there it is set with the first share. Where it
+//! cannot be set, as the pool is read-only or suspended, it holds all the same until the pool goes.
 
-use std::sync::atomic::Ordering;
-
-use api::Failure;
+use api::{Failure, FailureKind};
 use pool::PoolError;
 use serve_iscsi::LunIdentity;
 
 use service::error::{from_dataset, from_pool};
-use service::pools::OpenPool;
+use service::pools::{Arrival, OpenPool};
 
 /// The pool's user property.
 const PROPERTY: &str = "millpond:identities";
@@ -92,8 +93,8 @@ impl KnownAlone {
     }
 }
 
-/// What clients remember a dataset by. The first time that this is asked of a pool, it is noted in
-/// it what they know already, which is on disk when this is answered.
+/// What clients remember a dataset by. What they know already is noted in the pool, and on disk,
+/// when this is answered.
 ///
 /// # Errors
 /// Where the dataset cannot be found, or nothing can be noted: what was told then would be another
@@ -112,17 +113,44 @@ pub async fn of(open: &OpenPool, name: &str) -> Result<Identity, Failure> {
     })
 }
 
+/// Notes what clients may know of a pool that was imported, where that is not noted yet.
+///
+/// # Errors
+/// Where it cannot be stored. It holds all the same, and is stored with the next share.
+pub async fn note(open: &OpenPool) -> Result<(), PoolError> {
+    match open.arrival {
+        Arrival::Created => Ok(()),
+        Arrival::Imported | Arrival::AtStart => known_alone(open).await.map(drop),
+    }
+}
+
+/// Checks a value of a pool's property before somebody sets it by hand.
+///
+/// # Errors
+/// Where it would have the property forgotten: at the next import all datasets were taken for
+/// those that clients know by their own guid.
+pub fn check_property(property: &str, value: &str) -> Result<(), Failure> {
+    if property != PROPERTY || value == "none" || KnownAlone::parse(value).is_some() {
+        return Ok(());
+    }
+    let message = format!(
+        "'{value}' does not say which datasets clients know: use GUID:TXG, or 'none', after which \
+         they have to find all of the pool's datasets anew"
+    );
+    Err(Failure::new(FailureKind::Invalid, message))
+}
+
 async fn known_alone(open: &OpenPool) -> Result<Option<KnownAlone>, PoolError> {
     if let Some(property) = open.pool.properties().get(PROPERTY) {
         return Ok(KnownAlone::parse(&property.value));
     }
-    let mut known = KnownAlone {
+    let known = KnownAlone {
         pool: open.pool.guid().get(),
-        until_txg: 0,
+        until_txg: match open.arrival {
+            Arrival::Created => 0,
+            Arrival::Imported | Arrival::AtStart => open.arrived_at.get(),
+        },
     };
-    if !open.is_settled.load(Ordering::Acquire) {
-        known.until_txg = open.pool.synced_txg().get();
-    }
     if !open.pool.is_read_only() {
         let value = format!("{}:{}", known.pool, known.until_txg);
         open.pool.properties().set(PROPERTY, &value).await?;
@@ -132,7 +160,140 @@ async fn known_alone(open: &OpenPool) -> Result<Option<KnownAlone>, PoolError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use access::Access;
+    use device::World;
+    use filesystem::ZplInit;
+    use parking_lot::Mutex;
+    use pool::{
+        CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
+        VdevLayout, VdevSpec,
+    };
+    use service::background::Background;
+    use service::events::Events;
+    use service::jobs::Jobs;
+
     use super::*;
+
+    const POOL_BYTES: u64 = 256 << 20;
+
+    fn host() -> HostIdentity {
+        HostIdentity {
+            hostid: 0,
+            hostname: "test".into(),
+        }
+    }
+
+    fn opened(world: &World, pool: Arc<Pool>, arrival: Arrival) -> OpenPool {
+        let events = Arc::new(Events::default());
+        let jobs = Jobs::new(Arc::clone(&events));
+        OpenPool {
+            arrival,
+            arrived_at: pool.synced_txg(),
+            admin: Arc::default(),
+            background: Background::new(&jobs, &events),
+            access: Arc::new(Access::new(Arc::clone(pool.dsl()), world.clone())),
+            next_guid: Mutex::new(None),
+            is_settled: true.into(),
+            receives: Arc::new(()),
+            pool,
+        }
+    }
+
+    async fn created(world: &World, path: &str) -> OpenPool {
+        let spec = CreateSpec {
+            name: "tank".into(),
+            vdevs: vec![VdevSpec {
+                layout: VdevLayout::Leaf(LeafSpec {
+                    path: path.into(),
+                    is_file: true,
+                }),
+                class: VdevClass::Normal,
+            }],
+            properties: Vec::new(),
+            features: FeatureChoice::All,
+            root_properties: Vec::new(),
+            root_init: Arc::new(ZplInit::new()),
+            altroot: None,
+            force: false,
+            host: host(),
+            events: None,
+        };
+        let pool = Pool::create(world, spec).await.expect("created");
+        opened(world, pool, Arrival::Created)
+    }
+
+    async fn imported(world: &World, path: &str, read_only: bool) -> OpenPool {
+        let spec = ScanSpec {
+            paths: vec![path.into()],
+            ..ScanSpec::default()
+        };
+        let mut found = pool::scan(world, &spec).await.expect("found");
+        let mut spec = ImportSpec::new(found.remove(0), host());
+        spec.read_only = read_only;
+        let pool = Pool::import(world, spec).await.expect("imported");
+        opened(world, pool, Arrival::Imported)
+    }
+
+    async fn make(open: &OpenPool, name: &str) {
+        let datasets = open.pool.dsl().datasets();
+        let made = datasets.create(name, &[], Arc::new(ZplInit::new())).await;
+        made.expect("a dataset");
+    }
+
+    /// Goal: what may have been shared before is known by its own guid at whatever time it is
+    /// shared again, also where the pool was read-only meanwhile; what is made since is not, nor
+    /// anything of a pool that was created here.
+    #[tokio::test]
+    async fn what_was_there_is_what_it_was_whenever_it_is_shared() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(POOL_BYTES).unwrap();
+        let path = path.to_str().unwrap();
+        let world = World::system(2);
+        let has_pool = async |open: &OpenPool, name| of(open, name).await.unwrap().pool.is_some();
+
+        let open = created(&world, path).await;
+        make(&open, "tank/old").await;
+        open.pool.export(false).await.unwrap();
+        // As an earlier release left it. Nothing can be stored, and it stays what it is.
+        let open = imported(&world, path, true).await;
+        note(&open).await.unwrap();
+        assert!(!has_pool(&open, "tank/old").await);
+        assert!(!has_pool(&open, "tank/old").await);
+        open.pool.export(false).await.unwrap();
+        // Nothing can be shared as it comes.
+        let open = imported(&world, path, false).await;
+        note(&open).await.unwrap();
+        make(&open, "tank/new").await;
+        open.pool.export(false).await.unwrap();
+        let open = imported(&world, path, false).await;
+        note(&open).await.unwrap();
+        assert!(!has_pool(&open, "tank/old").await && has_pool(&open, "tank/new").await);
+        open.pool.export(false).await.unwrap();
+
+        std::fs::File::create(path)
+            .unwrap()
+            .set_len(POOL_BYTES)
+            .unwrap();
+        let open = created(&world, path).await;
+        note(&open).await.unwrap();
+        assert!(has_pool(&open, "tank").await);
+        open.pool.export(false).await.unwrap();
+    }
+
+    #[test]
+    fn nobody_has_what_clients_know_forgotten_unaware() {
+        for taken in ["none", "1:0", "18446744073709551615:100"] {
+            assert_eq!(check_property(PROPERTY, taken), Ok(()), "{taken}");
+        }
+        for refused in ["", "1", "off"] {
+            check_property(PROPERTY, refused).unwrap_err();
+        }
+        assert_eq!(check_property("comment", ""), Ok(()));
+    }
 
     fn identity(pool: Option<u64>, dataset: u64) -> Identity {
         Identity { pool, dataset }

@@ -232,15 +232,6 @@ fn check_openness(
 }
 
 impl Volumes {
-    /// Whether a volume's property says that it is to be shared, understood or not.
-    pub async fn is_meant_for_iscsi(&self, open: &OpenPool, name: &str) -> bool {
-        let setting = open.pool.dsl().properties().get(name, ISCSI_PROPERTY).await;
-        setting.is_ok_and(|setting| {
-            let typed = setting.value.text().unwrap_or("off");
-            !matches!(parse_share(typed), Ok(None))
-        })
-    }
-
     /// What is offered.
     pub fn shares(&self) -> Vec<ShareInfo> {
         let addresses = self.addresses();

@@ -21,6 +21,7 @@ use crate::Serving;
 use service::error::from_pool;
 use service::names::{Claim, PoolNames};
 use service::pool_list::CachedPool;
+use service::pools::Arrival;
 
 /// Why one is not open.
 enum NotOpened {
@@ -115,7 +116,8 @@ impl<'s> Imports for LastRun<'s> {
 
     fn take_in(&self, opened: Opened<'s>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            for warning in self.serving.adopt(Arc::clone(&opened.pool), true).await {
+            let pool = Arc::clone(&opened.pool);
+            for warning in self.serving.adopt(pool, Arrival::AtStart, true).await {
                 tracing::warn!("{warning}");
                 eprintln!("{warning}");
             }

@@ -18,7 +18,6 @@ use serve_fuse::{UnmountMode, ZvolDirectory};
 use serve_iscsi::{Limits, Server, TargetSet};
 use volume::Volume;
 
-use crate::identity;
 use crate::iscsi::Sharing;
 use crate::mounts::{from_mount, is_at_or_below};
 use crate::owners::Owners;
@@ -280,16 +279,7 @@ impl Volumes {
         }
         let mut failures = Vec::new();
         for info in listed {
-            if info.is_inconsistent {
-                continue;
-            }
-            if open.is_locked(&info.name).await {
-                // It is shared as soon as its key is there: initiators may know it.
-                if self.is_meant_for_iscsi(open, &info.name).await
-                    && let Err(failure) = identity::of(open, &info.name).await
-                {
-                    failures.push(failure.message);
-                }
+            if info.is_inconsistent || open.is_locked(&info.name).await {
                 continue;
             }
             if let Err(failure) = self.open_volume(open, &info.name).await {

@@ -15,7 +15,7 @@ use pool::{
 use crate::zpool::{not_at_the_next_start, take_altroot, typed};
 use service::condition;
 use service::error::from_pool;
-use service::pools::OpenPool;
+use service::pools::{Arrival, OpenPool};
 use service::reports;
 use serving::Serving;
 
@@ -276,6 +276,12 @@ async fn import_found(
     }
     let (altroot, mut properties) =
         take_altroot(&doing, call.altroot.clone(), typed(&call.properties))?;
+    for (property, value) in &properties {
+        let checked = serving::identity::check_property(property, value);
+        checked.map_err(|failure| {
+            Failure::new(failure.kind, format!("{doing}: {}", failure.message))
+        })?;
+    }
     if call.temporary_name {
         not_at_the_next_start(&mut properties);
     }
@@ -327,7 +333,7 @@ async fn import_found(
             .map_err(|error| from_pool(&doing, &error))?;
     } else {
         crate::zpool::log_command(&pool, &call.command).await;
-        imported.warnings = serving.adopt(pool, !call.no_mount).await;
+        imported.warnings = serving.adopt(pool, Arrival::Imported, !call.no_mount).await;
     }
     imported.name = old_name;
     Ok(imported)

@@ -23,7 +23,7 @@ use crate::replication;
 use service::compatibility::Compatibility;
 use service::error::{all_done, from_pool, suspended};
 use service::events::Events;
-use service::pools::{OpenPool, Pools};
+use service::pools::{Arrival, OpenPool, Pools};
 use service::reports;
 use serving::Serving;
 use serving::iscsi::ISCSI_PROPERTY;
@@ -350,7 +350,7 @@ pub fn zpool_create<'a>(
             .map_err(|error| create_failure(&doing, &error))?;
         log_command(&pool, &call.command).await;
         let root = pool.name();
-        let mut warnings = serving.adopt(pool, true).await;
+        let mut warnings = serving.adopt(pool, Arrival::Created, true).await;
         let open = serving.pools.of_dataset(&root)?;
         let set_quotas = async {
             let _admin = open.admin.lock().await;
@@ -547,6 +547,10 @@ pub fn zpool_set<'a>(
         match &call.vdev {
             None => {
                 let doing = format!("cannot set property for '{}'", call.name);
+                let checked = serving::identity::check_property(&call.property, &call.value);
+                checked.map_err(|failure| {
+                    Failure::new(failure.kind, format!("{doing}: {}", failure.message))
+                })?;
                 let set = open
                     .pool
                     .properties()

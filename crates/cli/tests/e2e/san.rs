@@ -205,8 +205,16 @@ fn halves_of_a_split_pool_are_two_disks() {
     server.launch(&["daemon"]);
     assert_eq!(designator(&server, "tank", "a"), before);
     assert_eq!(designator(&server, "half", "a"), copy);
-    // As an earlier release left it.
-    server.ok("zpool set millpond:identities= tank");
+    // As if an earlier release had shared it.
+    let refused = server.fails("zpool set millpond:identities= tank");
+    assert!(refused.contains("GUID:TXG"), "{refused}");
+    let pool = server.ok("zpool get -Hp -o value guid tank");
+    let until = server.ok("zfs get -Hp -o value createtxg tank/a");
+    server.ok(&format!(
+        "zpool set millpond:identities={}:{} tank",
+        pool.trim(),
+        until.trim()
+    ));
     server.kill();
     server.launch(&["daemon"]);
     let guid = server.ok("zfs get -Hp -o value guid tank/a");
