@@ -464,23 +464,6 @@ impl Volumes {
         let identity = identity::of(open, name).await;
         let identity = identity.map_err(|failure| (failure.kind, failure.message))?;
         self.check_identity(name, identity).map_err(invalid)?;
-        let is_received = owners::is_received(open, name, ISCSI_PROPERTY).await;
-        let claim = Claim::new(Protocol::Iscsi, &iqn, open, name, is_received).await;
-        let claim = claim.map_err(invalid)?;
-        let present = self.owners.present(&self.pools, &claim).await;
-        let asks = match &present {
-            Present::Here(there, owner) => asks_for(there, owner, &iqn).await,
-            Present::None | Present::Away(..) => None,
-        };
-        let before = self.owners.take(claim, present, asks).map_err(invalid)?;
-        if let Some(before) = before
-            && let Sharing::On { iqn: theirs, .. } = self.sharing_of(&before)
-            && theirs.eq_ignore_ascii_case(&iqn)
-        {
-            self.unshare(&before, &theirs).await;
-            let why = format!("target {iqn} is now that of '{name}', where it was set by hand");
-            self.set_sharing(&before, Sharing::Refused { why });
-        }
         let user = User::Target { iqn: iqn.clone() };
         let lease = self.share(open, name, user).await;
         let lease = lease.map_err(|error| (FailureKind::Io, error.to_string()))?;
@@ -497,6 +480,29 @@ impl Volumes {
         };
         let state = self.unit_states.of(open.pool.dsl(), guid);
         let states = BTreeMap::from([(0, state)]);
+        // Last, as one that cannot be shared takes no name from another.
+        let is_received = owners::is_received(open, name, ISCSI_PROPERTY).await;
+        let claim = Claim::new(Protocol::Iscsi, &iqn, open, name, is_received).await;
+        let claim = claim.map_err(invalid)?;
+        let present = self.owners.present(&self.pools, &claim).await;
+        let asks = match &present {
+            Present::Here(there, owner) => asks_for(there, owner, &iqn).await,
+            Present::None | Present::Away(..) => None,
+        };
+        let before = self.owners.take(claim, present, asks).map_err(invalid)?;
+        if let Some(before) = before
+            && let Sharing::On { iqn: theirs, .. } = self.sharing_of(&before)
+            && theirs.eq_ignore_ascii_case(&iqn)
+        {
+            let ending = self.unshare(&before, &theirs);
+            let ended = self.pools.unless_suspended(&before, ending).await;
+            let why = format!("target {iqn} is now that of '{name}', where it was set by hand");
+            self.set_sharing(&before, Sharing::Refused { why });
+            if ended.is_none() {
+                let why = format!("'{before}' has target {iqn} until its pool is cleared");
+                return Err((FailureKind::Busy, why));
+            }
+        }
         let added = self.targets().add_known(target, states);
         added.map_err(other)?;
         let words = Box::new(words);

@@ -383,14 +383,32 @@ impl Serving {
             return wanted.map(|_| ());
         };
         self.nfs.shares().set_other(name, None);
-        let identity = identity_of(open, name).await?;
-        let is_received = owners::is_received(open, name, "mountpoint").await;
-        let claim = Claim::new(Protocol::Nfs, &path, open, name, is_received).await?;
+        let told = async {
+            let identity = identity_of(open, name).await?;
+            let is_received = owners::is_received(open, name, "mountpoint").await;
+            let claim = Claim::new(Protocol::Nfs, &path, open, name, is_received).await?;
+            Ok::<_, String>((identity, claim))
+        };
+        let (identity, claim) = match told.await {
+            Ok(told) => told,
+            Err(why) => {
+                // Clients would go on by what the property said before.
+                self.nfs.shares().remove(name).await;
+                return Err(why);
+            }
+        };
         let present = self.owners.present(&self.pools, &claim).await;
         let asks = match &present {
             Present::Here(there, owner) => match place(there, owner).await {
-                Ok((Place::At(theirs), _)) if theirs == Path::new(&path) => {
-                    is_meant(there, owner, &self.nfs).await
+                Ok((Place::At(theirs), mounts_by_itself)) if theirs == Path::new(&path) => {
+                    let is_served = !self.withheld.has(owner, Protocol::Nfs)
+                        && (mounts_by_itself
+                            || self.mounts.mountpoint(owner).is_some()
+                            || there.is_locked(owner).await);
+                    match is_served {
+                        true => is_meant(there, owner, &self.nfs).await,
+                        false => None,
+                    }
                 }
                 _ => None,
             },
@@ -404,7 +422,11 @@ impl Serving {
                     .path_of(&before)
                     .is_some_and(|theirs| theirs == path)
                 {
-                    self.nfs.shares().remove(&before).await;
+                    let ending = self.nfs.shares().remove(&before);
+                    if self.pools.unless_suspended(&before, ending).await.is_none() {
+                        self.nfs.shares().remove(name).await;
+                        return Err(format!("'{before}' has {path} until its pool is cleared"));
+                    }
                     let why = format!("{path} is now '{name}', whose mountpoint was set by hand");
                     self.nfs.refused.lock().insert(before, why);
                 }

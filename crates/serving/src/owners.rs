@@ -23,7 +23,7 @@ use host::table_file::TableFile;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use service::pools::{OpenPool, Pools};
+use service::pools::{Arrival, OpenPool, Pools};
 
 /// A dataset that has a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,13 +53,16 @@ pub struct Claim {
     owner: Owner,
     /// Its pool is being taken in.
     comes: bool,
+    /// How its pool came.
+    arrival: Arrival,
 }
 
 /// The present owner of a name, where that is another dataset.
 pub enum Present {
     /// Nobody's, or the dataset's that asks.
     None,
-    /// One in a pool that is expected.
+    /// One in a pool that is expected, or suspended; whether it may lose the name to who was told
+    /// to have it here.
     Away(String, bool),
     /// One that is here: whoever asks has to see whether it still asks for the name.
     Here(Arc<OpenPool>, String),
@@ -120,7 +123,14 @@ impl Claim {
                 is_received,
             },
             comes: !open.is_settled.load(Ordering::Acquire),
+            arrival: open.arrival,
         })
+    }
+
+    /// Whether it may end a share of a pool that is here. One that only comes does not: clients may
+    /// have used that share for long. Which of two pools comes first at a start says nothing.
+    fn may_displace(&self, there: Arrival) -> bool {
+        !self.comes || (self.arrival == Arrival::AtStart && there == Arrival::AtStart)
     }
 }
 
@@ -149,16 +159,22 @@ impl Owners {
                 false => Present::None,
             };
         };
-        let directories = open.pool.dsl().directories();
-        let name = directories.name_of(ObjectId::new(known.object)).await;
-        let found = match &name {
-            Ok(name) => directories.lookup(name).await.ok(),
-            Err(_) => None,
+        let found = async {
+            let directories = open.pool.dsl().directories();
+            let name = directories
+                .name_of(ObjectId::new(known.object))
+                .await
+                .ok()?;
+            let info = directories.lookup(&name).await.ok()?;
+            (info.guid.get() == known.dataset).then_some(name)
         };
-        match (name, found) {
-            (Ok(name), Some(info)) if info.guid.get() == known.dataset => Present::Here(open, name),
-            _ => Present::None,
-        }
+        let found = tokio::select! {
+            biased;
+            // It keeps the name, as its share cannot end; whoever asks does not wait for that.
+            () = open.pool.until_suspended() => return Present::Away(known.name, false),
+            found = found => found,
+        };
+        found.map_or(Present::None, |name| Present::Here(open, name))
     }
 
     /// Gives the name to who asks, unless the present owner keeps it. `asks` is whether one that is
@@ -173,13 +189,16 @@ impl Owners {
         present: Present,
         asks: Option<bool>,
     ) -> Result<Option<String>, String> {
-        let (before, is_received) = match (present, asks) {
-            (Present::Away(name, is_received), _) => (Some(name), is_received),
-            (Present::Here(_, name), Some(is_received)) => (Some(name), is_received),
+        let (before, may_lose_it) = match (present, asks) {
+            (Present::Away(name, may_lose_it), _) => (Some(name), may_lose_it),
+            (Present::Here(there, name), Some(is_received)) => {
+                let may_lose_it = is_received && claim.may_displace(there.arrival);
+                (Some(name), may_lose_it)
+            }
             (Present::Here(_, _), None) | (Present::None, _) => (None, true),
         };
         if let Some(name) = &before
-            && (claim.owner.is_received || !is_received)
+            && (claim.owner.is_received || !may_lose_it)
         {
             let (_, wanted) = claim.key.split_once(' ').unwrap_or_default();
             return Err(format!(
@@ -245,7 +264,20 @@ mod tests {
                 is_received,
             },
             comes: false,
+            arrival: Arrival::Imported,
         }
+    }
+
+    /// Goal: an import ends no share that is there; a person does, and the order of pools at a
+    /// start has no say.
+    #[test]
+    fn who_only_comes_ends_no_share() {
+        let mut claim = claim(1, false);
+        assert!(claim.may_displace(Arrival::AtStart) && claim.may_displace(Arrival::Imported));
+        claim.comes = true;
+        assert!(!claim.may_displace(Arrival::AtStart) && !claim.may_displace(Arrival::Imported));
+        claim.arrival = Arrival::AtStart;
+        assert!(claim.may_displace(Arrival::AtStart) && !claim.may_displace(Arrival::Created));
     }
 
     /// Goal: a name stays whose it was, over restarts, and while its pool is away; what a person
