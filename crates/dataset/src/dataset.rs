@@ -215,7 +215,7 @@ impl Dataset {
     /// One property.
     ///
     /// # Errors
-    /// As [`DslPool::property`].
+    /// Objects that cannot be read, and a name that no property has.
     pub async fn property(&self, name: &str) -> Result<PropertySetting, DatasetError> {
         let dsl = &self.hold.dsl;
         let _config = dsl.config.read().await;

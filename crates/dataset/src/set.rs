@@ -39,10 +39,10 @@ impl Properties<'_> {
         self.dsl.tasks().run(Arc::new(task)).await
     }
 
-    /// Whether [`Self::set_properties`] would do so now.
+    /// Whether [`Self::set`] would do so now.
     ///
     /// # Errors
-    /// As [`Self::set_properties`].
+    /// As [`Self::set`].
     pub async fn check(
         &self,
         name: &str,

@@ -14,7 +14,9 @@ use pool::{
 };
 use tokio::time::timeout;
 
-use crate::damage::{How, Image, PATIENCE, Victim, destroy, load_in, make, try_import, victims};
+use crate::damage::{
+    How, Image, PATIENCE, Victim, destroy, leave_and_return, load_in, make, try_import, victims,
+};
 
 const NEW_DISK: &str = "new0";
 const DISK_BYTES: u64 = 128 << 20;
@@ -138,19 +140,7 @@ async fn outcome(
             .map_err(|_| format!("the pool hangs: {:?}", pool.status().suspended_why))?
             .map_err(|error| format!("the pool stopped: {error}"))?;
     }
-    let exported = timeout(PATIENCE, pool.export(false)).await;
-    exported
-        .map_err(|_| "the export hangs".to_owned())?
-        .map_err(|error| format!("export: {error}"))?;
-    let pool = try_import(&sim, false)
-        .await
-        .map_err(|error| format!("import: {error}"))?;
-    pool.sync()
-        .await
-        .map_err(|error| format!("sync: {error}"))?;
-    pool.export(false)
-        .await
-        .map_err(|error| format!("export again: {error}"))?;
+    leave_and_return(&sim, &pool).await?;
     Ok(outcome)
 }
 

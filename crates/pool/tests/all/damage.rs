@@ -70,6 +70,27 @@ pub async fn try_import(sim: &SimWorld, read_only: bool) -> Result<Arc<Pool>, Po
     Pool::import(&sim.world(), spec).await
 }
 
+/// Exports the pool, imports it, and exports it again after a sync.
+///
+/// # Errors
+/// What did not work, in words.
+pub async fn leave_and_return(sim: &SimWorld, pool: &Pool) -> Result<(), String> {
+    let exported = timeout(PATIENCE, pool.export(false)).await;
+    exported
+        .map_err(|_| "the export hangs".to_owned())?
+        .map_err(|error| format!("export: {error}"))?;
+    let pool = try_import(sim, false)
+        .await
+        .map_err(|error| format!("import: {error}"))?;
+    pool.sync()
+        .await
+        .map_err(|error| format!("sync: {error}"))?;
+    pool.export(false)
+        .await
+        .map_err(|error| format!("export again: {error}"))?;
+    Ok(())
+}
+
 /// What is in the pool, by dataset.
 pub type Contents = BTreeMap<&'static str, Vec<ObjectId>>;
 

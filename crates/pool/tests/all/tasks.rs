@@ -24,7 +24,8 @@ use zio::Tx;
 
 use crate::common::*;
 use crate::damage::{
-    DISKS, How, Image, PATIENCE, Victim, destroy, load, make, save, try_import, victims,
+    DISKS, How, Image, PATIENCE, Victim, destroy, leave_and_return, load, make, save, try_import,
+    victims,
 };
 
 const ROOTS: [&str; 8] = [
@@ -264,19 +265,7 @@ async fn outcome(image: &Image, victim: &Victim, how: How, task: &Task) -> Resul
     {
         return Err(format!("refused, and yet changed: {before:?} {after:?}"));
     }
-    let exported = timeout(PATIENCE, pool.export(false)).await;
-    exported
-        .map_err(|_| "the export hangs".to_owned())?
-        .map_err(|error| format!("export: {error}"))?;
-    let pool = try_import(&sim, false)
-        .await
-        .map_err(|error| format!("import: {error}"))?;
-    pool.sync()
-        .await
-        .map_err(|error| format!("sync: {error}"))?;
-    pool.export(false)
-        .await
-        .map_err(|error| format!("export again: {error}"))?;
+    leave_and_return(&sim, &pool).await?;
     Ok(outcome)
 }
 
