@@ -355,7 +355,10 @@ fn files_in_trouble(service: &Service) -> Vec<Alert> {
             service.automation.replications_problem(),
         ),
         (StatePart::Schedules, service.automation.schedules_problem()),
-        (StatePart::IscsiSecrets, service.serving.secrets.problem()),
+        (
+            StatePart::IscsiSecrets,
+            service.serving.volumes.secrets.problem(),
+        ),
         (StatePart::Users, service.web.people_problem()),
         (StatePart::Certificate, service.web.certificate_problem()),
         (StatePart::Lights, service.disks.drives.book_problem()),

@@ -69,7 +69,7 @@ pub(crate) async fn bring_up(
             let created = create(service, &disks, wanted).await;
             if created.is_err() && secret.is_some() {
                 // Nobody has seen it: the next start makes another one, and shows that.
-                let _ = service.serving.secrets.remove(SECRET);
+                let _ = service.serving.volumes.secrets.remove(SECRET);
             }
             return created.map(|()| secret).map_err(failed(what));
         }
@@ -133,14 +133,18 @@ fn guarded_share() -> String {
 
 /// Makes the volume's secret up, unless it has one.
 async fn make_secret(service: &Service) -> Result<Option<Secret>, Failure> {
-    if service.serving.secrets.has(SECRET) {
+    if service.serving.volumes.secrets.has(SECRET) {
         return Ok(None);
     }
     let call = IscsiSecretSet {
         name: SECRET.into(),
         ..IscsiSecretSet::default()
     };
-    let made = service.serving.iscsi_secret_set(call).await?;
+    let made = service
+        .serving
+        .volumes
+        .secret_set(call, &*service.serving.world.random)
+        .await?;
     Ok(made.generated)
 }
 
@@ -155,7 +159,7 @@ async fn guard(service: &Service) -> Result<Option<Secret>, Failure> {
         .await;
     // Who has removed or renamed the volume needs no secret for it.
     let is_open = share.is_ok_and(|share| share.value.text() == Some("on"));
-    if !is_open || open.pool.is_read_only() || service.serving.secrets.has(SECRET) {
+    if !is_open || open.pool.is_read_only() || service.serving.volumes.secrets.has(SECRET) {
         return Ok(None);
     }
     let made = make_secret(service).await?;
@@ -344,7 +348,7 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
             numbers.free_bytes >> 20
         );
     }
-    for mounted in service.serving.zfs_mounts().mounts {
+    for mounted in service.serving.mounts.list().mounts {
         println!("  filesystem  {} at {}", mounted.name, mounted.mountpoint);
     }
     let by_default = state == Path::new("/var/lib/millpond");
@@ -353,7 +357,7 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
     } else {
         format!("MILLPOND_STATE={} ", state.display())
     };
-    for share in service.serving.volumes.shares(&service.serving.secrets) {
+    for share in service.serving.volumes.shares() {
         let secret = secret.filter(|_| share.secret.as_deref() == Some(SECRET));
         println!(
             "  volume      {} as file {}",
@@ -371,7 +375,7 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
             (Some(user), Some(name), None) => println!(
                 "              for CHAP user {user}; the secret is in {}, and \
                  '{prefix}millpond iscsi secret set {name} --generate' makes a new one",
-                service.serving.secrets.path().display()
+                service.serving.volumes.secrets.path().display()
             ),
             _ => println!("              for everybody who can reach that address"),
         }

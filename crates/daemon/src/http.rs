@@ -239,7 +239,9 @@ fn requests(service: Arc<Service>) -> Router {
         .on_job(|serving, call: ZpoolExport, _| async move {
             zpool::zpool_export(&serving, call).await
         })
-        .on(|serving, call: ZpoolList| async move { zpool::zpool_list(&serving, &call).await })
+        .on(|serving, call: ZpoolList| async move {
+            zpool::zpool_list(&serving.pools, &call).await
+        })
         .on_behalf(|serving, caller, call: ZpoolStatus| async move {
             // Names of damaged files are root's to know (`zfs_secpolicy_inject` for
             // `ZFS_IOC_ERROR_LOG`).
@@ -247,13 +249,19 @@ fn requests(service: Arc<Service>) -> Router {
         })
         .on(|serving, call: ZpoolSet| async move { zpool::zpool_set(&serving, call).await })
         .on(|serving, call: ZpoolHistory| async move {
-            zpool::zpool_history(&serving, &call).await
+            zpool::zpool_history(&serving.pools, &call).await
         })
-        .on(|serving, call: ZpoolSync| async move { zpool::zpool_sync(&serving, &call).await })
-        .on(|serving, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&serving)) })
-        .on(|serving, _: ZpoolEventsClear| async move { Ok(zpool::zpool_events_clear(&serving)) })
+        .on(|serving, call: ZpoolSync| async move {
+            zpool::zpool_sync(&serving.pools, &call).await
+        })
+        .on(|serving, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&serving.events)) })
+        .on(|serving, _: ZpoolEventsClear| async move {
+            Ok(zpool::zpool_events_clear(&serving.events))
+        })
         .on(|serving, call: ZpoolClear| async move { zpool::zpool_clear(&serving, &call).await })
-        .on(|serving, call: ZpoolScrub| async move { scrub::zpool_scrub(&serving, &call).await })
+        .on(|serving, call: ZpoolScrub| async move {
+            scrub::zpool_scrub(&serving.pools, &call).await
+        })
         .on(|serving, call: ZpoolCheckpoint| async move {
             scrub::zpool_checkpoint(&serving, &call).await
         })
@@ -261,7 +269,7 @@ fn requests(service: Arc<Service>) -> Router {
             Ok(scrub::job_list(&serving, &call, caller.may_change()))
         })
         .on_behalf(|serving, caller, call: JobGet| async move {
-            scrub::job_get(&serving, &call, caller.may_change())
+            scrub::job_get(&serving.jobs, &call, caller.may_change())
         })
         .on_behalf(|serving, caller, call: JobResult| async move {
             let ids = caller.ids();
@@ -269,7 +277,7 @@ fn requests(service: Arc<Service>) -> Router {
             if !caller.may_change() && !is_own {
                 return Err(Failure::denied(&format!("cannot get the result of job {}", call.id)));
             }
-            scrub::job_result(&serving, &call)
+            scrub::job_result(&serving.jobs, &call)
         })
         .on(|serving, call: JobCancel| async move { scrub::job_cancel(&serving, &call).await })
         .on_behalf(|serving, caller, mut call: ZfsList| async move {
@@ -296,16 +304,18 @@ fn requests(service: Arc<Service>) -> Router {
             snapshots::zfs_promote(&serving, call).await
         })
         .on(|serving, call: ZfsBookmark| async move {
-            snapshots::zfs_bookmark(&serving, call).await
+            snapshots::zfs_bookmark(&serving.pools, call).await
         })
         .on(|serving, call: ZfsHold| async move { snapshots::zfs_hold(&serving, call).await })
         .on(|serving, call: ZfsRelease| async move {
             snapshots::zfs_release(&serving, call).await
         })
         .on(|serving, call: ZfsDiff| async move { diff::zfs_diff(&serving, &call).await })
-        .on(|serving, call: ZfsAllow| async move { permissions::zfs_allow(&serving, call).await })
+        .on(|serving, call: ZfsAllow| async move {
+            permissions::zfs_allow(&serving.pools, call).await
+        })
         .on(|serving, call: ZfsAllowList| async move {
-            permissions::zfs_allow_list(&serving, &call).await
+            permissions::zfs_allow_list(&serving.pools, &call).await
         })
         .on(|serving, call: ZfsWait| async move { upgrade::zfs_wait(&serving, &call).await })
         .on(|serving, call: ZfsRollback| async move { zfs::zfs_rollback(&serving, call).await })
@@ -315,9 +325,11 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|serving, call: ZfsShare| async move { serving.zfs_share(call).await })
         .on(|serving, call: ZfsUnshare| async move { serving.zfs_unshare(call).await })
         .on(|serving, call: ZfsSpace| async move { usage::zfs_space(&serving, &call).await })
-        .on(|serving, call: ZfsProject| async move { owners::zfs_project(&serving, call).await })
+        .on(|serving, call: ZfsProject| async move {
+            owners::zfs_project(&serving.mounts, call).await
+        })
         .on_job(|serving, call: ZfsRedact, work| async move {
-            redact::zfs_redact(&serving, &call, &work).await
+            redact::zfs_redact(&serving.pools, &call, &work).await
         })
         .on_job(|serving, call: ZfsRewrite, work| async move {
             rewrite::zfs_rewrite(&serving, &call, &work).await
@@ -326,32 +338,38 @@ fn requests(service: Arc<Service>) -> Router {
             receive::zfs_receive(&serving, call, input, &work).await
         })
         .on_stream(|serving, call: ZfsSend, output, work| async move {
-            send::zfs_send(&serving, call, output, &work).await
+            send::zfs_send(&serving.pools, call, output, &work).await
         })
-        .on(|serving, call: ZfsSendPlan| async move { send::zfs_send_plan(&serving, &call).await })
+        .on(|serving, call: ZfsSendPlan| async move {
+            send::zfs_send_plan(&serving.pools, &call).await
+        })
         .on(|serving, call: ZfsReceiveAbort| async move {
-            receive::zfs_receive_abort(&serving, &call).await
+            receive::zfs_receive_abort(&serving.pools, &call).await
         })
-        .on(|serving, call: ZfsHolds| async move { usage::zfs_holds(&serving, &call).await })
-        .on(|serving, call: ZfsKeys| async move { keys::zfs_keys(&serving, &call).await })
+        .on(|serving, call: ZfsHolds| async move { usage::zfs_holds(&serving.pools, &call).await })
+        .on(|serving, call: ZfsKeys| async move { keys::zfs_keys(&serving.pools, &call).await })
         .on(|serving, call: ZfsLoadKey| async move { keys::zfs_load_key(&serving, call).await })
         .on(|serving, call: ZfsUnloadKey| async move { keys::zfs_unload_key(&serving, call).await })
-        .on(|serving, call: ZfsChangeKey| async move { keys::zfs_change_key(&serving, call).await })
-        .on(|serving, call: IscsiSecretSet| async move { serving.iscsi_secret_set(call).await })
-        .on(|serving, call: IscsiSecretList| async move { serving.iscsi_secret_list(&call) })
-        .on(|serving, call: IscsiSecretRemove| async move {
-            serving.iscsi_secret_remove(call).await
+        .on(|serving, call: ZfsChangeKey| async move {
+            keys::zfs_change_key(&serving.pools, call).await
         })
-        .on(|serving, call: FileList| async move { files::list(&serving, &call).await })
+        .on(|serving, call: IscsiSecretSet| async move {
+            serving.volumes.secret_set(call, &*serving.world.random).await
+        })
+        .on(|serving, call: IscsiSecretList| async move { serving.volumes.secret_list(&call) })
+        .on(|serving, call: IscsiSecretRemove| async move {
+            serving.volumes.secret_remove(call).await
+        })
+        .on(|serving, call: FileList| async move { files::list(&serving.pools, &call).await })
         .on_job(|serving, call: FileRestore, work| async move {
             files::restore(&serving, &call, &work).await
         })
         .on(|serving, _: ShareList| async move { Ok(serving.share_list().await) })
-        .on(|serving, call: SmbUserAdd| async move { serving.smb_user_add(call).await })
-        .on(|serving, call: SmbUserPassword| async move { serving.smb_user_password(call).await })
-        .on(|serving, call: SmbUserList| async move { serving.smb_user_list(&call).await })
-        .on(|serving, call: SmbUserRemove| async move { serving.smb_user_remove(call).await })
-        .on(|serving, _: ZfsMountList| async move { Ok(serving.zfs_mounts()) })
+        .on(|serving, call: SmbUserAdd| async move { serving.smb.user_add(call).await })
+        .on(|serving, call: SmbUserPassword| async move { serving.smb.user_password(call).await })
+        .on(|serving, call: SmbUserList| async move { serving.smb.user_list(&call).await })
+        .on(|serving, call: SmbUserRemove| async move { serving.smb.user_remove(call).await })
+        .on(|serving, _: ZfsMountList| async move { Ok(serving.mounts.list()) })
         .with(&service.automation)
         .on(|automation, call: ReplicationCreate| async move {
             replicate::create(&automation, call).await

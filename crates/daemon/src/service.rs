@@ -84,12 +84,6 @@ impl Service {
     pub(crate) async fn new(options: &Options, state: State) -> Result<Arc<Self>, DaemonError> {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         let cache_bytes = options.cache_bytes.unwrap_or_else(|| memory_bytes() / 4);
-        let volumes = Volumes::new(
-            state.directory().join("zvol"),
-            options.iscsi_addresses.clone(),
-            options.iscsi_insecure,
-            iscsi_limits(options, cache_bytes),
-        );
         let world = World::system(threads);
         let nfs = Nfs::new(
             options.nfs_address,
@@ -100,6 +94,14 @@ impl Service {
             Arc::clone(&world.random),
         );
         let pools = Arc::new(Pools::new(&state, cache_bytes));
+        let volumes = Volumes::new(
+            state.directory().join("zvol"),
+            options.iscsi_addresses.clone(),
+            options.iscsi_insecure,
+            iscsi_limits(options, cache_bytes),
+            Secrets::load(state.directory()),
+            Arc::clone(&pools),
+        );
         let expecting = Arc::downgrade(&pools);
         nfs.shares().expect_by(move || {
             let pools = expecting.upgrade();
@@ -119,7 +121,6 @@ impl Service {
             mounts: Mounts::default(),
             volumes,
             nfs,
-            secrets: Secrets::load(state.directory()),
             pools,
         });
         let settings = Arc::clone(&alerts);
@@ -243,7 +244,7 @@ impl Service {
         for open in self.ups.left_behind() {
             let _admin = open.admin.lock().await;
             let mut warnings = self.serving.mount_all(&open).await;
-            warnings.extend(self.serving.open_volumes(&open).await);
+            warnings.extend(self.serving.volumes.open_volumes(&open).await);
             warnings.extend(self.serving.follow_nfs(&open, &open.pool.name()).await);
             for warning in warnings {
                 tracing::warn!("{warning}");

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use pool::Pool;
 
 use crate::background::Background;
-use crate::error::all_done;
+use crate::error::{all_done, suspended};
 use crate::names::{Claim, PoolNames};
 use crate::pool_list::{CachedPool, Here, PoolList};
 use host::State;
@@ -61,6 +61,28 @@ impl OpenPool {
     fn is_cached(&self) -> bool {
         let cachefile = self.pool.prop("cachefile");
         cachefile.is_none_or(|property| property.value != "none")
+    }
+
+    /// Runs an export, a sync or the like of a pool. When the pool is suspended, or gets so, that
+    /// fails at once, or by force the pool is given up, so that nothing waits for it any more.
+    pub async fn leaving<T>(
+        &self,
+        doing: &str,
+        force: bool,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let standstill = async {
+            self.pool.until_suspended().await;
+            if force {
+                self.pool.give_up();
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = standstill => Err(suspended(doing)),
+            result = work => result,
+        }
     }
 }
 
@@ -331,5 +353,32 @@ impl Pools {
             self.save_cached();
         }
         forgotten
+    }
+
+    /// Gives leases on a dataset, `name`, back. While its pool is suspended closing it goes on in
+    /// the registry (what is not written yet stays in memory until the pool is cleared or left):
+    /// `None`.
+    pub async fn unless_suspended<T>(
+        &self,
+        name: &str,
+        closing: impl Future<Output = T>,
+    ) -> Option<T> {
+        let Ok(open) = self.of_dataset(name) else {
+            return Some(closing.await);
+        };
+        let result = tokio::select! {
+            biased;
+            result = closing => Some(result),
+            () = open.pool.until_suspended() => None,
+        };
+        match result {
+            Some(result) if open.pool.suspended().is_none() => Some(result),
+            _ => {
+                tracing::warn!(
+                    "'{name}': the pool is suspended; the last changes are not written yet"
+                );
+                None
+            }
+        }
     }
 }

@@ -58,7 +58,7 @@ impl Serving {
         if mount {
             warnings.extend(self.mount_all(open).await);
         }
-        warnings.extend(self.open_volumes(open).await);
+        warnings.extend(self.volumes.open_volumes(open).await);
         if mount {
             warnings.extend(self.follow_nfs(open, &open.pool.name()).await);
         }

@@ -20,12 +20,12 @@ use api::{
     IscsiSecretReport, IscsiSecretSet, IscsiSecretSetReply, NotShared, Protocol, ShareClient,
     ShareInfo, ShareReport,
 };
+use device::Random;
 use serve_iscsi::{
     Authentication, ChapCredentials, ReservationStore, Target, TargetOptions, UnitTraffic,
     VolumeUnit,
 };
 
-use crate::Serving;
 use crate::reservations::StoredReservations;
 use crate::secrets::{Credentials, Secrets, generate};
 use crate::shares::traffic;
@@ -203,7 +203,7 @@ fn check_openness(
 
 impl Volumes {
     /// What is offered.
-    pub fn shares(&self, secrets: &Secrets) -> Vec<ShareInfo> {
+    pub fn shares(&self) -> Vec<ShareInfo> {
         let addresses = self.addresses();
         let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
         let shared = self.sharing();
@@ -211,7 +211,10 @@ impl Volumes {
             let Sharing::On { iqn, words, .. } = sharing else {
                 return None;
             };
-            let known = words.chap.as_ref().and_then(|name| secrets.get(name).ok());
+            let known = words
+                .chap
+                .as_ref()
+                .and_then(|name| self.secrets.get(name).ok());
             Some(ShareInfo {
                 protocol: Protocol::Iscsi,
                 dataset,
@@ -229,9 +232,9 @@ impl Volumes {
     }
 
     /// What is offered, with what is counted of it.
-    pub fn traffic(&self, secrets: &Secrets) -> Vec<(ShareInfo, Option<UnitTraffic>)> {
+    pub fn traffic(&self) -> Vec<(ShareInfo, Option<UnitTraffic>)> {
         let mut units = self.targets().traffic();
-        let shares = self.shares(secrets).into_iter().map(|share| {
+        let shares = self.shares().into_iter().map(|share| {
             let is_of_share = |unit: &UnitTraffic| unit.iqn.eq_ignore_ascii_case(&share.name);
             let found = units.iter().position(is_of_share);
             (share, found.map(|at| units.swap_remove(at)))
@@ -240,8 +243,8 @@ impl Volumes {
     }
 
     /// What is offered, and what initiators have done with it.
-    pub fn in_use(&self, secrets: &Secrets) -> Vec<ShareReport> {
-        let reports = self.traffic(secrets).into_iter().map(|(share, unit)| {
+    pub fn in_use(&self) -> Vec<ShareReport> {
+        let reports = self.traffic().into_iter().map(|(share, unit)| {
             let (total, clients) = unit
                 .map(|unit| (unit.total, unit.clients))
                 .unwrap_or_default();
@@ -305,28 +308,25 @@ impl Volumes {
         }
         Ok(())
     }
-}
 
-impl Serving {
     /// Checks a value of `millpond:iscsi` before it is set.
     pub fn check_share(&self, typed: &str) -> Result<(), Failure> {
         let checked = parse_share(typed).and_then(|words| {
             let Some(words) = words else { return Ok(()) };
             authentication(&words, &self.secrets)?;
-            check_openness(&words, &self.volumes.addresses(), self.volumes.is_insecure)
+            check_openness(&words, &self.addresses(), self.is_insecure)
         });
         checked.map_err(|why| Failure::new(FailureKind::Invalid, why))
     }
 
     /// Shares or unshares a volume as its property and the secrets say now.
     pub async fn share_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
-        if self.volumes.get(name).is_none() {
+        if self.get(name).is_none() {
             return Ok(());
         }
         let shared = self.share_as_wanted(open, name).await;
         shared.map_err(|(kind, why)| {
-            self.volumes
-                .set_sharing(name, Sharing::Refused { why: why.clone() });
+            self.set_sharing(name, Sharing::Refused { why: why.clone() });
             Failure::new(kind, format!("cannot share '{name}' by iSCSI: {why}"))
         })
     }
@@ -337,7 +337,7 @@ impl Serving {
         open: &OpenPool,
         name: &str,
     ) -> Result<(), (FailureKind, String)> {
-        let Some(volume) = self.volumes.get(name) else {
+        let Some(volume) = self.get(name) else {
             return Ok(());
         };
         let typed = match open.pool.dsl().properties().get(name, ISCSI_PROPERTY).await {
@@ -348,8 +348,8 @@ impl Serving {
         let wanted = parse_share(&typed).and_then(|words| {
             let Some(words) = words else { return Ok(None) };
             let authentication = authentication(&words, &self.secrets)?;
-            check_openness(&words, &self.volumes.addresses(), self.volumes.is_insecure)?;
-            self.volumes.check_directions(name, &words)?;
+            check_openness(&words, &self.addresses(), self.is_insecure)?;
+            self.check_directions(name, &words)?;
             let options = TargetOptions {
                 alias: Some(name.to_owned()),
                 authentication,
@@ -360,29 +360,29 @@ impl Serving {
         });
         if let Sharing::On {
             iqn, typed: with, ..
-        } = self.volumes.sharing_of(name)
+        } = self.sharing_of(name)
         {
             if let Ok(Some((_, options))) = &wanted
                 && with == typed
             {
                 // Secrets may be others.
-                let set = self.volumes.targets().set_options(&iqn, options.clone());
+                let set = self.targets().set_options(&iqn, options.clone());
                 return set.map_err(|error| (FailureKind::Other, error.to_string()));
             }
             self.unshare(name, &iqn).await;
         }
         let Some((words, options)) = wanted.map_err(invalid)? else {
-            self.volumes.set_sharing(name, Sharing::Off);
+            self.set_sharing(name, Sharing::Off);
             return Ok(());
         };
-        let listening = self.volumes.listen().await;
+        let listening = self.listen().await;
         listening.map_err(|error| (FailureKind::Busy, error.to_string()))?;
         let iqn = match &words.iqn {
             Some(iqn) => iqn.clone(),
             None => iqn_of(name, volume.guid().get()),
         };
         let user = User::Target { iqn: iqn.clone() };
-        let lease = self.volumes.share(open, name, user).await;
+        let lease = self.share(open, name, user).await;
         let lease = lease.map_err(|error| (FailureKind::Io, error.to_string()))?;
         let reservations = StoredReservations::of(open, name).await;
         let reservations = reservations.map_err(|error| (FailureKind::Io, error.to_string()))?;
@@ -396,7 +396,7 @@ impl Serving {
             luns: BTreeMap::from([(0, Arc::new(unit) as _)]),
             options,
         };
-        let added = self.volumes.targets().add(target);
+        let added = self.targets().add(target);
         added.map_err(|error| (FailureKind::Other, error.to_string()))?;
         let words = Box::new(words);
         let sharing = Sharing::On {
@@ -405,22 +405,22 @@ impl Serving {
             words,
             reservations,
         };
-        self.volumes.set_sharing(name, sharing);
+        self.set_sharing(name, sharing);
         Ok(())
     }
 
     /// Ends the share of a volume, with its sessions.
     pub async fn unshare(&self, name: &str, iqn: &str) {
-        if let Err(error) = self.volumes.targets().remove(iqn).await {
+        if let Err(error) = self.targets().remove(iqn).await {
             tracing::warn!("{error}");
         }
-        self.volumes.set_sharing(name, Sharing::Off);
+        self.set_sharing(name, Sharing::Off);
     }
 
     /// Lets the share of a volume follow it to another name: a target that is named after the
     /// volume is another one then.
     pub async fn share_renamed(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
-        match self.volumes.sharing_of(name) {
+        match self.sharing_of(name) {
             Sharing::On { iqn, words, .. } if words.iqn.is_none() => {
                 self.unshare(name, &iqn).await;
                 self.share_volume(open, name).await
@@ -438,8 +438,8 @@ impl Serving {
     async fn follow_secret(&self, secret: &str) {
         let pools = self.pools.all();
         let all = pools.iter().map(|open| async {
-            let names = self.volumes.below(&open.pool.name()).into_iter();
-            let is_meant = |name: &String| match self.volumes.sharing_of(name) {
+            let names = self.below(&open.pool.name()).into_iter();
+            let is_meant = |name: &String| match self.sharing_of(name) {
                 Sharing::Off => false,
                 Sharing::On { words, .. } => words.uses(secret),
                 Sharing::Refused { .. } => true,
@@ -459,13 +459,14 @@ impl Serving {
     }
 
     /// `millpond iscsi secret set`.
-    pub async fn iscsi_secret_set(
+    pub async fn secret_set(
         &self,
         call: IscsiSecretSet,
+        random: &dyn Random,
     ) -> Result<IscsiSecretSetReply, Failure> {
         let doing = format!("cannot set secret '{}'", call.name);
         let generated = match call.secret {
-            None => Some(generate(&*self.world.random)),
+            None => Some(generate(random)),
             Some(_) => None,
         };
         let secret = call.secret.or_else(|| generated.clone());
@@ -489,10 +490,10 @@ impl Serving {
     }
 
     /// `millpond iscsi secret list`.
-    pub fn iscsi_secret_list(&self, _: &IscsiSecretList) -> Result<IscsiSecretListReply, Failure> {
+    pub fn secret_list(&self, _: &IscsiSecretList) -> Result<IscsiSecretListReply, Failure> {
         let listed = self.secrets.list()?.into_iter();
         let secrets = listed.map(|(name, user)| IscsiSecretReport {
-            used_by: self.volumes.users_of(&name),
+            used_by: self.users_of(&name),
             name,
             user,
         });
@@ -502,9 +503,9 @@ impl Serving {
     }
 
     /// `millpond iscsi secret remove`.
-    pub async fn iscsi_secret_remove(&self, call: IscsiSecretRemove) -> Result<Empty, Failure> {
+    pub async fn secret_remove(&self, call: IscsiSecretRemove) -> Result<Empty, Failure> {
         let doing = format!("cannot remove secret '{}'", call.name);
-        let users = self.volumes.users_of(&call.name);
+        let users = self.users_of(&call.name);
         if !users.is_empty() && !call.force {
             let message = format!(
                 "{doing}: {} is shared with it; set {ISCSI_PROPERTY} to something else first, or \

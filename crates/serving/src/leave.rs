@@ -9,10 +9,11 @@ use api::{Failure, FailureKind};
 use device::BoxFuture;
 use futures::future::join_all;
 use serve_fuse::UnmountMode;
-use service::error::{from_access, from_pool, suspended};
+use service::error::{from_access, from_pool};
 use service::pools::OpenPool;
 
 use crate::Serving;
+use crate::mounts::remove_directories;
 
 /// How long a pool's export may take when the server leaves. Long enough for all that may be dirty
 /// to reach slow disks: what is left behind is lost like in a crash.
@@ -59,7 +60,7 @@ impl Serving {
             let exported = open.pool.export(true).await;
             exported.map_err(|error| from_pool(&doing, &error))
         };
-        match self.leaving(open, &doing, is_last, work).await {
+        match open.leaving(&doing, is_last, work).await {
             Ok(()) => self.pools.leave(open),
             Err(failure) => {
                 tracing::error!("{failure}");
@@ -84,7 +85,7 @@ impl Serving {
         let mounted = self.mounts.last_first(&name);
         let directories = self.mounts.own_directories(&mounted);
         let released = async {
-            self.close_volumes(&name, mode).await?;
+            self.volumes.close_volumes(&name, mode).await?;
             let taken = self.take_away(open, mounted, mode).await?;
             match open.access.leave(exclusion(mode)).await {
                 Ok(leaving) => Ok(leaving),
@@ -99,7 +100,7 @@ impl Serving {
         let leaving = match released.await {
             Ok(leaving) => leaving,
             Err(failure) => {
-                for warning in self.open_volumes(open).await {
+                for warning in self.volumes.open_volumes(open).await {
                     tracing::warn!("{warning}");
                 }
                 for warning in self.follow_nfs(open, &name).await {
@@ -108,58 +109,8 @@ impl Serving {
                 return Err(failure);
             }
         };
-        self.remove_directories(directories).await;
+        remove_directories(directories).await;
         Ok(leaving)
-    }
-
-    /// Gives leases on a dataset, `name`, back. While its pool is suspended closing it goes on in
-    /// the registry (what is not written yet stays in memory until the pool is cleared or left):
-    /// `None`.
-    pub async fn unless_suspended<T>(
-        &self,
-        name: &str,
-        closing: impl Future<Output = T>,
-    ) -> Option<T> {
-        let Ok(open) = self.pools.of_dataset(name) else {
-            return Some(closing.await);
-        };
-        let result = tokio::select! {
-            biased;
-            result = closing => Some(result),
-            () = open.pool.until_suspended() => None,
-        };
-        match result {
-            Some(result) if open.pool.suspended().is_none() => Some(result),
-            _ => {
-                tracing::warn!(
-                    "'{name}': the pool is suspended; the last changes are not written yet"
-                );
-                None
-            }
-        }
-    }
-
-    /// Runs an export, a sync or the like of a pool. When the pool is suspended, or gets so, that
-    /// fails at once, or by force the pool is given up, so that nothing waits for it any more.
-    pub async fn leaving<T>(
-        &self,
-        open: &OpenPool,
-        doing: &str,
-        force: bool,
-        work: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        let standstill = async {
-            open.pool.until_suspended().await;
-            if force {
-                open.pool.give_up();
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
-            biased;
-            () = standstill => Err(suspended(doing)),
-            result = work => result,
-        }
     }
 }
 

@@ -3,8 +3,10 @@
 //!
 //! [`Serving`] holds the pools and the servers. It takes a pool in (module `adopt`; at the start
 //! those of the last run, module `start`) and leaves it (module `leave`); in between a dataset is
-//! mounted ([`mounts`]), opened ([`volumes`]) and shared ([`iscsi`], [`nfs`], [`smb`]) as its
-//! properties say. Each server owns its state; [`shares`] are overviews of all, with who uses them.
+//! mounted ([`mounts`], where [`mod@place`] says), opened ([`volumes`]) and shared ([`iscsi`],
+//! [`nfs`], [`smb`]) as its properties say. Each server owns its state; [`shares`] are overviews of
+//! all, with who uses them. What has to do with one part only is that part's; [`Serving`] does what
+//! needs several: a filesystem that is mounted is shared too, one that is to be unmounted no more.
 //!
 //! Locks, in the order in which they are taken: a pool's `admin` lock (one change to its datasets,
 //! mounts or shares at a time; held across awaits), then the short locks of [`mounts::Mounts`] and
@@ -26,6 +28,7 @@ pub mod iscsi;
 mod leave;
 pub mod mounts;
 pub mod nfs;
+pub mod place;
 mod reservations;
 pub mod secrets;
 pub mod shares;
@@ -37,7 +40,6 @@ pub use leave::exclusion;
 
 use mounts::Mounts;
 use nfs::Nfs;
-use secrets::Secrets;
 use shares::Withheld;
 use smb::Smb;
 use volumes::Volumes;
@@ -56,12 +58,10 @@ pub struct Serving {
     pub jobs: Arc<Jobs>,
     /// Mounted filesystems.
     pub mounts: Mounts,
-    /// Open volumes, as files and by iSCSI.
+    /// Open volumes, as files and by iSCSI, with its secrets.
     pub volumes: Volumes,
     /// The NFS server.
     pub nfs: Nfs,
-    /// Secrets of iSCSI.
-    pub secrets: Secrets,
     /// Samba.
     pub smb: Arc<Smb>,
     /// Shares that somebody ended by hand.

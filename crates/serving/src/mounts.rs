@@ -1,7 +1,5 @@
-//! Mounted filesystems: which datasets are mounted where, mounting by property, unmounting.
-//!
-//! Rules are those of `zfs mount` (zfs_mount_at, lib/libzfs/libzfs_mount.c): `canmount`,
-//! `mountpoint` (`none`, `legacy` or a path below the pool's altroot).
+//! Mounted filesystems: which datasets are mounted where, mounting by property, unmounting. Where
+//! they belong is in module `place`.
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
@@ -12,12 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use access::{Lease, Snapdir, TrafficCounts, User};
 use api::{Failure, FailureKind, ZfsMountListReply, ZfsMounted};
-use dataset::{DatasetKind, ListOptions, PropertySource};
+use dataset::{DatasetKind, PropertySource};
 use filesystem::{Filesystem, FsError, MountChoices};
 use parking_lot::Mutex;
 use serve_fuse::{Mount, MountError, MountOptions, MountTable, UnmountMode};
 
 use crate::Serving;
+use crate::place::{Place, place, wanted_mounts};
 use service::error::{and_back, from_access, from_dataset, suspended};
 use service::pools::OpenPool;
 
@@ -281,6 +280,61 @@ impl Mounts {
         names.reverse();
         names
     }
+
+    /// What is mounted.
+    pub fn list(&self) -> ZfsMountListReply {
+        let by_name = self.by_name.lock();
+        let table = MountTable::now();
+        let mounts = by_name
+            .iter()
+            .filter(|(_, mounted)| mounted.mount.is_mounted_in(table.as_ref()))
+            .map(|(name, mounted)| ZfsMounted {
+                name: name.clone(),
+                mountpoint: mounted.mountpoint.to_string_lossy().into_owned(),
+            })
+            .collect();
+        ZfsMountListReply { mounts }
+    }
+
+    /// A lease on the mounted filesystem that an absolute path leads into, for a command, and the
+    /// rest of the path in it.
+    pub async fn mounted_above(
+        &self,
+        path: &Path,
+        command: &'static str,
+    ) -> Option<(Lease<Filesystem>, PathBuf)> {
+        let (mounted, below) = self.mount_above(path)?;
+        let user = User::Command { name: command };
+        let lease = mounted.mount.lease().share(user).await.ok()?;
+        Some((lease, below))
+    }
+
+    fn mount_above(&self, path: &Path) -> Option<(Arc<Mounted>, PathBuf)> {
+        let by_name = self.by_name.lock();
+        let table = MountTable::now();
+        by_name
+            .values()
+            .filter(|mounted| mounted.mount.is_mounted_in(table.as_ref()))
+            .filter_map(|mounted| {
+                let at = mounted.mount.mountpoint();
+                let below = path.strip_prefix(at).ok()?.to_owned();
+                Some((at, mounted, below))
+            })
+            .max_by_key(|(at, ..)| at.components().count())
+            .map(|(_, mounted, below)| (Arc::clone(mounted), below))
+    }
+
+    /// The dataset that is mounted at a path; of several the uppermost.
+    pub fn dataset_at(&self, path: &str) -> Option<String> {
+        let by_name = self.by_name.lock();
+        let table = LazyCell::new(MountTable::now);
+        by_name
+            .iter()
+            .filter(|(_, mounted)| mounted.mountpoint == Path::new(path))
+            .filter(|(_, mounted)| mounted.mount.is_mounted_in(table.as_ref()))
+            .max_by_key(|(_, mounted)| mounted.order)
+            .map(|(name, _)| name.clone())
+    }
 }
 
 /// Whether `name` is `top` or a dataset below it.
@@ -289,67 +343,10 @@ pub fn is_at_or_below(name: &str, top: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The word for what lacks blocks ([`Place::Nowhere`]).
-pub const REDACTED: &str = "redacted";
-
-/// Where a filesystem goes by its properties.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// At this path (altroot included).
-    At(PathBuf),
-    /// Nowhere by itself: `none`, `legacy`, or `canmount=off`, or as it is redacted; the word says
-    /// which.
-    Nowhere(&'static str),
-}
-
 impl Serving {
-    /// Where a filesystem belongs, and whether `canmount` lets it be mounted by itself. One that is
-    /// redacted belongs nowhere (`zfs_is_mountable`).
-    pub async fn place(&self, open: &OpenPool, name: &str) -> Result<(Place, bool), Failure> {
-        let found = open.pool.dsl().directories().lookup(name).await;
-        let doing = format!("cannot mount '{name}'");
-        let info = found.map_err(|error| from_dataset(&doing, &error))?;
-        match info.is_redacted {
-            true => Ok((Place::Nowhere(REDACTED), false)),
-            false => self.place_of_any(open, name).await,
-        }
-    }
-
-    /// The same, also of one that is redacted.
-    pub async fn place_of_any(
-        &self,
-        open: &OpenPool,
-        name: &str,
-    ) -> Result<(Place, bool), Failure> {
-        let doing = format!("cannot mount '{name}'");
-        let failed = |error| from_dataset(&doing, &error);
-        let dsl = open.pool.dsl();
-        let mountpoint = dsl
-            .properties()
-            .get(name, "mountpoint")
-            .await
-            .map_err(failed)?;
-        let canmount = dsl
-            .properties()
-            .get(name, "canmount")
-            .await
-            .map_err(failed)?
-            .value
-            .number()
-            .unwrap_or(1);
-        let place = match mountpoint.value.text() {
-            _ if canmount == 0 => Place::Nowhere("canmount=off"),
-            Some("none") => Place::Nowhere("mountpoint=none"),
-            Some("legacy") => Place::Nowhere("mountpoint=legacy"),
-            Some(path) => Place::At(below_altroot(open.pool.altroot(), path)),
-            None => Place::Nowhere("mountpoint=none"),
-        };
-        Ok((place, canmount == 1))
-    }
-
     /// Mounts every filesystem of a pool that wants to be, parents first. Answers what failed.
     pub async fn mount_all(&self, open: &OpenPool) -> Vec<String> {
-        let (mut wanted, mut failures) = self.wanted_mounts(open).await;
+        let (mut wanted, mut failures) = wanted_mounts(open).await;
         wanted.sort();
         // In this order they cover none of each other.
         let covers_none = self.mounts.below(&open.pool.name()).is_empty();
@@ -366,7 +363,7 @@ impl Serving {
         let (mut wanted, mut failures) = (Vec::new(), Vec::new());
         for open in self.pools.all() {
             let _admin = open.admin.lock().await;
-            let (of_pool, failed) = self.wanted_mounts(&open).await;
+            let (of_pool, failed) = wanted_mounts(&open).await;
             failures.extend(failed);
             let covers_none = self.mounts.below(&open.pool.name()).is_empty();
             let with_pool = |(path, name)| (path, name, Arc::clone(&open), covers_none);
@@ -379,42 +376,6 @@ impl Serving {
             failures.extend(mounted.err().map(|failure| failure.message));
         }
         failures
-    }
-
-    /// Which filesystems of a pool want to be mounted, and where; and why that cannot be told of
-    /// others.
-    pub async fn wanted_mounts(&self, open: &OpenPool) -> (Vec<(PathBuf, String)>, Vec<String>) {
-        let (name, options) = (
-            open.pool.name(),
-            ListOptions {
-                volumes: false,
-                ..ListOptions::default()
-            },
-        );
-        let listed = open.pool.dsl().directories();
-        let (listed, lost) = match listed.list_readable(&name, &options).await {
-            Ok(found) => found,
-            Err(error) => {
-                let failure = format!("cannot list the filesystems of '{name}': {error}");
-                return (Vec::new(), vec![failure]);
-            }
-        };
-        let mut wanted = Vec::new();
-        let failures = lost.into_iter();
-        let failures = failures.map(|(name, error)| format!("cannot mount '{name}': {error}"));
-        let mut failures: Vec<String> = failures.collect();
-        for info in listed {
-            // What has no key loaded is left alone, as `zfs mount -a` does.
-            if info.is_inconsistent || open.is_locked(&info.name).await {
-                continue;
-            }
-            match self.place(open, &info.name).await {
-                Ok((Place::At(path), true)) => wanted.push((path, info.name)),
-                Ok(_) => {}
-                Err(failure) => failures.push(failure.message),
-            }
-        }
-        (wanted, failures)
     }
 
     /// Mounts a filesystem, unless it is.
@@ -644,7 +605,7 @@ impl Serving {
         detached.map_err(|error| from_mount(&doing, &error))?;
         // While the pool is suspended it stays listed, and is closed before it is mounted again.
         let closing = mounted.mount.lease().close();
-        let Some(closed) = self.unless_suspended(name, closing).await else {
+        let Some(closed) = self.pools.unless_suspended(name, closing).await else {
             return Ok(());
         };
         self.mounts.put(name, None);
@@ -699,25 +660,10 @@ impl Serving {
     /// Mounts a filesystem that was mounted before where it belongs now, if anywhere;
     /// `canmount=noauto` does not keep it away.
     pub async fn mount_again(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
-        match self.place(open, name).await? {
+        match place(open, name).await? {
             (Place::At(path), _) => self.mount_at(open, name, &path, false, &[]).await,
             (Place::Nowhere(_), _) => Ok(()),
         }
-    }
-
-    /// Removes directories that filesystems were mounted at, as far as they are there and empty
-    /// (`remove_mountpoint`, lib/libzfs/libzfs_mount.c). What cannot be removed stays: another
-    /// filesystem may be mounted there by now.
-    pub async fn remove_directories(&self, directories: Vec<PathBuf>) {
-        // They may be in a filesystem that this process serves.
-        let remove = move || {
-            for directory in directories {
-                if let Err(error) = std::fs::remove_dir(&directory) {
-                    tracing::debug!(path = %directory.display(), %error, "a mount point stays");
-                }
-            }
-        };
-        serve_fuse::aside(remove).await;
     }
 
     /// Mounts again what was taken away. Tries all, and answers all that failed.
@@ -747,7 +693,7 @@ impl Serving {
             }
             self.nfs.shares().release_snapshot(head, snapshot).await;
             // One of a volume whose file is open stays so, and cannot be destroyed.
-            if let Err(failure) = self.close_volume(name, UnmountMode::Clean).await {
+            if let Err(failure) = self.volumes.close_volume(name, UnmountMode::Clean).await {
                 tracing::debug!("{failure}");
             }
         }
@@ -774,61 +720,21 @@ impl Serving {
         }
         Ok(())
     }
+}
 
-    /// What is mounted.
-    pub fn zfs_mounts(&self) -> ZfsMountListReply {
-        let by_name = self.mounts.by_name.lock();
-        let table = MountTable::now();
-        let mounts = by_name
-            .iter()
-            .filter(|(_, mounted)| mounted.mount.is_mounted_in(table.as_ref()))
-            .map(|(name, mounted)| ZfsMounted {
-                name: name.clone(),
-                mountpoint: mounted.mountpoint.to_string_lossy().into_owned(),
-            })
-            .collect();
-        ZfsMountListReply { mounts }
-    }
-
-    /// A lease on the mounted filesystem that an absolute path leads into, for a command, and the
-    /// rest of the path in it.
-    pub async fn mounted_above(
-        &self,
-        path: &Path,
-        command: &'static str,
-    ) -> Option<(Lease<Filesystem>, PathBuf)> {
-        let (mounted, below) = self.mount_above(path)?;
-        let user = User::Command { name: command };
-        let lease = mounted.mount.lease().share(user).await.ok()?;
-        Some((lease, below))
-    }
-
-    fn mount_above(&self, path: &Path) -> Option<(Arc<Mounted>, PathBuf)> {
-        let by_name = self.mounts.by_name.lock();
-        let table = MountTable::now();
-        by_name
-            .values()
-            .filter(|mounted| mounted.mount.is_mounted_in(table.as_ref()))
-            .filter_map(|mounted| {
-                let at = mounted.mount.mountpoint();
-                let below = path.strip_prefix(at).ok()?.to_owned();
-                Some((at, mounted, below))
-            })
-            .max_by_key(|(at, ..)| at.components().count())
-            .map(|(_, mounted, below)| (Arc::clone(mounted), below))
-    }
-
-    /// The dataset that is mounted at a path; of several the uppermost.
-    pub fn mounted_dataset_at(&self, path: &str) -> Option<String> {
-        let by_name = self.mounts.by_name.lock();
-        let table = LazyCell::new(MountTable::now);
-        by_name
-            .iter()
-            .filter(|(_, mounted)| mounted.mountpoint == Path::new(path))
-            .filter(|(_, mounted)| mounted.mount.is_mounted_in(table.as_ref()))
-            .max_by_key(|(_, mounted)| mounted.order)
-            .map(|(name, _)| name.clone())
-    }
+/// Removes directories that filesystems were mounted at, as far as they are there and empty
+/// (`remove_mountpoint`, lib/libzfs/libzfs_mount.c). What cannot be removed stays: another
+/// filesystem may be mounted there by now.
+pub async fn remove_directories(directories: Vec<PathBuf>) {
+    // They may be in a filesystem that this process serves.
+    let remove = move || {
+        for directory in directories {
+            if let Err(error) = std::fs::remove_dir(&directory) {
+                tracing::debug!(path = %directory.display(), %error, "a mount point stays");
+            }
+        }
+    };
+    serve_fuse::aside(remove).await;
 }
 
 /// Turns an error of mounting into an answer.
@@ -930,27 +836,9 @@ fn choices(words: &[String]) -> MountChoices {
     choices
 }
 
-/// A mount point below the pool's altroot.
-pub fn below_altroot(altroot: Option<&str>, path: &str) -> PathBuf {
-    match altroot {
-        Some(root) if root != "/" => Path::new(root).join(path.trim_start_matches('/')),
-        _ => PathBuf::from(path),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn altroot_stands_before_every_mountpoint() {
-        assert_eq!(below_altroot(None, "/tank/a"), Path::new("/tank/a"));
-        assert_eq!(below_altroot(Some("/"), "/tank/a"), Path::new("/tank/a"));
-        assert_eq!(
-            below_altroot(Some("/mnt"), "/tank/a"),
-            Path::new("/mnt/tank/a")
-        );
-    }
 
     #[test]
     fn names_below_a_dataset_are_told_from_names_that_begin_alike() {

@@ -26,7 +26,8 @@ use serve_nfs::{
 };
 
 use crate::Serving;
-use crate::mounts::{Place, is_at_or_below};
+use crate::mounts::is_at_or_below;
+use crate::place::{Place, place};
 use crate::shares::traffic;
 use service::error::from_dataset;
 use service::pools::OpenPool;
@@ -236,6 +237,14 @@ impl Nfs {
         }
         Ok(policy)
     }
+
+    /// Checks a value of `sharenfs` before it is set.
+    pub fn check_share(&self, typed: &str) -> Result<(), Failure> {
+        let checked = self.check(typed);
+        checked
+            .map(|_| ())
+            .map_err(|why| Failure::new(FailureKind::Invalid, why))
+    }
 }
 
 /// What clients will have, beginning with what those may take back who are remembered.
@@ -265,14 +274,6 @@ fn client(report: ClientReport) -> ShareClient {
 }
 
 impl Serving {
-    /// Checks a value of `sharenfs` before it is set.
-    pub fn check_nfs_share(&self, typed: &str) -> Result<(), Failure> {
-        let checked = self.nfs.check(typed);
-        checked
-            .map(|_| ())
-            .map_err(|why| Failure::new(FailureKind::Invalid, why))
-    }
-
     /// Shares filesystems at and below a dataset, or ends their shares, as their properties say
     /// now. Answers what cannot be shared.
     pub async fn follow_nfs(&self, open: &OpenPool, top: &str) -> Vec<String> {
@@ -320,8 +321,8 @@ impl Serving {
         if self.withheld.has(name, Protocol::Nfs) || open.is_locked(name).await {
             return Ok(None);
         }
-        let place = self.place(open, name).await;
-        let (place, mounts_by_itself) = place.map_err(|failure| failure.message)?;
+        let placed = place(open, name).await;
+        let (place, mounts_by_itself) = placed.map_err(|failure| failure.message)?;
         let Place::At(path) = place else {
             return Ok(None);
         };
@@ -360,7 +361,7 @@ impl Serving {
             let awaited = self.awaited_share(open, name).await;
             self.nfs.shares().set_awaited(name, awaited);
             self.nfs.shares().remove(name).await;
-            let place = match self.place(open, name).await {
+            let place = match place(open, name).await {
                 Ok((Place::At(path), _)) => Some(path.to_string_lossy().into_owned()),
                 _ => None,
             };

@@ -16,7 +16,9 @@ use api::{
 use parking_lot::Mutex;
 
 use crate::Serving;
-use crate::mounts::{Place, is_at_or_below};
+use crate::mounts::is_at_or_below;
+use crate::place::{Place, place, wanted_mounts};
+use crate::smb;
 use service::error::all_done;
 use service::pools::OpenPool;
 
@@ -78,12 +80,7 @@ pub fn traffic(counts: &TrafficCounts) -> ShareTraffic {
 impl Serving {
     /// What is offered.
     pub fn offered(&self) -> Vec<ShareInfo> {
-        [
-            self.volumes.shares(&self.secrets),
-            self.nfs.offered(),
-            self.smb.shares(),
-        ]
-        .concat()
+        [self.volumes.shares(), self.nfs.offered(), self.smb.shares()].concat()
     }
 
     /// What is meant to be offered and is not.
@@ -98,7 +95,7 @@ impl Serving {
 
     /// `millpond shares`: what is offered, and what clients have done.
     pub async fn share_list(&self) -> ShareListReply {
-        let mut shares = self.volumes.in_use(&self.secrets);
+        let mut shares = self.volumes.in_use();
         shares.extend(self.nfs.in_use());
         shares.extend(self.smb.in_use().await);
         shares.sort_by(|one, other| {
@@ -159,10 +156,10 @@ impl Serving {
     /// Mounts what wants to be mounted and is to be shared by SMB (`share_mount_one`,
     /// cmd/zfs/zfs_main.c). NFS needs no mount. Answers what failed.
     async fn mount_for_smb(&self, open: &OpenPool) -> Vec<String> {
-        let (mut wanted, mut failures) = self.wanted_mounts(open).await;
+        let (mut wanted, mut failures) = wanted_mounts(open).await;
         wanted.sort();
         for (path, name) in wanted {
-            if self.mounts.mountpoint(&name).is_none() && self.is_meant_for_smb(open, &name).await {
+            if self.mounts.mountpoint(&name).is_none() && smb::is_meant(open, &name).await {
                 let mounted = self.mount_at(open, &name, &path, false, &[]).await;
                 failures.extend(mounted.err().map(|failure| failure.message));
             }
@@ -178,10 +175,10 @@ impl Serving {
             Err(Failure::new(FailureKind::Invalid, message))
         };
         self.withheld.forget_one(name);
-        let mut is_for_smb = self.is_meant_for_smb(open, name).await && !open.is_locked(name).await;
+        let mut is_for_smb = smb::is_meant(open, name).await && !open.is_locked(name).await;
         let was_shared_by_smb = self.smb.is_shared(name);
         if is_for_smb && self.mounts.mountpoint(name).is_none() {
-            match self.place(open, name).await? {
+            match place(open, name).await? {
                 (Place::At(path), _) => self.mount_at(open, name, &path, false, &[]).await?,
                 (Place::Nowhere(_), _) => is_for_smb = false,
             }

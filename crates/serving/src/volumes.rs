@@ -18,11 +18,11 @@ use serve_fuse::{UnmountMode, ZvolDirectory};
 use serve_iscsi::{Limits, Server, TargetSet};
 use volume::Volume;
 
-use crate::Serving;
 use crate::iscsi::Sharing;
 use crate::mounts::{from_mount, is_at_or_below};
+use crate::secrets::Secrets;
 use service::error::{from_access, from_dataset};
-use service::pools::OpenPool;
+use service::pools::{OpenPool, Pools};
 
 /// How often it is asked whether an open file is still open, and how long apart.
 const CLOSE_ASKS: u32 = 20;
@@ -36,6 +36,10 @@ struct OpenVolume {
 
 /// Open volumes of all pools.
 pub struct Volumes {
+    /// The pools that they are of.
+    pub(crate) pools: Arc<Pools>,
+    /// What iSCSI's initiators and targets prove themselves with.
+    pub secrets: Secrets,
     directory_path: PathBuf,
     /// Where iSCSI is to listen, and since it does, where it does: port 0 is another one then.
     addresses: Mutex<Vec<SocketAddr>>,
@@ -57,8 +61,12 @@ impl Volumes {
         addresses: Vec<SocketAddr>,
         is_insecure: bool,
         limits: Limits,
+        secrets: Secrets,
+        pools: Arc<Pools>,
     ) -> Self {
         Self {
+            pools,
+            secrets,
             directory_path,
             addresses: Mutex::new(addresses),
             is_insecure,
@@ -241,9 +249,7 @@ impl Volumes {
             let _ = directory.unmount(UnmountMode::Lazy).await;
         }
     }
-}
 
-impl Serving {
     /// Opens every volume of a pool. Answers what failed.
     pub async fn open_volumes(&self, open: &OpenPool) -> Vec<String> {
         let options = ListOptions {
@@ -277,8 +283,8 @@ impl Serving {
     /// Opens one volume, shows it as a file and shares it as its property says.
     pub async fn open_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         let doing = format!("cannot open volume '{name}'");
-        if self.volumes.get(name).is_none() {
-            let kept = self.volumes.keep(open, name).await;
+        if self.get(name).is_none() {
+            let kept = self.keep(open, name).await;
             kept.map_err(|error| from_access(&doing, &error))?;
         }
         // The file is a convenience that needs FUSE; the network share works without it.
@@ -292,7 +298,7 @@ impl Serving {
     async fn show_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         /// `ZFS_VOLMODE_NONE` (include/sys/fs/zfs.h).
         const NONE: u64 = 3;
-        if self.volumes.get(name).is_none() {
+        if self.get(name).is_none() {
             return Ok(());
         }
         let doing = format!("cannot show volume '{name}'");
@@ -302,17 +308,17 @@ impl Serving {
             // What is open stays until it is closed: the property is set, and says what is to be
             // shown from then on (`zvol_set_volmode_impl`, `zvol_remove_minor_impl`,
             // module/zfs/zvol.c).
-            for snapshot in self.volumes.snapshots_of(name) {
+            for snapshot in self.snapshots_of(name) {
                 if let Err(failure) = self.close_one_volume(&snapshot, UnmountMode::Clean).await {
                     tracing::debug!("{failure}");
                 }
             }
-            if let Some(directory) = self.volumes.directory.lock().await.as_ref() {
+            if let Some(directory) = self.directory.lock().await.as_ref() {
                 directory.set_leaving(name, true);
             }
             return Ok(());
         }
-        let directory = self.volumes.directory().await?;
+        let directory = self.directory().await?;
         // One that is shown may be open, and stays so.
         directory.set_leaving(name, false);
         if !directory.names().iter().any(|shown| shown == name) {
@@ -328,16 +334,16 @@ impl Serving {
         name: &str,
         doing: &str,
     ) -> Result<(), Failure> {
-        let path = self.volumes.file(name);
+        let path = self.file(name);
         let user = User::VolumeFile { path };
-        let lease = self.volumes.share(open, name, user).await;
+        let lease = self.share(open, name, user).await;
         directory.insert(name, lease.map_err(|error| from_access(doing, &error))?);
         Ok(())
     }
 
     /// Has the file of a volume show the volume's new size.
     pub async fn show_new_size(&self, name: &str) {
-        let directory = self.volumes.directory.lock().await.clone();
+        let directory = self.directory.lock().await.clone();
         if let Some(directory) = directory {
             directory.resized(name).await;
         }
@@ -345,7 +351,7 @@ impl Serving {
 
     /// Does so for all volumes at and below a dataset.
     pub async fn show_volumes_below(&self, open: &OpenPool, top: &str) -> Result<(), Failure> {
-        for name in self.volumes.below(top) {
+        for name in self.below(top) {
             if !name.contains('@') {
                 self.show_volume(open, &name).await?;
             }
@@ -353,25 +359,15 @@ impl Serving {
         Ok(())
     }
 
-    /// Whether property `snapdev` of a dataset shows snapshots of volumes.
-    pub async fn shows_snapshots(&self, open: &OpenPool, name: &str) -> Result<bool, Failure> {
-        /// `ZFS_SNAPDEV_VISIBLE` (include/sys/fs/zfs.h).
-        const VISIBLE: u64 = 1;
-        let snapdev = open.pool.dsl().properties().get(name, "snapdev").await;
-        let snapdev =
-            snapdev.map_err(|error| from_dataset(&format!("cannot open '{name}'"), &error))?;
-        Ok(snapdev.value.number() == Some(VISIBLE))
-    }
-
     /// Shows or hides the snapshots of an open volume as its `snapdev` says now.
     pub async fn show_volume_snapshots(&self, open: &OpenPool, head: &str) -> Result<(), Failure> {
         let doing = format!("cannot show the snapshots of '{head}'");
         let failed = |error| from_dataset(&doing, &error);
-        if self.volumes.get(head).is_none() {
+        if self.get(head).is_none() {
             return Ok(());
         }
         let dsl = open.pool.dsl();
-        if !self.shows_snapshots(open, head).await? {
+        if !shows_snapshots(open, head).await? {
             return self.hide_volume_snapshots(head, UnmountMode::Clean).await;
         }
         let options = ListOptions {
@@ -387,12 +383,12 @@ impl Serving {
             .map_err(failed)?
         {
             let of_head = info.name.split_once('@').is_some_and(|(of, _)| of == head);
-            if !of_head || self.volumes.get(&info.name).is_some() {
+            if !of_head || self.get(&info.name).is_some() {
                 continue;
             }
-            let kept = self.volumes.keep(open, &info.name).await;
+            let kept = self.keep(open, &info.name).await;
             kept.map_err(|error| from_access(&doing, &error))?;
-            let directory = self.volumes.directory().await?;
+            let directory = self.directory().await?;
             let shown = self.show_file(open, &directory, &info.name, &doing);
             shown.await?;
         }
@@ -401,7 +397,7 @@ impl Serving {
 
     /// Does so for all volumes at and below a dataset.
     pub async fn show_snapshots_below(&self, open: &OpenPool, top: &str) -> Result<(), Failure> {
-        for name in self.volumes.below(top) {
+        for name in self.below(top) {
             if !name.contains('@') {
                 self.show_volume_snapshots(open, &name).await?;
             }
@@ -411,7 +407,7 @@ impl Serving {
 
     /// Closes what is shown of snapshots of the volumes at and below a dataset.
     pub async fn hide_snapshots_below(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
-        for name in self.volumes.below(top) {
+        for name in self.below(top) {
             if name.contains('@') {
                 self.close_one_volume(&name, mode).await?;
             }
@@ -425,7 +421,7 @@ impl Serving {
         head: &str,
         mode: UnmountMode,
     ) -> Result<(), Failure> {
-        for name in self.volumes.snapshots_of(head) {
+        for name in self.snapshots_of(head) {
             self.close_one_volume(&name, mode).await?;
         }
         Ok(())
@@ -440,13 +436,13 @@ impl Serving {
         to: &str,
     ) -> Result<(), Failure> {
         {
-            let mut by_name = self.volumes.by_name.lock();
+            let mut by_name = self.by_name.lock();
             let Some(volume) = by_name.remove(from) else {
                 return Ok(());
             };
             by_name.insert(to.to_owned(), volume);
         }
-        if let Some(directory) = self.volumes.directory.lock().await.as_ref() {
+        if let Some(directory) = self.directory.lock().await.as_ref() {
             directory.rename(from, to);
         }
         self.share_renamed(open, to).await
@@ -460,28 +456,28 @@ impl Serving {
     }
 
     async fn close_one_volume(&self, name: &str, mode: UnmountMode) -> Result<(), Failure> {
-        if self.volumes.get(name).is_none() {
+        if self.get(name).is_none() {
             return Ok(());
         }
-        let directory = self.volumes.directory.lock().await.clone();
+        let directory = self.directory.lock().await.clone();
         if let Some(directory) = &directory
             && mode == UnmountMode::Clean
             && stays_open(directory, name).await
         {
-            let file = self.volumes.file(name);
+            let file = self.file(name);
             let message = format!(
                 "'{name}' is busy: {} is open; close it (losetup -d, lsof) or use '-f'",
                 file.display()
             );
             return Err(Failure::new(FailureKind::Busy, message));
         }
-        if let Some(iqn) = self.volumes.sharing_of(name).iqn() {
+        if let Some(iqn) = self.sharing_of(name).iqn() {
             self.unshare(name, iqn).await;
         }
         if let Some(directory) = &directory {
             directory.remove(name);
         }
-        let Some(kept) = self.volumes.by_name.lock().remove(name) else {
+        let Some(kept) = self.by_name.lock().remove(name) else {
             return Ok(());
         };
         let open = self.pools.of_dataset(name)?;
@@ -492,7 +488,7 @@ impl Serving {
             let alone = open.access.exclusive(&names, Exclusion::Forced).await;
             closed.and(alone.map(drop))
         };
-        match self.unless_suspended(name, closing).await {
+        match self.pools.unless_suspended(name, closing).await {
             None | Some(Ok(())) => Ok(()),
             Some(Err(error)) => Err(Failure::new(
                 FailureKind::Io,
@@ -503,11 +499,21 @@ impl Serving {
 
     /// Closes the volumes at and below a dataset.
     pub async fn close_volumes(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
-        for name in self.volumes.below(top) {
+        for name in self.below(top) {
             self.close_volume(&name, mode).await?;
         }
         Ok(())
     }
+}
+
+/// Whether property `snapdev` of a dataset shows snapshots of volumes.
+pub async fn shows_snapshots(open: &OpenPool, name: &str) -> Result<bool, Failure> {
+    /// `ZFS_SNAPDEV_VISIBLE` (include/sys/fs/zfs.h).
+    const VISIBLE: u64 = 1;
+    let snapdev = open.pool.dsl().properties().get(name, "snapdev").await;
+    let snapdev =
+        snapdev.map_err(|error| from_dataset(&format!("cannot open '{name}'"), &error))?;
+    Ok(snapdev.value.number() == Some(VISIBLE))
 }
 
 /// Whether somebody has a volume's file open. The kernel tells of a close after it has answered it,

@@ -96,10 +96,10 @@ pub fn volume_reservation(open: &OpenPool, size_bytes: u64, block_bytes: u64, co
 pub fn check_shares(serving: &Serving, typed: &[(String, String)]) -> Result<(), Failure> {
     for (name, value) in typed {
         if name == ISCSI_PROPERTY {
-            serving.check_share(value)?;
+            serving.volumes.check_share(value)?;
         }
         if name == NFS_PROPERTY {
-            serving.check_nfs_share(value)?;
+            serving.nfs.check_share(value)?;
         }
         if name == SMB_PROPERTY {
             serving::smb::check_property(value)?;
@@ -207,9 +207,9 @@ pub fn zfs_create<'a>(
         });
         let after = async {
             if call.volume_size_bytes.is_some() {
-                return serving.open_volume(&open, &call.name).await;
+                return serving.volumes.open_volume(&open, &call.name).await;
             }
-            crate::owners::set_owned_quotas(serving, &open, &call.name, &quotas).await?;
+            crate::owners::set_owned_quotas(&serving.pools, &open, &call.name, &quotas).await?;
             if call.no_mount {
                 Ok(())
             } else {

@@ -8,6 +8,7 @@ use format::{ObjectId, ObjsetId};
 
 use service::pools::OpenPool;
 use serving::Serving;
+use serving::mounts::Mounts;
 
 /// Where the files of a dataset are named from.
 struct Named {
@@ -47,7 +48,7 @@ pub async fn damaged_names(serving: &Serving, open: &OpenPool) -> Vec<String> {
             out.extend(names);
             continue;
         };
-        let named = named(serving, open, name).await;
+        let named = named(&serving.mounts, open, name).await;
         for object in objects {
             out.push(named.name_of(object).await);
         }
@@ -60,7 +61,7 @@ pub async fn damaged_names(serving: &Serving, open: &OpenPool) -> Vec<String> {
     out
 }
 
-async fn named(serving: &Serving, open: &OpenPool, name: String) -> Named {
+async fn named(mounts: &Mounts, open: &OpenPool, name: String) -> Named {
     let user = User::Command { name: "status" };
     // Nobody waits for a suspended pool to tell its state.
     let lease = tokio::select! {
@@ -68,7 +69,7 @@ async fn named(serving: &Serving, open: &OpenPool, name: String) -> Named {
         lease = open.access.look(&name, user) => lease.ok(),
         () = open.pool.until_suspended() => None,
     };
-    let prefix = match serving.mounts.mountpoint(&name) {
+    let prefix = match mounts.mountpoint(&name) {
         Some(path) => path.to_string_lossy().trim_end_matches('/').to_owned(),
         None => format!("{name}:"),
     };

@@ -18,7 +18,7 @@ use service::pools::OpenPool;
 use service::reports;
 use serving::Serving;
 use serving::exclusion;
-use serving::mounts::{Taken, is_at_or_below};
+use serving::mounts::{Taken, is_at_or_below, remove_directories};
 
 /// Snapshots of a dataset that is destroyed with all below it go by so many: what one txg frees
 /// waits in memory.
@@ -302,11 +302,11 @@ async fn put_away_and_destroy(
     let (gone, back): (Vec<_>, Vec<_>) =
         (taken.into_iter()).partition(|one| destroyed.contains(&one.name));
     let directories = gone.iter().filter_map(Taken::own_directory).collect();
-    serving.remove_directories(directories).await;
+    remove_directories(directories).await;
     let mut outcome = outcome.and_then(|()| all_of(failures));
     if outcome.is_err() {
         outcome = and_back(outcome, serving.bring_back(open, back).await);
-        for warning in serving.open_volumes(open).await {
+        for warning in serving.volumes.open_volumes(open).await {
             tracing::warn!("{warning}");
         }
         for warning in serving.follow_nfs(open, &open.pool.name()).await {
@@ -368,7 +368,7 @@ impl Destroying<'_> {
         going.retain(|name| name.contains('@') || !self.has_to_stay(name));
         serving.end_nfs(&going).await;
         for name in going.iter().filter(|name| !name.contains('@')) {
-            if let Err(failure) = serving.close_volume(name, self.mode).await {
+            if let Err(failure) = serving.volumes.close_volume(name, self.mode).await {
                 self.failed(name, failure)?;
             }
         }

@@ -13,6 +13,7 @@ use filesystem::{Attributes, FileKind, Filesystem, FsError};
 use service::error::{from_access, from_dataset};
 use service::pools::OpenPool;
 use serving::Serving;
+use serving::mounts::Mounts;
 
 /// The hold on the snapshot of what is there now.
 const TAG: &str = ".millpond-diff";
@@ -25,12 +26,12 @@ pub fn zfs_diff<'a>(
     Box::pin(async move {
         let open = serving.pools.of_dataset(&call.to)?;
         let head = call.to.split('@').next().unwrap_or(&call.to);
-        let mountpoint = mountpoint(serving, head)?;
+        let mountpoint = mountpoint(&serving.mounts, head)?;
         let from_head = call.from.split('@').next().unwrap_or(&call.from);
         let older = look_up(&open, &call.from).await?;
         if from_head != head {
             is_ancestor(&open, head, &call.from).await?;
-            self::mountpoint(serving, from_head)?;
+            self::mountpoint(&serving.mounts, from_head)?;
         }
         if call.to.contains('@') {
             let newer = look_up(&open, &call.to).await?;
@@ -76,10 +77,10 @@ async fn look_up(open: &OpenPool, name: &str) -> Result<DatasetInfo, Failure> {
 }
 
 /// Where a filesystem is mounted, as paths begin.
-fn mountpoint(serving: &Serving, head: &str) -> Result<Vec<u8>, Failure> {
+fn mountpoint(mounts: &Mounts, head: &str) -> Result<Vec<u8>, Failure> {
     use std::os::unix::ffi::OsStrExt;
 
-    let Some(path) = serving.mounts.mountpoint(head) else {
+    let Some(path) = mounts.mountpoint(head) else {
         let message = "Cannot diff an unmounted snapshot: operation not applicable to datasets of \
                        this type";
         return Err(Failure::new(FailureKind::Invalid, message));

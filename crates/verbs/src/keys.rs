@@ -17,7 +17,7 @@ use serve_fuse::UnmountMode;
 use crate::properties::by_full_names;
 use crate::zpool::typed;
 use service::error::from_dataset;
-use service::pools::OpenPool;
+use service::pools::{OpenPool, Pools};
 use serving::Serving;
 
 fn details(info: KeyInfo) -> KeyDetails {
@@ -94,7 +94,7 @@ pub fn new_key(
 
 /// `zfs change-key` (`zfs_crypto_rewrap`, lib/libzfs/libzfs_crypto.c).
 pub fn zfs_change_key<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: ZfsChangeKey,
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
@@ -104,7 +104,7 @@ pub fn zfs_change_key<'a>(
             DatasetError::WrongKind { reason, .. } => invalid(&format!("{reason}.")),
             error => from_dataset(DOING, &error),
         };
-        let open = serving.pools.of_dataset(&call.name)?;
+        let open = pools.of_dataset(&call.name)?;
         let _admin = open.admin.lock().await;
         let dsl = open.pool.dsl();
         let keys = dsl.keys();
@@ -153,18 +153,13 @@ pub fn zfs_change_key<'a>(
 
 /// The keys of datasets.
 pub fn zfs_keys<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: &'a ZfsKeys,
 ) -> BoxFuture<'a, Result<ZfsKeysReply, Failure>> {
     Box::pin(async move {
         let everything = call.names.is_empty();
         let names: Vec<String> = if everything {
-            serving
-                .pools
-                .all()
-                .iter()
-                .map(|open| open.pool.name())
-                .collect()
+            pools.all().iter().map(|open| open.pool.name()).collect()
         } else {
             call.names.clone()
         };
@@ -176,7 +171,7 @@ pub fn zfs_keys<'a>(
         };
         let mut reply = ZfsKeysReply::default();
         for name in names {
-            let open = serving.pools.of_dataset(&name)?;
+            let open = pools.of_dataset(&name)?;
             let dsl = open.pool.dsl();
             let failed = |error| from_dataset(&format!("cannot open '{name}'"), &error);
             if name.contains(['@', '#']) {
@@ -231,7 +226,7 @@ pub fn zfs_load_key<'a>(
         let unreplayed = open.replay_waiting(Some(&call.name)).await;
         let mut failures = Vec::new();
         for name in volumes_of_key(&open, &call.name).await? {
-            if let Err(failure) = serving.open_volume(&open, &name).await {
+            if let Err(failure) = serving.volumes.open_volume(&open, &name).await {
                 failures.push(failure.message);
             }
         }
@@ -292,12 +287,15 @@ pub fn zfs_unload_key<'a>(
         }
         let volumes = volumes_of_key(&open, name).await?;
         for volume in &volumes {
-            serving.close_volume(volume, UnmountMode::Clean).await?;
+            serving
+                .volumes
+                .close_volume(volume, UnmountMode::Clean)
+                .await?;
         }
         let result = open.pool.dsl().keys().unload(name).await;
         if result.is_err() {
             for volume in &volumes {
-                if let Err(failure) = serving.open_volume(&open, volume).await {
+                if let Err(failure) = serving.volumes.open_volume(&open, volume).await {
                     tracing::warn!("{failure}");
                 }
             }

@@ -13,8 +13,8 @@ use filesystem::{Caller, FileKind, Filesystem, FsError, QuotaKind, SetAttributes
 
 use host::accounts::id_of;
 use service::error::{from_access, from_dataset};
-use service::pools::OpenPool;
-use serving::Serving;
+use service::pools::{OpenPool, Pools};
+use serving::mounts::Mounts;
 
 /// What FS_IOC_FSSETXATTR changes of a file's flags; [`SetAttributes::flags`] leaves others alone.
 const FLAGS: u64 = pflags::IMMUTABLE | pflags::APPENDONLY | pflags::NODUMP | pflags::PROJINHERIT;
@@ -128,11 +128,11 @@ pub async fn borrow(
 
 /// Refuses quotas of owners where there are no files.
 pub async fn check_owned_quotas(
-    serving: &Serving,
+    pools: &Pools,
     name: &str,
     quotas: &[OwnedQuota],
 ) -> Result<(), Failure> {
-    let open = serving.pools.of_dataset(name)?;
+    let open = pools.of_dataset(name)?;
     let doing = format!("cannot set property for '{name}'");
     let found = open.pool.dsl().directories().lookup(name).await;
     let info = found.map_err(|error| from_dataset(&doing, &error))?;
@@ -150,7 +150,7 @@ pub async fn check_owned_quotas(
 
 /// Sets quotas of owners of one filesystem.
 pub async fn set_owned_quotas(
-    serving: &Serving,
+    pools: &Pools,
     open: &OpenPool,
     name: &str,
     quotas: &[OwnedQuota],
@@ -158,7 +158,7 @@ pub async fn set_owned_quotas(
     if quotas.is_empty() {
         return Ok(());
     }
-    check_owned_quotas(serving, name, quotas).await?;
+    check_owned_quotas(&pools, name, quotas).await?;
     let doing = format!("cannot set property for '{name}'");
     let borrowed = borrow(open, name, &doing, "set").await?;
     let mut outcome = Ok(());
@@ -192,20 +192,20 @@ pub async fn set_owned_quotas(
 
 /// `zfs project`: what it lists, or changes.
 pub fn zfs_project<'a>(
-    serving: &'a Serving,
+    mounts: &'a Mounts,
     call: ZfsProject,
 ) -> BoxFuture<'a, Result<ZfsProjectReply, Failure>> {
     Box::pin(async move {
         let mut reply = ZfsProjectReply::default();
         for shown in &call.paths {
-            project_of(serving, &call, shown, &mut reply).await?;
+            project_of(&mounts, &call, shown, &mut reply).await?;
         }
         Ok(reply)
     })
 }
 
 async fn project_of(
-    serving: &Serving,
+    mounts: &Mounts,
     call: &ZfsProject,
     path: &str,
     reply: &mut ZfsProjectReply,
@@ -221,7 +221,7 @@ async fn project_of(
         Failure::new(kind, format!("{doing}: {error}"))
     };
     let invalid = |why: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
-    let (lease, below) = serving
+    let (lease, below) = mounts
         .mounted_above(Path::new(path), "project")
         .await
         .ok_or_else(|| invalid("it is in no filesystem that is mounted here"))?;
@@ -313,13 +313,13 @@ async fn project_of(
 
 /// Sets quotas; the part of `zfs set` that is about them.
 pub async fn set_quotas_of(
-    serving: &Serving,
+    pools: &Pools,
     name: &str,
     quotas: &[OwnedQuota],
 ) -> Result<Empty, Failure> {
-    let open = serving.pools.of_dataset(name)?;
+    let open = pools.of_dataset(name)?;
     let _admin = open.admin.lock().await;
-    set_owned_quotas(serving, &open, name, quotas).await?;
+    set_owned_quotas(&pools, &open, name, quotas).await?;
     Ok(Empty {})
 }
 

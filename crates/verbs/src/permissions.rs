@@ -12,7 +12,7 @@ use dataset::{Credentials, DatasetError, DatasetKind, GrantChange, ListOptions};
 use crate::zpool::log_command;
 use host::accounts::{groups_of, user_and_group_names};
 use service::error::from_dataset;
-use service::pools::OpenPool;
+use service::pools::{OpenPool, Pools};
 use serving::Serving;
 
 /// Whether a user has the permissions that a request needs, and it needs some.
@@ -33,7 +33,7 @@ pub fn may<'a>(
             gids,
         };
         for need in &needs {
-            match has(&serving, need, &who).await {
+            match has(&serving.pools, need, &who).await {
                 Ok(true) => {}
                 Ok(false) => return false,
                 Err(failure) => {
@@ -46,8 +46,8 @@ pub fn may<'a>(
     })
 }
 
-async fn has(serving: &Serving, need: &Needed, who: &Credentials) -> Result<bool, Failure> {
-    let open = serving.pools.of_dataset(&need.dataset)?;
+async fn has(pools: &Pools, need: &Needed, who: &Credentials) -> Result<bool, Failure> {
+    let open = pools.of_dataset(&need.dataset)?;
     let Some(permission) = dataset::permission_name(&need.permission) else {
         return Ok(false);
     };
@@ -97,11 +97,11 @@ async fn opened(open: &OpenPool, name: &str) -> Result<(), Failure> {
 
 /// `zfs allow DATASET`.
 pub fn zfs_allow_list<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: &'a ZfsAllowList,
 ) -> BoxFuture<'a, Result<ZfsAllowListReply, Failure>> {
     Box::pin(async move {
-        let open = serving.pools.of_dataset(&call.name)?;
+        let open = pools.of_dataset(&call.name)?;
         opened(&open, &call.name).await?;
         let doing = format!("cannot get permissions on '{}'", call.name);
         let levels = open.pool.dsl().delegation().list(&call.name).await;
@@ -131,12 +131,9 @@ pub fn zfs_allow_list<'a>(
 }
 
 /// `zfs allow` and `zfs unallow`.
-pub fn zfs_allow<'a>(
-    serving: &'a Serving,
-    call: ZfsAllow,
-) -> BoxFuture<'a, Result<Empty, Failure>> {
+pub fn zfs_allow<'a>(pools: &'a Pools, call: ZfsAllow) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
-        let open = serving.pools.of_dataset(&call.name)?;
+        let open = pools.of_dataset(&call.name)?;
         let _admin = open.admin.lock().await;
         opened(&open, &call.name).await?;
         let doing = format!("cannot set permissions on '{}'", call.name);

@@ -15,12 +15,14 @@ use serve_fuse::UnmountMode;
 use crate::create::volume_reservation;
 use crate::owners::OwnedQuota;
 use service::error::{all_done, and_back, from_access, from_dataset};
-use service::pools::OpenPool;
+use service::pools::{OpenPool, Pools};
 use serving::Serving;
 use serving::iscsi::ISCSI_PROPERTY;
-use serving::mounts::{Place, Taken, is_at_or_below};
+use serving::mounts::{Taken, is_at_or_below, remove_directories};
 use serving::nfs::{NFS_PROPERTY, SHARE_PROPERTIES};
+use serving::place::{Place, place};
 use serving::smb::SMB_PROPERTY;
+use serving::volumes::{Volumes, shows_snapshots};
 
 /// Properties that the kernel's mount has a part in.
 const ON_MOUNTS: [&str; 6] = [
@@ -138,10 +140,10 @@ pub fn zfs_set<'a>(
         let properties = by_full_names(call.properties.into_iter().collect());
         for (name, value) in &properties {
             if name == ISCSI_PROPERTY {
-                serving.check_share(value)?;
+                serving.volumes.check_share(value)?;
             }
             if name == NFS_PROPERTY {
-                serving.check_nfs_share(value)?;
+                serving.nfs.check_share(value)?;
             }
             if name == SMB_PROPERTY {
                 serving::smb::check_property(value)?;
@@ -157,7 +159,7 @@ pub fn zfs_set<'a>(
         for name in &call.names {
             let done = async {
                 if !quotas.is_empty() {
-                    crate::owners::check_owned_quotas(serving, name, &quotas).await?;
+                    crate::owners::check_owned_quotas(&serving.pools, name, &quotas).await?;
                 }
                 if !changes.is_empty() || quotas.is_empty() {
                     let warnings =
@@ -166,7 +168,7 @@ pub fn zfs_set<'a>(
                     changed.warnings.extend(warnings);
                 }
                 if !quotas.is_empty() {
-                    crate::owners::set_quotas_of(serving, name, &quotas).await?;
+                    crate::owners::set_quotas_of(&serving.pools, name, &quotas).await?;
                     if changes.is_empty() {
                         let open = serving.pools.of_dataset(name)?;
                         crate::zpool::log_command(&open.pool, &call.command).await;
@@ -196,7 +198,7 @@ pub fn zfs_inherit<'a>(
         let mut failures = Vec::new();
         for name in &call.names {
             let names = match call.recursive {
-                true => having(serving, property, name).await,
+                true => having(&serving.pools, property, name).await,
                 false => Ok(vec![name.clone()]),
             };
             match names {
@@ -219,8 +221,8 @@ pub fn zfs_inherit<'a>(
 
 /// Datasets at and below `top` of the kinds that have a property (`inherit_recurse_cb`,
 /// cmd/zfs/zfs_main.c).
-async fn having(serving: &Serving, property: &str, top: &str) -> Result<Vec<String>, Failure> {
-    let open = serving.pools.of_dataset(top)?;
+async fn having(pools: &Pools, property: &str, top: &str) -> Result<Vec<String>, Failure> {
+    let open = pools.of_dataset(top)?;
     let doing = format!("cannot open '{top}'");
     let failed = |error| from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
@@ -256,8 +258,8 @@ async fn having(serving: &Serving, property: &str, top: &str) -> Result<Vec<Stri
     Ok(names)
 }
 
-async fn names_below(serving: &Serving, top: &str) -> Result<Vec<String>, Failure> {
-    let open = serving.pools.of_dataset(top)?;
+async fn names_below(pools: &Pools, top: &str) -> Result<Vec<String>, Failure> {
+    let open = pools.of_dataset(top)?;
     let listed = open
         .pool
         .dsl()
@@ -270,7 +272,7 @@ async fn names_below(serving: &Serving, top: &str) -> Result<Vec<String>, Failur
 
 /// Looks through changes, and refuses what cannot be done.
 async fn plan_changes(
-    serving: &Serving,
+    volumes: &Volumes,
     open: &OpenPool,
     name: &str,
     changes: &[(String, PropertyChange)],
@@ -303,7 +305,7 @@ async fn plan_changes(
         .extend(of_volume.reserve_before.map(reservation));
     plan.reserve_after = of_volume.reserve_after;
     if let Some(size_bytes) = plan.new_size_bytes {
-        let volume = serving.volumes.get(name);
+        let volume = volumes.get(name);
         let volume = volume.ok_or_else(|| invalid(&format!("'{name}' is not an open volume")))?;
         volume
             .check_size(size_bytes)
@@ -320,7 +322,7 @@ async fn plan_changes(
 }
 
 async fn carry_out(
-    serving: &Serving,
+    volumes: &Volumes,
     open: &OpenPool,
     name: &str,
     plan: &Plan,
@@ -336,7 +338,7 @@ async fn carry_out(
         crate::upgrade::raise(open, name, version).await?;
     }
     if let Some(size_bytes) = plan.new_size_bytes {
-        let volume = serving.volumes.get(name).ok_or_else(|| {
+        let volume = volumes.get(name).ok_or_else(|| {
             let message = format!("{doing}: '{name}' is not an open volume");
             Failure::new(FailureKind::Invalid, message)
         })?;
@@ -346,7 +348,7 @@ async fn carry_out(
         // (`zvol_update_volsize` waits likewise).
         let synced = open.pool.sync().await;
         synced.map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
-        serving.show_new_size(name).await;
+        volumes.show_new_size(name).await;
     }
     if let Some(bytes) = plan.reserve_after {
         let set = dsl.properties().set(name, &[reservation(bytes)]).await;
@@ -370,11 +372,11 @@ async fn change_properties(
     let found = open.pool.dsl().directories().lookup(name).await;
     let kind = found.map_err(|error| from_dataset(&doing, &error))?.kind;
     let is_filesystem = kind == DatasetKind::Filesystem;
-    let plan = plan_changes(serving, &open, name, changes).await?;
+    let plan = plan_changes(&serving.volumes, &open, name, changes).await?;
     let refused = |failure: Failure| Failure::new(failure.kind, format!("{doing}: {failure}"));
-    let hides = hides_snapshots(serving, &open, name, changes).await?;
-    if hides && let Err(failure) = hide_following_snapshots(serving, &open, name).await {
-        let back = serving.show_snapshots_below(&open, name).await;
+    let hides = hides_snapshots(&open, name, changes).await?;
+    if hides && let Err(failure) = hide_following_snapshots(&serving.volumes, &open, name).await {
+        let back = serving.volumes.show_snapshots_below(&open, name).await;
         return and_back(Err(refused(failure)), back);
     }
     let mut taken = Vec::new();
@@ -384,16 +386,16 @@ async fn change_properties(
         match serving.take_away(&open, names, UnmountMode::Clean).await {
             Ok(unmounted) => taken = unmounted,
             Err(failure) if hides => {
-                let back = serving.show_snapshots_below(&open, name).await;
+                let back = serving.volumes.show_snapshots_below(&open, name).await;
                 return and_back(Err(failure), back);
             }
             Err(failure) => return Err(failure),
         }
     }
-    if let Err(failure) = carry_out(serving, &open, name, &plan).await {
+    if let Err(failure) = carry_out(&serving.volumes, &open, name, &plan).await {
         let mut outcome = and_back(Err(failure), serving.bring_back(&open, taken).await);
         if hides {
-            let back = serving.show_snapshots_below(&open, name).await;
+            let back = serving.volumes.show_snapshots_below(&open, name).await;
             outcome = and_back(outcome, back);
         }
         return outcome;
@@ -424,7 +426,6 @@ async fn change_properties(
 
 /// Whether changes hide the snapshots of volumes that are shown as files.
 async fn hides_snapshots(
-    serving: &Serving,
     open: &OpenPool,
     name: &str,
     changes: &[(String, PropertyChange)],
@@ -434,10 +435,7 @@ async fn hides_snapshots(
         None | Some(PropertyChange::Received) => Ok(false),
         Some(PropertyChange::Set(word)) => Ok(word != "visible"),
         Some(PropertyChange::Inherit) => match dataset::name::split_parent(name) {
-            (Some(parent), _) => serving
-                .shows_snapshots(open, parent)
-                .await
-                .map(|shows| !shows),
+            (Some(parent), _) => shows_snapshots(open, parent).await.map(|shows| !shows),
             (None, _) => Ok(true),
         },
     }
@@ -445,13 +443,13 @@ async fn hides_snapshots(
 
 /// Hides the snapshots of the volumes whose `snapdev` is what a dataset's is.
 async fn hide_following_snapshots(
-    serving: &Serving,
+    volumes: &Volumes,
     open: &OpenPool,
     name: &str,
 ) -> Result<(), Failure> {
-    for volume in serving.volumes.below(name) {
+    for volume in volumes.below(name) {
         if !volume.contains('@') && follows(open, "snapdev", name, &volume).await? {
-            serving
+            volumes
                 .hide_volume_snapshots(&volume, UnmountMode::Clean)
                 .await?;
         }
@@ -489,14 +487,12 @@ async fn put_where_it_belongs(
     taken: Vec<Taken>,
     has_new_place: bool,
 ) -> Vec<String> {
-    serving
-        .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
-        .await;
+    remove_directories(taken.iter().filter_map(Taken::own_directory).collect()).await;
     let mut names: Vec<String> = taken.into_iter().map(|one| one.name).collect();
     let mut warnings = Vec::new();
     if has_new_place {
         // What was mounted before is mounted again, whatever cannot be found out about others.
-        match names_that_follow(serving, open, name).await {
+        match names_that_follow(&serving.pools, open, name).await {
             Ok(more) => names.extend(more),
             Err(failure) => warnings.push(format!("property set, but {failure}")),
         }
@@ -513,13 +509,13 @@ async fn put_where_it_belongs(
 
 /// Filesystems at and below a dataset that inherit its mount point and want to be mounted.
 async fn names_that_follow(
-    serving: &Serving,
+    pools: &Pools,
     open: &OpenPool,
     name: &str,
 ) -> Result<Vec<String>, Failure> {
     let mut names = Vec::new();
-    for below in names_below(serving, name).await? {
-        let is_wanted = matches!(serving.place(open, &below).await, Ok((Place::At(_), true)))
+    for below in names_below(&pools, name).await? {
+        let is_wanted = matches!(place(open, &below).await, Ok((Place::At(_), true)))
             && follows(open, "mountpoint", name, &below).await?
             && !open.is_locked(&below).await;
         if is_wanted {
@@ -550,7 +546,7 @@ async fn follow_properties(
         let listed = open.pool.dsl().directories().list(name, &options).await;
         let doing = format!("cannot set property for '{name}'");
         for info in listed.map_err(|error| from_dataset(&doing, &error))? {
-            serving.share_volume(open, &info.name).await?;
+            serving.volumes.share_volume(open, &info.name).await?;
         }
     }
     if is_filesystem && (changes_any(&ON_MOUNTS) || changes_any(&OURS_ON_MOUNTS)) {
@@ -569,10 +565,10 @@ async fn follow_properties(
             .await?;
     }
     if changes_any(&["volmode"]) {
-        serving.show_volumes_below(open, name).await?;
+        serving.volumes.show_volumes_below(open, name).await?;
     }
     if changes_any(&["snapdev"]) {
-        let shown = serving.show_snapshots_below(open, name).await;
+        let shown = serving.volumes.show_snapshots_below(open, name).await;
         shown.map_err(|failure| {
             Failure::new(failure.kind, format!("property set, but {failure}"))
         })?;

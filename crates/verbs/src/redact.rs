@@ -11,17 +11,16 @@ use format::Guid;
 
 use service::error::from_dataset;
 use service::jobs::Work;
-use service::pools::OpenPool;
-use serving::Serving;
+use service::pools::{OpenPool, Pools};
 
 /// `zfs redact`.
 pub fn zfs_redact<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: &'a ZfsRedact,
     work: &'a Arc<Work>,
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
-        let open = serving.pools.of_dataset(&call.snapshot)?;
+        let open = pools.of_dataset(&call.snapshot)?;
         // Nobody exports it meanwhile.
         let _working = Arc::clone(&open.receives);
         let stops = {

@@ -96,7 +96,7 @@ pub fn zfs_rewrite<'a>(
             let mut files = Vec::new();
             for entry in entries {
                 // Where something is mounted, its root is what people see there.
-                let is_crossed = || serving.mounted_dataset_at(&entry.path.to_string_lossy());
+                let is_crossed = || serving.mounts.dataset_at(&entry.path.to_string_lossy());
                 if entry.kind == FileKind::Regular {
                     walk.total_bytes += walk.share(entry.size_bytes);
                     files.push(entry);
@@ -147,7 +147,7 @@ impl Walk<'_> {
         });
         if !is_held {
             self.held = None;
-            let found = self.serving.mounted_above(path, "rewrite").await;
+            let found = self.serving.mounts.mounted_above(path, "rewrite").await;
             let (lease, below) =
                 found.ok_or_else(|| "it is in no filesystem that is mounted here".to_owned())?;
             self.held = Some(Held {

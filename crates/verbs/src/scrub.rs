@@ -8,21 +8,22 @@ use device::BoxFuture;
 use pool::ScrubCommand;
 
 use service::error::from_pool;
-use service::pools::OpenPool;
+use service::jobs::Jobs;
+use service::pools::{OpenPool, Pools};
 use serving::Serving;
 
 /// `zpool scrub`.
 pub fn zpool_scrub<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: &'a ZpoolScrub,
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
-        let pools = if call.all {
-            serving.pools.all()
+        let named = if call.all {
+            pools.all()
         } else {
-            serving.pools.named(&call.names)?
+            pools.named(&call.names)?
         };
-        for open in &pools {
+        for open in &named {
             scrub(open, call.action).await?;
             crate::zpool::log_command(&open.pool, &call.command).await;
         }
@@ -68,14 +69,14 @@ pub fn job_list(serving: &Serving, call: &JobList, may_change: bool) -> JobListR
 }
 
 /// Tells of a job.
-pub fn job_get(serving: &Serving, call: &JobGet, may_change: bool) -> Result<Job, Failure> {
-    let job = serving.jobs.get(call.id)?;
+pub fn job_get(jobs: &Jobs, call: &JobGet, may_change: bool) -> Result<Job, Failure> {
+    let job = jobs.get(call.id)?;
     Ok(as_seen_by(may_change, job))
 }
 
 /// What a request that became a job is answered.
-pub fn job_result(serving: &Serving, call: &JobResult) -> Result<serde_json::Value, Failure> {
-    serving.jobs.outcome(call.id)
+pub fn job_result(jobs: &Jobs, call: &JobResult) -> Result<serde_json::Value, Failure> {
+    jobs.outcome(call.id)
 }
 
 /// Asks a job to stop.

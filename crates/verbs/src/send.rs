@@ -26,8 +26,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use crate::order::behind_what_they_need;
 use service::error::from_dataset;
 use service::jobs::Work;
-use service::pools::OpenPool;
-use serving::Serving;
+use service::pools::{OpenPool, Pools};
 
 /// Size of a record in a stream, and of a block pointer on disk, for estimates.
 const RECORD_BYTES: u64 = 312;
@@ -54,11 +53,11 @@ struct Plan {
 
 /// `zfs send -n`, and what `-v` tells.
 pub fn zfs_send_plan<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: &'a ZfsSendPlan,
 ) -> BoxFuture<'a, Result<ZfsSendPlanReply, Failure>> {
     Box::pin(async move {
-        let plan = plan(serving, &call.send).await?;
+        let plan = plan(&pools, &call.send).await?;
         let mut streams = Vec::new();
         for (name, from) in &plan.streams {
             let size_bytes = estimate(&plan, name, from.as_deref()).await?;
@@ -77,13 +76,13 @@ pub fn zfs_send_plan<'a>(
 
 /// `zfs send`.
 pub fn zfs_send<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: ZfsSend,
     mut output: impl AsyncWrite + Send + Unpin + 'static,
     work: &'a Arc<Work>,
 ) -> BoxFuture<'a, Result<ZfsSendReply, Failure>> {
     Box::pin(async move {
-        let plan = plan(serving, &call).await?;
+        let plan = plan(&pools, &call).await?;
         let mut total = 0;
         for (name, from) in &plan.streams {
             total += estimate(&plan, name, from.as_deref()).await?;
@@ -110,13 +109,13 @@ pub fn zfs_send<'a>(
 
 /// Writes the streams that a request asks for. The output is not closed.
 pub fn send_to<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: &'a ZfsSend,
     output: &'a mut Output,
     progress: &'a stream::Progress,
 ) -> BoxFuture<'a, Result<(), Failure>> {
     Box::pin(async move {
-        let plan = plan(serving, call).await?;
+        let plan = plan(&pools, call).await?;
         write(&plan, call, output, progress).await
     })
 }
@@ -190,12 +189,12 @@ fn short(name: &str) -> &str {
     name.split_once('@').map_or(name, |(_, short)| short)
 }
 
-async fn plan(serving: &Serving, call: &ZfsSend) -> Result<Plan, Failure> {
+async fn plan(pools: &Pools, call: &ZfsSend) -> Result<Plan, Failure> {
     if let Some(token) = &call.token {
-        return plan_of_token(serving, call, token).await;
+        return plan_of_token(&pools, call, token).await;
     }
     let name = &call.snapshot;
-    let open = serving.pools.of_dataset(name)?;
+    let open = pools.of_dataset(name)?;
     if call.redact.is_some() {
         if !name.contains('@') {
             return Err(invalid(
@@ -532,7 +531,7 @@ async fn own_properties(
 }
 
 /// What goes on where a receive was interrupted (`zfs_send_resume`).
-async fn plan_of_token(serving: &Serving, call: &ZfsSend, token: &str) -> Result<Plan, Failure> {
+async fn plan_of_token(pools: &Pools, call: &ZfsSend, token: &str) -> Result<Plan, Failure> {
     let Some(token) = ResumeToken::decode(token) else {
         let why = "the resume token is corrupt; copy it whole from the other side";
         return Err(Failure::new(
@@ -541,7 +540,7 @@ async fn plan_of_token(serving: &Serving, call: &ZfsSend, token: &str) -> Result
         ));
     };
     let name = &token.to_name;
-    let open = serving.pools.of_dataset(name)?;
+    let open = pools.of_dataset(name)?;
     let gone = |what: &str| {
         let message =
             format!("cannot resume send: {what} used in the initial send no longer exists");

@@ -15,7 +15,7 @@ use crate::properties::by_full_names;
 use crate::zfs::mode;
 use crate::zpool::{log_command, typed};
 use service::error::{all_done, from_access, from_dataset, suspended};
-use service::pools::OpenPool;
+use service::pools::{OpenPool, Pools};
 use serving::Serving;
 
 /// What does not exist, in OpenZFS's words.
@@ -114,9 +114,9 @@ pub fn zfs_clone<'a>(
                 crate::upgrade::raise(&open, &call.name, version).await?;
             }
             if origin.head_kind == DatasetKind::Volume {
-                return serving.open_volume(&open, &call.name).await;
+                return serving.volumes.open_volume(&open, &call.name).await;
             }
-            crate::owners::set_owned_quotas(serving, &open, &call.name, &quotas).await?;
+            crate::owners::set_owned_quotas(&serving.pools, &open, &call.name, &quotas).await?;
             match call.no_mount {
                 true => Ok(()),
                 false => crate::zfs::mount_created(serving, &open, &call.name).await,
@@ -206,7 +206,10 @@ pub fn zfs_promote<'a>(
             .collect();
         // What is open through `.zfs/snapshot`, and the files of snapshots of volumes, go by the
         // names that they have now.
-        serving.hide_volume_snapshots(&head, mode(false)).await?;
+        serving
+            .volumes
+            .hide_volume_snapshots(&head, mode(false))
+            .await?;
         serving.release_snapshots(&moved).await;
         let outcome = {
             let alone = open.access.exclusive(&moved, Exclusion::Forced).await;
@@ -214,7 +217,7 @@ pub fn zfs_promote<'a>(
             dsl.snapshots().promote(&call.name).await
         };
         for of in [&head, &call.name] {
-            if let Err(failure) = serving.show_volume_snapshots(&open, of).await {
+            if let Err(failure) = serving.volumes.show_volume_snapshots(&open, of).await {
                 tracing::warn!("{failure}");
             }
         }
@@ -241,11 +244,11 @@ async fn heads_below(open: &OpenPool, head: &str) -> Result<Vec<String>, Failure
 
 /// `zfs bookmark` (`zfs_do_bookmark`, cmd/zfs/zfs_main.c).
 pub fn zfs_bookmark<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: ZfsBookmark,
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
-        let open = serving.pools.of_dataset(&call.source)?;
+        let open = pools.of_dataset(&call.source)?;
         let _admin = open.admin.lock().await;
         let doing = format!("cannot create bookmark '{}'", call.name);
         let dsl = open.pool.dsl();

@@ -5,7 +5,7 @@ use api::{
     Empty, EventKind, Failure, FailureKind, Refusal, TopologyObstacle, ZpoolAttach, ZpoolDetach,
     ZpoolOffline, ZpoolOnline, ZpoolOnlineReply,
 };
-use device::BoxFuture;
+use device::{BoxFuture, World};
 use pool::{AttachSpec, OfflineSpec, PoolError, TopologyError};
 
 use crate::zpool::{Found, find_device, in_use, is_of_pool, leaf, vdev_failure};
@@ -80,7 +80,7 @@ pub fn zpool_attach<'a>(
         let mut device = leaf(&serving.world, &call.new_device).await?;
         // A spare of the pool is known by the path in its list.
         let spare = match call.replace {
-            true => waiting_spare(serving, &open, &device.path).await,
+            true => waiting_spare(&serving.world, &open, &device.path).await,
             false => None,
         };
         if let Some(path) = &spare {
@@ -119,12 +119,12 @@ pub fn zpool_attach<'a>(
 }
 
 /// The path by which the pool has this device as a spare that stands by.
-async fn waiting_spare(serving: &Serving, open: &OpenPool, path: &str) -> Option<String> {
+async fn waiting_spare(world: &World, open: &OpenPool, path: &str) -> Option<String> {
     let status = open.pool.status();
     let used = reports::tree_paths(&status);
     let listed = status.spares.into_iter().filter_map(|spare| spare.path);
     let waiting: Vec<String> = listed.filter(|listed| !used.contains(listed)).collect();
-    match find_device(&serving.world, &waiting, path).await {
+    match find_device(&world, &waiting, path).await {
         Found::At(path) => Some(path),
         Found::Nowhere | Found::Unsure => None,
     }

@@ -15,7 +15,7 @@ use format::{RedactionListPhys, SnapshotBookmark};
 use host::accounts::{id_of, names_in};
 
 use service::error::from_dataset;
-use service::pools::OpenPool;
+use service::pools::{OpenPool, Pools};
 use serving::Serving;
 
 /// `zfs userspace`, `zfs groupspace`, `zfs projectspace`.
@@ -155,7 +155,7 @@ pub async fn default_quotas(open: &OpenPool, name: &str) -> Vec<(&'static str, P
 
 /// `zfs holds`.
 pub fn zfs_holds<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: &'a ZfsHolds,
 ) -> BoxFuture<'a, Result<ZfsHoldsReply, Failure>> {
     Box::pin(async move {
@@ -167,7 +167,7 @@ pub fn zfs_holds<'a>(
                     format!("'{name}' is not a snapshot"),
                 ));
             };
-            let open = serving.pools.of_dataset(name)?;
+            let open = pools.of_dataset(name)?;
             let doing = format!("cannot get holds for '{name}'");
             let failed = |error| from_dataset(&doing, &error);
             let dsl = open.pool.dsl();

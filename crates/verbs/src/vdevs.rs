@@ -5,7 +5,7 @@ use api::{
     ZpoolAdd, ZpoolAddReply, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade,
     ZpoolUpgradeReply,
 };
-use device::BoxFuture;
+use device::{BoxFuture, World};
 use format::{Guid, Uberblock};
 use pool::AddSpec;
 
@@ -80,9 +80,9 @@ pub fn zpool_remove<'a>(
 }
 
 /// A guid for a pool.
-fn new_guid(serving: &Serving) -> u64 {
+fn new_guid(world: &World) -> u64 {
     loop {
-        match serving.world.random.next_u64() {
+        match world.random.next_u64() {
             0 => {}
             guid => return guid,
         }
@@ -105,7 +105,9 @@ pub fn zpool_reguid<'a>(
                 return Err(Failure::new(FailureKind::Invalid, message));
             }
         }
-        let guid = call.guid.map_or_else(|| new_guid(serving), |guid| guid.0);
+        let guid = call
+            .guid
+            .map_or_else(|| new_guid(&serving.world), |guid| guid.0);
         // Wherever a crash stops it, the next start finds the pool by the guid that it has then.
         *open.next_guid.lock() = Some(guid);
         serving.pools.save_cached();

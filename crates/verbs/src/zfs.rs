@@ -17,7 +17,8 @@ use service::error::{all_done, and_back, from_access, from_dataset};
 use service::pools::OpenPool;
 use service::reports;
 use serving::Serving;
-use serving::mounts::{Place, REDACTED, Taken};
+use serving::mounts::{Mounts, Taken, remove_directories};
+use serving::place::{Place, REDACTED, place, place_of_any};
 
 pub(crate) fn mode(force: bool) -> UnmountMode {
     if force {
@@ -129,7 +130,7 @@ async fn list_one(
     for info in listed {
         if seen.insert(info.name.clone()) {
             let wanted = call.properties.as_deref();
-            let mut report = report(serving, &open, table.as_ref(), info, wanted).await?;
+            let mut report = report(&serving.mounts, &open, table.as_ref(), info, wanted).await?;
             if call.received {
                 let received = open.pool.dsl().properties().received(&report.name).await;
                 report.received = reports::properties(received.map_err(failed)?);
@@ -174,7 +175,7 @@ async fn list_one(
 }
 
 async fn report(
-    serving: &Serving,
+    mounts: &Mounts,
     open: &OpenPool,
     table: Option<&MountTable>,
     info: DatasetInfo,
@@ -189,12 +190,12 @@ async fn report(
         settings.map_err(|error| from_dataset(&format!("cannot open '{}'", info.name), &error))?;
     let mut properties = reports::properties(settings);
     if info.kind == DatasetKind::Filesystem {
-        let is_mounted = serving.mounts.is_mounted_in(table, &info.name);
+        let is_mounted = mounts.is_mounted_in(table, &info.name);
         if wanted.is_none_or(|wanted| wanted.iter().any(|name| name == "mounted")) {
             let mounted = if is_mounted { "yes" } else { "no" };
             properties.insert("mounted".into(), Property::statistic(mounted));
         }
-        let temporary = is_mounted.then(|| serving.mounts.temporary(&info.name));
+        let temporary = is_mounted.then(|| mounts.temporary(&info.name));
         for (name, word) in temporary.unwrap_or_default() {
             if let Some(property) = properties.get_mut(name)
                 && property.value != word
@@ -209,7 +210,7 @@ async fn report(
         if let Some(property) = properties.get_mut("mountpoint")
             && property.value.starts_with('/')
         {
-            property.value = serving::mounts::below_altroot(open.pool.altroot(), &property.value)
+            property.value = serving::place::below_altroot(open.pool.altroot(), &property.value)
                 .to_string_lossy()
                 .into_owned();
         }
@@ -228,7 +229,7 @@ pub(crate) async fn mount_created(
     open: &OpenPool,
     name: &str,
 ) -> Result<(), Failure> {
-    let mounted = match serving.place(open, name).await? {
+    let mounted = match place(open, name).await? {
         (Place::At(path), true) => serving.mount_at(open, name, &path, false, &[]).await,
         _ => Ok(()),
     };
@@ -302,7 +303,7 @@ pub fn zfs_snapshot<'a>(
         });
         for name in &names {
             let head = name.split('@').next().unwrap_or(name);
-            serving.show_volume_snapshots(&open, head).await?;
+            serving.volumes.show_volume_snapshots(&open, head).await?;
         }
         Ok(Empty {})
     })
@@ -379,14 +380,14 @@ pub fn zfs_rollback<'a>(
             clones.retain(|name| !newer.contains(name));
             for name in &clones {
                 let was_volume = serving.volumes.get(name).is_some();
-                serving.close_volume(name, mode(call.force)).await?;
+                serving.volumes.close_volume(name, mode(call.force)).await?;
                 let names = vec![name.clone()];
                 let taken = serving.take_away(&open, names, mode(call.force)).await?;
                 if let Err(error) = dsl.destroyer().destroy(name).await {
                     let mut outcome =
                         and_back(Err(failed(error)), serving.bring_back(&open, taken).await);
                     if was_volume {
-                        outcome = and_back(outcome, serving.open_volume(&open, name).await);
+                        outcome = and_back(outcome, serving.volumes.open_volume(&open, name).await);
                     }
                     return outcome;
                 }
@@ -396,6 +397,7 @@ pub fn zfs_rollback<'a>(
         // uses it, or a volume, goes on with what the snapshot has.
         let was_volume = serving.volumes.get(head).is_some();
         serving
+            .volumes
             .hide_volume_snapshots(head, mode(call.force))
             .await?;
         let inside = match serving.mounts.mountpoint(head) {
@@ -446,9 +448,9 @@ pub fn zfs_rollback<'a>(
         let mut back = serving.bring_back(&open, taken).await;
         if was_volume {
             if let Err(AccessError::NotReopened { .. }) = &outcome {
-                back = and_back(back, serving.close_volume(head, mode(true)).await);
+                back = and_back(back, serving.volumes.close_volume(head, mode(true)).await);
             }
-            back = and_back(back, serving.open_volume(&open, head).await);
+            back = and_back(back, serving.volumes.open_volume(&open, head).await);
         }
         if let Err(error) = &outcome {
             return and_back(Err(from_access(&doing, error)), back);
@@ -484,7 +486,10 @@ pub fn zfs_rename<'a>(
             if new_head != head && !new_head.is_empty() {
                 return Err(refused("snapshots must be part of same dataset"));
             }
-            serving.hide_snapshots_below(head, mode(call.force)).await?;
+            serving
+                .volumes
+                .hide_snapshots_below(head, mode(call.force))
+                .await?;
             let outcome = if call.recursive {
                 dsl.snapshots().rename_all(head, old, new).await
             } else {
@@ -492,7 +497,7 @@ pub fn zfs_rename<'a>(
                     .rename(&call.from, &format!("{head}@{new}"))
                     .await
             };
-            let shown = serving.show_snapshots_below(&open, head).await;
+            let shown = serving.volumes.show_snapshots_below(&open, head).await;
             if let Err(error) = outcome {
                 return and_back(Err(failed(error)), shown);
             }
@@ -542,16 +547,14 @@ pub fn zfs_rename<'a>(
             for name in serving.mounts.below(&call.to) {
                 serving.share_by_smb(&open, &name).await;
             }
-            serving
-                .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
-                .await;
+            remove_directories(taken.iter().filter_map(Taken::own_directory).collect()).await;
             for one in taken.iter().rev() {
                 let mounted = serving.mount_again(&open, &new_name(&one.name)).await;
                 put_back = and_back(put_back, mounted);
             }
             for name in serving.volumes.below(&call.from) {
                 let now = new_name(&name);
-                let renamed = serving.volume_renamed(&open, &name, &now).await;
+                let renamed = serving.volumes.volume_renamed(&open, &name, &now).await;
                 put_back = and_back(put_back, renamed);
             }
             for warning in serving.nfs_renamed(&open, &call.from, &call.to).await {
@@ -599,7 +602,11 @@ pub fn zfs_mount<'a>(
             let dataset = open.pool.dsl().directories().lookup(name).await;
             let dataset = dataset.map_err(|error| from_dataset(&doing, &error))?;
             if dataset.kind == DatasetKind::Volume {
-                return serving.open_volume(&open, name).await.map(|()| Empty {});
+                return serving
+                    .volumes
+                    .open_volume(&open, name)
+                    .await
+                    .map(|()| Empty {});
             }
         }
         if serving.mounts.mountpoint(name).is_some()
@@ -609,8 +616,8 @@ pub fn zfs_mount<'a>(
             return remounted.map(|()| Empty {});
         }
         let place = match call.force {
-            true => serving.place_of_any(&open, name).await?,
-            false => serving.place(&open, name).await?,
+            true => place_of_any(&open, name).await?,
+            false => place(&open, name).await?,
         };
         match place {
             (Place::Nowhere(REDACTED), _) => Err(Failure::new(
@@ -671,7 +678,7 @@ pub fn zfs_unmount<'a>(
         }
         let word = call.name.unwrap_or_default();
         let name = if word.starts_with('/') {
-            serving.mounted_dataset_at(&word).unwrap_or(word)
+            serving.mounts.dataset_at(&word).unwrap_or(word)
         } else {
             word
         };

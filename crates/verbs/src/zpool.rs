@@ -22,12 +22,13 @@ use crate::properties::by_full_names;
 use crate::replication;
 use service::compatibility::Compatibility;
 use service::error::{all_done, from_pool, suspended};
-use service::pools::OpenPool;
+use service::events::Events;
+use service::pools::{OpenPool, Pools};
 use service::reports;
 use serving::Serving;
 use serving::iscsi::ISCSI_PROPERTY;
-use serving::mounts::below_altroot;
 use serving::nfs::NFS_PROPERTY;
+use serving::place::below_altroot;
 use serving::smb::SMB_PROPERTY;
 
 /// Paths that are looked at at the same time.
@@ -297,10 +298,10 @@ pub fn zpool_create<'a>(
         .await?;
         for (name, value) in &root_properties {
             if name == ISCSI_PROPERTY {
-                serving.check_share(value)?;
+                serving.volumes.check_share(value)?;
             }
             if name == NFS_PROPERTY {
-                serving.check_nfs_share(value)?;
+                serving.nfs.check_share(value)?;
             }
             if name == SMB_PROPERTY {
                 serving::smb::check_property(value)?;
@@ -353,10 +354,10 @@ pub fn zpool_create<'a>(
         let open = serving.pools.of_dataset(&root)?;
         let set_quotas = async {
             let _admin = open.admin.lock().await;
-            crate::owners::set_owned_quotas(serving, &open, &root, &quotas).await
+            crate::owners::set_owned_quotas(&serving.pools, &open, &root, &quotas).await
         };
         let doing = format!("cannot set the quotas of '{root}'");
-        if let Err(failure) = serving.leaving(&open, &doing, false, set_quotas).await {
+        if let Err(failure) = open.leaving(&doing, false, set_quotas).await {
             warnings.push(format!("'{root}' was created, but: {failure}"));
         }
         Ok(ZpoolCreateReply {
@@ -425,7 +426,7 @@ pub fn zpool_destroy<'a>(
             let destroyed = open.pool.destroy(call.force).await;
             destroyed.map_err(|error| from_pool(&doing, &error))
         };
-        serving.leaving(&open, &doing, call.force, work).await?;
+        open.leaving(&doing, call.force, work).await?;
         serving.pools.remove(&open, &doing)?;
         Ok(Empty {})
     })
@@ -472,7 +473,7 @@ pub fn zpool_export<'a>(
                 let exported = open.pool.export(call.force).await;
                 exported.map_err(|error| from_pool(&doing, &error))
             };
-            let left = serving.leaving(&open, &doing, call.force, work).await;
+            let left = open.leaving(&doing, call.force, work).await;
             let forgotten = left.and_then(|()| serving.pools.remove(&open, &doing));
             failures.extend(forgotten.err());
         }
@@ -482,11 +483,11 @@ pub fn zpool_export<'a>(
 
 /// `zpool list` and `zpool get`.
 pub fn zpool_list<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: &'a ZpoolList,
 ) -> BoxFuture<'a, Result<ZpoolListReply, Failure>> {
     Box::pin(async move {
-        let (pools, absent) = serving.pools.found(&call.names)?;
+        let (pools, absent) = pools.found(&call.names)?;
         let mut reply = ZpoolListReply {
             absent,
             ..ZpoolListReply::default()
@@ -570,11 +571,11 @@ pub fn zpool_set<'a>(
 
 /// `zpool history`.
 pub fn zpool_history<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: &'a ZpoolHistory,
 ) -> BoxFuture<'a, Result<ZpoolHistoryReply, Failure>> {
     Box::pin(async move {
-        let (pools, absent) = serving.pools.found(&call.names)?;
+        let (pools, absent) = pools.found(&call.names)?;
         let mut reply = ZpoolHistoryReply {
             absent,
             ..ZpoolHistoryReply::default()
@@ -596,12 +597,12 @@ pub fn zpool_history<'a>(
 
 /// `zpool sync`. A pool that cannot be written, or not now, keeps no other from it.
 pub fn zpool_sync<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: &'a ZpoolSync,
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
         let mut failures = Vec::new();
-        for open in serving.pools.named(&call.names)? {
+        for open in pools.named(&call.names)? {
             let doing = format!("sync of pool '{}' failed", open.pool.name());
             let work = async {
                 let synced = match call.force {
@@ -610,7 +611,7 @@ pub fn zpool_sync<'a>(
                 };
                 synced.map_err(|error| from_pool(&doing, &error))
             };
-            if let Err(failure) = serving.leaving(&open, &doing, false, work).await {
+            if let Err(failure) = open.leaving(&doing, false, work).await {
                 failures.push(failure);
             }
         }
@@ -634,36 +635,32 @@ pub fn zpool_clear<'a>(
         log_command(&open.pool, &call.command).await;
         open.background.poke(&open.pool);
         if was_suspended {
-            look_whether_it_goes(serving, &open, &doing).await?;
+            look_whether_it_goes(&serving.world, &open, &doing).await?;
         }
         Ok(Empty {})
     })
 }
 
 /// `zpool events`.
-pub fn zpool_events(serving: &Serving) -> ZpoolEventsReply {
-    let (events, sequence) = serving.events.of_zfs();
+pub fn zpool_events(events: &Events) -> ZpoolEventsReply {
+    let (events, sequence) = events.of_zfs();
     ZpoolEventsReply { events, sequence }
 }
 
 /// `zpool events -c`.
-pub fn zpool_events_clear(serving: &Serving) -> ZpoolEventsClearReply {
+pub fn zpool_events_clear(events: &Events) -> ZpoolEventsClearReply {
     ZpoolEventsClearReply {
-        cleared: serving.events.clear_zfs(),
+        cleared: events.clear_zfs(),
     }
 }
 
 /// A pool that was resumed and stops again at once was not cured.
-async fn look_whether_it_goes(
-    serving: &Serving,
-    open: &OpenPool,
-    doing: &str,
-) -> Result<(), Failure> {
+async fn look_whether_it_goes(world: &World, open: &OpenPool, doing: &str) -> Result<(), Failure> {
     tokio::select! {
         biased;
         () = open.pool.until_suspended() => Err(suspended(doing)),
         _ = open.pool.sync() => Ok(()),
-        () = serving.world.clock.sleep(CURED_AFTER) => Ok(()),
+        () = world.clock.sleep(CURED_AFTER) => Ok(()),
     }
 }
 

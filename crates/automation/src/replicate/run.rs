@@ -556,7 +556,7 @@ impl Run {
         match &self.side {
             Side::Ssh(ssh) => self.or_stopped(ssh.abort(there)).await,
             Side::Tls(tls) => self.or_stopped(tls.abort(&call)).await,
-            Side::Local => verbs::receive::zfs_receive_abort(&self.automation.serving, &call)
+            Side::Local => verbs::receive::zfs_receive_abort(&self.automation.serving.pools, &call)
                 .await
                 .map(drop),
         }
@@ -573,7 +573,7 @@ impl Run {
             Step::Send(series) => request(source, series),
         };
         // What cannot be sent says so when it is its turn.
-        let plan = zfs_send_plan(&self.automation.serving, &ZfsSendPlan { send }).await;
+        let plan = zfs_send_plan(&self.automation.serving.pools, &ZfsSendPlan { send }).await;
         let streams = plan.map(|plan| plan.streams).unwrap_or_default();
         streams.iter().map(|stream| stream.size_bytes).sum()
     }
@@ -685,7 +685,7 @@ impl Run {
         progress: &stream::Progress,
     ) -> (Result<(), Failure>, bool) {
         let mut output = Limited::new(output, self.limit.clone());
-        let sent = send_to(&self.automation.serving, send, &mut output, progress);
+        let sent = send_to(&self.automation.serving.pools, send, &mut output, progress);
         let sent = self.or_stopped(sent).await;
         // Who reads sees the end; one who takes nothing more sees the connection go.
         let closing = async {

@@ -221,7 +221,7 @@ impl Run {
             action: ScrubAction::Start,
             command: self.command(),
         };
-        verbs::scrub::zpool_scrub(&self.automation.serving, &call)
+        verbs::scrub::zpool_scrub(&self.automation.serving.pools, &call)
             .await
             .map(drop)
     }

@@ -378,6 +378,40 @@ impl Smb {
         });
         refused.collect()
     }
+
+    /// Whether a filesystem that is mounted at `path` is to be shared as its property says, and can
+    /// be.
+    async fn sharing_as_wanted(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        path: PathBuf,
+    ) -> Option<Sharing> {
+        let properties = open.pool.dsl().properties();
+        let setting = properties.get(name, SMB_PROPERTY).await.ok()?;
+        let typed = setting.value.text().unwrap_or("off");
+        let from = match &setting.source {
+            PropertySource::Inherited(from) => from.as_str(),
+            _ => name,
+        };
+        let share = Words::parse(typed).and_then(|words| {
+            let Some(words) = words else { return Ok(None) };
+            if self.listen == SmbListen::Off {
+                return Err(off());
+            }
+            let share_name = words.share_name(name, from)?;
+            conf::check_path(&path)?;
+            Ok(Some(Share {
+                name: share_name,
+                path,
+                words,
+            }))
+        });
+        match share {
+            Ok(share) => share.map(Sharing::On),
+            Err(why) => Some(Sharing::Refused(why)),
+        }
+    }
 }
 
 fn off() -> String {
@@ -406,6 +440,15 @@ fn without_clash(others: &BTreeMap<String, Sharing>, dataset: &str, sharing: Sha
     }
 }
 
+/// Whether a filesystem's property says that it is to be shared, understood or not.
+pub async fn is_meant(open: &OpenPool, name: &str) -> bool {
+    let setting = open.pool.dsl().properties().get(name, SMB_PROPERTY).await;
+    setting.is_ok_and(|setting| {
+        let typed = setting.value.text().unwrap_or("off");
+        !matches!(Words::parse(typed), Ok(None))
+    })
+}
+
 /// Checks a value of `sharesmb` before it is set.
 pub fn check_property(typed: &str) -> Result<(), Failure> {
     let checked = Words::parse(typed);
@@ -419,7 +462,7 @@ impl Serving {
     pub async fn share_by_smb(&self, open: &OpenPool, name: &str) {
         let sharing = match self.mounts.mountpoint(name) {
             Some(path) if !self.withheld.has(name, Protocol::Smb) => {
-                self.sharing_by_smb(open, name, path).await
+                self.smb.sharing_as_wanted(open, name, path).await
             }
             _ => None,
         };
@@ -433,42 +476,6 @@ impl Serving {
                 smb.is_gone(&name, mount);
             });
         }
-    }
-
-    async fn sharing_by_smb(&self, open: &OpenPool, name: &str, path: PathBuf) -> Option<Sharing> {
-        let properties = open.pool.dsl().properties();
-        let setting = properties.get(name, SMB_PROPERTY).await.ok()?;
-        let typed = setting.value.text().unwrap_or("off");
-        let from = match &setting.source {
-            PropertySource::Inherited(from) => from.as_str(),
-            _ => name,
-        };
-        let share = Words::parse(typed).and_then(|words| {
-            let Some(words) = words else { return Ok(None) };
-            if self.smb.listen == SmbListen::Off {
-                return Err(off());
-            }
-            let share_name = words.share_name(name, from)?;
-            conf::check_path(&path)?;
-            Ok(Some(Share {
-                name: share_name,
-                path,
-                words,
-            }))
-        });
-        match share {
-            Ok(share) => share.map(Sharing::On),
-            Err(why) => Some(Sharing::Refused(why)),
-        }
-    }
-
-    /// Whether a filesystem's property says that it is to be shared, understood or not.
-    pub async fn is_meant_for_smb(&self, open: &OpenPool, name: &str) -> bool {
-        let setting = open.pool.dsl().properties().get(name, SMB_PROPERTY).await;
-        setting.is_ok_and(|setting| {
-            let typed = setting.value.text().unwrap_or("off");
-            !matches!(Words::parse(typed), Ok(None))
-        })
     }
 
     /// Shares these no more for now, whatever their property says.

@@ -14,7 +14,6 @@ use super::child::{self, prepare};
 use super::tools::Tools;
 use super::words::is_account;
 use super::{Smb, SmbListen};
-use crate::Serving;
 
 /// Longest password in characters (`PASSWD` of Samba's programs ends there).
 const PASSWORD_LENGTH_MAX: usize = 127;
@@ -109,9 +108,9 @@ async fn set_password(tools: &Tools, name: &str, password: &Secret) -> Result<()
     set.map(drop)
 }
 
-impl Serving {
+impl Smb {
     /// `millpond user add`.
-    pub async fn smb_user_add(&self, call: SmbUserAdd) -> Result<Empty, Failure> {
+    pub async fn user_add(&self, call: SmbUserAdd) -> Result<Empty, Failure> {
         let name = &call.name;
         let failed = |kind| {
             let doing = format!("cannot add user '{name}'");
@@ -119,8 +118,8 @@ impl Serving {
         };
         check_name(name).map_err(failed(FailureKind::Invalid))?;
         check_password(&call.password).map_err(failed(FailureKind::Invalid))?;
-        let _one = self.smb.users.lock().await;
-        let tools = self.smb.tools_for_users().await;
+        let _one = self.users.lock().await;
+        let tools = self.tools_for_users().await;
         let tools = tools.map_err(failed(FailureKind::Unsupported))?;
         let known = list(&tools).await.map_err(failed(FailureKind::Other))?;
         if known.iter().any(|user| user.name == *name) {
@@ -144,15 +143,15 @@ impl Serving {
     }
 
     /// `millpond user passwd`.
-    pub async fn smb_user_password(&self, call: SmbUserPassword) -> Result<Empty, Failure> {
+    pub async fn user_password(&self, call: SmbUserPassword) -> Result<Empty, Failure> {
         let name = &call.name;
         let failed = |kind| {
             let doing = format!("cannot change the password of '{name}'");
             move |why: String| Failure::new(kind, format!("{doing}: {why}"))
         };
         check_password(&call.password).map_err(failed(FailureKind::Invalid))?;
-        let _one = self.smb.users.lock().await;
-        let tools = self.smb.tools_for_users().await;
+        let _one = self.users.lock().await;
+        let tools = self.tools_for_users().await;
         let tools = tools.map_err(failed(FailureKind::Unsupported))?;
         let known = list(&tools).await.map_err(failed(FailureKind::Other))?;
         if !known.iter().any(|user| user.name == *name) {
@@ -164,25 +163,25 @@ impl Serving {
     }
 
     /// `millpond user list`.
-    pub async fn smb_user_list(&self, _: &SmbUserList) -> Result<SmbUserListReply, Failure> {
+    pub async fn user_list(&self, _: &SmbUserList) -> Result<SmbUserListReply, Failure> {
         let failed =
             |kind| move |why: String| Failure::new(kind, format!("cannot list users: {why}"));
-        let _one = self.smb.users.lock().await;
-        let tools = self.smb.tools_for_users().await;
+        let _one = self.users.lock().await;
+        let tools = self.tools_for_users().await;
         let tools = tools.map_err(failed(FailureKind::Unsupported))?;
         let users = list(&tools).await.map_err(failed(FailureKind::Other))?;
         Ok(SmbUserListReply { users })
     }
 
     /// `millpond user remove`. Who is logged in as that user is not any more.
-    pub async fn smb_user_remove(&self, call: SmbUserRemove) -> Result<Empty, Failure> {
+    pub async fn user_remove(&self, call: SmbUserRemove) -> Result<Empty, Failure> {
         let name = &call.name;
         let failed = |kind| {
             let doing = format!("cannot remove user '{name}'");
             move |why: String| Failure::new(kind, format!("{doing}: {why}"))
         };
-        let _one = self.smb.users.lock().await;
-        let tools = self.smb.tools_for_users().await;
+        let _one = self.users.lock().await;
+        let tools = self.tools_for_users().await;
         let tools = tools.map_err(failed(FailureKind::Unsupported))?;
         let known = list(&tools).await.map_err(failed(FailureKind::Other))?;
         if !known.iter().any(|user| user.name == *name) {
@@ -193,7 +192,7 @@ impl Serving {
         match tools.run("smbstatus", &["-p"], None).await {
             Ok(text) => {
                 for pid in processes_of(&text, name) {
-                    if child::is_server(pid, self.smb.directory()) {
+                    if child::is_server(pid, self.directory()) {
                         let _ = kill_process(pid, Signal::TERM);
                     }
                 }

@@ -10,6 +10,8 @@ use super::{CLIENT, DEVICE, MOUNT, POOL, SHARE};
 use service::pools::OpenPool;
 use serving::Serving;
 use serving::mounts::MountTraffic;
+use serving::nfs::Nfs;
+use serving::volumes::Volumes;
 
 /// Counters and levels of something.
 #[derive(Clone, Debug)]
@@ -97,8 +99,8 @@ pub(super) fn all(serving: &Serving) -> Vec<Reading> {
         add_pool(&mut out, &open);
     }
     add_mounts(&mut out, serving.mounts.take_traffic());
-    add_iscsi(&mut out, serving);
-    add_nfs(&mut out, serving);
+    add_iscsi(&mut out, &serving.volumes);
+    add_nfs(&mut out, &serving.nfs);
     out
 }
 
@@ -231,8 +233,8 @@ fn add_mounts(out: &mut Vec<Reading>, mounts: Vec<MountTraffic>) {
     out.extend(by_dataset.into_values());
 }
 
-fn add_iscsi(out: &mut Vec<Reading>, serving: &Serving) {
-    for (share, unit) in serving.volumes.traffic(&serving.secrets) {
+fn add_iscsi(out: &mut Vec<Reading>, volumes: &Volumes) {
+    for (share, unit) in volumes.traffic() {
         let Some(unit) = unit else { continue };
         let names = ["iscsi", &share.dataset, &share.name];
         let part = of_traffic(unit.iqn.clone(), &unit.total, 6);
@@ -253,8 +255,8 @@ fn add_iscsi(out: &mut Vec<Reading>, serving: &Serving) {
     }
 }
 
-fn add_nfs(out: &mut Vec<Reading>, serving: &Serving) {
-    for share in serving.nfs.shares().report() {
+fn add_nfs(out: &mut Vec<Reading>, nfs: &Nfs) {
+    for share in nfs.shares().report() {
         let names = ["nfs", &share.dataset, &share.path];
         let part = of_traffic(share.guid.to_string(), &share.counts, 6);
         out.push(of_part(key(SHARE, &names), true, part));

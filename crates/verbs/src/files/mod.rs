@@ -21,7 +21,7 @@ use filesystem::{Attributes, FileKind, Filesystem, FsError};
 use futures::StreamExt;
 
 use crate::owners::borrow;
-use serving::Serving;
+use service::pools::Pools;
 
 pub use download::Download;
 pub use restore::restore;
@@ -114,7 +114,7 @@ async fn report(filesystem: &Filesystem, ino: u64) -> Result<FileReport, FsError
 
 /// What is in a directory.
 pub fn list<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: &'a FileList,
 ) -> BoxFuture<'a, Result<FileListReply, Failure>> {
     Box::pin(async move {
@@ -128,7 +128,7 @@ pub fn list<'a>(
             })?,
         };
         let limit = call.limit.unwrap_or(ENTRIES).clamp(1, FILE_ENTRIES_MAX);
-        let open = serving.pools.of_dataset(&call.dataset)?;
+        let open = pools.of_dataset(&call.dataset)?;
         let lease = borrow(&open, &call.dataset, &doing, "list").await?;
         let filesystem = lease.get();
         let at = find(&filesystem, &doing, &path).await?;

@@ -32,6 +32,7 @@ use super::held::{Held, Same};
 use super::{failed, find, names};
 use service::jobs::Work;
 use serving::Serving;
+use serving::mounts::Mounts;
 
 /// How much is copied at once.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -481,13 +482,13 @@ async fn free_name(
 
 /// Refuses to rename what leads to another mount, which would be lost with it.
 fn check_mounts(
-    serving: &Serving,
+    mounts: &Mounts,
     doing: &str,
     dataset: &str,
     path: &[Vec<u8>],
 ) -> Result<(), Failure> {
     let path: PathBuf = path.iter().cloned().map(OsString::from_vec).collect();
-    if !serving.mounts.is_over_mount(dataset, &path) {
+    if !mounts.is_over_mount(dataset, &path) {
         return Ok(());
     }
     let message = format!(
@@ -532,7 +533,7 @@ pub fn restore<'a>(
             Err(failure) => return Err(failure),
         };
         if call.in_place {
-            check_mounts(serving, &doing, dataset, &path)?;
+            check_mounts(&serving.mounts, &doing, dataset, &path)?;
         }
         let beside = free_name(&live, &doing, parent.ino, name, "restored").await?;
         drop(live);
@@ -613,7 +614,7 @@ async fn place(
         };
         match live.lookup(parent, name).await {
             Ok(_) => {
-                check_mounts(serving, &doing, dataset, path).map_err(stays)?;
+                check_mounts(&serving.mounts, &doing, dataset, path).map_err(stays)?;
                 let old = free_name(&live, &doing, parent, name, "replaced").await;
                 let old = old.map_err(stays)?;
                 let exchanged = live.rename(parent, beside, parent, name, RenameMode::Exchange);

@@ -35,7 +35,7 @@ use tokio::io::AsyncRead;
 use crate::zfs::mode;
 use service::error::{and_back, from_access, from_dataset};
 use service::jobs::Work;
-use service::pools::OpenPool;
+use service::pools::{OpenPool, Pools};
 use serving::Serving;
 
 /// Properties that wait for the contents, which they might keep out (`extract_delay_props`,
@@ -58,11 +58,11 @@ const LOCATION: &str = "keylocation";
 
 /// `zfs receive -A`.
 pub fn zfs_receive_abort<'a>(
-    serving: &'a Serving,
+    pools: &'a Pools,
     call: &'a ZfsReceiveAbort,
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
-        let open = serving.pools.of_dataset(&call.name)?;
+        let open = pools.of_dataset(&call.name)?;
         let _admin = open.admin.lock().await;
         let aborted = open.pool.dsl().receives().abort(&call.name).await;
         aborted.map_err(|error| {
@@ -644,8 +644,13 @@ impl Run<'_> {
             Ok(())
         } else if kind == Some(format::ObjsetKind::Volume) {
             match is_new {
-                true => serving.open_volume(&open, &place.head).await,
-                false => serving.show_volume_snapshots(&open, &place.head).await,
+                true => serving.volumes.open_volume(&open, &place.head).await,
+                false => {
+                    serving
+                        .volumes
+                        .show_volume_snapshots(&open, &place.head)
+                        .await
+                }
             }
         } else if is_new && !self.call.no_mount {
             crate::zfs::mount_created(serving, &open, &place.head).await
