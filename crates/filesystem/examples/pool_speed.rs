@@ -134,9 +134,9 @@ fn report(bytes: u64, begin: Instant) {
 async fn scrub(world: &World, dir: &str) -> Outcome<()> {
     let pool = import(world, dir).await?;
     let begin = Instant::now();
-    pool.scrub(ScrubCommand::Start).await?;
-    pool.wait_for_scrub(true).await;
-    let numbers = pool.scrub_numbers().ok_or("no scrub")?;
+    pool.scans().scrub(ScrubCommand::Start).await?;
+    pool.scans().wait_for_scrub(true).await;
+    let numbers = pool.scans().scrub_numbers().ok_or("no scrub")?;
     report(numbers.verified_bytes, begin);
     println!("{numbers:?}");
     pool.export(false).await?;

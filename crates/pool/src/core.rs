@@ -14,6 +14,7 @@ use spa::props::Stored;
 use spa::{Participant, Spa};
 use trim::Passes;
 
+use crate::PoolError;
 use crate::auxiliary::Auxiliary;
 use crate::checkpoint::Checkpoint;
 use crate::claims::LogClaims;
@@ -118,6 +119,27 @@ impl Core {
     /// Waits until the sync loop has ended.
     pub(crate) async fn wait_ended(&self) {
         self.looping.wait().await;
+    }
+
+    /// Refuses what a pool cannot do that is closed.
+    pub(crate) fn check_open(&self) -> Result<(), PoolError> {
+        if self.state.lock().closed {
+            return Err(PoolError::Closed {
+                pool: self.identity.name(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Refuses also what a pool cannot do that is open read-only.
+    pub(crate) fn check_writeable(&self) -> Result<(), PoolError> {
+        self.check_open()?;
+        if self.read_only {
+            return Err(PoolError::ReadOnly {
+                pool: self.identity.name(),
+            });
+        }
+        Ok(())
     }
 }
 

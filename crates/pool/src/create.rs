@@ -63,9 +63,17 @@ pub(crate) async fn create(
     result
 }
 
-/// Whether [`create`] would begin to write.
-pub(crate) async fn check(world: &World, spec: &CreateSpec) -> Result<(), PoolError> {
-    let (ground, _) = plan(world, spec, RootKey::Later).await?;
+/// Checks all that [`Pool::create`] checks before it writes, but for the key of the root dataset;
+/// nothing is written.
+///
+/// # Errors
+/// As [`Pool::create`].
+///
+/// [`Pool::create`]: crate::Pool::create
+pub async fn check_create(world: &World, spec: &CreateSpec) -> Result<(), PoolError> {
+    // In a box: what waits for it would else be a future too deep for the compiler.
+    let planned: BoxFuture<'_, _> = Box::pin(plan(world, spec, RootKey::Later));
+    let (ground, _) = planned.await?;
     ground.tree.close();
     Ok(())
 }

@@ -348,3 +348,26 @@ fn placeholder(kind: &str, id: u64) -> NvList {
     list.set("type", kind).set("id", id).set("guid", 0u64);
     list
 }
+
+/// What to import from a cached configuration, its devices' labels read afresh.
+///
+/// # Errors
+/// [`PoolError::MissingDevices`] when no device of the pool can be found.
+pub async fn found_in_cache(world: &World, config: &NvList) -> Result<FoundPool, PoolError> {
+    let name = config.require_string("name")?.to_owned();
+    let guid = Guid::new(config.require_u64("pool_guid")?);
+    let mut paths = Vec::new();
+    config::for_each(config.require_list("vdev_tree")?, &mut |vdev| {
+        paths.extend(vdev.string("path").map(str::to_owned));
+    });
+    let spec = ScanSpec {
+        paths,
+        guid: Some(guid),
+        name: None,
+    };
+    let mut found = scan(world, &spec).await?;
+    found.pop().ok_or(PoolError::MissingDevices {
+        pool: name,
+        why: "none of its devices could be found".into(),
+    })
+}

@@ -118,7 +118,7 @@ mod tests {
             level: 0,
             block_id: block,
         };
-        let core = pool.core_for_tests();
+        let core = &pool.core;
         let logged = async |name: &str| {
             let log = core.dsl.directory().lookup_u64(name).await.expect("log");
             let log = log.expect("named");

@@ -68,10 +68,11 @@ pub use ::scan::{
     ScrubCommand, ScrubNumbers,
 };
 pub use checkpoint::CheckpointStatus;
+pub use create::check_create;
 pub use dedup::{CloneStatus, DedupStatus};
-pub use discover::{FoundPool, FoundState, ScanSpec, scan};
+pub use discover::{FoundPool, FoundState, ScanSpec, found_in_cache, scan};
 pub use layout::device_use;
-pub use pool::{Pool, PoolNumbers};
+pub use pool::{Pool, PoolNumbers, Properties, Scans};
 pub use probe::{Probe, Unusable, probe};
 pub use removed::{RemovalState, RemovalStatus};
 pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};

@@ -2,6 +2,10 @@
 
 mod activity;
 mod properties;
+mod scans;
+
+pub use properties::Properties;
+pub use scans::Scans;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -21,9 +25,9 @@ use zio::ZioError;
 
 use crate::core::Core;
 use crate::{
-    AddSpec, AttachSpec, CreateSpec, FoundPool, HistoryRecord, ImportSpec, OfflineSpec, Onlined,
-    PoolError, PoolHealth, PoolStatus, RebuildStatus, Rewound, ScanSpec, ScanStatus, ScrubCommand,
-    ScrubNumbers, SplitSpec, create, reopen, rewind, split, status, topology, vdevs,
+    AddSpec, AttachSpec, CreateSpec, HistoryRecord, ImportSpec, OfflineSpec, Onlined, PoolError,
+    PoolHealth, PoolStatus, Rewound, SplitSpec, create, reopen, rewind, split, status, topology,
+    vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -99,7 +103,7 @@ impl Pool {
     /// [`PoolError::CannotSplit`], [`PoolError::BadName`], [`PoolError::BadProperty`],
     /// [`PoolError::Topology`], [`PoolError::HasCheckpoint`], [`PoolError::ReadOnly`].
     pub async fn split(&self, spec: &SplitSpec) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         // In a box: it contains an import.
         let split: BoxFuture<'_, _> = Box::pin(split::split(&self.core, spec));
         split.await
@@ -111,16 +115,6 @@ impl Pool {
     /// [`PoolError::CannotSplit`].
     pub fn plan_split(&self, devices: &[String]) -> Result<Vec<Guid>, PoolError> {
         split::planned(&self.core, devices)
-    }
-
-    /// Checks all that [`Pool::create`] checks before it writes, but for the key of the root
-    /// dataset; nothing is written.
-    ///
-    /// # Errors
-    /// As [`Pool::create`].
-    pub async fn check_create(world: &World, spec: &CreateSpec) -> Result<(), PoolError> {
-        let checked: BoxFuture<'_, _> = Box::pin(create::check(world, spec));
-        checked.await
     }
 
     /// Imports a pool.
@@ -144,7 +138,7 @@ impl Pool {
             core: imported.await?,
         });
         for change in changes {
-            let changed: BoxFuture<'_, _> = Box::pin(pool.change(change));
+            let changed: BoxFuture<'_, _> = Box::pin(pool.properties().change(change));
             changed.await?;
         }
         pool.core.events.tell(Sysevent::PoolImport);
@@ -256,21 +250,6 @@ impl Pool {
         Ok(())
     }
 
-    fn check_open(&self) -> Result<(), PoolError> {
-        if self.core.state.lock().closed {
-            return Err(PoolError::Closed { pool: self.name() });
-        }
-        Ok(())
-    }
-
-    pub(crate) fn check_writeable(&self) -> Result<(), PoolError> {
-        self.check_open()?;
-        if self.core.read_only {
-            return Err(PoolError::ReadOnly { pool: self.name() });
-        }
-        Ok(())
-    }
-
     /// Has autotrim gather what comes free over so many txgs (16 unless told) before it discards
     /// it.
     pub fn set_trim_batch_txgs(&self, txgs: u64) {
@@ -378,7 +357,7 @@ impl Pool {
     /// [`PoolError::BadVdevs`], [`PoolError::DeviceInUse`], [`PoolError::TooSmall`],
     /// [`PoolError::AshiftMismatch`], [`PoolError::ReadOnly`].
     pub async fn add(&self, spec: &AddSpec) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         vdevs::add(&self.core, spec).await
     }
 
@@ -388,7 +367,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::CannotRemove`], [`PoolError::ReadOnly`].
     pub async fn remove(&self, device: &str) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         vdevs::remove(&self.core, device).await
     }
 
@@ -402,7 +381,7 @@ impl Pool {
     /// [`PoolError::ReadOnly`], [`PoolError::ResilverUnderWay`], [`PoolError::RebuildUnderWay`],
     /// [`PoolError::CannotRebuild`], [`PoolError::RebuildDisabled`].
     pub async fn attach(&self, target: &str, spec: &AttachSpec) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         topology::attach(&self.core, target, spec).await
     }
 
@@ -412,7 +391,7 @@ impl Pool {
     /// # Errors
     /// As [`Self::attach`].
     pub async fn detach(&self, target: &str) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         topology::detach(&self.core, target).await
     }
 
@@ -421,7 +400,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Topology`], [`PoolError::NotInPool`], [`PoolError::ReadOnly`].
     pub async fn offline(&self, target: &str, spec: OfflineSpec) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         topology::offline(&self.core, target, spec).await
     }
 
@@ -431,7 +410,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Topology`], [`PoolError::NotInPool`], [`PoolError::ReadOnly`].
     pub async fn online(&self, target: &str, expand: bool) -> Result<Onlined, PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         topology::online(&self.core, target, expand).await
     }
 
@@ -441,23 +420,13 @@ impl Pool {
     /// # Errors
     /// [`PoolError::ReadOnly`], [`PoolError::Suspended`].
     pub async fn reopen(&self, restarts: bool) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         reopen::reopen(&self.core, restarts).await
-    }
-
-    /// Begins the resilver that devices wait for, in place of one that is under way (`zpool
-    /// resilver`). Does nothing when no device lacks anything.
-    ///
-    /// # Errors
-    /// [`PoolError::NoResilverDefer`], [`PoolError::ReadOnly`], [`PoolError::Suspended`].
-    pub async fn resilver(&self) -> Result<(), PoolError> {
-        self.check_writeable()?;
-        ::scan::resilver(&self.core.scans).await
     }
 
     /// Looks how the spares are: another pool may use one of them, or have left it.
     pub async fn look_at_spares(&self) {
-        if self.check_open().is_ok() {
+        if self.core.check_open().is_ok() {
             self.core.look_at_spares().await;
         }
     }
@@ -469,7 +438,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::ReadOnly`], [`PoolError::Closed`].
     pub async fn look_for_devices(&self) -> Result<usize, PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         Ok(self.core.look_for_devices().await)
     }
 
@@ -478,7 +447,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NotHealthy`], [`PoolError::ReadOnly`].
     pub async fn change_guid(&self, guid: Guid) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         vdevs::change_guid(&self.core, guid).await
     }
 
@@ -490,7 +459,7 @@ impl Pool {
     /// [`PoolError::CannotCheckpoint`],
     /// [`PoolError::ReadOnly`]; [`DatasetError::NoSpace`] in a full pool.
     pub async fn checkpoint(&self) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         crate::checkpoint::command::take(&self.core).await
     }
 
@@ -502,7 +471,7 @@ impl Pool {
     /// [`PoolError::NoCheckpointToDiscard`], [`PoolError::DiscardingCheckpoint`],
     /// [`PoolError::ReadOnly`].
     pub async fn discard_checkpoint(&self) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         crate::checkpoint::command::discard(&self.core).await
     }
 
@@ -522,7 +491,7 @@ impl Pool {
     /// # Errors
     /// When it cannot be read.
     pub async fn history(&self) -> Result<Vec<HistoryRecord>, PoolError> {
-        self.check_open()?;
+        self.core.check_open()?;
         if self.core.history.has_pending() && self.core.suspended().is_none() {
             self.core.txgs.sync().await?;
         }
@@ -535,7 +504,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::ReadOnly`].
     pub async fn log_history(&self, command: &str, who: Option<u32>) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         self.core
             .history
             .queue_of(HistoryWhat::Command(command.to_owned()), who);
@@ -547,7 +516,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Suspended`] when the pool stopped.
     pub async fn sync(&self) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         self.core.txgs.sync().await?;
         Ok(())
     }
@@ -558,7 +527,7 @@ impl Pool {
     /// # Errors
     /// The same.
     pub async fn sync_config(&self) -> Result<(), PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         self.core.identity.mark_dirty();
         self.sync().await
     }
@@ -594,7 +563,7 @@ impl Pool {
     /// except of a pool that has to be resumed; [`PoolError::Suspended`] when the pool cannot go
     /// on.
     pub async fn clear(&self, device: Option<&str>) -> Result<(), PoolError> {
-        self.check_open()?;
+        self.core.check_open()?;
         let core = &self.core;
         if core.read_only && self.suspended().is_none() {
             return Err(PoolError::ReadOnly { pool: self.name() });
@@ -649,74 +618,6 @@ impl Pool {
         Ok(())
     }
 
-    /// Starts, pauses, continues or stops a scrub. Starting does not wait for its end, see
-    /// [`Pool::wait_for_scrub`]; stopping does.
-    ///
-    /// # Errors
-    /// [`PoolError::Resilvering`], [`PoolError::ScrubActive`], [`PoolError::ScrubPaused`],
-    /// [`PoolError::NoScrub`], [`PoolError::ErrorScrubActive`], [`PoolError::ErrorScrubPaused`],
-    /// [`PoolError::ScrubPausedToCancel`], [`PoolError::NoHeadErrlog`].
-    pub async fn scrub(&self, command: ScrubCommand) -> Result<(), PoolError> {
-        self.check_open()?;
-        let core = &self.core;
-        let look_again = async {
-            topology::leave_failed_logs(core);
-            core.unless_suspended(core.tree.look_again(None)).await?;
-            topology::settle(core).await
-        };
-        ::scan::command(&core.scans, command, look_again).await?;
-        if command == ScrubCommand::Stop {
-            self.core.scans.scan.wait(true).await;
-            self.core.scans.error_scrub.wait(true).await;
-        }
-        Ok(())
-    }
-
-    /// Waits until no scrub is under way, or it is paused; with `paused`, until a paused one has
-    /// ended too.
-    pub async fn wait_for_scrub(&self, paused: bool) {
-        self.core.scans.scan.wait(paused).await;
-        self.core.scans.error_scrub.wait(paused).await;
-    }
-
-    /// How many blocks a scan of a pool in use gathers before it reads them, at most. How far it is
-    /// is stored whenever it has read them all: fewer blocks lose less in a crash, more are read in
-    /// a better order.
-    pub fn set_scan_queue(&self, blocks: usize) {
-        self.core.scans.scan.set_queue_blocks_max(blocks);
-    }
-
-    /// Up to how many percent a resilver begins anew for a device that comes back meanwhile, where
-    /// that could wait (tunable `zfs_resilver_defer_percent`).
-    pub fn set_resilver_defer_percent(&self, percent: u64) {
-        self.core.scans.scan.set_defer_percent(percent);
-    }
-
-    /// Whether devices lack what a resilver that has not begun yet will give them.
-    pub fn is_resilver_due(&self) -> bool {
-        !self.is_read_only() && self.core.scans.scan.is_resilver_due(&self.core.scans)
-    }
-
-    /// Whether devices are being rebuilt sequentially.
-    pub fn is_rebuilding(&self) -> bool {
-        !self.is_read_only() && self.core.scans.is_rebuilding()
-    }
-
-    /// The last sequential rebuilds of top-level vdevs.
-    pub fn rebuilds(&self) -> Vec<RebuildStatus> {
-        let tops = self.core.tree.tops();
-        let ids: Vec<_> = tops.iter().map(|top| top.vdev_id()).collect();
-        drop(tops);
-        let rebuilds = &self.core.scans.rebuilds;
-        let status = |id| rebuilds.status(&self.core.scans, id);
-        ids.into_iter().filter_map(status).collect()
-    }
-
-    /// Waits until no device is being rebuilt sequentially.
-    pub async fn wait_for_rebuild(&self) {
-        self.core.scans.rebuilds.wait().await;
-    }
-
     /// Whether a device is taking another one's place, or a spare that stands in for one is being
     /// resilvered (`vdev_replace_in_progress`, module/zfs/vdev.c).
     pub fn is_replacing(&self) -> bool {
@@ -743,33 +644,9 @@ impl Pool {
         self.core.tree.patience().set_limits(limits);
     }
 
-    /// Lets scrubs and resilvers wait where they are, or go on (tunable
-    /// `zfs_scan_suspend_progress`).
-    pub fn hold_scans(&self, hold: bool) {
-        self.core.scans.scan.set_held(hold);
-        if !hold {
-            self.core.txgs.go_on();
-        }
-    }
-
-    /// The last scrub or resilver.
-    pub fn scrub_status(&self) -> Option<ScanStatus> {
-        self.core.scans.scan.status(&self.core.scans)
-    }
-
-    /// The last scrub of the error log.
-    pub fn error_scrub(&self) -> Option<crate::ErrorScrubStatus> {
-        self.core.scans.error_scrub.status()
-    }
-
     /// Bytes that are in the background to be freed: those of destroyed datasets.
     pub fn freeing_bytes(&self) -> u64 {
         self.core.dsl.destroyer().freeing_bytes()
-    }
-
-    /// What the last scrub since the import has done so far.
-    pub fn scrub_numbers(&self) -> Option<ScrubNumbers> {
-        self.core.scans.scan.numbers()
     }
 
     /// The blocks of which no copy is good, as far as the pool's logs and what was read and
@@ -779,39 +656,11 @@ impl Pool {
         self.core.damaged().await
     }
 
-    /// The configuration as kept in a pool cache: feed it to [`Pool::from_cache`].
+    /// The configuration as kept in a pool cache: feed it to [`crate::found_in_cache`].
     pub fn cached_config(&self) -> NvList {
         let core = &self.core;
         core.pairs(core.txgs.synced_txg())
             .mos_config(&core.tree.to_config(Scope::Mos))
-    }
-
-    /// What to import from a cached configuration, its devices' labels read afresh.
-    ///
-    /// # Errors
-    /// [`PoolError::MissingDevices`] when no device of the pool can be found.
-    pub async fn from_cache(world: &World, config: &NvList) -> Result<FoundPool, PoolError> {
-        let name = config.require_string("name")?.to_owned();
-        let guid = Guid::new(config.require_u64("pool_guid")?);
-        let mut paths = Vec::new();
-        config::for_each(config.require_list("vdev_tree")?, &mut |vdev| {
-            paths.extend(vdev.string("path").map(str::to_owned));
-        });
-        let spec = ScanSpec {
-            paths,
-            guid: Some(guid),
-            name: None,
-        };
-        let mut found = crate::scan(world, &spec).await?;
-        found.pop().ok_or(PoolError::MissingDevices {
-            pool: name,
-            why: "none of its devices could be found".into(),
-        })
-    }
-
-    #[cfg(test)]
-    pub(crate) fn core_for_tests(&self) -> &Arc<Core> {
-        &self.core
     }
 
     /// Health.
@@ -822,6 +671,11 @@ impl Pool {
     /// Number of log space maps; for tests and statistics.
     pub fn log_space_maps(&self) -> usize {
         self.core.space.log_count()
+    }
+
+    /// Bytes that only the checkpoint uses, or what is left of it.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        self.core.space.checkpoint_bytes().values().sum()
     }
 }
 

@@ -458,7 +458,7 @@ async fn make(core: &Arc<Core>, spec: &SplitSpec, taken: &Taken) -> Result<(), P
             dataset: None,
         });
         for (name, value) in &spec.properties {
-            pool.set_prop(name, value).await?;
+            pool.properties().set(name, value).await?;
         }
         Ok(())
     }

@@ -624,7 +624,7 @@ mod tests {
         };
         pool.add(&add).await.expect("added");
         pool.sync().await.expect("sync");
-        let core = pool.core_for_tests();
+        let core = &pool.core;
         let tops = core.tree.tops();
         let id = tops.iter().find(|top| top.is_log()).expect("it").vdev_id();
         let gets_blocks = || core.pipeline.allocator().is_allocatable(id);

@@ -258,19 +258,19 @@ impl Background {
             pool::ScanFunction::Scrub => JobKind::Scrub,
             pool::ScanFunction::Resilver => JobKind::Resilver,
         };
-        let status = pool.scrub_status();
+        let status = pool.scans().scrub_status();
         let running = status
             .as_ref()
             .filter(|status| status.state == pool::ScanState::Scanning);
-        let errors = pool.error_scrub();
+        let errors = pool.scans().error_scrub();
         let is_whole_of_errors = errors.is_some_and(|at| at.state == pool::ScanState::Finished);
         let errors = errors.filter(|at| at.state == pool::ScanState::Scanning);
         let kind = match running {
             Some(status) => Some(kind_of(status)),
-            None if pool.is_rebuilding() => Some(JobKind::Resilver),
+            None if pool.scans().is_rebuilding() => Some(JobKind::Resilver),
             None if errors.is_some() => Some(JobKind::Scrub),
             // It begins with one of the next transaction groups.
-            None => pool.is_resilver_due().then_some(JobKind::Resilver),
+            None => pool.scans().is_resilver_due().then_some(JobKind::Resilver),
         };
         if let Some(scan) = works.scan.take_if(|scan| Some(scan.kind) != kind) {
             works.scan_changes += 1;
@@ -281,7 +281,7 @@ impl Background {
                 scan.work.progress(progress_of(status));
             }
             let is_whole = match scan.of {
-                ScanOf::Space => is_rebuilt(&pool.rebuilds()),
+                ScanOf::Space => is_rebuilt(&pool.scans().rebuilds()),
                 ScanOf::Errors => is_whole_of_errors,
                 ScanOf::Data => own.is_some_and(|own| own.state == pool::ScanState::Finished),
             };
@@ -323,10 +323,11 @@ impl Background {
                 scan.work.set_paused(is_paused);
                 return !is_paused;
             }
-            let is_rebuilding = pool.is_rebuilding();
+            let is_rebuilding = pool.scans().is_rebuilding();
             if is_rebuilding {
                 scan.of = ScanOf::Space;
-                scan.work.progress(progress_of_rebuilds(&pool.rebuilds()));
+                scan.work
+                    .progress(progress_of_rebuilds(&pool.scans().rebuilds()));
             }
             return is_rebuilding;
         };
@@ -410,7 +411,7 @@ pub async fn watch(open: Arc<OpenPool>) {
         let scrubbed = async {
             match is_scrubbing {
                 true => tokio::select! {
-                    () = pool.wait_for_scrub(false) => {}
+                    () = pool.scans().wait_for_scrub(false) => {}
                     () = tokio::time::sleep(SCRUB_PROGRESS_EVERY) => {}
                 },
                 false => std::future::pending().await,

@@ -29,7 +29,11 @@ fn could_not_be_opened(leaf: &VdevReport) -> bool {
 
 /// What is to be said of an imported pool.
 pub fn of_pool(pool: &Pool, status: &PoolStatus, tree: &VdevReport) -> Option<PoolCondition> {
-    let value = |name| pool.prop(name).map_or_else(String::new, |prop| prop.value);
+    let value = |name| {
+        pool.properties()
+            .get(name)
+            .map_or_else(String::new, |prop| prop.value)
+    };
     let in_state = |state: VdevState| any_leaf(tree, &|leaf| leaf.state == state);
     let has_errors = |vdev: &VdevReport| {
         let errors = vdev.read_errors + vdev.write_errors + vdev.checksum_errors;
@@ -39,8 +43,8 @@ pub fn of_pool(pool: &Pool, status: &PoolStatus, tree: &VdevReport) -> Option<Po
         .scan
         .as_ref()
         .is_some_and(pool::ScanStatus::is_resilvering)
-        || pool.is_rebuilding()
-        || pool.is_resilver_due();
+        || pool.scans().is_rebuilding()
+        || pool.scans().is_resilver_due();
     if let Some(why) = &status.suspended_why {
         return Some(PoolCondition::Suspended {
             why: why.clone(),
@@ -105,7 +109,7 @@ fn of_features(pool: &Pool, compatibility: &str) -> Option<PoolCondition> {
             directories: directories(),
         });
     };
-    let disabled = pool.disabled_features();
+    let disabled = pool.properties().disabled_features();
     if disabled.iter().any(|feature| requested.asks_for(feature)) {
         return Some(PoolCondition::FeaturesDisabled);
     }
@@ -114,7 +118,7 @@ fn of_features(pool: &Pool, compatibility: &str) -> Option<PoolCondition> {
             && feature.state != FeatureState::Disabled
             && !requested.allows(&feature.name)
     };
-    if pool.features().iter().any(is_superfluous) {
+    if pool.properties().features().iter().any(is_superfluous) {
         return Some(PoolCondition::FeaturesIncompatible {
             directories: directories(),
         });

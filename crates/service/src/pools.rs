@@ -59,7 +59,7 @@ impl OpenPool {
 
     /// Whether it is imported again at the next start.
     fn is_cached(&self) -> bool {
-        let cachefile = self.pool.prop("cachefile");
+        let cachefile = self.pool.properties().get("cachefile");
         cachefile.is_none_or(|property| property.value != "none")
     }
 

@@ -232,7 +232,8 @@ pub fn tree_paths(status: &PoolStatus) -> Vec<String> {
 pub fn pool(pool: &Pool) -> PoolReport {
     let status = pool.status();
     let properties = pool
-        .props()
+        .properties()
+        .all()
         .into_iter()
         .map(|property| {
             let source = match property.source {

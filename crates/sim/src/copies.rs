@@ -14,9 +14,9 @@ use crate::verify::Failure;
 /// When a copy, or parity, is not what it must be, or nobody has a block; `pool` is imported
 /// read-only, and `when` says what was before.
 pub async fn every_copy(pool: &Pool, when: &str) -> Result<(), Failure> {
-    pool.scrub(ScrubCommand::Start).await?;
-    patiently("a scrub", pool.wait_for_scrub(true)).await?;
-    let numbers = pool.scrub_numbers().unwrap_or_default();
+    pool.scans().scrub(ScrubCommand::Start).await?;
+    patiently("a scrub", pool.scans().wait_for_scrub(true)).await?;
+    let numbers = pool.scans().scrub_numbers().unwrap_or_default();
     let status = pool.status();
     if numbers.errors > 0 {
         let lost = numbers.errors;

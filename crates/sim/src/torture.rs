@@ -665,14 +665,16 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
         crate::dedup::prepare(&pool, dedup).await?;
     }
     if plan.work.rewrites {
-        pool.set_prop("feature@physical_rewrite", "enabled").await?;
+        pool.properties()
+            .set("feature@physical_rewrite", "enabled")
+            .await?;
     }
     if plan.autotrim {
         let names = sim.disk_names();
         let disks = names.iter().filter_map(|name| sim.disk(name));
         disks.for_each(|disk| disk.set_eager_discards(true));
         pool.set_trim_batch_txgs(1);
-        pool.set_prop("autotrim", "on").await?;
+        pool.properties().set("autotrim", "on").await?;
     }
     let tops = match plan.golden {
         Some(golden) => golden.tops(plan.workers, &mut rng),

@@ -37,7 +37,7 @@ pub fn zpool_resilver<'a>(
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
         for open in &serving.pools.named(&call.names)? {
-            let begun = open.pool.resilver().await;
+            let begun = open.pool.scans().resilver().await;
             begun.map_err(|error| {
                 let doing = format!("cannot restart resilver on '{}'", open.pool.name());
                 from_pool(&doing, &error)

@@ -104,7 +104,7 @@ async fn scrub(open: &OpenPool, action: ScrubAction) -> Result<(), Failure> {
     };
     let doing = format!("{doing} '{}'", open.pool.name());
     let changes_before = open.background.scan_changes();
-    let done = open.pool.scrub(command).await;
+    let done = open.pool.scans().scrub(command).await;
     done.map_err(|error| from_pool(&doing, &error))?;
     match action {
         // Without errors there is none.

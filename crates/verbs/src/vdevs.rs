@@ -190,14 +190,15 @@ pub fn zpool_upgrade<'a>(
         reply.absent = absent;
         for open in pools {
             let name = open.pool.name();
-            let value = |property: &str| open.pool.prop(property).map(|prop| prop.value);
+            let value =
+                |property: &str| open.pool.properties().get(property).map(|prop| prop.value);
             let before = open.pool.status().version;
             let features = if call.dry_run {
-                open.pool.disabled_features()
+                open.pool.properties().disabled_features()
             } else {
                 let _admin = open.admin.lock().await;
                 let allowed = Compatibility::load(&value("compatibility").unwrap_or_default())?;
-                let missing = open.pool.disabled_features();
+                let missing = open.pool.properties().disabled_features();
                 let is_complete = before == Uberblock::VERSION_FEATURES
                     && !missing.iter().any(|feature| {
                         allowed.allows(feature) && !pool::is_left_out_of_upgrades(feature)
@@ -207,6 +208,7 @@ pub fn zpool_upgrade<'a>(
                 }
                 let enabled = open
                     .pool
+                    .properties()
                     .upgrade(&|feature| allowed.allows(feature))
                     .await
                     .map_err(|error| from_pool(&format!("cannot upgrade '{name}'"), &error))?;

@@ -113,7 +113,8 @@ async fn list_one(
         let listsnapshots = call.kinds.is_empty()
             && open
                 .pool
-                .prop("listsnapshots")
+                .properties()
+                .get("listsnapshots")
                 .is_some_and(|on| on.value == "on");
         let options = ListOptions {
             snapshots: options.snapshots || listsnapshots,

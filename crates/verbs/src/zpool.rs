@@ -337,7 +337,7 @@ pub fn zpool_create<'a>(
             events: Some(serving.events.clone()),
         };
         if call.dry_run {
-            let checked = Pool::check_create(&serving.world, &spec).await;
+            let checked = pool::check_create(&serving.world, &spec).await;
             checked.map_err(|error| create_failure(&doing, &error))?;
             return Ok(ZpoolCreateReply {
                 layout: described(&call.vdevs, &spec.vdevs),
@@ -497,7 +497,7 @@ pub fn zpool_list<'a>(
             if call.io {
                 reports::add_io(&mut report.tree, &open.pool);
             }
-            match open.pool.bootfs().await {
+            match open.pool.properties().bootfs().await {
                 Ok(None) => {}
                 Ok(Some(dataset)) => reports::set_bootfs(&mut report, dataset),
                 Err(error) => tracing::warn!("'bootfs' of '{}': {error}", report.name),
@@ -547,7 +547,11 @@ pub fn zpool_set<'a>(
         match &call.vdev {
             None => {
                 let doing = format!("cannot set property for '{}'", call.name);
-                let set = open.pool.set_prop(&call.property, &call.value).await;
+                let set = open
+                    .pool
+                    .properties()
+                    .set(&call.property, &call.value)
+                    .await;
                 set.map_err(|error| from_pool(&doing, &error))?;
             }
             Some(vdev) => {
@@ -556,7 +560,10 @@ pub fn zpool_set<'a>(
                     call.property, vdev.name, call.name
                 );
                 let guid = Guid::new(vdev.guid.0);
-                let set = open.pool.set_vdev_prop(guid, &call.property, &call.value);
+                let set = open
+                    .pool
+                    .properties()
+                    .set_of_vdev(guid, &call.property, &call.value);
                 set.await.map_err(|error| from_pool(&doing, &error))?;
             }
         }

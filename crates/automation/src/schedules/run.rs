@@ -67,9 +67,9 @@ pub(super) fn obstacle(automation: &Automation, what: &ScheduleWhat) -> Option<O
         return Some(Obstacle::Waits(Suspended));
     }
     if is_test {
-        let is_resilvering = open.pool.is_rebuilding()
-            || open.pool.is_resilver_due()
-            || open.pool.scrub_status().is_some_and(|scan| {
+        let is_resilvering = open.pool.scans().is_rebuilding()
+            || open.pool.scans().is_resilver_due()
+            || open.pool.scans().scrub_status().is_some_and(|scan| {
                 scan.state == pool::ScanState::Scanning
                     && scan.function == pool::ScanFunction::Resilver
             });
@@ -78,7 +78,7 @@ pub(super) fn obstacle(automation: &Automation, what: &ScheduleWhat) -> Option<O
     if what.task != ScheduleTask::Scrub {
         return None;
     }
-    let scan = open.pool.scrub_status();
+    let scan = open.pool.scans().scrub_status();
     if let Some(scan) = scan.filter(|scan| scan.state == pool::ScanState::Scanning) {
         return Some(match (scan.function, scan.pause_time_s) {
             (pool::ScanFunction::Resilver, _) => Obstacle::Waits(Resilvering),
@@ -86,11 +86,11 @@ pub(super) fn obstacle(automation: &Automation, what: &ScheduleWhat) -> Option<O
             (pool::ScanFunction::Scrub, _) => Obstacle::Done(ScrubPaused),
         });
     }
-    if open.pool.is_rebuilding() || open.pool.is_resilver_due() {
+    if open.pool.scans().is_rebuilding() || open.pool.scans().is_resilver_due() {
         return Some(Obstacle::Waits(Resilvering));
     }
     // A scrub of the error log is over soon.
-    let errors = open.pool.error_scrub();
+    let errors = open.pool.scans().error_scrub();
     let is_scrubbing = errors.is_some_and(|at| at.state == pool::ScanState::Scanning);
     is_scrubbing.then_some(Obstacle::Waits(Scrubbing))
 }

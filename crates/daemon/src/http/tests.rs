@@ -400,7 +400,7 @@ async fn each_scrub_is_told_of_once() {
     let scrub = json!({"names": ["tank"], "all": false, "action": "start"});
     for _ in 0..SCRUBS {
         server.ok("/v1/zpool/scrub", scrub.clone()).await;
-        open.pool.wait_for_scrub(false).await;
+        open.pool.scans().wait_for_scrub(false).await;
     }
     is_done.store(true, std::sync::atomic::Ordering::Relaxed);
     looks.join().unwrap();

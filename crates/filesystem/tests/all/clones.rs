@@ -22,12 +22,12 @@ const DATASETS: [&str; 4] = [
 ];
 
 fn number(pool: &Pool, property: &str) -> u64 {
-    let value = pool.prop(property).expect("a property").value;
+    let value = pool.properties().get(property).expect("a property").value;
     value.parse().expect("a number")
 }
 
 fn feature(pool: &Pool) -> FeatureState {
-    let features = pool.features();
+    let features = pool.properties().features();
     let found = features.iter().find(|found| found.name == "block_cloning");
     found.expect("the feature").state
 }

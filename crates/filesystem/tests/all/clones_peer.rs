@@ -102,7 +102,7 @@ fn told(text: &str, label: &str) -> BTreeMap<String, String> {
 fn numbers(pool: &Pool) -> Vec<String> {
     ["bcloneused", "bclonesaved"]
         .into_iter()
-        .map(|name| pool.prop(name).expect("a property").value)
+        .map(|name| pool.properties().get(name).expect("a property").value)
         .collect()
 }
 
@@ -221,7 +221,7 @@ async fn goes_and_comes_back(case: &Case) {
     case.zdb_is_clean(&dir);
     let pool = import(&world, &dir, true).await;
     assert_eq!(numbers(&pool), ["0", "0"]);
-    let features = pool.features();
+    let features = pool.properties().features();
     for name in ["block_cloning", "block_cloning_endian"] {
         let cloning = features.iter().find(|found| found.name == name);
         assert_ne!(cloning.expect("it").state, FeatureState::Active, "{name}");

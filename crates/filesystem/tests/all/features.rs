@@ -143,7 +143,7 @@ impl Bed {
 }
 
 fn active(pool: &Pool) -> BTreeMap<String, u64> {
-    let features = pool.features().into_iter();
+    let features = pool.properties().features().into_iter();
     features
         .filter(|feature| feature.refcount > 0 && feature.name != OF_LOGS)
         .map(|feature| match UNCOUNTED.contains(&&*feature.name) {
@@ -370,7 +370,7 @@ async fn a_log_counts_while_it_is_there() {
     let image = Image::new(256);
     let bed = Bed::new(&image, &[]).await;
     let count = || {
-        let features = bed.pool.features().into_iter();
+        let features = bed.pool.properties().features().into_iter();
         let of_logs = |feature: &pool::FeatureStatus| feature.name == OF_LOGS;
         features
             .filter(of_logs)

@@ -46,7 +46,8 @@ async fn settle(pool: &Pool) -> u64 {
     for _ in 0..100 {
         pool.sync().await.expect("sync");
         if pool
-            .prop("freeing")
+            .properties()
+            .get("freeing")
             .is_some_and(|freeing| freeing.value == "0")
         {
             break;

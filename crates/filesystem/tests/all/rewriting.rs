@@ -58,7 +58,7 @@ async fn read(filesystem: &Filesystem, ino: u64, length: usize) -> Vec<u8> {
 }
 
 fn feature(pool: &Pool) -> FeatureState {
-    let features = pool.features();
+    let features = pool.properties().features();
     let found = features
         .iter()
         .find(|found| found.name == "physical_rewrite");
@@ -66,7 +66,7 @@ fn feature(pool: &Pool) -> FeatureState {
 }
 
 fn number(pool: &Pool, property: &str) -> u64 {
-    let value = pool.prop(property).expect("a property").value;
+    let value = pool.properties().get(property).expect("a property").value;
     value.parse().expect("a number")
 }
 
@@ -89,7 +89,7 @@ async fn made(is_enabled: bool, properties: &[(&str, &str)]) -> Made {
     let image = Image::new(256);
     let pool = create(&world, &image, properties).await;
     if is_enabled {
-        let enabled = pool.set_prop("feature@physical_rewrite", "enabled");
+        let enabled = pool.properties().set("feature@physical_rewrite", "enabled");
         enabled.await.expect("enabled");
     }
     let filesystem = open(&world, &pool, "tank").await;

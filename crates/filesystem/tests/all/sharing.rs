@@ -112,7 +112,7 @@ impl Bed {
 }
 
 fn number(pool: &Pool, property: &str) -> u64 {
-    let value = pool.prop(property).expect("a property").value;
+    let value = pool.properties().get(property).expect("a property").value;
     value.parse().expect("a number")
 }
 
@@ -150,7 +150,12 @@ async fn whole_files_are_shared_and_the_last_frees_the_blocks() {
     let once = number(&bed.pool, "bcloneused");
     assert!(once > 10 * 128 * K && once < 11 * 128 * K, "{once}");
     assert_eq!(saved, 3 * once);
-    let ratio = bed.pool.prop("bcloneratio").expect("ratio").value;
+    let ratio = bed
+        .pool
+        .properties()
+        .get("bcloneratio")
+        .expect("ratio")
+        .value;
     assert_eq!(ratio, "4.00");
     for file in &files {
         assert!(content(&bed.fs, *file).await == data);

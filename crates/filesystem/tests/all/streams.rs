@@ -520,7 +520,10 @@ async fn what_was_moved_is_no_difference() {
     const BYTES: usize = 4 << 20;
     let (world, image) = (World::system(2), Image::new(256));
     let pool = create(&world, &image, &[]).await;
-    let enabled = pool.set_prop("feature@physical_rewrite", "enabled").await;
+    let enabled = pool
+        .properties()
+        .set("feature@physical_rewrite", "enabled")
+        .await;
     enabled.expect("enabled");
     let filesystem = open(&world, &pool, "tank").await;
     let root = filesystem.root();

@@ -18,7 +18,7 @@ impl Pool {
         devices: &[String],
         spec: &ActivitySpec,
     ) -> Result<ActivityOutcome, PoolError> {
-        self.check_writeable()?;
+        self.core.check_writeable()?;
         let find = |name: &str| {
             topology::find(&self.core, name).map_err(|error| match error {
                 PoolError::IsSpare { .. } => ActivityObstacle::Spare,

@@ -8,9 +8,22 @@ use super::Pool;
 use crate::change::ChangeTask;
 use crate::{FeatureStatus, PoolError, PoolProperty, PropertySource, labelroom, reopen, status};
 
+/// Properties and features of a pool. [`Pool::properties`] gives them.
+#[derive(Clone, Copy)]
+pub struct Properties<'p> {
+    pool: &'p Pool,
+}
+
 impl Pool {
+    /// Properties and features.
+    pub fn properties(&self) -> Properties<'_> {
+        Properties { pool: self }
+    }
+}
+
+impl Properties<'_> {
     /// All properties, feature flags included, in the order of `zpool get all`.
-    pub fn props(&self) -> Vec<PoolProperty> {
+    pub fn all(self) -> Vec<PoolProperty> {
         let mut out: Vec<PoolProperty> = props::TABLE.iter().map(|row| self.native(row)).collect();
         out.extend(self.features().into_iter().map(|feature| PoolProperty {
             name: format!("feature@{}", feature.name),
@@ -18,7 +31,7 @@ impl Pool {
             number: None,
             source: PropertySource::Local,
         }));
-        for (name, stored) in &self.core.props.lock().stored {
+        for (name, stored) in &self.pool.core.props.lock().stored {
             if let (true, Stored::Text(text)) = (props::is_user(name), stored) {
                 out.push(PoolProperty {
                     name: name.clone(),
@@ -32,14 +45,14 @@ impl Pool {
     }
 
     /// One property.
-    pub fn prop(&self, name: &str) -> Option<PoolProperty> {
+    pub fn get(self, name: &str) -> Option<PoolProperty> {
         match props::find(name) {
             Some(row) => Some(self.native(row)),
-            None => self.props().into_iter().find(|prop| prop.name == name),
+            None => self.all().into_iter().find(|prop| prop.name == name),
         }
     }
 
-    fn native(&self, row: &Row) -> PoolProperty {
+    fn native(self, row: &Row) -> PoolProperty {
         let number = |number: u64| PoolProperty {
             name: row.name.to_owned(),
             value: number.to_string(),
@@ -60,7 +73,7 @@ impl Pool {
             Some(value) => text(&value, PropertySource::Local),
             None => text(unset, PropertySource::Default),
         };
-        let numbers = || self.numbers();
+        let numbers = || self.pool.numbers();
         match row.name {
             "size" => number(numbers().size_bytes),
             "capacity" => number(numbers().capacity_percent()),
@@ -76,18 +89,18 @@ impl Pool {
                 0 => text("-", PropertySource::None),
                 bytes => number(bytes),
             },
-            "checkpoint" => match self.checkpoint_bytes() {
+            "checkpoint" => match self.pool.checkpoint_bytes() {
                 0 => text("-", PropertySource::None),
                 bytes => number(bytes),
             },
             "health" => {
-                let health = status::health(&self.core);
+                let health = status::health(&self.pool.core);
                 text(health.word(), PropertySource::None)
             }
-            "guid" => number(self.core.guid().get()),
-            "load_guid" => number(self.core.load_guid),
+            "guid" => number(self.pool.core.guid().get()),
+            "load_guid" => number(self.pool.core.load_guid),
             "version" => {
-                let version = self.core.identity.lock().version;
+                let version = self.pool.core.identity.lock().version;
                 if version == 5000 {
                     text("-", PropertySource::Default)
                 } else {
@@ -97,44 +110,47 @@ impl Pool {
                     }
                 }
             }
-            "dedupratio" => ratio(self.core.shared_blocks.dedup.status().ratio_percent()),
-            "dedup_table_size" => number(self.core.shared_blocks.dedup.status().table_bytes),
-            "bcloneratio" => ratio(self.core.shared_blocks.clones.status().ratio_percent()),
-            "bcloneused" => number(self.core.shared_blocks.clones.status().used_bytes),
-            "bclonesaved" => number(self.core.shared_blocks.clones.status().saved_bytes),
-            "last_scrubbed_txg" => number(self.core.scans.scan.last_scrubbed_txg().get()),
-            "altroot" => optional(self.core.altroot.clone(), "-"),
-            "cachefile" => optional(self.core.props.lock().cachefile.clone(), "-"),
-            "comment" => optional(self.core.identity.lock().comment.clone(), "-"),
-            "compatibility" => optional(self.core.identity.lock().compatibility.clone(), "off"),
+            "dedupratio" => ratio(self.pool.core.shared_blocks.dedup.status().ratio_percent()),
+            "dedup_table_size" => number(self.pool.core.shared_blocks.dedup.status().table_bytes),
+            "bcloneratio" => ratio(self.pool.core.shared_blocks.clones.status().ratio_percent()),
+            "bcloneused" => number(self.pool.core.shared_blocks.clones.status().used_bytes),
+            "bclonesaved" => number(self.pool.core.shared_blocks.clones.status().saved_bytes),
+            "last_scrubbed_txg" => number(self.pool.core.scans.scan.last_scrubbed_txg().get()),
+            "altroot" => optional(self.pool.core.altroot.clone(), "-"),
+            "cachefile" => optional(self.pool.core.props.lock().cachefile.clone(), "-"),
+            "comment" => optional(self.pool.core.identity.lock().comment.clone(), "-"),
+            "compatibility" => {
+                optional(self.pool.core.identity.lock().compatibility.clone(), "off")
+            }
             "readonly" => {
-                let value = if self.core.read_only { "on" } else { "off" };
+                let value = if self.pool.core.read_only {
+                    "on"
+                } else {
+                    "off"
+                };
                 text(value, PropertySource::None)
             }
             _ => self.stored(row),
         }
     }
 
-    /// Full name of the dataset that property `bootfs` names. [`Self::props`] only has the place
+    /// Full name of the dataset that property `bootfs` names. [`Self::all`] only has the place
     /// for it.
     ///
     /// # Errors
     /// When the dataset that is stored cannot be read.
-    pub async fn bootfs(&self) -> Result<Option<String>, PoolError> {
-        match self.core.bootfs.dataset() {
-            Some(dataset) => Ok(Some(self.core.dsl.directories().name_of(dataset).await?)),
+    pub async fn bootfs(self) -> Result<Option<String>, PoolError> {
+        match self.pool.core.bootfs.dataset() {
+            Some(dataset) => Ok(Some(
+                self.pool.core.dsl.directories().name_of(dataset).await?,
+            )),
             None => Ok(None),
         }
     }
 
-    /// Bytes that only the checkpoint uses, or what is left of it.
-    pub fn checkpoint_bytes(&self) -> u64 {
-        self.core.space.checkpoint_bytes().values().sum()
-    }
-
     /// A property kept in the `pool_props` object.
-    fn stored(&self, row: &Row) -> PoolProperty {
-        let stored = self.core.props.get(row.name);
+    fn stored(self, row: &Row) -> PoolProperty {
+        let stored = self.pool.core.props.get(row.name);
         let (default, is_number) = match row.kind {
             Kind::Number(default) => (default, true),
             Kind::Word(_, default) => (default, false),
@@ -166,12 +182,12 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::BadProperty`], [`PoolError::BadFeature`], [`PoolError::ReadOnly`].
-    pub async fn set_prop(&self, name: &str, value: &str) -> Result<(), PoolError> {
+    pub async fn set(self, name: &str, value: &str) -> Result<(), PoolError> {
         self.change(props::parse(name, value)?).await
     }
 
-    pub(super) async fn change(&self, change: Change) -> Result<(), PoolError> {
-        let core = self.core.clone();
+    pub(super) async fn change(self, change: Change) -> Result<(), PoolError> {
+        let core = self.pool.core.clone();
         if let Change::Session(name, value) = &change {
             if *name == "cachefile" {
                 core.props.lock().cachefile = (!value.is_empty()).then(|| value.clone());
@@ -185,7 +201,7 @@ impl Pool {
         }
         let change = match change {
             Change::Stored(name, Stored::Text(dataset)) if name == bootfs::NAME => {
-                self.check_open()?;
+                self.pool.core.check_open()?;
                 let object = bootfs::find(&core.dsl, &dataset).await?;
                 Change::Stored(name, Stored::Number(object.get()))
             }
@@ -204,7 +220,7 @@ impl Pool {
             }
         }
         props::check_host(&change, core.host.hostid)?;
-        self.check_writeable()?;
+        self.pool.core.check_writeable()?;
         if let Change::Config(name, text) = &change {
             let mut pairs = core.pairs(Txg::ZERO);
             match *name {
@@ -237,26 +253,21 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::BadVdevProperty`], [`PoolError::NoSuchDevice`], [`PoolError::ReadOnly`].
-    pub async fn set_vdev_prop(
-        &self,
-        vdev: Guid,
-        name: &str,
-        value: &str,
-    ) -> Result<(), PoolError> {
-        self.check_open()?;
-        let change = vdevprops::Change::parse(&self.core, vdev, name, value)?;
-        self.check_writeable()?;
-        vdevprops::set(&self.core.spa, change).await
+    pub async fn set_of_vdev(self, vdev: Guid, name: &str, value: &str) -> Result<(), PoolError> {
+        self.pool.core.check_open()?;
+        let change = vdevprops::Change::parse(&self.pool.core, vdev, name, value)?;
+        self.pool.core.check_writeable()?;
+        vdevprops::set(&self.pool.core.spa, change).await
     }
 
     /// Feature flags, in the order of `zpool get all`.
-    pub fn features(&self) -> Vec<FeatureStatus> {
-        features::status(self.core.dsl.features())
+    pub fn features(self) -> Vec<FeatureStatus> {
+        features::status(self.pool.core.dsl.features())
     }
 
     /// Names of the features that this release supports and the pool has not enabled. Upgrades
     /// leave some of them out ([`crate::SupportedFeature::no_upgrade`]).
-    pub fn disabled_features(&self) -> Vec<String> {
+    pub fn disabled_features(self) -> Vec<String> {
         let is_disabled = |feature: &FeatureStatus| {
             feature.state == crate::FeatureState::Disabled
                 && features::guid_to_enable(&feature.name).is_ok()
@@ -271,11 +282,11 @@ impl Pool {
     /// # Errors
     /// [`PoolError::ReadOnly`].
     pub async fn upgrade(
-        &self,
+        self,
         wanted: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<Vec<String>, PoolError> {
-        self.check_writeable()?;
-        let version = self.core.identity.lock().version;
+        self.pool.core.check_writeable()?;
+        let version = self.pool.core.identity.lock().version;
         if version != Uberblock::VERSION_FEATURES {
             self.change(Change::Version).await?;
         }

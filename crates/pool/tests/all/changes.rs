@@ -68,13 +68,17 @@ fn attachment(replace: bool) -> AttachSpec {
 
 fn changes() -> Vec<Change> {
     vec![
-        change!("comment", |pool| pool.set_prop("comment", "another")),
-        change!("autotrim", |pool| pool.set_prop("autotrim", "on")),
-        change!("bootfs", |pool| pool.set_prop("bootfs", "tank")),
-        change!("user property", |pool| pool.set_prop("org.example:p", "q")),
+        change!("comment", |pool| pool
+            .properties()
+            .set("comment", "another")),
+        change!("autotrim", |pool| pool.properties().set("autotrim", "on")),
+        change!("bootfs", |pool| pool.properties().set("bootfs", "tank")),
+        change!("user property", |pool| pool
+            .properties()
+            .set("org.example:p", "q")),
         change!("vdev property", |pool| {
             let disk = pool.status().root.children[0].guid;
-            pool.set_vdev_prop(disk, "comment", "anything")
+            pool.properties().set_of_vdev(disk, "comment", "anything")
         }),
         change!("add", |pool| pool.add(&more(VdevClass::Normal))),
         change!("add log", |pool| pool.add(&more(VdevClass::Log))),
@@ -106,13 +110,13 @@ fn changes() -> Vec<Change> {
             pool.discard_checkpoint().await
         }),
         change!("scrub", |pool| async move {
-            pool.scrub(ScrubCommand::Start).await?;
-            pool.wait_for_scrub(false).await;
+            pool.scans().scrub(ScrubCommand::Start).await?;
+            pool.scans().wait_for_scrub(false).await;
             Ok(())
         }),
         change!("stop a scrub", |pool| async move {
-            pool.scrub(ScrubCommand::Start).await?;
-            pool.scrub(ScrubCommand::Stop).await
+            pool.scans().scrub(ScrubCommand::Start).await?;
+            pool.scans().scrub(ScrubCommand::Stop).await
         }),
     ]
 }

@@ -62,12 +62,13 @@ async fn change(pool: &Pool, dataset: &Dataset, objects: &[ObjectId]) -> Vec<Obj
 }
 
 fn checkpoint_bytes(pool: &Pool) -> u64 {
-    let prop = pool.prop("checkpoint").expect("checkpoint");
+    let prop = pool.properties().get("checkpoint").expect("checkpoint");
     prop.number.unwrap_or(0)
 }
 
 fn feature(pool: &Pool) -> String {
-    pool.prop("feature@zpool_checkpoint")
+    pool.properties()
+        .get("feature@zpool_checkpoint")
         .expect("feature")
         .value
 }
@@ -274,7 +275,8 @@ async fn without_the_feature_there_is_no_checkpoint() {
         matches!(&error, PoolError::CannotCheckpoint { why, .. } if why.contains("feature@")),
         "{error}"
     );
-    pool.set_prop("feature@zpool_checkpoint", "enabled")
+    pool.properties()
+        .set("feature@zpool_checkpoint", "enabled")
         .await
         .expect("enable");
     let dataset = open(&pool).await;
@@ -333,7 +335,7 @@ async fn a_pool_that_its_checkpoint_fills_is_not_stuck() {
         if freed.is_err() || wrote.is_err() {
             refused += 1;
         }
-        let comment = pool.set_prop("comment", &round.to_string()).await;
+        let comment = pool.properties().set("comment", &round.to_string()).await;
         comment.expect("a property");
         if round == 100 {
             match pool.dsl().destroyer().destroy("tank/gone").await {

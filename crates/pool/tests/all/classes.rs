@@ -47,7 +47,7 @@ fn top(pool: &Pool, class: VdevClass) -> VdevStatus {
 }
 
 fn feature(pool: &Pool, name: &str) -> (FeatureState, u64) {
-    let features = pool.features();
+    let features = pool.properties().features();
     let feature = features.into_iter().find(|feature| feature.name == name);
     let feature = feature.expect("the feature");
     (feature.state, feature.refcount)
@@ -300,11 +300,15 @@ async fn a_pool_without_features_gets_them_later() {
     ));
     zdb_is_clean(images.path(), "tank");
     let enabled = pool
+        .properties()
         .upgrade(&|name| name != "edonr")
         .await
         .expect("upgrade");
     assert!(enabled.contains(&"allocation_classes".to_owned()));
-    assert_eq!(pool.disabled_features(), ["edonr", "dynamic_gang_header"]);
+    assert_eq!(
+        pool.properties().disabled_features(),
+        ["edonr", "dynamic_gang_header"]
+    );
     pool.add(&special).await.expect("add");
     let more = write_objects(&dataset, 12, 4).await;
     pool.sync().await.expect("sync");

@@ -228,11 +228,15 @@ async fn properties_and_history_last() {
     pool.log_history("zpool create tank ...", None)
         .await
         .expect("history");
-    pool.set_prop("listsnapshots", "on").await.expect("set");
-    pool.set_prop("org.example:colour", "blue")
+    pool.properties()
+        .set("listsnapshots", "on")
         .await
         .expect("set");
-    assert!(pool.set_prop("size", "1").await.is_err());
+    pool.properties()
+        .set("org.example:colour", "blue")
+        .await
+        .expect("set");
+    assert!(pool.properties().set("size", "1").await.is_err());
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
     let shown = zdb(images.path(), "tank", &["-h"]);
@@ -240,7 +244,12 @@ async fn properties_and_history_last() {
     assert!(shown.contains("set listsnapshots=1"), "{shown}");
 
     let pool = import(&world, images.path()).await;
-    let value = |name: &str| pool.prop(name).map(|prop| prop.value).unwrap_or_default();
+    let value = |name: &str| {
+        pool.properties()
+            .get(name)
+            .map(|prop| prop.value)
+            .unwrap_or_default()
+    };
     assert_eq!(value("comment"), "made in a test");
     assert_eq!(value("failmode"), "continue");
     assert_eq!(value("listsnapshots"), "on");
@@ -256,7 +265,8 @@ async fn properties_and_history_last() {
         })
         .collect();
     assert_eq!(commands, ["zpool create tank ..."]);
-    pool.set_prop("feature@zstd_compress", "enabled")
+    pool.properties()
+        .set("feature@zstd_compress", "enabled")
         .await
         .expect("enable");
     pool.export(false).await.expect("export");

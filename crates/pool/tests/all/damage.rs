@@ -196,7 +196,8 @@ pub async fn make() -> (Image, Contents) {
         .await
         .expect("granted");
     let vdev = pool.status().root.children[0].guid;
-    pool.set_vdev_prop(vdev, "comment", "a disk")
+    pool.properties()
+        .set_of_vdev(vdev, "comment", "a disk")
         .await
         .expect("set");
     pool.export(false).await.expect("export");
@@ -372,7 +373,7 @@ async fn use_it(
         .map_err(said("history"))?;
     pool.sync().await.map_err(said("sync"))?;
     for (name, value) in [("org.example:a", "c"), ("comment", "another")] {
-        let _ = pool.set_prop(name, value).await;
+        let _ = pool.properties().set(name, value).await;
         pool.sync().await.map_err(said("set"))?;
     }
     let exported = pool.export(false).await;

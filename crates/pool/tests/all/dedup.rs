@@ -18,7 +18,7 @@ use pool::{FeatureChoice, FeatureState, ImportSpec, Pool, VdevLayout};
 const KIB: usize = 1 << 10;
 
 fn refcount(pool: &Pool) -> (FeatureState, u64) {
-    let features = pool.features();
+    let features = pool.properties().features();
     let feature = features
         .into_iter()
         .find(|feature| feature.name == "fast_dedup")
@@ -389,7 +389,13 @@ async fn stored_once(fast: bool, dedup: &str, more: &[(&str, &str)]) {
         (10, 150)
     );
     assert_eq!(status.ratio_percent(), 1500);
-    assert_eq!(pool.prop("dedupratio").expect("a property").value, "15.00");
+    assert_eq!(
+        pool.properties()
+            .get("dedupratio")
+            .expect("a property")
+            .value,
+        "15.00"
+    );
     assert_eq!(refcount(&pool).1, u64::from(fast));
     for (object, count, kinds) in [(&one, 100, 5), (&two, 50, 10)] {
         for block in 0..count {

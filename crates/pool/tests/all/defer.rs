@@ -61,18 +61,21 @@ async fn count(pool: &Pool, event: &str) -> usize {
 }
 
 async fn finish(sim: &SimWorld, pool: &Arc<Pool>) {
-    pool.hold_scans(false);
+    pool.scans().hold(false);
     for _ in 0..6 {
         pool.sync_config().await.expect("sync");
         tokio::time::sleep(Duration::from_secs(6)).await;
-        pool.wait_for_scrub(true).await;
+        pool.scans().wait_for_scrub(true).await;
     }
     for name in ["disk0", "disk1", "disk2"] {
         let leaf = leaf(pool, name);
         assert!(!leaf.is_stale && !leaf.is_deferred, "{leaf:?}");
     }
-    pool.scrub(ScrubCommand::Start).await.expect("scrub");
-    pool.wait_for_scrub(true).await;
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("scrub");
+    pool.scans().wait_for_scrub(true).await;
     let scan = pool.status().scan.expect("a scan");
     assert_eq!((scan.repaired_bytes, scan.errors), (0, 0));
     pool.export(false).await.expect("export");
@@ -100,8 +103,8 @@ fn a_second_resilver_waits_or_the_first_begins_anew() {
         simulate(async {
             let sim = SimWorld::new(percent);
             let pool = create(&sim).await;
-            pool.set_resilver_defer_percent(percent);
-            pool.hold_scans(true);
+            pool.scans().set_resilver_defer_percent(percent);
+            pool.scans().hold(true);
             absence(&pool, "disk1").await;
             assert!(is_resilvering(&pool));
             absence(&pool, "disk2").await;
@@ -109,7 +112,7 @@ fn a_second_resilver_waits_or_the_first_begins_anew() {
             assert_eq!(leaf(&pool, "disk2").is_deferred, waits);
             assert!(!leaf(&pool, "disk1").is_deferred);
             let feature = "feature@resilver_defer";
-            let is_active = pool.prop(feature).expect("a feature").value == "active";
+            let is_active = pool.properties().get(feature).expect("a feature").value == "active";
             assert_eq!(is_active, waits);
             assert_eq!(
                 count(&pool, "aborted, restarting").await,
@@ -117,7 +120,7 @@ fn a_second_resilver_waits_or_the_first_begins_anew() {
             );
             if waits {
                 // Whoever does not want to wait asks for it.
-                pool.resilver().await.expect("resilver");
+                pool.scans().resilver().await.expect("resilver");
                 assert!(!leaf(&pool, "disk2").is_deferred);
                 assert_eq!(count(&pool, "starting deferred resilver").await, 1);
                 assert!(is_resilvering(&pool));
@@ -144,10 +147,10 @@ fn without_the_feature_nothing_waits() {
         let mut wanted = spec("tank", vdevs);
         wanted.properties = vec![("feature@resilver_defer".into(), "disabled".into())];
         let pool = Pool::create(&sim.world(), wanted).await.expect("create");
-        pool.set_resilver_defer_percent(0);
-        let refused = pool.resilver().await;
+        pool.scans().set_resilver_defer_percent(0);
+        let refused = pool.scans().resilver().await;
         assert!(matches!(refused, Err(PoolError::NoResilverDefer { .. })));
-        pool.hold_scans(true);
+        pool.scans().hold(true);
         absence(&pool, "disk1").await;
         absence(&pool, "disk2").await;
         assert_eq!(count(&pool, "aborted, restarting").await, 1);
@@ -167,8 +170,11 @@ fn a_scrub_ends_for_a_device_that_is_back_or_does_not() {
             let dataset = pool.dsl().open_dataset("tank").await.expect("open");
             write_objects(&dataset, 5, 2).await;
             pool.sync().await.expect("sync");
-            pool.hold_scans(true);
-            pool.scrub(ScrubCommand::Start).await.expect("scrub");
+            pool.scans().hold(true);
+            pool.scans()
+                .scrub(ScrubCommand::Start)
+                .await
+                .expect("scrub");
             disk.set_gone(false);
             pool.reopen(restarts).await.expect("reopen");
             for _ in 0..8 {
@@ -185,8 +191,11 @@ fn a_scrub_goes_on_from_the_last_one() {
     simulate(async {
         let sim = SimWorld::new(9);
         let pool = create(&sim).await;
-        pool.scrub(ScrubCommand::Continue).await.expect("scrub");
-        pool.wait_for_scrub(true).await;
+        pool.scans()
+            .scrub(ScrubCommand::Continue)
+            .await
+            .expect("scrub");
+        pool.scans().wait_for_scrub(true).await;
         let all = pool.status().scan.expect("a scan");
         assert_eq!(
             (all.function, all.state),
@@ -199,13 +208,19 @@ fn a_scrub_goes_on_from_the_last_one() {
         sim.disk("disk1")
             .expect("a disk")
             .corrupt(20 << 20, 40 << 20);
-        pool.scrub(ScrubCommand::Continue).await.expect("scrub");
-        pool.wait_for_scrub(true).await;
+        pool.scans()
+            .scrub(ScrubCommand::Continue)
+            .await
+            .expect("scrub");
+        pool.scans().wait_for_scrub(true).await;
         let new = pool.status().scan.expect("a scan");
         assert_eq!(new.state, ScanState::Finished);
         assert!(new.issued_bytes < all.issued_bytes / 2, "{new:?} {all:?}");
-        pool.scrub(ScrubCommand::Start).await.expect("scrub");
-        pool.wait_for_scrub(true).await;
+        pool.scans()
+            .scrub(ScrubCommand::Start)
+            .await
+            .expect("scrub");
+        pool.scans().wait_for_scrub(true).await;
         finish(&sim, &pool).await;
     });
 }

@@ -202,8 +202,11 @@ async fn lost_blocks_are_logged_for_all_who_have_them() {
     for damage in damage {
         damage.undo();
     }
-    pool.scrub(ScrubCommand::Start).await.expect("scrub");
-    pool.wait_for_scrub(true).await;
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("scrub");
+    pool.scans().wait_for_scrub(true).await;
     assert_eq!(pool.status().data_errors, 0);
     assert_eq!(pool.damaged().await, Vec::new());
     pool.export(false).await.expect("export");
@@ -299,7 +302,8 @@ async fn logs_of_pools_without_the_feature_have_the_old_form_and_are_upgraded() 
     free_objects(&dataset, &objects[..1]).await;
     drop(dataset);
     pool.sync().await.expect("sync");
-    pool.set_prop("feature@head_errlog", "enabled")
+    pool.properties()
+        .set("feature@head_errlog", "enabled")
         .await
         .expect("enable");
     assert_eq!(
@@ -364,8 +368,11 @@ async fn a_damaged_spill_block_is_logged_under_its_number() {
     let pool = import_read_only(&world, images.path()).await;
     let head = object_of(&pool, "tank").await;
     let lost = place(head, id, LogBookmark::SPILL_BLOCK_ID);
-    pool.scrub(ScrubCommand::Start).await.expect("scrub");
-    pool.wait_for_scrub(true).await;
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("scrub");
+    pool.scans().wait_for_scrub(true).await;
     assert_eq!(pool.damaged().await, [lost], "found by a scrub");
     pool.export(false).await.expect("export");
     let pool = import(&world, images.path()).await;
@@ -421,7 +428,7 @@ async fn a_scrub_of_the_error_log_reads_what_it_names() {
         }
         let pool = Pool::create(&world, making).await.expect("create");
         if !has_feature {
-            let refused = pool.scrub(ScrubCommand::Errors).await;
+            let refused = pool.scans().scrub(ScrubCommand::Errors).await;
             let is_right = matches!(refused, Err(PoolError::NoHeadErrlog { .. }));
             assert!(is_right, "{refused:?}");
             pool.export(false).await.expect("export");
@@ -434,8 +441,11 @@ async fn a_scrub_of_the_error_log_reads_what_it_names() {
         taken.expect("snapshot");
         pool.sync().await.expect("sync");
         // Nothing is known: there is nothing to do.
-        pool.scrub(ScrubCommand::Errors).await.expect("nothing");
-        assert!(pool.error_scrub().is_none());
+        pool.scans()
+            .scrub(ScrubCommand::Errors)
+            .await
+            .expect("nothing");
+        assert!(pool.scans().error_scrub().is_none());
         let mut damage = Vec::new();
         for object in &objects {
             let pointer = pointer(&dataset, *object, 1).await;
@@ -452,35 +462,44 @@ async fn a_scrub_of_the_error_log_reads_what_it_names() {
         for damage in damage.drain(2..).flatten() {
             damage.undo();
         }
-        pool.hold_scans(true);
-        pool.scrub(ScrubCommand::Errors).await.expect("start");
-        let refused = pool.scrub(ScrubCommand::Errors).await;
+        pool.scans().hold(true);
+        pool.scans()
+            .scrub(ScrubCommand::Errors)
+            .await
+            .expect("start");
+        let refused = pool.scans().scrub(ScrubCommand::Errors).await;
         let is_right = matches!(refused, Err(PoolError::ErrorScrubActive { .. }));
         assert!(is_right, "{refused:?}");
-        let refused = pool.scrub(ScrubCommand::Start).await;
+        let refused = pool.scans().scrub(ScrubCommand::Start).await;
         let is_right = matches!(refused, Err(PoolError::ErrorScrubActive { .. }));
         assert!(is_right, "{refused:?}");
-        pool.scrub(ScrubCommand::Pause).await.expect("pause");
-        assert_ne!(pool.error_scrub().expect("one").pause_time_s, 0);
-        let refused = pool.scrub(ScrubCommand::Pause).await;
+        pool.scans()
+            .scrub(ScrubCommand::Pause)
+            .await
+            .expect("pause");
+        assert_ne!(pool.scans().error_scrub().expect("one").pause_time_s, 0);
+        let refused = pool.scans().scrub(ScrubCommand::Pause).await;
         let is_right = matches!(refused, Err(PoolError::ErrorScrubPaused { .. }));
         assert!(is_right, "{refused:?}");
         drop(dataset);
         pool.export(false).await.expect("export");
         let pool = import(&world, images.path()).await;
-        let status = pool.error_scrub().expect("one");
+        let status = pool.scans().error_scrub().expect("one");
         assert_eq!((status.state, status.examined), (ScanState::Scanning, 0));
         assert_ne!(status.pause_time_s, 0);
         assert_eq!(pool.damaged().await.len(), known);
         // One that is stopped forgets nothing.
-        pool.scrub(ScrubCommand::Stop).await.expect("stop");
-        let status = pool.error_scrub().expect("one");
+        pool.scans().scrub(ScrubCommand::Stop).await.expect("stop");
+        let status = pool.scans().error_scrub().expect("one");
         assert_eq!(status.state, ScanState::Canceled);
         pool.sync().await.expect("sync");
         assert_eq!(pool.damaged().await.len(), known);
-        pool.scrub(ScrubCommand::Errors).await.expect("start");
-        pool.wait_for_scrub(true).await;
-        let status = pool.error_scrub().expect("one");
+        pool.scans()
+            .scrub(ScrubCommand::Errors)
+            .await
+            .expect("start");
+        pool.scans().wait_for_scrub(true).await;
+        let status = pool.scans().error_scrub().expect("one");
         assert_eq!(status.state, ScanState::Finished);
         assert!(status.examined >= objects.len() as u64, "{status:?}");
         assert!(status.errors >= 2, "{status:?}");
@@ -495,8 +514,11 @@ async fn a_scrub_of_the_error_log_reads_what_it_names() {
         for damage in damage.into_iter().flatten() {
             damage.undo();
         }
-        pool.scrub(ScrubCommand::Errors).await.expect("start");
-        pool.wait_for_scrub(true).await;
+        pool.scans()
+            .scrub(ScrubCommand::Errors)
+            .await
+            .expect("start");
+        pool.scans().wait_for_scrub(true).await;
         pool.sync().await.expect("sync");
         assert_eq!(pool.damaged().await, Vec::new());
         let history = format!("{:?}", pool.history().await.expect("history"));
@@ -508,9 +530,12 @@ async fn a_scrub_of_the_error_log_reads_what_it_names() {
             assert!(history.contains(words), "{words}: {history}");
         }
         // Of a scrub of everything it is not told any more.
-        pool.scrub(ScrubCommand::Start).await.expect("start");
-        pool.wait_for_scrub(true).await;
-        assert!(pool.error_scrub().is_none());
+        pool.scans()
+            .scrub(ScrubCommand::Start)
+            .await
+            .expect("start");
+        pool.scans().wait_for_scrub(true).await;
+        assert!(pool.scans().error_scrub().is_none());
         assert_eq!(pool.status().scan.expect("a scan").errors, 0);
         pool.export(false).await.expect("export");
         zdb_is_clean(images.path(), "tank");

@@ -52,7 +52,7 @@ async fn check(golden: &Path, name: &str) {
     assert_eq!(pool.health(), health);
 
     let mut features = BTreeMap::new();
-    for feature in pool.features() {
+    for feature in pool.properties().features() {
         features.insert(feature.name, feature.state.word().to_owned());
     }
     for (feature, state) in manifest["features"].as_object().expect("features") {
@@ -63,7 +63,7 @@ async fn check(golden: &Path, name: &str) {
         );
     }
     assert_eq!(
-        Some(pool.prop("size").expect("size").value.as_str()),
+        Some(pool.properties().get("size").expect("size").value.as_str()),
         manifest["pool_props"]["size"].as_str()
     );
 

@@ -231,7 +231,7 @@ async fn a_cached_configuration_finds_the_pool() {
     );
     drop(pool);
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    let found = Pool::from_cache(&world, &cached).await.expect("found");
+    let found = pool::found_in_cache(&world, &cached).await.expect("found");
     let pool = Pool::import(&world, ImportSpec::new(found, host()))
         .await
         .expect("import");
@@ -249,7 +249,7 @@ async fn a_pool_open_read_only_changes_nothing() {
     spec.read_only = true;
     let pool = Pool::import(&world, spec).await.expect("import");
     assert!(matches!(
-        pool.set_prop("comment", "x").await,
+        pool.properties().set("comment", "x").await,
         Err(PoolError::ReadOnly { .. })
     ));
     assert!(matches!(pool.sync().await, Err(PoolError::ReadOnly { .. })));

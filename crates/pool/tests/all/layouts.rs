@@ -78,8 +78,11 @@ pub async fn scrub(world: &World, dir: &Path) {
         ..ImportSpec::new(find(world, dir).await, host())
     };
     let pool = Pool::import(world, spec).await.expect("read-only");
-    pool.scrub(pool::ScrubCommand::Start).await.expect("scrub");
-    pool.wait_for_scrub(true).await;
+    pool.scans()
+        .scrub(pool::ScrubCommand::Start)
+        .await
+        .expect("scrub");
+    pool.scans().wait_for_scrub(true).await;
     let scan = pool.status().scan.expect("a scrub");
     assert_eq!(scan.state, pool::ScanState::Finished);
     assert_eq!((scan.errors, scan.repaired_bytes), (0, 0), "{scan:?}");

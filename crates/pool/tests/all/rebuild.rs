@@ -91,18 +91,18 @@ fn rebuild(pool: &Pool) -> RebuildStatus {
 }
 
 fn is_active(pool: &Pool) -> bool {
-    let features = pool.features();
+    let features = pool.properties().features();
     let mut rebuild = features.iter().filter(|feature| feature.guid == FEATURE);
     rebuild.next().expect("known").refcount > 0
 }
 
 /// Waits until no rebuild is under way, nor the scan that follows.
 async fn settle(pool: &Pool) {
-    pool.wait_for_rebuild().await;
+    pool.scans().wait_for_rebuild().await;
     for _ in 0..4 {
         pool.sync().await.expect("sync");
         tokio::time::sleep(Duration::from_secs(6)).await;
-        pool.wait_for_scrub(true).await;
+        pool.scans().wait_for_scrub(true).await;
     }
 }
 
@@ -133,12 +133,12 @@ fn slow(sim: &SimWorld) {
 
 /// Lets a rebuild copy something, and stops it there.
 async fn halfway(pool: &Pool) {
-    pool.hold_scans(false);
+    pool.scans().hold(false);
     while rebuild(pool).rebuilt_bytes == 0 {
         assert_eq!(rebuild(pool).state, RebuildState::Active);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    pool.hold_scans(true);
+    pool.scans().hold(true);
     pool.sync().await.expect("sync");
     let status = rebuild(pool);
     assert_eq!(status.state, RebuildState::Active);
@@ -192,7 +192,11 @@ async fn a_device_is_rebuilt_under_load() {
     zdb_of_sim(&sim);
     let pool = import_sim(&sim).await;
     // Of a rebuild nothing is told once there was a resilver.
-    assert!(pool.rebuilds().is_empty(), "{:?}", pool.rebuilds());
+    assert!(
+        pool.scans().rebuilds().is_empty(),
+        "{:?}",
+        pool.scans().rebuilds()
+    );
     pool.export(false).await.expect("export");
 }
 
@@ -207,7 +211,7 @@ async fn a_new_device_is_not_read_at_the_import_for_what_it_lacks() {
         let dataset = pool.dsl().open_dataset("tank").await.expect("open");
         let objects = write_objects(&dataset, 40, 8).await;
         pool.sync().await.expect("sync");
-        pool.hold_scans(true);
+        pool.scans().hold(true);
         let spec = attach(&sim, "new", false, sequential);
         pool.attach("disk0", &spec).await.expect("attach");
         drop(dataset);
@@ -245,7 +249,7 @@ async fn a_rebuild_goes_on_after_exports_and_power_cuts() {
             pool.export(false).await.expect("export");
             drop(pool);
         } else {
-            pool.hold_scans(false);
+            pool.scans().hold(false);
             tokio::time::sleep(Duration::from_millis(3 * seed)).await;
             sim.power_cut(PowerCut::Random);
             drop(pool);
@@ -294,11 +298,11 @@ async fn what_cannot_be_read_is_left_to_a_resilver() {
     let pointer = object.block_pointer(2).await.expect("a pointer");
     let place = pointer.dva(0).expect("a place").offset_bytes();
     let spec = attach(&sim, "disk1", false, true);
-    pool.hold_scans(true);
+    pool.scans().hold(true);
     pool.attach("disk0", &spec).await.expect("attach");
     disk.make_unreadable(LABEL_START_BYTES + place, 4096);
-    pool.hold_scans(false);
-    pool.wait_for_rebuild().await;
+    pool.scans().hold(false);
+    pool.scans().wait_for_rebuild().await;
     disk.make_all_readable();
     settle(&pool).await;
     let scan = pool.status().scan.expect("a scan");
@@ -333,7 +337,7 @@ async fn a_device_that_misses_a_copy_is_resilvered() {
         let new = sim.disk("new").expect("a disk");
         if is_away {
             new.set_gone(true);
-            pool.hold_scans(false);
+            pool.scans().hold(false);
             settle(&pool).await;
             assert_eq!(rebuild(&pool).state, RebuildState::Canceled);
             assert!(!is_active(&pool));
@@ -344,7 +348,7 @@ async fn a_device_that_misses_a_copy_is_resilvered() {
             // The second one is the write tried again.
             let fault = Fault::new(SimOp::Write, FaultEffect::Error);
             new.inject(fault.within(data).times(2));
-            pool.hold_scans(false);
+            pool.scans().hold(false);
         }
         settle(&pool).await;
         let scan = pool.status().scan.expect("a scan");
@@ -377,15 +381,18 @@ async fn devices_come_and_go_during_a_rebuild() {
     pool.sync().await.expect("sync");
     slow(&sim);
     let first = attach(&sim, "new", false, true);
-    pool.scrub(ScrubCommand::Start).await.expect("scrub");
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("scrub");
     pool.attach("disk1", &first).await.expect("attach");
     let scan = pool.status().scan.expect("a scan");
     assert_eq!(scan.state, ScanState::Canceled, "a scrub gives way");
     halfway(&pool).await;
-    let refused = pool.scrub(ScrubCommand::Start).await;
+    let refused = pool.scans().scrub(ScrubCommand::Start).await;
     let resilvering = |result: &Result<(), _>| matches!(result, Err(PoolError::Resilvering { .. }));
     assert!(resilvering(&refused), "{refused:?}");
-    let refused = pool.resilver().await;
+    let refused = pool.scans().resilver().await;
     assert!(resilvering(&refused), "{refused:?}");
     let healing = attach(&sim, "other", false, false);
     let refused = pool.attach("disk1", &healing).await;
@@ -399,7 +406,7 @@ async fn devices_come_and_go_during_a_rebuild() {
     pool.detach("new").await.expect("detach");
     assert_eq!(rebuild(&pool).state, RebuildState::Active);
     pool.detach("other").await.expect("detach");
-    pool.hold_scans(false);
+    pool.scans().hold(false);
     settle(&pool).await;
     assert_eq!(rebuild(&pool).state, RebuildState::Canceled);
     assert!(!is_active(&pool));
@@ -454,13 +461,13 @@ async fn rebuilds_are_refused_where_they_cannot_be() {
 
     let sim = SimWorld::new(97);
     let pool = create(&sim, vec![mirror(&sim, &["disk0", "disk1"])]).await;
-    pool.hold_scans(true);
+    pool.scans().hold(true);
     let healing = attach(&sim, "new", false, false);
     pool.attach("disk1", &healing).await.expect("attach");
     let spec = attach(&sim, "other", true, true);
     let refused = pool.attach("disk1", &spec).await;
     let is_right = matches!(refused, Err(PoolError::ResilverUnderWay { .. }));
     assert!(is_right, "{refused:?}");
-    pool.hold_scans(false);
+    pool.scans().hold(false);
     pool.export(false).await.expect("export");
 }

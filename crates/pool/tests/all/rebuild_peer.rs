@@ -39,7 +39,11 @@ echo PEER-DONE
 ";
 
 fn rebuilt(pool: &Pool) -> pool::RebuildStatus {
-    pool.rebuilds().into_iter().next().expect("a rebuild")
+    pool.scans()
+        .rebuilds()
+        .into_iter()
+        .next()
+        .expect("a rebuild")
 }
 
 fn is_stale(vdev: &VdevStatus) -> bool {
@@ -79,7 +83,7 @@ async fn rebuilds_go_on_in_openzfs_and_back() {
     while rebuilt(&pool).rebuilt_bytes == 0 {
         tokio::time::sleep(Duration::from_micros(200)).await;
     }
-    pool.hold_scans(true);
+    pool.scans().hold(true);
     pool.sync().await.expect("sync");
     let ours = rebuilt(&pool);
     assert_eq!(ours.state, RebuildState::Active, "{ours:?}");
@@ -106,8 +110,8 @@ async fn rebuilds_go_on_in_openzfs_and_back() {
     let pool = import(&world, images.path()).await;
     assert_eq!(rebuilt(&pool).state, RebuildState::Active);
     assert!(is_stale(&pool.status().root));
-    pool.wait_for_rebuild().await;
-    pool.wait_for_scrub(true).await;
+    pool.scans().wait_for_rebuild().await;
+    pool.scans().wait_for_scrub(true).await;
     let theirs = rebuilt(&pool);
     assert_eq!((theirs.state, theirs.errors), (RebuildState::Complete, 0));
     assert!(theirs.rebuilt_bytes > 1 << 20, "{theirs:?}");

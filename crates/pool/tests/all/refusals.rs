@@ -64,7 +64,7 @@ async fn long_properties_of_a_pool_and_of_vdevs_stop_nothing() {
         ("comment", "a\0b".into()),
         ("org.example:p0", "a\0b".into()),
     ] {
-        let refused = pool.set_prop(name, &value).await;
+        let refused = pool.properties().set(name, &value).await;
         assert!(
             matches!(refused, Err(PoolError::BadProperty { .. })),
             "{name}: {refused:?}"
@@ -72,25 +72,30 @@ async fn long_properties_of_a_pool_and_of_vdevs_stop_nothing() {
     }
     let vdev = pool.status().root.children[0].guid;
     for name in ["comment", "org.example:p0"] {
-        let refused = pool.set_vdev_prop(vdev, name, "a\0b").await;
+        let refused = pool.properties().set_of_vdev(vdev, name, "a\0b").await;
         assert!(
             matches!(refused, Err(PoolError::BadVdevProperty { .. })),
             "{name}: {refused:?}"
         );
     }
     let compatibility = "x".repeat(4095);
-    pool.set_prop("compatibility", &compatibility)
+    pool.properties()
+        .set("compatibility", &compatibility)
         .await
         .expect("set");
-    pool.set_vdev_prop(vdev, "comment", &"y".repeat(4095))
+    pool.properties()
+        .set_of_vdev(vdev, "comment", &"y".repeat(4095))
         .await
         .expect("set");
     pool.sync().await.expect("the pool goes on");
     pool.export(false).await.expect("export");
     let pool = import(&world, images.path()).await;
-    let prop = pool.prop("compatibility").expect("it is known");
+    let prop = pool.properties().get("compatibility").expect("it is known");
     assert_eq!(prop.value, compatibility);
-    let prop = pool.prop("org.example:p39").expect("it is known");
+    let prop = pool
+        .properties()
+        .get("org.example:p39")
+        .expect("it is known");
     assert_eq!(prop.value.len(), 8191);
     pool.export(false).await.expect("export");
 }
@@ -161,7 +166,7 @@ async fn paths_that_labels_have_no_room_for_are_refused() {
     }
     no_room(Err(refused.expect("there was no room any more")));
     let text = "x".repeat(4095);
-    let set = pool.set_prop("compatibility", &text).await;
+    let set = pool.properties().set("compatibility", &text).await;
     assert!(matches!(set, Err(PoolError::BadProperty { .. })), "{set:?}");
     let dataset = pool.dsl().open_dataset("tank").await.expect("open");
     let objects = write_objects(&dataset, 2, 2).await;

@@ -43,7 +43,10 @@ async fn an_older_state_opens_when_the_newest_is_damaged() {
         .expect("create");
     let mut txgs = Vec::new();
     for comment in ["one", "two", "three", "four"] {
-        pool.set_prop("comment", comment).await.expect("set");
+        pool.properties()
+            .set("comment", comment)
+            .await
+            .expect("set");
         pool.sync().await.expect("sync");
         txgs.push(pool.status().synced_txg);
     }
@@ -53,7 +56,10 @@ async fn an_older_state_opens_when_the_newest_is_damaged() {
     let before = contents(&path);
     let spec = read_only(&world, &images, Rewind::To(txgs[1])).await;
     let pool = Pool::import(&world, spec).await.expect("import");
-    assert_eq!(pool.prop("comment").expect("comment").value, "two");
+    assert_eq!(
+        pool.properties().get("comment").expect("comment").value,
+        "two"
+    );
     let rewound = pool.rewound().expect("it went back");
     // Transaction groups in which nothing happened have no uberblock.
     assert!((txgs[0]..=txgs[1]).contains(&rewound.txg), "{rewound:?}");
@@ -90,7 +96,10 @@ async fn an_older_state_opens_when_the_newest_is_damaged() {
     for rewind in [Rewind::Recent, Rewind::Extreme] {
         let spec = read_only(&world, &images, rewind).await;
         let pool = Pool::import(&world, spec).await.expect("rewind");
-        assert_eq!(pool.prop("comment").expect("comment").value, "four");
+        assert_eq!(
+            pool.properties().get("comment").expect("comment").value,
+            "four"
+        );
         let rewound = pool.rewound().expect("it went back");
         assert!(rewound.txg < newest.txg && rewound.newest_txg == newest.txg);
         pool.export(false).await.expect("close");
@@ -102,12 +111,15 @@ async fn an_older_state_opens_when_the_newest_is_damaged() {
     spec.read_only = false;
     let pool = Pool::import(&world, spec).await.expect("import -F");
     assert!(pool.status().synced_txg > newest.txg);
-    pool.set_prop("comment", "five").await.expect("set");
+    pool.properties().set("comment", "five").await.expect("set");
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
     let spec = read_only(&world, &images, Rewind::No).await;
     let pool = Pool::import(&world, spec).await.expect("import");
-    assert_eq!(pool.prop("comment").expect("comment").value, "five");
+    assert_eq!(
+        pool.properties().get("comment").expect("comment").value,
+        "five"
+    );
     pool.export(false).await.expect("close");
 }
 
@@ -173,7 +185,10 @@ async fn a_whole_pool_needs_no_rewind_and_can_be_written() {
     spec.read_only = false;
     let pool = Pool::import(&world, spec).await.expect("import -F");
     assert!(pool.rewound().is_none());
-    pool.set_prop("comment", "written").await.expect("set");
+    pool.properties()
+        .set("comment", "written")
+        .await
+        .expect("set");
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
 }
@@ -186,7 +201,12 @@ async fn the_checkpoint_stays_whole_while_the_pool_changes() {
     let dir = unpack(&golden, "checkpoint", images.path());
     let world = World::system(1);
     let pool = import(&world, &dir).await;
-    let used = |pool: &Pool| pool.prop("checkpoint").expect("checkpoint").number;
+    let used = |pool: &Pool| {
+        pool.properties()
+            .get("checkpoint")
+            .expect("checkpoint")
+            .number
+    };
     let before = used(&pool);
     let dataset = pool.dsl().open_dataset("checkpoint").await.expect("open");
     for _ in 0..3 {

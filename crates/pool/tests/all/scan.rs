@@ -89,14 +89,17 @@ async fn settle(pool: &Pool) -> ScanStatus {
     for _ in 0..4 {
         pool.sync().await.expect("sync");
         tokio::time::sleep(Duration::from_secs(6)).await;
-        pool.wait_for_scrub(true).await;
+        pool.scans().wait_for_scrub(true).await;
     }
     scan_of(pool)
 }
 
 async fn scrub(pool: &Pool) -> ScanStatus {
-    pool.scrub(ScrubCommand::Start).await.expect("start");
-    pool.wait_for_scrub(true).await;
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("start");
+    pool.scans().wait_for_scrub(true).await;
     let scan = scan_of(pool);
     assert_eq!(scan.state, ScanState::Finished);
     assert_eq!(scan.function, ScanFunction::Scrub);
@@ -168,7 +171,7 @@ async fn a_scrub_under_load_repairs_a_disk_that_lies() {
         let sim = SimWorld::new(900 + seed as u64);
         let vdevs = vec![normal(layout(leaves(&sim, count)))];
         let pool = create(&sim, vdevs).await;
-        pool.set_scan_queue(7);
+        pool.scans().set_queue(7);
         let dataset = pool.dsl().open_dataset("tank").await.expect("open");
         let objects = write_objects(&dataset, 8, 5).await;
         pool.sync().await.expect("sync");
@@ -195,8 +198,11 @@ async fn a_scrub_under_load_repairs_a_disk_that_lies() {
         drop(dataset);
         pool.export(false).await.expect("export");
         let pool = import_sim(&sim, true).await;
-        pool.scrub(ScrubCommand::Start).await.expect("start");
-        pool.wait_for_scrub(true).await;
+        pool.scans()
+            .scrub(ScrubCommand::Start)
+            .await
+            .expect("start");
+        pool.scans().wait_for_scrub(true).await;
         assert_eq!(errors(&pool.status().root), 0, "{name}: by another engine");
         pool.export(false).await.expect("close");
         zdb_of_sim(&sim);
@@ -211,7 +217,7 @@ async fn a_device_that_comes_back_is_resilvered() {
         let sim = SimWorld::new(920 + seed as u64);
         let vdevs = vec![normal(layout(leaves(&sim, count)))];
         let pool = create(&sim, vdevs).await;
-        pool.set_scan_queue(7);
+        pool.scans().set_queue(7);
         let dataset = pool.dsl().open_dataset("tank").await.expect("open");
         let before = write_objects(&dataset, 12, 6).await;
         pool.sync().await.expect("sync");
@@ -288,7 +294,7 @@ async fn scans_go_on_after_power_cuts() {
         }
         let more = write_objects(&dataset, 6, 4).await;
         pool.sync().await.expect("sync");
-        pool.set_scan_queue(3);
+        pool.scans().set_queue(3);
         let slow = device::sim::Latency {
             read: Duration::from_millis(20),
             ..device::sim::Latency::default()
@@ -303,7 +309,7 @@ async fn scans_go_on_after_power_cuts() {
             }
             false => {
                 ruin(&sim, "disk1");
-                let _ = pool.scrub(ScrubCommand::Start).await;
+                let _ = pool.scans().scrub(ScrubCommand::Start).await;
             }
         }
         // Somebody waits for every group, so that turns are short and there are many.
@@ -363,13 +369,13 @@ async fn a_scrub_of_a_pool_in_use_obeys() {
     drop(dataset);
     pool.sync().await.expect("sync");
     for command in [ScrubCommand::Pause, ScrubCommand::Stop] {
-        let refused = pool.scrub(command).await;
+        let refused = pool.scans().scrub(command).await;
         assert!(matches!(refused, Err(PoolError::NoScrub { .. })));
     }
     // It stands still from the start: after the import nothing goes on for two groups.
     pool.export(false).await.expect("export");
     let pool = import_sim(&sim, false).await;
-    pool.set_scan_queue(4);
+    pool.scans().set_queue(4);
     let slow = device::sim::Latency {
         read: Duration::from_millis(100),
         ..device::sim::Latency::default()
@@ -377,13 +383,19 @@ async fn a_scrub_of_a_pool_in_use_obeys() {
     for name in sim.disk_names() {
         sim.disk(&name).expect("a disk").set_latency(slow);
     }
-    pool.scrub(ScrubCommand::Start).await.expect("start");
-    let refused = pool.scrub(ScrubCommand::Start).await;
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("start");
+    let refused = pool.scans().scrub(ScrubCommand::Start).await;
     assert!(matches!(refused, Err(PoolError::ScrubActive { .. })));
-    pool.scrub(ScrubCommand::Pause).await.expect("pause");
-    let refused = pool.scrub(ScrubCommand::Pause).await;
+    pool.scans()
+        .scrub(ScrubCommand::Pause)
+        .await
+        .expect("pause");
+    let refused = pool.scans().scrub(ScrubCommand::Pause).await;
     assert!(matches!(refused, Err(PoolError::ScrubPaused { .. })));
-    pool.wait_for_scrub(false).await;
+    pool.scans().wait_for_scrub(false).await;
     assert_eq!(scan_of(&pool).state, ScanState::Scanning);
     assert_ne!(scan_of(&pool).pause_time_s, 0);
     pool.export(false).await.expect("export");
@@ -394,12 +406,18 @@ async fn a_scrub_of_a_pool_in_use_obeys() {
     let issued = scan.issued_bytes;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(scan_of(&pool).issued_bytes, issued);
-    pool.scrub(ScrubCommand::Start).await.expect("continue");
-    pool.wait_for_scrub(true).await;
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("continue");
+    pool.scans().wait_for_scrub(true).await;
     let scan = scan_of(&pool);
     assert_eq!((scan.state, scan.errors), (ScanState::Finished, 0));
-    pool.scrub(ScrubCommand::Start).await.expect("start");
-    pool.scrub(ScrubCommand::Stop).await.expect("stop");
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("start");
+    pool.scans().scrub(ScrubCommand::Stop).await.expect("stop");
     assert_eq!(scan_of(&pool).state, ScanState::Canceled);
     pool.export(false).await.expect("export");
     zdb_of_sim(&sim);

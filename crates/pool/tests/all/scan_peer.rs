@@ -37,18 +37,22 @@ async fn words(pool: &Pool) -> Vec<u64> {
 /// was caught is begun anew.
 async fn pause_half_done(pool: &Pool) {
     // A block at a time, so that its place is somewhere in between.
-    pool.set_scan_queue(1);
+    pool.scans().set_queue(1);
     for _ in 0..50 {
-        pool.scrub(ScrubCommand::Start).await.expect("start");
+        pool.scans()
+            .scrub(ScrubCommand::Start)
+            .await
+            .expect("start");
         while pool
+            .scans()
             .scrub_numbers()
             .is_some_and(|numbers| numbers.verified_blocks < 20)
         {
             tokio::task::yield_now().await;
         }
-        pool.hold_scans(true);
-        let paused = pool.scrub(ScrubCommand::Pause).await;
-        pool.hold_scans(false);
+        pool.scans().hold(true);
+        let paused = pool.scans().scrub(ScrubCommand::Pause).await;
+        pool.scans().hold(false);
         let scan = pool.status().scan.expect("a scan");
         if paused.is_ok() && scan.state == ScanState::Scanning {
             return;
@@ -100,15 +104,18 @@ async fn scrubs_go_on_in_openzfs_and_back() {
         (ScanFunction::Scrub, ScanState::Scanning)
     );
     assert_ne!(scan.pause_time_s, 0);
-    pool.scrub(ScrubCommand::Start).await.expect("continue");
-    pool.wait_for_scrub(true).await;
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("continue");
+    pool.scans().wait_for_scrub(true).await;
     let scan = pool.status().scan.expect("a scan");
     assert_eq!(
         (scan.state, scan.errors),
         (ScanState::Finished, 0),
         "{scan:?}"
     );
-    let numbers = pool.scrub_numbers().expect("numbers");
+    let numbers = pool.scans().scrub_numbers().expect("numbers");
     assert!(numbers.found_blocks > 480, "{numbers:?}");
     let dataset = pool.dsl().open_dataset("tank").await.expect("open");
     check_objects(&dataset, &objects, 8).await;

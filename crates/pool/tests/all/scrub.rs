@@ -22,12 +22,15 @@ async fn import_read_only(world: &World, dir: &Path) -> Arc<Pool> {
 }
 
 async fn scrub(pool: &Pool) -> ScrubNumbers {
-    pool.scrub(ScrubCommand::Start).await.expect("start");
-    pool.wait_for_scrub(true).await;
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("start");
+    pool.scans().wait_for_scrub(true).await;
     let scan = pool.status().scan.expect("a scrub");
     assert_eq!(scan.state, pool::ScanState::Finished);
     assert!(scan.verify_only);
-    let numbers = pool.scrub_numbers().expect("numbers");
+    let numbers = pool.scans().scrub_numbers().expect("numbers");
     assert_eq!(
         numbers.verified_blocks + numbers.embedded_blocks,
         numbers.found_blocks
@@ -338,8 +341,11 @@ async fn a_clone_that_no_list_has_is_scrubbed() {
 
     damage(&path, &lost);
     let pool = import(&world, images.path()).await;
-    pool.scrub(ScrubCommand::Start).await.expect("start");
-    pool.wait_for_scrub(false).await;
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("start");
+    pool.scans().wait_for_scrub(false).await;
     assert_eq!(pool.status().scan.expect("a scrub").errors, 1);
     // Nor does a user miss it.
     let clones = pool.dsl().properties().get("tank@one", "clones").await;
@@ -399,17 +405,23 @@ async fn a_scrub_is_paused_continued_and_stopped() {
     pool.export(false).await.expect("export");
     let pool = import_read_only(&world, images.path()).await;
     for command in [ScrubCommand::Pause, ScrubCommand::Stop] {
-        let refused = pool.scrub(command).await;
+        let refused = pool.scans().scrub(command).await;
         assert!(matches!(refused, Err(PoolError::NoScrub { .. })));
     }
-    pool.scrub(ScrubCommand::Start).await.expect("start");
-    let refused = pool.scrub(ScrubCommand::Start).await;
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("start");
+    let refused = pool.scans().scrub(ScrubCommand::Start).await;
     assert!(matches!(refused, Err(PoolError::ScrubActive { .. })));
-    pool.scrub(ScrubCommand::Pause).await.expect("pause");
-    let refused = pool.scrub(ScrubCommand::Pause).await;
+    pool.scans()
+        .scrub(ScrubCommand::Pause)
+        .await
+        .expect("pause");
+    let refused = pool.scans().scrub(ScrubCommand::Pause).await;
     assert!(matches!(refused, Err(PoolError::ScrubPaused { .. })));
     // Pausing ends the wait of those who do not wait for the end.
-    pool.wait_for_scrub(false).await;
+    pool.scans().wait_for_scrub(false).await;
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
@@ -418,22 +430,34 @@ async fn a_scrub_is_paused_continued_and_stopped() {
     assert_ne!(scan.pause_time_s, 0);
     assert_eq!(scan.issued_bytes, 0);
 
-    pool.scrub(ScrubCommand::Start).await.expect("continue");
-    pool.wait_for_scrub(false).await;
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("continue");
+    pool.scans().wait_for_scrub(false).await;
     let scan = pool.status().scan.expect("a scrub");
     assert_eq!((scan.state, scan.errors), (pool::ScanState::Finished, 0));
     assert!(scan.issued_bytes > 0);
 
-    pool.scrub(ScrubCommand::Start).await.expect("start");
-    pool.scrub(ScrubCommand::Pause).await.expect("pause");
-    pool.scrub(ScrubCommand::Stop).await.expect("stop");
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("start");
+    pool.scans()
+        .scrub(ScrubCommand::Pause)
+        .await
+        .expect("pause");
+    pool.scans().scrub(ScrubCommand::Stop).await.expect("stop");
     assert_eq!(
         pool.status().scan.expect("a scrub").state,
         pool::ScanState::Canceled
     );
     // Closing the pool ends it.
-    pool.scrub(ScrubCommand::Start).await.expect("start");
+    pool.scans()
+        .scrub(ScrubCommand::Start)
+        .await
+        .expect("start");
     pool.export(false).await.expect("close");
-    let refused = pool.scrub(ScrubCommand::Start).await;
+    let refused = pool.scans().scrub(ScrubCommand::Start).await;
     assert!(matches!(refused, Err(PoolError::Closed { .. })));
 }

@@ -219,7 +219,7 @@ async fn what_is_below_a_damaged_block_is_told_as_leaked() {
     pool.export(false).await.expect("export");
     let pool = import(&sim).await;
     assert_eq!(pool.numbers().leaked_bytes, leaked);
-    let told = pool.prop("leaked").expect("a property");
+    let told = pool.properties().get("leaked").expect("a property");
     assert_eq!(told.number, Some(leaked));
     pool.export(false).await.expect("export");
 }

@@ -222,16 +222,16 @@ async fn the_property_says_whether_anything_is_discarded() {
     };
     assert!(!shrinks(&pool, false).await, "off by default");
     assert_eq!(trims(&pool), 0);
-    pool.set_prop("autotrim", "on").await.expect("on");
+    pool.properties().set("autotrim", "on").await.expect("on");
     assert!(shrinks(&pool, true).await);
-    pool.set_prop("autotrim", "off").await.expect("off");
+    pool.properties().set("autotrim", "off").await.expect("off");
     // A part that was being discarded is finished.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let before = trims(&pool);
     assert!(before > 0);
     assert!(!shrinks(&pool, false).await);
     assert_eq!(trims(&pool), before);
-    pool.set_prop("autotrim", "on").await.expect("on");
+    pool.properties().set("autotrim", "on").await.expect("on");
     pool.export(false).await.expect("export");
     pool = import(&world, dir).await;
     pool.set_trim_batch_txgs(0);

@@ -28,7 +28,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 async fn why(pool: &Pool, vdev: Guid, name: &str, value: &str) -> String {
-    match pool.set_vdev_prop(vdev, name, value).await {
+    match pool.properties().set_of_vdev(vdev, name, value).await {
         Err(PoolError::BadVdevProperty { why, property, .. }) => {
             assert_eq!(property, name);
             why
@@ -78,7 +78,7 @@ async fn what_is_set_is_there_after_an_import() {
         (disk, "slow_io_events", "off"),
         (log, "comment", "quick"),
     ] {
-        let set = pool.set_vdev_prop(vdev, name, value).await;
+        let set = pool.properties().set_of_vdev(vdev, name, value).await;
         set.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     let check = |pool: &Pool| {
@@ -126,11 +126,11 @@ async fn what_is_set_is_there_after_an_import() {
         (root, "failfast", "on"),
         (root, "comment", ""),
     ] {
-        let set = pool.set_vdev_prop(vdev, name, value).await;
+        let set = pool.properties().set_of_vdev(vdev, name, value).await;
         set.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     pool.remove(&log.to_string()).await.expect("the log goes");
-    let gone = pool.set_vdev_prop(log, "comment", "x").await;
+    let gone = pool.properties().set_of_vdev(log, "comment", "x").await;
     assert!(
         matches!(gone, Err(PoolError::NoSuchDevice { .. })),
         "{gone:?}"
@@ -205,7 +205,10 @@ async fn what_cannot_be_set_is_refused_by_name() {
         let why = why(&pool, vdev, name, value).await;
         assert!(why.contains(expected), "{name}={value}: {why}");
     }
-    let nobody = pool.set_vdev_prop(Guid::new(7), "comment", "x").await;
+    let nobody = pool
+        .properties()
+        .set_of_vdev(Guid::new(7), "comment", "x")
+        .await;
     assert!(
         matches!(nobody, Err(PoolError::NoSuchDevice { .. })),
         "{nobody:?}"
@@ -230,13 +233,18 @@ async fn properties_of_the_root_need_a_feature() {
         "{refused}"
     );
     let top = pool.status().root.children[0].guid;
-    pool.set_vdev_prop(top, "comment", "on top")
+    pool.properties()
+        .set_of_vdev(top, "comment", "on top")
         .await
         .expect("set");
-    pool.set_prop("feature@vdev_zaps_v2", "enabled")
+    pool.properties()
+        .set("feature@vdev_zaps_v2", "enabled")
         .await
         .expect("the feature");
-    pool.set_vdev_prop(root, "comment", "x").await.expect("set");
+    pool.properties()
+        .set_of_vdev(root, "comment", "x")
+        .await
+        .expect("set");
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
     let pool = import(&world, images.path()).await;

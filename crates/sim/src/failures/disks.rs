@@ -388,7 +388,7 @@ impl Disks {
         }
         self.tops = status.root.children;
         let mut scrubbed_s = None;
-        if let Some(scan) = pool.scrub_status() {
+        if let Some(scan) = pool.scans().scrub_status() {
             if scan.errors > 0 {
                 return Err(format!("a scan says that something is lost: {scan:?}").into());
             }

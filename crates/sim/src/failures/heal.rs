@@ -67,26 +67,30 @@ pub async fn heal(
                 disks.cleared(&name, mended);
             }
         }
-        let is_scrubbing = pool.scrub_status().is_some_and(|scan| scan.end_time_s == 0);
-        if disks.has_suspects() && !pool.is_resilver_due() && !is_scrubbing {
+        let is_scrubbing = pool
+            .scans()
+            .scrub_status()
+            .is_some_and(|scan| scan.end_time_s == 0);
+        if disks.has_suspects() && !pool.scans().is_resilver_due() && !is_scrubbing {
             // A resilver may begin at any time.
-            let started = pool.scrub(ScrubCommand::Start).await;
+            let started = pool.scans().scrub(ScrubCommand::Start).await;
             if let Err(error) = started {
                 disks.tell(format_args!("scrub: {error}"));
             }
         }
         if is_scrubbing
             && pool
+                .scans()
                 .scrub_status()
                 .is_some_and(|scan| scan.pause_time_s != 0)
         {
-            let _ = pool.scrub(ScrubCommand::Start).await;
+            let _ = pool.scans().scrub(ScrubCommand::Start).await;
         }
         if disks.are_whole() && !disks.is_replacing() && !is_scrubbing {
             break;
         }
         if round > ROUNDS_MAX {
-            return Err(format!("it does not heal: {:?}", pool.scrub_status()).into());
+            return Err(format!("it does not heal: {:?}", pool.scans().scrub_status()).into());
         }
         if rng.percent(50) {
             pool.sync().await?;
@@ -132,9 +136,9 @@ pub async fn heal(
 
 /// A whole scrub.
 async fn scrub(pool: &Pool) -> Result<ScanStatus, Failure> {
-    pool.scrub(ScrubCommand::Start).await?;
-    pool.wait_for_scrub(true).await;
-    let status = pool.scrub_status().ok_or("no scrub is known")?;
+    pool.scans().scrub(ScrubCommand::Start).await?;
+    pool.scans().wait_for_scrub(true).await;
+    let status = pool.scans().scrub_status().ok_or("no scrub is known")?;
     let is_whole = status.state == ScanState::Finished && status.function == ScanFunction::Scrub;
     match is_whole {
         true => Ok(status),

@@ -132,9 +132,12 @@ pub async fn run(plan: &Plan) -> Result<Outcome, Failure> {
         if cycle + 1 == plan.cycles && sim.is_powered() {
             break;
         }
-        let is_scanning = pool.is_resilver_due()
+        let is_scanning = pool.scans().is_resilver_due()
             || (pool.status().root.children.iter()).any(disks::is_any_stale)
-            || pool.scrub_status().is_some_and(|scan| scan.end_time_s == 0);
+            || pool
+                .scans()
+                .scrub_status()
+                .is_some_and(|scan| scan.end_time_s == 0);
         outcome.cuts += 1;
         outcome.cuts_in_scans += u32::from(is_scanning);
         sim.power_cut(PowerCut::Random);

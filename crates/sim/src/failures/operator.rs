@@ -83,7 +83,7 @@ impl<'a> Operator<'a> {
         rng: Rng,
         plan: &'a Plan,
     ) -> Self {
-        pool.set_scan_queue(plan.scan_queue);
+        pool.scans().set_queue(plan.scan_queue);
         pool.set_deadman_limits(DeadmanLimits {
             lag_s: plan.lag_s,
             give_up_s: GIVE_UP_S,
@@ -477,7 +477,7 @@ impl<'a> Operator<'a> {
         };
         self.disks.count("scrub");
         self.start(format!("scrub {command:?}"), |pool| async move {
-            pool.scrub(command).await
+            pool.scans().scrub(command).await
         });
     }
 

@@ -139,7 +139,7 @@ fn blocks_of_removed_vdevs_are_cloned() {
         content.retain(|name, _| files.contains_key(name));
         clone_all(&fs, &files).await;
         pool.sync().await.unwrap();
-        assert!(pool.prop("bcloneused").unwrap().value != "0");
+        assert!(pool.properties().get("bcloneused").unwrap().value != "0");
         check(&fs, &content).await;
         for name in files.keys() {
             let name = format!("copy-of-{name}");
@@ -251,7 +251,7 @@ fn blocks_at_the_end_of_a_draid_are_cloned_and_survive_a_crash() {
         check(&fs, &content).await;
         pool.sync().await.unwrap();
         check(&fs, &content).await;
-        assert!(pool.prop("bcloneused").unwrap().value != "0");
+        assert!(pool.properties().get("bcloneused").unwrap().value != "0");
         fs.close().await.unwrap();
         pool.export(false).await.unwrap();
     });

@@ -286,11 +286,18 @@ fn limits_of_vdevs_are_honoured() {
 
         let mirror = pool.status().root.children[0].clone();
         for (name, value) in [("slow_io_n", "4"), ("slow_io_t", "1000")] {
-            pool.set_vdev_prop(mirror.guid, name, value).await.unwrap();
+            pool.properties()
+                .set_of_vdev(mirror.guid, name, value)
+                .await
+                .unwrap();
         }
         // Nobody hears of a device that is known to be slow.
         let leaf = mirror.children[0].guid;
-        let quiet = async |value| pool.set_vdev_prop(leaf, "slow_io_events", value).await;
+        let quiet = async |value| {
+            pool.properties()
+                .set_of_vdev(leaf, "slow_io_events", value)
+                .await
+        };
         quiet("off").await.unwrap();
         read_slowly().await;
         assert_eq!(told.of("fs.zfs.delay").len(), 5);
@@ -340,8 +347,8 @@ fn what_a_scrub_finds_does_not_degrade() {
         let pool = import(&sim, true).await.unwrap();
         let bad = sim.disk("disk0").unwrap();
         bad.inject(Fault::new(SimOp::Read, FaultEffect::Corrupt).within(blocks()));
-        pool.scrub(ScrubCommand::Start).await.unwrap();
-        pool.wait_for_scrub(true).await;
+        pool.scans().scrub(ScrubCommand::Start).await.unwrap();
+        pool.scans().wait_for_scrub(true).await;
         tokio::time::sleep(DIAGNOSED).await;
         let root = pool.status().root;
         let errors = root.children[0].children[0].checksum_errors;

@@ -98,11 +98,11 @@ fn a_flush_that_fails_as_a_resilver_ends_is_on_record() {
             power_cycle(&sim).await;
             new.clear_faults();
             let pool = import(&sim, false).await.unwrap();
-            pool.hold_scans(true);
+            pool.scans().hold(true);
             let found = find(&pool.status().root, "new").map(|new| new.is_stale);
-            pool.hold_scans(false);
+            pool.scans().hold(false);
             let ready = async {
-                while pool.is_resilver_due() || pool.is_replacing() {
+                while pool.scans().is_resilver_due() || pool.is_replacing() {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             };
@@ -147,19 +147,19 @@ fn a_resilver_under_a_checkpoint_is_repeated_without_it() {
         let is_stale = || find(&pool.status().root, "disk1").unwrap().is_stale;
         let resilvered = async |least: u64| {
             let ended = || {
-                let scan = pool.scrub_status();
+                let scan = pool.scans().scrub_status();
                 scan.is_some_and(|scan| scan.end_time_s > 0 && scan.start_time_s >= least)
             };
             while !ended() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
-            pool.scrub_status().unwrap()
+            pool.scans().scrub_status().unwrap()
         };
         let first = patiently("a resilver", resilvered(0)).await.unwrap();
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(is_stale(), "the checkpoint's blocks are not on it");
         assert_eq!(
-            pool.scrub_status().unwrap().start_time_s,
+            pool.scans().scrub_status().unwrap().start_time_s,
             first.start_time_s
         );
         pool.discard_checkpoint().await.unwrap();
@@ -199,27 +199,31 @@ fn what_an_unreadable_block_leads_to_goes_on_being_lacked() {
                 pool.sync().await.unwrap();
             }
             fs.close().await.unwrap();
-            pool.hold_scans(true);
+            pool.scans().hold(true);
             lacking.set_gone(false);
             pool.online("disk1", false).await.unwrap();
             let blocks = LABEL_START_BYTES..(DISK_MIB << 20) - LABEL_START_BYTES;
             let fault = Fault::new(SimOp::Read, FaultEffect::Error).within(blocks);
             // All copies, of blocks that are read together or alone.
             whole.inject(fault.after(skip).times(14));
-            pool.hold_scans(false);
+            pool.scans().hold(false);
             let ended = async {
-                while pool.scrub_status().is_none_or(|scan| scan.end_time_s == 0) {
+                while pool
+                    .scans()
+                    .scrub_status()
+                    .is_none_or(|scan| scan.end_time_s == 0)
+                {
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
             };
             patiently("the resilver", ended).await.unwrap();
-            let first = pool.scrub_status().unwrap();
+            let first = pool.scans().scrub_status().unwrap();
             let is_stale = || find(&pool.status().root, "disk1").unwrap().is_stale;
             assert_eq!(is_stale(), first.errors > 0, "{skip}: {first:?}");
             whole.clear_faults();
             pool.clear(None).await.unwrap();
             let mended = async {
-                while is_stale() || pool.is_resilver_due() {
+                while is_stale() || pool.scans().is_resilver_due() {
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
             };
@@ -256,9 +260,9 @@ fn an_idle_pool_resilvers_what_a_failed_write_left() {
         pool.sync().await.unwrap();
         let is_stale = || find(&pool.status().root, "disk1").unwrap().is_stale;
         assert!(is_stale(), "nothing was missed");
-        assert!(pool.is_resilver_due());
+        assert!(pool.scans().is_resilver_due());
         tokio::time::sleep(Duration::from_secs(120)).await;
-        assert!(!is_stale(), "{:?}", pool.scrub_status());
+        assert!(!is_stale(), "{:?}", pool.scans().scrub_status());
         let synced = pool.synced_txg();
         tokio::time::sleep(Duration::from_secs(120)).await;
         assert_eq!(pool.synced_txg(), synced, "it is not idle any more");
@@ -288,11 +292,11 @@ fn places(sim: &SimWorld, contents: &[bytes::Bytes]) -> BTreeMap<Vec<u8>, Vec<(S
 }
 
 async fn scrub(pool: &Pool) -> ScanStatus {
-    pool.scrub(ScrubCommand::Start).await.unwrap();
-    patiently("a scrub", pool.wait_for_scrub(true))
+    pool.scans().scrub(ScrubCommand::Start).await.unwrap();
+    patiently("a scrub", pool.scans().wait_for_scrub(true))
         .await
         .unwrap();
-    pool.scrub_status().unwrap()
+    pool.scans().scrub_status().unwrap()
 }
 
 /// File and record of what the pool lists as damaged.

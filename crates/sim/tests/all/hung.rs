@@ -434,7 +434,7 @@ fn looking_for_a_disk_that_hangs_stops_no_writes() {
                     match what {
                         "reopen" => drop(pool.reopen(false).await),
                         "clear" => drop(pool.clear(None).await),
-                        "scrub" => drop(pool.scrub(ScrubCommand::Start).await),
+                        "scrub" => drop(pool.scans().scrub(ScrubCommand::Start).await),
                         "online" => drop(pool.online("disk1", false).await),
                         _ => drop(pool.online("disk0", false).await),
                     }

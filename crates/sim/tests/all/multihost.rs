@@ -33,12 +33,12 @@ fn a_pool_in_use_elsewhere_is_not_imported() {
         simulate(async move {
             let sim = SimWorld::new(71);
             let pool = create(&sim, layout, 96, false).await.unwrap();
-            let refused = pool.set_prop("multihost", "on").await.unwrap_err();
+            let refused = pool.properties().set("multihost", "on").await.unwrap_err();
             assert!(refused.to_string().contains("non-zero system hostid"));
             pool.export(false).await.unwrap();
             drop(pool);
             let pool = import_as(&sim, 1).await.unwrap();
-            pool.set_prop("multihost", "on").await.unwrap();
+            pool.properties().set("multihost", "on").await.unwrap();
             let fs = open(&sim, &pool).await.unwrap();
             put(&fs, "file", &data(1, 300_000)).await.unwrap();
             pool.sync().await.unwrap();
@@ -79,7 +79,7 @@ fn a_pool_in_use_elsewhere_is_not_imported() {
             let before = sim.elapsed();
             let pool = import_as(&sim, 2).await.unwrap();
             assert!(sim.elapsed() - before < Duration::from_secs(10));
-            pool.set_prop("multihost", "off").await.unwrap();
+            pool.properties().set("multihost", "off").await.unwrap();
             pool.export(false).await.unwrap();
             drop(pool);
             let before = sim.elapsed();
@@ -109,7 +109,7 @@ fn without_heartbeats_the_pool_stops() {
         pool.export(false).await.unwrap();
         drop(pool);
         let pool = import_as(&sim, 1).await.unwrap();
-        pool.set_prop("multihost", "on").await.unwrap();
+        pool.properties().set("multihost", "on").await.unwrap();
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(pool.suspended().is_none());
         // Only the slots of heartbeats fail, the last ones of the rings: transaction groups could
@@ -144,7 +144,7 @@ async fn begin(sim: &SimWorld, layout: Layout) -> (Arc<Pool>, Vec<SimDisk>) {
     pool.export(false).await.unwrap();
     drop(pool);
     let pool = import_as(sim, 1).await.unwrap();
-    pool.set_prop("multihost", "on").await.unwrap();
+    pool.properties().set("multihost", "on").await.unwrap();
     pool.sync().await.unwrap();
     let names = sim.disk_names();
     let disks = names.iter().filter_map(|name| sim.disk(name)).collect();

@@ -200,7 +200,7 @@ async fn left(bed: Bed) {
     if !pool.is_read_only() {
         let sync = patiently("sync", pool.sync()).await.unwrap();
         assert!(sync.is_err());
-        let set = patiently("set", pool.set_prop("comment", "new")).await;
+        let set = patiently("set", pool.properties().set("comment", "new")).await;
         assert!(set.unwrap().is_err());
         let tasks = pool.dsl().tasks();
         let created = tasks.run(Arc::new(Nothing));
@@ -281,7 +281,7 @@ fn of_the_sync_loop() {
 fn of_a_heartbeat() {
     simulate(async {
         let bed = begin(false).await;
-        bed.pool.set_prop("multihost", "on").await.unwrap();
+        bed.pool.properties().set("multihost", "on").await.unwrap();
         bed.pool.sync().await.unwrap();
         // The last slot of the first label's ring has nothing but heartbeats.
         let slot = (128 << 10) + 31 * 4096;
@@ -325,8 +325,8 @@ fn of_a_scrub() {
     simulate(async {
         let bed = begin(true).await;
         bed.traps.set(Trap::Read);
-        bed.pool.scrub(ScrubCommand::Start).await.unwrap();
-        patiently("the scrub", bed.pool.wait_for_scrub(true))
+        bed.pool.scans().scrub(ScrubCommand::Start).await.unwrap();
+        patiently("the scrub", bed.pool.scans().wait_for_scrub(true))
             .await
             .unwrap();
         stopped(&bed, "traversal").await;

@@ -211,7 +211,7 @@ fn zdb_is_content_with_a_rebuild() {
         let sim = SimWorld::new(3);
         let (pool, fs) = prepare(&sim).await;
         let acknowledged = Acknowledged::default();
-        pool.hold_scans(true);
+        pool.scans().hold(true);
         pool.attach("disk1", &sequential(true)).await.unwrap();
         fs.close().await.unwrap();
         pool.export(false).await.unwrap();

@@ -77,7 +77,7 @@ async fn prepare(sim: &SimWorld, story: Story, way: Way) -> (Arc<Pool>, Arc<File
     }
     pool.sync().await.unwrap();
     // Few blocks at a time, and slowly: much happens while they are read.
-    pool.set_scan_queue(2);
+    pool.scans().set_queue(2);
     let slow = Latency {
         read: Duration::from_millis(8),
         bytes_per_second: 4 << 20,
@@ -94,7 +94,7 @@ async fn begin(sim: &SimWorld, pool: &Pool, story: Story) {
         let disk = sim.disk("disk1").unwrap();
         let end = (DISK_MIB << 20) - 2 * LABEL_BYTES;
         disk.corrupt(LABEL_START_BYTES, (end - LABEL_START_BYTES) as usize);
-        return pool.scrub(ScrubCommand::Start).await.unwrap();
+        return pool.scans().scrub(ScrubCommand::Start).await.unwrap();
     }
     add_disk(sim, "new");
     let attach = AttachSpec {
@@ -176,7 +176,7 @@ async fn run(seed: u64, story: Story, way: Way, middle: Break) {
         if round == 2 && is_left {
             is_left = false;
             // What was moved is on disk, and nothing was looked at since.
-            pool.hold_scans(true);
+            pool.scans().hold(true);
             let late: Vec<String> = files
                 .keys()
                 .filter(|name| name.starts_with("late"))
@@ -200,7 +200,7 @@ async fn run(seed: u64, story: Story, way: Way, middle: Break) {
             }
             pool = import(&sim, false).await.unwrap();
             fs = open(&sim, &pool).await.unwrap();
-            pool.set_scan_queue(2);
+            pool.scans().set_queue(2);
         }
         pool.sync().await.unwrap();
         if is_done(&pool, story) {
@@ -212,7 +212,7 @@ async fn run(seed: u64, story: Story, way: Way, middle: Break) {
     while find(&pool.status().root, "disk0").is_some() && story == Story::Replace {
         pool.sync_config().await.unwrap();
     }
-    pool.wait_for_scrub(true).await;
+    pool.scans().wait_for_scrub(true).await;
     let status = pool.status().scan.unwrap();
     assert_eq!(status.errors, 0, "{about}");
     fs.close().await.unwrap();

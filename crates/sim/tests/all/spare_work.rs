@@ -255,7 +255,7 @@ fn clones_free_blocks_in_a_pool_without_shared_empty_lists() {
         pool.sync().await.unwrap();
         let dir = pool.dsl().directories().lookup("tank/clone").await;
         assert!(dir.is_ok());
-        let livelist = pool.prop("feature@livelist").unwrap().value;
+        let livelist = pool.properties().get("feature@livelist").unwrap().value;
         assert_eq!(livelist, "active", "the list is still there");
         destroy_clone(&sim, pool, fs).await;
         inspect(&sim, "without the clone", true).await.unwrap();

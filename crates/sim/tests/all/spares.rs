@@ -99,9 +99,9 @@ async fn files_are_whole(pool: &Pool, fs: &Filesystem, numbers: std::ops::Range<
 
 /// Scrubs.
 pub async fn scrub_finds_nothing(pool: &Pool) {
-    pool.scrub(ScrubCommand::Start).await.unwrap();
-    pool.wait_for_scrub(true).await;
-    let scan = pool.scrub_status().unwrap();
+    pool.scans().scrub(ScrubCommand::Start).await.unwrap();
+    pool.scans().wait_for_scrub(true).await;
+    let scan = pool.scans().scrub_status().unwrap();
     let root = pool.status().root;
     assert_eq!(
         (scan.errors, scan.repaired_bytes),
@@ -301,9 +301,9 @@ fn spares_stand_in_for_whatever_is_bad() {
         files_are_whole(&pool, &fs, 0..52).await;
         // What a disk that lies said of the rest of a block's last sector, which no checksum is of,
         // may have gone into parity.
-        pool.scrub(ScrubCommand::Start).await.unwrap();
-        pool.wait_for_scrub(true).await;
-        assert_eq!(pool.scrub_status().unwrap().errors, 0);
+        pool.scans().scrub(ScrubCommand::Start).await.unwrap();
+        pool.scans().wait_for_scrub(true).await;
+        assert_eq!(pool.scans().scrub_status().unwrap().errors, 0);
         scrub_finds_nothing(&pool).await;
         leave(pool, fs).await;
         inspect(&sim, "at last", true).await.unwrap();
@@ -320,7 +320,7 @@ fn a_spare_stands_in_at_the_import() {
             .await
             .unwrap();
         add_spare(&sim, &pool, "spare").await;
-        pool.set_prop("autoreplace", "on").await.unwrap();
+        pool.properties().set("autoreplace", "on").await.unwrap();
         let fs = open(&sim, &pool).await.unwrap();
         write_files(&fs, 0..10).await;
         leave(pool, fs).await;
@@ -490,7 +490,7 @@ impl Step {
         let pool = create(sim, Layout::Mirror(2), DISK_MIB, false)
             .await
             .unwrap();
-        pool.hold_scans(true);
+        pool.scans().hold(true);
         add_spare(sim, &pool, "spare").await;
         let fs = open(sim, &pool).await.unwrap();
         let ino = put(&fs, "old", &data(1, 500_000)).await.unwrap();
@@ -584,7 +584,7 @@ fn a_spare_comes_or_goes_or_does_not() {
                     let pool = import(&sim, false)
                         .await
                         .unwrap_or_else(|error| panic!("{about}: {error}"));
-                    pool.hold_scans(true);
+                    pool.scans().hold(true);
                     let found = shape(&pool);
                     // What was to go by itself may go as soon as the pool is open.
                     let is_after = found == after.0;
@@ -603,7 +603,7 @@ fn a_spare_comes_or_goes_or_does_not() {
                         let done = step.run(&pool, &fs, "again").await;
                         done.unwrap_or_else(|error| panic!("{about}: again: {error}"));
                     }
-                    pool.hold_scans(false);
+                    pool.scans().hold(false);
                     until(&pool, &about, |pool| {
                         state(pool) == (after.0.to_owned(), after.1.to_owned())
                     })

@@ -59,11 +59,11 @@ pub fn find<'a>(vdev: &'a VdevStatus, name: &str) -> Option<&'a VdevStatus> {
 
 /// Resilvers a device, and holds resilvers again.
 pub async fn resilver(pool: &Pool, to: &str) {
-    pool.hold_scans(false);
+    pool.scans().hold(false);
     while find(&pool.status().root, to).expect("a device").is_stale {
         pool.sync_config().await.unwrap();
     }
-    pool.hold_scans(true);
+    pool.scans().hold(true);
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -112,7 +112,7 @@ impl Step {
         add_disk(sim, "new");
         let pool = create(sim, self.layout(), DISK_MIB, false).await.unwrap();
         // What is half done stays so.
-        pool.hold_scans(true);
+        pool.scans().hold(true);
         let fs = open(sim, &pool).await.unwrap();
         let ino = put(&fs, "old", &data(1, 500_000)).await.unwrap();
         fs.sync_file(ino).await.unwrap();
@@ -213,7 +213,7 @@ fn a_device_comes_or_goes_or_does_not() {
                     let pool = import(&sim, false)
                         .await
                         .unwrap_or_else(|error| panic!("{about}: {error}"));
-                    pool.hold_scans(true);
+                    pool.scans().hold(true);
                     let found = shape(&pool);
                     let is_after = found == after;
                     assert!(is_after || found == before && !is_done, "{about}: {found}");

@@ -578,7 +578,12 @@ async fn read_pool(
         snapshots: true,
         ..ListOptions::default()
     };
-    let _ = (pool.status(), pool.numbers(), pool.props(), pool.features());
+    let _ = (
+        pool.status(),
+        pool.numbers(),
+        pool.properties().all(),
+        pool.properties().features(),
+    );
     let name = pool.dsl().pool_name();
     let Ok(datasets) = pool.dsl().directories().list(&name, &everything).await else {
         seen.failed += 1;
