@@ -18,14 +18,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use format::{
     BlockPointer, Checksum, Compression, DnodeFlags, DnodePhys, ObjectId, ObjectType, Txg,
 };
 use parking_lot::{Mutex, MutexGuard};
+use zio::{RawBlock, Tx};
 
+use crate::error::ObjectError;
 use crate::rangeset::RangeSet;
-use crate::raw::RawData;
 use crate::zap::ZapShared;
 
 /// What users can change of an object besides its blocks.
@@ -128,6 +129,15 @@ impl Meta {
             + (usize::from(self.pointers) + usize::from(with_spill)) * format::BLOCK_POINTER_BYTES;
         (usize::from(self.slots) * format::DNODE_SLOT_BYTES).saturating_sub(taken)
     }
+}
+
+/// A block as it is to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawData {
+    /// Its bytes: whole sectors, compressed and encrypted.
+    pub stored: Bytes,
+    /// What its pointer is to say.
+    pub block: RawBlock,
 }
 
 /// What a txg does to the spill block.
@@ -427,4 +437,69 @@ impl Dnode {
             self.used.store(true, Ordering::Relaxed);
         }
     }
+
+    /// The error of whoever finds that it was freed.
+    pub(crate) fn missing(&self) -> ObjectError {
+        ObjectError::NoSuchObject { object: self.id }
+    }
+
+    /// Size of its data blocks, newest.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        self.lock().meta().block_bytes.into()
+    }
+
+    /// Whether a block has a version that is not on disk yet.
+    pub(crate) fn is_block_unwritten(&self, block: u64) -> bool {
+        let state = self.lock();
+        matches!(
+            state.find(block, Txg::new(u64::MAX)),
+            Found::Data(_) | Found::Cloned(_) | Found::Raw(_)
+        )
+    }
+
+    /// Whether the txg of `tx` writes, shares or frees a block.
+    pub(crate) fn is_of_open_txg(&self, tx: &Tx, block: u64) -> bool {
+        let mut state = self.lock();
+        state.slot(tx.txg()).is_some_and(|slot| {
+            slot.has_blocks(block..block.saturating_add(1)) || slot.freed.contains(block)
+        })
+    }
+
+    /// Changes a block in place if it is dirty in `tx` already, and `length` bytes long; else
+    /// false, with nothing done.
+    pub(crate) fn change_dirty_block(
+        &self,
+        tx: &Tx,
+        block_id: u64,
+        length: usize,
+        change: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let mut state = self.lock();
+        let Some(slot) = state.slot(tx.txg()) else {
+            return false;
+        };
+        let fits = slot.blocks.get(&block_id).map(Bytes::len) == Some(length);
+        if fits {
+            change_in_place(slot, block_id, change);
+        }
+        fits
+    }
+}
+
+/// Changes a block that the slot holds, copying it only when somebody else holds it too.
+pub(crate) fn change_in_place<T>(
+    slot: &mut Slot,
+    block: u64,
+    change: impl FnOnce(&mut [u8]) -> T,
+) -> T {
+    let place = slot
+        .change(block)
+        .expect("the caller found the block in this slot under the same lock");
+    let mut bytes = match std::mem::take(place).try_into_mut() {
+        Ok(bytes) => bytes,
+        Err(shared) => BytesMut::from(&shared[..]),
+    };
+    let result = change(&mut bytes);
+    *place = bytes.freeze();
+    result
 }

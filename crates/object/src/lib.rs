@@ -41,6 +41,7 @@ mod bptree;
 mod byteswap;
 mod changed;
 mod changes;
+mod dirty;
 mod dnode;
 mod error;
 mod indirect;
@@ -72,13 +73,14 @@ pub use bptree::{Bptree, BptreeEntry};
 pub use byteswap::{bonus_to_native, to_native};
 pub use changed::changed_objects;
 pub use changes::{Change, ChangeBatch, ChangeLimits, Changes, ChangesError, Geometry};
+pub use dnode::RawData;
 pub use error::{ObjectError, Result};
 pub use object::{Object, ObjectInfo};
 pub use objset::ObjectSet;
 pub use options::{
     Cached, DedupProperty, NewObject, ObjsetOptions, RedundantMetadata, WriteProperties,
 };
-pub use raw::{RawData, RawObject, RawRoot};
+pub use raw::{RawObject, RawRoot};
 pub use sa::{AttributeId, Sa, SaAttribute, SaFixed, SaRegistration};
 pub use salvage::{DnodeRun, Piece, SalvagedZap, Written, salvage_zap};
 pub use spacemap::{SpaceMapEntry, SpaceMapKind, SpaceMapObject};

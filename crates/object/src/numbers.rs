@@ -136,7 +136,7 @@ impl ObjectSet {
             if dnode.lock().meta().exists {
                 return Err(ObjectError::ObjectExists { object: id });
             }
-            self.note_dirty(tx.txg());
+            self.dirty.note(tx.txg());
             self.allocate_in(dnode, tx, meta);
             return Ok(Object::new(self.clone(), dnode.clone()));
         }
@@ -164,7 +164,7 @@ impl ObjectSet {
 
     /// Puts a new object into table, pending numbers and slot. The lock of the numbers is held.
     fn install_new(self: &Arc<Self>, tx: &Tx, id: ObjectId, meta: Meta) -> Object {
-        self.note_dirty(tx.txg());
+        self.dirty.note(tx.txg());
         if meta.slots > 1 {
             self.large_dnodes.store(true, Ordering::Relaxed);
         }
@@ -178,7 +178,7 @@ impl ObjectSet {
 
     fn allocate_in(&self, dnode: &Arc<Dnode>, tx: &Tx, meta: Meta) {
         let mut state = dnode.lock();
-        self.slot_mut(dnode, &mut state, tx).meta = Some(meta);
+        self.dirty.slot_mut(dnode, &mut state, tx).meta = Some(meta);
         tx.dirtied(DNODE_SLOT_BYTES as u64);
     }
 
@@ -211,6 +211,7 @@ impl ObjectSet {
                         pointer.is_hole() || pointer.fill() < shl(full, spans[usize::from(level)])
                     };
                     let found = self
+                        .blocks
                         .next_in_tree(ObjectId::META_DNODE, &tree, ids.scan, &has_room)
                         .await?;
                     let block = found.unwrap_or_else(|| {

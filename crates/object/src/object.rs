@@ -12,20 +12,20 @@ mod holes;
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use format::{Checksum, Compression, DNODE_SLOT_BYTES, Endian, ObjectId, ObjectType, SECTOR_BYTES};
 use futures::StreamExt;
 use zio::{Added, Tx};
 
 use crate::added;
 use crate::byteswap::to_native;
-use crate::dnode::{Dnode, DnodeState, Found, Meta, Slot, parity};
+use crate::dnode::{Dnode, DnodeState, Found, Meta, change_in_place, parity};
 use crate::error::{ObjectError, OfObject, Result};
 use crate::objset::ObjectSet;
 use crate::readahead::ReadAhead;
 use crate::tree::{Block, NEWEST};
 
-pub(crate) use self::bonus::BonusAndSpill;
+pub(crate) use self::bonus::{BonusAndSpill, put_bonus};
 
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 
@@ -81,48 +81,6 @@ impl std::fmt::Debug for Object {
     }
 }
 
-impl ObjectSet {
-    /// The slot of the txg, made dirty. [`ObjectSet::note_dirty`] comes before, without the lock.
-    ///
-    /// # Panics
-    /// When the slot still holds another txg's changes: the sync loop then opened a txg too early.
-    pub(crate) fn slot_mut<'a>(
-        &self,
-        dnode: &Arc<Dnode>,
-        state: &'a mut DnodeState,
-        tx: &Tx,
-    ) -> &'a mut Slot {
-        let txg = tx.txg();
-        let slot = &mut state.slots[parity(txg)];
-        if !slot.dirty {
-            *slot = Slot {
-                txg,
-                dirty: true,
-                ..Slot::default()
-            };
-            // The special objects are in the head, and synced with it.
-            self.add_dirty(dnode, tx);
-        }
-        assert_eq!(
-            slot.txg, txg,
-            "object {}: a txg must be synced before the next but one is open",
-            dnode.id
-        );
-        slot
-    }
-
-    /// The meta of the txg's slot, to be changed.
-    pub(crate) fn meta_mut<'a>(
-        &self,
-        dnode: &Arc<Dnode>,
-        state: &'a mut DnodeState,
-        tx: &Tx,
-    ) -> &'a mut Meta {
-        let below = state.meta_at(tx.txg()).clone();
-        self.slot_mut(dnode, state, tx).meta.get_or_insert(below)
-    }
-}
-
 impl Object {
     pub(crate) fn new(set: Arc<ObjectSet>, dnode: Arc<Dnode>) -> Self {
         Object {
@@ -169,24 +127,20 @@ impl Object {
         self.dnode.lock().meta().exists
     }
 
-    fn missing(&self) -> ObjectError {
-        ObjectError::NoSuchObject { object: self.id() }
-    }
-
     /// Changes the meta in `tx`.
     pub(crate) fn change_meta<T>(
         &self,
         tx: &Tx,
         change: impl FnOnce(&mut Meta) -> Result<T>,
     ) -> Result<T> {
-        self.set.note_dirty(tx.txg());
+        self.set.dirty.note(tx.txg());
         let mut state = self.dnode.lock();
         let mut meta = state.meta_at(tx.txg()).clone();
         if !meta.exists {
-            return Err(self.missing());
+            return Err(self.dnode.missing());
         }
         let result = change(&mut meta)?;
-        self.set.slot_mut(&self.dnode, &mut state, tx).meta = Some(meta);
+        self.set.dirty.slot_mut(&self.dnode, &mut state, tx).meta = Some(meta);
         Ok(result)
     }
 
@@ -201,8 +155,8 @@ impl Object {
     /// The newest content of a block in our byte order; `None` for zeros. Outer `None`: not in
     /// memory.
     pub(crate) fn try_block(&self, block: u64) -> Option<Result<Option<Bytes>>> {
-        let found = self.set.try_block(&self.dnode, block)?;
-        Some(self.native(found))
+        let found = self.set.blocks.try_block(&self.dnode, block)?;
+        Some(native(&self.dnode, found))
     }
 
     /// The newest content of a block in our byte order; `None` for zeros.
@@ -210,37 +164,13 @@ impl Object {
         if let Some(found) = self.try_block(block) {
             return found;
         }
-        let found = self.set.block_at(&self.dnode, block, NEWEST).await?;
-        self.native(found)
-    }
-
-    pub(crate) fn native(&self, block: Block) -> Result<Option<Bytes>> {
-        match block {
-            Block::Zeros => Ok(None),
-            Block::Data(data, Endian::Little) => Ok(Some(data)),
-            Block::Data(data, endian) => {
-                let kind = self.dnode.lock().meta().object_type;
-                to_native(kind, data, endian).of(self.id()).map(Some)
-            }
-        }
-    }
-
-    /// Whether a block has a version that is not on disk yet.
-    pub(crate) fn is_block_unwritten(&self, block: u64) -> bool {
-        let state = self.dnode.lock();
-        matches!(
-            state.find(block, NEWEST),
-            Found::Data(_) | Found::Cloned(_) | Found::Raw(_)
-        )
-    }
-
-    pub(crate) fn block_bytes(&self) -> u64 {
-        self.dnode.lock().meta().block_bytes.into()
+        let found = self.set.blocks.block_at(&self.dnode, block, NEWEST).await?;
+        native(&self.dnode, found)
     }
 
     /// [`Self::try_read`] for what was just written: reads nothing ahead.
     pub fn peek(&self, offset_bytes: u64, length_bytes: usize) -> Option<Vec<Bytes>> {
-        let pieces = pieces(offset_bytes, length_bytes, self.block_bytes());
+        let pieces = pieces(offset_bytes, length_bytes, self.dnode.block_bytes());
         let mut out = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let data = self.try_block(piece.block)?.ok()?;
@@ -252,7 +182,7 @@ impl Object {
     /// Reads without waiting, when everything is in memory: slices of blocks that together are
     /// exactly `length_bytes` long. What was never written reads as zeros.
     pub fn try_read(&self, offset_bytes: u64, length_bytes: usize) -> Option<Vec<Bytes>> {
-        let block_bytes = self.block_bytes();
+        let block_bytes = self.dnode.block_bytes();
         let start = (offset_bytes % block_bytes) as usize;
         let mut out;
         if length_bytes > 0 && (start + length_bytes) as u64 <= block_bytes {
@@ -285,7 +215,7 @@ impl Object {
         }
         self.ahead
             .read(&self.set, &self.dnode, offset_bytes, length_bytes as u64);
-        let pieces = pieces(offset_bytes, length_bytes, self.block_bytes());
+        let pieces = pieces(offset_bytes, length_bytes, self.dnode.block_bytes());
         let mut out = Vec::with_capacity(pieces.len());
         if let [piece] = pieces.as_slice() {
             piece.slice(self.block(piece.block).await?, &mut out);
@@ -335,7 +265,7 @@ impl Object {
         offset_bytes: u64,
         data: Bytes,
     ) -> Result<()> {
-        let block_bytes = self.block_bytes();
+        let block_bytes = self.dnode.block_bytes();
         let mut at = 0;
         for piece in pieces(offset_bytes, data.len(), block_bytes) {
             let part = data.slice(at..at + piece.length);
@@ -360,7 +290,7 @@ impl Object {
 
     /// Writes a whole block.
     fn put_block(&self, tx: &Tx, block: u64, data: Bytes) -> Result<()> {
-        self.set.note_dirty(tx.txg());
+        self.set.dirty.note(tx.txg());
         let mut state = self.dnode.lock();
         tx.dirtied_whole(self.insert_block(&mut state, tx, block, data)?);
         Ok(())
@@ -377,7 +307,7 @@ impl Object {
     ) -> Result<u64> {
         let meta = state.meta_at(tx.txg());
         if !meta.exists {
-            return Err(self.missing());
+            return Err(self.dnode.missing());
         }
         if data.len() != meta.block_bytes as usize {
             return Err(ObjectError::Misuse {
@@ -386,9 +316,9 @@ impl Object {
             });
         }
         if block > meta.max_block {
-            self.set.meta_mut(&self.dnode, state, tx).max_block = block;
+            self.set.dirty.meta_mut(&self.dnode, state, tx).max_block = block;
         }
-        let slot = self.set.slot_mut(&self.dnode, state, tx);
+        let slot = self.set.dirty.slot_mut(&self.dnode, state, tx);
         slot.freed.remove(block, block + 1);
         slot.drop_clone(block);
         let length = data.len() as u64;
@@ -402,18 +332,6 @@ impl Object {
         Ok(more)
     }
 
-    /// [`Self::insert_block`] of a block that was changed in part.
-    fn insert_changed(
-        &self,
-        state: &mut DnodeState,
-        tx: &Tx,
-        block: u64,
-        data: Vec<u8>,
-    ) -> Result<()> {
-        tx.dirtied(self.insert_block(state, tx, block, Bytes::from(data))?);
-        Ok(())
-    }
-
     /// Changes one block's bytes in place: `change` gets the whole block `block_id`, as of `tx`,
     /// zeros when it was never written. Runs under the object's lock: it must not block.
     ///
@@ -425,7 +343,7 @@ impl Object {
         block_id: u64,
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
-        self.set.note_dirty(tx.txg());
+        self.set.dirty.note(tx.txg());
         {
             let mut state = self.dnode.lock();
             if let Some(slot) = state.slot(tx.txg())
@@ -435,10 +353,18 @@ impl Object {
             }
         }
         self.prepare_dnode().await?;
-        self.prepare_blocks(block_id, block_id).await?;
-        let base = match self.set.block_at(&self.dnode, block_id, tx.txg()).await? {
+        self.set
+            .blocks
+            .prepare(&self.dnode, block_id, block_id)
+            .await?;
+        let base = match self
+            .set
+            .blocks
+            .block_at(&self.dnode, block_id, tx.txg())
+            .await?
+        {
             Block::Zeros => None,
-            block => self.native(block)?,
+            block => native(&self.dnode, block)?,
         };
         let mut state = self.dnode.lock();
         if let Some(slot) = state.slot(tx.txg()) {
@@ -449,7 +375,7 @@ impl Object {
                 let size = state.meta_at(tx.txg()).block_bytes as usize;
                 let mut bytes = vec![0; size];
                 let result = change(&mut bytes);
-                self.insert_changed(&mut state, tx, block_id, bytes)?;
+                tx.dirtied(self.insert_block(&mut state, tx, block_id, Bytes::from(bytes))?);
                 return Ok(result);
             }
         }
@@ -460,28 +386,8 @@ impl Object {
         }
         bytes.resize(size, 0);
         let result = change(&mut bytes);
-        self.insert_changed(&mut state, tx, block_id, bytes)?;
+        tx.dirtied(self.insert_block(&mut state, tx, block_id, Bytes::from(bytes))?);
         Ok(result)
-    }
-
-    /// Changes a block in place if it is dirty in `tx` already, and `length` bytes long; else
-    /// false, with nothing done.
-    pub(crate) fn change_dirty_block(
-        &self,
-        tx: &Tx,
-        block_id: u64,
-        length: usize,
-        change: impl FnOnce(&mut [u8]),
-    ) -> bool {
-        let mut state = self.dnode.lock();
-        let Some(slot) = state.slot(tx.txg()) else {
-            return false;
-        };
-        let fits = slot.blocks.get(&block_id).map(Bytes::len) == Some(length);
-        if fits {
-            change_in_place(slot, block_id, change);
-        }
-        fits
     }
 
     /// Frees a range: it reads as zeros. `length_bytes` of `u64::MAX` means to the end.
@@ -494,7 +400,7 @@ impl Object {
             let state = self.dnode.lock();
             let meta = state.meta_at(tx.txg());
             if !meta.exists {
-                return Err(self.missing());
+                return Err(self.dnode.missing());
             }
             (u64::from(meta.block_bytes), meta.max_block)
         };
@@ -514,8 +420,14 @@ impl Object {
         };
         self.prepare_dnode().await?;
         if first_whole < end_whole {
-            self.prepare_blocks(first_whole, first_whole).await?;
-            self.prepare_blocks(end_whole - 1, end_whole - 1).await?;
+            self.set
+                .blocks
+                .prepare(&self.dnode, first_whole, first_whole)
+                .await?;
+            self.set
+                .blocks
+                .prepare(&self.dnode, end_whole - 1, end_whole - 1)
+                .await?;
         }
         let first = offset_bytes / block_bytes;
         let head_start = (offset_bytes % block_bytes) as usize;
@@ -532,14 +444,14 @@ impl Object {
             self.zero_part(tx, end / block_bytes, 0, tail_end).await?;
         }
         if first_whole < end_whole {
-            self.set.note_dirty(tx.txg());
+            self.set.dirty.note(tx.txg());
             let mut state = self.dnode.lock();
             // The length of a raw file is what its dnode says.
             if to_end && !self.set.options().raw {
-                let meta = self.set.meta_mut(&self.dnode, &mut state, tx);
+                let meta = self.set.dirty.meta_mut(&self.dnode, &mut state, tx);
                 meta.max_block = first_whole.saturating_sub(1);
             }
-            let slot = self.set.slot_mut(&self.dnode, &mut state, tx);
+            let slot = self.set.dirty.slot_mut(&self.dnode, &mut state, tx);
             slot.drop_blocks(first_whole, end_whole);
             slot.freed.add(first_whole, end_whole);
             tx.dirtied(DNODE_SLOT_BYTES as u64);
@@ -554,7 +466,12 @@ impl Object {
 
     /// Zeros part of a block, unless it is all zeros without that.
     async fn zero_part(&self, tx: &Tx, block: u64, start: usize, end: usize) -> Result<()> {
-        if let Block::Zeros = self.set.block_at(&self.dnode, block, tx.txg()).await? {
+        if let Block::Zeros = self
+            .set
+            .blocks
+            .block_at(&self.dnode, block, tx.txg())
+            .await?
+        {
             return Ok(());
         }
         self.modify_block(tx, block, |bytes| bytes[start..end].fill(0))
@@ -581,11 +498,11 @@ impl Object {
                 what: format!("a block size of {size} bytes"),
             });
         }
-        let base = match self.set.block_at(&self.dnode, 0, tx.txg()).await? {
+        let base = match self.set.blocks.block_at(&self.dnode, 0, tx.txg()).await? {
             Block::Zeros => None,
-            block => self.native(block)?,
+            block => native(&self.dnode, block)?,
         };
-        self.set.note_dirty(tx.txg());
+        self.set.dirty.note(tx.txg());
         let mut state = self.dnode.lock();
         let found = state.find(0, tx.txg());
         let single_on_disk = state.tree.levels == 1
@@ -594,7 +511,7 @@ impl Object {
                 .all(|pointer| pointer.is_hole());
         let meta = state.meta_at(tx.txg());
         if !meta.exists {
-            return Err(self.missing());
+            return Err(self.dnode.missing());
         }
         let shift = match indirect_block_shift {
             0 => meta.indirect_shift,
@@ -616,7 +533,7 @@ impl Object {
             Found::Zeros => None,
             Found::Cloned(_) | Found::Raw(_) | Found::Disk => base,
         };
-        let meta = self.set.meta_mut(&self.dnode, &mut state, tx);
+        let meta = self.set.dirty.meta_mut(&self.dnode, &mut state, tx);
         let same_size = meta.block_bytes == size;
         meta.block_bytes = size;
         meta.indirect_shift = shift;
@@ -626,7 +543,7 @@ impl Object {
             let mut bytes = Vec::with_capacity(size as usize);
             bytes.extend_from_slice(&data[..data.len().min(size as usize)]);
             bytes.resize(size as usize, 0);
-            self.insert_changed(&mut state, tx, 0, bytes)?;
+            tx.dirtied(self.insert_block(&mut state, tx, 0, Bytes::from(bytes))?);
         }
         Ok(())
     }
@@ -677,7 +594,7 @@ impl Object {
     /// Errors of reading indirect blocks.
     pub async fn block_pointer(&self, block_id: u64) -> Result<format::BlockPointer> {
         let tree = self.dnode.lock().tree.clone();
-        self.set.resolve(self.id(), &tree, block_id).await
+        self.set.blocks.resolve(self.id(), &tree, block_id).await
     }
 
     /// The pointer of a block of any level as of the last sync; a hole where there is no such
@@ -691,23 +608,22 @@ impl Object {
         }
         let tree = self.dnode.lock().tree.clone();
         self.set
+            .blocks
             .resolve_above(self.id(), &tree, (level, block_id))
             .await
     }
 }
 
-/// Changes a block that the slot holds, copying it only when somebody else holds it too.
-fn change_in_place<T>(slot: &mut Slot, block: u64, change: impl FnOnce(&mut [u8]) -> T) -> T {
-    let place = slot
-        .change(block)
-        .expect("the caller found the block in this slot under the same lock");
-    let mut bytes = match std::mem::take(place).try_into_mut() {
-        Ok(bytes) => bytes,
-        Err(shared) => BytesMut::from(&shared[..]),
-    };
-    let result = change(&mut bytes);
-    *place = bytes.freeze();
-    result
+/// What was read, in our byte order; `None` for zeros.
+pub(crate) fn native(dnode: &Dnode, block: Block) -> Result<Option<Bytes>> {
+    match block {
+        Block::Zeros => Ok(None),
+        Block::Data(data, Endian::Little) => Ok(Some(data)),
+        Block::Data(data, endian) => {
+            let kind = dnode.lock().meta().object_type;
+            to_native(kind, data, endian).of(dnode.id).map(Some)
+        }
+    }
 }
 
 /// Part of a request that lies in one block.

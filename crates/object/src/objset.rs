@@ -4,12 +4,11 @@
 //! | What | Guarded by |
 //! |---|---|
 //! | objects in memory | sharded table; an object stays while it is dirty or a handle exists, else until the table is full |
-//! | lists of dirty objects, one per slot | one lock each; an object is put there when its slot becomes dirty |
+//! | lists of dirty objects, one per slot (`dirty`) | one lock each; an object is put there when its slot becomes dirty |
 //! | head: flags, intent log header, root | `head` |
 //! | free object numbers | `ids`, an async lock: looking for a free number may read dnode blocks |
 //! | numbers given out but not on disk | `pending` |
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -26,17 +25,16 @@ use parking_lot::{Mutex, RwLock};
 use zio::{Pipeline, ReadContext, Tx};
 
 use crate::accounting::{AccountingKeys, Recount, ZplAccounting};
-use crate::added;
 use crate::byteswap::swap_words;
+use crate::dirty::Dirty;
 use crate::dnode::{Dnode, Meta, parity, shl};
 use crate::error::{ObjectError, OfObject, Result, damaged};
-use crate::indirect::IndirectCache;
 use crate::numbers::{IdAllocator, PendingIds, used_slots};
 use crate::object::Object;
 use crate::options::{ObjsetOptions, WriteProperties};
-use crate::raw::{RawDnodeBlocks, RawRoot};
+use crate::raw::RawRoot;
 use crate::table::ObjectTable;
-use crate::tree::{Block, NEWEST};
+use crate::tree::{Block, Blocks, NEWEST};
 
 /// The head's changes of one txg.
 #[derive(Debug, Clone, Default)]
@@ -67,37 +65,27 @@ impl Head {
     }
 }
 
-/// Is told of the first change in a txg.
-type DirtyHook = Arc<dyn Fn(Txg) + Send + Sync>;
-
 /// All objects of one dataset, or of the pool (the MOS).
 pub struct ObjectSet {
-    pipeline: Arc<Pipeline>,
+    /// How it is read.
+    pub(crate) blocks: Blocks,
     world: World,
-    options: ObjsetOptions,
     kind: ObjsetKind,
-    properties: RwLock<WriteProperties>,
     accounting: RwLock<Option<Arc<dyn AccountingKeys>>>,
-    hook: RwLock<Option<DirtyHook>>,
     pub(crate) head: Mutex<Head>,
     /// The object of dnodes.
     pub(crate) meta_dnode: Arc<Dnode>,
     /// Users', groups' and projects' space.
     pub(crate) accounts: [Arc<Dnode>; 3],
     pub(crate) table: ObjectTable,
-    /// Objects whose slot is dirty.
-    pub(crate) dirty: [Mutex<BTreeMap<u64, Arc<Dnode>>>; 2],
-    /// The txg for which the hook was called last.
-    noted: [AtomicU64; 2],
+    pub(crate) dirty: Dirty,
     pub(crate) ids: tokio::sync::Mutex<IdAllocator>,
     pub(crate) pending: Mutex<[PendingIds; 2]>,
-    pub(crate) indirects: IndirectCache,
     generation: AtomicU64,
     pub(crate) large_dnodes: AtomicBool,
     /// Bits of [`Self::flags`] that stand for what is counted, though not of all objects yet.
     counting: AtomicU64,
     pub(crate) long_names: AtomicBool,
-    pub(crate) raw_dnodes: RawDnodeBlocks,
     /// Where everything is counted anew.
     pub(crate) recount: Mutex<Option<Recount>>,
 }
@@ -107,7 +95,7 @@ impl std::fmt::Debug for ObjectSet {
         write!(
             out,
             "ObjectSet({:?} of dataset {})",
-            self.kind, self.options.dataset
+            self.kind, self.blocks.options.dataset
         )
     }
 }
@@ -229,9 +217,7 @@ impl ObjectSet {
         };
         Arc::new(ObjectSet {
             kind,
-            properties: RwLock::new(options.properties),
             accounting: RwLock::new(accounting),
-            hook: RwLock::new(None),
             meta_dnode: special(ObjectId::META_DNODE, &phys.meta_dnode),
             accounts,
             head: Mutex::new(Head {
@@ -240,20 +226,16 @@ impl ObjectSet {
                 slots: Default::default(),
             }),
             table: ObjectTable::new(options.object_cache_limit),
-            dirty: Default::default(),
-            noted: Default::default(),
+            dirty: Dirty::default(),
             ids: Default::default(),
             pending: Default::default(),
-            indirects: IndirectCache::new(64),
             generation: AtomicU64::new(1),
             large_dnodes: AtomicBool::new(false),
             counting: AtomicU64::new(0),
             long_names: AtomicBool::new(false),
-            raw_dnodes: RawDnodeBlocks::default(),
             recount: Mutex::new(None),
-            pipeline,
+            blocks: Blocks::new(pipeline, options),
             world,
-            options,
         })
     }
 
@@ -309,7 +291,7 @@ impl ObjectSet {
 
     /// Its pipeline.
     pub fn pipeline(&self) -> &Arc<Pipeline> {
-        &self.pipeline
+        &self.blocks.pipeline
     }
 
     /// Its world.
@@ -319,17 +301,17 @@ impl ObjectSet {
 
     /// The options it was opened with.
     pub fn options(&self) -> &ObjsetOptions {
-        &self.options
+        &self.blocks.options
     }
 
     /// How blocks are written now.
     pub fn properties(&self) -> WriteProperties {
-        *self.properties.read()
+        *self.blocks.properties.read()
     }
 
     /// Changes how blocks are written from now on.
     pub fn set_properties(&self, properties: WriteProperties) {
-        *self.properties.write() = properties;
+        *self.blocks.properties.write() = properties;
     }
 
     /// Replaces who tells whose space an object is. A filesystem has [`ZplAccounting`] from the
@@ -345,7 +327,7 @@ impl ObjectSet {
     /// Is called when the object set first becomes dirty in a txg, and again when that happens
     /// after a sync of the same txg. Called with no lock of this crate held.
     pub fn set_dirty_hook(&self, hook: Arc<dyn Fn(Txg) + Send + Sync>) {
-        *self.hook.write() = Some(hook);
+        *self.dirty.hook.write() = Some(hook);
     }
 
     /// Head of the intent log, newest.
@@ -365,7 +347,7 @@ impl ObjectSet {
     }
 
     pub(crate) fn dirty_head(&self, tx: &Tx, change: impl FnOnce(&mut HeadSlot)) {
-        self.note_dirty(tx.txg());
+        self.dirty.note(tx.txg());
         let mut head = self.head.lock();
         let slot = &mut head.slots[parity(tx.txg())];
         if !slot.dirty {
@@ -390,36 +372,7 @@ impl ObjectSet {
             let slot = &head.slots[parity(txg)];
             slot.dirty && slot.txg == txg
         };
-        head_dirty || !self.dirty[parity(txg)].lock().is_empty()
-    }
-
-    /// Tells the hook when this is the first change in `txg`. Called before every change.
-    pub(crate) fn note_dirty(&self, txg: Txg) {
-        let noted = &self.noted[parity(txg)];
-        if noted.load(Ordering::Relaxed) == txg.get() {
-            return;
-        }
-        if noted.swap(txg.get(), Ordering::Relaxed) != txg.get() {
-            let hook = self.hook.read().clone();
-            if let Some(hook) = hook {
-                hook(txg);
-            }
-        }
-    }
-
-    /// Lets the next change of `txg` call the hook again.
-    pub(crate) fn forget_noted(&self, txg: Txg) {
-        self.noted[parity(txg)].store(0, Ordering::Relaxed);
-    }
-
-    pub(crate) fn add_dirty(&self, dnode: &Arc<Dnode>, tx: &Tx) {
-        let added = {
-            let mut dirty = self.dirty[parity(tx.txg())].lock();
-            let added = added::by_dnode(&dirty, dnode.id.get());
-            dirty.insert(dnode.id.get(), dnode.clone());
-            added
-        };
-        tx.adds(added);
+        head_dirty || !self.dirty.objects[parity(txg)].lock().is_empty()
     }
 
     pub(crate) fn next_generation(&self) -> u64 {
@@ -476,7 +429,7 @@ impl ObjectSet {
             }
             let bytes = &data[slot as usize * DNODE_SLOT_BYTES..];
             let mut phys = DnodePhys::decode(bytes, endian).of(id)?;
-            if !self.options.raw {
+            if !self.blocks.options.raw {
                 phys.bonus_tail = Vec::new();
             }
             let bonus = swap_bonus(&phys, endian);
@@ -493,7 +446,7 @@ impl ObjectSet {
 
     /// A block of dnodes, as the last sync left it (or is just about to).
     pub(crate) async fn dnode_block(&self, block: u64) -> Result<Block> {
-        self.block_at(&self.meta_dnode, block, NEWEST).await
+        self.blocks.block_at(&self.meta_dnode, block, NEWEST).await
     }
 
     /// Frees an object with all its blocks.
@@ -502,13 +455,13 @@ impl ObjectSet {
     /// [`ObjectError::NoSuchObject`] and errors of reading.
     pub async fn free(self: &Arc<Self>, tx: &Tx, id: ObjectId) -> Result<()> {
         let dnode = self.dnode(id).await?;
-        self.note_dirty(tx.txg());
+        self.dirty.note(tx.txg());
         let mut state = dnode.lock();
         if !state.meta().exists || id == ObjectId::META_DNODE {
             return Err(ObjectError::NoSuchObject { object: id });
         }
         let slots = state.meta().slots;
-        let slot = self.slot_mut(&dnode, &mut state, tx);
+        let slot = self.dirty.slot_mut(&dnode, &mut state, tx);
         slot.blocks = Arc::default();
         slot.cloned = Arc::default();
         slot.raw = Arc::default();
@@ -542,6 +495,7 @@ impl ObjectSet {
             let start = from / DNODES_PER_BLOCK;
             let tree = self.meta_dnode.lock().tree.clone();
             let on_disk = self
+                .blocks
                 .next_in_tree(ObjectId::META_DNODE, &tree, start, &not_hole)
                 .await?;
             let pending = {
@@ -586,7 +540,7 @@ impl ObjectSet {
     /// Drops every clean object and block index from memory (memory pressure, tests).
     pub fn trim(&self) {
         self.table.trim();
-        self.indirects.clear();
+        self.blocks.indirects.clear();
     }
 }
 

@@ -21,25 +21,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use format::{
     BlockPointer, Checksum, Compression, CryptParams, DNODE_BLOCK_BYTES, OBJSET_FLAG_PROJECT_QUOTA,
-    OBJSET_FLAG_USER_ACCOUNTING, OBJSET_FLAG_USER_OBJECT_ACCOUNTING, ObjectType, ObjsetPhys, Txg,
+    OBJSET_FLAG_USER_ACCOUNTING, OBJSET_FLAG_USER_OBJECT_ACCOUNTING, ObjectId, ObjectType,
+    ObjsetPhys, Txg,
 };
 use parking_lot::Mutex;
 use zio::{Added, RawBlock, Tx};
 
 use crate::added;
-use crate::dnode::{Slot, SpillChange, parity};
+use crate::dnode::{RawData, Slot, SpillChange, parity};
 use crate::error::{ObjectError, Result};
 use crate::object::Object;
 use crate::objset::ObjectSet;
-
-/// A block as it is to be stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RawData {
-    /// Its bytes: whole sectors, compressed and encrypted.
-    pub stored: Bytes,
-    /// What its pointer is to say.
-    pub block: RawBlock,
-}
 
 /// What an object of a raw stream is, beside its number and what [`crate::NewObject`] says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,7 +146,7 @@ impl RawDnodeBlocks {
 impl ObjectSet {
     /// What block `number` of dnodes is written with, from its next change on.
     pub fn set_raw_dnodes(&self, number: u64, crypt: CryptParams, mac: [u8; 16]) {
-        let mut known = self.raw_dnodes.known.lock();
+        let mut known = self.blocks.raw_dnodes.known.lock();
         known.by_block.insert(number, (crypt, mac));
         known.current = Some(number);
     }
@@ -242,7 +234,7 @@ impl Object {
     /// the object's; [`ObjectError::NoSuchObject`].
     pub fn put_raw(&self, tx: &Tx, block: u64, data: RawData) -> Result<()> {
         let set = self.objset();
-        set.note_dirty(tx.txg());
+        set.dirty.note(tx.txg());
         let mut state = self.dnode.lock();
         let meta = state.meta_at(tx.txg());
         if !meta.exists {
@@ -252,9 +244,9 @@ impl Object {
             || block > meta.max_block
             || data.block.logical_bytes != u64::from(meta.block_bytes)
         {
-            return Err(self.not_raw());
+            return Err(not_raw(self.id()));
         }
-        let slot = set.slot_mut(&self.dnode, &mut state, tx);
+        let slot = set.dirty.slot_mut(&self.dnode, &mut state, tx);
         slot.drop_blocks(block, block + 1);
         slot.freed.remove(block, block + 1);
         let length = data.stored.len() as u64;
@@ -273,7 +265,7 @@ impl Object {
     /// As [`Self::put_raw`]; [`ObjectError::TooBig`] where the bonus is in the way of its pointer.
     pub fn put_raw_spill(&self, tx: &Tx, data: RawData) -> Result<()> {
         if !self.objset().options().raw {
-            return Err(self.not_raw());
+            return Err(not_raw(self.id()));
         }
         let bytes = data.stored.len() as u64;
         self.change_meta(tx, |meta| {
@@ -288,7 +280,7 @@ impl Object {
             Ok(())
         })?;
         let mut state = self.dnode.lock();
-        let slot = self.objset().slot_mut(&self.dnode, &mut state, tx);
+        let slot = self.objset().dirty.slot_mut(&self.dnode, &mut state, tx);
         slot.spill = SpillChange::WriteRaw(data);
         drop(state);
         tx.dirtied(bytes);
@@ -298,11 +290,11 @@ impl Object {
         });
         Ok(())
     }
+}
 
-    fn not_raw(&self) -> ObjectError {
-        ObjectError::Misuse {
-            object: self.id(),
-            what: "a block of a raw stream does not fit it",
-        }
+fn not_raw(object: ObjectId) -> ObjectError {
+    ObjectError::Misuse {
+        object,
+        what: "a block of a raw stream does not fit it",
     }
 }

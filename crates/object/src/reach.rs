@@ -24,11 +24,11 @@ use device::BoxFuture;
 use format::{BlockPointer, DNODES_PER_BLOCK, ObjectId};
 use futures::StreamExt;
 
-use crate::dnode::{DnodeState, Tree, shl, shr};
+use crate::dnode::{Dnode, DnodeState, Tree, shl, shr};
 use crate::error::{ObjectError, Result};
 use crate::indirect::child;
 use crate::object::Object;
-use crate::tree::{LostBlocks, NEWEST, short_indirect};
+use crate::tree::{Blocks, LostBlocks, NEWEST, short_indirect};
 
 /// Indirect blocks of one parent that are read at the same time.
 const READS_IN_FLIGHT: usize = 8;
@@ -47,8 +47,14 @@ impl Object {
         else {
             return Ok(());
         };
-        let block_bytes = self.block_bytes();
-        self.prepare_blocks(offset_bytes / block_bytes, last_byte / block_bytes)
+        let block_bytes = self.dnode.block_bytes();
+        self.objset()
+            .blocks
+            .prepare(
+                &self.dnode,
+                offset_bytes / block_bytes,
+                last_byte / block_bytes,
+            )
             .await
     }
 
@@ -60,7 +66,11 @@ impl Object {
     /// Errors of reading the indirect blocks above them and the block of the object's dnode.
     pub async fn prepare_free(&self, offset_bytes: u64, length_bytes: u64) -> Result<()> {
         self.prepare_dnode().await?;
-        let lost = self.lost_below(offset_bytes, length_bytes).await;
+        let lost = self
+            .objset()
+            .blocks
+            .lost_below(&self.dnode, offset_bytes, length_bytes)
+            .await;
         lost.into_iter()
             .next()
             .map_or(Ok(()), |lost| Err(lost.error))
@@ -72,9 +82,13 @@ impl Object {
         offset_bytes: u64,
         length_bytes: u64,
     ) -> Vec<(Range<u64>, ObjectError)> {
-        let block_bytes = self.block_bytes();
+        let block_bytes = self.dnode.block_bytes();
         let bytes = |block: u64| block.saturating_mul(block_bytes);
-        let lost = self.lost_below(offset_bytes, length_bytes).await;
+        let lost = self
+            .objset()
+            .blocks
+            .lost_below(&self.dnode, offset_bytes, length_bytes)
+            .await;
         lost.into_iter()
             .map(|lost| (bytes(lost.first)..bytes(lost.end), lost.error))
             .collect()
@@ -92,31 +106,33 @@ impl Object {
             return Ok(());
         }
         let (set, block) = (self.objset(), id.get() / DNODES_PER_BLOCK);
-        if set.try_block(&set.meta_dnode, block).is_none() {
+        if set.blocks.try_block(&set.meta_dnode, block).is_none() {
             set.dnode_block(block).await?;
         }
         Ok(())
     }
+}
 
+impl Blocks {
     /// Makes sure of the indirect blocks above blocks `first..=last`.
-    pub(crate) async fn prepare_blocks(&self, first: u64, last: u64) -> Result<()> {
+    pub(crate) async fn prepare(&self, dnode: &Dnode, first: u64, last: u64) -> Result<()> {
         let mut from = first;
         loop {
             let (block, tree) = {
-                let state = self.dnode.lock();
-                match self.first_unread(&state, from, last) {
+                let state = dnode.lock();
+                match self.first_unread(dnode.id, &state, from, last) {
                     Some(block) => (block, state.tree.clone()),
                     None => return Ok(()),
                 }
             };
-            match self.objset().resolve(self.id(), &tree, block).await {
+            match self.resolve(dnode.id, &tree, block).await {
                 // Whether the cache keeps it or not.
                 Ok(_) => match span_of(&tree, block).end {
                     end if end > last => return Ok(()),
                     end => from = end,
                 },
                 // A tree that was replaced meanwhile may be gone from the disk.
-                Err(_) if self.dnode.lock().tree.generation != tree.generation => {}
+                Err(_) if dnode.lock().tree.generation != tree.generation => {}
                 Err(error) => return Err(error),
             }
         }
@@ -124,7 +140,13 @@ impl Object {
 
     /// The first of these blocks above which an indirect block is neither in memory nor known to be
     /// readable.
-    fn first_unread(&self, state: &DnodeState, first: u64, last: u64) -> Option<u64> {
+    fn first_unread(
+        &self,
+        object: ObjectId,
+        state: &DnodeState,
+        first: u64,
+        last: u64,
+    ) -> Option<u64> {
         let tree = &state.tree;
         if tree.levels <= 1 {
             return None;
@@ -135,7 +157,7 @@ impl Object {
             let is_known = state
                 .layers(NEWEST)
                 .any(|slot| slot.has_blocks(span.clone()));
-            if !is_known && self.objset().try_resolve(self.id(), tree, block).is_none() {
+            if !is_known && self.try_resolve(object, tree, block).is_none() {
                 return Some(block);
             }
             block = span.end;
@@ -147,22 +169,30 @@ impl Object {
     }
 
     /// What is on disk below a range of bytes and cannot be reached, in order.
-    async fn lost_below(&self, offset_bytes: u64, length_bytes: u64) -> Vec<LostBlocks> {
+    async fn lost_below(
+        &self,
+        dnode: &Dnode,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Vec<LostBlocks> {
         if length_bytes == 0 {
             return Vec::new();
         }
-        let block_bytes = self.block_bytes();
+        let block_bytes = dnode.block_bytes();
         let end_bytes = offset_bytes.saturating_add(length_bytes);
         let range = offset_bytes / block_bytes..end_bytes.div_ceil(block_bytes);
         loop {
-            let tree = self.dnode.lock().tree.clone();
+            let tree = dnode.lock().tree.clone();
             let mut lost = Vec::new();
             for (number, pointer) in (0u64..).zip(&tree.pointers[..usize::from(tree.pointer_count)])
             {
                 let level = tree.levels - 1;
-                lost.extend(self.lost_in(&tree, (level, number), *pointer, &range).await);
+                lost.extend(
+                    self.lost_in(dnode.id, &tree, (level, number), *pointer, &range)
+                        .await,
+                );
             }
-            if lost.is_empty() || self.dnode.lock().tree.generation == tree.generation {
+            if lost.is_empty() || dnode.lock().tree.generation == tree.generation {
                 return lost;
             }
         }
@@ -171,6 +201,7 @@ impl Object {
     /// What of a range is below a block of the tree and cannot be reached.
     fn lost_in<'a>(
         &'a self,
+        object: ObjectId,
         tree: &'a Tree,
         (level, number): (u8, u64),
         pointer: BlockPointer,
@@ -183,15 +214,12 @@ impl Object {
             if level == 0 || pointer.is_hole() || first >= end {
                 return Vec::new();
             }
-            let read = self
-                .objset()
-                .read_indirect(self.id(), level, number, &pointer)
-                .await;
+            let read = self.read_indirect(object, level, number, &pointer).await;
             let fanout = shl(1, tree.pointers_shift());
             let data = read.and_then(|data| {
                 match child(&data, pointer.endian(), fanout as usize - 1).is_some() {
                     true => Ok(data),
-                    false => Err(short_indirect(self.id(), level, number)),
+                    false => Err(short_indirect(object, level, number)),
                 }
             });
             let data = match data {
@@ -209,7 +237,9 @@ impl Object {
                 })
                 .collect();
             futures::stream::iter(children)
-                .map(|(number, pointer)| self.lost_in(tree, (level - 1, number), pointer, range))
+                .map(|(number, pointer)| {
+                    self.lost_in(object, tree, (level - 1, number), pointer, range)
+                })
                 .buffered(READS_IN_FLIGHT)
                 .concat()
                 .await

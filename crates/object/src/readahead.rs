@@ -94,7 +94,7 @@ impl ReadAhead {
                 tasks.spawn("read ahead", async move {
                     for block in block..end {
                         let tree = dnode.lock().tree.clone();
-                        if set.resolve(dnode.id, &tree, block).await.is_err() {
+                        if set.blocks.resolve(dnode.id, &tree, block).await.is_err() {
                             return;
                         }
                         start(&set, &dnode, block);
@@ -114,13 +114,13 @@ fn start(set: &ObjectSet, dnode: &Dnode, block: u64) -> bool {
         if !matches!(state.find(block, NEWEST), Found::Disk) {
             return true;
         }
-        set.try_resolve(dnode.id, &state.tree, block)
+        set.blocks.try_resolve(dnode.id, &state.tree, block)
     };
     let Some(pointer) = pointer else {
         return false;
     };
     if !pointer.is_hole() && !pointer.is_embedded() && !set.options().without_key {
-        let context = ReadContext::read_ahead(set.bookmark(dnode.id, 0, block));
+        let context = ReadContext::read_ahead(set.blocks.bookmark(dnode.id, 0, block));
         set.pipeline().prefetch(&pointer, &context);
     }
     true

@@ -2,12 +2,13 @@
 //! module/zfs/dmu_object.c; `dnode_reallocate`, module/zfs/dnode.c), as receiving a stream does
 //! where the sender gave a number of a freed object to a new one.
 
-use format::ObjectId;
 use zio::Tx;
 
+use crate::dnode::Dnode;
 use crate::error::{ObjectError, Result};
-use crate::object::Object;
+use crate::object::{Object, put_bonus};
 use crate::options::NewObject;
+use crate::tree::Blocks;
 
 impl Object {
     /// Whether [`Self::reclaim`] can make it that: the dnode must not change its size, nor lose
@@ -33,9 +34,14 @@ impl Object {
     pub async fn reclaim(&self, tx: &Tx, new: &NewObject, keeps_spill: bool) -> Result<()> {
         let wanted = new.meta(self.id())?;
         if !self.can_reclaim(new)? {
-            return Err(self.misuse("the dnode would become smaller"));
+            return Err(ObjectError::Misuse {
+                object: self.id(),
+                what: "the dnode would become smaller",
+            });
         }
-        if self.info().data_block_bytes != wanted.block_bytes && self.has_blocks(tx).await? {
+        if self.info().data_block_bytes != wanted.block_bytes
+            && has_blocks(&self.objset().blocks, &self.dnode, tx).await?
+        {
             return Err(ObjectError::BlockSizeFixed { object: self.id() });
         }
         self.prepare_dnode().await?;
@@ -49,36 +55,31 @@ impl Object {
             meta.pointers = wanted.pointers;
             meta.checksum = wanted.checksum;
             meta.compression = wanted.compression;
-            self.put_bonus(meta, new.bonus.clone())
+            put_bonus(self.id(), meta, new.bonus.clone())
         })
     }
+}
 
-    /// Whether it has data as of the txg.
-    async fn has_blocks(&self, tx: &Tx) -> Result<bool> {
-        let (freed_all, has_unwritten) = {
-            let state = self.dnode.lock();
-            let end = state.meta_at(tx.txg()).max_block.saturating_add(1);
-            let freed_all = state
-                .layers(tx.txg())
-                .next()
-                .is_some_and(|slot| slot.txg == tx.txg() && slot.freed.covers(0, end));
-            let has_unwritten = state
-                .layers(tx.txg())
-                .any(|slot| slot.has_blocks(0..u64::MAX));
-            (freed_all, has_unwritten)
-        };
-        if freed_all {
-            let state = self.dnode.lock();
-            return Ok(state
-                .layers(tx.txg())
-                .next()
-                .is_some_and(|slot| slot.has_blocks(0..u64::MAX)));
-        }
-        Ok(has_unwritten || self.next_data(0).await?.is_some())
+/// Whether it has data as of the txg.
+async fn has_blocks(blocks: &Blocks, dnode: &Dnode, tx: &Tx) -> Result<bool> {
+    let (freed_all, has_unwritten) = {
+        let state = dnode.lock();
+        let end = state.meta_at(tx.txg()).max_block.saturating_add(1);
+        let freed_all = state
+            .layers(tx.txg())
+            .next()
+            .is_some_and(|slot| slot.txg == tx.txg() && slot.freed.covers(0, end));
+        let has_unwritten = state
+            .layers(tx.txg())
+            .any(|slot| slot.has_blocks(0..u64::MAX));
+        (freed_all, has_unwritten)
+    };
+    if freed_all {
+        let state = dnode.lock();
+        return Ok(state
+            .layers(tx.txg())
+            .next()
+            .is_some_and(|slot| slot.has_blocks(0..u64::MAX)));
     }
-
-    fn misuse(&self, what: &'static str) -> ObjectError {
-        let object: ObjectId = self.id();
-        ObjectError::Misuse { object, what }
-    }
+    Ok(has_unwritten || blocks.next_data(dnode, 0, false).await?.is_some())
 }

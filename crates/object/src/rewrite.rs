@@ -11,7 +11,7 @@ use zio::Tx;
 
 use crate::dnode::parity;
 use crate::error::Result;
-use crate::object::Object;
+use crate::object::{Object, native};
 use crate::tree::Block;
 
 impl Object {
@@ -30,18 +30,26 @@ impl Object {
         physically: bool,
     ) -> Result<u64> {
         self.prepare_dnode().await?;
-        self.prepare_blocks(first, last).await?;
+        self.objset()
+            .blocks
+            .prepare(&self.dnode, first, last)
+            .await?;
         let mut written = 0;
         for block in first..=last {
-            if self.is_of_open_txg(tx, block) {
+            if self.dnode.is_of_open_txg(tx, block) {
                 continue;
             }
-            let data = match self.objset().block_at(&self.dnode, block, tx.txg()).await? {
+            let data = match self
+                .objset()
+                .blocks
+                .block_at(&self.dnode, block, tx.txg())
+                .await?
+            {
                 Block::Zeros => continue,
-                found => self.native(found)?,
+                found => native(&self.dnode, found)?,
             };
             let Some(data) = data else { continue };
-            self.objset().note_dirty(tx.txg());
+            self.objset().dirty.note(tx.txg());
             let mut state = self.dnode.lock();
             // A last block that is shorter than the others ends in zeros.
             let block_bytes = state.meta_at(tx.txg()).block_bytes as usize;
@@ -63,13 +71,5 @@ impl Object {
             written += more;
         }
         Ok(written)
-    }
-
-    /// Whether the txg of `tx` writes, shares or frees a block.
-    fn is_of_open_txg(&self, tx: &Tx, block: u64) -> bool {
-        let mut state = self.dnode.lock();
-        state.slot(tx.txg()).is_some_and(|slot| {
-            slot.has_blocks(block..block.saturating_add(1)) || slot.freed.contains(block)
-        })
     }
 }

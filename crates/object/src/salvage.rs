@@ -117,7 +117,7 @@ fn is_written(_: u8, pointer: &BlockPointer) -> bool {
 impl Object {
     /// The next block at or after `offset_bytes` that was written, or the next range that is lost.
     pub async fn next_written(&self, offset_bytes: u64) -> Written {
-        let block_bytes = self.block_bytes();
+        let block_bytes = self.dnode.block_bytes();
         let (tree, last) = {
             let state = self.dnode.lock();
             (state.tree.clone(), state.meta().max_block)
@@ -125,6 +125,7 @@ impl Object {
         let from = offset_bytes / block_bytes;
         let found = self
             .objset()
+            .blocks
             .next_in_tree_or_lost(self.id(), &tree, from, &is_written)
             .await;
         let bytes = |block: u64| block.saturating_mul(block_bytes);
@@ -165,7 +166,7 @@ impl Object {
         if start >= size_bytes {
             return None;
         }
-        let block_bytes = self.block_bytes();
+        let block_bytes = self.dnode.block_bytes();
         let block_end = |at: u64| (at / block_bytes + 1).saturating_mul(block_bytes);
         let mut end = block_end(start);
         while end < size_bytes
@@ -201,7 +202,7 @@ impl Object {
 
     /// Bytes of a block of data.
     pub fn data_block_bytes(&self) -> u64 {
-        self.block_bytes()
+        self.dnode.block_bytes()
     }
 }
 
@@ -219,6 +220,7 @@ impl ObjectSet {
         let tree = self.meta_dnode.lock().tree.clone();
         let first_block = from / SLOTS_PER_BLOCK;
         let found = self
+            .blocks
             .next_in_tree_or_lost(ObjectId::META_DNODE, &tree, first_block, &is_written)
             .await;
         let last = self.meta_dnode.lock().meta().max_block;

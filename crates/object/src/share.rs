@@ -13,10 +13,10 @@ use std::sync::Arc;
 use format::{BlockPointer, Txg};
 use zio::{Added, CloneKey, Tx};
 
-use crate::dnode::{Found, shr};
+use crate::dnode::{Dnode, Found, shr};
 use crate::error::{ObjectError, Result};
 use crate::object::Object;
-use crate::tree::NEWEST;
+use crate::tree::{Blocks, NEWEST};
 
 /// What a shared block counts as dirty: its entry in the table of cloned blocks, in bytes.
 const DIRTY_BYTES: u64 = 512;
@@ -35,11 +35,16 @@ impl Object {
         count: u64,
         synced: Txg,
     ) -> Result<Option<Vec<BlockPointer>>> {
-        let block_bytes = self.block_bytes();
+        let block_bytes = self.dnode.block_bytes();
         let dvas = self.objset().pipeline().dvas();
         let mut out = Vec::new();
         for block in first..first.saturating_add(count) {
-            let Some(pointer) = self.newest_pointer(block).await? else {
+            let Some(pointer) = self
+                .objset()
+                .blocks
+                .newest_pointer(&self.dnode, block)
+                .await?
+            else {
                 return Ok(None);
             };
             let shareable = pointer.is_hole()
@@ -57,27 +62,6 @@ impl Object {
         Ok(Some(out))
     }
 
-    /// The pointer of a block with all changes; `None` when it is to be written.
-    async fn newest_pointer(&self, block: u64) -> Result<Option<BlockPointer>> {
-        loop {
-            let tree = {
-                let state = self.dnode.lock();
-                match state.find(block, NEWEST) {
-                    Found::Data(_) | Found::Raw(_) => return Ok(None),
-                    Found::Zeros => return Ok(Some(BlockPointer::HOLE)),
-                    Found::Cloned(pointer) => return Ok(Some(pointer)),
-                    Found::Disk => state.tree.clone(),
-                }
-            };
-            let found = self.objset().resolve(self.id(), &tree, block).await;
-            let state = self.dnode.lock();
-            // Another txg was synced meanwhile: what was found may be gone.
-            if state.tree.generation == tree.generation {
-                return found.map(Some);
-            }
-        }
-    }
-
     /// Puts pointers that [`Self::shareable_blocks`] gave in the place of blocks from `first` on.
     /// Blocks keep their size, so it must be the same here; holes are made.
     ///
@@ -90,12 +74,15 @@ impl Object {
         };
         let last = first.saturating_add(more);
         self.prepare_dnode().await?;
-        self.prepare_blocks(first, last).await?;
+        self.objset()
+            .blocks
+            .prepare(&self.dnode, first, last)
+            .await?;
         let clones = self.objset().pipeline().clones();
         for pointer in pointers {
             clones.announce(tx.txg(), pointer);
         }
-        self.objset().note_dirty(tx.txg());
+        self.objset().dirty.note(tx.txg());
         let mut state = self.dnode.lock();
         let meta = state.meta_at(tx.txg());
         if !meta.exists {
@@ -114,10 +101,10 @@ impl Object {
             });
         }
         if last > meta.max_block {
-            let meta = self.objset().meta_mut(&self.dnode, &mut state, tx);
+            let meta = self.objset().dirty.meta_mut(&self.dnode, &mut state, tx);
             meta.max_block = last;
         }
-        let slot = self.objset().slot_mut(&self.dnode, &mut state, tx);
+        let slot = self.objset().dirty.slot_mut(&self.dnode, &mut state, tx);
         for (block, pointer) in (first..).zip(pointers) {
             slot.drop_blocks(block, block + 1);
             if pointer.is_hole() {
@@ -134,5 +121,28 @@ impl Object {
             metadata_bytes: indirect_bytes,
         });
         Ok(())
+    }
+}
+
+impl Blocks {
+    /// The pointer of a block with all changes; `None` when it is to be written.
+    async fn newest_pointer(&self, dnode: &Dnode, block: u64) -> Result<Option<BlockPointer>> {
+        loop {
+            let tree = {
+                let state = dnode.lock();
+                match state.find(block, NEWEST) {
+                    Found::Data(_) | Found::Raw(_) => return Ok(None),
+                    Found::Zeros => return Ok(Some(BlockPointer::HOLE)),
+                    Found::Cloned(pointer) => return Ok(Some(pointer)),
+                    Found::Disk => state.tree.clone(),
+                }
+            };
+            let found = self.resolve(dnode.id, &tree, block).await;
+            let state = dnode.lock();
+            // Another txg was synced meanwhile: what was found may be gone.
+            if state.tree.generation == tree.generation {
+                return found.map(Some);
+            }
+        }
     }
 }

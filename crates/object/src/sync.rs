@@ -104,7 +104,7 @@ impl ObjectSet {
             self.begin_raw(txg);
             let mut written = Vec::new();
             let dirty: Vec<_> = {
-                let mut list = self.dirty[parity(txg)].lock();
+                let mut list = self.dirty.objects[parity(txg)].lock();
                 // The accounting objects, at the end of the numbers, wait for the others.
                 let special = list.split_off(&ObjectId::PROJECT_USED.get());
                 std::mem::replace(&mut *list, special)
@@ -119,7 +119,7 @@ impl ObjectSet {
             }
             drop(running);
             self.account(ctx, &written).await?;
-            let special = std::mem::take(&mut *self.dirty[parity(txg)].lock());
+            let special = std::mem::take(&mut *self.dirty.objects[parity(txg)].lock());
             for dnode in special.into_values() {
                 self.sync_dnode(dnode, ctx, acct).await?;
             }
@@ -400,7 +400,10 @@ impl ObjectSet {
         let numbers: Vec<u64> = by_block.keys().copied().collect();
         let mut bases = futures::stream::iter(numbers)
             .map(|block| async move {
-                let base = self.block_at(&self.meta_dnode, block, NEWEST).await?;
+                let base = self
+                    .blocks
+                    .block_at(&self.meta_dnode, block, NEWEST)
+                    .await?;
                 Ok::<_, crate::ObjectError>((block, base))
             })
             .buffer_unordered(DNODE_READS_IN_FLIGHT);
@@ -440,7 +443,7 @@ impl ObjectSet {
                 ..Slot::default()
             };
             match self.options().raw {
-                true => self.raw_dnodes.put(blocks, &mut slot),
+                true => self.blocks.raw_dnodes.put(blocks, &mut slot),
                 false => slot.blocks = Arc::new(blocks),
             }
             state.slots[parity(ctx.txg)] = slot;
@@ -510,7 +513,7 @@ impl ObjectSet {
             }
         }
         self.pending.lock()[parity(txg)].clear();
-        self.forget_noted(txg);
+        self.dirty.forget_noted(txg);
     }
 }
 

@@ -1,14 +1,18 @@
 //! Finding and reading blocks through an object's tree on disk.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use format::Bookmark;
 use format::{BlockPointer, Endian, ObjectId, ObjectType, ObjsetId, Txg};
-use zio::{CacheUse, ReadContext};
+use parking_lot::RwLock;
+use zio::{CacheUse, Pipeline, ReadContext};
 
 use crate::dnode::{Dnode, Found, Tree, shl, shr};
 use crate::error::{ObjectError, Result, damaged};
-use crate::indirect::child;
-use crate::objset::ObjectSet;
+use crate::indirect::{IndirectCache, child};
+use crate::options::{ObjsetOptions, WriteProperties};
+use crate::raw::RawDnodeBlocks;
 
 /// A block's newest content.
 #[derive(Debug, Clone)]
@@ -30,10 +34,31 @@ pub(crate) struct LostBlocks {
 /// Txg of readers who want the newest.
 pub(crate) const NEWEST: Txg = Txg::new(u64::MAX);
 
-impl ObjectSet {
+/// Reads an object set's blocks, each through the tree of its object.
+pub(crate) struct Blocks {
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) options: ObjsetOptions,
+    /// How blocks are written, and which the cache keeps.
+    pub(crate) properties: RwLock<WriteProperties>,
+    pub(crate) indirects: IndirectCache,
+    pub(crate) raw_dnodes: RawDnodeBlocks,
+}
+
+impl Blocks {
+    /// Nothing known yet.
+    pub(crate) fn new(pipeline: Arc<Pipeline>, options: ObjsetOptions) -> Self {
+        Blocks {
+            pipeline,
+            properties: RwLock::new(options.properties),
+            options,
+            indirects: IndirectCache::new(64),
+            raw_dnodes: RawDnodeBlocks::default(),
+        }
+    }
+
     pub(crate) fn bookmark(&self, object: ObjectId, level: u8, block: u64) -> Bookmark {
         Bookmark {
-            objset: ObjsetId::new(self.options().dataset.get()),
+            objset: ObjsetId::new(self.options.dataset.get()),
             object,
             level: i64::from(level),
             block_id: block,
@@ -49,8 +74,8 @@ impl ObjectSet {
         block: u64,
     ) -> ReadContext {
         ReadContext {
-            without_key: self.options().without_key,
-            cache: match self.properties().cached.has(object_type, level) {
+            without_key: self.options.without_key,
+            cache: match self.properties.read().cached.has(object_type, level) {
                 true => CacheUse::Normal,
                 false => CacheUse::NoFill,
             },
@@ -89,7 +114,7 @@ impl ObjectSet {
             if pointer.is_hole() {
                 return Some(BlockPointer::HOLE);
             }
-            let data = self.pipeline().read_cached(&pointer)?;
+            let data = self.pipeline.read_cached(&pointer)?;
             level -= 1;
             let index = shr(block, tree.span_shift(level)) & mask;
             let next = child(&data, pointer.endian(), index as usize)?;
@@ -180,12 +205,12 @@ impl ObjectSet {
         number: u64,
         pointer: &BlockPointer,
     ) -> Result<Bytes> {
-        if let Some(data) = self.pipeline().read_cached(pointer) {
+        if let Some(data) = self.pipeline.read_cached(pointer) {
             return Ok(data);
         }
         // Above level 0 the type does not matter.
         let context = self.read_context(object, ObjectType::DNODE, level, number);
-        Ok(self.pipeline().read(pointer, &context).await?)
+        Ok(self.pipeline.read(pointer, &context).await?)
     }
 
     /// The newest content of a block when it is in memory.
@@ -196,7 +221,7 @@ impl ObjectSet {
                 Found::Data(data) => return Some(Block::Data(data, Endian::Little)),
                 Found::Zeros => return Some(Block::Zeros),
                 Found::Cloned(pointer) => pointer,
-                Found::Raw(data) => return self.raw_block(dnode, data).ok(),
+                Found::Raw(data) => return raw_block(dnode, data).ok(),
                 Found::Disk => self.try_resolve(dnode.id, &state.tree, block)?,
             }
         };
@@ -204,23 +229,12 @@ impl ObjectSet {
             return Some(Block::Zeros);
         }
         // The cache has what somebody decrypted.
-        if self.options().without_key {
+        if self.options.without_key {
             let data = self.raw_dnodes.recent(&pointer)?;
             return Some(Block::Data(data, pointer.endian()));
         }
-        let data = self.pipeline().read_cached(&pointer)?;
+        let data = self.pipeline.read_cached(&pointer)?;
         Some(Block::Data(data, pointer.endian()))
-    }
-
-    /// What is about to be stored as it is: of blocks of dnodes, all but bonuses is in the clear.
-    fn raw_block(&self, dnode: &Dnode, stored: Bytes) -> Result<Block> {
-        match dnode.id {
-            ObjectId::META_DNODE => Ok(Block::Data(stored, Endian::Little)),
-            object => Err(ObjectError::Misuse {
-                object,
-                what: "a block of a raw stream is read before it is on disk",
-            }),
-        }
     }
 
     /// The content of a block as of `txg`.
@@ -233,7 +247,7 @@ impl ObjectSet {
                     Found::Data(data) => return Ok(Block::Data(data, Endian::Little)),
                     Found::Zeros => return Ok(Block::Zeros),
                     Found::Cloned(pointer) => Some(pointer),
-                    Found::Raw(data) => return self.raw_block(dnode, data),
+                    Found::Raw(data) => return raw_block(dnode, data),
                     Found::Disk => None,
                 };
                 (state.tree.clone(), cloned)
@@ -249,17 +263,17 @@ impl ObjectSet {
                 if pointer.is_hole() {
                     return Ok(Block::Zeros);
                 }
-                let without_key = self.options().without_key;
+                let without_key = self.options.without_key;
                 let in_memory = match without_key {
                     true => self.raw_dnodes.recent(&pointer),
-                    false => self.pipeline().read_cached(&pointer),
+                    false => self.pipeline.read_cached(&pointer),
                 };
                 if let Some(data) = in_memory {
                     return Ok(Block::Data(data, pointer.endian()));
                 }
                 let object_type = dnode.lock().meta().object_type;
                 let context = self.read_context(dnode.id, object_type, 0, block);
-                let data = self.pipeline().read(&pointer, &context).await?;
+                let data = self.pipeline.read(&pointer, &context).await?;
                 if without_key && dnode.id == ObjectId::META_DNODE {
                     self.raw_dnodes.note(&pointer, &data);
                 }
@@ -353,6 +367,17 @@ impl ObjectSet {
                 pointer = next;
             }
         }
+    }
+}
+
+/// What is about to be stored as it is: of blocks of dnodes, all but bonuses is in the clear.
+fn raw_block(dnode: &Dnode, stored: Bytes) -> Result<Block> {
+    match dnode.id {
+        ObjectId::META_DNODE => Ok(Block::Data(stored, Endian::Little)),
+        object => Err(ObjectError::Misuse {
+            object,
+            what: "a block of a raw stream is read before it is on disk",
+        }),
     }
 }
 

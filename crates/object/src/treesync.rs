@@ -25,13 +25,12 @@ use vdev::Priority;
 use zio::pipeline::DedupPolicy;
 use zio::{RawBlock, WritePolicy, ZioError};
 
-use crate::dnode::{Meta, Slot, Tree, shl, shr};
+use crate::dnode::{Meta, RawData, Slot, Tree, shl, shr};
 use crate::error::Result;
 use crate::indirect::child;
 use crate::objset::ObjectSet;
 use crate::options::{RedundantMetadata, WriteProperties};
 use crate::rangeset::RangeSet;
-use crate::raw::RawData;
 use crate::sync::{BlockAccounting, SyncContext};
 use crate::tree::short_indirect;
 
@@ -156,7 +155,7 @@ impl<'a> TreeSync<'a> {
         // Of one that was rewritten the flag stays behind: this dataset has had it since now.
         new.set_rewritten(false);
         self.ctx.pipeline.clones().add(txg, &new);
-        let objset = self.set.bookmark(self.object, 0, 0).objset;
+        let objset = self.set.blocks.bookmark(self.object, 0, 0).objset;
         self.ctx.pipeline.sharing().note(objset, &new);
         self.kill(Some(old));
         self.bear(&new);
@@ -360,6 +359,7 @@ impl<'a> TreeSync<'a> {
         }
         let data = self
             .set
+            .blocks
             .read_indirect(self.object, level, number, old)
             .await?;
         let mut children: Vec<_> = BlockPointer::decode_all(&data, old.endian()).collect();
@@ -398,6 +398,7 @@ impl<'a> TreeSync<'a> {
             if level > 0 {
                 let read = self
                     .set
+                    .blocks
                     .read_indirect(self.object, level, number, &pointer)
                     .await;
                 match read {
@@ -741,7 +742,7 @@ impl<'a> TreeSync<'a> {
             priority: Priority::Async,
             bookmark: Bookmark {
                 level: block_level,
-                ..self.set.bookmark(self.object, level, number)
+                ..self.set.blocks.bookmark(self.object, level, number)
             },
         }
     }

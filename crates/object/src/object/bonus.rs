@@ -2,11 +2,11 @@
 //! it.
 
 use bytes::Bytes;
-use format::{BlockPointer, Bookmark, ObjectType, SECTOR_BYTES};
+use format::{BlockPointer, Bookmark, ObjectId, ObjectType, SECTOR_BYTES};
 use zio::{Added, Tx};
 
 use crate::byteswap::to_native;
-use crate::dnode::{DnodeState, Meta, SpillChange};
+use crate::dnode::{Dnode, DnodeState, Meta, SpillChange};
 use crate::error::{ObjectError, OfObject, Result};
 use crate::tree::NEWEST;
 
@@ -34,7 +34,7 @@ impl Object {
     /// [`ObjectError::TooBig`] when the dnode has no room for it.
     pub fn set_bonus(&self, tx: &Tx, bonus: impl Into<Bytes>) -> Result<()> {
         let bonus = bonus.into();
-        self.change_meta(tx, |meta| self.put_bonus(meta, bonus))
+        self.change_meta(tx, |meta| put_bonus(self.id(), meta, bonus))
     }
 
     /// Replaces the bonus and its type.
@@ -50,30 +50,8 @@ impl Object {
         let bonus = bonus.into();
         self.change_meta(tx, |meta| {
             meta.bonus_type = bonus_type;
-            self.put_bonus(meta, bonus)
+            put_bonus(self.id(), meta, bonus)
         })
-    }
-
-    pub(crate) fn put_bonus(&self, meta: &mut Meta, bonus: Bytes) -> Result<()> {
-        let room = meta.bonus_room(meta.has_spill);
-        if meta.has_spill && !meta.has_spill_room() {
-            return Err(ObjectError::TooBig {
-                object: self.id(),
-                what: format!(
-                    "a spill block beside {} block pointers in a dnode of {} slots",
-                    meta.pointers, meta.slots
-                ),
-            });
-        }
-        if bonus.len() > room {
-            return Err(ObjectError::TooBig {
-                object: self.id(),
-                what: format!("a bonus of {} bytes, where {room} fit", bonus.len()),
-            });
-        }
-        meta.bonus = bonus;
-        meta.bonus_tail = Bytes::new();
-        Ok(())
     }
 
     /// Replaces bonus and spill block in one step, so that no reader sees only one of them.
@@ -81,17 +59,19 @@ impl Object {
     /// # Errors
     /// [`ObjectError::TooBig`].
     pub fn set_bonus_and_spill(&self, tx: &Tx, bonus: Bytes, spill: Option<Bytes>) -> Result<()> {
-        let spill = spill.map(|data| self.padded_spill(data)).transpose()?;
-        self.set.note_dirty(tx.txg());
+        let spill = spill
+            .map(|data| padded_spill(self.id(), data))
+            .transpose()?;
+        self.set.dirty.note(tx.txg());
         let mut state = self.dnode.lock();
         let mut meta = state.meta_at(tx.txg()).clone();
         if !meta.exists {
-            return Err(self.missing());
+            return Err(self.dnode.missing());
         }
         let had_spill = meta.has_spill;
         meta.has_spill = spill.is_some();
-        self.put_bonus(&mut meta, bonus)?;
-        let slot = self.set.slot_mut(&self.dnode, &mut state, tx);
+        put_bonus(self.id(), &mut meta, bonus)?;
+        let slot = self.set.dirty.slot_mut(&self.dnode, &mut state, tx);
         slot.meta = Some(meta);
         match spill {
             Some(data) => {
@@ -106,22 +86,6 @@ impl Object {
             None => {}
         }
         Ok(())
-    }
-
-    fn padded_spill(&self, data: Bytes) -> Result<Bytes> {
-        if data.is_empty() || data.len() > SPILL_MAX_BYTES {
-            return Err(ObjectError::TooBig {
-                object: self.id(),
-                what: format!("a spill block of {} bytes", data.len()),
-            });
-        }
-        let whole = data.len().next_multiple_of(SECTOR_BYTES as usize);
-        if whole == data.len() {
-            return Ok(data);
-        }
-        let mut padded = data.to_vec();
-        padded.resize(whole, 0);
-        Ok(Bytes::from(padded))
     }
 
     /// Content of the spill block, if there is one (with the padding to whole sectors).
@@ -139,13 +103,16 @@ impl Object {
     /// Errors of reading the spill block.
     pub(crate) async fn bonus_and_spill(&self) -> Result<BonusAndSpill> {
         loop {
-            let (mut found, place) = self.bonus_and_place();
+            let (mut found, place) = bonus_and_place(&self.dnode);
             let Some((pointer, written_as)) = place else {
                 return Ok(found);
             };
-            let context =
-                self.set
-                    .read_context(self.id(), ObjectType::SA, 0, Bookmark::SPILL_BLOCK_ID);
+            let context = self.set.blocks.read_context(
+                self.id(),
+                ObjectType::SA,
+                0,
+                Bookmark::SPILL_BLOCK_ID,
+            );
             let read = match self.set.pipeline().read_cached(&pointer) {
                 Some(data) => Ok(data),
                 None => self.set.pipeline().read(&pointer, &context).await,
@@ -157,7 +124,7 @@ impl Object {
                     return Ok(found);
                 }
                 // Its place may belong to another block by now.
-                Err(_) if self.bonus_and_place().1.map(|(at, _)| at) != Some(pointer) => {}
+                Err(_) if bonus_and_place(&self.dnode).1.map(|(at, _)| at) != Some(pointer) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -165,7 +132,7 @@ impl Object {
 
     /// Like [`Self::bonus_and_spill`] without waiting; `None` when a block must be read.
     pub(crate) fn try_bonus_and_spill(&self) -> Option<Result<BonusAndSpill>> {
-        let (mut found, place) = self.bonus_and_place();
+        let (mut found, place) = bonus_and_place(&self.dnode);
         let Some((pointer, written_as)) = place else {
             return Some(Ok(found));
         };
@@ -175,29 +142,6 @@ impl Object {
             found.spill = Some(native);
             found
         }))
-    }
-
-    /// The bonus, with the spill block where that is in memory; else where to read it, and the type
-    /// of the bonus that it was written with.
-    fn bonus_and_place(&self) -> (BonusAndSpill, Option<(BlockPointer, ObjectType)>) {
-        let state = self.dnode.lock();
-        let meta = state.meta();
-        let mut found = BonusAndSpill {
-            bonus_type: meta.bonus_type,
-            bonus: meta.bonus.clone(),
-            spill: None,
-        };
-        let place = match (unwritten_spill(&state), &state.spill) {
-            (Some(unwritten), _) => {
-                found.spill = unwritten;
-                None
-            }
-            (None, Some(pointer)) if meta.exists && !pointer.is_hole() => {
-                Some((*pointer, state.disk.bonus_type))
-            }
-            _ => None,
-        };
-        (found, place)
     }
 
     /// Writes the spill block; `data` is padded to whole sectors (512 bytes to 128 KiB).
@@ -222,6 +166,68 @@ impl Object {
     pub fn spill_pointer(&self) -> Option<BlockPointer> {
         self.dnode.lock().spill
     }
+}
+
+/// Replaces the bonus of object `object`.
+pub(crate) fn put_bonus(object: ObjectId, meta: &mut Meta, bonus: Bytes) -> Result<()> {
+    let room = meta.bonus_room(meta.has_spill);
+    if meta.has_spill && !meta.has_spill_room() {
+        return Err(ObjectError::TooBig {
+            object,
+            what: format!(
+                "a spill block beside {} block pointers in a dnode of {} slots",
+                meta.pointers, meta.slots
+            ),
+        });
+    }
+    if bonus.len() > room {
+        return Err(ObjectError::TooBig {
+            object,
+            what: format!("a bonus of {} bytes, where {room} fit", bonus.len()),
+        });
+    }
+    meta.bonus = bonus;
+    meta.bonus_tail = Bytes::new();
+    Ok(())
+}
+
+fn padded_spill(object: ObjectId, data: Bytes) -> Result<Bytes> {
+    if data.is_empty() || data.len() > SPILL_MAX_BYTES {
+        return Err(ObjectError::TooBig {
+            object,
+            what: format!("a spill block of {} bytes", data.len()),
+        });
+    }
+    let whole = data.len().next_multiple_of(SECTOR_BYTES as usize);
+    if whole == data.len() {
+        return Ok(data);
+    }
+    let mut padded = data.to_vec();
+    padded.resize(whole, 0);
+    Ok(Bytes::from(padded))
+}
+
+/// The bonus, with the spill block where that is in memory; else where to read it, and the type
+/// of the bonus that it was written with.
+fn bonus_and_place(dnode: &Dnode) -> (BonusAndSpill, Option<(BlockPointer, ObjectType)>) {
+    let state = dnode.lock();
+    let meta = state.meta();
+    let mut found = BonusAndSpill {
+        bonus_type: meta.bonus_type,
+        bonus: meta.bonus.clone(),
+        spill: None,
+    };
+    let place = match (unwritten_spill(&state), &state.spill) {
+        (Some(unwritten), _) => {
+            found.spill = unwritten;
+            None
+        }
+        (None, Some(pointer)) if meta.exists && !pointer.is_hole() => {
+            Some((*pointer, state.disk.bonus_type))
+        }
+        _ => None,
+    };
+    (found, place)
 }
 
 /// The spill block as the slots have it: `None` when they do not change it.

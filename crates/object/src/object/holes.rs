@@ -1,8 +1,8 @@
 //! Where an object has data, and where it has none.
 
-use crate::dnode::Found;
+use crate::dnode::{Dnode, Found};
 use crate::error::Result;
-use crate::tree::NEWEST;
+use crate::tree::{Blocks, NEWEST};
 
 use super::Object;
 
@@ -13,20 +13,70 @@ impl Object {
     /// # Errors
     /// Errors of reading indirect blocks.
     pub async fn next_data(&self, offset_bytes: u64) -> Result<Option<u64>> {
-        self.next_data_in(offset_bytes, false).await
+        self.set
+            .blocks
+            .next_data(&self.dnode, offset_bytes, false)
+            .await
     }
 
     /// The same, where blocks that cannot be reached count as data.
     pub(crate) async fn next_data_or_unreachable(&self, offset_bytes: u64) -> Result<Option<u64>> {
-        self.next_data_in(offset_bytes, true).await
+        self.set
+            .blocks
+            .next_data(&self.dnode, offset_bytes, true)
+            .await
     }
 
-    async fn next_data_in(&self, offset_bytes: u64, or_unreachable: bool) -> Result<Option<u64>> {
-        let block_bytes = self.block_bytes();
+    /// Offset of the first hole at or after `offset_bytes` (`SEEK_HOLE`); the end of the last block
+    /// is one.
+    ///
+    /// # Errors
+    /// Errors of reading indirect blocks.
+    pub async fn next_hole(&self, offset_bytes: u64) -> Result<u64> {
+        let block_bytes = self.dnode.block_bytes();
+        let mut block = offset_bytes / block_bytes;
+        loop {
+            let (tree, found, last) = {
+                let state = self.dnode.lock();
+                (
+                    state.tree.clone(),
+                    state.find(block, NEWEST),
+                    state.meta().max_block,
+                )
+            };
+            let hole = block > last
+                || match found {
+                    Found::Data(_) | Found::Cloned(_) | Found::Raw(_) => false,
+                    Found::Zeros => true,
+                    Found::Disk => self
+                        .set
+                        .blocks
+                        .resolve(self.id(), &tree, block)
+                        .await?
+                        .is_hole(),
+                };
+            if hole {
+                return Ok((block * block_bytes).max(offset_bytes));
+            }
+            block += 1;
+        }
+    }
+}
+
+impl Blocks {
+    /// Offset of the first data of an object at or after `offset_bytes`, unwritten changes
+    /// included; `or_unreachable`, blocks that cannot be reached count as data.
+    pub(crate) async fn next_data(
+        &self,
+        dnode: &Dnode,
+        offset_bytes: u64,
+        or_unreachable: bool,
+    ) -> Result<Option<u64>> {
+        let block_bytes = dnode.block_bytes();
         let mut from = offset_bytes / block_bytes;
         loop {
             let (tree, unwritten, last) = {
-                let state = self.dnode.lock();
+                let state = dnode.lock();
                 let unwritten = state
                     .layers(NEWEST)
                     .filter_map(|slot| slot.next_unwritten(from))
@@ -35,8 +85,7 @@ impl Object {
             };
             let not_hole = |_: u8, pointer: &format::BlockPointer| !pointer.is_hole();
             let on_disk = match self
-                .set
-                .next_in_tree_or_lost(self.id(), &tree, from, &not_hole)
+                .next_in_tree_or_lost(dnode.id, &tree, from, &not_hole)
                 .await
             {
                 Ok(found) => found,
@@ -50,7 +99,7 @@ impl Object {
                 return Ok(None);
             }
             let next = {
-                let state = self.dnode.lock();
+                let state = dnode.lock();
                 match state.find(block, NEWEST) {
                     Found::Data(_) | Found::Cloned(_) | Found::Raw(_) => None,
                     Found::Disk if on_disk == Some(block) => None,
@@ -74,36 +123,6 @@ impl Object {
                 None => return Ok(Some((block * block_bytes).max(offset_bytes))),
                 Some(next) => from = next.max(block + 1),
             }
-        }
-    }
-
-    /// Offset of the first hole at or after `offset_bytes` (`SEEK_HOLE`); the end of the last block
-    /// is one.
-    ///
-    /// # Errors
-    /// Errors of reading indirect blocks.
-    pub async fn next_hole(&self, offset_bytes: u64) -> Result<u64> {
-        let block_bytes = self.block_bytes();
-        let mut block = offset_bytes / block_bytes;
-        loop {
-            let (tree, found, last) = {
-                let state = self.dnode.lock();
-                (
-                    state.tree.clone(),
-                    state.find(block, NEWEST),
-                    state.meta().max_block,
-                )
-            };
-            let hole = block > last
-                || match found {
-                    Found::Data(_) | Found::Cloned(_) | Found::Raw(_) => false,
-                    Found::Zeros => true,
-                    Found::Disk => self.set.resolve(self.id(), &tree, block).await?.is_hole(),
-                };
-            if hole {
-                return Ok((block * block_bytes).max(offset_bytes));
-            }
-            block += 1;
         }
     }
 }

@@ -99,7 +99,9 @@ impl Fat<'_> {
 
     /// Entries per block of the pointer table as log2.
     fn table_shift(&self) -> u32 {
-        (self.object.block_bytes() / 8).max(1).trailing_zeros()
+        (self.object.dnode.block_bytes() / 8)
+            .max(1)
+            .trailing_zeros()
     }
 
     /// Where a table's entry is: block and index in it.
@@ -208,7 +210,7 @@ impl Fat<'_> {
         found: &FoundLeaf,
         change: impl FnOnce(&mut ZapLeaf<&mut [u8]>) -> format::Result<T> + Send,
     ) -> Result<T> {
-        if !self.object.is_block_unwritten(found.block) {
+        if !self.object.dnode.is_block_unwritten(found.block) {
             found.leaf.verify().of(self.object.id())?;
         }
         let keys = found.header.flags.key_kind();
@@ -325,7 +327,7 @@ impl Fat<'_> {
         }
         // From here on nothing may fail: entries would be in neither leaf.
         let block = header.free_block;
-        let block_bytes = self.object.block_bytes();
+        let block_bytes = self.object.dnode.block_bytes();
         let offset = block.saturating_mul(block_bytes);
         self.object.prepare_write(offset, block_bytes).await?;
         let sibling = self
@@ -344,7 +346,7 @@ impl Fat<'_> {
     }
 
     async fn write_block(&self, tx: &Tx, block: u64, bytes: Vec<u8>) -> Result<()> {
-        let offset = block * self.object.block_bytes();
+        let offset = block * self.object.dnode.block_bytes();
         self.object.write(tx, offset, Bytes::from(bytes)).await
     }
 
@@ -457,7 +459,7 @@ impl Fat<'_> {
             now.free_block = new.free_block;
         })
         .await?;
-        let block_bytes = self.object.block_bytes();
+        let block_bytes = self.object.dnode.block_bytes();
         self.object
             .free_range(
                 tx,
@@ -477,7 +479,7 @@ impl Fat<'_> {
         flags: ZapFlags,
     ) -> Result<()> {
         let id = self.object.id();
-        let shift = self.object.block_bytes().trailing_zeros();
+        let shift = self.object.dnode.block_bytes().trailing_zeros();
         let header = FatZapHeader::new(shift, salt, normalization, flags);
         let block = header.encode_new_block(shift).of(id)?;
         let leaf = ZapLeaf::new(shift, normalization != 0, flags.key_kind()).of(id)?;

@@ -15,6 +15,7 @@
 
 mod fat;
 mod keys;
+mod shared;
 mod value;
 
 use device::BoxFuture;
@@ -26,7 +27,7 @@ use format::{
     ByteswapKind, MicroInsert, MicroZap, ObjectId, ObjectType, ZapBlockKind, ZapFlags, ZapHasher,
     ZapKey,
 };
-use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 use zio::Tx;
 
 pub use value::{ZapCursor, ZapEntry, ZapValue};
@@ -36,28 +37,14 @@ use crate::object::Object;
 use crate::objset::ObjectSet;
 use crate::options::NewObject;
 use fat::{Fat, Matches, SameName};
+use shared::Form;
+pub(crate) use shared::ZapShared;
 
 /// Bit of `zap_normflags` that makes names equal whatever their case (`U8_TEXTPREP_TOUPPER`).
 pub const NORMALIZE_UPPERCASE: u64 = 0x2;
 
 /// Makes names comparable, by the normalisation flags (`U8_TEXTPREP_*`) of the ZAPs it is given to.
 pub type Normalizer = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
-
-/// What all handles on one ZAP share.
-#[derive(Default)]
-pub(crate) struct ZapShared {
-    form: RwLock<Form>,
-}
-
-/// Which form a ZAP has; a micro ZAP with its content.
-#[derive(Default)]
-enum Form {
-    /// Not looked at yet, or a change failed midway.
-    #[default]
-    Unknown,
-    Micro(MicroZap),
-    Fat,
-}
 
 /// What a new ZAP is to be.
 #[derive(Debug, Clone)]
@@ -221,7 +208,7 @@ impl Zap {
     }
 
     async fn new_micro(&self, tx: &Tx, salt: u64, normalization: u64) -> Result<Form> {
-        let size = self.object.block_bytes() as usize;
+        let size = self.object.dnode.block_bytes() as usize;
         let micro = MicroZap::new(size, salt, normalization).of(self.id())?;
         self.put_micro(tx, &micro).await?;
         Ok(Form::Micro(micro))
@@ -377,9 +364,12 @@ impl Zap {
     ) -> Result<()> {
         let block = micro.as_bytes();
         if let Some(place) = place
-            && self.object.change_dirty_block(tx, 0, block.len(), |there| {
-                there[place.clone()].copy_from_slice(&block[place]);
-            })
+            && self
+                .object
+                .dnode
+                .change_dirty_block(tx, 0, block.len(), |there| {
+                    there[place.clone()].copy_from_slice(&block[place]);
+                })
         {
             return Ok(());
         }
