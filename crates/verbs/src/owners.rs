@@ -158,7 +158,7 @@ pub async fn set_owned_quotas(
     if quotas.is_empty() {
         return Ok(());
     }
-    check_owned_quotas(&pools, name, quotas).await?;
+    check_owned_quotas(pools, name, quotas).await?;
     let doing = format!("cannot set property for '{name}'");
     let borrowed = borrow(open, name, &doing, "set").await?;
     let mut outcome = Ok(());
@@ -198,7 +198,7 @@ pub fn zfs_project<'a>(
     Box::pin(async move {
         let mut reply = ZfsProjectReply::default();
         for shown in &call.paths {
-            project_of(&mounts, &call, shown, &mut reply).await?;
+            project_of(mounts, &call, shown, &mut reply).await?;
         }
         Ok(reply)
     })
@@ -319,7 +319,7 @@ pub async fn set_quotas_of(
 ) -> Result<Empty, Failure> {
     let open = pools.of_dataset(name)?;
     let _admin = open.admin.lock().await;
-    set_owned_quotas(&pools, &open, name, quotas).await?;
+    set_owned_quotas(pools, &open, name, quotas).await?;
     Ok(Empty {})
 }
 

@@ -514,7 +514,7 @@ async fn names_that_follow(
     name: &str,
 ) -> Result<Vec<String>, Failure> {
     let mut names = Vec::new();
-    for below in names_below(&pools, name).await? {
+    for below in names_below(pools, name).await? {
         let is_wanted = matches!(place(open, &below).await, Ok((Place::At(_), true)))
             && follows(open, "mountpoint", name, &below).await?
             && !open.is_locked(&below).await;

@@ -57,7 +57,7 @@ pub fn zfs_send_plan<'a>(
     call: &'a ZfsSendPlan,
 ) -> BoxFuture<'a, Result<ZfsSendPlanReply, Failure>> {
     Box::pin(async move {
-        let plan = plan(&pools, &call.send).await?;
+        let plan = plan(pools, &call.send).await?;
         let mut streams = Vec::new();
         for (name, from) in &plan.streams {
             let size_bytes = estimate(&plan, name, from.as_deref()).await?;
@@ -82,7 +82,7 @@ pub fn zfs_send<'a>(
     work: &'a Arc<Work>,
 ) -> BoxFuture<'a, Result<ZfsSendReply, Failure>> {
     Box::pin(async move {
-        let plan = plan(&pools, &call).await?;
+        let plan = plan(pools, &call).await?;
         let mut total = 0;
         for (name, from) in &plan.streams {
             total += estimate(&plan, name, from.as_deref()).await?;
@@ -115,7 +115,7 @@ pub fn send_to<'a>(
     progress: &'a stream::Progress,
 ) -> BoxFuture<'a, Result<(), Failure>> {
     Box::pin(async move {
-        let plan = plan(&pools, call).await?;
+        let plan = plan(pools, call).await?;
         write(&plan, call, output, progress).await
     })
 }
@@ -191,7 +191,7 @@ fn short(name: &str) -> &str {
 
 async fn plan(pools: &Pools, call: &ZfsSend) -> Result<Plan, Failure> {
     if let Some(token) = &call.token {
-        return plan_of_token(&pools, call, token).await;
+        return plan_of_token(pools, call, token).await;
     }
     let name = &call.snapshot;
     let open = pools.of_dataset(name)?;

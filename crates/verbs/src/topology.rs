@@ -124,7 +124,7 @@ async fn waiting_spare(world: &World, open: &OpenPool, path: &str) -> Option<Str
     let used = reports::tree_paths(&status);
     let listed = status.spares.into_iter().filter_map(|spare| spare.path);
     let waiting: Vec<String> = listed.filter(|listed| !used.contains(listed)).collect();
-    match find_device(&world, &waiting, path).await {
+    match find_device(world, &waiting, path).await {
         Found::At(path) => Some(path),
         Found::Nowhere | Found::Unsure => None,
     }
