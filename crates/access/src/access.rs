@@ -306,6 +306,18 @@ impl Access {
         })
     }
 
+    /// Waits until nobody uses any of these datasets who is done in a moment, whoever else does.
+    ///
+    /// # Errors
+    /// [`AccessError::InUse`] of users who were to be done in a moment and are not;
+    /// [`AccessError::Dataset`].
+    pub async fn settled(&self, names: &[String]) -> Result<()> {
+        for name in names {
+            self.slot(&self.find(name).await?, true)?.settled().await?;
+        }
+        Ok(())
+    }
+
     /// Does `work`, which brings another state of a dataset (a rollback), while nobody is at it:
     /// mounts, files of volumes and iSCSI targets go on afterwards with what is there then, and
     /// their requests wait meanwhile. Once begun, it is done to its end whoever waits for it.

@@ -22,6 +22,9 @@ pub(crate) enum Opened {
 pub(crate) enum Manner {
     /// To be served: after a crash its log is replayed first.
     Serve,
+    /// To be served by those who used another state of it: files without a name stay until it
+    /// [`Opened::is_taken_over`].
+    Again,
     /// To be looked at as it is on disk: nothing is written, and a log is left as it is.
     Look,
 }
@@ -38,6 +41,7 @@ impl Opened {
         let opened = match (dataset.objset_kind(), manner) {
             (ObjsetKind::Volume, _) => Self::Volume(Volume::open(dataset, world).await?),
             (_, Manner::Serve) => Self::Filesystem(Filesystem::open(dataset, world).await?),
+            (_, Manner::Again) => Self::Filesystem(Filesystem::open_again(dataset, world).await?),
             (_, Manner::Look) => Self::Filesystem(Filesystem::open_to_look(dataset, world).await?),
         };
         if let Self::Filesystem(filesystem) = &opened {
@@ -52,6 +56,13 @@ impl Opened {
             Self::Volume(volume) => volume.close().await?,
         }
         Ok(())
+    }
+
+    /// Whoever had files open in the state before has said so of those that are in this one.
+    pub(crate) fn is_taken_over(&self) {
+        if let Self::Filesystem(filesystem) = self {
+            filesystem.free_unlinked();
+        }
     }
 
     /// Has it do what `before`, whose place it takes, was told to do otherwise than its properties

@@ -29,6 +29,7 @@ use dataset::lock_order::{self, Held, Lock};
 use device::{BoxFuture, Tasks, World};
 use filesystem::Changes;
 use format::ObjectId;
+use futures::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
@@ -45,6 +46,13 @@ pub trait Resident: Send + Sync + 'static {
 
 /// A [`Resident`] whose requests wait.
 pub trait Paused: Send + 'static {
+    /// Takes what it holds open over to what its lease gives now. All do this before the first is
+    /// let go on, so that nobody removes or frees what another one has open; a file without a name
+    /// that nobody takes over here is freed.
+    fn adopt(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Goes on with what its lease gives now; completes when nobody sees anything older.
     fn resume(self: Box<Self>) -> BoxFuture<'static, ()>;
 }
@@ -364,6 +372,13 @@ impl Slot {
         }
     }
 
+    /// Waits for users who are done in a moment, and for nobody else.
+    pub(crate) async fn settled(&self) -> Result<()> {
+        lock_order::about_to_wait(Lock::Lease);
+        self.until_patient(|state| (state.brief_users().is_empty().then_some(()), false))
+            .await
+    }
+
     /// Runs a task of the registry to its end.
     fn run(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let task = self.pool.tasks.own(name, task);
@@ -669,7 +684,7 @@ impl Slot {
 
     async fn exchange_under<R>(
         self: &Arc<Self>,
-        paused: Vec<Box<dyn Paused>>,
+        mut paused: Vec<Box<dyn Paused>>,
         cell: Cell,
         work: impl Future<Output = R>,
     ) -> Result<R> {
@@ -679,12 +694,20 @@ impl Slot {
             Ok(()) => Ok(work.await),
             Err(error) => Err(error),
         };
-        let reopened = self.open_now(Manner::Serve).await;
+        let reopened = self.open_now(Manner::Again).await;
+        let reopened = match reopened {
+            Ok(opened) => {
+                opened.take_after(&before);
+                *cell.write() = opened.clone();
+                for pause in &mut paused {
+                    pause.adopt().await;
+                }
+                opened.is_taken_over();
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
         unfinished.done();
-        let reopened = reopened.map(|opened| {
-            opened.take_after(&before);
-            *cell.write() = opened;
-        });
         let is_open = reopened.is_ok();
         let unused = self.step(|state| {
             let manner = Manner::Serve;
@@ -698,9 +721,7 @@ impl Slot {
             drop(self.begin_to_close(cell));
         }
         if is_open {
-            for pause in paused {
-                pause.resume().await;
-            }
+            join_all(paused.into_iter().map(|pause| pause.resume())).await;
         }
         match (reopened, result) {
             (Err(source), _) => Err(AccessError::NotReopened {

@@ -548,6 +548,8 @@ struct Mounted {
     /// What happened, in this order.
     told: Arc<Mutex<Vec<String>>>,
     ends: bool,
+    /// A file that it has open.
+    open: Option<u64>,
 }
 
 struct PausedMount(Arc<Mounted>);
@@ -563,6 +565,18 @@ impl Resident for Mounted {
 }
 
 impl Paused for PausedMount {
+    fn adopt(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let filesystem = self.0.lease.get();
+            if let Some(open) = self.0.open {
+                // Long enough to be freed, were that begun already.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                filesystem.retain(open, 1);
+            }
+            self.0.told.lock().push("adopt".into());
+        })
+    }
+
     fn resume(self: Box<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let content = read(&self.0.lease.get(), "file").await;
@@ -597,7 +611,12 @@ async fn a_rollback_tells_mounts_or_is_refused() {
 
     let resident = |lease: Lease<Filesystem>, ends| {
         let told = Arc::clone(&told);
-        let mounted = Arc::new(Mounted { lease, told, ends });
+        let mounted = Arc::new(Mounted {
+            lease,
+            told,
+            ends,
+            open: None,
+        });
         let weak: Weak<Mounted> = Arc::downgrade(&mounted);
         mounted.lease.set_resident(weak);
         mounted
@@ -617,7 +636,7 @@ async fn a_rollback_tells_mounts_or_is_refused() {
 
     let before = mounted.lease.get();
     roll_back().await.expect("rolled back");
-    assert_eq!(*told.lock(), ["pause", "work", "old"]);
+    assert_eq!(*told.lock(), ["pause", "work", "adopt", "old"]);
     assert!(before.is_closed() && !mounted.lease.get().is_closed());
     assert_eq!(mounted.lease.get().mount_choices(), choices);
 
@@ -626,6 +645,56 @@ async fn a_rollback_tells_mounts_or_is_refused() {
     told.lock().clear();
     roll_back().await.expect("rolled back");
     assert_eq!(*told.lock(), ["work"]);
+}
+
+/// All who use a filesystem hand over what they have open before the first is let go on: a file
+/// without a name, which only one of them has open, is there for the others too.
+#[tokio::test]
+async fn what_is_open_is_handed_over_before_anybody_goes_on() {
+    let rig = Rig::new().await;
+    let lease = rig.filesystem(mount()).await;
+    write(&lease.get(), "file", b"old", false).await;
+    write(&lease.get(), "nameless", b"held", false).await;
+    let filesystem = lease.get();
+    let root = filesystem.root();
+    let found = filesystem
+        .lookup(root, b"nameless")
+        .await
+        .expect("it is there");
+    filesystem.retain(found.ino, 1);
+    let removed = filesystem.unlink(root, b"nameless").await;
+    removed.expect("remove");
+    rig.snapshot("tank@s").await;
+
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let mut residents = Vec::new();
+    for open in [None, Some(found.ino)] {
+        let resident = Arc::new(Mounted {
+            lease: lease.share(mount()).await.expect("a lease"),
+            told: Arc::clone(&told),
+            ends: true,
+            open,
+        });
+        let weak: Weak<Mounted> = Arc::downgrade(&resident);
+        resident.lease.set_resident(weak);
+        residents.push(resident);
+    }
+    lease.close().await.expect("close");
+    let (work, seen) = (rig.rollback("tank", "s"), Arc::clone(&told));
+    let work = async move {
+        work.await;
+        seen.lock().push("work".to_owned());
+    };
+    rig.access
+        .exchange("tank", work)
+        .await
+        .expect("rolled back");
+    let order = ["pause", "pause", "work", "adopt", "adopt", "old", "old"];
+    assert_eq!(*told.lock(), order);
+    let now = residents[0].lease.get();
+    let held = now.read(found.ino, 0, 100).await.expect("it is there");
+    assert_eq!(held.concat(), b"held");
+    now.release(found.ino, 1);
 }
 
 /// A rollback goes on to its end when whoever asked for it gives up, and others wait for it.

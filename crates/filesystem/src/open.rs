@@ -33,6 +33,17 @@ impl Filesystem {
     /// [`FsError::CannotOpen`] where the dataset is no filesystem or is of a newer version, and
     /// errors of reading.
     pub async fn open(dataset: Dataset, world: World) -> Result<Arc<Self>> {
+        let filesystem = Self::open_again(dataset, world).await?;
+        filesystem.free_unlinked();
+        Ok(filesystem)
+    }
+
+    /// Opens it for those who used another state of it: files that were unlinked but open stay
+    /// until [`Filesystem::free_unlinked`], so that whoever has one open can retain it before.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_again(dataset: Dataset, world: World) -> Result<Arc<Self>> {
         let log = dataset.log().cloned();
         let settings = dataset.watch_settings();
         open_boxed(dataset, world, settings, log).await
@@ -139,7 +150,6 @@ async fn open_with(
     replay_log(&filesystem).await?;
     if !read_only {
         filesystem.dataset()?.begin_to_count();
-        filesystem.unlinked.spawn_drain();
         filesystem.files.counting.begin();
     }
     Ok(filesystem)

@@ -22,6 +22,7 @@ use std::time::Instant;
 
 use access::{Paused, Resident};
 use device::BoxFuture;
+use filesystem::{FileKind, Filesystem};
 use fuser::INodeNo;
 
 use crate::handler::SHORT_TTL;
@@ -51,6 +52,10 @@ impl Resident for Inner {
 }
 
 impl Paused for Exchange {
+    fn adopt(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(self.take_over())
+    }
+
     fn resume(self: Box<Self>) -> BoxFuture<'static, ()> {
         Box::pin(self.end())
     }
@@ -64,6 +69,16 @@ struct Exchange {
     /// What the kernel may have as names of those, in directories that it knows.
     names: Vec<Name>,
     since: Instant,
+    taken_over: Option<TakenOver>,
+}
+
+/// What is mounted now.
+struct TakenOver {
+    filesystem: Arc<Filesystem>,
+    /// Those of the known files that are in it.
+    survivors: HashSet<u64>,
+    /// The nodes by which the kernel knows the files of the state before.
+    before: Vec<u64>,
 }
 
 impl Drop for Exchange {
@@ -85,6 +100,7 @@ impl Exchange {
             known: HashMap::new(),
             names: Vec::new(),
             since: Instant::now(),
+            taken_over: None,
         };
         // Who waits for the kernel to be told of something would wait for requests that wait for
         // this, which may wait for him.
@@ -107,7 +123,7 @@ impl Exchange {
             let found = live.attributes(ino).await.ok();
             if found
                 .as_ref()
-                .is_some_and(|found| found.kind == filesystem::FileKind::Directory)
+                .is_some_and(|found| found.kind == FileKind::Directory)
             {
                 directories.push(ino);
             }
@@ -138,9 +154,8 @@ impl Exchange {
         }
     }
 
-    /// Lets requests in again, to what is open now; returns when nothing that the kernel holds is
-    /// older.
-    async fn end(mut self: Box<Self>) {
+    /// Hands the files that the kernel has open over to what is open now.
+    async fn take_over(&mut self) {
         let filesystem = self.mount.lease.get();
         let mut survivors = HashSet::new();
         for (ino, generation) in &self.known {
@@ -152,11 +167,30 @@ impl Exchange {
         }
         let nodes = &self.mount.nodes;
         let before: Vec<u64> = self.known.keys().map(|ino| nodes.live_node(*ino)).collect();
-        let root = filesystem.root();
-        let is_there = |ino: u64| ino == root || survivors.contains(&ino);
         nodes.replace(Arc::clone(&filesystem), |ino| survivors.contains(&ino));
+        self.taken_over = Some(TakenOver {
+            filesystem,
+            survivors,
+            before,
+        });
+    }
+
+    /// Lets requests in again, to what is open now; returns when nothing that the kernel holds is
+    /// older.
+    async fn end(mut self: Box<Self>) {
+        let nodes = &self.mount.nodes;
         nodes.resume();
         self.mount.teller.resume();
+        let Some(taken_over) = self.taken_over.take() else {
+            return;
+        };
+        let TakenOver {
+            filesystem,
+            survivors,
+            before,
+        } = taken_over;
+        let root = filesystem.root();
+        let is_there = |ino: u64| ino == root || survivors.contains(&ino);
         let mut gone = Vec::new();
         for name in std::mem::take(&mut self.names) {
             // Whoever cannot find the directory cannot find the name.

@@ -412,7 +412,7 @@ pub fn zfs_rollback<'a>(
             let (newer, newer_bookmarks) = (newer.clone(), newer_bookmarks.clone());
             let (head_name, snapshot) = (head.to_owned(), call.snapshot.clone());
             // Whoever has one of them for a moment is waited for before anybody's requests wait.
-            drop(access.exclusive(&newer, Exclusion::Refused).await?);
+            access.settled(&newer).await?;
             let work = async move {
                 if !newer.is_empty() {
                     let _nobody = access.exclusive(&newer, Exclusion::Refused).await?;
