@@ -278,8 +278,11 @@ test('files of a snapshot are looked at, saved and restored', async () => {
   await page.getByRole('button', { name: 'Restore', exact: true }).click();
   await expect(page.getByRole('alert')).toContainText('something is mounted at it');
   expect(readFileSync(join(where, 'below', 'mounted'), 'utf8')).toBe('here');
+  // Each dialog leads back to the one before it, which a key that comes earlier does not close.
   await page.getByRole('button', { name: 'Cancel' }).click();
+  await expect(page.getByRole('button', { name: 'Restore… below' })).toBeVisible();
   await page.keyboard.press('Escape');
+  await expect(page.getByRole('button', { name: 'Browse files…' })).toBeVisible();
   await page.keyboard.press('Escape');
   await expect(page.getByRole('dialog')).toHaveCount(0);
 });

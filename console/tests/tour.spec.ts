@@ -120,7 +120,9 @@ test('files of a snapshot', async () => {
   await expect(page.getByRole('button', { name: 'docs', exact: true })).toBeVisible();
   await shots('files');
   await page.keyboard.press('Escape');
+  await expect(page.getByRole('button', { name: 'Browse files…' })).toBeVisible();
   await page.keyboard.press('Escape');
+  await expect(page.getByRole('dialog')).toHaveCount(0);
 });
 
 test('users and keys', async () => {
