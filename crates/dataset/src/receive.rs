@@ -386,8 +386,10 @@ impl FinishTask {
         dsl.readable()
             .received(&received, &head, &target.snapshot)
             .await?;
-        if !self.is_new && target.is_raw() {
-            dsl.keys().check_receive_key(&head.dir()).await?;
+        if !self.is_new
+            && let Some(key) = target.key()?
+        {
+            dsl.keys().check_receive_key(&head.dir(), &key).await?;
         }
         if self.is_new {
             return Ok(());

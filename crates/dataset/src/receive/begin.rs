@@ -317,8 +317,9 @@ impl BeginTask {
         let (directories, readable) = (self.dsl.directories(), self.dsl.readable());
         let (parent, last, source) = match place {
             Place::Again(dataset, _) => {
-                if self.target.is_raw() {
-                    self.dsl.keys().check_receive_key(&dataset.dir()).await?;
+                if let Some(key) = self.target.key()? {
+                    let keys = self.dsl.keys();
+                    keys.check_receive_key(&dataset.dir(), &key).await?;
                 }
                 return readable.properties(dataset).await;
             }
@@ -333,8 +334,9 @@ impl BeginTask {
         readable.properties(&above).await?;
         match source {
             Some(source) => {
-                if self.target.is_raw() {
-                    self.dsl.keys().check_receive_key(&source.dir()).await?;
+                if let Some(key) = self.target.key()? {
+                    let keys = self.dsl.keys();
+                    keys.check_receive_key(&source.dir(), &key).await?;
                 }
                 readable.clone_of(source, &above).await
             }
