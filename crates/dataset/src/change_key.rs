@@ -128,7 +128,7 @@ impl Keys<'_> {
     }
 
     /// The directories of a directory's clones.
-    async fn clones_of(&self, dir: &Arc<Dir>) -> Result<Vec<Arc<Dir>>, DatasetError> {
+    pub(crate) async fn clones_of(&self, dir: &Arc<Dir>) -> Result<Vec<Arc<Dir>>, DatasetError> {
         let clones = dir.state().phys.clones;
         let mut found = Vec::new();
         if clones.is_zero() {

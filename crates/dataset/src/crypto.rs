@@ -33,6 +33,10 @@ use crate::logs::LOG_TRIES_MAX;
 use crate::state::{Dir, Ds};
 use crate::{DatasetError, PropertyValue};
 
+/// Entry of a crypto key object, ours, which OpenZFS passes over: this is an encryption root since
+/// a raw stream parted it from another one.
+pub(crate) const PARTED: &str = "millpond:parted";
+
 /// How a user's key is given (property `keyformat`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyFormat {
@@ -103,6 +107,8 @@ pub(crate) struct StoredKey {
     pub iterations: u64,
     /// The txg in which it was wrapped as a raw stream brought it; none if it was wrapped here.
     pub received_in: Option<u64>,
+    /// Whether it is an encryption root only because a raw stream parted it from another one.
+    pub is_parted: bool,
     version: u64,
     iv: Vec<u8>,
     mac: Vec<u8>,
@@ -206,6 +212,7 @@ impl Keys<'_> {
             salt: number("pbkdf2salt").await?.unwrap_or(0),
             iterations: number("pbkdf2iters").await?.unwrap_or(0),
             received_in: number(key::RECEIVED).await?,
+            is_parted: number(PARTED).await?.is_some(),
             version: number(key::VERSION).await?.unwrap_or(0),
             iv: bytes(key::IV).await?,
             mac: bytes(key::MAC).await?,
@@ -427,7 +434,7 @@ impl Keys<'_> {
     }
 
     /// Loads the key of an encryption root, or (`only_check`) finds out whether it is the right
-    /// one.
+    /// one. Roots that raw streams parted from this one inherit again if it opens them.
     ///
     /// # Errors
     /// [`DatasetError::WrongKey`], [`DatasetError::KeyLoaded`], [`DatasetError::WrongKind`] when it
@@ -438,7 +445,7 @@ impl Keys<'_> {
         wrapping: WrappingKey,
         only_check: bool,
     ) -> Result<(), DatasetError> {
-        let _config = self.dsl.config.write().await;
+        let config = self.dsl.config.write().await;
         let (dir, stored) = self.root_key(name).await?;
         let wrapped = stored.wrapped(&|| name.to_owned())?;
         let key = wrapped
@@ -451,12 +458,16 @@ impl Keys<'_> {
         }
         let key = || BlockKey::new(key, &*self.dsl.env().world.random);
         let keys = &self.dsl.keys;
-        match keys.load(dir.object, wrapping, stored.object, key) {
-            true => Ok(()),
-            false => Err(DatasetError::KeyLoaded {
+        if !keys.load(dir.object, wrapping, stored.object, key) {
+            return Err(DatasetError::KeyLoaded {
                 name: name.to_owned(),
-            }),
+            });
         }
+        drop(config);
+        if let Err(error) = self.rejoin_loaded(&dir).await {
+            tracing::warn!(name, %error, "encryption roots below it stay, though it opens them");
+        }
+        Ok(())
     }
 
     /// Forgets the key of an encryption root, and of all that inherits from it.

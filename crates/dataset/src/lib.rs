@@ -87,6 +87,7 @@ mod raw;
 mod readable;
 mod receive;
 mod redact;
+mod rejoin;
 mod remaps;
 mod rename;
 mod resume;

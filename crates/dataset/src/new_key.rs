@@ -16,7 +16,7 @@ use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use zio::Tx;
 
 use crate::check::{check_iterations, parse_setting};
-use crate::crypto::{KeyFormat, Keys, StoredKey, too_long};
+use crate::crypto::{KeyFormat, Keys, PARTED, StoredKey, too_long};
 use crate::features::guid;
 use crate::info::DatasetKind;
 use crate::state::{Dir, Ds};
@@ -493,8 +493,10 @@ pub(crate) async fn store(
     ] {
         zap.update_u64(tx, name, number).await?;
     }
-    if zap.lookup_u64(entry::RECEIVED).await?.is_some() {
-        zap.remove(tx, entry::RECEIVED).await?;
+    for name in [entry::RECEIVED, PARTED] {
+        if zap.lookup_u64(name).await?.is_some() {
+            zap.remove(tx, name).await?;
+        }
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ use object::{ObjectSet, RawRoot, SyncContext, Zap, ZapOptions, ZapValue};
 use zio::Tx;
 
 use crate::change_key::Keyed;
-use crate::crypto::{KeyFormat, Keys, StoredKey};
+use crate::crypto::{KeyFormat, Keys, PARTED, StoredKey};
 use crate::features::guid;
 use crate::opening::Datasets;
 use crate::state::{Dir, Ds};
@@ -293,7 +293,7 @@ impl Keys<'_> {
                 readable.whole(stored.object).await?;
             }
         }
-        Ok(())
+        self.check_rejoin(&owner).await
     }
 
     /// Stores a key that came with a raw stream, as it is wrapped; a dataset without one becomes
@@ -303,7 +303,8 @@ impl Keys<'_> {
     /// All that have one encryption root are wrapped with one user's key, or no key would open all
     /// of them. When a key comes that is wrapped anew, perhaps with another user's, those below
     /// that had the same root become roots of their own, with the key that was; and so does this
-    /// dataset, if its root is above and its key is not known to be the same.
+    /// dataset, if its root is above and its key is not known to be the same. When the keys of
+    /// these have come too, they inherit again ([`Self::rejoin`]).
     pub(crate) async fn receive_key(
         &self,
         ctx: &SyncContext,
@@ -360,7 +361,7 @@ impl Keys<'_> {
             let value = ZapValue::from_bytes(Bytes::copy_from_slice(bytes));
             zap.update(&tx, *name, value).await?;
         }
-        Ok(())
+        self.rejoin(ctx, &dir).await
     }
 
     /// Has those below a dataset, and the dataset itself, part from the encryption root that they
@@ -387,7 +388,8 @@ impl Keys<'_> {
         self.become_root(ctx, dir, &[stored.object]).await
     }
 
-    /// Makes a directory the encryption root of these keys.
+    /// Makes a directory the encryption root of these keys, its own and others', until they are
+    /// wrapped as those are that it parts from.
     async fn become_root(
         &self,
         ctx: &SyncContext,
@@ -399,6 +401,10 @@ impl Keys<'_> {
             let zap = Zap::hold(self.dsl.mos(), *object).await?;
             zap.update_u64(&tx, names::crypto_key::ROOT_DDOBJ, dir.object.get())
                 .await?;
+        }
+        if let Some(own) = self.object(dir).await? {
+            let zap = Zap::hold(self.dsl.mos(), own).await?;
+            zap.update_u64(&tx, PARTED, 1).await?;
         }
         self.dsl.keys.move_to_root(objects, dir.object);
         let head = self.dsl.directories().head(dir).await?;
@@ -638,6 +644,10 @@ impl SyncTask for KeyRootTask {
                 let zap = Zap::hold(self.dsl.mos(), object).await?;
                 zap.update_u64(&tx, names::crypto_key::ROOT_DDOBJ, root.get())
                     .await?;
+                // What it is from now on was asked for.
+                if zap.lookup_u64(PARTED).await?.is_some() {
+                    zap.remove(&tx, PARTED).await?;
+                }
             }
             let prompt = PropertyValue::Text("prompt".into());
             let location = (self.root == KeyRoot::Own).then_some(&prompt);

@@ -22,6 +22,7 @@ mod members;
 mod model;
 mod newkeys;
 mod old_lists;
+mod parted;
 mod rawstreams;
 mod redaction;
 mod redaction_peer;

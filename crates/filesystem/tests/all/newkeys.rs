@@ -19,15 +19,15 @@ use pool::Pool;
 /// What must not be found on the disk.
 const SECRET: &[u8] = b"the quick brown fox jumps over an encrypted dog";
 
-fn wrapping(number: u8) -> WrappingKey {
+pub fn wrapping(number: u8) -> WrappingKey {
     WrappingKey::new([number; 32])
 }
 
-fn raw(number: u8) -> NewKey {
+pub fn raw(number: u8) -> NewKey {
     NewKey::new(KeyFormat::Raw, wrapping(number)).expect("a key")
 }
 
-async fn make(
+pub async fn make(
     pool: &Pool,
     name: &str,
     properties: &[(&str, &str)],
@@ -41,13 +41,13 @@ async fn make(
         .await
 }
 
-async fn text(pool: &Pool, name: &str, property: &str) -> String {
+pub async fn text(pool: &Pool, name: &str, property: &str) -> String {
     let got = pool.dsl().properties().get(name, property).await;
     let value = got.expect(property).value;
     dataset::props::show_value(dataset::props::find(property), &value, true)
 }
 
-async fn write(filesystem: &Arc<Filesystem>, name: &[u8], content: &[u8]) {
+pub async fn write(filesystem: &Arc<Filesystem>, name: &[u8], content: &[u8]) {
     let made = filesystem
         .create(filesystem.root(), name, 0o644, ROOT)
         .await
@@ -59,7 +59,7 @@ async fn write(filesystem: &Arc<Filesystem>, name: &[u8], content: &[u8]) {
         .expect("write");
 }
 
-async fn read(filesystem: &Arc<Filesystem>, name: &[u8]) -> Vec<u8> {
+pub async fn read(filesystem: &Arc<Filesystem>, name: &[u8]) -> Vec<u8> {
     let file = filesystem
         .lookup(filesystem.root(), name)
         .await
@@ -241,7 +241,7 @@ async fn encryption_roots_of_every_suite_and_format_are_made() {
 }
 
 /// Whether this is the key of an encryption root.
-async fn opens(pool: &Pool, root: &str, key: u8) -> bool {
+pub async fn opens(pool: &Pool, root: &str, key: u8) -> bool {
     match pool.dsl().keys().load(root, wrapping(key), true).await {
         Ok(()) => true,
         Err(DatasetError::WrongKey { .. }) => false,
