@@ -140,18 +140,24 @@ impl Handler {
                 reply.entry_with_ttls(&none, &SHORT_TTL, &attributes, generation);
             }
             Ok(ControlEntry::Snapshot(snapshot)) => {
+                let node = match nodes.retain_snapshot(&snapshot) {
+                    Ok(node) => node,
+                    Err(error) => return reply.error(error),
+                };
                 let found = async {
-                    let file = nodes.file(nodes.snapshot_node(&snapshot)).await?;
+                    let file = nodes.file(node).await?;
                     let found = file.filesystem.attributes(file.ino).await;
                     Ok((found.map_err(|error| errno(&error))?, file))
                 };
                 match found.await {
                     Ok((found, file)) => {
                         let attributes = convert::attributes(file.node(found.ino), &found);
-                        file.retain(found.ino);
                         reply.entry(&SHORT_TTL, &attributes, Generation(found.generation));
                     }
-                    Err(error) => reply.error(error),
+                    Err(error) => {
+                        nodes.release_snapshot(node, 1);
+                        reply.error(error);
+                    }
                 }
             }
             Err(error) => reply.error(errno(&error)),

@@ -42,6 +42,7 @@ mod mountinfo;
 mod nodes;
 mod readers;
 mod seek;
+mod slots;
 mod snapdir;
 mod task;
 mod teller;

@@ -2,9 +2,10 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use access::{ControlAttributes, ControlEntry, ControlNode};
+use access::{ControlAttributes, ControlEntry, ControlNode, Snapshot};
 use filesystem::FileKind;
 use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 
@@ -48,23 +49,38 @@ pub(crate) fn no_attributes(node: u64) -> FileAttr {
     control_attributes(node, told)
 }
 
-/// Entries of a control directory, with their nodes.
-async fn control_entries(nodes: &Nodes, of: ControlNode) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
+/// An entry of a control directory.
+struct Listed {
+    name: Vec<u8>,
+    /// The node; of a snapshot that has none, its directory's.
+    number: u64,
+    snapshot: Option<Arc<Snapshot>>,
+}
+
+async fn control_entries(nodes: &Nodes, of: ControlNode) -> Result<Vec<Listed>, Errno> {
+    let listed = |name: &str, number, snapshot| Listed {
+        name: name.as_bytes().to_vec(),
+        number,
+        snapshot,
+    };
     let above = match of {
         ControlNode::Zfs => nodes::ROOT,
         ControlNode::Snapshots | ControlNode::Shares | ControlNode::Shadow => nodes::ZFS,
     };
     let mut entries = vec![
-        (b".".to_vec(), nodes::control_node(of)),
-        (b"..".to_vec(), above),
+        listed(".", nodes::control_node(of), None),
+        listed("..", above, None),
     ];
     let found = nodes.control().entries(of).await;
     for (name, entry) in found.map_err(|error| errno(&error))? {
-        let node = match entry {
-            ControlEntry::Node(node) => nodes::control_node(node),
-            ControlEntry::Snapshot(snapshot) => nodes.snapshot_node(&snapshot),
-        };
-        entries.push((name.into_bytes(), node));
+        entries.push(match entry {
+            ControlEntry::Node(node) => listed(&name, nodes::control_node(node), None),
+            ControlEntry::Snapshot(snapshot) => {
+                let number = nodes.shown_snapshot(&snapshot);
+                let number = number.unwrap_or(nodes::control_node(of));
+                listed(&name, number, Some(snapshot))
+            }
+        });
     }
     Ok(entries)
 }
@@ -75,9 +91,9 @@ async fn list_control(
     offset: u64,
     reply: &mut ReplyDirectory,
 ) -> Result<(), Errno> {
-    for (index, (name, entry)) in (1..).zip(control_entries(nodes, of).await?) {
-        let name = OsStr::from_bytes(&name);
-        if index > offset && reply.add(INodeNo(entry), index, FileType::Directory, name) {
+    for (index, entry) in (1..).zip(control_entries(nodes, of).await?) {
+        let (number, name) = (INodeNo(entry.number), OsStr::from_bytes(&entry.name));
+        if index > offset && reply.add(number, index, FileType::Directory, name) {
             break;
         }
     }
@@ -90,7 +106,7 @@ async fn list_control_plus(
     offset: u64,
     reply: &mut ReplyDirectoryPlus,
 ) -> Result<(), Errno> {
-    for (index, (name, entry)) in (1..).zip(control_entries(nodes, of).await?) {
+    for (index, entry) in (1..).zip(control_entries(nodes, of).await?) {
         if index <= offset {
             continue;
         }
@@ -101,15 +117,24 @@ async fn list_control_plus(
             size_bytes: links.into(),
             modified: UNIX_EPOCH,
         };
-        let (attributes, shown) = (control_attributes(entry, told), OsStr::from_bytes(&name));
-        let (node, none) = (INodeNo(entry), Duration::ZERO);
+        // The kernel counts a lookup for all but the dots, and for what has no node (0).
+        let retained =
+            (entry.snapshot.as_ref()).map(|snapshot| nodes.retain_shown(entry.number, snapshot));
+        let node = match retained {
+            Some(false) => 0,
+            _ => entry.number,
+        };
+        let attributes = control_attributes(node, told);
+        let (node, shown, none) = (
+            INodeNo(node),
+            OsStr::from_bytes(&entry.name),
+            Duration::ZERO,
+        );
         if reply.add(node, index, shown, &none, &attributes, Generation(0)) {
+            if retained == Some(true) {
+                nodes.release_snapshot(entry.number, 1);
+            }
             break;
-        }
-        // The kernel counts a lookup for all but the dots.
-        let has_snapshots = matches!(of, ControlNode::Snapshots | ControlNode::Shadow);
-        if has_snapshots && !matches!(&name[..], b"." | b"..") {
-            nodes.retain_snapshot(entry);
         }
     }
     Ok(())

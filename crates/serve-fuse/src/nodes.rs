@@ -8,16 +8,21 @@
 //!
 //! Slot 0 is the mounted filesystem. When another state of it takes its place (rollback), files
 //! that are in both keep their nodes. Where the kernel knows a file that is not in the new state,
-//! whatever has or gets its object number is in a slot of its own from then on ([`Moved`]): what
-//! the kernel has of the old one is stale rather than wrong. A snapshot gets a slot when it is
-//! first listed or looked up; when it is open is up to the control directory
+//! whatever has or gets its object number is in another slot from then on ([`Moved`]): what the
+//! kernel has of the old one is stale rather than wrong. A snapshot gets a slot when it is first
+//! listed or looked up; when it is open is up to the control directory
 //! ([`access::ControlDirectory`]).
+//!
+//! No slot is given to another filesystem while the kernel knows a node in it: whoever had a file
+//! open would read another one. Where all slots are known, what would need one is refused: a lookup
+//! of a snapshot by ENFILE (generations do not help, as requests carry none), and a rollback
+//! ([`Nodes::pause`]). For the mounted filesystem's slots see module `slots`.
 //!
 //! What the kernel knows of a snapshot is counted ([`Snapshot::uses`]): an open file or somebody's
 //! directory there is no request, and the file may be read from after hours. Only the kernel knows
 //! of them, and says so by not forgetting the node.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +33,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::convert::errno;
+use crate::slots::{self, LiveSlots, Moved};
 
 /// The root of every FUSE mount (`FUSE_ROOT_ID`).
 pub(crate) const ROOT: u64 = 1;
@@ -41,10 +47,6 @@ pub(crate) const SHARES: u64 = CONTROL | 3;
 /// `.zfs/shadow`.
 pub(crate) const SHADOW: u64 = CONTROL | 4;
 const SLOT_SHIFT: u32 = 48;
-const SLOT_MAX: u64 = (1 << 14) - 1;
-
-/// Slots of files of the mounted filesystem that are not in slot 0, by object.
-pub(crate) type Moved = HashMap<u64, u64>;
 
 /// How long requests may take that are under way while another state is to take the filesystem's
 /// place.
@@ -147,9 +149,10 @@ struct State {
     live: Arc<Live>,
     /// Nobody gets at the mounted filesystem: another state is to take its place.
     is_paused: bool,
-    /// Slots of files of the mounted filesystem, but 0.
-    live_slots: HashSet<u64>,
-    next_slot: u64,
+    /// Slots of the mounted filesystem, but 0.
+    live_slots: LiveSlots,
+    /// The slot that was taken last.
+    last_slot: u64,
     snapshots: HashMap<u64, Slot>,
 }
 
@@ -175,8 +178,8 @@ impl Nodes {
                 moved: Arc::default(),
             }),
             is_paused: false,
-            live_slots: HashSet::new(),
-            next_slot: 1,
+            live_slots: LiveSlots::default(),
+            last_slot: 0,
             snapshots: HashMap::new(),
         };
         Self {
@@ -194,8 +197,8 @@ impl Nodes {
         &self.control
     }
 
-    /// Lets nobody at the mounted filesystem, until [`Self::resume`]; whether all who were are
-    /// done.
+    /// Lets nobody at the mounted filesystem, until [`Self::resume`]; whether another state may
+    /// take its place: all who were are done, and there are slots for files that the kernel knows.
     pub(crate) async fn pause(&self) -> bool {
         let before = {
             let mut state = self.state.lock();
@@ -214,7 +217,15 @@ impl Nodes {
             }
             tokio::time::sleep(LOOK).await;
         }
-        true
+        // Nobody has a node of the mounted filesystem now that the kernel is yet to be told.
+        let has_room = self.state.lock().settle();
+        if !has_room {
+            tracing::warn!(
+                "a filesystem cannot be replaced under use: too many states of a file that were \
+                 before are still in use by the kernel"
+            );
+        }
+        has_room
     }
 
     /// Lets requests at the mounted filesystem again.
@@ -227,16 +238,25 @@ impl Nodes {
     /// tells which files that the kernel knows are in both.
     pub(crate) fn replace(&self, live: Arc<Filesystem>, survives: impl Fn(u64) -> bool) {
         let mut state = self.state.lock();
-        let mut moved = Moved::clone(&state.live.moved);
-        let mut slot = None;
-        for (ino, count) in state.live.filesystem.retained() {
-            if survives(ino) {
+        let before = Arc::clone(&state.live);
+        let mut moved = Moved::clone(&before.moved);
+        let (root, root_before) = (live.root(), before.filesystem.root());
+        // Free, as `pause` and the limit of snapshots see to.
+        let fresh = state.free_slot().unwrap_or(slots::LAST);
+        for (ino, count) in before.filesystem.retained() {
+            if ino == root_before {
+                // Its node is the root of every state, and never forgotten.
+                if ino == root {
+                    live.retain(ino, count);
+                }
+            } else if ino != root && survives(ino) {
                 live.retain(ino, count);
-                continue;
+            } else {
+                state.live_slots.leave(&mut moved, (ino, count), fresh);
             }
-            let slot = *slot.get_or_insert_with(|| take_slot(&mut state));
-            state.live_slots.insert(slot);
-            moved.insert(ino, slot);
+        }
+        if state.live_slots.contains(fresh) {
+            state.last_slot = fresh;
         }
         state.live = Arc::new(Live {
             filesystem: live,
@@ -254,10 +274,15 @@ impl Nodes {
     /// whether that frees it.
     pub(crate) fn release_live(&self, node: u64, count: u64) -> bool {
         // Under the lock: who replaces the filesystem takes the counts along.
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         match state.live_ino(node) {
-            Some(ino) if node != ROOT => state.live.filesystem.release(ino, count),
-            _ => false,
+            Some(_) if node == ROOT => false,
+            Some(ino) => state.live.filesystem.release(ino, count),
+            None => {
+                let (slot, ino) = (node >> SLOT_SHIFT, node & ((1 << SLOT_SHIFT) - 1));
+                state.live_slots.forget(slot, ino, count);
+                false
+            }
         }
     }
 
@@ -325,8 +350,9 @@ impl Nodes {
         let filesystem = match self.control.open(&snapshot).await {
             Ok(filesystem) => filesystem,
             Err(error) => {
+                // What the kernel knows of one that was destroyed stays stale.
                 if matches!(error, FsError::Stale { .. }) {
-                    self.state.lock().snapshots.remove(&slot);
+                    self.state.lock().remove_snapshot(slot, &snapshot);
                 }
                 return Err(errno(&error));
             }
@@ -368,11 +394,16 @@ impl Nodes {
         }
     }
 
-    /// The kernel is about to be told the root directory of a snapshot, which need not be open.
-    pub(crate) fn retain_snapshot(&self, node: u64) {
-        if let Some(there) = self.state.lock().snapshots.get(&(node >> SLOT_SHIFT)) {
-            there.snapshot.retain();
+    /// The kernel is about to be told the root directory of a snapshot, which need not be open, by
+    /// a number that [`Self::shown_snapshot`] gave; not if that is not the snapshot's any more.
+    pub(crate) fn retain_shown(&self, node: u64, snapshot: &Arc<Snapshot>) -> bool {
+        let state = self.state.lock();
+        let there = state.snapshots.get(&(node >> SLOT_SHIFT));
+        let is_same = there.is_some_and(|there| Arc::ptr_eq(&there.snapshot, snapshot));
+        if is_same {
+            snapshot.retain();
         }
+        is_same
     }
 
     /// The kernel forgot what it was told `count` times of a node, if that is a snapshot's.
@@ -382,20 +413,39 @@ impl Nodes {
         }
     }
 
-    /// The node of the root directory of a snapshot, which need not be open.
-    pub(crate) fn snapshot_node(&self, snapshot: &Arc<Snapshot>) -> u64 {
-        let mut state = self.state.lock();
-        let mut known = state.snapshots.iter();
-        if let Some((slot, _)) = known.find(|(_, there)| Arc::ptr_eq(&there.snapshot, snapshot)) {
-            return root_of(*slot);
-        }
-        let slot = take_slot(&mut state);
-        let there = Slot {
-            snapshot: Arc::clone(snapshot),
-            last_use: Instant::now(),
+    /// The node of the root directory of a snapshot, which need not be open; the kernel is about to
+    /// be told it. Whoever does not tell it after all takes that back
+    /// ([`Self::release_snapshot`]).
+    ///
+    /// # Errors
+    /// ENFILE where the kernel knows files of so many snapshots that there is no slot.
+    pub(crate) fn retain_snapshot(&self, snapshot: &Arc<Snapshot>) -> Result<u64, Errno> {
+        let slot = {
+            let mut state = self.state.lock();
+            let slot = state.snapshot_slot(snapshot, slots::SNAPSHOTS_MAX);
+            if slot.is_some() {
+                // Under the lock: the slot is not given to another from here on.
+                snapshot.retain();
+            }
+            slot
         };
-        state.snapshots.insert(slot, there);
-        root_of(slot)
+        let Some(slot) = slot else {
+            let most = slots::SNAPSHOTS_MAX;
+            tracing::warn!(
+                most,
+                "a snapshot is refused: the kernel uses too many of the mount"
+            );
+            return Err(Errno::ENFILE);
+        };
+        Ok(root_of(slot))
+    }
+
+    /// The number that a listing shows for the root directory of a snapshot: its node, if it has or
+    /// gets a slot.
+    pub(crate) fn shown_snapshot(&self, snapshot: &Arc<Snapshot>) -> Option<u64> {
+        let mut state = self.state.lock();
+        let slot = state.snapshot_slot(snapshot, slots::LISTED_MAX);
+        slot.map(root_of)
     }
 }
 
@@ -420,7 +470,7 @@ impl State {
     /// Whether a node is of the mounted filesystem.
     fn is_live(&self, node: u64) -> bool {
         let slot = node >> SLOT_SHIFT;
-        slot == 0 || self.live_slots.contains(&slot)
+        slot == 0 || self.live_slots.contains(slot)
     }
 
     /// The object that such a node is; none where it was another state's.
@@ -431,24 +481,57 @@ impl State {
         let ino = node & ((1 << SLOT_SHIFT) - 1);
         (self.live.node(ino) == node).then_some(ino)
     }
-}
 
-fn take_slot(state: &mut State) -> u64 {
-    loop {
-        let slot = state.next_slot;
-        state.next_slot = if slot >= SLOT_MAX { 1 } else { slot + 1 };
-        if !state.live_slots.contains(&slot) && !state.snapshots.contains_key(&slot) {
-            return slot;
+    /// Gives back slots that the kernel knows nothing in any more; whether there is one for every
+    /// file that it knows. To be called while nobody has the mounted filesystem.
+    fn settle(&mut self) -> bool {
+        let known = self.live.filesystem.retained();
+        let mut moved = Moved::clone(&self.live.moved);
+        self.live_slots.settle(&mut moved, &known);
+        let has_room = self.live_slots.have_room(&moved, &known);
+        self.live = Arc::new(Live {
+            filesystem: Arc::clone(&self.live.filesystem),
+            moved: Arc::new(moved),
+        });
+        has_room
+    }
+
+    /// A slot that nothing is in.
+    fn free_slot(&self) -> Option<u64> {
+        let is_free =
+            |slot: &u64| !self.live_slots.contains(*slot) && !self.snapshots.contains_key(slot);
+        slots::after(self.last_slot).find(is_free)
+    }
+
+    /// The slot of a snapshot. It gets one if fewer than `most` have one, or if the kernel does not
+    /// know one of them, which makes room: that one which was not used for longest.
+    fn snapshot_slot(&mut self, snapshot: &Arc<Snapshot>, most: usize) -> Option<u64> {
+        let mut known = self.snapshots.iter();
+        if let Some((slot, _)) = known.find(|(_, there)| Arc::ptr_eq(&there.snapshot, snapshot)) {
+            return Some(*slot);
         }
-        // So many snapshots at once: the one not used for longest makes room.
-        if (state.snapshots.len() + state.live_slots.len()) as u64 >= SLOT_MAX - 1 {
-            let oldest = state
-                .snapshots
-                .iter()
-                .min_by_key(|(_, there)| there.last_use);
-            if let Some(oldest) = oldest.map(|(slot, _)| *slot) {
-                state.snapshots.remove(&oldest);
-            }
+        if self.snapshots.len() >= most {
+            let unknown = (self.snapshots.iter()).filter(|(_, there)| there.snapshot.uses() == 0);
+            let oldest = unknown.min_by_key(|(_, there)| there.last_use);
+            let oldest = oldest.map(|(slot, _)| *slot)?;
+            self.snapshots.remove(&oldest);
+        }
+        let slot = self.free_slot()?;
+        let there = Slot {
+            snapshot: Arc::clone(snapshot),
+            last_use: Instant::now(),
+        };
+        self.snapshots.insert(slot, there);
+        self.last_slot = slot;
+        Some(slot)
+    }
+
+    fn remove_snapshot(&mut self, slot: u64, snapshot: &Arc<Snapshot>) {
+        let there = self.snapshots.get(&slot);
+        // Under the lock, as the kernel is told of it under it.
+        if there.is_some_and(|there| Arc::ptr_eq(&there.snapshot, snapshot)) && snapshot.uses() == 0
+        {
+            self.snapshots.remove(&slot);
         }
     }
 }
