@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Waker};
 
+use dataset::lock_order;
 use filesystem::{By, Origin};
 use tokio::runtime::Handle;
 
@@ -50,6 +51,7 @@ pub(crate) fn run_sized(
     request: impl Future<Output = ()> + Send + 'static,
 ) {
     runner.readers.begin(long);
+    let request = lock_order::operation(request);
     start(&runner.handle, By::new(runner.origin, request));
     runner.readers.end();
 }
