@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use zio::Tx;
 
 use crate::added;
-use crate::dnode::{Dnode, DnodeState, Meta, Slot, parity};
+use crate::dnode::{DIRTY_DNODE_BYTES, Dnode, DnodeState, Meta, Slot, parity};
 
 /// Is told of the first change in a txg.
 pub(crate) type DirtyHook = Arc<dyn Fn(Txg) + Send + Sync>;
@@ -70,15 +70,17 @@ impl Dirty {
     ) -> &'a mut Slot {
         let txg = tx.txg();
         let slot = &mut state.slots[parity(txg)];
-        if !slot.dirty {
-            *slot = Slot {
-                txg,
-                dirty: true,
-                ..Slot::default()
-            };
+        if slot.is_none() {
             // The special objects are in the head, and synced with it.
             self.add(dnode, tx);
+            tx.dirtied(DIRTY_DNODE_BYTES);
         }
+        let slot = slot.get_or_insert_with(|| {
+            Box::new(Slot {
+                txg,
+                ..Slot::default()
+            })
+        });
         assert_eq!(
             slot.txg, txg,
             "object {}: a txg must be synced before the next but one is open",

@@ -20,10 +20,11 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use format::{
-    BlockPointer, Checksum, Compression, DnodeFlags, DnodePhys, ObjectId, ObjectType, Txg,
+    BlockPointer, Checksum, Compression, DNODE_SLOT_BYTES, DnodeFlags, DnodePhys, ObjectId,
+    ObjectType, Txg,
 };
 use parking_lot::{Mutex, MutexGuard};
-use zio::{RawBlock, Tx};
+use zio::{Charge, Charged, RawBlock, Tx};
 
 use crate::error::ObjectError;
 use crate::rangeset::RangeSet;
@@ -154,8 +155,6 @@ pub(crate) enum SpillChange {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Slot {
     pub txg: Txg,
-    /// Whether there is anything: a slot that is not dirty is empty, whatever its txg.
-    pub dirty: bool,
     pub meta: Option<Meta>,
     pub blocks: Arc<BTreeMap<u64, Bytes>>,
     /// Blocks that are to be shared with others: pointers as they were read, never holes. None is
@@ -317,25 +316,24 @@ pub(crate) struct DnodeState {
     pub flags: DnodeFlags,
     /// What was read from disk, for fields that we only carry along.
     pub base: Option<Box<DnodePhys>>,
-    pub slots: [Slot; 2],
+    /// By the parity of the txg; none where it changes nothing. Most objects in memory have none.
+    pub slots: [Option<Box<Slot>>; 2],
 }
 
 impl DnodeState {
     /// Indices of slots, newest first.
     fn order(&self) -> [usize; 2] {
-        if self.slots[0].txg > self.slots[1].txg {
-            [0, 1]
-        } else {
-            [1, 0]
-        }
+        let [even, odd] = &self.slots;
+        let txg = |slot: &Option<Box<Slot>>| slot.as_ref().map(|slot| slot.txg);
+        if txg(even) > txg(odd) { [0, 1] } else { [1, 0] }
     }
 
     /// Dirty slots as of `txg`, newest first.
     pub(crate) fn layers(&self, txg: Txg) -> impl Iterator<Item = &Slot> {
         self.order()
             .into_iter()
-            .map(|index| &self.slots[index])
-            .filter(move |slot| slot.dirty && slot.txg <= txg)
+            .filter_map(|index| self.slots[index].as_deref())
+            .filter(move |slot| slot.txg <= txg)
     }
 
     /// The newest meta.
@@ -376,12 +374,12 @@ impl DnodeState {
 
     /// The slot of `txg` if it is dirty.
     pub(crate) fn slot(&mut self, txg: Txg) -> Option<&mut Slot> {
-        let slot = &mut self.slots[parity(txg)];
-        (slot.dirty && slot.txg == txg).then_some(slot)
+        let slot = self.slots[parity(txg)].as_deref_mut();
+        slot.filter(|slot| slot.txg == txg)
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
-        self.slots.iter().any(|slot| slot.dirty)
+        self.slots.iter().any(Option::is_some)
     }
 }
 
@@ -398,11 +396,27 @@ pub(crate) struct Dnode {
     pub used: AtomicBool,
     /// What all handles on a ZAP share.
     pub zap: OnceLock<Arc<ZapShared>>,
+    _charged: Charged,
 }
 
+/// What an object in memory takes in bytes, but for a long bonus, a ZAP's content and what is
+/// dirty: beside itself its dnode as on disk, with pointers and bonus in allocations of their own,
+/// and its place in the table.
+const DNODE_BYTES: usize = size_of::<Dnode>() + size_of::<DnodePhys>() + 512;
+/// What an object that is dirty takes in bytes until its txg is synced, but for its blocks: itself,
+/// which has to stay, its slot, and what the sync makes of them.
+pub(crate) const DIRTY_DNODE_BYTES: u64 =
+    (DNODE_BYTES + size_of::<Slot>() + 2 * size_of::<DnodePhys>() + 1024) as u64;
+
 impl Dnode {
-    /// From disk.
-    pub(crate) fn from_phys(id: ObjectId, mut phys: DnodePhys, bonus: Bytes) -> Arc<Self> {
+    /// From disk. What it takes is charged until it is dropped.
+    pub(crate) fn from_phys(
+        id: ObjectId,
+        mut phys: DnodePhys,
+        bonus: Bytes,
+        charge: &Arc<Charge>,
+    ) -> Arc<Self> {
+        let long_bytes = bonus.len().saturating_sub(DNODE_SLOT_BYTES);
         let disk = Meta::from_phys(&phys, bonus);
         phys.bonus = Vec::new();
         phys.bonus_tail = Vec::new();
@@ -420,16 +434,22 @@ impl Dnode {
             state: Mutex::new(state),
             used: AtomicBool::new(true),
             zap: OnceLock::new(),
+            _charged: charge.take((DNODE_BYTES + long_bytes) as u64),
         })
     }
 
     /// Not on disk yet.
-    pub(crate) fn free(id: ObjectId) -> Arc<Self> {
-        Dnode::from_phys(id, DnodePhys::free(), Bytes::new())
+    pub(crate) fn free(id: ObjectId, charge: &Arc<Charge>) -> Arc<Self> {
+        Dnode::from_phys(id, DnodePhys::free(), Bytes::new(), charge)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, DnodeState> {
         self.state.lock()
+    }
+
+    /// The state of one that nobody else has.
+    pub(crate) fn state_mut(&mut self) -> &mut DnodeState {
+        self.state.get_mut()
     }
 
     pub(crate) fn touch(&self) {

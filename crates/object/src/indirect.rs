@@ -3,11 +3,15 @@
 //!
 //! The blocks' bytes are shared with the pool's cache; the table only keeps them reachable under
 //! (object, number) without walking down the tree. An entry is good for the generation of the
-//! object's tree that it was read under, and no other.
+//! object's tree that it was read under, and no other. What it keeps is charged, as the cache may
+//! have let go of it, and given back when it is asked for ([`Holder`]).
+
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use format::{BLOCK_POINTER_BYTES, BlockPointer, Endian};
 use parking_lot::Mutex;
+use zio::{Charge, Charged, Holder};
 
 struct Entry {
     object: u64,
@@ -15,17 +19,25 @@ struct Entry {
     generation: u64,
     endian: Endian,
     data: Bytes,
+    /// Used since memory was asked back.
+    used: bool,
+    _charged: Charged,
 }
 
 pub(crate) struct IndirectCache {
+    charge: Arc<Charge>,
     entries: Vec<Mutex<Option<Entry>>>,
 }
 
 impl IndirectCache {
-    pub(crate) fn new(entries: usize) -> Self {
-        IndirectCache {
+    pub(crate) fn new(entries: usize, charge: &Arc<Charge>) -> Arc<Self> {
+        let cache = Arc::new(IndirectCache {
+            charge: Arc::clone(charge),
             entries: (0..entries.max(1)).map(|_| Mutex::new(None)).collect(),
-        }
+        });
+        let holder: Weak<Self> = Arc::downgrade(&cache);
+        charge.add_holder(holder);
+        cache
     }
 
     fn place(&self, object: u64, number: u64) -> &Mutex<Option<Entry>> {
@@ -42,11 +54,12 @@ impl IndirectCache {
         generation: u64,
         index: usize,
     ) -> Option<BlockPointer> {
-        let entry = self.place(object, number).lock();
-        let entry = entry.as_ref()?;
+        let mut entry = self.place(object, number).lock();
+        let entry = entry.as_mut()?;
         if entry.object != object || entry.number != number || entry.generation != generation {
             return None;
         }
+        entry.used = true;
         child(&entry.data, entry.endian, index)
     }
 
@@ -63,14 +76,24 @@ impl IndirectCache {
             number,
             generation,
             endian,
+            used: true,
+            _charged: self.charge.take(data.len() as u64),
             data,
         });
     }
+}
 
-    /// Forgets everything.
-    pub(crate) fn clear(&self) {
+impl Holder for IndirectCache {
+    fn give_back(&self, is_enough: &dyn Fn() -> bool) {
         for entry in &self.entries {
-            *entry.lock() = None;
+            if is_enough() {
+                return;
+            }
+            let mut entry = entry.lock();
+            let is_used = |entry: &mut Entry| std::mem::replace(&mut entry.used, false);
+            if !entry.as_mut().is_some_and(is_used) {
+                *entry = None;
+            }
         }
     }
 }

@@ -173,17 +173,17 @@ impl ObjectSet {
             self.large_dnodes.store(true, Ordering::Relaxed);
         }
         self.pending.lock()[parity(tx.txg())].add(id.get(), meta.slots);
-        let dnode = Dnode::free(id);
+        let dnode = Dnode::free(id, self.charge());
         dnode.lock().tree.generation = self.next_generation();
         self.allocate_in(&dnode, tx, meta);
         self.table.replace(id.get(), dnode.clone());
+        self.charge().settle();
         Object::new(self.clone(), dnode)
     }
 
     fn allocate_in(&self, dnode: &Arc<Dnode>, tx: &Tx, meta: Meta) {
         let mut state = dnode.lock();
         self.dirty.slot_mut(dnode, &mut state, tx).meta = Some(meta);
-        tx.dirtied(DNODE_SLOT_BYTES as u64);
     }
 
     /// Slots of a block of dnodes that are taken on disk or given out.

@@ -327,11 +327,13 @@ impl Object {
         let length = data.len() as u64;
         let before = slot.blocks.get(&block).map(|data| data.len() as u64);
         let more = length.saturating_sub(before.unwrap_or(0));
-        if more > 0 {
-            let slot = &state.slots[parity(tx.txg())];
+        if more > 0
+            && let Some(slot) = state.slots[parity(tx.txg())].as_deref()
+        {
             tx.adds(added::by_block(state, slot, block, more, before.is_none()));
         }
-        state.slots[parity(tx.txg())].put(block, data);
+        let slot = self.set.dirty.slot_mut(&self.dnode, state, tx);
+        slot.put(block, data);
         Ok(more)
     }
 

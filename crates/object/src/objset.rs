@@ -3,7 +3,7 @@
 //! # State
 //! | What | Guarded by |
 //! |---|---|
-//! | objects in memory | sharded table; an object stays while it is dirty or a handle exists, else until the table is full |
+//! | objects in memory | sharded table; an object stays while it is dirty or a handle exists, else until the table is full or its memory is asked back ([`zio::Charge`]) |
 //! | lists of dirty objects, one per slot (`dirty`) | one lock each; an object is put there when its slot becomes dirty |
 //! | head: flags, intent log header, root | `head` |
 //! | free object numbers | `ids`, an async lock: looking for a free number may read dnode blocks |
@@ -22,7 +22,7 @@ use format::{
     Txg, ZilHeader,
 };
 use parking_lot::{Mutex, RwLock};
-use zio::{Pipeline, ReadContext, Tx};
+use zio::{Charge, Pipeline, ReadContext, Tx};
 
 use crate::accounting::{AccountingKeys, Recount, ZplAccounting};
 use crate::byteswap::swap_words;
@@ -77,7 +77,7 @@ pub struct ObjectSet {
     pub(crate) meta_dnode: Arc<Dnode>,
     /// Users', groups' and projects' space.
     pub(crate) accounts: [Arc<Dnode>; 3],
-    pub(crate) table: ObjectTable,
+    pub(crate) table: Arc<ObjectTable>,
     pub(crate) dirty: Dirty,
     pub(crate) ids: tokio::sync::Mutex<IdAllocator>,
     pub(crate) pending: Mutex<[PendingIds; 2]>,
@@ -198,7 +198,7 @@ impl ObjectSet {
     ) -> Arc<Self> {
         let special = |id: ObjectId, phys: &DnodePhys| {
             let bonus = swap_bonus(phys, endian);
-            Dnode::from_phys(id, phys.clone(), bonus)
+            Dnode::from_phys(id, phys.clone(), bonus, pipeline.cache().charge())
         };
         let free = DnodePhys::free();
         let used = phys.user_group_used.as_deref();
@@ -225,7 +225,7 @@ impl ObjectSet {
                 phys,
                 slots: Default::default(),
             }),
-            table: ObjectTable::new(options.object_cache_limit),
+            table: ObjectTable::new(options.object_cache_limit, pipeline.cache().charge()),
             dirty: Dirty::default(),
             ids: Default::default(),
             pending: Default::default(),
@@ -433,12 +433,13 @@ impl ObjectSet {
                 phys.bonus_tail = Vec::new();
             }
             let bonus = swap_bonus(&phys, endian);
-            let dnode = Dnode::from_phys(id, phys, bonus);
+            let dnode = Dnode::from_phys(id, phys, bonus, self.charge());
             dnode.lock().tree.generation = self.next_generation();
             // What was read may be older than a sync that ended meanwhile, after which the
             // object may even have been dropped from memory.
             let current = || self.meta_dnode.lock().tree.generation == generation;
             if let Some(dnode) = self.table.insert_if(id.get(), dnode, current) {
+                self.charge().settle();
                 return Ok(dnode);
             }
         }
@@ -473,7 +474,6 @@ impl ObjectSet {
             slots,
             ..Meta::free()
         });
-        tx.dirtied(DNODE_SLOT_BYTES as u64);
         Ok(())
     }
 
@@ -537,10 +537,9 @@ impl ObjectSet {
         self.head.lock().root.fill()
     }
 
-    /// Drops every clean object and block index from memory (memory pressure, tests).
-    pub fn trim(&self) {
-        self.table.trim();
-        self.blocks.indirects.clear();
+    /// Where its objects in memory count.
+    pub(crate) fn charge(&self) -> &Arc<Charge> {
+        self.blocks.pipeline.cache().charge()
     }
 }
 

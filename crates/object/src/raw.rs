@@ -250,9 +250,10 @@ impl Object {
         slot.drop_blocks(block, block + 1);
         slot.freed.remove(block, block + 1);
         let length = data.stored.len() as u64;
-        let slot = &state.slots[parity(tx.txg())];
-        tx.adds(added::by_block(&state, slot, block, length, true));
-        let slot = &mut state.slots[parity(tx.txg())];
+        if let Some(slot) = state.slots[parity(tx.txg())].as_deref() {
+            tx.adds(added::by_block(&state, slot, block, length, true));
+        }
+        let slot = set.dirty.slot_mut(&self.dnode, &mut state, tx);
         Arc::make_mut(&mut slot.raw).insert(block, data);
         drop(state);
         tx.dirtied_whole(length);

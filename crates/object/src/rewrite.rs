@@ -9,7 +9,6 @@
 
 use zio::Tx;
 
-use crate::dnode::parity;
 use crate::error::Result;
 use crate::object::{Object, native};
 use crate::tree::Block;
@@ -61,7 +60,7 @@ impl Object {
                 whole.into()
             };
             let more = self.insert_block(&mut state, tx, block, data)?;
-            let slot = &mut state.slots[parity(tx.txg())];
+            let slot = self.objset().dirty.slot_mut(&self.dnode, &mut state, tx);
             match physically {
                 true => slot.moved.add(block, block + 1),
                 false => slot.again.add(block, block + 1),

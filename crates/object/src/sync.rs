@@ -128,6 +128,9 @@ impl ObjectSet {
             }
             let root = self.sync_head(ctx, acct).await?;
             self.forget_synced(txg, &written).await;
+            drop(written);
+            // What was dirty may be given back now.
+            self.charge().settle_again();
             Ok(root)
         })
     }
@@ -242,7 +245,7 @@ impl ObjectSet {
             state.spill = new_spill;
             state.used_bytes = used_bytes;
             state.flags = flags;
-            state.slots[parity(txg)] = Slot::default();
+            state.slots[parity(txg)] = None;
             phys
         };
         Ok(Written {
@@ -438,7 +441,6 @@ impl ObjectSet {
             meta.max_block = meta.max_block.max(last);
             let mut slot = Slot {
                 txg: ctx.txg,
-                dirty: true,
                 meta: Some(meta),
                 ..Slot::default()
             };
@@ -446,7 +448,7 @@ impl ObjectSet {
                 true => self.blocks.raw_dnodes.put(blocks, &mut slot),
                 false => slot.blocks = Arc::new(blocks),
             }
-            state.slots[parity(ctx.txg)] = slot;
+            state.slots[parity(ctx.txg)] = Some(Box::new(slot));
         }
         self.sync_dnode(self.meta_dnode.clone(), ctx, acct).await?;
         Ok(())

@@ -1,14 +1,18 @@
-//! The table of objects in memory: sharded, bounded by dropping idle clean ones.
+//! The table of objects in memory: sharded, bounded by dropping idle clean ones, when there are
+//! many and when their memory is asked back ([`Holder`]).
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use zio::{Charge, Holder};
 
 use crate::dnode::Dnode;
 
 const SHARDS: usize = 16;
+/// Room for so many objects in a shard is kept though it has few.
+const ROOM_MIN: usize = 64;
 
 #[derive(Default)]
 struct Shard {
@@ -20,12 +24,14 @@ struct Shard {
 pub(crate) struct ObjectTable {
     shards: [Mutex<Shard>; SHARDS],
     shard_limit: usize,
+    /// The shard of which memory is given back next.
+    hand: AtomicUsize,
 }
 
 impl ObjectTable {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, charge: &Charge) -> Arc<Self> {
         let shard_limit = (limit / SHARDS).max(8);
-        ObjectTable {
+        let table = Arc::new(ObjectTable {
             shards: std::array::from_fn(|_| {
                 Mutex::new(Shard {
                     dnodes: HashMap::new(),
@@ -33,7 +39,11 @@ impl ObjectTable {
                 })
             }),
             shard_limit,
-        }
+            hand: AtomicUsize::new(0),
+        });
+        let holder: Weak<Self> = Arc::downgrade(&table);
+        charge.add_holder(holder);
+        table
     }
 
     fn shard(&self, id: u64) -> &Mutex<Shard> {
@@ -90,11 +100,7 @@ impl ObjectTable {
             return;
         }
         for round in 0..2 {
-            shard.dnodes.retain(|_, dnode| {
-                let idle = Arc::strong_count(dnode) == 1 && !dnode.lock().is_dirty();
-                let used = dnode.used.swap(false, Ordering::Relaxed);
-                !idle || (used && round == 0)
-            });
+            shard.drop_idle(round == 0);
             if shard.dnodes.len() <= self.shard_limit / 4 * 3 {
                 break;
             }
@@ -102,13 +108,34 @@ impl ObjectTable {
         // When most are in use or dirty, the next look is worth it only after some growth.
         shard.sweep_at = self.shard_limit.max(shard.dnodes.len() / 4 * 5);
     }
+}
 
-    pub(crate) fn trim(&self) {
-        for shard in &self.shards {
-            shard
-                .lock()
-                .dnodes
-                .retain(|_, dnode| Arc::strong_count(dnode) > 1 || dnode.lock().is_dirty());
+impl Shard {
+    /// Drops idle clean objects; with `keeps_used` not those used since the last look. Nobody gets
+    /// hold of one whose only reference is the table's while the shard is locked.
+    fn drop_idle(&mut self, keeps_used: bool) {
+        self.dnodes.retain(|_, dnode| {
+            let used = dnode.used.swap(false, Ordering::Relaxed);
+            let stays = |dnode: &mut Dnode| dnode.state_mut().is_dirty();
+            used && keeps_used || Arc::get_mut(dnode).is_none_or(stays)
+        });
+    }
+}
+
+impl Holder for ObjectTable {
+    fn give_back(&self, is_enough: &dyn Fn() -> bool) {
+        for _ in 0..SHARDS {
+            if is_enough() {
+                return;
+            }
+            let hand = self.hand.fetch_add(1, Ordering::Relaxed);
+            let mut shard = self.shards[hand % SHARDS].lock();
+            shard.drop_idle(true);
+            shard.sweep_at = self.shard_limit.max(shard.dnodes.len() / 4 * 5);
+            if shard.dnodes.capacity() > ROOM_MIN.max(4 * shard.dnodes.len()) {
+                let room = 2 * shard.dnodes.len();
+                shard.dnodes.shrink_to(room);
+            }
         }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Blocks {
     pub(crate) options: ObjsetOptions,
     /// How blocks are written, and which the cache keeps.
     pub(crate) properties: RwLock<WriteProperties>,
-    pub(crate) indirects: IndirectCache,
+    pub(crate) indirects: Arc<IndirectCache>,
     pub(crate) raw_dnodes: RawDnodeBlocks,
 }
 
@@ -48,10 +48,10 @@ impl Blocks {
     /// Nothing known yet.
     pub(crate) fn new(pipeline: Arc<Pipeline>, options: ObjsetOptions) -> Self {
         Blocks {
-            pipeline,
             properties: RwLock::new(options.properties),
             options,
-            indirects: IndirectCache::new(64),
+            indirects: IndirectCache::new(64, pipeline.cache().charge()),
+            pipeline,
             raw_dnodes: RawDnodeBlocks::default(),
         }
     }
@@ -280,6 +280,7 @@ impl Blocks {
                 Ok(Block::Data(data, pointer.endian()))
             }
             .await;
+            self.pipeline.cache().charge().settle();
             match result {
                 Err(_) if seen != Some(tree.generation) && stale(tree.generation) => {
                     seen = Some(tree.generation);

@@ -3,14 +3,16 @@
 //! | Module | What it is | OpenZFS's words |
 //! |---|---|---|
 //! | [`alloc`] | which bytes of which vdev are free; per-txg changes | METASLAB |
-//! | [`cache`] | verified logical blocks in memory, bounded, scan resistant | ARC |
+//! | [`cache`] | verified logical blocks in memory, bounded, scan resistant; what counts beside | ARC |
 //! | [`clones`] | which blocks may be shared by several files | BRT |
 //! | [`pipeline`] | block pointers to data and back: compression, checksums, copies, gangs | ZIO |
 //! | [`txg`] | open / quiesced / synced transaction groups and the write throttle | TXG |
 //!
 //! Lock order inside this crate (a later lock may be taken while an earlier one is held, never the
 //! other way; no lock is held across an await): txg state; allocator rotor; allocator top;
-//! cache shard; then those of crate `vdev`. In practice most code holds one of them at a time.
+//! cache shard; then those of crate `vdev`. The list of who can give memory back (`cache::Charge`)
+//! comes before all: it is held while they do, with locks of crates above. In practice most code
+//! holds one of them at a time.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +28,7 @@ mod testing;
 pub mod txg;
 
 pub use alloc::{Allocator, MetaslabChange, MetaslabSource};
-pub use cache::Cache;
+pub use cache::{Cache, Charge, Charged, Holder};
 pub use clones::{CloneChanges, CloneKey, Clones};
 pub use error::ZioError;
 pub use pipeline::{

@@ -211,6 +211,7 @@ impl Zap {
         let size = self.object.dnode.block_bytes() as usize;
         let micro = MicroZap::new(size, salt, normalization).of(self.id())?;
         self.put_micro(tx, &micro).await?;
+        self.shared.holds(size, self.object.objset().charge());
         Ok(Form::Micro(micro))
     }
 
@@ -308,9 +309,10 @@ impl Zap {
                     Ok(name) => hasher.name(&name),
                     Err(_) => hasher.name(name),
                 };
-                MicroZap::decode(block.to_vec(), endian, hash_of)
-                    .map(Form::Micro)
-                    .of(id)
+                let micro = MicroZap::decode(block.to_vec(), endian, hash_of).of(id)?;
+                self.shared
+                    .holds(block.len(), self.object.objset().charge());
+                Ok(Form::Micro(micro))
             }
             kind => Err(damaged(id, "zap_phys_t", format!("block 0 is {kind:?}"))),
         }
@@ -631,6 +633,7 @@ impl Zap {
                     }
                     self.object.set_block_size(tx, size as u32, 0).await?;
                     micro.grow(size).of(self.id())?;
+                    self.shared.holds(size, self.object.objset().charge());
                 }
             }
         }
@@ -653,6 +656,7 @@ impl Zap {
                     .await?;
             }
             *form = Form::Fat;
+            self.shared.holds_nothing();
             Ok(())
         })
     }

@@ -254,7 +254,10 @@ async fn run(seed: u64, kind: ObjsetKind, options: ObjsetOptions, cache_bytes: u
         assert_eq!(reached.dnodes.len(), closed.objects.len());
         check(&bed.reopen(root).await, &closed).await;
         if round % 4 == 3 {
-            bed.set.trim();
+            // All that is in memory, and need not be, is given back.
+            let cache = bed.set.pipeline().cache();
+            cache.set_limit_bytes(0);
+            cache.set_limit_bytes(cache_bytes);
         }
     }
     // Everything freed: only heads are left.

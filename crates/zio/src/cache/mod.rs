@@ -16,15 +16,22 @@
 //! is that lock, a hash lookup, and a clone of [`Bytes`] (one atomic increment). The limit holds
 //! per shard, so in total as well; a block bigger than a quarter of a shard's share is not kept. A
 //! crash loses it all.
+//!
+//! What others keep in memory beside blocks counts in the limit as well ([`Charge`]): each block
+//! that comes in finds so much less room, but at least half of it.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use format::{BlockPointer, VdevId};
 use parking_lot::Mutex;
 
+pub use self::charge::{Charge, Charged, Holder};
+
+mod charge;
 #[cfg(test)]
 mod tests;
 
@@ -309,9 +316,11 @@ pub struct CacheStats {
     pub hits: u64,
     /// Lookups that did not.
     pub misses: u64,
-    /// Bytes in use.
+    /// Bytes in use by blocks.
     pub size_bytes: u64,
-    /// The limit.
+    /// Bytes in use by what else counts ([`Charge`]).
+    pub charged_bytes: u64,
+    /// The limit of both.
     pub limit_bytes: u64,
     /// Blocks.
     pub blocks: u64,
@@ -321,6 +330,7 @@ pub struct CacheStats {
 pub struct Cache {
     shards: Box<[Mutex<Shard>]>,
     limit_bytes: AtomicU64,
+    charge: Arc<Charge>,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -334,6 +344,7 @@ impl Cache {
         let cache = Cache {
             shards: (0..count).map(|_| Mutex::default()).collect(),
             limit_bytes: AtomicU64::new(0),
+            charge: Arc::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         };
@@ -344,12 +355,24 @@ impl Cache {
     /// Changes the limit; evicts at once when it shrinks.
     pub fn set_limit_bytes(&self, limit_bytes: u64) {
         self.limit_bytes.store(limit_bytes, Ordering::Relaxed);
-        let share = limit_bytes / self.shards.len() as u64;
+        self.charge.set_share_bytes(limit_bytes / 2);
         for shard in &self.shards {
             let mut shard = shard.lock();
-            shard.limit_bytes = share;
+            shard.limit_bytes = self.shard_limit_bytes();
             shard.shrink();
         }
+    }
+
+    /// What counts in the limit beside blocks.
+    pub fn charge(&self) -> &Arc<Charge> {
+        &self.charge
+    }
+
+    /// What a shard may have now: its part of what the charge leaves.
+    fn shard_limit_bytes(&self) -> u64 {
+        let limit_bytes = self.limit_bytes.load(Ordering::Relaxed);
+        let charged_bytes = self.charge.used_bytes().min(limit_bytes / 2);
+        (limit_bytes - charged_bytes) / self.shards.len() as u64
     }
 
     fn shard(&self, key: CacheKey) -> (&Mutex<Shard>, Hashed) {
@@ -380,7 +403,10 @@ impl Cache {
     /// Keeps a block, replacing what was there under this key.
     pub fn insert(&self, key: CacheKey, data: Bytes) {
         let (shard, key) = self.shard(key);
-        shard.lock().insert(key, data);
+        let limit_bytes = self.shard_limit_bytes();
+        let mut shard = shard.lock();
+        shard.limit_bytes = limit_bytes;
+        shard.insert(key, data);
     }
 
     /// Drops a block.
@@ -407,6 +433,7 @@ impl Cache {
             hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
             limit_bytes: self.limit_bytes.load(Ordering::Relaxed),
+            charged_bytes: self.charge.used_bytes(),
             ..CacheStats::default()
         };
         for shard in &self.shards {

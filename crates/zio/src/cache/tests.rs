@@ -73,6 +73,30 @@ fn a_smaller_limit_evicts_at_once() {
     assert_eq!(cache.get(key(1)), None);
 }
 
+#[test]
+fn what_is_charged_leaves_that_much_less_room_for_blocks() {
+    let limit = 32 << 20;
+    let cache = Cache::new(limit);
+    let fill = || {
+        for number in 0..1000 {
+            cache.insert(key(number), block(64 << 10, number));
+        }
+        let stats = cache.stats();
+        (stats.size_bytes, stats.charged_bytes)
+    };
+    let (full, _) = fill();
+    assert!(full > limit / 10 * 9 && full <= limit);
+    let some = cache.charge().take(limit / 4);
+    let (less, charged) = fill();
+    assert!(less + charged <= limit && less > limit / 2);
+    // Half of it is for blocks in any case.
+    let much = cache.charge().take(limit);
+    let (half, _) = fill();
+    assert!(half > limit / 10 * 4 && half <= limit / 2);
+    drop((some, much));
+    assert_eq!(fill().0, full);
+}
+
 proptest! {
     /// The limit holds, sizes add up, and nothing is ever found under a wrong key.
     #[test]

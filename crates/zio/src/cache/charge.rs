@@ -1,0 +1,258 @@
+//! Memory beside the cache's blocks that counts in the cache's limit: objects and files in memory.
+//!
+//! Whoever keeps such memory charges it ([`Charge::take`]) for as long as it lives. The cache keeps
+//! that much less, down to half of its limit; the other half is the charge's share. What goes over
+//! the share is asked back of those who hold it ([`Holder`]), in turn, and each begins with what
+//! has not been used for longest: a clock over all filesystems of a pool. That is done by who
+//! charges ([`Charge::settle`]), so that nobody charges faster than memory comes back, and after
+//! each txg that was synced ([`Charge::settle_again`]), as what is dirty cannot be given back
+//! before. What is in use, or dirty, stays over the share; dirty objects are bounded with the dirty
+//! data of the txgs.
+//!
+//! Charging is one atomic addition. Locks: the list of holders, then what holders lock; nobody who
+//! settles may have a lock of a holder's.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// Parts of the share: so much is asked back at once, and so much more than was left is charged
+/// before it is tried again.
+const STEPS: u64 = 64;
+/// Parts of what is over the share and cannot be given back: so much more is charged before it is
+/// tried again.
+const OVER_STEPS: u64 = 16;
+/// How often each holder is asked: what was used lately is given back the second time, what was
+/// held by that the third time.
+const ROUNDS: usize = 3;
+
+/// Keeps memory that is charged and can be given back.
+pub trait Holder: Send + Sync {
+    /// Gives back some of what nobody uses and is not dirty, what was not used since the last time;
+    /// goes on where it stopped the last time, until it has been through all or `is_enough` says
+    /// so. Must not charge anything.
+    fn give_back(&self, is_enough: &dyn Fn() -> bool);
+}
+
+/// What is charged to a cache.
+#[derive(Default)]
+pub struct Charge {
+    used_bytes: AtomicU64,
+    share_bytes: AtomicU64,
+    /// From how many bytes on holders are asked.
+    ask_at_bytes: AtomicU64,
+    holders: Mutex<VecDeque<Weak<dyn Holder>>>,
+    over: Notify,
+}
+
+/// Bytes that are charged until this is dropped.
+pub struct Charged {
+    charge: Arc<Charge>,
+    bytes: u64,
+}
+
+impl Charged {
+    /// Changes how many bytes it is.
+    pub fn resize(&mut self, bytes: u64) {
+        self.charge.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.charge
+            .used_bytes
+            .fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        self.charge
+            .used_bytes
+            .fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Charge {
+    /// Charges so many bytes.
+    pub fn take(self: &Arc<Self>, bytes: u64) -> Charged {
+        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Charged {
+            charge: Arc::clone(self),
+            bytes,
+        }
+    }
+
+    /// Bytes that are charged now.
+    pub fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes above which they are asked back.
+    pub fn share_bytes(&self) -> u64 {
+        self.share_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_share_bytes(&self, bytes: u64) {
+        self.share_bytes.store(bytes, Ordering::Relaxed);
+        self.settle_again();
+    }
+
+    /// Asks it for memory from now on, as long as it lives.
+    pub fn add_holder(&self, holder: Weak<dyn Holder>) {
+        let mut holders = self.holders.lock();
+        holders.retain(|holder| holder.strong_count() > 0);
+        holders.push_back(holder);
+    }
+
+    /// Where more is charged than the share, asks holders for it. Called after charging, without
+    /// locks.
+    pub fn settle(&self) {
+        if self.used_bytes() > self.ask_at_bytes.load(Ordering::Relaxed) {
+            self.ask();
+        }
+    }
+
+    /// As [`Self::settle`], where more may be given back than the last time: a txg was synced, or
+    /// access times were stored.
+    pub fn settle_again(&self) {
+        self.ask_at_bytes
+            .store(self.share_bytes(), Ordering::Relaxed);
+        self.settle();
+    }
+
+    /// Completes when more was charged than the share and not enough could be given back.
+    pub async fn is_over(&self) {
+        self.over.notified().await;
+    }
+
+    fn ask(&self) {
+        // One at a time: whoever else comes goes on.
+        let Some(mut holders) = self.holders.try_lock() else {
+            return;
+        };
+        let share = self.share_bytes();
+        let step = share / STEPS;
+        let is_enough = || self.used_bytes() <= share - step;
+        for _ in 0..holders.len() * ROUNDS {
+            let Some(holder) = holders.pop_front() else {
+                break;
+            };
+            if let Some(live) = holder.upgrade() {
+                live.give_back(&is_enough);
+                holders.push_back(holder);
+            }
+            if is_enough() {
+                break;
+            }
+        }
+        let used = self.used_bytes();
+        // Asking all of them is not worth it again before there is more: what cannot be given back
+        // is looked at each time.
+        let more = step.max(used.saturating_sub(share) / OVER_STEPS);
+        let next = share.max(used.saturating_add(more));
+        self.ask_at_bytes.store(next, Ordering::Relaxed);
+        drop(holders);
+        if used > share {
+            self.over.notify_one();
+        }
+    }
+}
+
+impl std::fmt::Debug for Charge {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            out,
+            "Charge({} of {} bytes)",
+            self.used_bytes(),
+            self.share_bytes()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Shelf {
+        things: Mutex<Vec<(Charged, bool)>>,
+        asked: AtomicU64,
+    }
+
+    impl Shelf {
+        fn new(charge: &Arc<Charge>) -> Arc<Self> {
+            let shelf = Arc::new(Shelf {
+                things: Mutex::default(),
+                asked: AtomicU64::new(0),
+            });
+            let weak = Arc::downgrade(&shelf);
+            charge.add_holder(weak);
+            shelf
+        }
+
+        fn put(&self, charge: &Arc<Charge>, bytes: u64, is_free: bool) {
+            self.things.lock().push((charge.take(bytes), is_free));
+            charge.settle();
+        }
+    }
+
+    impl Holder for Shelf {
+        fn give_back(&self, is_enough: &dyn Fn() -> bool) {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            self.things
+                .lock()
+                .retain(|(_, is_free)| !is_free || is_enough());
+        }
+    }
+
+    fn charge(share_bytes: u64) -> Arc<Charge> {
+        let charge = Arc::new(Charge::default());
+        charge.set_share_bytes(share_bytes);
+        charge
+    }
+
+    #[test]
+    fn what_is_over_the_share_is_given_back_by_all() {
+        let charge = charge(6400);
+        let shelves = [Shelf::new(&charge), Shelf::new(&charge)];
+        for number in 0..1000 {
+            shelves[number % 2].put(&charge, 10, true);
+            assert!(charge.used_bytes() <= 6400 + 100);
+        }
+        charge.set_share_bytes(640);
+        assert!(charge.used_bytes() <= 640);
+        drop(shelves);
+        assert_eq!(charge.used_bytes(), 0);
+    }
+
+    #[test]
+    fn holders_that_cannot_give_are_not_asked_for_every_byte() {
+        let charge = charge(6400);
+        let shelf = Shelf::new(&charge);
+        for _ in 0..1280 {
+            shelf.put(&charge, 10, false);
+        }
+        // Twice the share: once for each of its 64 steps, in as many rounds as there are.
+        assert!(shelf.asked.load(Ordering::Relaxed) <= 65 * ROUNDS as u64);
+        assert_eq!(charge.used_bytes(), 12_800);
+        // They can now.
+        for thing in shelf.things.lock().iter_mut() {
+            thing.1 = true;
+        }
+        charge.settle_again();
+        assert!(charge.used_bytes() <= 6400);
+    }
+
+    #[test]
+    fn a_charge_that_changes_counts_once() {
+        let charge = charge(1 << 20);
+        let mut one = charge.take(100);
+        let two = charge.take(50);
+        one.resize(300);
+        assert_eq!(charge.used_bytes(), 350);
+        one.resize(10);
+        assert_eq!(charge.used_bytes(), 60);
+        drop((one, two));
+        assert_eq!(charge.used_bytes(), 0);
+    }
+}
