@@ -11,6 +11,7 @@ use format::{ObjectId, ObjsetKind};
 use futures::future::try_join_all;
 use parking_lot::Mutex;
 use volume::Volume;
+use zio::Charge;
 
 use crate::control::ControlDirectory;
 use crate::error::{AccessError, Result};
@@ -86,7 +87,8 @@ impl Access {
         let tasks = Tasks::new(&world, |_| {});
         let pool = Arc::new(PoolParts { dsl, world, tasks });
         let slots = Arc::default();
-        let housekeeping = keep_house(Arc::downgrade(&slots), pool.world.clone());
+        let charge = Arc::clone(pool.dsl.mos().pipeline().cache().charge());
+        let housekeeping = keep_house(Arc::downgrade(&slots), pool.world.clone(), charge);
         pool.tasks.spawn("housekeeping", housekeeping);
         Self { pool, slots }
     }
@@ -359,10 +361,14 @@ impl Access {
     }
 }
 
-/// Stores access times and closes idle snapshots, until the registry is gone.
-async fn keep_house(slots: Weak<Mutex<Slots>>, world: World) {
+/// Stores access times and closes idle snapshots, until the registry is gone: from time to time,
+/// and when files in memory take more than they may, as those with access times to store stay.
+async fn keep_house(slots: Weak<Mutex<Slots>>, world: World, charge: Arc<Charge>) {
     loop {
-        world.clock.sleep(HOUSEKEEPING).await;
+        tokio::select! {
+            () = world.clock.sleep(HOUSEKEEPING) => {}
+            () = charge.is_over() => {}
+        }
         let Some(slots) = slots.upgrade() else { return };
         let (all, controls) = {
             let slots = slots.lock();

@@ -33,7 +33,7 @@ pub(crate) struct Files {
     pub(crate) rules: NameRules,
     /// Number of the root directory.
     pub(crate) root: u64,
-    pub(crate) nodes: NodeTable,
+    pub(crate) nodes: Arc<NodeTable>,
     pub(crate) outlet: Outlet,
 }
 

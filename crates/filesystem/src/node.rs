@@ -19,8 +19,8 @@
 //! The intent log is committed (which may wait for a txg) only after all of these are gone.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use dataset::lock_order::{self, Held};
@@ -28,6 +28,7 @@ use dataset::range_lock::RangeLock;
 use object::{Object, Zap};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::OwnedMutexGuard;
+use zio::{Charge, Charged, Holder};
 
 use crate::error::{FsError, Result};
 use crate::rank::{Place, Rank};
@@ -42,8 +43,31 @@ pub(crate) struct State {
     /// The access time here is newer than the stored one.
     pub(crate) atime_dirty: bool,
     /// Extended attributes in the dnode, when they have been read.
-    pub(crate) sa_xattrs: Option<SaXattrs>,
+    sa_xattrs: Option<SaXattrs>,
+    /// What the node takes in memory.
+    charged: Charged,
 }
+
+impl State {
+    /// Extended attributes in the dnode, if they have been read.
+    pub(crate) fn sa_xattrs(&self) -> Option<&SaXattrs> {
+        self.sa_xattrs.as_ref()
+    }
+
+    /// Keeps what the extended attributes in the dnode are.
+    pub(crate) fn keep_sa_xattrs(&mut self, list: SaXattrs) {
+        let one = |(name, value): &(Vec<u8>, Bytes)| XATTR_BYTES + name.len() + value.len();
+        let bytes = NODE_BYTES + list.iter().map(one).sum::<usize>();
+        self.charged.resize(bytes as u64);
+        self.sa_xattrs = Some(list);
+    }
+}
+
+/// What a node takes in memory, in bytes: beside itself what its locks, its handle on the object
+/// and its place in the table have in allocations of their own.
+const NODE_BYTES: usize = size_of::<Node>() + 384;
+/// The same of an extended attribute, but for its name and value.
+const XATTR_BYTES: usize = size_of::<(Vec<u8>, Bytes)>() + 64;
 
 /// One file in memory.
 pub(crate) struct Node {
@@ -58,6 +82,8 @@ pub(crate) struct Node {
     pub(crate) state: RwLock<State>,
     /// The object was freed: whoever still has this node must not touch it.
     pub(crate) is_gone: AtomicBool,
+    /// Somebody looked for it since memory was asked back.
+    used: AtomicBool,
 }
 
 impl Node {
@@ -68,6 +94,8 @@ impl Node {
             (true, true) => Rank::XattrDirectory,
             (true, false) => Rank::XattrFile,
         };
+        let charge = object.objset().pipeline().cache().charge();
+        let charged = charge.take(NODE_BYTES as u64);
         Arc::new(Self {
             ino,
             object,
@@ -80,8 +108,10 @@ impl Node {
                 znode,
                 atime_dirty: false,
                 sa_xattrs: None,
+                charged,
             }),
             is_gone: AtomicBool::new(false),
+            used: AtomicBool::new(true),
         })
     }
 
@@ -150,8 +180,8 @@ impl std::ops::Deref for Locked {
 }
 
 const SHARDS: usize = 64;
-/// Nodes that may stay in a shard though nobody uses them.
-const IDLE_NODES_MAX: usize = 1024;
+/// Room for so many entries in a map is kept though it has few.
+const ROOM_MIN: usize = 64;
 
 /// Who uses a file that may have left the table.
 #[derive(Default)]
@@ -165,10 +195,11 @@ struct Users {
     may_be_unlinked: bool,
 }
 
-#[derive(Default)]
 struct Shard {
     nodes: HashMap<u64, Arc<Node>>,
     users: HashMap<u64, Users>,
+    /// What `users` takes.
+    charged: Charged,
     /// Counts what left the table, so that a load that overlaps is done again.
     departures: u64,
 }
@@ -176,6 +207,10 @@ struct Shard {
 impl Shard {
     /// The users of a file, to which one is added.
     fn users(&mut self, ino: u64) -> &mut Users {
+        if self.users.len() == self.users.capacity() {
+            self.users.reserve(1);
+            self.charge_users();
+        }
         let Self { nodes, users, .. } = self;
         users.entry(ino).or_insert_with(|| Users {
             may_be_unlinked: nodes.get(&ino).is_none_or(|node| node.has_no_name()),
@@ -194,23 +229,66 @@ impl Shard {
         }
         let may_be_unlinked = users.may_be_unlinked;
         self.users.remove(&ino);
+        if self.users.capacity() > ROOM_MIN.max(4 * self.users.len()) {
+            self.users.shrink_to(2 * self.users.len());
+            self.charge_users();
+        }
         match self.nodes.get(&ino) {
             Some(node) => node.has_no_name(),
             None => may_be_unlinked,
         }
     }
+
+    /// Lets go of nodes that nobody uses and that were not looked for since the last time. Nobody
+    /// gets hold of one whose only reference is the table's while the shard is locked; who has a
+    /// range of one locked, or a lock of one, has the node. Those with an access time to store
+    /// stay. Changes that are not on disk yet are the object's, which stays in memory for them.
+    fn evict(&mut self) {
+        let before = self.nodes.len();
+        self.nodes.retain(|_, node| {
+            let is_used = node.used.swap(false, Ordering::Relaxed);
+            let stays = |node: &mut Node| node.state.get_mut().atime_dirty;
+            is_used || Arc::get_mut(node).is_none_or(stays)
+        });
+        self.departures += u64::from(self.nodes.len() != before);
+        if self.nodes.capacity() > ROOM_MIN.max(4 * self.nodes.len()) {
+            self.nodes.shrink_to(2 * self.nodes.len());
+        }
+    }
+
+    fn charge_users(&mut self) {
+        // A byte more for each place, and one in eight is empty at least.
+        let bytes = self.users.capacity() * (size_of::<(u64, Users)>() + 1) / 7 * 8;
+        self.charged.resize(bytes as u64);
+    }
 }
 
-/// All files in memory.
+/// All files in memory. They are given back as the pool's cache has room for them, and whatever is
+/// needed of one again is read again: nothing is known by a node alone but what is changed of it in
+/// memory, and such a node stays ([`Shard::evict`]).
 pub(crate) struct NodeTable {
     shards: Vec<Mutex<Shard>>,
+    charge: Arc<Charge>,
+    /// The shard of which memory is given back next.
+    hand: AtomicUsize,
 }
 
 impl NodeTable {
-    pub(crate) fn new() -> Self {
-        Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-        }
+    pub(crate) fn new(charge: &Arc<Charge>) -> Arc<Self> {
+        let shard = || Shard {
+            nodes: HashMap::new(),
+            users: HashMap::new(),
+            charged: charge.take(0),
+            departures: 0,
+        };
+        let table = Arc::new(Self {
+            shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(),
+            charge: Arc::clone(charge),
+            hand: AtomicUsize::new(0),
+        });
+        let holder: Weak<Self> = Arc::downgrade(&table);
+        charge.add_holder(holder);
+        table
     }
 
     fn shard(&self, ino: u64) -> &Mutex<Shard> {
@@ -218,7 +296,12 @@ impl NodeTable {
     }
 
     pub(crate) fn get(&self, ino: u64) -> Option<Arc<Node>> {
-        self.shard(ino).lock().nodes.get(&ino).cloned()
+        let node = self.shard(ino).lock().nodes.get(&ino).cloned()?;
+        // Written only where it changes: many threads look for the same directories.
+        if !node.used.load(Ordering::Relaxed) {
+            node.used.store(true, Ordering::Relaxed);
+        }
+        Some(node)
     }
 
     /// To be read before an object is loaded, and given to [`Self::insert`].
@@ -236,20 +319,9 @@ impl NodeTable {
         if shard.departures != epoch {
             return Err(());
         }
-        if shard.nodes.len() >= IDLE_NODES_MAX {
-            let before = shard.nodes.len();
-            // Nobody else can get hold of one whose only reference is the table's while the shard
-            // is locked. One in eight goes, and those with news stay.
-            let mut left = before / 8;
-            shard.nodes.retain(|_, node| {
-                let idle =
-                    left > 0 && Arc::strong_count(node) == 1 && !node.state.read().atime_dirty;
-                left -= usize::from(idle);
-                !idle
-            });
-            shard.departures += u64::from(shard.nodes.len() != before);
-        }
         shard.nodes.insert(node.ino, Arc::clone(&node));
+        drop(shard);
+        self.charge.settle();
         Ok(node)
     }
 
@@ -258,6 +330,8 @@ impl NodeTable {
         let mut shard = self.shard(node.ino).lock();
         shard.departures += 1;
         shard.nodes.insert(node.ino, node);
+        drop(shard);
+        self.charge.settle();
     }
 
     /// Takes the node of an object that is being freed out of the table.
@@ -338,5 +412,17 @@ impl NodeTable {
             );
         }
         found
+    }
+}
+
+impl Holder for NodeTable {
+    fn give_back(&self, is_enough: &dyn Fn() -> bool) {
+        for _ in 0..SHARDS {
+            if is_enough() {
+                return;
+            }
+            let hand = self.hand.fetch_add(1, Ordering::Relaxed);
+            self.shards[hand % SHARDS].lock().evict();
+        }
     }
 }

@@ -121,6 +121,7 @@ async fn open_with(
         Some(id) => Some(Zap::hold(&objset, ObjectId::new(id)).await?),
         None => None,
     };
+    let nodes = NodeTable::new(objset.pipeline().cache().charge());
     let opening = Arc::new(Opening::new(dataset, settings, world));
     let files = Arc::new(Files {
         opening: Arc::clone(&opening),
@@ -131,7 +132,7 @@ async fn open_with(
         version,
         rules,
         root,
-        nodes: NodeTable::new(),
+        nodes,
         outlet: Outlet::default(),
     });
     let unlinked = Unlinked::new(&files, queue);

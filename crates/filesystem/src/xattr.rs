@@ -147,12 +147,12 @@ impl Xattrs {
 
     /// The attributes in the dnode.
     pub(crate) async fn sa_xattrs(&self, node: &Node) -> Result<SaXattrs> {
-        if let Some(list) = node.state.read().sa_xattrs.clone() {
+        if let Some(list) = node.state.read().sa_xattrs().cloned() {
             return Ok(list);
         }
         let list = xattrs_in_dnode(&self.files.sa, &node.object).await?;
         let list = Arc::new(list);
-        node.state.write().sa_xattrs = Some(Arc::clone(&list));
+        node.state.write().keep_sa_xattrs(Arc::clone(&list));
         Ok(list)
     }
 
@@ -206,7 +206,7 @@ impl Xattrs {
         };
         let state = node.state.read();
         state.znode.xattr == 0
-            && (state.znode.is_old || state.sa_xattrs.as_ref().is_some_and(|list| list.is_empty()))
+            && (state.znode.is_old || state.sa_xattrs().is_some_and(|list| list.is_empty()))
     }
 
     /// The value of an extended attribute, named as Linux shows it (`user.mime_type`).
@@ -532,7 +532,7 @@ impl Xattrs {
         self.files
             .store(&tx, &node, changed, &[attr::CTIME], more)
             .await?;
-        node.state.write().sa_xattrs = Some(Arc::new(list));
+        node.state.write().keep_sa_xattrs(Arc::new(list));
         if changed.links > 0 {
             let record = match self.logs_sa_xattrs() {
                 true => log::sa_xattr_set(node.ino, name, value, moves),

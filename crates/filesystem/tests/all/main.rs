@@ -19,6 +19,7 @@ mod links;
 mod livelists;
 mod locking;
 mod members;
+mod memory;
 mod model;
 mod newkeys;
 mod old_lists;

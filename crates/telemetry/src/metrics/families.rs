@@ -77,6 +77,8 @@ families! {
 
     CACHE_SIZE: Gauge "millpond_cache_size_bytes" "bytes"
         "What is in the pool's cache in memory (ARC).";
+    CACHE_CHARGED: Gauge "millpond_cache_charged_bytes" "bytes"
+        "Objects and files in memory, which count in its limit.";
     CACHE_LIMIT: Gauge "millpond_cache_limit_bytes" "bytes" "What may be in it.";
     CACHE_BLOCKS: Gauge "millpond_cache_blocks" "" "Blocks in it.";
     CACHE_HITS: Counter "millpond_cache_hits" "" "Reads that found their block in it.";

@@ -268,6 +268,7 @@ fn add_cache(out: &mut Exposition, open: &OpenPool) {
     let (stats, name) = (open.pool.pipeline().cache().stats(), open.pool.name());
     let labels = &[("pool", name.as_str())];
     out.add(&families::CACHE_SIZE, labels, stats.size_bytes);
+    out.add(&families::CACHE_CHARGED, labels, stats.charged_bytes);
     out.add(&families::CACHE_LIMIT, labels, stats.limit_bytes);
     out.add(&families::CACHE_BLOCKS, labels, stats.blocks);
     out.add(&families::CACHE_HITS, labels, stats.hits);
