@@ -41,7 +41,7 @@ impl Opened {
         let opened = match (dataset.objset_kind(), manner) {
             (ObjsetKind::Volume, _) => Self::Volume(Volume::open(dataset, world).await?),
             (_, Manner::Serve) => Self::Filesystem(Filesystem::open(dataset, world).await?),
-            (_, Manner::Again) => Self::Filesystem(Filesystem::open_again(dataset, world).await?),
+            (_, Manner::Again) => Self::Filesystem(filesystem::open_again(dataset, world).await?),
             (_, Manner::Look) => Self::Filesystem(Filesystem::open_to_look(dataset, world).await?),
         };
         if let Self::Filesystem(filesystem) = &opened {
@@ -61,7 +61,7 @@ impl Opened {
     /// Whoever had files open in the state before has said so of those that are in this one.
     pub(crate) fn is_taken_over(&self) {
         if let Self::Filesystem(filesystem) = self {
-            filesystem.free_unlinked();
+            filesystem.unlinked().free_left();
         }
     }
 

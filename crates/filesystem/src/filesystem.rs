@@ -167,14 +167,6 @@ impl Filesystem {
         is_unlinked
     }
 
-    /// Frees, in the background, files that were unlinked but open when the filesystem was closed
-    /// the last time, other than those that are retained again.
-    pub fn free_unlinked(&self) {
-        if !self.is_read_only() {
-            self.unlinked.spawn_drain();
-        }
-    }
-
     /// Objects that kernels know, and how often each ([`Filesystem::retain`]).
     pub fn retained(&self) -> Vec<(u64, u64)> {
         self.files.nodes.retained()

@@ -86,6 +86,7 @@ pub use counting::Counting;
 pub use error::{FsError, Result, errno};
 pub use filesystem::Filesystem;
 pub use init::ZplInit;
+pub use open::open_again;
 pub use quota::{QuotaKind, Quotas, SpaceUse};
 pub use salvage::{SalvagedDirectory, SalvagedFile, SalvagedFilesystem, SalvagedXattrs};
 pub use types::{

@@ -33,20 +33,9 @@ impl Filesystem {
     /// [`FsError::CannotOpen`] where the dataset is no filesystem or is of a newer version, and
     /// errors of reading.
     pub async fn open(dataset: Dataset, world: World) -> Result<Arc<Self>> {
-        let filesystem = Self::open_again(dataset, world).await?;
-        filesystem.free_unlinked();
+        let filesystem = open_again(dataset, world).await?;
+        filesystem.unlinked.free_left();
         Ok(filesystem)
-    }
-
-    /// Opens it for those who used another state of it: files that were unlinked but open stay
-    /// until [`Filesystem::free_unlinked`], so that whoever has one open can retain it before.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub async fn open_again(dataset: Dataset, world: World) -> Result<Arc<Self>> {
-        let log = dataset.log().cloned();
-        let settings = dataset.watch_settings();
-        open_boxed(dataset, world, settings, log).await
     }
 
     /// Opens the filesystem on a dataset as it is on disk, to look at it: nothing is written, and
@@ -61,6 +50,18 @@ impl Filesystem {
         let (_, settings) = watch::channel(settings);
         open_boxed(dataset, world, settings, None).await
     }
+}
+
+/// Opens a dataset's filesystem as [`Filesystem::open`] does, for those who used another state of
+/// it: files that were unlinked but open stay until [`Unlinked::free_left`], so that whoever has
+/// one open can retain it before.
+///
+/// # Errors
+/// As [`Filesystem::open`].
+pub async fn open_again(dataset: Dataset, world: World) -> Result<Arc<Filesystem>> {
+    let log = dataset.log().cloned();
+    let settings = dataset.watch_settings();
+    open_boxed(dataset, world, settings, log).await
 }
 
 /// In a box: what waits for it would else be a future too deep for the compiler, and each crate

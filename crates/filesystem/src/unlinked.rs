@@ -165,8 +165,12 @@ impl Unlinked {
         }
     }
 
-    /// Frees, in the background, what the queue holds from before (`zfs_unlinked_drain`).
-    pub(crate) fn spawn_drain(&self) {
+    /// Frees, in the background, files that were unlinked but open when the filesystem was closed
+    /// the last time, other than those that are retained again (`zfs_unlinked_drain`).
+    pub fn free_left(&self) {
+        if self.files.opening.is_read_only() {
+            return;
+        }
         self.spawn(|me| async move {
             if let Err(error) = me.drain().await {
                 tracing::warn!(%error, "the delete queue could not be emptied");
