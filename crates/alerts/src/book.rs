@@ -118,6 +118,12 @@ impl Book {
         settings: &AlertSettings,
         now_s: u64,
     ) -> Vec<Message> {
+        // From a moment to come nothing would ever be over, nor old: the clock was ahead.
+        for one in &mut self.standing {
+            one.stands.since_s = one.stands.since_s.min(now_s);
+            one.stands.told_s = one.stands.told_s.min(now_s);
+            one.gone_s = one.gone_s.map(|gone_s| gone_s.min(now_s));
+        }
         let mut messages = Vec::new();
         let mut tell = |reason, alert: &Alert, since_s| {
             messages.push(words::of_alert(host, reason, alert, since_s, now_s));
@@ -200,7 +206,7 @@ impl Book {
     /// Whether a report is due: one for each Monday since the last, at eight, of which
     /// `monday_s` is the last one. The first comes with the next Monday.
     pub fn is_report_due(&mut self, settings: &AlertSettings, monday_s: u64, now_s: u64) -> bool {
-        if self.report_s == 0 {
+        if self.report_s == 0 || self.report_s > now_s {
             self.report_s = now_s;
         }
         if self.report_s >= monday_s {
@@ -280,6 +286,30 @@ mod tests {
         assert_eq!(rig.at(100_220, &[POOL], &[]), [Reason::Recovered]);
         assert_eq!(rig.at(100_221, &[POOL], &[]), []);
         assert!(rig.book.list().is_empty());
+    }
+
+    /// After a clock that was ahead was set right, times count from when that is noticed.
+    #[test]
+    fn the_clock_may_have_been_ahead() {
+        let degraded = [alert(AlertRule::PoolHealth, AlertSeverity::Warning)];
+        let (now_s, day_s) = (1_000_000, 24 * 3600);
+        let mut rig = Rig::new();
+        let ahead_s = now_s + 1000 * day_s;
+        assert_eq!(rig.at(ahead_s, &[POOL], &degraded), [Reason::Raised]);
+        assert_eq!(rig.at(now_s, &[POOL], &degraded), []);
+        assert_eq!(
+            rig.at(now_s + day_s, &[POOL], &degraded),
+            [Reason::Reminder]
+        );
+        assert_eq!(rig.at(ahead_s, &[POOL], &[]), []);
+        assert_eq!(rig.at(now_s, &[POOL], &[]), []);
+        assert_eq!(rig.at(now_s + 120, &[POOL], &[]), [Reason::Recovered]);
+
+        let settings = AlertSettings::default();
+        let mut book = Book::default();
+        assert!(!book.is_report_due(&settings, ahead_s - 1, ahead_s));
+        assert!(!book.is_report_due(&settings, now_s - 1, now_s));
+        assert!(book.is_report_due(&settings, now_s + 1, now_s + 2));
     }
 
     #[test]

@@ -1,4 +1,7 @@
 //! Messages that wait until their channel has taken them.
+//!
+//! Each message has its own retries. A channel that is away is tried now and then, with the message
+//! that was tried least: one that it never takes, by which it breaks or hangs, holds up no other.
 
 use std::path::{Path, PathBuf};
 
@@ -13,8 +16,22 @@ const ENTRIES_MAX: usize = 1000;
 /// How long after a try the next one comes, in seconds: at first, and at most. It doubles.
 const PAUSE_FIRST_S: u64 = 60;
 const PAUSE_LONGEST_S: u64 = 3600;
-/// For how long a message is tried, in seconds.
+/// For how long a message is tried, in seconds, and at least how often: the clock may have been
+/// behind when it was written.
 const GIVEN_UP_AFTER_S: u64 = 7 * 24 * 3600;
+const TRIES_MIN: u32 = 10;
+
+/// When the next try comes after so many that failed.
+fn next_try_s(now_s: u64, tries: u32) -> u64 {
+    let pause_s = PAUSE_FIRST_S << tries.min(16);
+    now_s + pause_s.min(PAUSE_LONGEST_S)
+}
+
+/// Whether a time to try again has come. One that is further off than any pause was written while
+/// the clock was ahead.
+fn has_come(next_s: u64, now_s: u64) -> bool {
+    next_s <= now_s || next_s > now_s + PAUSE_LONGEST_S
+}
 
 /// A message on its way through one channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,10 +70,21 @@ pub fn name_of(channel: &str) -> String {
     format!("{scheme}://{host}")
 }
 
+/// A channel that is away: it did not take what was tried last.
+#[derive(Debug, Serialize, Deserialize)]
+struct Away {
+    channel: String,
+    /// Tries since it took something.
+    tries: u32,
+    next_s: u64,
+}
+
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Content {
     last: u64,
     entries: Vec<Entry>,
+    #[serde(default)]
+    away: Vec<Away>,
 }
 
 /// What waits, and its file.
@@ -127,28 +155,40 @@ impl Outbox {
         self.save()
     }
 
-    /// Those that may be tried: the first of each channel, as those of one go out one after the
-    /// other, and what was refused.
-    fn heads(&self) -> Vec<&Entry> {
-        let mut heads: Vec<&Entry> = Vec::new();
-        for entry in &self.content.entries {
-            let is_behind = |head: &&Entry| !head.is_refused && head.channel == entry.channel;
-            if entry.is_refused || !heads.iter().any(is_behind) {
-                heads.push(entry);
-            }
+    /// When an entry may be tried: what was refused does not wait for its channel.
+    fn ready_s(&self, entry: &Entry) -> u64 {
+        let mut away = self.content.away.iter();
+        match away.find(|away| !entry.is_refused && away.channel == entry.channel) {
+            Some(away) => entry.next_s.max(away.next_s),
+            None => entry.next_s,
         }
-        heads
     }
 
-    /// What is due.
+    /// What is due: all that was refused, and one of each channel, since those of one go out one
+    /// after the other: the oldest of those that were tried least.
     pub fn due(&self, now_s: u64) -> Vec<Entry> {
-        let due = self.heads().into_iter();
-        due.filter(|entry| entry.next_s <= now_s).cloned().collect()
+        let mut due: Vec<&Entry> = Vec::new();
+        for entry in &self.content.entries {
+            if !has_come(self.ready_s(entry), now_s) {
+                continue;
+            }
+            let is_before = |one: &&mut &Entry| !one.is_refused && one.channel == entry.channel;
+            match due.iter_mut().find(is_before) {
+                Some(before) if !entry.is_refused => {
+                    if entry.tries < before.tries {
+                        *before = entry;
+                    }
+                }
+                _ => due.push(entry),
+            }
+        }
+        due.into_iter().cloned().collect()
     }
 
     /// When the next one is due, in seconds since 1970.
     pub fn next_s(&self) -> Option<u64> {
-        self.heads().iter().map(|entry| entry.next_s).min()
+        let entries = self.content.entries.iter();
+        entries.map(|entry| self.ready_s(entry)).min()
     }
 
     /// An entry went out, or why it did not.
@@ -161,31 +201,59 @@ impl Outbox {
         outcome: Result<(), Problem>,
         now_s: u64,
     ) -> Result<(), FileError> {
-        let entries = &mut self.content.entries;
+        let Content { entries, away, .. } = &mut self.content;
         let Some(at) = entries.iter().position(|entry| entry.id == id) else {
             return Ok(());
         };
+        let channel = entries[at].channel.clone();
+        let Err(problem) = outcome else {
+            entries.remove(at);
+            away.retain(|away| away.channel != channel);
+            return self.save();
+        };
         let entry = &mut entries[at];
-        match outcome {
-            Ok(()) => {
-                entries.remove(at);
-            }
-            Err(problem) => {
-                let age_s = now_s.saturating_sub(entry.message.time_s);
-                if age_s >= GIVEN_UP_AFTER_S {
-                    let (channel, subject) = (name_of(&entry.channel), &entry.message.subject);
-                    let problem = problem.text;
-                    tracing::error!(channel, subject, problem, "an alert is not sent any more");
-                    entries.remove(at);
-                } else {
-                    let pause_s = PAUSE_FIRST_S << entry.tries.min(16);
-                    entry.tries += 1;
-                    entry.next_s = now_s + pause_s.min(PAUSE_LONGEST_S);
-                    entry.is_refused = problem.is_refusal;
-                    entry.problem = Some(problem.text);
+        // It was written while the clock was ahead, and would be tried for that much longer.
+        entry.message.time_s = entry.message.time_s.min(now_s);
+        entry.next_s = next_try_s(now_s, entry.tries);
+        entry.tries += 1;
+        entry.is_refused = problem.is_refusal;
+        entry.problem = Some(problem.text);
+        let mut channel_tries = 0;
+        if problem.is_refusal {
+            away.retain(|away| away.channel != channel);
+        } else {
+            let at = match away.iter().position(|away| away.channel == channel) {
+                Some(at) => at,
+                None => {
+                    away.push(Away {
+                        channel: channel.clone(),
+                        tries: 0,
+                        next_s: now_s,
+                    });
+                    away.len() - 1
                 }
-            }
+            };
+            let away = &mut away[at];
+            away.next_s = next_try_s(now_s, away.tries);
+            away.tries += 1;
+            channel_tries = away.tries;
         }
+        // While a channel is away, most of its messages are hardly tried.
+        entries.retain(|entry| {
+            let tries = match entry.is_refused {
+                true => entry.tries,
+                false => entry.tries.max(channel_tries),
+            };
+            let age_s = now_s.saturating_sub(entry.message.time_s);
+            let stays = entry.channel != channel || age_s < GIVEN_UP_AFTER_S || tries < TRIES_MIN;
+            if !stays {
+                let (channel, subject) = (name_of(&entry.channel), &entry.message.subject);
+                let problem = entry.problem.as_deref().unwrap_or("it was not tried");
+                tracing::error!(channel, subject, problem, "an alert is not sent any more");
+            }
+            stays
+        });
+        away.retain(|away| entries.iter().any(|entry| entry.channel == away.channel));
         self.save()
     }
 
@@ -194,10 +262,11 @@ impl Outbox {
     /// # Errors
     /// Of the system.
     pub fn keep(&mut self, channels: &[String]) -> Result<(), FileError> {
-        let entries = &mut self.content.entries;
+        let Content { entries, away, .. } = &mut self.content;
         let before = entries.len();
-        entries.retain(|entry| channels.contains(&entry.channel));
         // What is set now may be what was wrong.
+        away.clear();
+        entries.retain(|entry| channels.contains(&entry.channel));
         for entry in entries.iter_mut() {
             entry.next_s = entry.message.time_s;
         }
@@ -214,7 +283,7 @@ impl Outbox {
             subject: entry.message.subject.clone(),
             since_s: entry.message.time_s,
             tries: entry.tries,
-            next_s: entry.next_s,
+            next_s: self.ready_s(entry),
             problem: entry.problem.clone(),
         });
         all.collect()
@@ -270,7 +339,7 @@ mod tests {
         outbox.settle(mail.id, Err(away()), 100).expect("stored");
         outbox.settle(hook.id, Ok(()), 100).expect("stored");
         assert_eq!(due(&outbox, 101), ["hook b"]);
-        assert_eq!(due(&outbox, 160), ["mail a", "hook b"]);
+        assert_eq!(due(&outbox, 160), ["mail b", "hook b"]);
         let again = outbox.due(160).remove(0);
         outbox.settle(again.id, Err(away()), 160).expect("stored");
         assert_eq!(due(&outbox, 279), ["hook b"]);
@@ -278,8 +347,54 @@ mod tests {
         let waiting = outbox.list();
         assert_eq!(
             (waiting[0].tries, waiting[0].problem.as_deref()),
-            (2, Some("away"))
+            (1, Some("away"))
         );
+        assert_eq!(waiting[0].next_s, 280);
+    }
+
+    /// A message by which its channel breaks or hangs, every time, holds up no other.
+    #[test]
+    fn a_message_that_is_never_taken_holds_up_nothing() {
+        let (_directory, mut outbox) = outbox();
+        let messages = [message("bad", 100), message("b", 100), message("c", 100)];
+        outbox.add(&["hook".into()], &messages).expect("stored");
+        let (mut now_s, mut sent) = (100, Vec::new());
+        for _ in 0..4 {
+            now_s = outbox.next_s().expect("something waits").max(now_s);
+            let entry = outbox.due(now_s).remove(0);
+            let outcome = match &*entry.message.subject {
+                "bad" => Err(away()),
+                subject => {
+                    sent.push(subject.to_owned());
+                    Ok(())
+                }
+            };
+            outbox.settle(entry.id, outcome, now_s).expect("stored");
+        }
+        assert_eq!((&sent[..], now_s), (&["b".into(), "c".into()][..], 160));
+        let waiting = outbox.list();
+        assert_eq!((waiting.len(), waiting[0].tries), (1, 2));
+    }
+
+    /// What was written while the clock was ahead goes out when it was set right, and what was
+    /// written while it was behind is tried more than once.
+    #[test]
+    fn the_clock_may_have_been_wrong() {
+        let (_directory, mut outbox) = outbox();
+        let (now_s, year_s) = (50 * 365 * 86_400, 365 * 86_400);
+        let messages = [message("ahead", now_s + year_s), message("behind", 1)];
+        outbox.add(&["mail".into()], &messages).expect("stored");
+        for _ in 0..2 {
+            let id = outbox.due(now_s)[0].id;
+            let refused = Problem {
+                text: "later".into(),
+                is_refusal: true,
+            };
+            outbox.settle(id, Err(refused), now_s).expect("stored");
+        }
+        assert_eq!(outbox.list().len(), 2);
+        assert!(due(&outbox, now_s + 59).is_empty());
+        assert_eq!(due(&outbox, now_s + 60), ["mail ahead", "mail behind"]);
     }
 
     #[test]
@@ -318,7 +433,7 @@ mod tests {
         outbox.settle(id, Err(away()), 100).expect("stored");
         assert!(due(&outbox, 101).is_empty());
         assert_eq!(outbox.next_s(), Some(160), "what waits behind wakes nobody");
-        assert_eq!(due(&outbox, 160), ["mail a", "mail b"]);
+        assert_eq!(due(&outbox, 160), ["mail a", "mail c"]);
     }
 
     #[test]
@@ -343,6 +458,19 @@ mod tests {
             outbox.settle(id, Err(away()), now_s).expect("stored");
         }
         assert!((GIVEN_UP_AFTER_S..GIVEN_UP_AFTER_S + PAUSE_LONGEST_S).contains(&now_s));
+        // Of a channel that is away each is hardly tried, and does not stay longer.
+        let many: Vec<Message> = (0..50).map(|at| message(&at.to_string(), 0)).collect();
+        outbox.add(&["mail".into()], &many).expect("stored");
+        let mut tries = 0;
+        now_s = 0;
+        while let Some(next_s) = outbox.next_s() {
+            now_s = next_s.max(now_s);
+            let id = outbox.due(now_s)[0].id;
+            outbox.settle(id, Err(away()), now_s).expect("stored");
+            tries += 1;
+        }
+        assert!((GIVEN_UP_AFTER_S..GIVEN_UP_AFTER_S + PAUSE_LONGEST_S).contains(&now_s));
+        assert!(tries < 200, "{tries}");
         let many: Vec<Message> = (0..1200).map(|at| message(&at.to_string(), 1)).collect();
         outbox.add(&["mail".into()], &many).expect("stored");
         assert_eq!(outbox.list().len(), ENTRIES_MAX);

@@ -12,7 +12,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::alerts::{Book, Kept, Known, Message, Outbox, Problem, SettingsError, name_of};
 use api::{
@@ -261,7 +261,7 @@ async fn look(weak: Weak<Service>) {
     let mut reader = service.serving.events.reader(None, Wanted::All);
     let mut power = service.ups.changes();
     drop(service);
-    let started_s = now_s();
+    let started = Instant::now();
     let mut happened = Vec::new();
     let mut power_told = None;
     loop {
@@ -281,7 +281,7 @@ async fn look(weak: Weak<Service>) {
         others.extend(automation::schedules::failing(&service.automation));
         others.extend(automation::replicate::late(
             &service.automation,
-            started_s,
+            started.elapsed(),
             |name| service.alerts.knows_late(name),
         ));
         others.extend(service.web.certificate_alert());

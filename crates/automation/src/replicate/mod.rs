@@ -20,6 +20,7 @@ mod tls;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{
     Alert, AlertFact, AlertRule, AlertSeverity, Empty, Failure, FailureKind, Job, JobKind,
@@ -395,19 +396,19 @@ fn is_overdue(kept: &Kept<Replication>, is_running: bool, now_s: u64) -> bool {
     since_s.saturating_add(every_s).saturating_add(slack_s) < now_s
 }
 
-/// What is to be told of those that are late. `started_s` is when the server
-/// started; `is_told` says whether it was told of one already.
-pub fn late(automation: &Automation, started_s: u64, is_told: impl Fn(&str) -> bool) -> Vec<Alert> {
-    late_in(&automation.replications, now_s(), started_s, is_told)
+/// What is to be told of those that are late. `up` is for how long the server runs, by a clock that
+/// nobody sets; `is_told` says whether it was told of one already.
+pub fn late(automation: &Automation, up: Duration, is_told: impl Fn(&str) -> bool) -> Vec<Alert> {
+    late_in(&automation.replications, now_s(), up.as_secs(), is_told)
 }
 
 fn late_in(
     replications: &Replications,
     now_s: u64,
-    started_s: u64,
+    up_s: u64,
     is_told: impl Fn(&str) -> bool,
 ) -> Vec<Alert> {
-    let is_up_for_long = now_s >= started_s.saturating_add(MAKES_UP_WITHIN_S);
+    let is_up_for_long = up_s >= MAKES_UP_WITHIN_S;
     let entries = replications.lock();
     let late = entries.values().filter_map(|entry| {
         let Kept { course, own } = &entry.kept;
@@ -544,7 +545,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let state = Arc::new(host::State::open(directory.path()).unwrap());
         let replications = Replications::load(&state);
-        let late = |change: &dyn Fn(&mut Kept<Replication>), now_s, started_s, is_told| {
+        let late = |change: &dyn Fn(&mut Kept<Replication>), now_s, up_s, is_told| {
             let mut kept = kept();
             kept.own.what.every_s = Some(8 * 3600);
             change(&mut kept);
@@ -553,16 +554,14 @@ mod tests {
                 .put(&mut entries, kept, "cannot keep it")
                 .unwrap();
             drop(entries);
-            late_in(&replications, now_s, started_s, |name| {
-                name == "a" && is_told
-            })
+            late_in(&replications, now_s, up_s, |name| name == "a" && is_told)
         };
         // Eight hours, and four of slack.
         let (hour, sent_s) = (3600, 100_000);
         let end_s = sent_s + 12 * hour;
         let sent = |kept: &mut Kept<Replication>| kept.course.success_s = Some(sent_s);
-        assert_eq!(late(&sent, end_s, 0, false), []);
-        let found = late(&sent, end_s + 1, 0, false);
+        assert_eq!(late(&sent, end_s, hour, false), []);
+        let found = late(&sent, end_s + 1, hour, false);
         let [
             Alert {
                 rule, fact, pool, ..
@@ -582,17 +581,17 @@ mod tests {
         };
         assert_eq!(*fact, wanted);
         let paused = |kept: &mut Kept<Replication>| kept.course.is_paused = true;
-        assert_eq!(late(&paused, end_s * 2, 0, false), []);
+        assert_eq!(late(&paused, end_s * 2, hour, false), []);
         let on_request = |kept: &mut Kept<Replication>| kept.own.what.every_s = None;
-        assert_eq!(late(&on_request, end_s * 2, 0, false), []);
+        assert_eq!(late(&on_request, end_s * 2, hour, false), []);
         // Never sent: since it was made.
         let never = |_: &mut Kept<Replication>| ();
-        assert_eq!(late(&never, 1000 + 12 * hour, 0, false), []);
-        assert_eq!(late(&never, 1001 + 12 * hour, 0, false).len(), 1);
+        assert_eq!(late(&never, 1000 + 12 * hour, hour, false), []);
+        assert_eq!(late(&never, 1001 + 12 * hour, hour, false).len(), 1);
         // The server has just started.
-        assert_eq!(late(&sent, end_s + hour, end_s + 1, false), []);
-        assert_eq!(late(&sent, end_s + hour, end_s + 1, true).len(), 1);
-        assert_eq!(late(&sent, end_s + hour, end_s, false).len(), 1);
+        assert_eq!(late(&sent, end_s + hour, hour - 1, false), []);
+        assert_eq!(late(&sent, end_s + hour, hour - 1, true).len(), 1);
+        assert_eq!(late(&sent, end_s + hour, hour, false).len(), 1);
 
         let mut kept = kept();
         kept.own.what.every_s = Some(60);

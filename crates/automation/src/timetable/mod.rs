@@ -118,6 +118,7 @@ impl Course {
         self.created_s = self.created_s.min(now_s);
         self.begun_s = self.begun_s.min(now_s);
         self.ended_s = self.ended_s.min(now_s);
+        self.success_s = self.success_s.map(|success_s| success_s.min(now_s));
     }
 
     fn begins(&mut self, now_s: u64) {
