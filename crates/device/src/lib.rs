@@ -36,6 +36,7 @@ mod memory;
 pub mod private;
 mod program;
 pub mod sim;
+mod sockets;
 mod sparse;
 mod system;
 mod tasks;
@@ -48,6 +49,7 @@ pub use file::{FileDevice, FileOptions, IoEngine, create_sparse_file};
 pub use looks::{Entry, PathKind, Place};
 pub use memory::MemoryDevice;
 pub use program::output_within;
+pub use sockets::watch_over;
 pub use system::{SystemClock, SystemOpener, SystemRandom, TokioSpawn};
 pub use tasks::{TaskPanic, Tasks};
 pub use world::{

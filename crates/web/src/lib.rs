@@ -613,7 +613,10 @@ async fn attend(
     bounds: Bounds,
     stopped: watch::Receiver<bool>,
 ) {
-    let _ = stream.set_nodelay(true);
+    // A replication's source that is gone for good gives back what it sends to.
+    if let Err(error) = device::watch_over(&stream) {
+        return tracing::debug!(%address, %error, "a connection ended");
+    }
     let encrypted = tokio::time::timeout(bounds.handshake, acceptor.accept(stream)).await;
     let stream = match encrypted {
         Ok(Ok(stream)) => stream,

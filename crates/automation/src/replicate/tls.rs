@@ -48,10 +48,6 @@ const LAST_WORDS: Duration = Duration::from_secs(600);
 const ASKS: Duration = Duration::from_millis(200);
 /// How long the other side may confirm nothing of what it is sent, in milliseconds.
 const UNCONFIRMED_MAX_MS: u32 = 300_000;
-/// When a silent connection is tried, how often, and how many times in vain.
-const SILENT: Duration = Duration::from_secs(60);
-const TRIES: Duration = Duration::from_secs(15);
-const TRIES_MAX: u32 = 4;
 /// What is asked of datasets.
 const PROPERTIES: [&str; 3] = ["guid", "userrefs", "receive_resume_token"];
 
@@ -275,7 +271,9 @@ impl Tls {
                 let why = format!("port {port} cannot be reached: {error}; is Millpond up there?");
                 self.lost(&why)
             })?;
-            watch_over(&socket).map_err(|error| self.lost(&error))?;
+            device::watch_over(&socket).map_err(|error| self.lost(&error))?;
+            rustix::net::sockopt::set_tcp_user_timeout(&socket, UNCONFIRMED_MAX_MS)
+                .map_err(|error| self.lost(&error))?;
             let connector = TlsConnector::from(Arc::clone(&self.config));
             let stream = connector.connect(self.name.clone(), socket).await;
             stream.map_err(|error| self.untrusted(&error))
@@ -510,18 +508,6 @@ impl Receiving {
         }
         self.tls.call(&JobResult { id: self.job }).await.map(drop)
     }
-}
-
-/// Has the kernel notice when the other side is gone.
-fn watch_over(socket: &TcpStream) -> std::io::Result<()> {
-    use rustix::net::sockopt;
-    socket.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, SILENT)?;
-    sockopt::set_tcp_keepintvl(socket, TRIES)?;
-    sockopt::set_tcp_keepcnt(socket, TRIES_MAX)?;
-    sockopt::set_tcp_user_timeout(socket, UNCONFIRMED_MAX_MS)?;
-    Ok(())
 }
 
 /// What a list of datasets says.

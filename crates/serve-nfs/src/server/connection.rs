@@ -106,9 +106,8 @@ impl Drop for Counted<'_> {
 
 /// Serves a connection until its end.
 pub(super) async fn serve(socket: TcpStream, mut connection: Connection) -> io::Result<()> {
-    socket.set_nodelay(true)?;
     // A client that is gone for good gives its place back.
-    rustix::net::sockopt::set_socket_keepalive(&socket, true)?;
+    device::watch_over(&socket)?;
     let local = SocketAddr::new(socket.local_addr()?.ip().to_canonical(), connection.port);
     let (reading, writing) = socket.into_split();
     let (answers, to_send) = mpsc::unbounded_channel();
