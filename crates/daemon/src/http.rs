@@ -516,7 +516,11 @@ impl<P: Send + Sync + 'static> Routes<P> {
                 record.write(outcome.as_ref().err()).await;
                 outcome
             };
-            answer_with(tokio::spawn(work).await)
+            let working = match may_hold_secrets::<C>() {
+                true => tokio::spawn(device::wipe_freed(work)),
+                false => tokio::spawn(work),
+            };
+            answer_with(working.await)
         };
         self.at::<C>(post(answer))
     }

@@ -11,7 +11,8 @@
 //!
 //! Requests may hold keys and passwords. Buffers of connections are other people's (HTTP, TLS, the
 //! reader of JSON), who free them with what was in them. What is freed while such a connection is
-//! worked at is therefore overwritten first ([`wipe_freed`]).
+//! worked at is therefore overwritten first ([`wipe_freed`]), and so is what is left on the stack:
+//! futures are moved there before they are on the heap.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -24,6 +25,8 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munma
 
 /// Blocks have at most so many bytes (`SPA_MAXBLOCKSIZE`); what is bigger is mapped.
 const BLOCK_BYTES_MAX: usize = 16 << 20;
+/// How far down what was on the stack is overwritten, in bytes.
+const STACK_BYTES: usize = 256 << 10;
 /// What mapped memory is aligned to at least.
 const PAGE_BYTES: usize = 4096;
 
@@ -51,8 +54,16 @@ impl Drop for Wiping {
     }
 }
 
+/// Overwrites what calls that have returned left on the stack.
+#[inline(never)]
+fn wipe_stack() {
+    let mut waste = [0_u8; STACK_BYTES];
+    std::hint::black_box(&mut waste);
+}
+
 /// A future of which all memory that it frees is overwritten with zeros, whether it runs or is
-/// dropped. The tasks that it begins are not part of it. It takes [`Allocator`].
+/// dropped, and after each poll what that left on the stack. The tasks that it begins are not part
+/// of it. It takes [`Allocator`].
 #[derive(Debug)]
 pub struct WipeFreed<F> {
     /// None once it has ended.
@@ -78,14 +89,18 @@ impl<F: Future> Future for WipeFreed<F> {
         if polled.is_ready() {
             self.future = None;
         }
+        wipe_stack();
         polled
     }
 }
 
 impl<F> Drop for WipeFreed<F> {
     fn drop(&mut self) {
-        let _wiping = Wiping::begin();
-        self.future = None;
+        if self.future.is_some() {
+            let _wiping = Wiping::begin();
+            self.future = None;
+            wipe_stack();
+        }
     }
 }
 
