@@ -34,7 +34,11 @@ fn clean(mut command: Command) -> Command {
 }
 
 /// Has the machine's devices, processes and so on in the root that `$1` names, then runs the rest.
-const WITH_MACHINE: &str = "mount --rbind /dev \"$1/dev\" && mount -t proc proc \"$1/proc\" && \
+/// What others have mounted is left to them: held here, it could not be unmounted there. With one
+/// goes what is mounted below it.
+const WITH_MACHINE: &str = "awk '$3 ~ /^fuse/ { print $2 }' /proc/self/mounts | \
+     while read -r at; do umount -l \"$at\" 2>/dev/null || true; done; \
+     mount --rbind /dev \"$1/dev\" && mount -t proc proc \"$1/proc\" && \
      mount --rbind /sys \"$1/sys\" && shift && exec \"$@\"";
 
 /// Another Debian, with mounts of its own, which go with it.

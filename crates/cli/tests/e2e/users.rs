@@ -514,6 +514,10 @@ fn a_user_sees_the_pools_of_the_machine_or_their_own() {
     chown(&home, Some(65534), Some(65534)).expect("given away");
     let script = format!(
         r#"
+# What others have mounted is left to them: held here, it could not be unmounted there. With one
+# goes what is mounted below it.
+awk '$3 ~ /^fuse/ {{ print $2 }}' /proc/self/mounts |
+    while read -r at; do umount -l "$at" 2>/dev/null || true; done
 mount -t tmpfs none /var/lib; cd /
 unset MILLPOND_STATE XDG_STATE_HOME
 millpond={program}; home={home}
