@@ -222,17 +222,22 @@ pub fn zfs_load_key<'a>(
         if call.only_check {
             return Ok(Empty {});
         }
+        // A dataset that was parted from its encryption root is part of that again: all that has
+        // the root's key is open to use now.
+        let info = dsl.keys().info(&call.name).await;
+        let info = info.map_err(|error| from_dataset("Key load error", &error))?;
+        let root = info.map_or_else(|| call.name.clone(), |info| info.root);
         // What a crash left in their logs comes before anything else is done to them.
-        let unreplayed = open.replay_waiting(Some(&call.name)).await;
+        let unreplayed = open.replay_waiting(Some(&root)).await;
         let mut failures = Vec::new();
-        for name in volumes_of_key(&open, &call.name).await? {
+        for name in volumes_of_key(&open, &root).await? {
             if let Err(failure) = serving.volumes.open_volume(&open, &name).await {
                 failures.push(failure.message);
             }
         }
         if call.mount {
             failures.extend(serving.mount_all(&open).await);
-            failures.extend(serving.follow_nfs(&open, &call.name).await);
+            failures.extend(serving.follow_nfs(&open, &root).await);
         }
         unreplayed.add_to(&mut failures);
         if failures.is_empty() {
