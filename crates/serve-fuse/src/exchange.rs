@@ -70,6 +70,8 @@ struct Exchange {
     names: Vec<Name>,
     since: Instant,
     taken_over: Option<TakenOver>,
+    /// Requests are let in again: another exchange may have begun since.
+    is_over: bool,
 }
 
 /// What is mounted now.
@@ -83,8 +85,7 @@ struct TakenOver {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.mount.nodes.resume();
-        self.mount.teller.resume();
+        self.let_in();
     }
 }
 
@@ -101,6 +102,7 @@ impl Exchange {
             names: Vec::new(),
             since: Instant::now(),
             taken_over: None,
+            is_over: false,
         };
         // Who waits for the kernel to be told of something would wait for requests that wait for
         // this, which may wait for him.
@@ -113,6 +115,13 @@ impl Exchange {
         let learning: BoxFuture<'_, ()> = Box::pin(exchange.learn());
         learning.await;
         Some(exchange)
+    }
+
+    fn let_in(&mut self) {
+        if !std::mem::replace(&mut self.is_over, true) {
+            self.mount.nodes.resume();
+            self.mount.teller.resume();
+        }
     }
 
     /// Finds out what the kernel knows.
@@ -178,9 +187,8 @@ impl Exchange {
     /// Lets requests in again, to what is open now; returns when nothing that the kernel holds is
     /// older.
     async fn end(mut self: Box<Self>) {
+        self.let_in();
         let nodes = &self.mount.nodes;
-        nodes.resume();
-        self.mount.teller.resume();
         let Some(taken_over) = self.taken_over.take() else {
             return;
         };
