@@ -25,6 +25,7 @@ mod feature;
 pub mod file_flags;
 mod ids;
 mod kinds;
+mod l2arc;
 mod label;
 pub mod names;
 mod nvlist;
@@ -65,6 +66,7 @@ pub use error::{FormatError, Result};
 pub use feature::{FEATURES, Feature, FeatureInfo};
 pub use ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 pub use kinds::{ByteswapKind, Checksum, Compression, ObjectType};
+pub use l2arc::{L2DeviceHeader, L2Entry, L2LogBlock, L2LogPointer};
 pub use label::{
     BOOT_BYTES, BOOT_OFFSET, BootEnv, Eck, LABEL_BOOT_ENV_BYTES, LABEL_BOOT_ENV_OFFSET,
     LABEL_BYTES, LABEL_CONFIG_BYTES, LABEL_CONFIG_OFFSET, LABEL_COUNT, LABEL_END_BYTES,

@@ -10,11 +10,12 @@ use format::{
     DdtLogRecord, DdtPhys, DdtStat, DeadlistPhys, DnodePhys, DslDatasetPhys, DslDirPhys, Eck,
     Endian, ErrorBookmark, ErrorScrubPhys, FatZapHeader, FormatError, HistoryPhys,
     IndirectBirthEntry, IndirectBirthPhys, IndirectMappingEntry, IndirectMappingPhys,
-    LABEL_BOOT_ENV_BYTES, LogBody, LogCloneBody, LogHeader, LogRecords, LogWriteBody, MicroZap,
-    NvList, ObjsetPhys, RebuildPhys, RedactBlock, RedactionListPhys, RemovingPhys, SaHeader,
-    ScanPhys, SnapshotBookmark, SpaceMapPhys, SpaceMapRange, SpaceMapReader, Uberblock,
-    ZPL_ATTRIBUTES, ZapFlags, ZapHasher, ZapKeyKind, ZapLeaf, ZilHeader, ZnodeAcl, ZnodePhys,
-    decode_gang_header, decode_history_record, decode_label_config, decode_log_block,
+    L2DeviceHeader, L2LogBlock, LABEL_BOOT_ENV_BYTES, LogBody, LogCloneBody, LogHeader, LogRecords,
+    LogWriteBody, MicroZap, NvList, ObjsetPhys, RebuildPhys, RedactBlock, RedactionListPhys,
+    RemovingPhys, SaHeader, ScanPhys, SnapshotBookmark, SpaceMapPhys, SpaceMapRange,
+    SpaceMapReader, Uberblock, ZPL_ATTRIBUTES, ZapFlags, ZapHasher, ZapKeyKind, ZapLeaf, ZilHeader,
+    ZnodeAcl, ZnodePhys, decode_gang_header, decode_history_record, decode_label_config,
+    decode_log_block,
 };
 use vdev::{IndirectMap, OpenOptions, Scope, VdevTree};
 
@@ -58,6 +59,7 @@ pub const TARGETS: &[Target] = &[
     target("nfs_compound", nfs_compound),
     target("sharenfs", sharenfs),
     target("access_lists", access_lists),
+    target("cache_device", cache_device),
     target("resume_token", resume_token),
     target("ups", ups),
     target("zfs_list", zfs_list),
@@ -487,4 +489,17 @@ fn zfs_list(data: &[u8]) {
 
 fn smartctl(data: &[u8]) {
     drives::decode_for_fuzzing(data);
+}
+
+/// The header and the log blocks of a cache device.
+fn cache_device(data: &[u8]) {
+    if let Ok(header) = L2DeviceHeader::decode(data) {
+        assert_eq!(L2DeviceHeader::decode(&header.encode(0)), Ok(header));
+    }
+    // Most of a log block is entries: few bytes stand for many.
+    let mut block = data.to_vec();
+    block.resize(L2LogBlock::BYTES, 0);
+    if let Ok(block) = L2LogBlock::decode(&block) {
+        assert_eq!(L2LogBlock::decode(&block.encode()), Ok(block));
+    }
 }

@@ -6,9 +6,10 @@ use std::path::Path;
 use codec::compress::{ZstdLevel, compress};
 use device::World;
 use format::{
-    BlockPointer, ByteswapKind, Compression, Endian, LogAcl, LogAttributes, LogBody, LogCreate,
-    LogCreateKind, LogObject, LogRecord, LogRename, LogSetAttributes, LogWhiteout, LogWrite,
-    ObjectId, ObjectType, RenameKind, Txg, ZapBlockKind,
+    BlockPointer, ByteswapKind, Compression, Dva, Endian, L2DeviceHeader, L2Entry, L2LogBlock,
+    L2LogPointer, LogAcl, LogAttributes, LogBody, LogCreate, LogCreateKind, LogObject, LogRecord,
+    LogRename, LogSetAttributes, LogWhiteout, LogWrite, ObjectId, ObjectType, RenameKind, Txg,
+    VdevId, ZapBlockKind,
 };
 use object::{ObjectSet, Written};
 use pool::{HostIdentity, ImportSpec, Pool, ScanSpec};
@@ -90,6 +91,39 @@ pub fn texts(seeds: &mut Seeds) {
     keep_whole(seeds, "access_lists", &[0; 48]);
     let mode = [&[5, 8][..], &0o100_644u64.to_le_bytes(), &[0, 16], &[1; 16]];
     keep_whole(seeds, "access_lists", &mode.concat());
+    cache_device(seeds);
+}
+
+/// The header of a cache device, and a log block that names two blocks.
+fn cache_device(seeds: &mut Seeds) {
+    let payload = (5 << 20, 96 << 10);
+    let pointer = L2LogPointer::new(6 << 20, payload, 8 << 10, Compression::Lz4, [1, 2, 3, 4]);
+    let header = L2DeviceHeader {
+        version: L2DeviceHeader::VERSION,
+        log_entries: 1022,
+        end_bytes: 1 << 30,
+        newest: [pointer, L2LogPointer::default()],
+        ..L2DeviceHeader::default()
+    };
+    keep_whole(seeds, "cache_device", &header.encode(0));
+    let entry = |number: u64| L2Entry {
+        dva: Dva::new(VdevId::new(1), number << 20, 8 << 10, false).expect("it fits"),
+        birth: Txg::new(number),
+        offset_bytes: number << 13,
+        logical_bytes: 128 << 10,
+        stored_bytes: 8 << 10,
+        compression: Compression::Zstd,
+        level: 3,
+        metadata: number > 1,
+        protected: true,
+        prefetched: false,
+        state: 1,
+    };
+    let block = L2LogBlock {
+        previous: pointer,
+        entries: vec![entry(1), entry(2)],
+    };
+    keep_whole(seeds, "cache_device", &block.encode()[..256]);
 }
 
 /// Records of the intent log, some of each form.

@@ -1,0 +1,450 @@
+//! Which blocks the cache devices hold, at 16 bytes each: a hash table without pointers, filled to
+//! between two thirds and seven eighths, so that a block costs at most 24 bytes of memory.
+//!
+//! An entry has 48 bits of the hash of the block's place and birth, the sectors that the block
+//! takes as stored, the device, and the *position* on it. A position counts sectors from the
+//! device's first round on and never goes back: a ring that was written three times over is at
+//! three times its length. So one number for each device tells which entries are still true (those
+//! from there on), and nobody needs to find and remove the entries of what is overwritten: they are
+//! passed over, and go when their slot is needed or their part of the table grows.
+//!
+//! Two blocks whose 48 bits are equal are taken for each other. Who reads verifies checksums, so
+//! that is a lost hit and nothing else; with a billion blocks it is one read in ten million.
+//!
+//! The table is cut into shards, each with a lock of its own, which grow by a quarter, one at a
+//! time. A shard that may not grow any more (the limit of memory is reached) takes nothing new.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use format::{Dva, Txg};
+use parking_lot::Mutex;
+
+/// Parts of the table; a power of two.
+const SHARDS: usize = 64;
+const SHARD_BITS: u32 = SHARDS.ilog2();
+/// Slots of a shard that holds something, at least.
+const SLOTS_MIN: usize = 64;
+/// Bits of a hash that an entry keeps.
+const TAG_BITS: u32 = 48;
+const POSITION_BITS: u32 = 56;
+/// Devices at most, of one pool.
+pub(crate) const DEVICES_MAX: usize = 256;
+/// Bytes of a slot.
+pub(crate) const SLOT_BYTES: u64 = 16;
+
+/// A block by its first place in the pool and the txg in which that was written, as a hash: equal
+/// for equal blocks in each run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hashed(u64);
+
+impl Hashed {
+    pub(crate) fn of(dva: Dva, birth: Txg) -> Self {
+        let words = [
+            u64::from(dva.vdev().get()),
+            dva.offset_bytes() >> 9,
+            birth.get(),
+        ];
+        let mut hash = 0x243f_6a88_85a3_08d3u64;
+        for word in words {
+            hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            hash ^= hash >> 32;
+        }
+        hash = hash.wrapping_mul(0xd6e8_feb8_6659_fd93);
+        Self(hash ^ (hash >> 32))
+    }
+
+    fn shard(self) -> usize {
+        (self.0 >> (64 - SHARD_BITS)) as usize
+    }
+
+    fn tag(self) -> u64 {
+        (self.0 >> (64 - SHARD_BITS - TAG_BITS)) & ((1 << TAG_BITS) - 1)
+    }
+}
+
+/// Where a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Which device: its number in the table.
+    pub(crate) device: u8,
+    /// The position on it, in sectors.
+    pub(crate) position: u64,
+    /// Sectors that it takes as stored.
+    pub(crate) sectors: u32,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    /// Tag, and sectors less one.
+    tag_and_size: u64,
+    /// Device, and position plus one: zero is an empty slot.
+    place: u64,
+}
+
+impl Slot {
+    fn new(tag: u64, found: Found) -> Self {
+        let size = u64::from(found.sectors.clamp(1, 1 << 16) - 1);
+        Self {
+            tag_and_size: tag << 16 | size,
+            place: u64::from(found.device) << POSITION_BITS | (found.position + 1),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.place == 0
+    }
+
+    fn tag(&self) -> u64 {
+        self.tag_and_size >> 16
+    }
+
+    fn found(&self) -> Found {
+        Found {
+            device: (self.place >> POSITION_BITS) as u8,
+            position: (self.place & ((1 << POSITION_BITS) - 1)) - 1,
+            sectors: (self.tag_and_size & 0xffff) as u32 + 1,
+        }
+    }
+}
+
+/// From which position on entries of each device are true; `u64::MAX` without such a device.
+struct Truth {
+    from: [AtomicU64; DEVICES_MAX],
+    /// How often it changed.
+    changes: AtomicU64,
+}
+
+impl Truth {
+    fn holds(&self, found: Found) -> bool {
+        let from = self.from[usize::from(found.device)].load(Ordering::Acquire);
+        found.position >= from
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    slots: Vec<Slot>,
+    used: usize,
+    /// Changes of the truth when it was built.
+    built_at: u64,
+}
+
+impl Shard {
+    fn home(&self, tag: u64) -> usize {
+        ((u128::from(tag) * self.slots.len() as u128) >> TAG_BITS) as usize
+    }
+
+    fn next(&self, at: usize) -> usize {
+        if at + 1 == self.slots.len() {
+            0
+        } else {
+            at + 1
+        }
+    }
+
+    /// The slot with this tag, or the empty one where it would go.
+    fn find(&self, tag: u64) -> Option<usize> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        let mut at = self.home(tag);
+        loop {
+            let slot = &self.slots[at];
+            if slot.is_empty() || slot.tag() == tag {
+                return Some(at);
+            }
+            at = self.next(at);
+        }
+    }
+
+    /// Empties a slot, and moves those behind it up that would not be found any more.
+    fn remove(&mut self, mut hole: usize) {
+        self.slots[hole] = Slot::default();
+        self.used -= 1;
+        let length = self.slots.len();
+        let mut at = self.next(hole);
+        while !self.slots[at].is_empty() {
+            let home = self.home(self.slots[at].tag());
+            // How far it is from its home, and from the hole.
+            let from_home = (at + length - home) % length;
+            let from_hole = (at + length - hole) % length;
+            if from_home >= from_hole {
+                self.slots[hole] = std::mem::take(&mut self.slots[at]);
+                hole = at;
+            }
+            at = self.next(at);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.used >= self.slots.len() / 8 * 7
+    }
+
+    /// Builds it anew with what is true and room for a quarter more of that, but no longer than
+    /// `slots_max`, or than it is.
+    fn rebuild(&mut self, truth: &Truth, slots_max: u64) {
+        self.built_at = truth.changes.load(Ordering::Acquire);
+        let is_true = |slot: &&Slot| !slot.is_empty() && truth.holds(slot.found());
+        let live = self.slots.iter().filter(is_true).count();
+        let most = (slots_max as usize).max(self.slots.len());
+        let length = (live / 2 * 3).max(SLOTS_MIN).min(most);
+        let old = std::mem::replace(&mut self.slots, vec![Slot::default(); length]);
+        self.used = 0;
+        for slot in old.iter().filter(is_true) {
+            if let Some(at) = self.find(slot.tag()) {
+                self.slots[at] = *slot;
+                self.used += 1;
+            }
+        }
+    }
+}
+
+/// The table.
+pub(crate) struct Index {
+    shards: Box<[Mutex<Shard>]>,
+    truth: Truth,
+    slots: AtomicU64,
+    slots_max: AtomicU64,
+}
+
+impl Index {
+    /// A table of at most so many bytes.
+    pub(crate) fn new(limit_bytes: u64) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            truth: Truth {
+                from: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
+                changes: AtomicU64::new(1),
+            },
+            slots: AtomicU64::new(0),
+            slots_max: AtomicU64::new(limit_bytes / SLOT_BYTES),
+        }
+    }
+
+    pub(crate) fn set_limit_bytes(&self, limit_bytes: u64) {
+        self.slots_max
+            .store(limit_bytes / SLOT_BYTES, Ordering::Relaxed);
+    }
+
+    /// What the table takes, in bytes.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.slots.load(Ordering::Relaxed) * SLOT_BYTES
+    }
+
+    /// Entries of this device are true from this position on.
+    pub(crate) fn set_truth(&self, device: u8, position: u64) {
+        let before = self.truth.from[usize::from(device)].swap(position, Ordering::AcqRel);
+        if before != position {
+            self.truth.changes.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Where the block is.
+    pub(crate) fn find(&self, key: Hashed) -> Option<Found> {
+        let shard = self.shards[key.shard()].lock();
+        let slot = shard.slots.get(shard.find(key.tag())?)?;
+        (!slot.is_empty())
+            .then(|| slot.found())
+            .filter(|found| self.truth.holds(*found))
+    }
+
+    /// Notes where a block is; `false` where there is no room for it. An entry that is true is
+    /// replaced only with `replace`.
+    pub(crate) fn insert(&self, key: Hashed, found: Found, replace: bool) -> bool {
+        let mut shard = self.shards[key.shard()].lock();
+        if shard.slots.is_empty() || shard.is_full() {
+            let before = shard.slots.len() as u64;
+            let others = self.slots.load(Ordering::Relaxed) - before;
+            let most = self
+                .slots_max
+                .load(Ordering::Relaxed)
+                .saturating_sub(others);
+            // It is built anew even where it may not grow, if there is something that is no longer
+            // true.
+            let may_grow = most > before + before / 8;
+            let may_shrink = shard.built_at < self.truth.changes.load(Ordering::Acquire);
+            if before.max(SLOTS_MIN as u64) > most || !may_grow && !may_shrink {
+                return false;
+            }
+            shard.rebuild(&self.truth, most);
+            let after = shard.slots.len() as u64;
+            self.slots.fetch_add(after, Ordering::Relaxed);
+            self.slots.fetch_sub(before, Ordering::Relaxed);
+            if shard.is_full() {
+                return false;
+            }
+        }
+        let Some(at) = shard.find(key.tag()) else {
+            return false;
+        };
+        let slot = shard.slots[at];
+        if slot.is_empty() {
+            shard.used += 1;
+        } else if !replace && self.truth.holds(slot.found()) {
+            return true;
+        }
+        shard.slots[at] = Slot::new(key.tag(), found);
+        true
+    }
+
+    /// Forgets a block, if it is there.
+    pub(crate) fn remove(&self, key: Hashed, found: Found) {
+        let mut shard = self.shards[key.shard()].lock();
+        if let Some(at) = shard.find(key.tag())
+            && !shard.slots[at].is_empty()
+            && shard.slots[at].found() == found
+        {
+            shard.remove(at);
+        }
+    }
+
+    /// Drops what is no longer true, one shard after the other.
+    pub(crate) fn sweep(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            if shard.slots.is_empty() {
+                continue;
+            }
+            let before = shard.slots.len() as u64;
+            shard.rebuild(&self.truth, before);
+            if shard.used == 0 {
+                shard.slots = Vec::new();
+            }
+            let after = shard.slots.len() as u64;
+            self.slots.fetch_add(after, Ordering::Relaxed);
+            self.slots.fetch_sub(before, Ordering::Relaxed);
+        }
+    }
+
+    /// How many blocks it names that are there.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        let true_ones = |shard: &Mutex<Shard>| {
+            let shard = shard.lock();
+            let slots = shard.slots.iter().filter(|slot| !slot.is_empty());
+            slots.filter(|slot| self.truth.holds(slot.found())).count()
+        };
+        self.shards.iter().map(true_ones).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use format::VdevId;
+
+    use super::*;
+
+    fn key(number: u64) -> Hashed {
+        let dva = Dva::new(VdevId::new(0), number * 4096, 4096, false).expect("it fits");
+        Hashed::of(dva, Txg::new(7 + number % 3))
+    }
+
+    fn found(position: u64) -> Found {
+        Found {
+            device: (position % 3) as u8,
+            position,
+            sectors: 1 + (position % 65_536) as u32,
+        }
+    }
+
+    fn index(limit_bytes: u64) -> Index {
+        let index = Index::new(limit_bytes);
+        (0..3).for_each(|device| index.set_truth(device, 0));
+        index
+    }
+
+    #[test]
+    fn a_block_costs_at_most_24_bytes() {
+        let index = index(u64::MAX);
+        let mut worst = 0.0f64;
+        for number in 0..1_000_000 {
+            assert!(index.insert(key(number), found(number), true));
+            if number > 100_000 && number % 1000 == 0 {
+                worst = worst.max(index.size_bytes() as f64 / number as f64);
+            }
+        }
+        assert!(worst <= 24.5, "{worst} bytes");
+        for number in 0..1_000_000 {
+            assert_eq!(index.find(key(number)), Some(found(number)), "{number}");
+        }
+        let strangers = (1_000_000..2_000_000).filter(|number| index.find(key(*number)).is_some());
+        assert_eq!(strangers.count(), 0);
+    }
+
+    #[test]
+    fn it_says_what_a_model_says() {
+        let index = index(u64::MAX);
+        let mut model: HashMap<u64, u64> = HashMap::new();
+        let mut state = 1u64;
+        let mut random = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % below
+        };
+        let mut truth = [0u64; 3];
+        for position in 0..200_000 {
+            let number = random(5000);
+            match random(10) {
+                0..6 => {
+                    index.insert(key(number), found(position), true);
+                    model.insert(number, position);
+                }
+                6..9 => {
+                    let is_true = |at: &u64| *at >= truth[(*at % 3) as usize];
+                    let expected = model.get(&number).copied().filter(is_true);
+                    assert_eq!(index.find(key(number)), expected.map(found));
+                    if let Some(at) = expected.filter(|_| random(2) == 0) {
+                        index.remove(key(number), found(at));
+                        model.remove(&number);
+                    }
+                }
+                _ => {
+                    let device = random(3) as usize;
+                    truth[device] = position.saturating_sub(10_000).max(truth[device]);
+                    index.set_truth(device as u8, truth[device]);
+                }
+            }
+            if position % 50_000 == 49_999 {
+                index.sweep();
+            }
+        }
+        let is_true = |at: &&u64| **at >= truth[(**at % 3) as usize];
+        assert_eq!(index.count(), model.values().filter(is_true).count());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_kept() {
+        let index = index(1 << 20);
+        let kept = (0..200_000).filter(|number| index.insert(key(*number), found(*number), true));
+        let kept = kept.count();
+        assert!((30_000..65_536).contains(&kept), "{kept}");
+        assert!(index.size_bytes() <= 1 << 20);
+        // What is overwritten makes room.
+        (0..3).for_each(|device| index.set_truth(device, 300_000));
+        for number in 300_000..320_000 {
+            assert!(index.insert(key(number), found(number), true), "{number}");
+        }
+        assert!(index.size_bytes() <= 1 << 20);
+        assert_eq!(index.count(), 20_000);
+        (0..3).for_each(|device| index.set_truth(device, u64::MAX));
+        index.sweep();
+        assert_eq!((index.count(), index.size_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn the_older_of_two_is_kept_where_nothing_is_to_be_replaced() {
+        let index = index(1 << 20);
+        assert!(index.insert(key(1), found(100), false));
+        assert!(index.insert(key(1), found(50), false));
+        assert_eq!(index.find(key(1)), Some(found(100)));
+        index.remove(key(1), found(50));
+        assert_eq!(index.find(key(1)), Some(found(100)));
+        index.set_truth(1, 101);
+        assert_eq!(index.find(key(1)), None);
+        assert!(index.insert(key(1), found(60), false));
+        assert_eq!(index.find(key(1)), Some(found(60)));
+    }
+}

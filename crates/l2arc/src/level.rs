@@ -1,0 +1,573 @@
+//! A pool's cache devices together: what is worth a place, who writes it, who reads it.
+//!
+//! **What is worth a place.** As long as a device was not filled once, everything that is offered,
+//! as fast as the device takes it: a cache that is empty helps nobody. Then only what was asked for
+//! *again* ([`Worth::Again`]: memory remembered it, although it had left), and metadata, within a
+//! budget of wear: by default each device is written over once a day. What may not be written now
+//! is not kept for later; it will be offered again if it is worth it.
+//!
+//! **Writing.** Each device has a queue of few megabytes and a task that empties it, in writes of up
+//! to a megabyte. A full queue takes nothing more: nobody ever waits for a cache device to write. A
+//! block goes to the device whose queue is the shortest.
+//!
+//! **Reading.** The index tells device and place. What is read is verified by whoever asked; if it
+//! is wrong, that is told ([`SecondLevel::was_wrong`]), the copy is forgotten, and the device is
+//! taken out when it was wrong too often. A device that does not answer in time is not waited for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use device::{Device, Tasks, World};
+use format::{Compression, Dva, Guid, L2Entry, Txg};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, oneshot};
+
+use crate::index::{DEVICES_MAX, Found, Hashed, Index};
+use crate::ring::{self, Geometry, Identity, Outgoing, Rebuilt, Ring};
+
+/// What waits for a device to write it, at most.
+const QUEUE_BYTES_MAX: u64 = 16 << 20;
+/// What is written in one go.
+const BATCH_BYTES: u64 = 1 << 20;
+/// Errors and wrong copies after which a device is taken out.
+const FAILURES_MAX: u64 = 32;
+/// A read that takes longer is given up, and counts as an error.
+const READ_TIME_MAX: Duration = Duration::from_secs(2);
+const DAY_NS: u128 = 86_400_000_000_000;
+/// What a device may write at once of what it saved up: this part of a day.
+const BURST_PARTS_OF_DAY: u128 = 24;
+/// States of the ARC that a log block notes (`arc_state_type_t`): used once, used often.
+const STATE_MRU: u8 = 1;
+const STATE_MFU: u8 = 3;
+
+/// Whether a block was asked for before, as far as anybody remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Worth {
+    /// For the first time.
+    First,
+    /// It was in memory and had left.
+    Again,
+}
+
+/// A block of the pool, by its pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Its first copy.
+    pub dva: Dva,
+    /// The txg in which that was written.
+    pub birth: Txg,
+    /// Size once decompressed, in bytes.
+    pub logical_bytes: u64,
+    /// Size as stored, in bytes.
+    pub stored_bytes: u64,
+    /// How it is compressed.
+    pub compression: Compression,
+    /// Metadata rather than the content of files.
+    pub metadata: bool,
+    /// Encrypted or authenticated.
+    pub protected: bool,
+}
+
+/// A copy that was read; whoever verifies it says so when it is wrong.
+#[derive(Debug, Clone)]
+pub struct Copy {
+    /// As it is stored.
+    pub stored: Bytes,
+    key: Hashed,
+    found: Found,
+}
+
+/// A device to be used as a cache.
+pub struct CacheDevice {
+    /// The device, opened for writing.
+    pub device: Arc<dyn Device>,
+    /// Which device of which pool.
+    pub identity: Identity,
+    /// Sectors of `1 << ashift` bytes.
+    pub ashift: u32,
+}
+
+/// What may be set.
+#[derive(Debug, Clone, Copy)]
+pub struct LevelOptions {
+    /// Memory of the index at most, in bytes.
+    pub index_bytes_max: u64,
+    /// How often a day a device may be written over, in hundredths; `None` without limit.
+    pub rounds_a_day_percent: Option<u32>,
+}
+
+impl Default for LevelOptions {
+    fn default() -> Self {
+        Self {
+            index_bytes_max: 256 << 20,
+            rounds_a_day_percent: Some(100),
+        }
+    }
+}
+
+/// How a device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// What it holds from before is being read; it is used meanwhile, and not written.
+    Rebuilding,
+    /// In use.
+    Online,
+    /// It failed too often and was taken out.
+    Failed,
+}
+
+/// Figures of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figures {
+    /// The device.
+    pub device: Guid,
+    /// How it is.
+    pub state: State,
+    /// Bytes of it that hold something, and that there are.
+    pub used_bytes: u64,
+    /// Bytes that there are.
+    pub size_bytes: u64,
+    /// Whether it was filled once.
+    pub is_filled: bool,
+    /// Reads that found their block here.
+    pub hits: u64,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Bytes that were written, log blocks included.
+    pub written_bytes: u64,
+    /// Reads and writes that failed.
+    pub errors: u64,
+    /// Copies that were wrong.
+    pub wrong: u64,
+    /// What the last rebuild found.
+    pub rebuilt: Rebuilt,
+}
+
+/// Tells how much a device may write.
+#[derive(Debug)]
+struct Budget {
+    /// What it may write in a day; `None` without limit.
+    day_bytes: Option<u64>,
+    left_bytes: u64,
+    told_ns: u64,
+}
+
+impl Budget {
+    fn new(length_bytes: u64, percent: Option<u32>, now_ns: u64) -> Self {
+        let day = |percent: u32| (u128::from(length_bytes) * u128::from(percent) / 100) as u64;
+        Self {
+            day_bytes: percent.map(day),
+            left_bytes: 0,
+            told_ns: now_ns,
+        }
+    }
+
+    /// What may be written now, in bytes.
+    fn left_bytes(&mut self, now_ns: u64) -> u64 {
+        let Some(day_bytes) = self.day_bytes else {
+            return u64::MAX;
+        };
+        let passed_ns = u128::from(now_ns.saturating_sub(self.told_ns));
+        let earned_bytes = (u128::from(day_bytes) * passed_ns / DAY_NS) as u64;
+        if earned_bytes > 0 {
+            self.told_ns = now_ns;
+            let most = (u128::from(day_bytes) / BURST_PARTS_OF_DAY) as u64;
+            self.left_bytes = self.left_bytes.saturating_add(earned_bytes).min(most);
+        }
+        self.left_bytes
+    }
+
+    fn spend(&mut self, bytes: u64) {
+        self.left_bytes = self.left_bytes.saturating_sub(bytes);
+    }
+}
+
+#[derive(Debug)]
+struct Queue {
+    blocks: VecDeque<Outgoing>,
+    bytes: u64,
+    budget: Budget,
+    state: State,
+    is_filled: bool,
+    used_bytes: u64,
+    rebuilt: Rebuilt,
+    closing: Option<oneshot::Sender<()>>,
+}
+
+struct Member {
+    ring: Arc<Ring>,
+    queue: Mutex<Queue>,
+    wake: Notify,
+    is_gone: AtomicBool,
+    hits: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    errors: AtomicU64,
+    wrong: AtomicU64,
+}
+
+impl Member {
+    fn figures(&self) -> Figures {
+        let queue = self.queue.lock();
+        Figures {
+            device: self.ring.identity.device,
+            state: queue.state,
+            used_bytes: queue.used_bytes,
+            size_bytes: self.ring.geometry.length_bytes(),
+            is_filled: queue.is_filled,
+            hits: self.hits.load(Ordering::Relaxed),
+            read_bytes: self.read_bytes.load(Ordering::Relaxed),
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+            errors: self.errors.load(Ordering::Relaxed),
+            wrong: self.wrong.load(Ordering::Relaxed),
+            rebuilt: queue.rebuilt,
+        }
+    }
+
+    /// Counts a failure; a device that fails too often is taken out.
+    fn count(&self, counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+        let failures = self.errors.load(Ordering::Relaxed) + self.wrong.load(Ordering::Relaxed);
+        if failures >= FAILURES_MAX {
+            self.fail();
+        }
+    }
+
+    fn fail(&self) {
+        if self.is_gone.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.ring.index.set_truth(self.ring.number, u64::MAX);
+        let mut queue = self.queue.lock();
+        queue.state = State::Failed;
+        queue.blocks.clear();
+        queue.bytes = 0;
+        queue.used_bytes = 0;
+        drop(queue);
+        self.wake.notify_one();
+        let path = self.ring.device.path();
+        tracing::warn!(path, "a cache device failed and is not used any more");
+    }
+
+    fn takes(&self, block: &Block, worth: Worth, now_ns: u64) -> Option<u64> {
+        let mut queue = self.queue.lock();
+        let is_wanted = queue.state == State::Online
+            && queue.closing.is_none()
+            && queue.bytes + block.stored_bytes <= QUEUE_BYTES_MAX;
+        if !is_wanted {
+            return None;
+        }
+        let waiting_bytes = queue.bytes;
+        let needed_bytes = waiting_bytes + block.stored_bytes;
+        let is_worth_wear = worth == Worth::Again || block.metadata;
+        let is_allowed =
+            !queue.is_filled || is_worth_wear && queue.budget.left_bytes(now_ns) >= needed_bytes;
+        is_allowed.then_some(waiting_bytes)
+    }
+
+    /// Writes what waits, until the device fails or is to be closed.
+    async fn run(self: Arc<Self>, world: World) {
+        let rebuilt = ring::rebuild(self.ring.clone(), |done| self.queue.lock().rebuilt = done);
+        let mut writer = match rebuilt.await {
+            Ok((writer, rebuilt)) => {
+                let mut queue = self.queue.lock();
+                queue.rebuilt = rebuilt;
+                queue.is_filled = !writer.is_first_round();
+                queue.used_bytes = writer.used_bytes();
+                if queue.state == State::Rebuilding {
+                    queue.state = State::Online;
+                }
+                writer
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a cache device cannot be read");
+                self.fail();
+                return;
+            }
+        };
+        loop {
+            let wake = self.wake.notified();
+            let Some(batch) = self.next_batch() else {
+                if self.is_gone.load(Ordering::Acquire) || self.queue.lock().closing.is_some() {
+                    break;
+                }
+                wake.await;
+                continue;
+            };
+            match writer.write(batch).await {
+                Ok(bytes) => {
+                    self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+                    let mut queue = self.queue.lock();
+                    queue.is_filled = !writer.is_first_round();
+                    queue.used_bytes = writer.used_bytes();
+                    if queue.is_filled {
+                        queue.budget.left_bytes(world.clock.monotonic_ns());
+                        queue.budget.spend(bytes);
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a cache device cannot be written");
+                    self.errors.fetch_add(1, Ordering::Relaxed);
+                    self.fail();
+                }
+            }
+        }
+        let closing = self.queue.lock().closing.take();
+        if !self.is_gone.load(Ordering::Acquire)
+            && let Err(error) = writer.close().await
+        {
+            tracing::warn!(%error, "a cache device cannot be closed in an orderly way");
+        }
+        self.ring.index.set_truth(self.ring.number, u64::MAX);
+        if let Some(closed) = closing {
+            let _ = closed.send(());
+        }
+    }
+
+    fn next_batch(&self) -> Option<Vec<Outgoing>> {
+        let mut queue = self.queue.lock();
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while let Some(block) = queue.blocks.front() {
+            let next = block.stored.len() as u64;
+            if !batch.is_empty() && bytes + next > BATCH_BYTES {
+                break;
+            }
+            bytes += next;
+            batch.extend(queue.blocks.pop_front());
+        }
+        queue.bytes -= bytes;
+        (!batch.is_empty()).then_some(batch)
+    }
+}
+
+/// The second level of a pool's cache.
+pub struct SecondLevel {
+    world: World,
+    tasks: Tasks,
+    index: Arc<Index>,
+    options: LevelOptions,
+    members: RwLock<Vec<Arc<Member>>>,
+    misses: AtomicU64,
+}
+
+impl SecondLevel {
+    /// One without devices. Its tasks belong to `tasks`.
+    pub fn new(world: World, tasks: Tasks, options: LevelOptions) -> Arc<Self> {
+        Arc::new(Self {
+            world,
+            tasks,
+            index: Arc::new(Index::new(options.index_bytes_max)),
+            options,
+            members: RwLock::default(),
+            misses: AtomicU64::new(0),
+        })
+    }
+
+    /// Changes how much memory the index may have, in bytes.
+    pub fn set_index_bytes_max(&self, limit_bytes: u64) {
+        self.index.set_limit_bytes(limit_bytes);
+    }
+
+    /// What the index takes, in bytes.
+    pub fn index_bytes(&self) -> u64 {
+        self.index.size_bytes()
+    }
+
+    /// Reads that no device had the block of.
+    pub fn misses(&self) -> u64 {
+        self.misses.load(Ordering::Relaxed)
+    }
+
+    /// Figures of all devices.
+    pub fn figures(&self) -> Vec<Figures> {
+        let members = self.members.read();
+        members.iter().map(|member| member.figures()).collect()
+    }
+
+    /// Whether there is a device.
+    pub fn is_empty(&self) -> bool {
+        self.members.read().is_empty()
+    }
+
+    /// Uses a device: what it holds from before is found in the background. `false` where it is too
+    /// small, or there are too many.
+    pub fn add(&self, device: CacheDevice) -> bool {
+        let Some(geometry) = Geometry::of(device.device.size_bytes(), device.ashift) else {
+            return false;
+        };
+        let mut members = self.members.write();
+        let is_free = |number: &usize| {
+            let mut rings = members.iter().map(|member| member.ring.number);
+            !rings.any(|other| usize::from(other) == *number)
+        };
+        let Some(number) = (0..DEVICES_MAX).find(is_free) else {
+            return false;
+        };
+        // The number may have been another device's.
+        self.index.set_truth(number as u8, u64::MAX);
+        self.index.sweep();
+        let percent = self.options.rounds_a_day_percent;
+        let now_ns = self.world.clock.monotonic_ns();
+        let member = Arc::new(Member {
+            ring: Arc::new(Ring {
+                device: device.device,
+                geometry,
+                identity: device.identity,
+                number: number as u8,
+                index: self.index.clone(),
+            }),
+            queue: Mutex::new(Queue {
+                blocks: VecDeque::new(),
+                bytes: 0,
+                budget: Budget::new(geometry.length_bytes(), percent, now_ns),
+                state: State::Rebuilding,
+                is_filled: false,
+                used_bytes: 0,
+                rebuilt: Rebuilt::default(),
+                closing: None,
+            }),
+            wake: Notify::new(),
+            is_gone: AtomicBool::new(false),
+            hits: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            wrong: AtomicU64::new(0),
+        });
+        members.push(member.clone());
+        self.tasks
+            .spawn("cache device", member.run(self.world.clone()));
+        true
+    }
+
+    /// Lets go of a device, in an orderly way: what it holds is found again by who adds it next.
+    pub async fn remove(&self, device: Guid) {
+        let removed = {
+            let mut members = self.members.write();
+            let at = members
+                .iter()
+                .position(|member| member.ring.identity.device == device);
+            at.map(|at| members.remove(at))
+        };
+        let Some(member) = removed else { return };
+        let (send, closed) = oneshot::channel();
+        let is_failed = {
+            let mut queue = member.queue.lock();
+            queue.closing = Some(send);
+            queue.state == State::Failed
+        };
+        member.wake.notify_one();
+        if !is_failed {
+            // Cancelled tasks drop the sender.
+            let _ = closed.await;
+        }
+        self.index.set_truth(member.ring.number, u64::MAX);
+        self.index.sweep();
+    }
+
+    /// Lets go of all devices, in an orderly way.
+    pub async fn close(&self) {
+        let guids: Vec<Guid> = self
+            .figures()
+            .iter()
+            .map(|figures| figures.device)
+            .collect();
+        for guid in guids {
+            self.remove(guid).await;
+        }
+    }
+
+    /// Takes a copy of a block that was just read from the pool, if it is worth a place and there
+    /// is one. Never waits.
+    pub fn offer(&self, block: &Block, stored: &Bytes, worth: Worth) {
+        let key = Hashed::of(block.dva, block.birth);
+        let members = self.members.read();
+        if members.is_empty() || self.index.find(key).is_some() {
+            return;
+        }
+        let now_ns = self.world.clock.monotonic_ns();
+        let takers = members
+            .iter()
+            .filter_map(|member| Some((member.takes(block, worth, now_ns)?, member)));
+        let Some((_, member)) = takers.min_by_key(|(bytes, _)| *bytes) else {
+            return;
+        };
+        let entry = L2Entry {
+            dva: block.dva,
+            birth: block.birth,
+            offset_bytes: 0,
+            logical_bytes: block.logical_bytes,
+            stored_bytes: block.stored_bytes,
+            compression: block.compression,
+            level: 0,
+            metadata: block.metadata,
+            protected: block.protected,
+            prefetched: false,
+            state: match worth {
+                Worth::First => STATE_MRU,
+                Worth::Again => STATE_MFU,
+            },
+        };
+        let mut queue = member.queue.lock();
+        queue.bytes += stored.len() as u64;
+        queue.blocks.push_back(Outgoing {
+            entry,
+            stored: stored.clone(),
+        });
+        drop(queue);
+        member.wake.notify_one();
+    }
+
+    /// A copy of the block, if a device has one: as it is stored, not verified.
+    pub async fn read(&self, block: &Block) -> Option<Copy> {
+        let key = Hashed::of(block.dva, block.birth);
+        let Some(found) = self.index.find(key) else {
+            self.misses.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        let member = {
+            let members = self.members.read();
+            let mut members = members.iter();
+            members
+                .find(|member| member.ring.number == found.device)?
+                .clone()
+        };
+        let length_bytes = block.stored_bytes as usize;
+        let read = member.ring.read(key, found, length_bytes);
+        let late = self.world.clock.sleep(READ_TIME_MAX);
+        let answer = tokio::select! {
+            biased;
+            answer = read => Some(answer),
+            () = late => None,
+        };
+        match answer {
+            Some(Ok(Some(stored))) => {
+                member.hits.fetch_add(1, Ordering::Relaxed);
+                let bytes = stored.len() as u64;
+                member.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+                Some(Copy { stored, key, found })
+            }
+            Some(Ok(None)) => None,
+            Some(Err(_)) | None => {
+                member.count(&member.errors);
+                self.index.remove(key, found);
+                None
+            }
+        }
+    }
+
+    /// A copy was wrong: it is forgotten, and its device is counted.
+    pub fn was_wrong(&self, copy: &Copy) {
+        self.index.remove(copy.key, copy.found);
+        let members = self.members.read();
+        let mut members = members.iter();
+        if let Some(member) = members.find(|member| member.ring.number == copy.found.device) {
+            member.hits.fetch_sub(1, Ordering::Relaxed);
+            member.count(&member.wrong);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Goal: what a cache device gives is what was offered, over restarts and crashes, and nothing that
+//! it does is anybody's error. Method: simulated disks; contents that follow from the block.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use device::sim::{Fault, FaultEffect, PowerCut, SimDisk, SimOp, SimWorld};
+use device::{Tasks, World};
+use format::{Compression, Dva, Guid, Txg, VdevId};
+
+use super::*;
+
+const DISK_BYTES: u64 = 3 << 30;
+const BLOCK_BYTES: u64 = 128 << 10;
+
+struct Rig {
+    sim: SimWorld,
+    world: World,
+    disk: SimDisk,
+}
+
+impl Rig {
+    fn new(disk_bytes: u64) -> Self {
+        let sim = SimWorld::new(1);
+        let disk = sim.add_disk("ssd", disk_bytes);
+        let world = sim.world();
+        Self { sim, world, disk }
+    }
+
+    fn tasks(&self) -> Tasks {
+        Tasks::new(&self.world, |panic| panic!("{panic:?}"))
+    }
+
+    async fn level(&self, options: LevelOptions) -> Arc<SecondLevel> {
+        let level = SecondLevel::new(self.world.clone(), self.tasks(), options);
+        assert!(level.add(self.device(7).await));
+        level
+    }
+
+    async fn device(&self, guid: u64) -> CacheDevice {
+        let device = self.world.opener.open("ssd", false).await;
+        CacheDevice {
+            device: device.expect("the disk"),
+            identity: Identity {
+                pool: Guid::new(1),
+                device: Guid::new(guid),
+            },
+            ashift: 12,
+        }
+    }
+}
+
+fn free() -> LevelOptions {
+    LevelOptions {
+        rounds_a_day_percent: None,
+        ..LevelOptions::default()
+    }
+}
+
+fn block(number: u64, stored_bytes: u64) -> Block {
+    Block {
+        dva: Dva::new(VdevId::new(0), number << 20, stored_bytes, false).expect("it fits"),
+        birth: Txg::new(100 + number),
+        logical_bytes: BLOCK_BYTES,
+        stored_bytes,
+        compression: Compression::Lz4,
+        metadata: false,
+        protected: false,
+    }
+}
+
+fn content(number: u64, stored_bytes: u64) -> Bytes {
+    let mut bytes = vec![number as u8; stored_bytes as usize];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    Bytes::from(bytes)
+}
+
+/// Waits until all that waits is written.
+async fn settle(level: &SecondLevel) {
+    let mut before = u64::MAX;
+    loop {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let now = level
+            .figures()
+            .iter()
+            .map(|figures| figures.written_bytes)
+            .sum();
+        let is_ready = level
+            .figures()
+            .iter()
+            .all(|figures| figures.state != State::Rebuilding);
+        if now == before && is_ready {
+            return;
+        }
+        before = now;
+    }
+}
+
+/// Offers blocks, slowly enough that all are taken.
+async fn fill(level: &SecondLevel, numbers: std::ops::Range<u64>, stored_bytes: u64) {
+    for number in numbers {
+        let stored = content(number, stored_bytes);
+        level.offer(&block(number, stored_bytes), &stored, Worth::Again);
+        if number.is_multiple_of(32) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    settle(level).await;
+}
+
+/// How many blocks are there, each as it was offered.
+async fn count(level: &SecondLevel, numbers: std::ops::Range<u64>, stored_bytes: u64) -> u64 {
+    let mut there = 0;
+    for number in numbers {
+        if let Some(copy) = level.read(&block(number, stored_bytes)).await {
+            assert_eq!(copy.stored, content(number, stored_bytes), "block {number}");
+            there += 1;
+        }
+    }
+    there
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_offered_is_read_back_and_is_there_after_a_restart() {
+    let rig = Rig::new(DISK_BYTES);
+    let level = rig.level(free()).await;
+    settle(&level).await;
+    fill(&level, 0..1000, BLOCK_BYTES).await;
+    fill(&level, 1000..2000, 5 << 9).await;
+    assert_eq!(count(&level, 0..1000, BLOCK_BYTES).await, 1000);
+    assert_eq!(count(&level, 1000..2000, 5 << 9).await, 1000);
+    assert_eq!(count(&level, 2000..2100, BLOCK_BYTES).await, 0);
+    let figures = level.figures()[0];
+    assert_eq!((figures.hits, figures.errors, figures.wrong), (2000, 0, 0));
+    assert_eq!(level.misses(), 100);
+    level.close().await;
+    assert_eq!(level.index_bytes(), 0);
+
+    let level = rig.level(free()).await;
+    settle(&level).await;
+    assert_eq!(level.figures()[0].rebuilt.blocks, 2000);
+    let log_bytes = level.figures()[0].used_bytes - figures.used_bytes;
+    assert!(
+        (1..=64 << 10).contains(&log_bytes),
+        "{log_bytes} of the last log block"
+    );
+    assert_eq!(count(&level, 0..1000, BLOCK_BYTES).await, 1000);
+    assert_eq!(count(&level, 1000..2000, 5 << 9).await, 1000);
+    level.close().await;
+
+    // Another device, or another pool's: it holds nothing.
+    let other = SecondLevel::new(rig.world.clone(), rig.tasks(), free());
+    assert!(other.add(rig.device(8).await));
+    settle(&other).await;
+    assert_eq!(other.figures()[0].rebuilt, Rebuilt::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ring_that_went_round_holds_the_newest_over_restarts() {
+    let rig = Rig::new(1100 << 20);
+    let mut first = 0;
+    for round in 0..4u64 {
+        let level = rig.level(free()).await;
+        settle(&level).await;
+        if round > 0 {
+            // All but what was overwritten.
+            let there = count(&level, 0..first, BLOCK_BYTES).await;
+            let newest = count(&level, first.saturating_sub(4000)..first, BLOCK_BYTES).await;
+            assert!(there > 3000 || round < 2, "{there}");
+            assert_eq!(newest, 4000, "round {round}");
+        }
+        fill(&level, first..first + 5000, BLOCK_BYTES).await;
+        first += 5000;
+        let figures = level.figures()[0];
+        assert_eq!((figures.errors, figures.wrong), (0, 0));
+        assert_eq!(figures.is_filled, first > 8600);
+        assert_eq!(count(&level, first - 5000..first, BLOCK_BYTES).await, 5000);
+        level.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_loses_only_what_no_log_block_names() {
+    for seed in 0..4u64 {
+        let rig = Rig::new(1100 << 20);
+        let level = rig.level(free()).await;
+        settle(&level).await;
+        // In the first round, and in later ones.
+        let blocks = 700 + seed * 4500;
+        fill(&level, 0..blocks, BLOCK_BYTES).await;
+        rig.sim
+            .cut_power_at(SimOp::Write, 1 + seed % 5, PowerCut::LoseUnflushed);
+        for number in blocks..blocks + 300 {
+            let stored = content(number, BLOCK_BYTES);
+            level.offer(&block(number, BLOCK_BYTES), &stored, Worth::Again);
+            if number.is_multiple_of(16) {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        rig.sim.crash(PowerCut::LoseUnflushed).await;
+        rig.sim.power_on();
+
+        let level = rig.level(free()).await;
+        settle(&level).await;
+        let there = count(&level, 0..blocks + 300, BLOCK_BYTES).await;
+        let kept = (1100u64 << 20) / BLOCK_BYTES - 1200;
+        assert!(
+            there >= blocks.min(kept) - 200,
+            "seed {seed}: {there} of {blocks}"
+        );
+        // It goes on from there.
+        fill(&level, 50_000..50_500, BLOCK_BYTES).await;
+        assert_eq!(count(&level, 50_000..50_500, BLOCK_BYTES).await, 500);
+        count(&level, 0..blocks + 300, BLOCK_BYTES).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_device_is_written_within_its_budget_of_wear() {
+    let rig = Rig::new(1100 << 20);
+    let level = rig.level(LevelOptions::default()).await;
+    settle(&level).await;
+    // It is filled as fast as it goes.
+    fill(&level, 0..9000, BLOCK_BYTES).await;
+    assert!(level.figures()[0].is_filled);
+    let before = level.figures()[0].written_bytes;
+    let size = level.figures()[0].size_bytes;
+    let mut number = 10_000;
+    for _ in 0..24 {
+        for _ in 0..500 {
+            let stored = content(number, BLOCK_BYTES);
+            level.offer(&block(number, BLOCK_BYTES), &stored, Worth::Again);
+            // What was never asked for before is not worth it.
+            let stored = content(number + 1_000_000, BLOCK_BYTES);
+            level.offer(
+                &block(number + 1_000_000, BLOCK_BYTES),
+                &stored,
+                Worth::First,
+            );
+            number += 1;
+            tokio::time::sleep(Duration::from_millis(7200)).await;
+        }
+    }
+    let a_day = level.figures()[0].written_bytes - before;
+    assert!(
+        a_day <= size + size / 10,
+        "{a_day} of {size} bytes in a day"
+    );
+    assert!(a_day >= size / 10 * 8, "{a_day} of {size} bytes in a day");
+    assert_eq!(count(&level, 1_010_000..1_022_000, BLOCK_BYTES).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_fails_lies_or_hangs_is_nobodys_error() {
+    for (op, effect) in [
+        (SimOp::Read, FaultEffect::Error),
+        (SimOp::Write, FaultEffect::Error),
+        (SimOp::Read, FaultEffect::Stall),
+    ] {
+        let rig = Rig::new(DISK_BYTES);
+        let level = rig.level(free()).await;
+        settle(&level).await;
+        fill(&level, 0..200, BLOCK_BYTES).await;
+        rig.disk.inject(Fault::new(op, effect));
+        fill(&level, 200..300, BLOCK_BYTES).await;
+        let there = count(&level, 0..300, BLOCK_BYTES).await;
+        assert_eq!(there, 0, "{op:?}");
+        assert_eq!(level.figures()[0].state, State::Failed, "{op:?}");
+        // It goes away all the same.
+        level.remove(Guid::new(7)).await;
+        assert!(level.is_empty());
+    }
+    // Wrong copies: whoever reads tells.
+    let rig = Rig::new(DISK_BYTES);
+    let level = rig.level(free()).await;
+    settle(&level).await;
+    fill(&level, 0..200, BLOCK_BYTES).await;
+    rig.disk.corrupt_written(0..DISK_BYTES);
+    let mut wrong = 0;
+    for number in 0..200 {
+        if let Some(copy) = level.read(&block(number, BLOCK_BYTES)).await {
+            assert_ne!(copy.stored, content(number, BLOCK_BYTES));
+            level.was_wrong(&copy);
+            wrong += 1;
+        }
+    }
+    assert_eq!(wrong, 32);
+    assert_eq!(level.figures()[0].state, State::Failed);
+}
