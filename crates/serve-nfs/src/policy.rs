@@ -19,12 +19,16 @@
 //! up, or `*`. What the kernel's server does and this one does anyway (`sync`, `no_subtree_check`
 //! and the like) is taken; what would be done otherwise than it says is refused by name.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use access::Credentials;
+use device::BoxFuture;
 use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::rpc::Credential;
 
@@ -34,7 +38,7 @@ const NOBODY: u32 = 65534;
 const WORDS_BYTES_MAX: usize = 16 << 10;
 /// How long the addresses of a name are believed.
 const NAME_LIFETIME: Duration = Duration::from_secs(60);
-/// How long a look-up may take.
+/// How long the first look-up of a name may keep somebody waiting.
 const LOOKUP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is wrong with a value of `sharenfs`.
@@ -259,6 +263,12 @@ fn unsupported(word: &str) -> PolicyError {
 impl Hosts {
     /// Adds what stands behind `=`.
     fn add(&mut self, typed: &str) -> Result<(), PolicyError> {
+        if has_bare_colons(typed) {
+            return Err(PolicyError(format!(
+                "'{typed}' of sharenfs: colons are between hosts, so addresses of version 6 stand \
+                 in brackets, such as [2001:db8::1] or [2001:db8::]/32"
+            )));
+        }
         let mut rest = typed;
         while !rest.is_empty() {
             // Colons in brackets belong to an address.
@@ -347,6 +357,20 @@ impl Host {
     }
 }
 
+/// Whether a list of hosts has an address of version 6 without brackets.
+fn has_bare_colons(typed: &str) -> bool {
+    let bare = typed
+        .split('[')
+        .enumerate()
+        .map(|(index, part)| match index {
+            0 => part,
+            _ => part.split_once(']').map_or("", |(_, after)| after),
+        });
+    let address = typed.split('/').next().unwrap_or(typed);
+    address.trim_start_matches('@').parse::<Ipv6Addr>().is_ok()
+        || bare.into_iter().any(|part| part.contains("::"))
+}
+
 /// Bits of a mask written as an address.
 fn mask_bits(text: &str) -> Option<u8> {
     let mask = u32::from(text.parse::<Ipv4Addr>().ok()?);
@@ -374,55 +398,127 @@ fn is_within(peer: IpAddr, first: IpAddr, bits: u8) -> bool {
     }
 }
 
-/// A name, when it was looked up, and its addresses.
-type Known = (String, Instant, Arc<[IpAddr]>);
+/// What a look-up comes to.
+type Found = BoxFuture<'static, io::Result<Vec<IpAddr>>>;
+
+/// What is known of a name.
+struct Known {
+    name: String,
+    /// Those of the last look-up that found some; none before the first.
+    addresses: Arc<[IpAddr]>,
+    /// When the last look-up ended.
+    since: Option<Instant>,
+    /// Tells when the one ends that is under way.
+    looking: Option<watch::Receiver<bool>>,
+}
 
 /// Addresses of names, which are looked up when they are needed and believed for a minute. Only
 /// names that shares mention are looked up, never what a client sends.
-#[derive(Debug, Default)]
+///
+/// A name is looked up once at a time, however long that takes (a resolver that does not answer
+/// keeps a thread for half a minute), and meanwhile what was found before holds: so nobody waits
+/// but those who come before a name was looked up for the first time.
 pub struct Names {
-    known: Mutex<Vec<Known>>,
+    known: Arc<Mutex<Vec<Known>>>,
+    find: fn(String) -> Found,
+}
+
+impl std::fmt::Debug for Names {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Names").finish_non_exhaustive()
+    }
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self::found_by(|name| {
+            Box::pin(async move {
+                let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+                Ok(found.map(|address| address.ip()).collect())
+            })
+        })
+    }
 }
 
 impl Names {
     /// Names that are remembered.
     const KNOWN_MAX: usize = 1024;
 
+    fn found_by(find: fn(String) -> Found) -> Self {
+        Self {
+            known: Arc::default(),
+            find,
+        }
+    }
+
     async fn lookup(&self, name: &str) -> Arc<[IpAddr]> {
-        let now = Instant::now();
-        let known = {
-            let known = self.known.lock();
-            let found = known.iter().find(|(known, ..)| known == name);
-            found.map(|(_, since, addresses)| (*since, Arc::clone(addresses)))
-        };
-        if let Some((since, addresses)) = &known
-            && now.duration_since(*since) < NAME_LIFETIME
-        {
-            return Arc::clone(addresses);
-        }
-        let looking = tokio::net::lookup_host((name, 0));
-        let addresses = match tokio::time::timeout(LOOKUP_PATIENCE, looking).await {
-            Ok(Ok(found)) => found.map(|address| address.ip().to_canonical()).collect(),
-            outcome => {
-                if let Ok(Err(error)) = outcome {
-                    tracing::warn!(name, %error, "a host of sharenfs is not found");
+        let mut looking = {
+            let mut known = self.known.lock();
+            let at = match known.iter().position(|known| known.name == name) {
+                Some(at) => at,
+                None => {
+                    if known.len() >= Self::KNOWN_MAX {
+                        known.remove(0);
+                    }
+                    known.push(Known {
+                        name: name.to_owned(),
+                        addresses: Arc::from([]),
+                        since: None,
+                        looking: None,
+                    });
+                    known.len() - 1
                 }
-                // What was found before is better than shutting everybody out.
-                known.map_or_else(|| Arc::from([]), |(_, addresses)| addresses)
+            };
+            let known = &mut known[at];
+            let is_new = known
+                .since
+                .is_some_and(|since| since.elapsed() < NAME_LIFETIME);
+            if is_new {
+                return Arc::clone(&known.addresses);
             }
+            let looking = known.looking.get_or_insert_with(|| self.begin(name));
+            // What was found before is better than having everybody wait.
+            if known.since.is_some() {
+                return Arc::clone(&known.addresses);
+            }
+            looking.clone()
         };
-        let mut known = self.known.lock();
-        known.retain(|(known, ..)| known != name);
-        if known.len() >= Self::KNOWN_MAX {
-            known.remove(0);
-        }
-        known.push((name.to_owned(), now, Arc::clone(&addresses)));
-        addresses
+        let _ = tokio::time::timeout(LOOKUP_PATIENCE, looking.wait_for(|ended| *ended)).await;
+        let known = self.known.lock();
+        let found = known.iter().find(|known| known.name == name);
+        found.map_or_else(|| Arc::from([]), |known| Arc::clone(&known.addresses))
+    }
+
+    /// Begins to look a name up; who gets this is told when that has ended.
+    fn begin(&self, name: &str) -> watch::Receiver<bool> {
+        let (ended, looking) = watch::channel(false);
+        let finding = (self.find)(name.to_owned());
+        let (all, name) = (Arc::clone(&self.known), name.to_owned());
+        tokio::spawn(async move {
+            let found = finding.await;
+            if let Err(error) = &found {
+                tracing::warn!(name, %error, "a host of sharenfs is not found");
+            }
+            let mut all = all.lock();
+            if let Some(known) = all.iter_mut().find(|known| known.name == name) {
+                known.looking = None;
+                known.since = Some(Instant::now());
+                // What was found before is better than shutting everybody out.
+                if let Ok(found) = found {
+                    known.addresses = found.iter().map(IpAddr::to_canonical).collect();
+                }
+            }
+            drop(all);
+            ended.send_replace(true);
+        });
+        looking
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
     use super::*;
 
     fn policy(typed: &str) -> Policy {
@@ -510,11 +606,67 @@ mod tests {
         assert!(error("rw=*.example.org").contains("wildcards"));
         assert!(error("rw=10.0.0.0/33").contains("10.0.0.0/33"));
         assert!(error("rw=").contains("no hosts"));
+        for bare in [
+            "fe80::1",
+            "10.0.0.1:fe80::1",
+            "2001:db8:0:0:0:0:0:1",
+            "fe80::/10",
+        ] {
+            assert!(error(&format!("rw={bare}")).contains("brackets"), "{bare}");
+        }
         assert!(error("fsid=0").contains("fsid=0"));
         assert!(error("on,crossmnt").contains("crossmnt"));
         assert!(error("anonuid=me").contains("anonuid=me"));
         assert_eq!(Policy::parse("off"), Ok(None));
         let listed = policy("rw=10.0.0.1:@10.1.0.0/16:host").listed_hosts();
         assert_eq!(listed, ["10.0.0.1", "10.1.0.0/16", "host"]);
+    }
+
+    /// Look-ups that were begun, and whether they are answered.
+    static BEGUN: AtomicUsize = AtomicUsize::new(0);
+    static ANSWERS: AtomicBool = AtomicBool::new(true);
+
+    /// Goal: a resolver that does not answer stops nobody who was let in before, and is asked once
+    /// at a time. Method: one that hangs from some moment on; time is that of the test.
+    #[tokio::test(start_paused = true)]
+    async fn a_resolver_that_does_not_answer_stops_nobody() {
+        let names = Names::found_by(|_| {
+            Box::pin(async {
+                BEGUN.fetch_add(1, Ordering::SeqCst);
+                while !ANSWERS.load(Ordering::SeqCst) {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                Ok(vec!["10.0.0.1".parse().unwrap()])
+            })
+        });
+        let share = policy("rw=host");
+        let peer = "10.0.0.1".parse().unwrap();
+        let begin = Instant::now();
+        let is_let_in = async || share.admits(peer, 700, &names).await != Admission::None;
+        assert!(is_let_in().await);
+        ANSWERS.store(false, Ordering::SeqCst);
+        // The answer of before holds, for those who come together and those who come later.
+        for _ in 0..5 {
+            tokio::time::advance(NAME_LIFETIME).await;
+            let all = futures::future::join_all((0..20).map(|_| is_let_in())).await;
+            assert!(all.into_iter().all(|one| one));
+        }
+        assert!(begin.elapsed() < 5 * NAME_LIFETIME + LOOKUP_PATIENCE);
+        assert_eq!(BEGUN.load(Ordering::SeqCst), 2);
+        // It is asked again once it has answered.
+        ANSWERS.store(true, Ordering::SeqCst);
+        tokio::time::sleep(NAME_LIFETIME + Duration::from_secs(1)).await;
+        assert!(is_let_in().await);
+        tokio::task::yield_now().await;
+        assert_eq!(BEGUN.load(Ordering::SeqCst), 3);
+        // Who comes before anything is known waits, and not for long.
+        ANSWERS.store(false, Ordering::SeqCst);
+        let other = policy("rw=other");
+        let begin = Instant::now();
+        let admits = (0..20).map(|_| other.admits(peer, 700, &names));
+        let all = futures::future::join_all(admits).await;
+        assert!(all.into_iter().all(|one| one == Admission::None));
+        assert!(begin.elapsed() <= LOOKUP_PATIENCE + Duration::from_secs(1));
+        assert_eq!(BEGUN.load(Ordering::SeqCst), 4);
     }
 }
