@@ -84,7 +84,9 @@ impl Service {
     /// Prepares everything but imports nothing.
     pub(crate) async fn new(options: &Options, state: State) -> Result<Arc<Self>, DaemonError> {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
-        let cache_bytes = options.cache_bytes.unwrap_or_else(|| memory_bytes() / 4);
+        let cache_bytes = options
+            .cache_bytes
+            .unwrap_or_else(|| host::memory_bytes() / 4);
         let world = World::system(threads);
         let nfs = Nfs::new(
             options.nfs_address,
@@ -307,14 +309,4 @@ fn host_identity() -> HostIdentity {
         .to_string_lossy()
         .into_owned();
     HostIdentity { hostid, hostname }
-}
-
-/// The machine's memory, or the control group's limit where that is lower, in bytes.
-fn memory_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    let machine = info.totalram as u64 * u64::from(info.mem_unit.max(1));
-    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
-        .ok()
-        .and_then(|text| text.trim().parse::<u64>().ok());
-    group.map_or(machine, |group| group.min(machine))
 }
