@@ -100,7 +100,10 @@ pub use schedules::{
     ScheduleReport, ScheduleResult, ScheduleRun, ScheduleRunReply, ScheduleSet, ScheduleSetReply,
     ScheduleTask, ScheduleUntested, ScheduleWhat, ScheduleWhen, Weekday,
 };
-pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
+pub use server::{
+    Empty, NotShared, OptionSource, Protocol, ServerInfo, ServerInfoReply, ServerOption,
+    ServerStop, ShareInfo,
+};
 pub use shares::{
     ShareClient, ShareList, ShareListReply, ShareReport, ShareTraffic, ZfsShare, ZfsUnshare,
 };

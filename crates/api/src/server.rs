@@ -28,6 +28,32 @@ pub struct ServerInfoReply {
     /// What is meant to be offered and is not.
     #[serde(default)]
     pub not_shared: Vec<NotShared>,
+    /// The options that it was started with.
+    #[serde(default)]
+    pub options: Vec<ServerOption>,
+}
+
+/// One option that the server was started with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ServerOption {
+    /// Its name, as `millpond daemon` has it.
+    pub name: String,
+    /// Its value; several are separated by commas.
+    pub value: String,
+    /// Who says so.
+    pub source: OptionSource,
+}
+
+/// Where an option of the server is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptionSource {
+    /// From the command line.
+    CommandLine,
+    /// From `millpond.toml` in the state directory.
+    File,
+    /// It holds without a word.
+    Default,
 }
 
 /// How something is offered on the network.

@@ -487,6 +487,11 @@ impl Client {
         daemon::is_stopped(&self.state)
     }
 
+    /// The state directory.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
     fn socket(&self) -> PathBuf {
         socket_in(&self.state)
     }

@@ -22,6 +22,7 @@ mod json;
 mod labels;
 mod man;
 mod numbers;
+mod options;
 mod periods;
 mod prompt;
 mod refusals;

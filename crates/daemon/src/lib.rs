@@ -8,8 +8,9 @@
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API; a
 //! service manager may have made it: `host::supervisor`), `millpond.stopped` (crate `host`),
-//! `pools.json` (what to import at the next start: `service::pool_list`), `replications.json`
-//! (crate `automation`), `schedules.json` (likewise), `iscsi-secrets.json` (for CHAP),
+//! `millpond.toml` (the options of every start), `pools.json` (what to import at the next start:
+//! `service::pool_list`), `replications.json` (crate `automation`), `schedules.json` (likewise),
+//! `iscsi-secrets.json` (for CHAP),
 //! `share-names.json` (whose the names of shares are: `serving::owners`), `alerts*.json` (crate
 //! `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate `series`),
 //! `people.json` (users and API keys), `audit.jsonl` (the record of changes),
@@ -43,6 +44,7 @@ pub use serving::smb::SmbListen;
 pub use ups::UpsAddress;
 pub use web::{Https, ListenError};
 
+use api::ServerOption;
 use host::{State, supervisor};
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
@@ -70,14 +72,13 @@ pub struct Options {
     /// Most memory for what iSCSI sessions have under way in bytes; a quarter of the cache's,
     /// within bounds, where not given.
     pub iscsi_memory_bytes: Option<u64>,
-    /// Share volumes with everybody on the network whose property does not ask for CHAP.
-    pub iscsi_insecure: bool,
+    /// Share with everybody on the network what names nobody: volumes whose property asks for no
+    /// CHAP, filesystems whose `sharenfs` names no hosts, those with guests by SMB.
+    pub insecure: bool,
     /// Where NFS listens.
     pub nfs_address: SocketAddr,
     /// Answer on a portmapper's port too, so that clients find the programs.
     pub nfs_portmapper: bool,
-    /// Share filesystems with everybody on the network whose property names nobody.
-    pub nfs_insecure: bool,
     /// Where SMB listens, while something is shared by it.
     pub smb: SmbListen,
     /// Where the API and the console are offered over the network.
@@ -89,6 +90,10 @@ pub struct Options {
     pub cache_bytes: Option<u64>,
     /// The UPS that the power comes from.
     pub ups: Option<UpsAddress>,
+    /// What is told of these options to who asks.
+    pub settings: Vec<ServerOption>,
+    /// A file that remembers them, and what is written into it once the server runs.
+    pub file: Option<(PathBuf, String)>,
 }
 
 /// The embedded pool of `millpond up`.
@@ -236,6 +241,7 @@ async fn serve(
     };
     if let Ok((listening, _)) = &listening {
         supervisor::is_ready();
+        remember(&options);
         tokio::spawn(supervisor::feed_watchdog(listening.path().to_owned()));
         if default_pool.is_some() {
             default_pool::announce(&service, secret.as_ref());
@@ -262,6 +268,19 @@ async fn serve(
     }
     listening.stop().await;
     Ok(())
+}
+
+/// Writes the options down for the next start.
+fn remember(options: &Options) {
+    let Some((path, text)) = &options.file else {
+        return;
+    };
+    if let Err(error) = device::private::write(path, text.as_bytes()) {
+        tracing::warn!(
+            "the next start will not have the options of this one: {} cannot be written: {error}",
+            path.display()
+        );
+    }
 }
 
 /// Listens on the API's socket and over the network.

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Failure, FailureKind, ServerInfoReply};
+use api::{Failure, FailureKind, ServerInfoReply, ServerOption};
 use device::World;
 use futures::future::join_all;
 use pool::HostIdentity;
@@ -62,6 +62,8 @@ pub(crate) struct Service {
     pub(crate) web: Arc<Web>,
     pub(crate) ups: Ups,
     state: State,
+    /// What it was started with.
+    options: Vec<ServerOption>,
     stop: Notify,
     /// Whether all is left: what [`Service::shut_down`] does is done.
     stopped: watch::Sender<bool>,
@@ -91,7 +93,7 @@ impl Service {
         let nfs = Nfs::new(
             options.nfs_address,
             options.nfs_portmapper,
-            options.nfs_insecure,
+            options.insecure,
             (cache_bytes / 8).clamp(NFS_BYTES_MIN, NFS_BYTES_MAX),
             state.directory().join("nfs"),
             Arc::clone(&world.random),
@@ -101,7 +103,7 @@ impl Service {
         let volumes = Volumes::new(
             state.directory().join("zvol"),
             options.iscsi_addresses.clone(),
-            options.iscsi_insecure,
+            options.insecure,
             iscsi_limits(options, cache_bytes),
             Secrets::load(state.directory()),
             Arc::clone(&pools),
@@ -120,7 +122,12 @@ impl Service {
             jobs: Jobs::new(Arc::clone(&events)),
             events,
             world,
-            smb: Smb::new(state.directory(), &host.hostname, options.smb),
+            smb: Smb::new(
+                state.directory(),
+                &host.hostname,
+                options.smb,
+                options.insecure,
+            ),
             withheld: Withheld::default(),
             host,
             mounts: Mounts::default(),
@@ -146,6 +153,7 @@ impl Service {
             looks: Looks::default(),
             ups: Ups::new(options.ups.clone()),
             state,
+            options: options.settings.clone(),
             stop: Notify::new(),
             stopped: watch::Sender::new(false),
         }))
@@ -275,6 +283,7 @@ impl Service {
                 .collect(),
             shares: self.serving.offered(),
             not_shared: self.serving.not_shared(),
+            options: self.options.clone(),
         }
     }
 }

@@ -56,7 +56,7 @@ const MODE_OF_ROOTS: u32 = 0o711;
 const MODE_OF_USERS: u32 = 0o700;
 /// Files in it, and directories with what they hold, that were made when every file was for all to
 /// read.
-const PRIVATE: [&str; 23] = [
+const PRIVATE: [&str; 24] = [
     "alerts-book.json",
     "alerts-outbox.json",
     "alerts-secrets.json",
@@ -71,6 +71,7 @@ const PRIVATE: [&str; 23] = [
     "smart",
     "people.json",
     "millpond.lock",
+    "millpond.toml",
     "pools.json",
     "pools.json.new",
     "replications.json",

@@ -30,15 +30,16 @@ impl Server {
             iscsi_sessions: None,
             iscsi_connections: None,
             iscsi_memory_bytes: None,
-            iscsi_insecure: false,
+            insecure: false,
             nfs_address: ([127, 0, 0, 1], 0).into(),
-            nfs_insecure: false,
             nfs_portmapper: false,
             smb: crate::SmbListen::Off,
             https: crate::Https::Off,
             certificate: None,
             cache_bytes: Some(64 << 20),
             ups: None,
+            settings: Vec::new(),
+            file: None,
         };
         let state = State::open(&options.state).unwrap();
         let service = Service::new(&options, state).await.unwrap();

@@ -528,7 +528,7 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_cannot_be_told_is_stopped() {
         let nowhere = Path::new("/nowhere/that/could/be/written");
-        let smb = Smb::new(nowhere, "host", super::super::SmbListen::Off);
+        let smb = Smb::new(nowhere, "host", super::super::SmbListen::Off, false);
         let mut command = Command::new("sleep");
         command.arg("1000").stdin(Stdio::piped()).process_group(0);
         let mut child = command.kill_on_drop(true).spawn().unwrap();

@@ -96,6 +96,8 @@ pub struct Smb {
     /// The host's name.
     host: String,
     listen: SmbListen,
+    /// Everybody on the network may be let in.
+    is_insecure: bool,
     inner: Mutex<Inner>,
     /// Counts changes.
     changed: watch::Sender<u64>,
@@ -106,12 +108,14 @@ pub struct Smb {
 }
 
 impl Smb {
-    /// Nothing shared yet; what Samba keeps is in `smb/` of the state directory.
-    pub fn new(state: &Path, host: &str, listen: SmbListen) -> Arc<Self> {
+    /// Nothing shared yet; what Samba keeps is in `smb/` of the state directory. With
+    /// `is_insecure`, guests may come from everywhere.
+    pub fn new(state: &Path, host: &str, listen: SmbListen, is_insecure: bool) -> Arc<Self> {
         Arc::new(Self {
             directory: state.join("smb"),
             host: host.to_owned(),
             listen,
+            is_insecure,
             inner: Mutex::default(),
             changed: watch::Sender::new(0),
             done: watch::Sender::new(0),
@@ -178,6 +182,21 @@ impl Smb {
             && tools::Tools::find(&self.directory.join("smb.conf"))
                 .await
                 .is_ok()
+    }
+
+    /// Refuses to let everybody on the network in.
+    fn check_openness(&self, words: &Words) -> Result<(), String> {
+        let (SmbListen::At(address) | SmbListen::Near(address)) = self.listen else {
+            return Ok(());
+        };
+        let is_loopback = address.ip().to_canonical().is_loopback();
+        if self.is_insecure || is_loopback || !words.guest {
+            return Ok(());
+        }
+        Err(format!(
+            "SMB listens on {address}, where everybody could be a guest; leave out guest, or start \
+             the server with --insecure"
+        ))
     }
 
     /// An address to listen at: that of before, if it can be.
@@ -421,6 +440,7 @@ impl Smb {
             if self.listen == SmbListen::Off {
                 return Err(off());
             }
+            self.check_openness(&words)?;
             let share_name = words.share_name(name, from)?;
             conf::check_path(&path)?;
             Ok(Some(Share {
@@ -597,7 +617,7 @@ mod tests {
     async fn a_port_that_is_taken_is_named_or_gone_round() {
         let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = other.local_addr().unwrap();
-        let smb = |listen| Smb::new(Path::new("/nowhere"), "host", listen);
+        let smb = |listen| Smb::new(Path::new("/nowhere"), "host", listen, false);
         let taken = smb(SmbListen::At(address)).free_address().await;
         let taken = taken.unwrap_err();
         assert!(
@@ -610,5 +630,26 @@ mod tests {
         drop(other);
         let free = smb(SmbListen::Near(address)).free_address().await;
         assert_eq!(free, Ok(address));
+    }
+
+    #[test]
+    fn guests_from_the_network_are_let_in_only_where_that_is_said() {
+        let guest = Words::parse("guest").unwrap().unwrap();
+        let check = |address: &str, is_insecure, words: &Words| {
+            let listen = SmbListen::At(address.parse().unwrap());
+            let smb = Smb::new(Path::new("/nowhere"), "host", listen, is_insecure);
+            smb.check_openness(words)
+        };
+        let refused = check("0.0.0.0:445", false, &guest).unwrap_err();
+        assert!(refused.contains("--insecure"), "{refused}");
+        check("192.0.2.1:445", false, &guest).unwrap_err();
+        check("0.0.0.0:445", false, &Words::default()).unwrap();
+        for (address, is_insecure) in [
+            ("127.0.0.1:445", false),
+            ("[::1]:445", false),
+            ("0.0.0.0:445", true),
+        ] {
+            check(address, is_insecure, &guest).unwrap();
+        }
     }
 }

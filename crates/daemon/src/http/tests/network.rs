@@ -80,15 +80,16 @@ fn options(state: PathBuf) -> Options {
         iscsi_sessions: None,
         iscsi_connections: None,
         iscsi_memory_bytes: None,
-        iscsi_insecure: false,
+        insecure: false,
         nfs_address: ([127, 0, 0, 1], 0).into(),
-        nfs_insecure: false,
         nfs_portmapper: false,
         smb: crate::SmbListen::Off,
         https: Https::At(([127, 0, 0, 1], 0).into()),
         certificate: None,
         cache_bytes: Some(64 << 20),
         ups: None,
+        settings: Vec::new(),
+        file: None,
     }
 }
 
