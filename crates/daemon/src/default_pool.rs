@@ -5,10 +5,16 @@
 //! server from before there were secrets, shared with whoever can reach it, gets its secret at the
 //! next start; who then wants it open sets `millpond:iscsi=on` again, and is left alone.
 //!
+//! Where it was destroyed, or its first start was cut off, its files hold nothing that anybody
+//! wants, and it is made anew. Files that hold something else, or whose labels are not found, are
+//! left alone.
+//!
 //! Four files make a raidz1: one may be damaged or lost without loss. Together they may grow to
 //! most of what is free where the state directory is; they take that space only as they fill.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,10 +23,13 @@ use api::{
     VdevClass, VdevLayout, VdevSpec, ZfsCreate, ZfsSet, ZpoolCreate, ZpoolImport,
 };
 use dataset::PropertySource;
+use device::World;
+use pool::{FoundPool, FoundState, ScanSpec};
 use serve_nfs::{NFS_PORT, ServerError};
 
 use crate::service::Service;
 use crate::{DaemonError, DefaultPool};
+use service::error::from_pool;
 use service::pools::OpenPool;
 use serving::iscsi::ISCSI_PROPERTY;
 use serving::nfs::NFS_PROPERTY;
@@ -58,7 +67,8 @@ pub(crate) async fn bring_up(
     let failed = |what: String| move |source| DaemonError::DefaultPool { what, source };
     let disks = service.state().directory().join("disks");
     if service.serving.pools.get(POOL).is_err() {
-        if disk_paths(&disks).iter().all(|path| path.exists()) {
+        let is_made = disk_paths(&disks).iter().any(|path| path.exists());
+        if is_made && !take_away_leftovers(&service.serving.world, &disks).await? {
             import(service, &disks).await.map_err(failed(format!(
                 "the default pool in {} could not be imported",
                 disks.display()
@@ -86,6 +96,42 @@ pub(crate) async fn bring_up(
         eprintln!("{VOLUME} stays open to everybody who can reach it: {failure}");
         None
     }))
+}
+
+/// Removes the files of a default pool that was destroyed, or never was one. False where they may
+/// hold something.
+async fn take_away_leftovers(world: &World, disks: &Path) -> Result<bool, DaemonError> {
+    let paths: Vec<PathBuf> = disk_paths(disks)
+        .into_iter()
+        .filter(|path| path.exists())
+        .collect();
+    let was_written = |path: &PathBuf| path.metadata().map_or(true, |found| found.blocks() > 0);
+    let scan = ScanSpec {
+        paths: vec![disks.to_string_lossy().into_owned()],
+        guid: None,
+        name: None,
+    };
+    let failed = |source| DaemonError::DefaultPool {
+        what: format!("the files in {} could not be replaced", disks.display()),
+        source,
+    };
+    if paths.iter().any(was_written) {
+        let found = pool::scan(world, &scan).await;
+        let found = found.map_err(|error| failed(from_pool("cannot look at them", &error)))?;
+        let is_over =
+            |found: &FoundPool| found.name == POOL && found.state == FoundState::Destroyed;
+        if found.is_empty() || !found.iter().all(is_over) {
+            return Ok(false);
+        }
+        eprintln!("{POOL} was destroyed; another one is made");
+    }
+    for path in paths {
+        std::fs::remove_file(&path).map_err(|error| {
+            let message = format!("{}: {error}", path.display());
+            failed(Failure::new(FailureKind::Io, message))
+        })?;
+    }
+    Ok(true)
 }
 
 /// Has NFS listen, on another port where its own is taken (by the kernel's server, for instance):
@@ -219,8 +265,6 @@ async fn create(service: &Arc<Service>, disks: &Path, wanted: &DefaultPool) -> R
     let each = disk_bytes(disks, wanted.size_bytes)?;
     let mut devices = Vec::new();
     for path in disk_paths(disks) {
-        // A first start that was cut off leaves files without a pool; one that holds a pool is
-        // refused below, without force.
         device::create_sparse_file(&path, each).map_err(|error| io(&path, error))?;
         devices.push(DeviceSpec {
             path: path.to_string_lossy().into_owned(),
@@ -330,9 +374,12 @@ fn mount_line(share: &ShareInfo) -> String {
 }
 
 /// Prints what runs, and lines to paste. `secret` is that of the default pool's volume, if it was
-/// made up just now.
+/// made up just now. Secrets are for who sits at the terminal: elsewhere (a service's journal, a
+/// container's log) others read along, and are kept for long.
 pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
     let state = service.state().directory();
+    let is_seen_once = std::io::stdout().is_terminal();
+    let secret = secret.filter(|_| is_seen_once);
     println!(
         "millpond {} is up, state in {}",
         env!("CARGO_PKG_VERSION"),
@@ -411,6 +458,10 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
     let link = service.web.link();
     if let Some(url) = link.url {
         match link.setup_token {
+            Some(_) if !is_seen_once => println!(
+                "  console     {url}, where the first user is made with the link that \
+                 '{prefix}millpond console' prints"
+            ),
             Some(token) => {
                 println!("  console     {url}#setup={}", token.0);
                 println!(
