@@ -25,7 +25,7 @@ pub enum Role {
 pub const CSRF_HEADER: &str = "x-millpond-csrf";
 
 /// The cookie of a session.
-pub const SESSION_COOKIE: &str = "millpond_session";
+pub const SESSION_COOKIE: &str = "__Host-millpond_session";
 
 /// What the session's cookie and [`CSRF_HEADER`] are given for.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -42,6 +42,9 @@ struct User {
     password_hash: Secret,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     totp: Option<Secret>,
+    /// The last code's step: none is taken twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    totp_step: Option<u64>,
     created_s: u64,
 }
 
@@ -68,8 +71,6 @@ struct Stored {
 struct Seen {
     logins_s: BTreeMap<String, u64>,
     uses_s: BTreeMap<String, u64>,
-    /// The last code's step, of each user: none is taken twice.
-    steps: BTreeMap<String, u64>,
 }
 
 /// All users and keys.
@@ -279,10 +280,12 @@ impl People {
         Ok(is_right.await? && self.look(hash_of)? == known)
     }
 
-    /// Checks a name, a password and the six digits where they are needed; gives the role.
+    /// Checks a name, a password and the six digits where they are needed; gives the role. Digits
+    /// are taken once, which is on disk before they count.
     ///
     /// # Errors
-    /// [`FailureKind::Unauthenticated`], [`FailureKind::CodeNeeded`].
+    /// [`FailureKind::Unauthenticated`], [`FailureKind::CodeNeeded`]; [`FailureKind::Io`] where
+    /// that cannot be stored.
     pub(super) async fn log_in(
         &self,
         user: &str,
@@ -297,25 +300,34 @@ impl People {
             user.map(|user| (user.role, user.totp.clone()))
         })?;
         let (role, secret) = found.ok_or_else(not_logged_in)?;
-        let mut seen = self.seen.lock();
         if let Some(secret) = secret {
             let Some(code) = code else {
                 let message = "the six digits are needed as well";
                 return Err(Failure::new(FailureKind::CodeNeeded, message));
             };
-            let last = seen.steps.get(user).copied();
-            let step = totp::step_of(&secret, &code.0, now_s(), last);
-            let step = step.ok_or_else(|| {
-                let message = "the six digits are wrong, or were used before; take the next ones";
-                Failure::new(FailureKind::CodeNeeded, message)
+            self.change(|stored| {
+                let user = stored.users.get_mut(user);
+                let is_same = |user: &&mut User| {
+                    let now = user.totp.as_ref();
+                    now.is_some_and(|now| now.0 == secret.0)
+                };
+                let user = user.filter(is_same).ok_or_else(not_logged_in)?;
+                let step = totp::step_of(&secret, &code.0, now_s(), user.totp_step);
+                let step = step.ok_or_else(|| {
+                    let message =
+                        "the six digits are wrong, or were used before; take the next ones";
+                    Failure::new(FailureKind::CodeNeeded, message)
+                })?;
+                user.totp_step = Some(step);
+                Ok(())
             })?;
-            seen.steps.insert(user.to_owned(), step);
         }
-        seen.logins_s.insert(user.to_owned(), now_s());
+        self.seen.lock().logins_s.insert(user.to_owned(), now_s());
         Ok(role)
     }
 
-    /// Makes a user. The first one, if `is_first`, and then no other.
+    /// Makes a user. The first one, if `is_first`, and then no other. The first one has to be an
+    /// admin: nobody else could make the others, nor the console be set up any more.
     pub(super) async fn add(
         &self,
         name: &str,
@@ -342,9 +354,15 @@ impl People {
                 role,
                 password_hash,
                 totp: None,
+                totp_step: None,
                 created_s: now_s(),
             };
             stored.users.insert(name.to_owned(), user);
+            if check_admin(stored).is_err() {
+                return Err(invalid(
+                    "the first user has to be an admin, who makes the others",
+                ));
+            }
             Ok(())
         })
     }
@@ -376,12 +394,10 @@ impl People {
             }
             if totp.is_some() {
                 user.totp = secret;
+                user.totp_step = None;
             }
             check_admin(stored)
         })?;
-        if totp.is_some() {
-            self.seen.lock().steps.remove(name);
-        }
         Ok(made)
     }
 
@@ -398,9 +414,7 @@ impl People {
                 .retain(|key| key.made_by.as_deref() != Some(name));
             check_admin(stored)
         })?;
-        let mut seen = self.seen.lock();
-        seen.logins_s.remove(name);
-        seen.steps.remove(name);
+        self.seen.lock().logins_s.remove(name);
         Ok(())
     }
 
@@ -603,6 +617,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let people = people(directory.path());
         let password = || secret("a long password");
+        for role in [Role::Viewer, Role::Operator] {
+            let refused = people.add("ann", role, password(), false).await;
+            assert_eq!(refused.unwrap_err().kind, FailureKind::Invalid);
+            assert!(people.is_empty());
+        }
         people
             .add("ann", Role::Admin, password(), false)
             .await
@@ -659,7 +678,11 @@ mod tests {
         assert_eq!(needed.kind, FailureKind::CodeNeeded);
         let code = totp::code(&made, now_s() / totp::STEP_S);
         log_in(Some(code.clone())).await.unwrap();
-        assert!(log_in(Some(code)).await.is_err());
+        assert!(log_in(Some(code.clone())).await.is_err());
+        // Nor after another start.
+        let again = self::people(directory.path());
+        let refused = again.log_in("ann", password(), Some(&Secret(code))).await;
+        assert_eq!(refused.unwrap_err().kind, FailureKind::CodeNeeded);
         // Nothing is told of it to who has not the password.
         let refused = people.log_in("ann", secret("another"), None).await;
         assert_eq!(refused.unwrap_err(), not_logged_in());

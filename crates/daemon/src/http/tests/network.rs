@@ -52,7 +52,10 @@ impl Answer {
     /// The session's cookie that it sets.
     fn cookie(&self) -> Option<String> {
         let set = self.header("set-cookie")?;
-        let value = set.strip_prefix("millpond_session=")?.split(';').next()?;
+        let value = set
+            .strip_prefix("__Host-millpond_session=")?
+            .split(';')
+            .next()?;
         (!value.is_empty()).then(|| value.to_owned())
     }
 }
@@ -67,7 +70,7 @@ struct Session {
 impl Session {
     fn headers(&self) -> String {
         format!(
-            "cookie: a=b; millpond_session={}\r\nx-millpond-csrf: {}\r\n",
+            "cookie: a=b; __Host-millpond_session={}\r\nx-millpond-csrf: {}\r\n",
             self.cookie, self.csrf
         )
     }
@@ -274,7 +277,7 @@ async fn who_logs_in_may_ask_and_who_logs_out_may_not() {
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert!(answer.json()["version"].is_string());
     // Without the header a page from elsewhere could ask.
-    let cookie = format!("cookie: millpond_session={}\r\n", viewer.cookie);
+    let cookie = format!("cookie: __Host-millpond_session={}\r\n", viewer.cookie);
     let refused = info(cookie.clone()).await;
     assert_eq!((refused.status, refused.kind()), (403, json!("denied")));
     let refused = info(format!("{cookie}x-millpond-csrf: {}x\r\n", viewer.csrf)).await;
@@ -290,7 +293,7 @@ async fn who_logs_in_may_ask_and_who_logs_out_may_not() {
         answer
             .header("set-cookie")
             .unwrap()
-            .starts_with("millpond_session=; Max-Age=0")
+            .starts_with("__Host-millpond_session=; Max-Age=0")
     );
     assert_eq!(info(viewer.headers()).await.status, 401);
     assert_eq!(info(other.headers()).await.status, 200);
@@ -409,7 +412,7 @@ async fn roles_may_ask_what_the_description_says() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_begins_with_a_value_that_nobody_chose() {
     let server = Server::with_users().await;
-    let chosen = "cookie: millpond_session=chosen\r\n";
+    let chosen = "cookie: __Host-millpond_session=chosen\r\n";
     let body = json!({"user": "viewer", "password": PASSWORD});
     let answer = server.post("/v1/session/login", chosen, body.clone()).await;
     let first = answer.cookie().unwrap();
@@ -419,7 +422,7 @@ async fn a_session_begins_with_a_value_that_nobody_chose() {
         assert!(set.contains(attribute), "{set}");
     }
     // Logging in anew ends the session that the browser had.
-    let had = format!("cookie: millpond_session={first}\r\n");
+    let had = format!("cookie: __Host-millpond_session={first}\r\n");
     let second = server
         .post("/v1/session/login", &had, body)
         .await
@@ -428,7 +431,7 @@ async fn a_session_begins_with_a_value_that_nobody_chose() {
     assert_ne!(first, second);
     let info = server.post("/v1/session/info", &had, json!({})).await;
     assert_eq!(info.json()["user"], Value::Null);
-    let had = format!("cookie: millpond_session={second}\r\n");
+    let had = format!("cookie: __Host-millpond_session={second}\r\n");
     let info = server.post("/v1/session/info", &had, json!({})).await;
     assert_eq!(info.json()["user"], "viewer");
     server.stop().await;
