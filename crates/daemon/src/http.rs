@@ -778,12 +778,15 @@ fn answer_with<R: Serialize>(done: Result<Result<R, Failure>, JoinError>) -> Res
 struct Record {
     entry: Option<AuditEntry>,
     audit: Arc<web::Audit>,
+    /// Room for it, which is kept while the change is made.
+    room: Option<web::Room>,
 }
 
 impl Record {
     fn write(self, failure: Option<&Failure>) -> impl Future<Output = ()> + use<> {
         let kind = failure.map(|failure| failure.kind);
         async move {
+            let _room = self.room;
             if let Some(mut entry) = self.entry {
                 entry.time_s = web::now_s();
                 entry.failure = kind;
@@ -804,17 +807,25 @@ async fn admit<C: Call>(
         let record = Record {
             entry: Some(caller.entry(C::PATH, Vec::new())),
             audit: Arc::clone(&service.web.audit),
+            room: None,
         };
         record.write(Some(&failure)).await;
         return Err(failure);
     }
     let call: C = understand(body, caller.request_bytes_max()).await?;
-    let record = Record {
+    let mut record = Record {
         entry: call.changes().then(|| caller.entry(C::PATH, about(&call))),
         audit: Arc::clone(&service.web.audit),
+        room: None,
     };
     match permit(service, caller, call).await {
-        Ok(call) => Ok((call, record)),
+        Ok(call) => {
+            // A server that cannot be stopped would help nobody.
+            if record.entry.is_some() && C::PATH != ServerStop::PATH {
+                record.room = Some(Arc::clone(&record.audit).make_room().await?);
+            }
+            Ok((call, record))
+        }
         Err(failure) => {
             record.write(Some(&failure)).await;
             Err(failure)

@@ -6,12 +6,16 @@
 //! What was refused because of who asked is in `audit-refused.jsonl`: strangers can make any number
 //! of such requests, which must not push out what was done.
 //! A line is there before the request is answered, though perhaps not on disk if the power fails;
-//! a crash leaves whole lines, perhaps but for the last, which is left out when they are read.
+//! a crash leaves whole lines, perhaps but for the last, which is left out when they are read. Room
+//! for it is there before the change is made ([`Audit::make_room`]): where the state directory is
+//! full, nothing is changed that could not be put on record.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use api::{AuditEntry, AuditListReply, Call, Failure, FailureKind};
 use parking_lot::Mutex;
@@ -47,6 +51,11 @@ const ABOUT: [&str; 15] = [
     "paths",
 ];
 
+/// Room that is made for a record, in bytes: a record is shorter.
+const ROOM_BYTES: u64 = 32 << 10;
+/// Records that there is room for at most, however many changes are under way.
+const ROOMS_MAX: u64 = 32;
+
 /// Of what was refused.
 const OLD_REFUSED_FILES: usize = 1;
 
@@ -54,6 +63,17 @@ const OLD_REFUSED_FILES: usize = 1;
 pub struct Audit {
     done: Log,
     refused: Log,
+    /// How many changes are under way that there is room for.
+    rooms: AtomicUsize,
+}
+
+/// Room for the record of a change, while it is made.
+pub struct Room(Arc<Audit>);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.rooms.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Lines in a file, and in older ones.
@@ -102,7 +122,38 @@ impl Audit {
         Self {
             done: log("audit.jsonl", OLD_FILES),
             refused: log("audit-refused.jsonl", OLD_REFUSED_FILES),
+            rooms: AtomicUsize::new(0),
         }
+    }
+
+    /// Makes room for the record of a change that is about to be made.
+    ///
+    /// # Errors
+    /// [`FailureKind::NoSpace`], [`FailureKind::Io`]: the change could not be put on record.
+    pub async fn make_room(self: Arc<Self>) -> Result<Room, Failure> {
+        let rooms = self.rooms.fetch_add(1, Ordering::Relaxed) as u64 + 1;
+        let room = Room(self);
+        tokio::task::spawn_blocking(move || {
+            let log = &room.0.done;
+            log.make_room(rooms.min(ROOMS_MAX) * ROOM_BYTES)
+                .map_err(|error| {
+                    let kind = match error.kind() {
+                        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                            FailureKind::NoSpace
+                        }
+                        _ => FailureKind::Io,
+                    };
+                    let message = format!(
+                        "nothing is changed, as it could not be put on record: {}: {error}; make \
+                         room in the state directory",
+                        log.path.display()
+                    );
+                    Failure::new(kind, message)
+                })?;
+            Ok(room)
+        })
+        .await
+        .map_err(|error| Failure::new(FailureKind::Other, error.to_string()))?
     }
 
     /// Puts a request on record. The log says where that fails, and the request is answered.
@@ -146,8 +197,37 @@ impl Log {
         let mut line = serde_json::to_vec(entry)?;
         line.push(b'\n');
         let mut file = self.file.lock();
+        let (file, bytes) = self.opened(&mut file, line.len() as u64)?;
+        file.write_all(&line)?;
+        *bytes += line.len() as u64;
+        Ok(())
+    }
+
+    /// Has the filesystem keep so much free for what is written next.
+    fn make_room(&self, room_bytes: u64) -> io::Result<()> {
+        let mut file = self.file.lock();
+        let (file, bytes) = self.opened(&mut file, room_bytes)?;
+        let kept = rustix::fs::fallocate(
+            file,
+            rustix::fs::FallocateFlags::KEEP_SIZE,
+            *bytes,
+            room_bytes,
+        );
+        match kept {
+            // A filesystem that cannot says so when the record is written.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            kept => Ok(kept?),
+        }
+    }
+
+    /// The file, with its length; another one where this much would make it too long.
+    fn opened<'a>(
+        &self,
+        file: &'a mut Option<(File, u64)>,
+        more_bytes: u64,
+    ) -> io::Result<&'a mut (File, u64)> {
         if let Some((_, bytes)) = &*file
-            && *bytes + line.len() as u64 > FILE_BYTES_MAX
+            && *bytes + more_bytes > FILE_BYTES_MAX
         {
             *file = None;
             for number in (1..self.old_files).rev() {
@@ -171,11 +251,7 @@ impl Log {
             }
             *file = Some((opened, bytes));
         }
-        if let Some((file, bytes)) = &mut *file {
-            file.write_all(&line)?;
-            *bytes += line.len() as u64;
-        }
-        Ok(())
+        file.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// The last records, the newest first.
@@ -305,6 +381,30 @@ mod tests {
             ..api::ZfsSnapshot::default()
         };
         assert_eq!(about(&call), ["a@b", "c@d"]);
+    }
+
+    /// Nothing is changed that cannot be put on record.
+    #[tokio::test]
+    async fn there_is_room_for_a_record_before_a_change() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.jsonl");
+        let audit = Arc::new(Audit::new(directory.path()));
+        std::fs::create_dir(&path).unwrap();
+        let refused = audit.clone().make_room().await.err().unwrap();
+        assert!(refused.message.contains("nothing is changed"), "{refused}");
+        std::fs::remove_dir(&path).unwrap();
+        let rooms = [
+            audit.clone().make_room().await.unwrap(),
+            audit.clone().make_room().await.unwrap(),
+        ];
+        let found = path.metadata().unwrap();
+        assert_eq!(found.len(), 0);
+        let kept_bytes = std::os::unix::fs::MetadataExt::blocks(&found) * 512;
+        assert!(kept_bytes >= 2 * ROOM_BYTES, "{kept_bytes}");
+        audit.clone().record(entry(1)).await;
+        drop(rooms);
+        assert_eq!(audit.rooms.load(Ordering::Relaxed), 0);
+        assert_eq!(audit.list(None).unwrap().entries.len(), 1);
     }
 
     /// What strangers try pushes out nothing that was done.

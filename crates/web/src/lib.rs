@@ -59,7 +59,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
-pub use audit::{Audit, about};
+pub use audit::{Audit, Room, about};
 pub use login::routes as session_routes;
 pub use people::now_s;
 pub use tokens::fingerprint;

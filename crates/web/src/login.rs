@@ -82,6 +82,11 @@ where
         let entry = call.changes().then(|| entry(&visitor, &call));
         // A client that goes away stops nothing half-way.
         let work = tokio::spawn(async move {
+            // Who cannot be let in, or out, because the disk is full would be helped by nobody.
+            let _room = match [SessionSetup::PATH, SessionPassword::PATH].contains(&C::PATH) {
+                true => Some(Arc::clone(&web.audit).make_room().await?),
+                false => None,
+            };
             let outcome = handler(Arc::clone(&web), visitor, call).await;
             if let Some(mut entry) = entry {
                 entry.failure = outcome.as_ref().err().map(|failure| failure.kind);
