@@ -87,6 +87,9 @@ pub struct ZpoolAddReply {
     /// Those that it would get, in full.
     #[serde(default)]
     pub layout: Vec<VdevSpec>,
+    /// What of it is not used.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 impl Call for ZpoolAdd {

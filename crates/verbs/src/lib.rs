@@ -31,6 +31,7 @@ pub mod send;
 pub mod snapshots;
 pub mod split;
 pub mod topology;
+mod unused;
 pub mod upgrade;
 pub mod usage;
 pub mod vdevs;

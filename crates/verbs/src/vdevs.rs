@@ -10,6 +10,7 @@ use format::{Guid, Uberblock};
 use pool::AddSpec;
 
 use crate::replication;
+use crate::unused::not_used;
 use crate::zpool::{described, is_of_pool, layouts, vdev_failure};
 use service::compatibility::Compatibility;
 use service::error::from_pool;
@@ -30,9 +31,14 @@ pub fn zpool_add<'a>(
         }
         crate::zpool::refuse_open_devices(serving, &vdevs, call.allow_in_use).await?;
         let tree = reports::pool(&open.pool).tree;
+        let warnings = not_used(&call.vdevs);
         if call.dry_run {
             let layout = described(&call.vdevs, &vdevs);
-            return Ok(ZpoolAddReply { tree, layout });
+            return Ok(ZpoolAddReply {
+                tree,
+                layout,
+                warnings,
+            });
         }
         let spec = AddSpec {
             vdevs,
@@ -50,6 +56,7 @@ pub fn zpool_add<'a>(
         Ok(ZpoolAddReply {
             tree,
             layout: Vec::new(),
+            warnings,
         })
     })
 }

@@ -20,6 +20,7 @@ use serve_fuse::UnmountMode;
 use crate::owners::OwnedQuota;
 use crate::properties::by_full_names;
 use crate::replication;
+use crate::unused::not_used;
 use service::compatibility::Compatibility;
 use service::error::{all_done, from_pool, suspended};
 use service::events::Events;
@@ -341,7 +342,7 @@ pub fn zpool_create<'a>(
             checked.map_err(|error| create_failure(&doing, &error))?;
             return Ok(ZpoolCreateReply {
                 layout: described(&call.vdevs, &spec.vdevs),
-                warnings: Vec::new(),
+                warnings: not_used(&call.vdevs),
             });
         }
         let key = crate::keys::new_key(&doing, call.key.as_ref(), &spec.root_properties, None)?;
@@ -350,7 +351,8 @@ pub fn zpool_create<'a>(
             .map_err(|error| create_failure(&doing, &error))?;
         log_command(&pool, &call.command).await;
         let root = pool.name();
-        let mut warnings = serving.adopt(pool, Arrival::Created, true).await;
+        let mut warnings = not_used(&call.vdevs);
+        warnings.extend(serving.adopt(pool, Arrival::Created, true).await);
         let open = serving.pools.of_dataset(&root)?;
         let set_quotas = async {
             let _admin = open.admin.lock().await;

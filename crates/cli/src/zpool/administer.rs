@@ -38,7 +38,8 @@ pub struct Add {
     #[command(flatten)]
     naming: Naming,
     pool: String,
-    /// [mirror|raidz[1-3]|log|special|dedup|cache|spare] DEVICE...
+    /// [mirror|raidz[1-3]|draid[1-3][:DATAd][:CHILDRENc][:SPARESs]|log|special|dedup|cache|spare]
+    /// DEVICE...
     #[arg(required = true)]
     vdevs: Vec<String>,
 }
@@ -58,6 +59,9 @@ impl Add {
             dry_run: self.dry_run,
             command: typed,
         })?;
+        for warning in &reply.warnings {
+            eprintln!("{warning}");
+        }
         if self.dry_run {
             println!(
                 "would update '{}' to the following configuration:\n",
