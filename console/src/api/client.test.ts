@@ -43,7 +43,10 @@ it('says so when nobody understands the answer, or there is none', async () => {
   answer = () => new Response('<html>Bad gateway</html>', { status: 502 });
   expect(await failure(call('/v1/jobs/list', {}))).toMatchObject({ kind: 'other', status: 502 });
   vi.stubGlobal('fetch', () => Promise.reject(new TypeError('network')));
-  expect(await failure(call('/v1/jobs/list', {}))).toMatchObject({ kind: 'unreachable' });
+  const unreachable = await failure(call('/v1/jobs/list', {}));
+  expect(unreachable.kind).toBe('unreachable');
+  expect(unreachable.message).toContain('the server does not answer');
+  expect(unreachable.message).not.toContain('Error');
 });
 
 it('ends the session when the server knows it no more, not when a password is wrong', async () => {

@@ -60,6 +60,20 @@ export async function failureOf(response: Response): Promise<ApiFailure> {
   return new ApiFailure(kind, text.slice(0, 200) || response.statusText, null, response.status);
 }
 
+function unreachable(): ApiFailure {
+  const message = 'the server does not answer; it may be starting, or the network is down';
+  return new ApiFailure('unreachable', message);
+}
+
+/** What an answer holds; the connection may break off within it. */
+async function held<T>(response: Response): Promise<T> {
+  try {
+    return (await response.json()) as T;
+  } catch {
+    throw unreachable();
+  }
+}
+
 async function post(path: Path, body: unknown, headers: Record<string, string>): Promise<Response> {
   let response: Response;
   try {
@@ -70,8 +84,9 @@ async function post(path: Path, body: unknown, headers: Record<string, string>):
       headers: { 'Content-Type': 'application/json', [CSRF_HEADER]: session.csrf, ...headers },
       body: JSON.stringify(body),
     });
-  } catch (error) {
-    throw new ApiFailure('unreachable', String(error));
+  } catch {
+    // What browsers say of it ("TypeError: Failed to fetch") tells nobody anything.
+    throw unreachable();
   }
   if (response.ok) return response;
   const failure = await failureOf(response);
@@ -83,7 +98,7 @@ async function post(path: Path, body: unknown, headers: Record<string, string>):
 /** Makes a request and waits for its answer, however long that takes. */
 export async function call<P extends Path>(path: P, body: Request<P>): Promise<Reply<P>> {
   const response = await post(path, body, {});
-  return (await response.json()) as Reply<P>;
+  return held<Reply<P>>(response);
 }
 
 /** Makes a request; one that is a job and takes long is left to itself after some seconds. */
@@ -95,6 +110,6 @@ export async function start<P extends Path>(
     ? { Prefer: `respond-async, wait=${WAIT_S}` }
     : {};
   const response = await post(path, body, prefer);
-  if (response.status === 202) return new StillRunning((await response.json()) as Job);
-  return (await response.json()) as Reply<P>;
+  if (response.status === 202) return new StillRunning(await held<Job>(response));
+  return held<Reply<P>>(response);
 }

@@ -316,6 +316,31 @@ impl FailureKind {
     }
 }
 
+/// Leaves out the numbers that Rust puts behind the system's errors: of `No such file or directory
+/// (os error 2)` people need the words alone.
+pub fn for_people(text: String) -> String {
+    const BEGIN: &str = " (os error ";
+    if !text.contains(BEGIN) {
+        return text;
+    }
+    let mut parts = text.split(BEGIN);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.trim_start_matches(|c: char| c.is_ascii_digit());
+        match digits
+            .strip_prefix(')')
+            .filter(|_| digits.len() < part.len())
+        {
+            Some(rest) => out.push_str(rest),
+            None => {
+                out.push_str(BEGIN);
+                out.push_str(part);
+            }
+        }
+    }
+    out
+}
+
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.message)
@@ -329,7 +354,7 @@ impl Failure {
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self {
             kind,
-            message: message.into(),
+            message: for_people(message.into()),
             refusal: None,
         }
     }
@@ -395,4 +420,20 @@ pub type PropertyMap = IndexMap<String, Property>;
 pub(crate) fn quoted(names: &[String]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
     quoted.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_the_system_are_left_out_of_what_people_read() {
+        let error = std::io::Error::from_raw_os_error(2);
+        let failure = Failure::new(FailureKind::Io, format!("/a: {error}; /b: {error}. Look."));
+        let words = "No such file or directory";
+        assert_eq!(failure.message, format!("/a: {words}; /b: {words}. Look."));
+        for whole in ["nothing", " (os error ", " (os error x)", "a (os error 2"] {
+            assert_eq!(for_people(whole.to_owned()), whole);
+        }
+    }
 }

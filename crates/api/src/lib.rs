@@ -53,7 +53,7 @@ pub use certificate::{
 };
 pub use common::{
     Access, Call, Dependence, DeviceUse, Failure, FailureKind, ImportObstacle, ImportRefusal,
-    Property, PropertyMap, Refusal, Settings, Source, TopologyObstacle,
+    Property, PropertyMap, Refusal, Settings, Source, TopologyObstacle, for_people,
 };
 pub use condition::{Failmode, FoundCondition, PoolCondition};
 pub use disks::{DiskList, DiskListReply, DiskReport, DiskUse};

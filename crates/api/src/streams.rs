@@ -280,3 +280,33 @@ pub enum ReceiveObstacle {
     /// It is no stream.
     NoStream,
 }
+
+impl ReceiveObstacle {
+    /// What is told to people who ask otherwise than by `zfs receive`, which has OpenZFS's words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::NoSource => {
+                "it has no snapshot that the stream is the difference to; send all of it, or from \
+                 another snapshot"
+            }
+            Self::NoTarget => "it does not exist, and the stream is a difference; send all of it",
+            Self::Modified => "it was changed since its most recent snapshot; roll it back",
+            Self::Exists => "it exists, and the stream would replace it; force does",
+            Self::HasSnapshots => "it has snapshots, and the stream would replace it; destroy them",
+            Self::SnapshotExists => "it has a snapshot of that name",
+            Self::Interrupted => {
+                "it holds the rest of a receive that was interrupted; go on with it or give it up"
+            }
+            Self::NothingToResume => "there is no interrupted receive to go on with",
+            Self::UnderWay => "another receive into it is under way",
+            Self::SnapshotNotAllowed => "it must not be a snapshot; name a filesystem or volume",
+            Self::NoOrigin => "the origin of the clone is not here; send that first",
+            Self::NothingToHeal => "there is no snapshot of that name to heal",
+            Self::OtherSnapshot => "the snapshot of that name here is not that of the stream",
+            Self::NeedsKey => "its key has to be loaded, as the stream is not raw",
+            Self::CutShort => "the stream ends before its end",
+            Self::Checksum => "the stream was damaged on its way: a checksum is wrong",
+            Self::NoStream => "what was sent is no stream of snapshots",
+        }
+    }
+}

@@ -153,7 +153,11 @@ fn take(
     let path = path.unwrap_or(own).to_owned();
     if address.as_pathname() != Some(own) {
         tracing::warn!(
-            "the service manager's socket is {address:?}; commands look for it at {}",
+            "the service manager's socket is {}; commands look for it at {}",
+            address
+                .as_pathname()
+                .unwrap_or(Path::new("without a path"))
+                .display(),
             own.display()
         );
     }

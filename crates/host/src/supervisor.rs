@@ -45,7 +45,7 @@ pub fn given_socket() -> std::io::Result<Option<UnixListener>> {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("the service manager cannot be told ({states:?}): {error}");
+        tracing::warn!("the service manager cannot be told how the server is: {error}");
     }
 }
 
@@ -84,7 +84,10 @@ pub async fn feed_watchdog(socket: PathBuf) {
         match tokio::time::timeout(patience, ask(&socket)).await {
             Ok(Ok(())) => tell(&[NotifyState::Watchdog]),
             Ok(Err(error)) => tracing::error!("the daemon does not answer itself: {error}"),
-            Err(_) => tracing::error!("the daemon did not answer itself in {patience:?}"),
+            Err(_) => tracing::error!(
+                "the daemon did not answer itself in {} seconds",
+                patience.as_secs()
+            ),
         }
         tokio::time::sleep(pause).await;
     }

@@ -794,7 +794,9 @@ impl Run {
         }
         match bookmarks.destroy(&old).await {
             Ok(()) => source.bookmarks.retain(|own| !is_old(own)),
-            Err(error) => tracing::warn!("{old:?} could not be destroyed: {error}"),
+            Err(error) => {
+                tracing::warn!("{} could not be destroyed: {error}", old.join(", "));
+            }
         }
     }
 }

@@ -486,7 +486,10 @@ async fn end_left_over(directory: &Path) {
             let mut is_told = false;
             while is_ours(pid, name, &conf) {
                 if !is_told {
-                    tracing::info!("process {pid:?} ({name}) of an earlier start is ended");
+                    tracing::info!(
+                        "process {} ({name}) of an earlier start is ended",
+                        pid.as_raw_nonzero()
+                    );
                     let _ = kill_process(pid, signal);
                     is_told = true;
                 }

@@ -267,7 +267,7 @@ impl Run<'_> {
             | ReceiveObstacle::UnderWay => FailureKind::Busy,
             _ => FailureKind::Invalid,
         };
-        let message = format!("cannot receive into '{target}': {why:?}");
+        let message = format!("cannot receive into '{target}': {}", why.words());
         Failure {
             refusal: Some(Box::new(Refusal::Receive {
                 target: target.to_owned(),
