@@ -36,6 +36,7 @@ pub struct ZpoolInitialize {
     #[serde(default)]
     pub zero: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -66,6 +67,7 @@ pub struct ZpoolTrim {
     #[serde(default)]
     pub secure: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 

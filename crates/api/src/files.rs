@@ -114,6 +114,7 @@ pub struct FileRestore {
     pub path: String,
     /// Under its own name. What has that now stays beside it, as `NAME.replaced-DATE`. Without
     /// this, what is restored is called `NAME.restored-DATE`.
+    #[serde(default)]
     pub in_place: bool,
 }
 

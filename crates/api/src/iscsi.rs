@@ -73,6 +73,7 @@ pub struct IscsiSecretRemove {
     /// Its name.
     pub name: String,
     /// Also where volumes are shared with it, which are not any more then (`-f`).
+    #[serde(default)]
     pub force: bool,
 }
 

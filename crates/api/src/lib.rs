@@ -75,7 +75,7 @@ pub use iscsi::{
 pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
 };
-pub use openapi::{METRICS_PATH, OPENAPI_PATH, openapi};
+pub use openapi::{METRICS_PATH, OPENAPI_PATH, openapi, required_fields};
 pub use people::{
     ApiKeyList, ApiKeyListReply, ApiKeyMake, ApiKeyMakeReply, ApiKeyRemove, ApiKeyReport,
     AuditEntry, AuditList, AuditListReply, AuditVia, CSRF_HEADER, ConsoleLink, ConsoleLinkReply,

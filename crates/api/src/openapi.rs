@@ -413,6 +413,16 @@ pub fn openapi(version: &str) -> Value {
     document.finish(version)
 }
 
+/// The fields that a message of this kind always has.
+pub fn required_fields<T: JsonSchema>() -> Vec<String> {
+    let schema = schemars::schema_for!(T);
+    let required = schema.get("required").and_then(|names| names.as_array());
+    let names = required.into_iter().flatten();
+    names
+        .filter_map(|name| Some(name.as_str()?.to_owned()))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

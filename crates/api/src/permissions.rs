@@ -136,8 +136,10 @@ pub struct ZfsAllow {
     /// Take them away.
     pub take: bool,
     /// On all datasets below too (`zfs unallow -r`).
+    #[serde(default)]
     pub recursive: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 

@@ -77,6 +77,7 @@ pub struct ReplicationSpec {
     /// Where it goes to.
     pub target: ReplicationTarget,
     /// Datasets below it, too.
+    #[serde(default)]
     pub recursive: bool,
     /// Seconds between the beginnings of two runs; none where it runs only on request.
     pub every_s: Option<u64>,
@@ -121,6 +122,7 @@ pub struct ReplicationChange {
     /// Which.
     pub name: String,
     /// Datasets below its source, too.
+    #[serde(default)]
     pub recursive: bool,
     /// Seconds between the beginnings of two runs; none where it runs only on request.
     pub every_s: Option<u64>,

@@ -115,6 +115,7 @@ pub struct ScheduleSet {
     /// for all disks of the host.
     pub target: String,
     /// For snapshots: of all datasets below it, too, at the same moment.
+    #[serde(default)]
     pub recursive: bool,
     /// How often.
     pub when: ScheduleWhen,

@@ -13,6 +13,7 @@ pub struct ZfsShare {
     /// The filesystem.
     pub name: Option<String>,
     /// All of them (`-a`).
+    #[serde(default)]
     pub all: bool,
     /// Of all, those that are shared by this protocol, and only by it.
     #[serde(default)]
@@ -36,6 +37,7 @@ pub struct ZfsUnshare {
     /// A filesystem, or the path that it is shared as.
     pub name: Option<String>,
     /// All of them (`-a`).
+    #[serde(default)]
     pub all: bool,
     /// Of all, the shares by this protocol.
     #[serde(default)]

@@ -17,15 +17,19 @@ pub struct ZfsClone {
     /// Full name of the clone.
     pub name: String,
     /// Properties (`-o`).
+    #[serde(default)]
     pub properties: Settings,
     /// Create missing parents, and succeed if it exists (`-p`).
+    #[serde(default)]
     pub parents: bool,
     /// Parents that are made are never mounted (`-pp`).
     #[serde(default)]
     pub parents_unmounted: bool,
     /// Do not mount (`-u`).
+    #[serde(default)]
     pub no_mount: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -60,6 +64,7 @@ pub struct ZfsPromote {
     /// The clone.
     pub name: String,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -88,8 +93,10 @@ pub struct ZfsBookmark {
     /// `pool/fs#bookmark`.
     pub name: String,
     /// The snapshots of the same name of children too, each in its own dataset (`-r`).
+    #[serde(default)]
     pub recursive: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -118,6 +125,7 @@ pub struct ZfsRedact {
     /// Full names of later snapshots of it or of clones: what none of them has is left out.
     pub with: Vec<String>,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -143,8 +151,10 @@ pub struct ZfsHold {
     /// Name of the hold.
     pub tag: String,
     /// The snapshots of the same name of children too (`-r`).
+    #[serde(default)]
     pub recursive: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -171,8 +181,10 @@ pub struct ZfsRelease {
     /// Name of the hold.
     pub tag: String,
     /// The snapshots of the same name of children too (`-r`).
+    #[serde(default)]
     pub recursive: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 

@@ -186,6 +186,7 @@ pub struct ZpoolScrub {
     /// Names; empty with `all`.
     pub names: Vec<String>,
     /// Every pool (`-a`).
+    #[serde(default)]
     pub all: bool,
     /// What to do.
     pub action: ScrubAction,
@@ -211,8 +212,10 @@ pub struct ZpoolCheckpoint {
     /// Name of the pool.
     pub name: String,
     /// Discard the checkpoint (`-d`).
+    #[serde(default)]
     pub discard: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 

@@ -39,16 +39,22 @@ pub struct ZfsReceive {
     /// What becomes of the names in the stream (`-d`, `-e`).
     pub naming: ReceiveNaming,
     /// Give up what was changed since the snapshot that the stream follows (`-F`).
+    #[serde(default)]
     pub force: bool,
     /// Keep what came before a break (`-s`).
+    #[serde(default)]
     pub resumable: bool,
     /// Do not mount (`-u`).
+    #[serde(default)]
     pub no_mount: bool,
     /// Only tell what would be received (`-n`).
+    #[serde(default)]
     pub dry_run: bool,
     /// Unmount what is in use (`-M`).
+    #[serde(default)]
     pub force_unmount: bool,
     /// Leave holds out (`-h`).
+    #[serde(default)]
     pub skip_holds: bool,
     /// Put damaged blocks of a snapshot right that is here already (`-c`). Goes with `dry_run` and
     /// `force_unmount` only.
@@ -57,6 +63,7 @@ pub struct ZfsReceive {
     /// The snapshot that a new dataset is to be a clone of (`-o origin=`).
     pub origin: Option<String>,
     /// Properties to set (`-o`).
+    #[serde(default)]
     pub set: Settings,
     /// Properties to leave out (`-x`).
     pub exclude: Vec<String>,
@@ -64,6 +71,7 @@ pub struct ZfsReceive {
     #[serde(default)]
     pub key: Option<crate::NewKey>,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -120,6 +128,7 @@ pub struct ZfsReceiveAbort {
     /// Filesystem or volume.
     pub name: String,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -140,27 +149,37 @@ pub struct ZfsSend {
     /// Full name of the snapshot or bookmark that the receiver has (`-i`, `-I`).
     pub from: Option<String>,
     /// All snapshots between the two, one after the other (`-I`).
+    #[serde(default)]
     pub all_between: bool,
     /// All datasets below it too, with properties (`-R`).
+    #[serde(default)]
     pub replicate: bool,
     /// Properties (`-p`).
+    #[serde(default)]
     pub properties: bool,
     /// Properties as they were received (`-b`).
+    #[serde(default)]
     pub backup: bool,
     /// Holds (`-h`).
+    #[serde(default)]
     pub holds: bool,
     /// Datasets that lack the snapshot are left out (`-s`).
+    #[serde(default)]
     pub skip_missing: bool,
     /// Datasets that are left out with all below them (`-X`).
     #[serde(default)]
     pub exclude: Vec<String>,
     /// Blocks of more than 128 KiB stay whole (`-L`).
+    #[serde(default)]
     pub large_blocks: bool,
     /// Embedded blocks stay so (`-e`).
+    #[serde(default)]
     pub embedded: bool,
     /// Blocks stay compressed (`-c`).
+    #[serde(default)]
     pub compressed: bool,
     /// Blocks stay as they are stored, encrypted ones encrypted (`-w`).
+    #[serde(default)]
     pub raw: bool,
     /// Without what this redaction bookmark of the snapshot lists (`--redact`): its name, with or
     /// without the dataset and the `#`.

@@ -92,17 +92,21 @@ pub struct ZfsCreate {
     /// Full name.
     pub name: String,
     /// Properties (`-o`).
+    #[serde(default)]
     pub properties: Settings,
     /// Size in bytes of a volume (`-V`); none makes a filesystem.
     pub volume_size_bytes: Option<u64>,
     /// Reserve no space for the volume (`-s`).
+    #[serde(default)]
     pub sparse: bool,
     /// Create missing parents, and succeed if it exists (`-p`).
+    #[serde(default)]
     pub parents: bool,
     /// Parents that are made are never mounted (`-pp`).
     #[serde(default)]
     pub parents_unmounted: bool,
     /// Do not mount (`-u`).
+    #[serde(default)]
     pub no_mount: bool,
     /// Only check, and say what would be made (`-n`).
     #[serde(default)]
@@ -111,6 +115,7 @@ pub struct ZfsCreate {
     #[serde(default)]
     pub key: Option<NewKey>,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -160,17 +165,22 @@ pub struct ZfsDestroy {
     /// `pool/fs`, `pool/fs@snap[%snap][,snap...]`, or `pool/fs#bookmark`.
     pub target: String,
     /// Children too (`-r`).
+    #[serde(default)]
     pub recursive: bool,
     /// Clones outside of the tree too (`-R`).
+    #[serde(default)]
     pub dependents: bool,
     /// Unmount even what is in use (`-f`).
+    #[serde(default)]
     pub force: bool,
     /// Only say what would go (`-n`).
+    #[serde(default)]
     pub dry_run: bool,
     /// Snapshots that are held or have clones go when they can (`-d`).
     #[serde(default)]
     pub defer: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -224,10 +234,13 @@ pub struct ZfsSet {
     /// Datasets.
     pub names: Vec<String>,
     /// Properties and values, as typed.
+    #[serde(default)]
     pub properties: Settings,
     /// Leave mounts and shares as they are (`-u`).
+    #[serde(default)]
     pub no_mount: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -268,11 +281,13 @@ pub struct ZfsInherit {
     /// The property.
     pub property: String,
     /// Children too (`-r`).
+    #[serde(default)]
     pub recursive: bool,
     /// Return to the value that was received (`-S`).
     #[serde(default)]
     pub received: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -308,10 +323,13 @@ pub struct ZfsSnapshot {
     /// `pool/fs@name`.
     pub names: Vec<String>,
     /// Children too (`-r`).
+    #[serde(default)]
     pub recursive: bool,
     /// User properties (`-o`).
+    #[serde(default)]
     pub properties: Settings,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -342,12 +360,16 @@ pub struct ZfsRollback {
     /// `pool/fs@name`.
     pub snapshot: String,
     /// Destroy newer snapshots and bookmarks (`-r`).
+    #[serde(default)]
     pub destroy_newer: bool,
     /// Their clones too (`-R`).
+    #[serde(default)]
     pub destroy_clones: bool,
     /// Unmount even what is in use (`-f`).
+    #[serde(default)]
     pub force: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -385,14 +407,19 @@ pub struct ZfsRename {
     /// New full name.
     pub to: String,
     /// Create missing parents (`-p`).
+    #[serde(default)]
     pub parents: bool,
     /// Snapshots of children too (`-r`).
+    #[serde(default)]
     pub recursive: bool,
     /// Do not remount (`-u`).
+    #[serde(default)]
     pub no_mount: bool,
     /// Unmount even what is in use (`-f`).
+    #[serde(default)]
     pub force: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -429,8 +456,10 @@ pub struct ZfsMount {
     /// The filesystem.
     pub name: Option<String>,
     /// All of them (`-a`).
+    #[serde(default)]
     pub all: bool,
     /// Also over a directory that is not empty (`-O`).
+    #[serde(default)]
     pub overlay: bool,
     /// Also a redacted one, which lacks some of its blocks (`-f`).
     #[serde(default)]
@@ -460,8 +489,10 @@ pub struct ZfsUnmount {
     /// A filesystem or a mount point.
     pub name: Option<String>,
     /// All of them (`-a`).
+    #[serde(default)]
     pub all: bool,
     /// Even what is in use (`-f`).
+    #[serde(default)]
     pub force: bool,
 }
 
@@ -597,8 +628,10 @@ pub struct ZfsProject {
     /// What to change; nothing lists.
     pub change: Option<ProjectChange>,
     /// All below directories too (`-r`).
+    #[serde(default)]
     pub recursive: bool,
     /// The directory alone, not what is in it (`-d`).
+    #[serde(default)]
     pub directory_only: bool,
 }
 
@@ -658,16 +691,20 @@ pub struct ZfsRewrite {
     /// `recursive`, a directory is passed over.
     pub paths: Vec<String>,
     /// All below directories too (`-r`).
+    #[serde(default)]
     pub recursive: bool,
     /// But not what is mounted there (`-x`).
+    #[serde(default)]
     pub one_filesystem: bool,
     /// Where to begin in each file, in bytes (`-o`).
     pub offset_bytes: u64,
     /// How many bytes of each file from there on, 0 for all (`-l`).
     pub length_bytes: u64,
     /// Leave blocks as old as they are, so that they do not count as changed (`-P`).
+    #[serde(default)]
     pub physical: bool,
     /// Tell the names of what was rewritten (`-v`).
+    #[serde(default)]
     pub list: bool,
 }
 
@@ -705,6 +742,7 @@ pub struct ZfsHolds {
     /// Snapshots.
     pub names: Vec<String>,
     /// Snapshots of the same name of children too (`-r`).
+    #[serde(default)]
     pub recursive: bool,
 }
 
@@ -739,6 +777,7 @@ pub struct ZfsKeys {
     /// Filesystems and volumes; empty means those of every pool, with what is below them.
     pub names: Vec<String>,
     /// What is below them too.
+    #[serde(default)]
     pub recursive: bool,
 }
 
@@ -847,8 +886,10 @@ pub struct ZfsChangeKey {
     pub key: Option<NewKey>,
     /// `keyformat`, `keylocation`, `pbkdf2iters`, and user properties (`-o`). What an encryption
     /// root is not told of the first two it keeps.
+    #[serde(default)]
     pub properties: Settings,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -869,8 +910,10 @@ pub struct ZfsLoadKey {
     /// The wrapping key: 64 hexadecimal digits. Of a passphrase what was derived from it.
     pub key: Secret,
     /// Only find out whether it is the right one (`-n`).
+    #[serde(default)]
     pub only_check: bool,
     /// Mount what it opens (`zpool import -l`).
+    #[serde(default)]
     pub mount: bool,
 }
 

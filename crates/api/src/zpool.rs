@@ -18,14 +18,19 @@ pub struct ZpoolCreate {
     /// Its top-level vdevs, in order.
     pub vdevs: Vec<VdevSpec>,
     /// Pool properties and `feature@NAME` settings (`-o`).
+    #[serde(default)]
     pub properties: Settings,
     /// Properties of the root filesystem (`-O`).
+    #[serde(default)]
     pub filesystem_properties: Settings,
     /// Use devices that look in use, accept mismatched redundancy (`-f`).
+    #[serde(default)]
     pub force: bool,
     /// Only say what would be done (`-n`).
+    #[serde(default)]
     pub dry_run: bool,
     /// Enable no features (`-d`).
+    #[serde(default)]
     pub no_features: bool,
     /// Directory below which everything is mounted (`-R`).
     pub altroot: Option<String>,
@@ -34,6 +39,7 @@ pub struct ZpoolCreate {
     #[serde(default)]
     pub key: Option<NewKey>,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -68,14 +74,19 @@ pub struct ZpoolAdd {
     /// `ashift` of the new vdevs.
     pub ashift: Option<u8>,
     /// Use devices that look in use.
+    #[serde(default)]
     pub allow_in_use: bool,
     /// Accept mismatched redundancy.
+    #[serde(default)]
     pub allow_replication_mismatch: bool,
     /// Accept another `ashift` than the pool's.
+    #[serde(default)]
     pub allow_ashift_mismatch: bool,
     /// Only say what would be done (`-n`).
+    #[serde(default)]
     pub dry_run: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -112,6 +123,7 @@ pub struct ZpoolRemove {
     /// Log vdevs, spares and cache devices: names, paths or GUIDs.
     pub devices: Vec<String>,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -134,6 +146,7 @@ pub struct ZpoolAttach {
     /// The new one, as an absolute path.
     pub new_device: String,
     /// It takes the other one's place, which leaves the pool when the new one has everything.
+    #[serde(default)]
     pub replace: bool,
     /// It is rebuilt in the order of the disk, without checksums, and everything verified then.
     #[serde(default)]
@@ -141,8 +154,10 @@ pub struct ZpoolAttach {
     /// `ashift` of the new device.
     pub ashift: Option<u8>,
     /// Use a device that looks in use.
+    #[serde(default)]
     pub allow_in_use: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -165,6 +180,7 @@ pub struct ZpoolDetach {
     /// The device: a name, path or GUID.
     pub device: String,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -184,10 +200,13 @@ pub struct ZpoolOffline {
     /// The device: a name, path or GUID.
     pub device: String,
     /// Only until the next import (`-t`).
+    #[serde(default)]
     pub temporary: bool,
     /// As a device that failed (`-f`).
+    #[serde(default)]
     pub fault: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -210,6 +229,7 @@ pub struct ZpoolOnline {
     #[serde(default)]
     pub expand: bool,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -243,8 +263,10 @@ pub struct ZpoolSplit {
     #[serde(default)]
     pub dry_run: bool,
     /// Pool properties of the new pool (`-o`).
+    #[serde(default)]
     pub properties: Settings,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -275,6 +297,7 @@ pub struct ZpoolReopen {
     #[serde(default)]
     pub no_restart: bool,
     /// The command as typed, for the pools' histories.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -293,6 +316,7 @@ pub struct ZpoolResilver {
     /// Names of pools.
     pub names: Vec<String>,
     /// The command as typed, for the pools' histories.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -313,6 +337,7 @@ pub struct ZpoolReguid {
     /// The new GUID; a random one unless given.
     pub guid: Option<Guid>,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -330,6 +355,7 @@ pub struct ZpoolLabelClear {
     /// The device, as an absolute path.
     pub device: String,
     /// Also that of a pool that is exported, or may be in use elsewhere (`-f`).
+    #[serde(default)]
     pub force: bool,
 }
 
@@ -348,8 +374,10 @@ pub struct ZpoolUpgrade {
     /// Names; empty means all.
     pub names: Vec<String>,
     /// Only tell what is not enabled.
+    #[serde(default)]
     pub dry_run: bool,
     /// The command as typed, for the pools' history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -407,6 +435,7 @@ pub struct ZpoolDestroy {
     /// Name of the pool.
     pub name: String,
     /// Unmount even what is in use.
+    #[serde(default)]
     pub force: bool,
     /// The command as typed, for the history of the pool; empty for none.
     #[serde(default)]
@@ -428,14 +457,18 @@ pub struct ZpoolImport {
     /// Name or GUID; none lists what there is.
     pub pool: Option<String>,
     /// Import everything found (`-a`).
+    #[serde(default)]
     pub all: bool,
     /// New name.
     pub new_name: Option<String>,
     /// Show or import destroyed pools (`-D`).
+    #[serde(default)]
     pub destroyed: bool,
     /// Import what seems to be in use elsewhere (`-f`).
+    #[serde(default)]
     pub force: bool,
     /// Mount nothing (`-N`).
+    #[serde(default)]
     pub no_mount: bool,
     /// Import without the devices of the intent log (`-m`).
     #[serde(default)]
@@ -461,8 +494,10 @@ pub struct ZpoolImport {
     /// Directory below which everything is mounted (`-R`).
     pub altroot: Option<String>,
     /// Pool and mount properties (`-o`), `readonly=on` among them.
+    #[serde(default)]
     pub properties: Settings,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 
@@ -553,8 +588,10 @@ pub struct ZpoolExport {
     /// Names; empty with `all`.
     pub names: Vec<String>,
     /// Every pool (`-a`).
+    #[serde(default)]
     pub all: bool,
     /// Unmount even what is in use (`-f`).
+    #[serde(default)]
     pub force: bool,
     /// The command as typed, for the history of the pool; empty for none.
     #[serde(default)]
@@ -649,6 +686,7 @@ pub struct ZpoolSet {
     /// New value, as typed.
     pub value: String,
     /// The command as typed, for the pool's history.
+    #[serde(default)]
     pub command: String,
 }
 

@@ -1,5 +1,6 @@
 //! A request as it is read, and a refusal as it is answered, whichever way they come and go.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::{Call, Failure, FailureKind};
@@ -8,6 +9,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use serde::de::IgnoredAny;
 
 /// How long a request may take to come.
 const BODY_MAX: Duration = Duration::from_secs(30);
@@ -27,7 +29,23 @@ pub async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Fail
     let body = tokio::time::timeout(BODY_MAX, to_bytes(body, bytes_max)).await;
     let body = body.map_err(|_| bad("it does not come to its end".to_owned()))?;
     let body = body.map_err(|error| bad(error.to_string()))?;
-    serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))
+    serde_json::from_slice(&body).map_err(|error| match lacking::<C>(&body) {
+        Some(fields) => bad(format!("{} is lacking", fields.join(", "))),
+        None => bad(error.to_string()),
+    })
+}
+
+/// The fields that a request has to have and has not, where that is what is wrong with it.
+fn lacking<C: Call>(body: &[u8]) -> Option<Vec<String>> {
+    // What the fields hold may be secret.
+    let given: BTreeMap<String, IgnoredAny> = serde_json::from_slice(body).ok()?;
+    let lacking = api::required_fields::<C>();
+    let lacking: Vec<String> = lacking
+        .into_iter()
+        .filter(|name| !given.contains_key(name))
+        .map(|name| format!("'{name}'"))
+        .collect();
+    (!lacking.is_empty()).then_some(lacking)
 }
 
 /// Has the connection end with this answer. Where a request held a secret, its bytes are in a

@@ -472,3 +472,50 @@ async fn events_come_in_order_and_who_is_late_is_told_what_is_missing() {
     assert_eq!(status, 400);
     server.stop().await;
 }
+
+/// A request says what it wants, and no more: what it leaves out is as it is without an option.
+/// What it has to say is named, all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_says_what_it_wants_and_no_more() {
+    let server = Server::with_pool().await;
+    let body = json!({"name": "tank/a", "no_mount": true});
+    server.ok("/v1/zfs/create", body).await;
+    let names = json!({"names": ["tank/a@s"]});
+    server.ok("/v1/zfs/snapshot", names).await;
+    let target = json!({"target": "tank/a@s"});
+    server.ok("/v1/zfs/destroy", target).await;
+    let (status, failure) = server.post("/v1/zfs/rename", json!({})).await;
+    assert_eq!((status, &failure["kind"]), (400, &json!("invalid")));
+    let message = failure["message"].as_str().unwrap();
+    for field in ["'from'", "'to'"] {
+        assert!(message.contains(field), "{message}");
+    }
+    let (_, failure) = server.post("/v1/zfs/rename", json!({"from": 1})).await;
+    let message = failure["message"].as_str().unwrap();
+    assert!(
+        message.contains("'to'") && !message.contains("'from'"),
+        "{message}"
+    );
+    server.stop().await;
+}
+
+/// Where the record of changes cannot be written, nothing is changed; looking, and stopping the
+/// server, go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_cannot_be_put_on_record_is_not_made() {
+    let server = Server::start().await;
+    let record = server.directory.path().join("state/audit.jsonl");
+    std::fs::create_dir(&record).unwrap();
+    let secret = json!({"name": "web", "user": null, "secret": null});
+    let (status, failure) = server.post("/v1/iscsi/secret/set", secret.clone()).await;
+    let message = failure["message"].as_str().unwrap();
+    assert!(
+        status >= 500 && message.contains("nothing is changed"),
+        "{status} {message}"
+    );
+    let list = server.ok("/v1/iscsi/secret/list", json!({})).await;
+    assert_eq!(list["secrets"], json!([]));
+    std::fs::remove_dir(&record).unwrap();
+    server.ok("/v1/iscsi/secret/set", secret).await;
+    server.stop().await;
+}
