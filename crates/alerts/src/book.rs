@@ -101,6 +101,12 @@ impl Book {
         )
     }
 
+    /// Forgets what stood of pools that somebody destroyed.
+    pub fn forget_pools(&mut self, destroyed: &[api::Guid]) {
+        self.standing
+            .retain(|one| !destroyed.contains(&one.stands.alert.pool_guid));
+    }
+
     /// What stands, the worst first, then the oldest.
     pub fn list(&self) -> Vec<StandingAlert> {
         let mut all: Vec<StandingAlert> =

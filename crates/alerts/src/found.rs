@@ -2,7 +2,7 @@
 
 use api::{
     Alert, AlertFact, AlertRule, AlertSettings, AlertSeverity, PoolCondition, PoolHealth,
-    PoolStatusReport, VdevClass, VdevReport, VdevState,
+    PoolStatusReport, VdevAux, VdevClass, VdevReport, VdevState,
 };
 
 /// How much less full than at the limit a pool has to be before it counts as less full, in percent:
@@ -131,6 +131,8 @@ fn devices(pool: &PoolStatusReport, vdev: &VdevReport, out: &mut Vec<Alert>) {
             is_log: vdev.class == VdevClass::Log,
         };
         let severity = match vdev.class {
+            // A person had it be so (`zpool offline -f`).
+            _ if vdev.aux == Some(VdevAux::External) => AlertSeverity::Warning,
             VdevClass::Spare | VdevClass::Cache => AlertSeverity::Warning,
             _ => AlertSeverity::Critical,
         };

@@ -24,6 +24,18 @@ pub struct ZfsEvent {
 }
 
 impl ZfsEvent {
+    /// GUID of the pool that somebody destroyed, if it tells of that.
+    pub fn destroyed_pool(&self) -> Option<crate::Guid> {
+        if self.class != "sysevent.fs.zfs.pool_destroy" {
+            return None;
+        }
+        let mut pairs = self.pairs.iter();
+        pairs.find_map(|pair| match &pair.value {
+            PairValue::Uint64(guid) if pair.name == "pool_guid" => Some(crate::Guid(guid.0)),
+            _ => None,
+        })
+    }
+
     /// Name of the pool that it is about.
     pub fn pool(&self) -> Option<&str> {
         let mut pairs = self.pairs.iter();

@@ -137,6 +137,7 @@ impl Alerts {
         disks: &[DiskState],
         others: &[Alert],
         happened: &[Alert],
+        destroyed: &[api::Guid],
     ) {
         let now_s = now_s();
         let is_new = {
@@ -149,6 +150,7 @@ impl Alerts {
             } = &mut *self.state.lock();
             let settings = kept.settings();
             let before = book.clone();
+            book.forget_pools(destroyed);
             let is_told = |alert: &&Alert| !settings.off.contains(&alert.rule);
             let found = pools
                 .iter()
@@ -262,7 +264,7 @@ async fn look(weak: Weak<Service>) {
     let mut power = service.ups.changes();
     drop(service);
     let started = Instant::now();
-    let mut happened = Vec::new();
+    let (mut happened, mut destroyed) = (Vec::new(), Vec::new());
     let mut power_told = None;
     loop {
         let Some(service) = weak.upgrade() else {
@@ -288,9 +290,9 @@ async fn look(weak: Weak<Service>) {
         others.extend(files_in_trouble(&service));
         let disks = disks::states(&service.disks).await;
         let happened_now = std::mem::take(&mut happened);
-        service
-            .alerts
-            .take_in(&pools, &disks, &others, &happened_now);
+        let destroyed_now = std::mem::take(&mut destroyed);
+        let alerts = &service.alerts;
+        alerts.take_in(&pools, &disks, &others, &happened_now, &destroyed_now);
         drop(service);
         let mut until = tokio::time::Instant::now() + LOOK_EVERY;
         loop {
@@ -311,6 +313,9 @@ async fn look(weak: Weak<Service>) {
                 return;
             };
             happened.extend(happened_in(&service, &event));
+            if let EventKind::Zfs(event) = &event.kind {
+                destroyed.extend(event.destroyed_pool());
+            }
         }
     }
 }
@@ -533,7 +538,7 @@ mod tests {
                 .kept
                 .change(call.clone())
                 .expect("stored");
-            alerts.take_in(&[], &[], std::slice::from_ref(&lost), &[]);
+            alerts.take_in(&[], &[], std::slice::from_ref(&lost), &[], &[]);
             let waiting = alerts.state.lock().outbox.list();
             assert_eq!(waiting.len(), 1, "{damaged}");
             let path = directory.path().join(damaged);
@@ -544,7 +549,7 @@ mod tests {
             assert!(unread.len() == 1 && unread[0].path == path, "{unread:?}");
             let own = unread[0].clone().alert(StatePart::Alerts);
             let before: Vec<_> = files(directory.path());
-            alerts.take_in(&[], &[], &[lost.clone(), own.clone()], &[]);
+            alerts.take_in(&[], &[], &[lost.clone(), own.clone()], &[], &[]);
             let mut state = alerts.state.lock();
             let stands: Vec<Alert> = state.book.list().into_iter().map(|one| one.alert).collect();
             assert!(

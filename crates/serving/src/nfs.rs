@@ -180,6 +180,9 @@ impl Nfs {
 
     /// What is offered, for an overview.
     pub fn offered(&self) -> Vec<ShareInfo> {
+        if self.is_stopped.load(Ordering::Acquire) {
+            return Vec::new();
+        }
         let in_use = self.in_use().into_iter();
         in_use.map(|report| report.share).collect()
     }
@@ -192,7 +195,21 @@ impl Nfs {
             dataset: dataset.clone(),
             why: why.clone(),
         });
-        not_shared.collect()
+        let mut not_shared: Vec<NotShared> = not_shared.collect();
+        if self.is_stopped.load(Ordering::Acquire) {
+            let stopped = self.shares().datasets().into_iter();
+            let stopped = stopped.filter(|dataset| !refused.contains_key(dataset));
+            not_shared.extend(stopped.map(|dataset| {
+                NotShared {
+                protocol: Protocol::Nfs,
+                dataset,
+                why: "NFS is stopped, as the battery of the UPS is nearly empty; it goes on when \
+                      there is power"
+                    .to_owned(),
+            }
+            }));
+        }
+        not_shared
     }
 
     /// Forgets what was said of datasets at and below `top`.

@@ -211,6 +211,11 @@ fn clients_find_what_they_wrote_when_the_power_is_back() {
     server.ok(&format!("zpool import -d {directory} other"));
     std::fs::write(Path::new(&other).join("meanwhile"), "here").expect("a file");
     assert!(!listens(server.nfs_port));
+    let info = server.ok("info");
+    assert!(
+        !info.contains(&format!("nfs: {other}")) && info.contains("not shared by nfs: other"),
+        "{info}"
+    );
 
     set("OL CHRG");
     server.wait_until("pools come back", || pools(&server) == "other\ntank\n");
