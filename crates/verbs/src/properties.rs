@@ -18,7 +18,7 @@ use service::error::{all_done, and_back, from_access, from_dataset};
 use service::pools::{OpenPool, Pools};
 use serving::Serving;
 use serving::iscsi::ISCSI_PROPERTY;
-use serving::mounts::{Taken, is_at_or_below, remove_directories};
+use serving::mounts::{Mounts, Taken, is_at_or_below, remove_directories};
 use serving::nfs::{NFS_PROPERTY, SHARE_PROPERTIES};
 use serving::place::{Place, place};
 use serving::smb::SMB_PROPERTY;
@@ -381,8 +381,13 @@ async fn change_properties(
     }
     let mut taken = Vec::new();
     let moves = is_filesystem && !no_mount && changes.iter().any(is_move);
-    if moves {
-        let names = serving.mounts.with_inside(name, &open.pool.name());
+    let names = match (moves, is_filesystem) {
+        (true, _) => serving.mounts.with_inside(name, &open.pool.name()),
+        (false, true) => mounted_anew(&serving.mounts, &open, name, changes).await?,
+        (false, false) => Vec::new(),
+    };
+    let mounts_anew = !names.is_empty();
+    if mounts_anew {
         match serving.take_away(&open, names, UnmountMode::Clean).await {
             Ok(unmounted) => taken = unmounted,
             Err(failure) if hides => {
@@ -405,7 +410,12 @@ async fn change_properties(
     }
     crate::zpool::log_command(&open.pool, command).await;
     let mut warnings = Vec::new();
-    if moves {
+    if mounts_anew && !moves {
+        if let Err(failure) = serving.bring_back(&open, taken).await {
+            warnings.push(format!("property set, but {failure}"));
+        }
+        serving.smb.settle().await;
+    } else if moves {
         let has_new_place = changes.iter().any(|(changed, _)| changed == "mountpoint");
         warnings = put_where_it_belongs(serving, &open, name, taken, has_new_place).await;
     }
@@ -422,6 +432,53 @@ async fn change_properties(
         warnings.extend(again.await);
     }
     Ok(warnings)
+}
+
+/// Filesystems that a change of `acltype` mounts anew, with those that are mounted inside them, in
+/// the order in which they are unmounted: the kernel asks for lists of access by what it was told
+/// when it mounted. One that is in use refuses the change.
+async fn mounted_anew(
+    mounts: &Mounts,
+    open: &OpenPool,
+    name: &str,
+    changes: &[(String, PropertyChange)],
+) -> Result<Vec<String>, Failure> {
+    const ACL_TYPE: &str = "acltype";
+    let Some((_, change)) = changes.iter().find(|(changed, _)| changed == ACL_TYPE) else {
+        return Ok(Vec::new());
+    };
+    let properties = open.pool.dsl().properties();
+    let value = async |dataset: &str| {
+        let setting = properties.get(dataset, ACL_TYPE).await;
+        let setting = setting.map_err(|error| from_dataset("cannot look at acltype", &error))?;
+        Ok::<_, Failure>(setting.value.text().unwrap_or("off").to_owned())
+    };
+    let now = value(name).await?;
+    let then = match change {
+        PropertyChange::Set(word) if word == "posixacl" => Some("posix".to_owned()),
+        PropertyChange::Set(word) if word == "noacl" => Some("off".to_owned()),
+        PropertyChange::Set(word) => Some(word.clone()),
+        PropertyChange::Inherit => match dataset::name::split_parent(name) {
+            (Some(parent), _) => Some(value(parent).await?),
+            (None, _) => Some("off".to_owned()),
+        },
+        PropertyChange::Received => None,
+    };
+    if then == Some(now) {
+        return Ok(Vec::new());
+    }
+    let mut names = Vec::new();
+    for mounted in mounts.below(name) {
+        if follows(open, ACL_TYPE, name, &mounted).await? {
+            for inside in mounts.with_inside(&mounted, &open.pool.name()) {
+                if !names.contains(&inside) {
+                    names.push(inside);
+                }
+            }
+        }
+    }
+    let all = mounts.with_inside(name, &open.pool.name());
+    Ok(all.into_iter().filter(|one| names.contains(one)).collect())
 }
 
 /// Whether changes hide the snapshots of volumes that are shown as files.

@@ -553,6 +553,12 @@ pub fn zpool_set<'a>(
                 checked.map_err(|failure| {
                     Failure::new(failure.kind, format!("{doing}: {}", failure.message))
                 })?;
+                if call.property == "compatibility" {
+                    // `zpool_valid_proplist` (lib/libzfs/libzfs_pool.c) refuses it likewise.
+                    Compatibility::load(&call.value).map_err(|failure| {
+                        Failure::new(failure.kind, format!("{doing}: {}", failure.message))
+                    })?;
+                }
                 let set = open
                     .pool
                     .properties()
