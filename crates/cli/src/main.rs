@@ -16,6 +16,8 @@ mod columns;
 mod completions;
 mod console;
 mod disks;
+#[cfg(test)]
+mod documents;
 mod fetch;
 mod iscsi;
 mod json;
@@ -135,6 +137,10 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     }
     let typed = typed_command(&words);
+    let of_zfs = typed
+        .strip_prefix("zfs ")
+        .and_then(|rest| rest.split(' ').next());
+    let of_zfs = of_zfs.map(str::to_owned);
     let command = match called_as.as_deref() {
         Some("zpool") => Command::Zpool(parse(words)),
         Some("zfs") => Command::Zfs(parse(words)),
@@ -143,7 +149,12 @@ fn main() -> ExitCode {
     match run(command, typed) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("{error:#}");
+            eprintln!("{}", api::for_people(format!("{error:#}")));
+            if error.is::<Usage>()
+                && let Some(text) = of_zfs.and_then(|name| zfs::supported::properties(&name))
+            {
+                eprint!("{text}");
+            }
             match error.is::<Usage>() {
                 true => ExitCode::from(WRONG_USAGE),
                 false => ExitCode::FAILURE,
@@ -162,7 +173,9 @@ fn parse<Words: CommandFactory + Parser>(mut words: Vec<OsString>) -> Words {
     }
     // The commands know no `-h`: it is wrong, as any other letter, and answered with how to use
     // them.
-    let is_asked_for = words.len() < 3 || words.iter().any(|word| word == "--help");
+    let is_asked_for = words.len() < 3
+        || words.iter().any(|word| word == "--help")
+        || words.get(1).is_some_and(|word| word == "help");
     let name = words.get(1).map(|name| name.to_string_lossy().into_owned());
     Words::try_parse_from(words).unwrap_or_else(|error| {
         let is_help = error.kind() == ErrorKind::DisplayHelp;

@@ -15,6 +15,21 @@ const COMMANDS: &str = include_str!("../../../docs/commands.md");
 
 const SECTION: &str = "8";
 
+/// Pages that messages name, as those of OpenZFS do, with the document that says the same of what
+/// is here, and what they are about.
+const PAGES_7: [(&str, &str, &str); 4] = [
+    ("zfsprops", PROPERTIES, "properties of datasets"),
+    ("zpoolprops", PROPERTIES, "properties of pools"),
+    ("vdevprops", PROPERTIES, "properties of vdevs"),
+    (
+        "zpool-features",
+        POOLS,
+        "pools, and which features they have",
+    ),
+];
+const PROPERTIES: &str = include_str!("../../../docs/properties.md");
+const POOLS: &str = include_str!("../../../docs/pools.md");
+
 /// Options of `millpond man`.
 #[derive(Debug, Args)]
 pub struct Man {
@@ -23,15 +38,53 @@ pub struct Man {
 }
 
 impl Man {
-    /// Writes the pages of `millpond` and of all commands below it.
+    /// Writes the pages of `millpond` and of all commands below it; those of section 7 beside a
+    /// directory that is called `man8`, else into the same one.
     pub fn run(self, millpond: Command) -> anyhow::Result<()> {
         let directory = &self.directory;
         let failed = || format!("{} cannot be written", directory.display());
         std::fs::create_dir_all(directory).with_context(failed)?;
         let mut millpond = millpond.disable_help_subcommand(true);
         millpond.build();
-        write(&millpond, directory).with_context(failed)
+        write(&millpond, directory).with_context(failed)?;
+        let directory = match directory.file_name() {
+            Some(name) if name == "man8" => directory.with_file_name("man7"),
+            _ => directory.clone(),
+        };
+        let failed = || format!("{} cannot be written", directory.display());
+        std::fs::create_dir_all(&directory).with_context(failed)?;
+        for (name, document, about) in PAGES_7 {
+            let page = page_of(name, document, about);
+            std::fs::write(directory.join(format!("{name}.7")), page).with_context(failed)?;
+        }
+        Ok(())
     }
+}
+
+/// A document as a page of section 7.
+fn page_of(name: &str, document: &str, about: &str) -> String {
+    let mut out = Roff::new();
+    let source = concat!("Millpond ", env!("CARGO_PKG_VERSION"));
+    out.control("TH", [name, "7", "", source, "Millpond"]);
+    out.control("SH", ["NAME"]);
+    out.text([roman(format!("{name} - {about}"))]);
+    for (index, part) in format!("\n{document}").split("\n## ").enumerate() {
+        let (heading, text) = match index {
+            // The title of the document.
+            0 => (
+                "DESCRIPTION",
+                part.split_once("# ").map_or("", |(_, rest)| rest),
+            ),
+            _ => part.split_once('\n').unwrap_or((part, "")),
+        };
+        let text = match index {
+            0 => text.split_once('\n').map_or("", |(_, rest)| rest),
+            _ => text,
+        };
+        out.control("SH", [heading.to_uppercase().as_str()]);
+        add_markdown(&mut out, text);
+    }
+    out.to_roff()
 }
 
 /// Writes the pages of a command and of those below it.
@@ -110,7 +163,19 @@ fn section(page: &str) -> String {
 fn add_markdown(out: &mut Roff, text: &str) {
     let mut paragraph = String::new();
     for line in text.lines().chain([""]) {
-        if let Some(code) = line.strip_prefix("    ") {
+        let is_of_its_own = line.starts_with("- ") || line.starts_with('|');
+        if (is_of_its_own || line.starts_with("###")) && !paragraph.is_empty() {
+            out.control("PP", []);
+            out.text(inlines(&std::mem::take(&mut paragraph)));
+        }
+        if let Some(heading) = line.strip_prefix("### ") {
+            out.control("SS", [heading]);
+        } else if let Some(row) = line.strip_prefix('|') {
+            if row.contains(|c: char| c.is_alphanumeric()) {
+                out.control("PP", []);
+                out.text(inlines(&row.trim_end_matches('|').replace('|', "\u{2003}")));
+            }
+        } else if let Some(code) = line.strip_prefix("    ") {
             out.control("PP", []);
             out.text([bold(code)]);
         } else if line.is_empty() {
@@ -212,5 +277,23 @@ mod tests {
             assert!(page(at, name).contains(".SH SYNOPSIS"));
         }
         assert!(!at.join("millpond-man.8").exists());
+        // What messages name is there.
+        let properties = page(at, "zfsprops.7");
+        for part in [
+            ".TH zfsprops 7",
+            ".SH DESCRIPTION",
+            "\\fBrecordsize\\fR",
+            ".SS sharenfs",
+        ] {
+            assert!(
+                properties.contains(part),
+                "'{part}' is not in:\n{properties}"
+            );
+        }
+        assert!(
+            !properties.contains("](") && !properties.contains('`'),
+            "{properties}"
+        );
+        assert!(page(at, "zpool-features.7").contains("allocation_classes"));
     }
 }

@@ -375,7 +375,8 @@ impl OptionFile {
         }
         let parsed = FileWords::try_parse_from(words).map_err(|error| {
             let text = error.to_string();
-            let why = text.lines().next().unwrap_or_default();
+            let lines = text.lines().take_while(|line| !line.is_empty());
+            let why = lines.map(str::trim).collect::<Vec<_>>().join(" ");
             anyhow!(
                 "{}: {}",
                 self.path.display(),

@@ -204,7 +204,11 @@ fn import(refusal: &ImportRefusal, message: &str) -> String {
     };
     let unsupported = "This pool uses the following feature(s) not supported by this system:";
     match obstacle {
-        ImportObstacle::NotFound => format!("{doing}: no such pool available"),
+        ImportObstacle::NotFound => format!(
+            "{doing}: no such pool available\n\
+             Pools on files, and devices that are not below /dev, are found where '-d' says: \
+             'zpool import -d DIRECTORY {pool}'."
+        ),
         ImportObstacle::AlreadyImported => format!(
             "{doing}: a pool with that name is already created/imported,\n\
              and no additional pools with that name were found"

@@ -16,7 +16,7 @@ pub enum DaemonError {
     State(#[from] StateError),
     /// The API's socket cannot be made.
     #[error("the socket {path} cannot be made: {source}; check the directory's permissions and \
-         that its path is shorter than 100 characters", path = path.display())]
+         that its path is shorter than 90 characters", path = path.display())]
     Socket {
         /// The socket.
         path: PathBuf,

@@ -133,7 +133,7 @@ pub enum FsError {
         offset_bytes: u64,
     },
     /// What was asked for does not exist on this kind of filesystem or file.
-    #[error("{what} is not supported here; use another way")]
+    #[error("{what} is not supported here")]
     Unsupported {
         /// What.
         what: &'static str,

@@ -39,7 +39,8 @@ impl Filesystem {
         let _entered = self.opening.enter_to_change().await?;
         if physically && !self.opening.dataset()?.has_feature(guid::PHYSICAL_REWRITE) {
             return Err(FsError::Unsupported {
-                what: "a physical rewrite without the pool's feature physical_rewrite",
+                what: "a rewrite with -P in a pool without the feature physical_rewrite (enable it \
+                       with 'zpool upgrade')",
             });
         }
         let physically = physically && !self.files.objset.options().encrypted;

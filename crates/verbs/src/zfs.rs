@@ -618,6 +618,23 @@ pub fn zfs_mount<'a>(
             let remounted = serving.remount(&open, name, &call.options).await;
             return remounted.map(|()| Empty {});
         }
+        let doing = format!("cannot mount '{name}'");
+        let found = open.pool.dsl().directories().lookup(name).await;
+        let kind = found.map_err(|error| from_dataset(&doing, &error))?.kind;
+        if kind != DatasetKind::Filesystem {
+            let why = match kind {
+                DatasetKind::Volume => format!(
+                    "it is a volume, which is a file to use as a disk: {}",
+                    serving.volumes.file(name).display()
+                ),
+                _ => "it is no filesystem; snapshots are in '.zfs/snapshot' of their filesystem"
+                    .to_owned(),
+            };
+            return Err(Failure::new(
+                FailureKind::Invalid,
+                format!("{doing}: {why}"),
+            ));
+        }
         let place = match call.force {
             true => place_of_any(&open, name).await?,
             false => place(&open, name).await?,

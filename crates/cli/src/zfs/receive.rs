@@ -11,6 +11,9 @@ use crate::settings::assignments;
 /// Make snapshots of streams.
 #[derive(Debug, Args)]
 pub struct Receive {
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// Give up what was changed since the snapshot that the stream follows
     #[arg(short = 'F')]
     force: bool,

@@ -12,6 +12,9 @@ use crate::numbers;
 /// Make streams of snapshots, or of what filesystems and volumes are now.
 #[derive(Debug, Args)]
 pub struct Send {
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// Blocks of more than 128 KiB stay whole
     #[arg(short = 'L', long = "large-block")]
     large_blocks: bool,

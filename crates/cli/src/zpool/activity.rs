@@ -45,7 +45,7 @@ pub struct Trim {
     /// Stop, and give up
     #[arg(short, long)]
     cancel: bool,
-    /// Erase for good, where devices can
+    /// Erase for good: refused, as it is of devices that cannot, and of all here
     #[arg(short = 'd', long)]
     secure: bool,
     /// Bytes per second, at most

@@ -37,7 +37,8 @@ pub struct Create {
     #[arg(short = 't')]
     temporary_name: Option<String>,
     pool: String,
-    /// [mirror|raidz[1-3]|log|special|dedup|cache|spare] DEVICE...
+    /// [mirror|raidz[1-3]|draid[1-3][:DATAd][:CHILDRENc][:SPARESs]|log|special|dedup|cache|spare]
+    /// DEVICE...
     #[arg(required = true)]
     vdevs: Vec<String>,
 }

@@ -20,7 +20,8 @@ pub struct Import {
     /// Import every pool found
     #[arg(short)]
     all: bool,
-    /// Directory or device to look at (default: /dev)
+    /// Directory or device to look at (default: /dev/disk/by-id and /dev; pools on files are found
+    /// only so)
     #[arg(short = 'd')]
     search: Vec<String>,
     /// Look only at the devices that a cache file of OpenZFS names

@@ -264,6 +264,7 @@ fn a_package_is_installed_served_upgraded_and_purged() {
     let page = root.run("zcat /usr/share/man/man8/millpond-zpool-create.8.gz");
     assert!(page.contains(".SH OPTIONS"), "{page}");
     root.run("zcat /usr/share/man/man8/zpool-create.8.gz /usr/share/man/man8/millpond.8.gz");
+    root.run("zcat /usr/share/man/man7/zfsprops.7.gz /usr/share/man/man7/zpool-features.7.gz");
     let enabled = "/etc/systemd/system/multi-user.target.wants/millpond.service \
                    /etc/systemd/system/sockets.target.wants/millpond.socket";
     root.run(&format!("ls {enabled}"));
