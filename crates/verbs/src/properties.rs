@@ -451,20 +451,22 @@ async fn mounted_anew(
     let value = async |dataset: &str| {
         let setting = properties.get(dataset, ACL_TYPE).await;
         let setting = setting.map_err(|error| from_dataset("cannot look at acltype", &error))?;
-        Ok::<_, Failure>(setting.value.text().unwrap_or("off").to_owned())
+        Ok::<_, Failure>(setting.value.number())
     };
     let now = value(name).await?;
     let then = match change {
-        PropertyChange::Set(word) if word == "posixacl" => Some("posix".to_owned()),
-        PropertyChange::Set(word) if word == "noacl" => Some("off".to_owned()),
-        PropertyChange::Set(word) => Some(word.clone()),
+        PropertyChange::Set(word) => match word.as_str() {
+            "off" | "noacl" => Some(0),
+            "posix" | "posixacl" => Some(1),
+            _ => None,
+        },
         PropertyChange::Inherit => match dataset::name::split_parent(name) {
-            (Some(parent), _) => Some(value(parent).await?),
-            (None, _) => Some("off".to_owned()),
+            (Some(parent), _) => value(parent).await?,
+            (None, _) => Some(0),
         },
         PropertyChange::Received => None,
     };
-    if then == Some(now) {
+    if then.is_some() && then == now {
         return Ok(Vec::new());
     }
     let mut names = Vec::new();
