@@ -22,6 +22,7 @@
 //! moment only.
 
 use std::cell::Cell;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -88,6 +89,17 @@ pub trait Listener: Send + Sync + 'static {
     /// Completes when no copy is older than the changes that it was told of so far; none where that
     /// is so now, or is not to be waited for.
     fn told(self: Arc<Self>) -> Option<BoxFuture<'static, ()>>;
+
+    /// Paths from the filesystem's root at which the listener's kernel has something else mounted:
+    /// all (`of_directories`), or those that are at files which are no directories. None where
+    /// there are none.
+    fn mounted_inside(
+        self: Arc<Self>,
+        of_directories: bool,
+    ) -> Option<BoxFuture<'static, Vec<PathBuf>>> {
+        let _ = of_directories;
+        None
+    }
 }
 
 /// The number of a listener, by which its own changes are known.
@@ -227,6 +239,21 @@ impl Changes {
         others
             .filter_map(|(_, listener)| listener.upgrade())
             .collect()
+    }
+
+    /// Where something else is mounted inside of the filesystem, as paths from its root, by what
+    /// all listeners say ([`Listener::mounted_inside`]). A kernel keeps such names itself from
+    /// whoever asks it; others who take them away must look.
+    pub async fn mounted_inside(&self, of_directories: bool) -> Vec<PathBuf> {
+        let mut places = Vec::new();
+        if self.heard_by.load(Ordering::Acquire) != 0 {
+            for listener in self.heard_by() {
+                if let Some(found) = listener.mounted_inside(of_directories) {
+                    places.extend(found.await);
+                }
+            }
+        }
+        places
     }
 
     /// Completes when no listener but the one for whom this is done has anything older than what

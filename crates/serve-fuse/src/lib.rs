@@ -11,6 +11,7 @@
 //! | `mountinfo` | what is mounted, told from others at the same place |
 //! | `exchange` | another state of a filesystem under the same mount (rollback) |
 //! | `handler` | the kernel's requests, and what the kernel may cache |
+//! | `inside` | what is mounted inside of a mount, for who changes it otherwise |
 //! | `listing` | entries of directories |
 //! | `nodes` | node numbers: filesystem, snapshots, `.zfs` |
 //! | `flags` | ioctls for `chattr` and projects |
@@ -36,6 +37,7 @@ mod flags;
 mod groups;
 mod handler;
 mod host;
+mod inside;
 mod listing;
 mod mount;
 mod mountinfo;

@@ -336,7 +336,8 @@ impl Mount {
         let served = Served::start(handler, &readers, mountpoint, attachment, threads, overlay);
         let served = served.await?;
         let _ = notifier.set(served.notifier().clone());
-        teller.begin(served.notifier().clone(), served.mountpoint());
+        let device = served.identity.as_ref().map(|it| it.device.clone());
+        teller.begin(served.notifier().clone(), served.mountpoint(), device);
         if let Some(identity) = &served.identity {
             host::raise_read_ahead(identity);
         }

@@ -6,11 +6,15 @@
 //!
 //! Source: proc(5), /proc/pid/mountinfo.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// One mount, as a line of the list has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +24,8 @@ pub(crate) struct HostMount {
     parent: u64,
     /// Number of its filesystem's device, `major:minor`: no other mounted filesystem has the same.
     pub(crate) device: String,
+    /// Which directory, or file, of that filesystem is there.
+    root: PathBuf,
     pub(crate) path: PathBuf,
     /// Type of filesystem.
     pub(crate) kind: String,
@@ -36,7 +42,8 @@ impl HostMount {
             id: before.next()?.parse().ok()?,
             parent: before.next()?.parse().ok()?,
             device: before.next()?.to_owned(),
-            path: unescape(before.nth(1)?).into(),
+            root: unescape(before.next()?).into(),
+            path: unescape(before.next()?).into(),
             kind: after.next()?.to_owned(),
             source: unescape(after.next()?).to_string_lossy().into_owned(),
         })
@@ -160,6 +167,31 @@ impl MountTable {
             .filter(|place| *place != Path::new(""))
     }
 
+    /// Where others are mounted on the filesystem of a device, wherever that is mounted itself: as
+    /// paths from its root.
+    pub(crate) fn places_on(&self, device: &str) -> Vec<PathBuf> {
+        let own = |mount: &&HostMount| mount.device == device;
+        let own: HashMap<u64, &HostMount> = self
+            .0
+            .iter()
+            .filter(own)
+            .map(|mount| (mount.id, mount))
+            .collect();
+        let others = self.0.iter().filter_map(|mount| {
+            let on = own.get(&mount.parent).filter(|on| on.id != mount.id)?;
+            let below = mount.path.strip_prefix(&on.path).ok()?;
+            let root = on.root.strip_prefix("/").ok()?;
+            Some(root.join(below))
+        });
+        let mut places: Vec<PathBuf> = others
+            .map(|place| place.components().collect())
+            .filter(|place| *place != PathBuf::new())
+            .collect();
+        places.sort_unstable();
+        places.dedup();
+        places
+    }
+
     /// How a filesystem that was mounted at `path` stands there.
     pub(crate) fn standing(&self, path: &Path, identity: &Identity) -> Standing {
         let Some(ours) = self.find(path, identity) else {
@@ -181,6 +213,35 @@ impl MountTable {
         });
         cover.map_or(Standing::Reached, |cover| Standing::Covered(cover.clone()))
     }
+}
+
+/// A number that changes whenever something is mounted, unmounted or moved to another place, in
+/// this process's namespace; none where that cannot be told. Directories that are renamed above a
+/// mount do not change it.
+pub(crate) fn version() -> Option<u64> {
+    struct Watch {
+        table: File,
+        version: u64,
+    }
+    const NOW: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    static WATCH: Mutex<Option<Watch>> = Mutex::new(None);
+    let mut watch = WATCH.lock();
+    let watch = match &mut *watch {
+        Some(watch) => watch,
+        none => none.insert(Watch {
+            table: File::open("/proc/self/mountinfo").ok()?,
+            version: 0,
+        }),
+    };
+    let mut tables = [PollFd::new(&watch.table, PollFlags::PRI)];
+    // Each change is told once.
+    if poll(&mut tables, Some(&NOW)).ok()? > 0 {
+        watch.version += 1;
+    }
+    Some(watch.version)
 }
 
 #[cfg(test)]
@@ -208,6 +269,26 @@ mod tests {
         let found = table.last_at(Path::new("/tank/a b")).expect("mounted");
         assert_eq!((&*found.source, found.is_fuse()), ("tank/a b", true));
         assert_eq!(table.last_at(Path::new("/tank/a")), None);
+    }
+
+    #[test]
+    fn what_is_mounted_on_a_filesystem_is_found_wherever_that_is() {
+        let table = table(&[
+            "1 0 8:1 / / rw - ext4 /dev/sda1 rw",
+            "30 1 0:50 / /tank rw - fuse.millpond tank rw",
+            "31 30 0:51 / /tank/a/b rw - fuse.millpond tank/a/b rw",
+            // On what is on it, over it, and beside it.
+            "32 31 0:52 / /tank/a/b/c rw - tmpfs deeper rw",
+            "33 30 0:53 / /tank rw - tmpfs over rw",
+            "34 1 0:54 / /tanks rw - tmpfs beside rw",
+            // A directory of it elsewhere, and what is mounted there.
+            "35 1 0:50 /d\\040e /srv/x rw - fuse.millpond tank rw",
+            "36 35 0:55 / /srv/x/f rw - tmpfs inside rw",
+            "37 35 0:56 / /srv/x rw - tmpfs on rw",
+        ]);
+        let places = ["a/b", "d e", "d e/f"].map(PathBuf::from);
+        assert_eq!(table.places_on("0:50"), places);
+        assert_eq!(table.places_on("0:52"), [PathBuf::new(); 0]);
     }
 
     fn identity(device: &str, source: &str) -> Identity {

@@ -54,7 +54,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -65,6 +65,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use crate::inside::Inside;
 use crate::mountinfo::MountTable;
 use crate::nodes::{self, Nodes};
 
@@ -173,6 +174,7 @@ pub(crate) struct Teller {
     nodes: Arc<Nodes>,
     /// How, once it is mounted.
     kernel: OnceLock<(Notifier, Box<Path>)>,
+    inside: Inside,
     runtime: Handle,
     /// Short; nothing else is locked under it.
     state: Mutex<State>,
@@ -185,6 +187,7 @@ impl Teller {
         Arc::new(Self {
             nodes: Arc::clone(nodes),
             kernel: OnceLock::new(),
+            inside: Inside::default(),
             runtime: Handle::current(),
             state: Mutex::default(),
             told: watch::Sender::new(Told::default()),
@@ -192,8 +195,15 @@ impl Teller {
     }
 
     /// It is mounted: the kernel is told what was noted meanwhile, and all that will be.
-    pub(crate) fn begin(self: &Arc<Self>, notifier: Notifier, mountpoint: &Path) {
+    /// `device` is that of the mount's filesystem, as mounts are listed.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        notifier: Notifier,
+        mountpoint: &Path,
+        device: Option<String>,
+    ) {
         let _ = self.kernel.set((notifier, mountpoint.into()));
+        self.inside.begin(device);
         self.start();
     }
 
@@ -320,6 +330,14 @@ impl Listener for Teller {
                 }
             }
         }))
+    }
+
+    fn mounted_inside(
+        self: Arc<Self>,
+        of_directories: bool,
+    ) -> Option<BoxFuture<'static, Vec<PathBuf>>> {
+        let places = self.inside.clone().places(&self.nodes, of_directories)?;
+        Some(Box::pin(places))
     }
 }
 

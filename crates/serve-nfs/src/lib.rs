@@ -12,6 +12,7 @@
 //! | `traffic` | counts per share and client |
 //! | `share` | filesystems that are shared, and requests that use them |
 //! | `object` | from handles to files, and permissions: for all versions |
+//! | `mounted` | names that stay, as something else is mounted there |
 //! | `v3`, `v4`, `mount`, `nlm`, `portmap` | programs: arguments (pure), and carrying them out |
 //! | `answers` | answers for clients that ask twice |
 //! | `service` | all programs: from a call to its answer |
@@ -33,6 +34,7 @@ mod answers;
 mod error;
 mod handle;
 mod mount;
+mod mounted;
 mod nlm;
 mod object;
 mod policy;

@@ -33,6 +33,9 @@ pub(crate) enum Error {
     /// Only the owner, or root, may do it.
     #[error("only the file's owner may do this; ask them")]
     NotOwner,
+    /// Something else is mounted there, or below.
+    #[error("another filesystem is mounted there, or below; unmount it on the server first")]
+    MountedOn,
     /// The share, or the part of it, takes no changes.
     #[error("the share is read-only; write through another one")]
     ReadOnly,

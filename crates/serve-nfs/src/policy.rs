@@ -218,14 +218,21 @@ impl Policy {
                 // Who is not root is not of root's group either (`nfsd_setuser`, fs/nfsd/auth.c).
                 let squashed = |gid: u32| match gid {
                     0 if squashes_root => self.anonymous_gid,
+                    // No id, to the system calls of Linux: nobody is of that number.
+                    u32::MAX => self.anonymous_gid,
                     gid => gid,
                 };
-                let groups = match groups.contains(&0) {
+                let is_squashed = |gid: &u32| squashed(*gid) != *gid;
+                let groups = match groups.iter().any(is_squashed) {
                     true => groups.iter().map(|gid| squashed(*gid)).collect(),
                     false => Arc::clone(groups),
                 };
+                let uid = match *uid {
+                    u32::MAX => self.anonymous_uid,
+                    uid => uid,
+                };
                 Credentials {
-                    uid: *uid,
+                    uid,
                     gid: squashed(*gid),
                     groups,
                 }
@@ -593,6 +600,8 @@ mod tests {
         assert_eq!(ids(&plain, &sys(0, 0, &[0, 4]), false), (0, 0, vec![0, 4]));
         let user = sys(1000, 100, &[0, 4]);
         assert_eq!(ids(&plain, &user, true), (1000, 100, vec![NOBODY, 4]));
+        let none = sys(u32::MAX, u32::MAX, &[u32::MAX, 4]);
+        assert_eq!(ids(&plain, &none, false), (NOBODY, NOBODY, vec![NOBODY, 4]));
         let all = policy("on,all_squash,anonuid=7,anongid=8");
         assert_eq!(ids(&all, &user, true), (7, 8, vec![]));
         assert_eq!(ids(&all, &Credential::None, true), (7, 8, vec![]));

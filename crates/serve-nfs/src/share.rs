@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -594,6 +595,17 @@ impl Shares {
         let mut all: Vec<_> = self.by_identity.read().values().cloned().collect();
         all.sort_by_cached_key(|share| share.names().path);
         all
+    }
+
+    /// Where other shares are within a share, as paths from its root.
+    pub(crate) fn places_within(&self, path: &str) -> Vec<PathBuf> {
+        let by_identity = self.by_identity.read();
+        let within = by_identity.values().filter_map(|share| {
+            let names = share.names.read();
+            let below = Path::new(&names.path).strip_prefix(path).ok()?;
+            (below != Path::new("")).then(|| below.to_owned())
+        });
+        within.collect()
     }
 
     /// Whether a share's path is below another one's and ends in `name`.

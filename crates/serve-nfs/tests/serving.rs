@@ -5,6 +5,7 @@
 
 mod client;
 mod cross;
+mod doors;
 mod rig;
 mod version4;
 

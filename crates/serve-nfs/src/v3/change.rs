@@ -9,8 +9,9 @@ use super::request::{CreateHow, Stable};
 use super::types::{Change, as_told, write_after};
 use super::{changed, failed, succeeded};
 use crate::handle::Place;
+use crate::mounted::check_not_mounted;
 use crate::object::{Error, File};
-use crate::share::Entered;
+use crate::share::{Entered, Shares};
 use crate::xdr::Writer;
 
 /// Permissions of what is made where the client does not say.
@@ -382,6 +383,7 @@ pub(crate) async fn make_in(
 
 /// Removes an entry: of a directory, of anything else, or (`None`) of whatever it is.
 pub(crate) async fn remove_in(
+    shares: &Shares,
     entered: &Entered,
     directory: &File,
     name: &[u8],
@@ -389,10 +391,9 @@ pub(crate) async fn remove_in(
 ) -> Result<(), Error> {
     entered.check_remove(directory, name).await?;
     let (filesystem, parent) = (&directory.filesystem, directory.ino());
-    let is_directory = match is_directory {
-        Some(is_directory) => is_directory,
-        None => filesystem.lookup(parent, name).await?.kind == FileKind::Directory,
-    };
+    let found = filesystem.lookup(parent, name).await?;
+    check_not_mounted(shares, entered, directory, (name, &found)).await?;
+    let is_directory = is_directory.unwrap_or(found.kind == FileKind::Directory);
     match is_directory {
         true => filesystem.remove_directory(parent, name).await?,
         false => filesystem.unlink(parent, name).await?,
@@ -401,13 +402,21 @@ pub(crate) async fn remove_in(
 }
 
 pub(super) async fn remove(
+    shares: &Shares,
     entered: &Entered,
     place: Place,
     name: &[u8],
     is_directory: bool,
 ) -> Result<Writer, Error> {
     let changing = Changing::begin(entered, place).await?;
-    let outcome = remove_in(entered, &changing.directory, name, Some(is_directory)).await;
+    let outcome = remove_in(
+        shares,
+        entered,
+        &changing.directory,
+        name,
+        Some(is_directory),
+    );
+    let outcome = outcome.await;
     let (change, directory) = changing.end().await;
     let outcome = settle_done(outcome, &directory).await;
     Ok(changed(
@@ -418,6 +427,7 @@ pub(super) async fn remove(
 
 /// Renames; how that ended, and what has become of both directories.
 pub(crate) async fn rename_in(
+    shares: &Shares,
     entered: &Entered,
     from: (Place, &[u8]),
     to: (Place, &[u8]),
@@ -437,6 +447,12 @@ pub(crate) async fn rename_in(
             // Its entry `..` changes.
             entered.check(&moving, one, access::MAY_WRITE).await?;
         }
+        check_not_mounted(shares, entered, one, (from.1, &moving)).await?;
+        match other.filesystem.lookup(other.ino(), to.1).await {
+            Ok(there) => check_not_mounted(shares, entered, other, (to.1, &there)).await?,
+            Err(FsError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
         let mode = RenameMode::Replace;
         one.filesystem
             .rename(one.ino(), from.1, other.ino(), to.1, mode)
@@ -451,11 +467,12 @@ pub(crate) async fn rename_in(
 }
 
 pub(super) async fn rename(
+    shares: &Shares,
     entered: &Entered,
     from: (Place, &[u8]),
     to: (Place, &[u8]),
 ) -> Result<Writer, Error> {
-    let (outcome, change, change_of_target) = rename_in(entered, from, to).await?;
+    let (outcome, change, change_of_target) = rename_in(shares, entered, from, to).await?;
     let tell = |answer: &mut Writer| {
         change.write(answer);
         change_of_target.write(answer);

@@ -108,7 +108,7 @@ pub(crate) async fn execute(
             return Outcome::Success(failed(status, nothing));
         }
     };
-    let answer = carry_out(&entered, request).await;
+    let answer = carry_out(shares, &entered, request).await;
     entered.mounts_told().await;
     let answer = answer.unwrap_or_else(|error| {
         tracing::debug!(%error, "an NFS request failed");
@@ -120,7 +120,7 @@ pub(crate) async fn execute(
     Outcome::Success(answer)
 }
 
-async fn carry_out(entered: &Entered, request: Request) -> Result<Writer, Error> {
+async fn carry_out(shares: &Shares, entered: &Entered, request: Request) -> Result<Writer, Error> {
     let place = match request.handle() {
         Ok(Some(handle)) => handle.place,
         _ => return Err(Error::BadHandle),
@@ -167,10 +167,10 @@ async fn carry_out(entered: &Entered, request: Request) -> Result<Writer, Error>
             Box::pin(change::make(entered, place, &entry.name, made, set)).await
         }
         Request::Remove { entry } => {
-            Box::pin(change::remove(entered, place, &entry.name, false)).await
+            Box::pin(change::remove(shares, entered, place, &entry.name, false)).await
         }
         Request::RemoveDirectory { entry } => {
-            Box::pin(change::remove(entered, place, &entry.name, true)).await
+            Box::pin(change::remove(shares, entered, place, &entry.name, true)).await
         }
         Request::Rename { from, to } => {
             let target = to.directory.ok_or(Error::BadHandle)?;
@@ -178,6 +178,7 @@ async fn carry_out(entered: &Entered, request: Request) -> Result<Writer, Error>
                 return Err(filesystem::FsError::CrossDevice.into());
             }
             Box::pin(change::rename(
+                shares,
                 entered,
                 (place, &from.name),
                 (target.place, &to.name),

@@ -90,7 +90,8 @@ impl From<&Error> for Status {
     fn from(error: &Error) -> Self {
         match error {
             Error::Filesystem(error) => error.into(),
-            Error::Access => Self::Acces,
+            // There is none for what is busy: knfsd says this too (`nfsd3_map_status`).
+            Error::Access | Error::MountedOn => Self::Acces,
             Error::NotOwner => Self::Perm,
             Error::ReadOnly => Self::RoFs,
             Error::BadHandle => Self::BadHandle,
@@ -199,10 +200,16 @@ pub(crate) fn read_set(reader: &mut Reader) -> Result<SetAttributes> {
             number,
         }),
     };
+    // To the system calls of Linux that number is no id: it changes nothing, as with knfsd
+    // (`svcxdr_decode_sattr3`, fs/nfsd/nfs3xdr.c).
+    let id = |reader: &mut Reader| {
+        let id = reader.optional(Reader::u32)?;
+        Ok::<_, XdrError>(id.filter(|id| *id != u32::MAX))
+    };
     Ok(SetAttributes {
         mode: reader.optional(Reader::u32)?.map(|mode| mode & 0o7777),
-        uid: reader.optional(Reader::u32)?,
-        gid: reader.optional(Reader::u32)?,
+        uid: id(reader)?,
+        gid: id(reader)?,
         size_bytes: reader.optional(Reader::u64)?,
         atime: time(reader)?,
         mtime: time(reader)?,

@@ -367,7 +367,8 @@ fn read_id(values: &mut Reader) -> Result<u32, Status> {
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(Status::BADOWNER);
     }
-    name.parse().map_err(|_| Status::BADOWNER)
+    let id = name.parse().ok().filter(|id| *id != u32::MAX);
+    id.ok_or(Status::BADOWNER)
 }
 
 fn read_time(values: &mut Reader) -> Result<SetTime, Status> {

@@ -186,7 +186,7 @@ impl Running<'_> {
         let entered = self.enter().await?;
         check_no_junction(self.shares, &entered, handle.place, name).await?;
         let changing = Changing::begin(&entered, handle.place).await?;
-        let outcome = remove_in(&entered, &changing.directory, name, None).await;
+        let outcome = remove_in(self.shares, &entered, &changing.directory, name, None).await;
         let (change, directory) = changing.end().await;
         settle_done(outcome, &directory).await?;
         let mut told = Writer::new();
@@ -212,7 +212,7 @@ impl Running<'_> {
         check_no_junction(self.shares, &entered, source, from).await?;
         check_no_junction(self.shares, &entered, handle.place, to).await?;
         let (outcome, change, change_of_target) =
-            rename_in(&entered, (source, from), (handle.place, to)).await?;
+            rename_in(self.shares, &entered, (source, from), (handle.place, to)).await?;
         outcome?;
         let mut told = Writer::new();
         write_change(&mut told, &change);

@@ -89,8 +89,12 @@ impl Status {
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         tracing::debug!(%error, "an NFS operation failed");
-        // Those of version 3 have the same numbers here (RFC 8881 section 15.1).
-        Self(v3::types::Status::from(&error) as u32)
+        match error {
+            // Linux's clients make EBUSY of it (`nfsd_unlink`, fs/nfsd/vfs.c).
+            Error::MountedOn => Self::FILE_OPEN,
+            // Those of version 3 have the same numbers here (RFC 8881 section 15.1).
+            error => Self(v3::types::Status::from(&error) as u32),
+        }
     }
 }
 

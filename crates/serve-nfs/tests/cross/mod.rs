@@ -526,7 +526,7 @@ impl Cross {
 }
 
 /// Runs what uses the mount on a thread that serves nobody.
-async fn outside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub async fn outside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),

@@ -1,0 +1,170 @@
+//! Goal: what a user of the host cannot do to a filesystem, since the kernel refuses it before the
+//! filesystem is asked, a client of NFS cannot do either.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use access::User;
+use rustix::mount::{MountFlags, UnmountFlags};
+use serve_fuse::{Mount, MountOptions, UnmountMode};
+
+use crate::client::v4::*;
+use crate::client::{Client, ROOT, Words, user};
+use crate::cross::outside;
+use crate::rig::Rig;
+use crate::{ACCES, NOENT, OPEN as OPEN_TO_ALL};
+
+const FILE_OPEN: u32 = 10046;
+
+/// RENAME's status.
+async fn rename(client: &mut Client, from: (&[u8], &[u8]), to: (&[u8], &[u8])) -> u32 {
+    let args = Words::new().opaque(from.0).opaque(from.1);
+    let args = args.opaque(to.0).opaque(to.1);
+    client.nfs(14, &ROOT, args).await.take32()
+}
+
+/// The same by version 4.
+async fn rename4(session: &mut Session, from: (&[u8], &[u8]), to: (&[u8], &[u8])) -> u32 {
+    let names = Words::new().opaque(from.1).opaque(to.1);
+    let ops = Ops::new().put(from.0).plain(SAVEFH).put(to.0);
+    session.run(ops.add(RENAME, names)).await.0
+}
+
+fn mount_on(place: PathBuf, of: Option<PathBuf>) {
+    let mounted = match of {
+        Some(of) => rustix::mount::mount_bind(of, place),
+        None => rustix::mount::mount("none", place, "tmpfs", MountFlags::empty(), None),
+    };
+    mounted.expect("mounted");
+}
+
+fn unmount(place: &Path) {
+    rustix::mount::unmount(place, UnmountFlags::empty()).expect("unmounted");
+}
+
+/// Method: something of the host is mounted at a directory and at a file of a mounted filesystem.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn names_that_something_is_mounted_at_stay() {
+    let fuse = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse");
+    let is_root = rustix::process::geteuid().is_root();
+    if !oracles::need("root with /dev/fuse", is_root && fuse.is_ok()) {
+        return;
+    }
+    let rig = Rig::new(OPEN_TO_ALL).await;
+    let root = rig.dir.path().join("mnt");
+    let lease = rig
+        .access
+        .filesystem("tank", User::Mount { path: root.clone() });
+    let lease = lease.await.expect("a lease");
+    let mount = Mount::new(&rig.access, lease, &root, MountOptions::new("tank"));
+    let mount = mount.await.expect("mounted");
+    let (mut third, top) = rig.mounted().await;
+    let mut fourth = Session::begin(rig.server.local_address(), b"doors", &ROOT).await;
+    let above = third.mkdir(&ROOT, &top, b"above", 0o755).await;
+    let above = above.expect("made");
+    for (directory, name) in [(&above, "point"), (&top, "free"), (&above, "beside")] {
+        let made = third.mkdir(&ROOT, directory, name.as_bytes(), 0o755).await;
+        made.expect("made");
+    }
+    for name in ["file", "other"] {
+        let made = third.create(&ROOT, &top, name.as_bytes(), 1).await;
+        made.expect("made");
+    }
+    // Nothing is inside, which is remembered until something is.
+    assert_eq!(
+        rename(&mut third, (&top, b"free"), (&top, b"empty")).await,
+        0
+    );
+    let place = root.clone();
+    outside(move || {
+        mount_on(place.join("above/point"), None);
+        mount_on(place.join("file"), Some(place.join("other")));
+        // A directory above moves, and the mount with it.
+        fs::rename(place.join("above"), place.join("way")).expect("rename");
+    })
+    .await;
+    for _ in 0..2 {
+        assert_eq!(third.remove(&ROOT, &above, b"point", 13).await, ACCES);
+        assert_eq!(third.remove(&ROOT, &top, b"file", 12).await, ACCES);
+        let refused: [((&[u8], &[u8]), (&[u8], &[u8])); 5] = [
+            ((&above, b"point"), (&top, b"stolen")),
+            ((&above, b"point"), (&above, b"stolen")),
+            ((&top, b"empty"), (&above, b"point")),
+            ((&top, b"way"), (&top, b"stolen")),
+            ((&top, b"other"), (&top, b"file")),
+        ];
+        for (from, to) in refused {
+            let what = String::from_utf8_lossy(from.1);
+            assert_eq!(rename(&mut third, from, to).await, ACCES, "{what}");
+            assert_eq!(rename4(&mut fourth, from, to).await, FILE_OPEN, "{what}");
+        }
+        for (directory, name) in [(&above, &b"point"[..]), (&top, b"file")] {
+            let ops = Ops::new().put(directory).name(REMOVE, name);
+            assert_eq!(fourth.run(ops).await.0, FILE_OPEN);
+        }
+    }
+    // Whoever may not take it away hears that first.
+    let args = Words::new().opaque(&above).opaque(b"point");
+    assert_eq!(third.nfs(13, &user(5), args).await.take32(), ACCES);
+    // Others go where they like.
+    assert_eq!(
+        rename(&mut third, (&above, b"beside"), (&top, b"point")).await,
+        0
+    );
+    assert_eq!(third.remove(&ROOT, &top, b"point", 13).await, 0);
+    assert_eq!(third.remove(&ROOT, &top, b"other", 12).await, 0);
+    assert_eq!(third.remove(&ROOT, &top, b"none", 12).await, NOENT);
+    let place = root.clone();
+    outside(move || {
+        let inside = place.join("way/point/inside");
+        fs::write(inside, "of the host").expect("written");
+        unmount(&place.join("way/point"));
+        unmount(&place.join("file"));
+    })
+    .await;
+    assert_eq!(third.remove(&ROOT, &top, b"file", 12).await, 0);
+    assert_eq!(
+        rename(&mut third, (&top, b"way"), (&top, b"above")).await,
+        0
+    );
+    assert_eq!(
+        rename(&mut third, (&top, b"empty"), (&above, b"point")).await,
+        0
+    );
+    assert_eq!(third.remove(&ROOT, &above, b"point", 13).await, 0);
+    mount.unmount(UnmountMode::Force).await.expect("unmounted");
+}
+
+/// Where another share begins, its directory stays by version 3, too, and what leads there.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_lead_to_another_share_stay() {
+    let rig = Rig::new(OPEN_TO_ALL).await;
+    let init = std::sync::Arc::new(filesystem::ZplInit::new());
+    let datasets = rig.pool.dsl().datasets();
+    datasets
+        .create("tank/near", &[], init)
+        .await
+        .expect("created");
+    rig.share("tank/near", "/tank/way/near", OPEN_TO_ALL, 0)
+        .await;
+    let (mut third, top) = rig.mounted().await;
+    let mut fourth = Session::begin(rig.server.local_address(), b"doors", &ROOT).await;
+    let way = third.mkdir(&ROOT, &top, b"way", 0o755).await.expect("made");
+    third
+        .mkdir(&ROOT, &way, b"near", 0o755)
+        .await
+        .expect("made");
+    assert_eq!(third.remove(&ROOT, &way, b"near", 13).await, ACCES);
+    let moved = (&way[..], &b"near"[..], &top[..], &b"far"[..]);
+    let (from, to) = ((moved.0, moved.1), (moved.2, moved.3));
+    assert_eq!(rename(&mut third, from, to).await, ACCES);
+    let above: ((&[u8], &[u8]), (&[u8], &[u8])) = ((&top, b"way"), (&top, b"off"));
+    assert_eq!(rename(&mut third, above.0, above.1).await, ACCES);
+    assert_eq!(rename4(&mut fourth, above.0, above.1).await, FILE_OPEN);
+    rig.shares.remove("tank/near").await;
+    assert_eq!(rename(&mut third, from, to).await, 0);
+    assert_eq!(rename4(&mut fourth, above.0, above.1).await, 0);
+}
