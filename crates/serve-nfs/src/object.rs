@@ -159,6 +159,12 @@ impl File {
 impl Entered {
     /// What a handle leads to.
     pub(crate) async fn resolve(&self, place: Place) -> Result<Object> {
+        // Without `.zfs` nothing leads into it, handles from before neither: with OpenZFS they do
+        // so by a path in it (`zfsctl_snapdir_vget`, module/os/linux/zfs/zfs_ctldir.c).
+        let is_within = matches!(place, Place::Snapshot { .. } | Place::Control { .. });
+        if is_within && self.share.control.snapdir() == Snapdir::Disabled {
+            return Err(Error::Stale);
+        }
         let (snapshot, ino, generation) = match place {
             Place::File { ino, generation } => (None, ino, generation),
             Place::Snapshot {
@@ -167,9 +173,6 @@ impl Entered {
                 generation,
             } => (Some(snapshot), ino, generation),
             Place::Control { node } => {
-                if self.share.control.snapdir() == Snapdir::Disabled {
-                    return Err(Error::Stale);
-                }
                 return control_node(node)
                     .map(Object::Control)
                     .ok_or(Error::BadHandle);

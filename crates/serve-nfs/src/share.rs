@@ -298,6 +298,8 @@ impl Resident for Share {
         Box::pin(async move {
             let gate = Arc::clone(&self.gate).write_owned();
             let alone = tokio::time::timeout(REQUESTS_PATIENCE, gate).await.ok()?;
+            // Snapshots that clients merely looked into may be destroyed with the rollback.
+            self.control.close(None).await;
             Some(Box::new(Pause { _alone: alone }) as Box<dyn Paused>)
         })
     }
@@ -379,8 +381,13 @@ impl Shares {
                 return Err(ShareError::SamePath { other, path });
             }
             *share.policy.write() = Arc::new(spec.policy);
-            share.control.set_snapdir(spec.snapdir);
             share.names.write().path = spec.path;
+            let before = share.control.set_snapdir(spec.snapdir);
+            if spec.snapdir == Snapdir::Disabled && before != Snapdir::Disabled {
+                // Boxed: closing is deep, and rare.
+                let closing: BoxFuture<'_, _> = Box::pin(share.control.close(None));
+                closing.await;
+            }
             return Ok(());
         }
         let user = User::NfsShare {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use access::User;
+use access::{Exclusion, Snapdir, User};
 use rustix::mount::{MountFlags, UnmountFlags};
 use serve_fuse::{Mount, MountOptions, UnmountMode};
 
@@ -12,7 +12,7 @@ use crate::client::v4::*;
 use crate::client::{Client, ROOT, Words, user};
 use crate::cross::outside;
 use crate::rig::Rig;
-use crate::{ACCES, NOENT, OPEN as OPEN_TO_ALL};
+use crate::{ACCES, NOENT, OPEN as OPEN_TO_ALL, STALE};
 
 const FILE_OPEN: u32 = 10046;
 
@@ -167,4 +167,74 @@ async fn names_that_lead_to_another_share_stay() {
     rig.shares.remove("tank/near").await;
     assert_eq!(rename(&mut third, from, to).await, 0);
     assert_eq!(rename4(&mut fourth, above.0, above.1).await, 0);
+}
+
+/// The handle of a file in a snapshot of the filesystem, found through `.zfs`.
+async fn file_in(client: &mut Client, root: &[u8], snapshot: &str) -> Result<Vec<u8>, u32> {
+    let mut at = root.to_vec();
+    for name in [".zfs", "snapshot", snapshot, "file"] {
+        at = client.lookup(&ROOT, &at, name.as_bytes()).await?.0;
+    }
+    Ok(at)
+}
+
+/// Where `.zfs` is disabled, handles that were found through it lead nowhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_snapdir_no_handle_leads_into_a_snapshot() {
+    let rig = Rig::new(OPEN_TO_ALL).await;
+    let (mut client, root) = rig.mounted().await;
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    client.write(&ROOT, &file, 0, b"before", 2).await;
+    rig.snapshot("tank@one").await;
+    let old = file_in(&mut client, &root, "one").await.expect("found");
+    let (zfs, _) = client.lookup(&ROOT, &root, b".zfs").await.expect("found");
+    let read = async |client: &mut Client| client.read(&ROOT, &old, 0, 99).await;
+    assert_eq!(read(&mut client).await.expect("read").0, b"before");
+    let with = async |snapdir| {
+        let spec = rig.spec("tank", "/tank", OPEN_TO_ALL).await;
+        rig.shares
+            .add(serve_nfs::ShareSpec { snapdir, ..spec }, 0)
+            .await
+            .expect("shared");
+    };
+    with(Snapdir::Disabled).await;
+    assert_eq!(read(&mut client).await, Err(STALE));
+    assert_eq!(client.getattr(&zfs).await, Err(STALE));
+    assert_eq!(file_in(&mut client, &root, "one").await, Err(NOENT));
+    // Nobody has the snapshot any more.
+    let names = ["tank@one".to_owned()];
+    drop(
+        rig.access
+            .exclusive(&names, Exclusion::Refused)
+            .await
+            .expect("nobody"),
+    );
+    with(Snapdir::Hidden).await;
+    assert_eq!(read(&mut client).await.expect("read").0, b"before");
+}
+
+/// `zfs rollback -r`: that a client looked into a newer snapshot does not keep it.
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_that_clients_looked_into_go_with_a_rollback() {
+    let rig = Rig::new(OPEN_TO_ALL).await;
+    let (mut client, root) = rig.mounted().await;
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    client.write(&ROOT, &file, 0, b"before", 2).await;
+    rig.snapshot("tank@one").await;
+    client.write(&ROOT, &file, 0, b"after!", 2).await;
+    rig.snapshot("tank@two").await;
+    let newer = file_in(&mut client, &root, "two").await.expect("found");
+    let (dsl, access) = (rig.pool.dsl().clone(), rig.access.clone());
+    let rollback = async move {
+        let names = ["tank@two".to_owned()];
+        let _nobody = access.exclusive(&names, Exclusion::Refused).await?;
+        dsl.destroyer().destroy_snapshots(&names, false).await?;
+        dsl.snapshots().rollback("tank", Some("tank@one")).await?;
+        Ok::<(), access::AccessError>(())
+    };
+    let done = rig.access.exchange("tank", rollback).await;
+    done.expect("nobody is in the way").expect("rolled back");
+    assert_eq!(client.read(&ROOT, &newer, 0, 99).await, Err(STALE));
+    let now = client.read(&ROOT, &file, 0, 99).await.expect("read").0;
+    assert_eq!(now, b"before");
 }

@@ -83,17 +83,21 @@ impl Rig {
     }
 
     pub async fn share(&self, dataset: &str, path: &str, policy: &str, verifier: u64) {
+        let spec = self.spec(dataset, path, policy).await;
+        self.shares.add(spec, verifier).await.expect("shared");
+    }
+
+    pub async fn spec(&self, dataset: &str, path: &str, policy: &str) -> ShareSpec {
         let found = self.pool.dsl().directories().lookup(dataset).await;
         let identity = found.expect("the dataset").guid.get();
-        let spec = ShareSpec {
+        ShareSpec {
             dataset: dataset.into(),
             path: path.into(),
             policy: Policy::parse(policy).expect("a policy").expect("a share"),
             access: Arc::clone(&self.access),
             snapdir: Snapdir::Visible,
             identity,
-        };
-        self.shares.add(spec, verifier).await.expect("shared");
+        }
     }
 
     /// The pool as a crash at this moment leaves it, served anew.
