@@ -102,6 +102,9 @@ impl Filesystem {
         let node = self.files.node(ino).await?;
         regular(&node)?;
         let length = data.len() as u64;
+        if length > 0 {
+            self.xattrs.drop_capability(&node).await?;
+        }
         let offset =
             write_node(&self.files, &self.quotas, &node, place, data, caller, None).await?;
         if sync && length > 0 {
@@ -137,6 +140,7 @@ impl Filesystem {
             .ok_or(FsError::FileTooLarge {
                 limit_bytes: FILE_BYTES_MAX,
             })?;
+        self.xattrs.drop_capability(&node).await?;
         drop_set_id(&self.files, &self.quotas, &node, caller).await?;
         let size = node.znode().size;
         match how {
@@ -209,6 +213,9 @@ impl Filesystem {
             return Err(FsError::Invalid {
                 what: "the ranges overlap; copy without overlap",
             });
+        }
+        if length_bytes > 0 {
+            self.xattrs.drop_capability(&target).await?;
         }
         let mut done = 0;
         while done < length_bytes {

@@ -123,6 +123,10 @@ impl Filesystem {
             gid: set.gid.map(u64::from),
             project: set.project,
         };
+        let gives = set.uid.is_some() || set.gid.is_some();
+        if gives || set.size_bytes.is_some() || set.without_set_id {
+            self.xattrs.drop_capability(&node).await?;
+        }
         // Extended attributes in files of their own are whose the file is.
         let xattrs = match owner.is_none() || node.znode().xattr == 0 {
             true => None,

@@ -301,23 +301,27 @@ impl Xattrs {
         self.files.finish(ino).await
     }
 
-    /// Takes the capabilities of a program (`security.capability`) away from a file that is
-    /// written, cut or given to another owner.
-    pub async fn drop_capability(&self, ino: u64) -> Result<()> {
+    /// Takes the capabilities of a program (`security.capability`) away from a file whose content
+    /// or owner is about to change, whoever changes it: also root, as on Linux
+    /// (`cap_inode_need_killpriv`, security/commoncap.c). A crash before the change leaves the file
+    /// without them. What is immutable is not going to change; and a log that is replayed tells of
+    /// this itself.
+    ///
+    /// Without locks of the file, by who has entered to change it.
+    pub(crate) async fn drop_capability(&self, node: &Arc<Node>) -> Result<()> {
         const CAPABILITY: &[u8] = b"security.capability";
-        if self.has_no_xattrs(ino) || self.files.opening.is_read_only() {
+        let stays = self.files.opening.replaying() || node.znode().flags & pflags::IMMUTABLE != 0;
+        if stays || self.has_no_xattrs(node.ino) {
             return Ok(());
         }
-        let _entered = self.files.opening.enter().await?;
-        let node = self.files.node(ino).await?;
         {
             let _lock = node.xattrs.read().await;
-            if self.stored_xattr(&node, CAPABILITY).await?.is_none() {
+            if self.stored_xattr(node, CAPABILITY).await?.is_none() {
                 return Ok(());
             }
         }
         let _lock = node.xattrs.write().await;
-        self.drop_xattr(&node, CAPABILITY).await.map(|_| ())
+        self.drop_xattr(node, CAPABILITY).await.map(|_| ())
     }
 
     async fn replace_xattr(

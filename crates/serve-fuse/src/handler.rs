@@ -346,13 +346,7 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
-            |file| async {
-                let owner = set.uid.is_some() || set.gid.is_some();
-                if owner || set.size_bytes.is_some() || set.without_set_id {
-                    file.filesystem.xattrs().drop_capability(file.ino).await?;
-                }
-                file.filesystem.set_attributes(file.ino, &set, caller).await
-            },
+            |file| file.filesystem.set_attributes(file.ino, &set, caller),
             |found| {
                 let number = file.shown(file.ino);
                 reply.attr(
@@ -612,12 +606,7 @@ impl fuser::Filesystem for Handler {
             node,
             reply,
             data.len() >= LONG_BYTES,
-            |file| async {
-                file.filesystem.xattrs().drop_capability(file.ino).await?;
-                file.filesystem
-                    .write(file.ino, offset, data, sync, caller)
-                    .await
-            },
+            |file| file.filesystem.write(file.ino, offset, data, sync, caller),
             |()| {
                 traffic.count(TrafficKind::Write, written.into(), since.elapsed());
                 reply.written(written)
@@ -862,12 +851,9 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
-            |file| async {
-                file.filesystem.xattrs().drop_capability(file.ino).await?;
-                file.filesystem
-                    .allocate(file.ino, how, offset, length, caller)
-                    .await
-            },
+            |file| file
+                .filesystem
+                .allocate(file.ino, how, offset, length, caller),
             |()| reply.ok()
         );
     }
@@ -922,13 +908,10 @@ impl fuser::Filesystem for Handler {
             let outcome = async {
                 let (from, to) = nodes.files(node_in.0, node_out.0).await?;
                 let length = length.min(LENGTH_MAX);
-                let copying = async {
-                    to.filesystem.xattrs().drop_capability(to.ino).await?;
-                    let (from_fs, from) = (&from.filesystem, from.ino);
-                    to.filesystem
-                        .copy_range_of(from_fs, from, offset_in, to.ino, offset_out, length, caller)
-                        .await
-                };
+                let (from_fs, from) = (&from.filesystem, from.ino);
+                let copying = to
+                    .filesystem
+                    .copy_range_of(from_fs, from, offset_in, to.ino, offset_out, length, caller);
                 copying.await.map_err(|error| errno(&error))
             };
             match outcome.await {

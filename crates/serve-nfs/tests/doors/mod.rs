@@ -238,3 +238,92 @@ async fn snapshots_that_clients_looked_into_go_with_a_rollback() {
     let now = client.read(&ROOT, &file, 0, 99).await.expect("read").0;
     assert_eq!(now, b"before");
 }
+
+/// Whatever changes a program's content or owner takes its capabilities away, as through a mount.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_is_changed_loses_its_capabilities() {
+    const ALLOCATE: u32 = 59;
+    const DEALLOCATE: u32 = 62;
+    const CAPABILITY: &[u8] = b"security.capability";
+    let rig = Rig::new(OPEN_TO_ALL).await;
+    let (mut client, root) = rig.mounted().await;
+    let mut session = Session::begin(rig.server.local_address(), b"doors", &ROOT).await;
+    session.minor = 2;
+    let lease = rig
+        .access
+        .filesystem("tank", User::Command { name: "test" });
+    let lease = lease.await.expect("a lease");
+    let filesystem = lease.get();
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    let source = client
+        .create(&ROOT, &root, b"source", 1)
+        .await
+        .expect("made");
+    for file in [&file, &source] {
+        let written = client.write(&ROOT, file, 0, &[7; 1 << 18], 2).await;
+        assert_eq!(written.0, 0);
+    }
+    rig.pool.sync().await.expect("synced");
+    let ino = filesystem
+        .lookup(filesystem.root(), b"file")
+        .await
+        .expect("there")
+        .ino;
+    let give = async || {
+        let xattrs = filesystem.xattrs();
+        let (mode, caller) = (filesystem::XattrMode::Any, filesystem::Caller::ROOT);
+        let given = xattrs.set(ino, CAPABILITY, &[1; 20], mode, caller);
+        given.await.expect("given");
+    };
+    let has = async || filesystem.xattrs().get(ino, CAPABILITY).await.is_ok();
+    let set = |attributes: Words| Words::new().opaque(&file).raw(&attributes.bytes).u32(0);
+    let owner = Words::new()
+        .u32(0)
+        .u32(1)
+        .u32(5)
+        .u32(0)
+        .u32(0)
+        .u32(0)
+        .u32(0);
+    // What leaves them: reading, times, the mode.
+    give().await;
+    client.read(&ROOT, &file, 0, 9).await.expect("read");
+    let mode = client
+        .nfs(2, &ROOT, set(Words::new().mode(0o755)))
+        .await
+        .take32();
+    assert_eq!(mode, 0);
+    assert!(has().await);
+    // What takes them.
+    assert_eq!(client.write(&ROOT, &file, 0, b"x", 2).await.0, 0);
+    assert!(!has().await, "WRITE");
+    for (what, attributes) in [("size", Words::new().size(1 << 18)), ("owner", owner)] {
+        give().await;
+        assert_eq!(client.nfs(2, &ROOT, set(attributes)).await.take32(), 0);
+        assert!(!has().await, "SETATTR of {what}");
+    }
+    let range = |length: u64| Words::new().raw(&ANONYMOUS).u64(0).u64(length);
+    let copied = || Words::new().raw(&ANONYMOUS).raw(&ANONYMOUS).u64(0).u64(0);
+    let from = Ops::new().put(&source).plain(SAVEFH).put(&file);
+    let copy = copied().u64(4096).u32(1).u32(1).u32(0);
+    for (what, ops) in [
+        (
+            "ALLOCATE",
+            Ops::new().put(&file).add(ALLOCATE, range(1 << 19)),
+        ),
+        (
+            "DEALLOCATE",
+            Ops::new().put(&file).add(DEALLOCATE, range(4096)),
+        ),
+        ("COPY", from.clone().add(COPY, copy)),
+        ("CLONE", from.add(CLONE, copied().u64(0))),
+        ("WRITE", {
+            let words = Words::new().raw(&ANONYMOUS).u64(0).u32(2).opaque(b"x");
+            Ops::new().put(&file).add(WRITE, words)
+        }),
+    ] {
+        give().await;
+        session.ok(ops).await;
+        assert!(!has().await, "{what}");
+    }
+}
