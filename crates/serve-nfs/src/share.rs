@@ -628,6 +628,34 @@ impl Shares {
         })
     }
 
+    /// Whether any share lets in who comes from an address and a port.
+    ///
+    /// # Errors
+    /// [`Refused::NotYet`] where one may yet come that does, [`Refused::NotAdmitted`].
+    pub(crate) async fn admit(&self, peer: SocketAddr) -> Result<(), Refused> {
+        let mut policies: Vec<Arc<Policy>> = Vec::new();
+        {
+            let by_identity = self.by_identity.read();
+            for share in by_identity.values() {
+                let policy = Arc::clone(&share.policy.read());
+                // Most inherit one.
+                if !policies.contains(&policy) {
+                    policies.push(policy);
+                }
+            }
+        }
+        for policy in policies {
+            let admission = policy.admits(peer.ip(), peer.port(), &self.hosts).await;
+            if admission != Admission::None {
+                return Ok(());
+            }
+        }
+        match self.is_expecting() {
+            true => Err(Refused::NotYet),
+            false => Err(Refused::NotAdmitted),
+        }
+    }
+
     /// Lets a request of a client use a share.
     pub(crate) async fn enter(
         &self,

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::Nfs4;
 use super::request::{ANSWER_BYTES_MAX, Compound, Operation};
+use super::session::check_admitted;
 use super::state::{Entry, KEPT_BYTES_MAX, Met};
 use super::types::{StateId, Status, op};
 use crate::handle::{Handle, Place};
@@ -374,7 +375,11 @@ impl Running<'_> {
             Operation::ReclaimComplete { is_of_one } => {
                 Box::pin(self.reclaim_complete(is_of_one)).await
             }
-            of_session => self.of_session(of_session),
+            of_session => {
+                let admitted = check_admitted(self.shares, self.peer, &of_session);
+                Box::pin(admitted).await?;
+                self.of_session(of_session)
+            }
         }
     }
 

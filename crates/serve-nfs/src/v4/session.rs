@@ -1,5 +1,6 @@
 //! Operations of clients and sessions.
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::compound::{Done, Running};
@@ -7,6 +8,7 @@ use super::request::{Channel, Operation, Protection};
 use super::state::Principal;
 use super::types::{StateId, Status};
 use crate::rpc::Credential;
+use crate::share::{Refused, Shares};
 use crate::xdr::Writer;
 
 /// `CDFC4_FORE`: what a connection is used for, to the server.
@@ -26,6 +28,29 @@ fn write_channel(writer: &mut Writer, channel: &Channel) {
         0,
     ] {
         writer.u32(word);
+    }
+}
+
+/// Whether a client may begin what takes room here: EXCHANGE_ID and CREATE_SESSION, which every
+/// program can send. Only hosts may, from ports, that some share lets in; while shares are expected
+/// they ask again. The statuses are of those that the operations have (RFC 8881 section 15.2).
+pub(super) async fn check_admitted(
+    shares: &Shares,
+    peer: SocketAddr,
+    operation: &Operation,
+) -> Result<(), Status> {
+    let refused = match operation {
+        Operation::ExchangeId { .. } => Status::PERM,
+        Operation::CreateSession { .. } => Status::WRONG_CRED,
+        _ => return Ok(()),
+    };
+    match shares.admit(peer).await {
+        Ok(()) => Ok(()),
+        Err(Refused::NotYet) => Err(Status::DELAY),
+        Err(Refused::NoShare | Refused::NotAdmitted) => {
+            tracing::debug!(%peer, "no share lets an NFS client in from there");
+            Err(refused)
+        }
     }
 }
 

@@ -6,7 +6,10 @@
 //! record on stable storage first, so that it does not reclaim after a restart what others have
 //! got meanwhile.
 //!
-//! All is bounded: clients and sessions, of one address and in all, slots, answers kept.
+//! All is bounded: clients and sessions, of one host, of one network and in all, slots, answers
+//! kept. A host's ports that only its root can use have a share of their own, so that no other user
+//! of it keeps its kernel from mounting; and where there is no room, clients that never confirmed
+//! make it (section 18.35.4).
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -25,12 +28,16 @@ use crate::v3::request::TRANSFER_BYTES_MAX;
 
 /// Clients in all.
 const CLIENTS_MAX: usize = 1024;
-/// Clients of one address.
+/// Clients of one address, of either kind of ports.
 const OF_ADDRESS_MAX: usize = 64;
+/// Clients of one network of IPv6, all of whose addresses one host may have.
+const OF_NETWORK_MAX: usize = 256;
 /// Sessions of one client.
 const SESSIONS_MAX: usize = 16;
-/// Sessions of clients of one address.
+/// Sessions of clients of one address, of either kind of ports.
 const OF_ADDRESS_SESSIONS_MAX: usize = 64;
+/// Sessions of clients of one network of IPv6.
+const OF_NETWORK_SESSIONS_MAX: usize = 256;
 /// Sessions in all.
 const ALL_SESSIONS_MAX: usize = 1024;
 /// Requests of one session at the same time.
@@ -51,8 +58,6 @@ pub(crate) const LEASE: Duration = Duration::from_secs(LEASE_SECONDS as u64 * 3 
 pub(crate) const GRACE: Duration = Duration::from_secs(LEASE_SECONDS as u64 * 3 / 2);
 /// How often leases are looked at.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Who has confirmed nothing for so long is forgotten when there are too many.
-const UNCONFIRMED: Duration = Duration::from_secs(10);
 
 /// `EXCHGID4_FLAG_UPD_CONFIRMED_REC_A`.
 const FLAG_UPDATE: u32 = 0x4000_0000;
@@ -78,6 +83,18 @@ pub(crate) struct Principal {
     /// It comes from a port that only root of its host can use: other users of that are not taken
     /// for it.
     pub(crate) has_root_port: bool,
+}
+
+impl Principal {
+    /// Whether another one counts as of the same host.
+    fn is_beside(&self, other: &Self) -> bool {
+        self.address == other.address && self.has_root_port == other.has_root_port
+    }
+
+    /// Which network it counts as of, and by which kind of ports.
+    fn network(&self) -> (IpAddr, bool) {
+        (net::origin(self.address), self.has_root_port)
+    }
 }
 
 /// A client.
@@ -391,7 +408,7 @@ impl State {
         if let Some(id) = self.of_owner(owner, false) {
             self.remove_client(id);
         }
-        self.make_room(principal.address, now)?;
+        self.make_room(&principal)?;
         self.next = self.next.wrapping_add(1);
         let id = u64::from(self.boot) << 32 | u64::from(self.next);
         let client = Client {
@@ -411,21 +428,41 @@ impl State {
         Ok((id, 1, FLAG_NO_PNFS))
     }
 
-    fn make_room(&mut self, address: IpAddr, now: Instant) -> Result<(), Status> {
-        let of_address = |client: &Client| client.principal.address == address;
-        let is_full = |state: &Self| {
-            let count = state.clients.values().filter(|client| of_address(client));
-            state.clients.len() >= CLIENTS_MAX || count.count() >= OF_ADDRESS_MAX
-        };
-        if is_full(self) {
-            self.clients.retain(|_, client| {
-                client.is_confirmed || now.duration_since(client.renewed) < UNCONFIRMED
-            });
+    /// Makes room for one more client. Clients that never confirmed go, the oldest first: where the
+    /// host has too many its own, where its network has the network's, and where there are too many
+    /// in all those of the network that has most.
+    fn make_room(&mut self, principal: &Principal) -> Result<(), Status> {
+        loop {
+            let mut of_networks: HashMap<(IpAddr, bool), (usize, usize)> = HashMap::new();
+            let mut beside = 0;
+            for client in self.clients.values() {
+                let (all, unconfirmed) = of_networks.entry(client.principal.network()).or_default();
+                *all += 1;
+                *unconfirmed += usize::from(!client.is_confirmed);
+                beside += usize::from(client.principal.is_beside(principal));
+            }
+            let network = principal.network();
+            let of_network = of_networks.get(&network).map_or(0, |(all, _)| *all);
+            let oldest = if beside >= OF_ADDRESS_MAX {
+                self.oldest_unconfirmed(|client| client.principal.is_beside(principal))
+            } else if of_network >= OF_NETWORK_MAX {
+                self.oldest_unconfirmed(|client| client.principal.network() == network)
+            } else if self.clients.len() >= CLIENTS_MAX {
+                let most = of_networks.iter().max_by_key(|(_, (_, count))| *count);
+                let most = most.map(|(network, _)| *network);
+                self.oldest_unconfirmed(|client| Some(client.principal.network()) == most)
+            } else {
+                return Ok(());
+            };
+            self.remove_client(oldest.ok_or(Status::DELAY)?);
         }
-        match is_full(self) {
-            true => Err(Status::DELAY),
-            false => Ok(()),
-        }
+    }
+
+    fn oldest_unconfirmed(&self, is_meant: impl Fn(&Client) -> bool) -> Option<u64> {
+        let clients = self.clients.iter();
+        let unconfirmed = clients.filter(|(_, client)| !client.is_confirmed && is_meant(client));
+        let oldest = unconfirmed.min_by_key(|(id, client)| (client.renewed, **id));
+        oldest.map(|(id, _)| *id)
     }
 
     /// CREATE_SESSION (section 18.36.4).
@@ -495,12 +532,17 @@ impl State {
             false => self.of_owner(&client.owner, true),
         };
         // Those of `before` make room.
-        let others = self.clients.iter().filter(|(id, other)| {
-            other.principal.address == client.principal.address && Some(**id) != before
-        });
-        let of_address: usize = others.map(|(_, other)| other.sessions.len()).sum();
+        let others = || self.clients.iter().filter(|(id, _)| Some(**id) != before);
+        let sessions_of = |is_meant: &dyn Fn(&Principal) -> bool| -> usize {
+            let meant = others().filter(|(_, other)| is_meant(&other.principal));
+            meant.map(|(_, other)| other.sessions.len()).sum()
+        };
+        let principal = &client.principal;
+        let of_address = sessions_of(&|other| other.is_beside(principal));
+        let of_network = sessions_of(&|other| other.network() == principal.network());
         if client.sessions.len() >= SESSIONS_MAX
             || of_address >= OF_ADDRESS_SESSIONS_MAX
+            || of_network >= OF_NETWORK_SESSIONS_MAX
             || self.sessions.len() >= ALL_SESSIONS_MAX
         {
             return Err(Status::DELAY);

@@ -150,10 +150,9 @@ fn clients_sessions_and_states_are_bounded() {
     for n in 0..OF_ADDRESS_MAX {
         exchange(format!("{n}"), 1, now).unwrap();
     }
-    assert_eq!(exchange("more".into(), 1, now), Err(Status::DELAY));
     exchange("other".into(), 2, now).unwrap();
-    // Who confirms nothing makes room for others before long.
-    let (id, _, _) = exchange("more".into(), 1, now + UNCONFIRMED).unwrap();
+    // Who confirms nothing makes room for others.
+    let (id, _, _) = exchange("more".into(), 1, now).unwrap();
     let channels = (CHANNEL, CHANNEL);
     for sequence in 1..=SESSIONS_MAX as u32 {
         let created = state.create_session(id, sequence, channels, principal(1), now);
@@ -378,4 +377,64 @@ fn many_sessions_have_few_slots() {
         };
         assert_eq!(created.unwrap().fore.requests, expected);
     }
+}
+
+/// Goal: no user of a host keeps its root from mounting, nor one host all others.
+#[test]
+fn room_is_made_by_who_never_confirmed_and_kept_for_others() {
+    let table = Arc::default();
+    let mut state = state(&table, None);
+    let now = Instant::now();
+    let channels = (CHANNEL, CHANNEL);
+    let mut next = 0;
+    let mut begin = |state: &mut State, who: Principal, confirms: bool| {
+        next += 1;
+        let owner = Bytes::from(format!("owner {next}"));
+        let (id, sequence, _) = state.exchange_id(&owner, [1; 8], 0, who, now)?;
+        if confirms {
+            state.create_session(id, sequence, channels, who, now)?;
+        }
+        Ok::<u64, Status>(id)
+    };
+    let root = principal(1);
+    let user = Principal {
+        has_root_port: false,
+        ..root
+    };
+    for _ in 0..OF_ADDRESS_MAX {
+        begin(&mut state, user, true).unwrap();
+    }
+    assert_eq!(begin(&mut state, user, true), Err(Status::DELAY));
+    let first = begin(&mut state, root, true).unwrap();
+    // However many it begins, it has no more than its part, and what is confirmed stays.
+    for _ in 0..3 * OF_ADDRESS_MAX {
+        begin(&mut state, root, false).unwrap();
+    }
+    begin(&mut state, root, true).unwrap();
+    assert!(state.clients.contains_key(&first));
+    assert_eq!(state.clients.len(), 2 * OF_ADDRESS_MAX);
+    // A network of IPv6 has a part as well.
+    let of_network = |network: u16, host: u16| Principal {
+        address: IpAddr::from([0x2001, 0xdb8, 0, network, 0, 0, 0, host]),
+        ..root
+    };
+    for host in 0..OF_NETWORK_MAX as u16 {
+        begin(&mut state, of_network(1, host), true).unwrap();
+    }
+    let refused = begin(&mut state, of_network(1, u16::MAX), true);
+    assert_eq!(refused, Err(Status::DELAY));
+    // In all: those go that never confirmed, of the network that has most of them.
+    let one = begin(&mut state, of_network(3, 0), false).unwrap();
+    for host in 0..OF_NETWORK_MAX as u16 {
+        begin(&mut state, of_network(2, host), false).unwrap();
+    }
+    let mut last = 2;
+    while state.clients.len() < CLIENTS_MAX {
+        for _ in 0..OF_ADDRESS_MAX / 2 {
+            begin(&mut state, principal(last), true).unwrap();
+        }
+        last += 1;
+    }
+    begin(&mut state, principal(200), true).unwrap();
+    assert!(state.clients.len() <= CLIENTS_MAX && state.clients.contains_key(&one));
 }

@@ -12,7 +12,7 @@ use crate::client::v4::*;
 use crate::client::{Client, ROOT, Words, user};
 use crate::cross::outside;
 use crate::rig::Rig;
-use crate::{ACCES, NOENT, OPEN as OPEN_TO_ALL, STALE};
+use crate::{ACCES, NOENT, OPEN as OPEN_TO_ALL, PERM, STALE};
 
 const FILE_OPEN: u32 = 10046;
 
@@ -326,4 +326,31 @@ async fn a_program_that_is_changed_loses_its_capabilities() {
         session.ok(ops).await;
         assert!(!has().await, "{what}");
     }
+}
+
+/// A program that no share lets in has no client and no session, and hears so.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_who_is_let_in_somewhere_begins_a_session() {
+    const DELAY: u32 = 10008;
+    const WRONG_CRED: u32 = 10082;
+    // From a port that every user can have, to a share for ports of root alone.
+    let rig = Rig::new("rw,no_root_squash").await;
+    let mut client = rig.client().await;
+    let asks = exchange(b"anybody", 1);
+    assert_eq!(compound(&mut client, &ROOT, 1, &asks).await.0, PERM);
+    rig.share("tank", "/tank", "rw=10.9.9.9,insecure", 0).await;
+    assert_eq!(compound(&mut client, &ROOT, 1, &asks).await.0, PERM);
+    rig.share("tank", "/tank", OPEN_TO_ALL, 0).await;
+    let (status, mut reply) = compound(&mut client, &ROOT, 1, &asks).await;
+    assert_eq!(status, 0);
+    reply.well(&[EXCHANGE_ID]);
+    let create = create_session(reply.take64(), reply.take32());
+    rig.share("tank", "/tank", "rw,no_root_squash", 0).await;
+    let status = compound(&mut client, &ROOT, 1, &create).await.0;
+    assert_eq!(status, WRONG_CRED);
+    // One that lets it in may yet come.
+    rig.shares.expect_by(|| true);
+    assert_eq!(compound(&mut client, &ROOT, 1, &create).await.0, DELAY);
+    rig.share("tank", "/tank", OPEN_TO_ALL, 0).await;
+    assert_eq!(compound(&mut client, &ROOT, 1, &create).await.0, 0);
 }
