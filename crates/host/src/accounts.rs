@@ -57,9 +57,43 @@ pub fn id_of(owner: SpaceOwner, whose: &str) -> Option<u64> {
     names.find(|(_, known)| known == whose).map(|(id, _)| id)
 }
 
+/// The user that a user number was given to for namespaces, by `/etc/subuid` (subuid(5)): who may
+/// take it in addition to their own. None of a number that is nobody's to take.
+pub fn owner_of_subordinate(uid: u32) -> Option<u32> {
+    let text = std::fs::read_to_string("/etc/subuid").ok()?;
+    let id_of = |name: &str| u32::try_from(id_of(SpaceOwner::User, name)?).ok();
+    owner_in(&text, uid, id_of)
+}
+
+fn owner_in(text: &str, uid: u32, id_of: impl Fn(&str) -> Option<u32>) -> Option<u32> {
+    let mut ranges = text.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let owner = fields.next()?;
+        let first: u32 = fields.next()?.trim().parse().ok()?;
+        let count: u32 = fields.next()?.trim().parse().ok()?;
+        let is_within = uid.checked_sub(first).is_some_and(|at| at < count);
+        is_within.then_some(owner)
+    });
+    ranges.find_map(id_of)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_for_namespaces_are_whose_range_they_are_in() {
+        let text = "u:100000:65536\n# no\nbroken:1\n8:165536:2\nnobody:165536:3\n";
+        let id_of = |name: &str| match name {
+            "u" => Some(1000),
+            name => name.parse().ok(),
+        };
+        let owners = [99_999, 100_000, 165_535, 165_536, 165_538].map(|uid| {
+            let owner = owner_in(text, uid, id_of);
+            owner.unwrap_or(0)
+        });
+        assert_eq!(owners, [0, 1000, 1000, 8, 0]);
+    }
 
     #[test]
     fn members_are_in_the_fourth_field() {

@@ -268,7 +268,7 @@ impl Door {
                 remote: None,
             });
         }
-        let user = self.user(ids.map_or(u32::MAX, |(uid, _)| uid));
+        let user = self.user(ids.map_or(u32::MAX, |(uid, _)| counted_as(uid)));
         let counted = Counted {
             _of_all: Arc::clone(&self.connections).try_acquire_owned().ok()?,
             _of_user: Arc::clone(&user.connections).try_acquire_owned().ok()?,
@@ -295,6 +295,12 @@ impl Door {
         users.insert(uid, Arc::downgrade(&user));
         user
     }
+}
+
+/// The user whose connections those of a user number count as. A user who makes namespaces has
+/// thousands of numbers, each of which would have as many connections.
+fn counted_as(uid: u32) -> u32 {
+    host::accounts::owner_of_subordinate(uid).unwrap_or(uid)
 }
 
 #[cfg(test)]
