@@ -7,6 +7,11 @@
 //! called back, so a client needs no port that can be reached. Whoever gives up while it waits, or
 //! loses its connection, is not granted anything later.
 //!
+//! Locks are given back, and waits ended, whatever has become of the file and its share. So what
+//! keeps other programs of a client's host from that is not the share's policy (`secure`), but that
+//! what was locked from a port of root's is root's: UNLOCK, CANCEL, FREE_ALL and NOTIFY from other
+//! ports do not reach it.
+//!
 //! Clients of version 4 have their locks in the same table. After a restart, while they take theirs
 //! back, nobody gets new ones.
 //!
@@ -15,7 +20,7 @@
 
 pub(crate) mod table;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,12 +132,13 @@ impl Wanted {
     }
 
     /// `None` where the range makes no sense.
-    fn lock(&self, client: IpAddr, is_exclusive: bool) -> Option<Lock> {
+    fn lock(&self, peer: SocketAddr, is_exclusive: bool) -> Option<Lock> {
         let owner = Owner {
-            client: client.to_canonical(),
+            client: peer.ip().to_canonical(),
             // A copy, so that the request is not held by it.
             machine: Bytes::copy_from_slice(&self.machine),
             process: self.process,
+            has_root_port: has_root_port(peer),
             of_version_4: None,
         };
         Some(Lock {
@@ -217,6 +223,24 @@ impl StatusRequest {
             _ => return Ok(None),
         }))
     }
+}
+
+/// Whether only root of its host can use the port that a request comes from.
+fn has_root_port(peer: SocketAddr) -> bool {
+    peer.port() < 1024
+}
+
+/// Whose locks and waits this one may end, by what is said of both: its own; and root's port those
+/// that were made from others, which may be another mount's of the same host.
+fn may_end(owner: &Arc<Owner>) -> Vec<Arc<Owner>> {
+    let mut owners = vec![Arc::clone(owner)];
+    if owner.has_root_port {
+        owners.push(Arc::new(Owner {
+            has_root_port: false,
+            ..Owner::clone(owner)
+        }));
+    }
+    owners
 }
 
 /// What clients have locked.
@@ -317,7 +341,7 @@ impl Locks {
                     Ok((_entered, handle)) => handle,
                     Err(status) => return result(cookie, status),
                 };
-                match wanted.lock(peer.ip(), is_exclusive) {
+                match wanted.lock(peer, is_exclusive) {
                     Some(lock) => tested(cookie, self.table.test(&handle, &lock).as_ref()),
                     None => result(cookie, Status::TooBig),
                 }
@@ -328,7 +352,7 @@ impl Locks {
                 waits,
                 ..
             } => {
-                let lock = wanted.lock(peer.ip(), is_exclusive);
+                let lock = wanted.lock(peer, is_exclusive);
                 // From here on it can be given up.
                 let waiter = match (&wanted.file, &lock) {
                     (Some(handle), Some(lock)) if waits => Some(self.table.wait(handle, lock)),
@@ -347,19 +371,21 @@ impl Locks {
             }
             // What it got before this came the client gives back.
             Request::Cancel { wanted } => {
-                let lock = wanted.lock(peer.ip(), false);
+                let lock = wanted.lock(peer, false);
                 if let (Some(handle), Some(lock)) = (wanted.file, lock) {
-                    self.table.cancel(&handle, &lock.owner, lock.range);
+                    for owner in may_end(&lock.owner) {
+                        self.table.cancel(&handle, &owner, lock.range);
+                    }
                 }
                 result(&wanted.cookie, Status::Granted)
             }
             Request::Unlock { wanted } => {
                 // Whatever has become of the file, its locks can be given back.
-                let lock = wanted.lock(peer.ip(), false);
+                let lock = wanted.lock(peer, false);
                 let unlocked = match (wanted.file, lock) {
-                    (Some(handle), Some(lock)) => {
-                        self.table.unlock(&handle, &lock.owner, lock.range)
-                    }
+                    (Some(handle), Some(lock)) => may_end(&lock.owner)
+                        .iter()
+                        .try_for_each(|owner| self.table.unlock(&handle, owner, lock.range)),
                     _ => Ok(()),
                 };
                 let status = match unlocked {
@@ -377,7 +403,8 @@ impl Locks {
                 Outcome::Success(answer)
             }
             Request::FreeAll { machine } => {
-                self.table.free(peer.ip().to_canonical(), &machine);
+                let client = peer.ip().to_canonical();
+                self.table.free(client, &machine, has_root_port(peer));
                 Outcome::Success(Writer::new())
             }
         }
@@ -412,7 +439,8 @@ impl Locks {
     pub(crate) fn execute_status(&self, peer: SocketAddr, request: &StatusRequest) -> Outcome {
         if let StatusRequest::Notify { machine } = request {
             tracing::info!(%peer, "an NFS client began anew; its locks are free");
-            self.table.free(peer.ip().to_canonical(), machine);
+            let client = peer.ip().to_canonical();
+            self.table.free(client, machine, has_root_port(peer));
         }
         Outcome::Success(Writer::new())
     }

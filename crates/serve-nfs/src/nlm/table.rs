@@ -3,8 +3,8 @@
 //!
 //! Nothing of this is on disk. Who locks stays bounded: of one client, and of all together.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -28,6 +28,9 @@ pub(crate) struct Owner {
     pub(crate) machine: Bytes,
     /// Which of its processes it is.
     pub(crate) process: u32,
+    /// It locks from a port that only root of its host can use: other users there, who may call
+    /// themselves as they like, are not taken for it. Never of a client of version 4.
+    pub(crate) has_root_port: bool,
     /// Of a client of version 4: its id; `machine` is its name for who locks.
     pub(crate) of_version_4: Option<u64>,
 }
@@ -304,11 +307,13 @@ impl Table {
     }
 
     /// Gives back all that a client of version 3 has that calls itself so, and ends its waits; with
-    /// no name, whatever it is called.
-    pub(crate) fn free(&self, client: IpAddr, machine: &[u8]) {
+    /// no name, whatever it is called. Who says so from a port that every user can have
+    /// (`by_root_port` is false) says it of what was locked from such ports alone.
+    pub(crate) fn free(&self, client: IpAddr, machine: &[u8], by_root_port: bool) {
         let is_of = |owner: &Owner| {
             owner.of_version_4.is_none()
                 && owner.client == client
+                && (by_root_port || !owner.has_root_port)
                 && (machine.is_empty() || owner.machine == machine)
         };
         let mut state = self.state.lock();
@@ -361,7 +366,7 @@ mod tests {
         table
             .unlock(&file(), owner, Range::new(5, 0).unwrap())
             .unwrap();
-        table.free(owner.client, b"other");
+        table.free(owner.client, b"other", true);
         assert!(granted(&all[1]).is_some());
         table.cancel(&file(), owner, wanted.range);
         assert!(all.iter().all(|waiter| granted(waiter).is_none()));
@@ -371,7 +376,9 @@ mod tests {
             .unwrap();
         assert_eq!(granted(&waiter), None);
         let waiter = waits();
-        table.free(owner.client, b"");
+        table.free(owner.client, b"", false);
+        assert!(matches!(granted(&waiter), Some(Err(Denied::Held(_)))));
+        table.free(owner.client, b"", true);
         // The one that held it has nothing any more either.
         assert_eq!(granted(&waiter), None);
         let waiter = waits();
@@ -385,6 +392,7 @@ mod tests {
             client: "10.0.0.1".parse().unwrap(),
             machine: Bytes::from_static(b"m"),
             process,
+            has_root_port: true,
             of_version_4: None,
         };
         Lock {
@@ -412,9 +420,10 @@ mod tests {
         assert!(table.test(&file(), &lock(2, 3, 1, true)).is_some());
         assert!(table.test(&file(), &lock(2, 6, 1, true)).is_some());
         assert_eq!(table.state.lock().count, 4);
-        table.free("10.0.0.1".parse().unwrap(), b"other");
+        table.free("10.0.0.1".parse().unwrap(), b"other", true);
+        table.free("10.0.0.1".parse().unwrap(), b"m", false);
         assert_eq!(table.state.lock().count, 4);
-        table.free("10.0.0.1".parse().unwrap(), b"m");
+        table.free("10.0.0.1".parse().unwrap(), b"m", true);
         let state = table.state.lock();
         assert!(state.by_file.is_empty() && state.by_client.is_empty() && state.count == 0);
         assert_eq!(Range::new(u64::MAX, 2), None);

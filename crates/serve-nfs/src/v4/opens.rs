@@ -380,6 +380,7 @@ impl Opens {
             client: address,
             machine: Bytes::copy_from_slice(owner),
             process: 0,
+            has_root_port: false,
             of_version_4: Some(client),
         })
     }

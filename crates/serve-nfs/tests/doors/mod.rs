@@ -9,12 +9,28 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use serve_fuse::{Mount, MountOptions, UnmountMode};
 
 use crate::client::v4::*;
-use crate::client::{Client, ROOT, Words, user};
+use crate::client::{Client, NLM, ROOT, Words, user};
 use crate::cross::outside;
 use crate::rig::Rig;
 use crate::{ACCES, NOENT, OPEN as OPEN_TO_ALL, PERM, STALE};
 
 const FILE_OPEN: u32 = 10046;
+
+/// A client from a port that root alone can use.
+async fn from_root_port(rig: &Rig) -> Client {
+    let mut client = rig.client().await;
+    for port in (600..1024).rev() {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        let own = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+        if socket.bind(own).is_ok()
+            && let Ok(stream) = socket.connect(rig.server.local_address()).await
+        {
+            client.stream = stream;
+            return client;
+        }
+    }
+    panic!("no port of root's is free");
+}
 
 /// RENAME's status.
 async fn rename(client: &mut Client, from: (&[u8], &[u8]), to: (&[u8], &[u8])) -> u32 {
@@ -353,4 +369,52 @@ async fn only_who_is_let_in_somewhere_begins_a_session() {
     assert_eq!(compound(&mut client, &ROOT, 1, &create).await.0, DELAY);
     rig.share("tank", "/tank", OPEN_TO_ALL, 0).await;
     assert_eq!(compound(&mut client, &ROOT, 1, &create).await.0, 0);
+}
+
+/// What root's port locked only root's port ends: not another program of its host, by whatever
+/// procedure.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_of_root_are_not_freed_by_other_programs_of_its_host() {
+    let is_root = rustix::process::geteuid().is_root();
+    if !oracles::need("root", is_root) {
+        return;
+    }
+    let rig = Rig::new("rw,no_root_squash").await;
+    let mut root = from_root_port(&rig).await;
+    let top = root.mount("/tank").await.expect("mounted");
+    let file = root.create(&ROOT, &top, b"file", 1).await.expect("made");
+    let mut other = rig.client().await;
+    let range = |words: Words, process: u32| {
+        let words = words.opaque(b"machine").opaque(&file).opaque(b"owner");
+        words.u32(process).u64(0).u64(10)
+    };
+    let lock = |process, waits: u32| {
+        let words = Words::new().opaque(b"c").u32(waits).u32(1);
+        range(words, process).u32(0).u32(0)
+    };
+    let unlock = |process| range(Words::new().opaque(b"c"), process);
+    let notify = || Words::new().opaque(b"machine").u32(7);
+    let status = |mut reply: Words| {
+        assert_eq!(reply.take_opaque(), b"c");
+        reply.take32()
+    };
+    assert_eq!(status(root.call(NLM, 4, 2, &ROOT, lock(1, 0)).await), 0);
+    // NLM4_FAILED: the share is for ports of root alone.
+    assert_eq!(status(other.call(NLM, 4, 2, &ROOT, lock(1, 0)).await), 9);
+    let mut waiting = from_root_port(&rig).await;
+    let wanted = lock(2, 1);
+    let waits = tokio::spawn(async move { waiting.call(NLM, 4, 2, &ROOT, wanted).await });
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    let cancel = range(Words::new().opaque(b"c").u32(1).u32(1), 2);
+    other.call(NLM, 4, 3, &ROOT, cancel).await;
+    other.call(NLM, 4, 4, &ROOT, unlock(1)).await;
+    other.call(NLM, 4, 4, &ROOT, unlock(2)).await;
+    other.call(NLM, 4, 23, &ROOT, notify()).await;
+    other.call(100_024, 1, 6, &ROOT, notify()).await;
+    assert_eq!(status(root.call(NLM, 4, 2, &ROOT, lock(3, 0)).await), 1);
+    assert!(!waits.is_finished());
+    assert_eq!(status(root.call(NLM, 4, 4, &ROOT, unlock(1)).await), 0);
+    assert_eq!(status(waits.await.expect("an answer")), 0);
+    root.call(100_024, 1, 6, &ROOT, notify()).await;
+    assert_eq!(status(root.call(NLM, 4, 2, &ROOT, lock(3, 0)).await), 0);
 }
