@@ -8,6 +8,7 @@ use bytes::Bytes;
 use device::{BoxFuture, Random};
 
 use crate::answers::{Answers, Key, Met};
+use crate::nlm::monitor::{Client, Monitor};
 use crate::nlm::table::Table;
 use crate::nlm::{self, Locks};
 use crate::rpc::{AuthError, Call, Credential, Outcome};
@@ -34,8 +35,9 @@ pub struct Service {
 }
 
 impl Service {
-    /// Serves `shares`. Clients of version 4 are remembered in `directory`, so that they get back
-    /// after a restart what they had open and locked; without one they do not. Sessions are as hard
+    /// Serves `shares`. Clients of version 4, and those of version 3 that have locks, are kept in
+    /// mind in `directory`, so that they get back after a restart what they had open and locked;
+    /// without one they do not. Sessions are as hard
     /// to guess as `random` is.
     pub fn new(
         shares: Arc<Shares>,
@@ -43,12 +45,18 @@ impl Service {
         random: Arc<dyn Random>,
     ) -> Arc<Self> {
         let table = Arc::new(Table::default());
+        let monitor = Arc::new(Monitor::load(directory.as_deref()));
         Arc::new(Self {
             shares,
-            locks: Locks::new(Arc::clone(&table)),
-            nfs4: v4::Nfs4::new(table, directory, random),
+            locks: Locks::new(Arc::clone(&table), Arc::clone(&monitor)),
+            nfs4: v4::Nfs4::new(table, monitor, directory, random),
             answers: Arc::default(),
         })
+    }
+
+    /// Clients of version 3 that had locks when the server last ran.
+    pub(crate) fn locked_before(&self) -> Vec<Client> {
+        self.locks.locked_before()
     }
 
     /// What is shared.
@@ -169,7 +177,7 @@ impl Service {
             Work::V4(request) => Box::pin(self.nfs4.execute(shares, peer, credential, request)),
             Work::Mount(request) => Box::pin(mount::execute(shares, peer, credential, request)),
             Work::Lock(request) => {
-                let is_grace = self.nfs4.is_grace();
+                let is_grace = self.nfs4.is_grace() || self.locks.is_grace();
                 Box::pin(
                     self.locks
                         .execute(shares, peer, credential, request, is_grace),

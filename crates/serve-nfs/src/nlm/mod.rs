@@ -15,14 +15,16 @@
 //! Clients of version 4 have their locks in the same table. After a restart, while they take theirs
 //! back, nobody gets new ones.
 //!
-//! A restart forgets all locks. Clients are not told, as no status monitor of ours calls theirs;
-//! what they lock again of their own accord (`reclaim`) they get unless it is taken.
+//! A restart forgets all locks. Clients that had some are on record ([`monitor`]) and are told
+//! ([`crate::Server`]); until they had time to lock again what they had (`reclaim`), nobody gets
+//! new locks.
 
+pub(crate) mod monitor;
 pub(crate) mod table;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use filesystem::FsError;
@@ -32,6 +34,7 @@ use crate::object::Error;
 use crate::rpc::{Credential, Outcome};
 use crate::share::{Entered, Refused, Shares};
 use crate::xdr::{Reader, Result, Writer};
+use monitor::{Client, Monitor};
 use table::{Denied, Lock, Owner, Range, Table, Waiter};
 
 /// The program's number.
@@ -247,6 +250,7 @@ fn may_end(owner: &Arc<Owner>) -> Vec<Arc<Owner>> {
 #[derive(Debug)]
 pub(crate) struct Locks {
     table: Arc<Table>,
+    monitor: Arc<Monitor>,
 }
 
 /// `nlm4_res`.
@@ -310,9 +314,19 @@ async fn enter(
 }
 
 impl Locks {
-    /// Locks in this table.
-    pub(crate) fn new(table: Arc<Table>) -> Self {
-        Self { table }
+    /// Locks in this table, of clients that this monitor remembers.
+    pub(crate) fn new(table: Arc<Table>, monitor: Arc<Monitor>) -> Self {
+        Self { table, monitor }
+    }
+
+    /// Clients that had locks when the server last ran.
+    pub(crate) fn locked_before(&self) -> Vec<Client> {
+        self.monitor.before()
+    }
+
+    /// Whether only what was had before a restart is locked.
+    pub(crate) fn is_grace(&self) -> bool {
+        self.monitor.is_grace(Instant::now())
     }
 
     /// Carries a request out. `is_grace`: only what was had before a restart is locked.
@@ -362,7 +376,7 @@ impl Locks {
                 let entered = enter(shares, peer, credential, wanted.file).await;
                 let status = match entered.map(|(_, handle)| handle) {
                     Ok(handle) => match lock {
-                        Some(lock) => self.lock(&handle, lock, waiter).await,
+                        Some(lock) => self.lock_watched(&handle, lock, waiter).await,
                         None => Status::TooBig,
                     },
                     Err(status) => status,
@@ -408,6 +422,33 @@ impl Locks {
                 Outcome::Success(Writer::new())
             }
         }
+    }
+
+    /// Locks, for a client that is on record before it hears so.
+    async fn lock_watched(
+        &self,
+        handle: &Handle,
+        lock: Lock,
+        waiter: Option<Waiter<'_>>,
+    ) -> Status {
+        let client = Client {
+            address: lock.owner.client,
+            machine: lock.owner.machine.clone(),
+        };
+        self.monitor.watch(&client).await;
+        let status = self.lock(handle, lock, waiter).await;
+        let have_locks = || {
+            let clients = self.table.clients().into_iter();
+            clients
+                .map(|(address, machine)| Client { address, machine })
+                .collect()
+        };
+        self.monitor.sweep(Instant::now(), have_locks).await;
+        if status == Status::Granted {
+            // It had none when somebody looked, and was forgotten.
+            self.monitor.watch(&client).await;
+        }
+        status
     }
 
     /// Locks, if it must be after a wait. One that was ended is as one that was too long: who wants

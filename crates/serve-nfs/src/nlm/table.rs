@@ -1,10 +1,11 @@
 //! Locks of byte ranges, as POSIX has them: an owner's locks never exclude each other, a new one
 //! takes the place of what the owner has in its range. Knows nothing of protocols.
 //!
-//! Nothing of this is on disk. Who locks stays bounded: of one client, and of all together.
+//! Nothing of this is on disk but who has locks ([`super::monitor`]). Who locks stays bounded: of
+//! one client, and of all together.
 
 use std::collections::hash_map::Entry;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -297,6 +298,16 @@ impl Table {
         });
         drop(state);
         self.released.notify_waiters();
+    }
+
+    /// Clients of version 3 that have locks: addresses, and what they call themselves.
+    pub(crate) fn clients(&self) -> HashSet<(IpAddr, Bytes)> {
+        let state = self.state.lock();
+        let owners = state.by_file.values().flatten().map(|lock| &lock.owner);
+        let owners = owners.filter(|owner| owner.of_version_4.is_none());
+        owners
+            .map(|owner| (owner.client, owner.machine.clone()))
+            .collect()
     }
 
     /// Whether an owner has locks of a file.

@@ -10,6 +10,7 @@
 //! that before long.
 
 mod connection;
+mod restart;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -109,6 +110,9 @@ impl Server {
             listeners: Vec::new(),
         };
         server.accept_from(listener);
+        let locked = server.service.locked_before();
+        let telling = restart::tell_all(locked, address.ip(), server.stop.subscribe());
+        server.listeners.push(tokio::spawn(telling));
         tracing::info!(%local_address, "NFS server listens");
         Ok(server)
     }

@@ -48,6 +48,7 @@ use device::Random;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use crate::nlm::monitor::Monitor;
 use crate::nlm::table::Table;
 use crate::rpc::{Credential, Outcome};
 use crate::share::Shares;
@@ -65,6 +66,8 @@ const COPIES_MAX: usize = 4;
 /// All that is known of clients of this version.
 pub(crate) struct Nfs4 {
     state: Mutex<State>,
+    /// Clients of version 3 with locks.
+    monitor: Arc<Monitor>,
     /// The server's name, the same after a restart.
     server: String,
     /// Who copies, and waits to.
@@ -76,6 +79,7 @@ impl Nfs4 {
     /// With locks in `table`, and clients remembered in `directory`.
     pub(crate) fn new(
         table: Arc<Table>,
+        monitor: Arc<Monitor>,
         directory: Option<PathBuf>,
         random: Arc<dyn Random>,
     ) -> Self {
@@ -88,6 +92,7 @@ impl Nfs4 {
         let since = since.unwrap_or_default();
         Self {
             state: Mutex::new(State::new(found, opens, boot, random)),
+            monitor,
             server,
             copies: Semaphore::new(COPIES_MAX),
             began: filesystem::Time {

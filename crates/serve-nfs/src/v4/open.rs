@@ -410,6 +410,10 @@ impl<'a> Running<'a> {
                 lock: self.state_of(&lock)?,
             },
         };
+        // What clients of version 3 had before a restart they may take back.
+        if !is_reclaimed && self.nfs.monitor.is_grace(Instant::now()) {
+            return Err(Status::GRACE.into());
+        }
         let mut held = self.nfs.state.lock();
         held.may_claim(client, is_reclaimed, Instant::now())?;
         let address = held.address_of(client)?;

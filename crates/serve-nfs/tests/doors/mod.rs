@@ -418,3 +418,36 @@ async fn locks_of_root_are_not_freed_by_other_programs_of_its_host() {
     root.call(100_024, 1, 6, &ROOT, notify()).await;
     assert_eq!(status(root.call(NLM, 4, 2, &ROOT, lock(3, 0)).await), 0);
 }
+
+/// After a restart clients of version 3 take back what they had locked before anybody gets it.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_of_version_3_are_taken_back_after_a_restart() {
+    const GRACE: u32 = 10013;
+    let rig = Rig::new(OPEN_TO_ALL).await;
+    let (mut client, root) = rig.mounted().await;
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    let lock = |process: u32, reclaims: u32| {
+        let words = Words::new().opaque(b"c").u32(0).u32(1);
+        let words = words.opaque(b"machine").opaque(&file).opaque(b"owner");
+        words.u32(process).u64(0).u64(10).u32(reclaims).u32(0)
+    };
+    let status = |mut reply: Words| {
+        assert_eq!(reply.take_opaque(), b"c");
+        reply.take32()
+    };
+    assert_eq!(status(client.call(NLM, 4, 2, &ROOT, lock(1, 0)).await), 0);
+    let again = rig.crashed().await;
+    let (mut client, _) = again.mounted().await;
+    let other = status(client.call(NLM, 4, 2, &ROOT, lock(2, 0)).await);
+    assert_eq!(other, crate::DENIED_GRACE_PERIOD);
+    let mut session = Session::begin(again.server.local_address(), b"doors", &ROOT).await;
+    let opened = session
+        .open(&root, b"file", (3, 0), Words::new().u32(0))
+        .await;
+    let (state, _) = opened.expect("open");
+    let locked = session
+        .lock(&file, &state, b"a", true, (0, 10), false)
+        .await;
+    assert_eq!(locked.map(drop).map_err(|(status, _)| status), Err(GRACE));
+    assert_eq!(status(client.call(NLM, 4, 2, &ROOT, lock(1, 1)).await), 0);
+}
