@@ -24,6 +24,8 @@ use parking_lot::Mutex;
 const PREFIX: &str = "locks-";
 /// Clients that are remembered.
 const CLIENTS_MAX: usize = 4096;
+/// Those of one address: a host has one name, or a few.
+const OF_ADDRESS_MAX: usize = 64;
 /// Longest record: an address, and a name.
 const RECORD_BYTES_MAX: u64 = 2048;
 /// Bytes of a record that name its file.
@@ -76,6 +78,17 @@ struct State {
     /// From the first request on.
     grace_ends: Option<Instant>,
     swept: Instant,
+}
+
+impl State {
+    /// Whether a client is to be put on record, and there is room.
+    fn may_record(&self, client: &Client) -> bool {
+        let of_address = self.recorded.iter();
+        let of_address = of_address.filter(|other| other.address == client.address);
+        !self.recorded.contains(client)
+            && self.recorded.len() < CLIENTS_MAX
+            && of_address.count() < OF_ADDRESS_MAX
+    }
 }
 
 /// Who has locks.
@@ -146,7 +159,7 @@ impl Monitor {
             return;
         };
         let _alone = self.writing.lock().await;
-        if self.state.lock().recorded.len() >= CLIENTS_MAX || self.is_recorded(client) {
+        if !self.state.lock().may_record(client) {
             return;
         }
         let (path, record) = (directory.join(client.file_name()), client.record());
@@ -265,6 +278,17 @@ mod tests {
         assert!(!second.is_grace(late));
         second.sweep(late, || HashSet::from([client(2)])).await;
         assert_eq!(Monitor::load(Some(&path)).before(), [client(2)]);
+        // No host takes all the room.
+        for number in 0..2 * OF_ADDRESS_MAX {
+            let machine = Bytes::from(format!("name {number}"));
+            let address = client(3).address;
+            second.watch(&Client { address, machine }).await;
+        }
+        let recorded = Monitor::load(Some(&path)).before().len();
+        assert_eq!(recorded, 1 + OF_ADDRESS_MAX);
+        second
+            .sweep(late + SWEEP, || HashSet::from([client(2)]))
+            .await;
         // Who comes again is on record again.
         second.watch(&client(1)).await;
         assert_eq!(Monitor::load(Some(&path)).before().len(), 2);
