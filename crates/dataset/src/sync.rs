@@ -90,7 +90,8 @@ impl Syncer<'_> {
         Ok(())
     }
 
-    /// The txg is on disk: forgets what it kept for it. [`crate::Tasks::answer`] comes later.
+    /// The txg is on disk: forgets what it kept for it, and what was dirty in memory may be given
+    /// back. [`crate::Tasks::answer`] comes later.
     pub fn done(&self, txg: Txg) {
         let registry = &self.dsl.registry;
         registry.for_each_dir(|dir| dir.state().to_write[slot(txg)] = 0);
@@ -101,5 +102,7 @@ impl Syncer<'_> {
             self.close_if_idle(&dataset);
         }
         registry.forget_idle();
+        let pipeline = &self.dsl.env().pipeline;
+        pipeline.cache().charge().settle_again();
     }
 }

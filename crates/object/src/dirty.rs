@@ -78,6 +78,12 @@ impl Dirty {
         let slot = slot.get_or_insert_with(|| {
             Box::new(Slot {
                 txg,
+                // What the sync loop changes counts for nobody.
+                dirty_bytes: if tx.is_syncing() {
+                    0
+                } else {
+                    DIRTY_DNODE_BYTES
+                },
                 ..Slot::default()
             })
         });

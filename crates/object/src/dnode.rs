@@ -155,6 +155,8 @@ pub(crate) enum SpillChange {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Slot {
     pub txg: Txg,
+    /// What the object itself counts as dirty in the txg, without its blocks.
+    pub dirty_bytes: u64,
     pub meta: Option<Meta>,
     pub blocks: Arc<BTreeMap<u64, Bytes>>,
     /// Blocks that are to be shared with others: pointers as they were read, never holes. None is

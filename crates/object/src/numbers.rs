@@ -124,7 +124,10 @@ impl ObjectSet {
                 }
                 self.next_id_block(&mut ids).await?;
             };
-            Ok(self.install_new(tx, id, meta))
+            let object = self.install_new(tx, id, meta);
+            drop(ids);
+            self.charge().settle();
+            Ok(object)
         })
     }
 
@@ -163,10 +166,14 @@ impl ObjectSet {
         if ids.block == block {
             ids.free &= !wanted;
         }
-        Ok(self.install_new(tx, id, meta))
+        let object = self.install_new(tx, id, meta);
+        drop(ids);
+        self.charge().settle();
+        Ok(object)
     }
 
-    /// Puts a new object into table, pending numbers and slot. The lock of the numbers is held.
+    /// Puts a new object into table, pending numbers and slot. The lock of the numbers is held;
+    /// after that the charge is to be settled.
     fn install_new(self: &Arc<Self>, tx: &Tx, id: ObjectId, meta: Meta) -> Object {
         self.dirty.note(tx.txg());
         if meta.slots > 1 {
@@ -177,7 +184,6 @@ impl ObjectSet {
         dnode.lock().tree.generation = self.next_generation();
         self.allocate_in(&dnode, tx, meta);
         self.table.replace(id.get(), dnode.clone());
-        self.charge().settle();
         Object::new(self.clone(), dnode)
     }
 

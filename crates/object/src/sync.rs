@@ -81,6 +81,8 @@ struct Written {
     phys: DnodePhys,
     before: Option<Owned>,
     after: Option<Owned>,
+    /// What it counted as dirty itself, without its blocks.
+    dirty_bytes: u64,
 }
 
 impl ObjectSet {
@@ -128,9 +130,12 @@ impl ObjectSet {
             }
             let root = self.sync_head(ctx, acct).await?;
             self.forget_synced(txg, &written).await;
+            let written_bytes = written.iter().map(|object| object.dirty_bytes).sum();
             drop(written);
-            // What was dirty may be given back now.
-            self.charge().settle_again();
+            if let Some(txgs) = &ctx.txgs {
+                txgs.sync_progress(txg, written_bytes);
+            }
+            self.charge().settle();
             Ok(root)
         })
     }
@@ -258,6 +263,7 @@ impl ObjectSet {
             phys,
             before,
             after,
+            dirty_bytes: changes.dirty_bytes,
         })
     }
 

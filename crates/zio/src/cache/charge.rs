@@ -13,7 +13,7 @@
 //! settles may have a lock of a holder's.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -22,8 +22,8 @@ use tokio::sync::Notify;
 /// Parts of the share: so much is asked back at once, and so much more than was left is charged
 /// before it is tried again.
 const STEPS: u64 = 64;
-/// Parts of what is over the share and cannot be given back: so much more is charged before it is
-/// tried again.
+/// Parts of the share, or of what is over it if that is more: where not enough could be given back,
+/// so much more is charged before it is tried again.
 const OVER_STEPS: u64 = 16;
 /// How often each holder is asked: what was used lately is given back the second time, what was
 /// held by that the third time.
@@ -45,6 +45,8 @@ pub struct Charge {
     /// From how many bytes on holders are asked.
     ask_at_bytes: AtomicU64,
     holders: Mutex<VecDeque<Weak<dyn Holder>>>,
+    /// More may be given back than whoever asks holders now may have been told.
+    is_asked_again: AtomicBool,
     over: Notify,
 }
 
@@ -114,10 +116,11 @@ impl Charge {
     }
 
     /// As [`Self::settle`], where more may be given back than the last time: a txg was synced, or
-    /// access times were stored.
+    /// access times were stored. Where somebody asks holders already, it asks them once more.
     pub fn settle_again(&self) {
         self.ask_at_bytes
             .store(self.share_bytes(), Ordering::Relaxed);
+        self.is_asked_again.store(true, Ordering::SeqCst);
         self.settle();
     }
 
@@ -127,32 +130,55 @@ impl Charge {
     }
 
     fn ask(&self) {
-        // One at a time: whoever else comes goes on.
-        let Some(mut holders) = self.holders.try_lock() else {
-            return;
-        };
+        loop {
+            // One at a time: whoever else comes goes on.
+            let Some(mut holders) = self.holders.try_lock() else {
+                return;
+            };
+            self.is_asked_again.store(false, Ordering::SeqCst);
+            self.ask_all(&mut holders);
+            drop(holders);
+            // Who came meanwhile for more to give back found the lock taken.
+            let is_over = self.used_bytes() > self.share_bytes();
+            if !is_over || !self.is_asked_again.load(Ordering::SeqCst) {
+                break;
+            }
+        }
+    }
+
+    fn ask_all(&self, holders: &mut VecDeque<Weak<dyn Holder>>) {
         let share = self.share_bytes();
         let step = share / STEPS;
         let is_enough = || self.used_bytes() <= share - step;
-        for _ in 0..holders.len() * ROUNDS {
-            let Some(holder) = holders.pop_front() else {
-                break;
-            };
-            if let Some(live) = holder.upgrade() {
-                live.give_back(&is_enough);
-                holders.push_back(holder);
+        for round in 0..ROUNDS {
+            let before = self.used_bytes();
+            for _ in 0..holders.len() {
+                let Some(holder) = holders.pop_front() else {
+                    break;
+                };
+                if let Some(live) = holder.upgrade() {
+                    live.give_back(&is_enough);
+                    holders.push_back(holder);
+                }
+                if is_enough() {
+                    break;
+                }
             }
-            if is_enough() {
+            // The first round may find nothing but what was used lately, the others may not.
+            let is_in_vain = round > 0 && self.used_bytes() >= before;
+            if is_enough() || is_in_vain {
                 break;
             }
         }
         let used = self.used_bytes();
         // Asking all of them is not worth it again before there is more: what cannot be given back
         // is looked at each time.
-        let more = step.max(used.saturating_sub(share) / OVER_STEPS);
+        let more = match used.checked_sub(share) {
+            Some(over) if over > 0 => share.max(over) / OVER_STEPS,
+            _ => step,
+        };
         let next = share.max(used.saturating_add(more));
         self.ask_at_bytes.store(next, Ordering::Relaxed);
-        drop(holders);
         if used > share {
             self.over.notify_one();
         }
@@ -232,8 +258,8 @@ mod tests {
         for _ in 0..1280 {
             shelf.put(&charge, 10, false);
         }
-        // Twice the share: once for each of its 64 steps, in as many rounds as there are.
-        assert!(shelf.asked.load(Ordering::Relaxed) <= 65 * ROUNDS as u64);
+        // Twice the share: once for each of its 16 parts. What gives nothing twice is let be.
+        assert!(shelf.asked.load(Ordering::Relaxed) <= 2 * (OVER_STEPS + 1));
         assert_eq!(charge.used_bytes(), 12_800);
         // They can now.
         for thing in shelf.things.lock().iter_mut() {
@@ -241,6 +267,37 @@ mod tests {
         }
         charge.settle_again();
         assert!(charge.used_bytes() <= 6400);
+    }
+
+    /// Gives back from the third time on that it is asked, of which it tells the second time.
+    struct Late {
+        charge: Weak<Charge>,
+        things: Mutex<Vec<Charged>>,
+        asked: AtomicU64,
+    }
+
+    impl Holder for Late {
+        fn give_back(&self, _: &dyn Fn() -> bool) {
+            match self.asked.fetch_add(1, Ordering::Relaxed) {
+                0 => {}
+                1 => self.charge.upgrade().expect("asks").settle_again(),
+                _ => self.things.lock().clear(),
+            }
+        }
+    }
+
+    #[test]
+    fn who_has_more_to_give_back_is_asked_again_though_others_are_asked_already() {
+        let charge = charge(6400);
+        let late = Arc::new(Late {
+            charge: Arc::downgrade(&charge),
+            things: Mutex::new(vec![charge.take(10_000)]),
+            asked: AtomicU64::new(0),
+        });
+        let weak = Arc::downgrade(&late);
+        charge.add_holder(weak);
+        charge.settle();
+        assert_eq!(charge.used_bytes(), 0);
     }
 
     #[test]

@@ -265,6 +265,8 @@ impl Bed {
             .await
             .expect("changes");
         self.pipeline.sync_done(txg);
+        // As `dataset::Syncer::done` does.
+        self.pipeline.cache().charge().settle_again();
         self.txgs.synced(txg);
     }
 
