@@ -1,6 +1,6 @@
 //! What is open of a pool: the registry.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ use crate::user::User;
 
 /// How often access times are stored, and unused snapshots closed.
 const HOUSEKEEPING: Duration = Duration::from_secs(30);
+/// How long that is not done again, whatever wants memory: what cannot be stored now stays so for a
+/// while.
+const REST: Duration = Duration::from_secs(1);
 /// Slots up to which those of closed datasets are not looked for.
 const SLOTS_MIN: usize = 64;
 
@@ -37,7 +40,7 @@ pub struct Access {
 /// Places of datasets by their objects, which stay the same when datasets are renamed.
 #[derive(Default)]
 struct Slots {
-    by_object: HashMap<ObjectId, Weak<Slot>>,
+    by_object: BTreeMap<ObjectId, Weak<Slot>>,
     /// From so many on, those that are gone are taken out.
     is_many: usize,
     /// How many want everybody out.
@@ -365,9 +368,12 @@ impl Access {
 /// and when files in memory take more than they may, as those with access times to store stay.
 async fn keep_house(slots: Weak<Mutex<Slots>>, world: World, charge: Arc<Charge>) {
     loop {
+        world.clock.sleep(REST).await;
+        // In this order, so that the simulator tells the same story each time.
         tokio::select! {
-            () = world.clock.sleep(HOUSEKEEPING) => {}
+            biased;
             () = charge.is_over() => {}
+            () = world.clock.sleep(HOUSEKEEPING - REST) => {}
         }
         let Some(slots) = slots.upgrade() else { return };
         let (all, controls) = {

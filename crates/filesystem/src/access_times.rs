@@ -2,7 +2,7 @@
 
 use dataset::DirtyEstimate;
 
-use crate::error::Result;
+use crate::error::{FsError, Result};
 use crate::files::Files;
 use crate::node::Node;
 use crate::opening::Opening;
@@ -32,12 +32,26 @@ pub(crate) fn accessed(opening: &Opening, node: &Node) {
     state.atime_dirty = true;
 }
 
-/// Stores access times that reads have moved on. What cannot be stored stays for later.
+/// Stores access times that reads have moved on. What cannot be stored stays for later, unless
+/// files in memory take more than they may: then it is given up, as it would keep them there for
+/// good. Where there is no room for one, there is none for the others.
 pub(crate) async fn store_access_times(files: &Files) {
+    let (mut is_full, mut is_given_up) = (false, false);
     for node in files.nodes.with_dirty_atime() {
-        if let Err(error) = store_access_time(files, node.ino).await {
+        if !is_full {
+            let Err(error) = store_access_time(files, node.ino).await else {
+                continue;
+            };
             tracing::debug!(ino = node.ino, %error, "the access time could not be stored");
+            is_full = matches!(error, FsError::NoSpace | FsError::QuotaExceeded);
         }
+        if files.nodes.is_over_share() {
+            node.state.write().atime_dirty = false;
+            is_given_up = true;
+        }
+    }
+    if is_given_up {
+        files.nodes.settle_again();
     }
 }
 

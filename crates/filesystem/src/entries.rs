@@ -59,3 +59,24 @@ pub(crate) async fn entry_node(files: &Files, directory: &Node, ino: u64) -> Res
         other => other,
     }
 }
+
+/// The file that an entry of a directory points to, which others may change meanwhile; none where
+/// there is no such entry.
+pub(crate) async fn found_node(
+    files: &Files,
+    directory: &Node,
+    name: &[u8],
+) -> Result<Option<Arc<Node>>> {
+    let mut gone = None;
+    while let Some((ino, _)) = find(files.rules, directory, name).await? {
+        if gone == Some(ino) {
+            return entry_node(files, directory, ino).await.map(Some);
+        }
+        match files.node(ino).await {
+            // Its last name was this one, and was removed since: it is not found again.
+            Err(FsError::Stale { .. }) => gone = Some(ino),
+            other => return other.map(Some),
+        }
+    }
+    Ok(None)
+}

@@ -13,7 +13,7 @@ use crate::changes::Change;
 use crate::checks::{check_new_name, may_change, may_change_entries, same_project};
 use crate::content::join;
 use crate::create::{Make, make_in};
-use crate::entries::{entry_node, find};
+use crate::entries::{find, found_node};
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::locking::lock_after;
@@ -42,8 +42,8 @@ impl Filesystem {
             b"." => directory,
             b".." => self.files.node(directory.znode().parent).await?,
             _ => {
-                let found = find(self.files.rules, &directory, name).await?;
-                let Some((ino, _)) = found else {
+                let found = found_node(&self.files, &directory, name).await?;
+                let Some(node) = found else {
                     // A long name from before `longname` was switched off is still found.
                     return Err(if name.len() > self.opening.name_bytes_max() {
                         too_long(&self.opening, name)
@@ -51,7 +51,7 @@ impl Filesystem {
                         FsError::NotFound { ino: parent }
                     });
                 };
-                entry_node(&self.files, &directory, ino).await?
+                node
             }
         };
         Ok(self.files.attributes_of(&node))

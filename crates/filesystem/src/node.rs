@@ -158,18 +158,20 @@ impl Node {
         }
         self.object.prepare_dnode().await?;
         Ok(Locked {
-            node: Arc::clone(self),
             _guard: guard,
             _held: lock_order::holds(self.place().as_lock()),
+            node: Arc::clone(self),
         })
     }
 }
 
 /// A node that nobody else changes while this lives.
 pub(crate) struct Locked {
-    pub(crate) node: Arc<Node>,
     _guard: OwnedMutexGuard<()>,
     _held: Held,
+    /// Given up last: a node that nobody has may leave the table, and nobody may then lock another
+    /// one of the same file while this one is locked.
+    pub(crate) node: Arc<Node>,
 }
 
 impl std::ops::Deref for Locked {
@@ -398,7 +400,17 @@ impl NodeTable {
         self.shard(ino).lock().users.contains_key(&ino)
     }
 
-    /// Nodes whose access time is to be stored.
+    /// Whether more is in memory than may be, in all filesystems of the pool.
+    pub(crate) fn is_over_share(&self) -> bool {
+        self.charge.used_bytes() > self.charge.share_bytes()
+    }
+
+    /// Has memory given back that was not to be given back before.
+    pub(crate) fn settle_again(&self) {
+        self.charge.settle_again();
+    }
+
+    /// Nodes whose access time is to be stored, in the order of their numbers.
     pub(crate) fn with_dirty_atime(&self) -> Vec<Arc<Node>> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -411,6 +423,7 @@ impl NodeTable {
                     .cloned(),
             );
         }
+        found.sort_unstable_by_key(|node| node.ino);
         found
     }
 }

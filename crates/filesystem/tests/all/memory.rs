@@ -3,6 +3,7 @@
 //! of several filesystems are made, walked, read, opened and unlinked with a small cache.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::*;
 use dataset::PropertyChange;
@@ -148,6 +149,82 @@ async fn what_is_known_only_in_memory_survives() {
     assert!(matches!(gone, Err(FsError::Stale { .. })), "{gone:?}");
     let after = fs.attributes(read_at.ino).await.expect("there");
     assert_eq!((after.atime, after.size_bytes), (stored, 3500));
+    fs.close().await.expect("close");
+}
+
+/// Where there is no room for access times, those that cannot be stored do not keep their files in
+/// memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn access_times_that_cannot_be_stored_are_given_up_for_memory() {
+    let world = World::system(2);
+    let image = Image::new(256);
+    let pool = create(&world, &image, &[]).await;
+    let fs = open(&world, &pool, "tank").await;
+    set(&pool, "atime", "on").await;
+    set(&pool, "relatime", "off").await;
+    let mut files = Vec::new();
+    for number in 0..FILES {
+        let made = fs.create(fs.root(), &name(number), 0o644, ROOT).await;
+        files.push(made.expect("create"));
+    }
+    let full = fs.create(fs.root(), b"full", 0o644, ROOT).await;
+    let full = full.expect("create").ino;
+    pool.sync().await.expect("sync");
+    set(&pool, "quota", "32M").await;
+    // Until nothing fits any more.
+    let (mut random, mut refused) = (Random(1), 0);
+    for at in 0..1 << 14 {
+        let block = random.bytes(1 << 17).into();
+        let written = fs.write(full, at << 17, block, false, ROOT).await;
+        refused += u32::from(written.is_err());
+        if refused > 3 {
+            break;
+        }
+        pool.sync().await.expect("sync");
+    }
+    assert!(refused > 3, "there is room");
+    pool.pipeline().cache().set_limit_bytes(CACHE_BYTES);
+    for file in &files {
+        fs.read(file.ino, 0, 8).await.expect("read");
+    }
+    // They cannot be stored, and stay.
+    assert!(charged(&pool) > BOUND_BYTES, "{}", charged(&pool));
+    fs.store_access_times().await;
+    assert!(charged(&pool) <= BOUND_BYTES, "{}", charged(&pool));
+    fs.close().await.expect("close");
+}
+
+/// Who looks for a name while it is removed finds it or does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lookup_beside_an_unlink_finds_the_file_or_none() {
+    const ROUNDS: usize = 4000;
+    let world = World::system(2);
+    let image = Image::new(256);
+    let pool = create(&world, &image, &[]).await;
+    let fs = open(&world, &pool, "tank").await;
+    pool.pipeline().cache().set_limit_bytes(0);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let looks = (0..2).map(|_| {
+        let (fs, is_over) = (Arc::clone(&fs), Arc::clone(&is_over));
+        tokio::spawn(async move {
+            while !is_over.load(Ordering::Relaxed) {
+                let found = fs.lookup(fs.root(), b"name").await;
+                let is_right = matches!(found, Ok(_) | Err(FsError::NotFound { .. }));
+                assert!(is_right, "{found:?}");
+                tokio::task::yield_now().await;
+            }
+        })
+    });
+    let looks: Vec<_> = looks.collect();
+    for _ in 0..ROUNDS {
+        let made = fs.create(fs.root(), b"name", 0o644, ROOT).await;
+        made.expect("create");
+        fs.unlink(fs.root(), b"name").await.expect("unlink");
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for look in looks {
+        look.await.expect("no other error");
+    }
     fs.close().await.expect("close");
 }
 
