@@ -3,9 +3,9 @@
 //! A sender's `zfs change-key` wraps all keys of an encryption root anew at once. Their raw streams
 //! come one by one, so in between some are wrapped with the key that was and some with the new
 //! one: each receive parts what the root's key does not open (`raw.rs`), and notes that in its key
-//! object. It inherits again as soon as it is known that one user's key opens both: when the other
-//! one's key comes, or when the key of one of them is loaded. What was never parted, or was made a
-//! root by a user since, is left alone.
+//! object. It inherits again as soon as a key that is loaded has opened both: when the other one's
+//! key comes, or when the key of one of them is loaded. What was never parted, or was made a root by
+//! a user since, is left alone.
 //!
 //! Each return is in one transaction group, with the receive that it follows from; a crash leaves
 //! a root of its own, which its key opens.
@@ -33,13 +33,10 @@ impl Keys<'_> {
             let wrapped = key.wrapped(&String::new);
             wrapped.is_ok_and(|wrapped| wrapped.unwrap_key(wrapping).is_ok())
         };
+        // Equal salts prove nothing: a stream says what its maker likes.
         let loaded = [root, stored].map(|key| self.dsl.keys.root(key.root));
-        if let Some(wrapping) = loaded.iter().flatten().next() {
-            return opens(wrapping, stored) && opens(wrapping, root);
-        }
-        // Each passphrase that is set has a salt of its own. Keys without one are not told apart.
-        let given = |key: &StoredKey| (key.format, key.salt, key.iterations);
-        root.salt != 0 && given(stored) == given(root)
+        let wrapping = loaded.iter().flatten().next();
+        wrapping.is_some_and(|wrapping| opens(wrapping, stored) && opens(wrapping, root))
     }
 
     /// The encryption root that a directory goes back below, and whose keys go along; none: it
