@@ -240,6 +240,16 @@ fn datasets(
     Ok(client.call(&query)?.datasets)
 }
 
+/// Whether a key of a list that was read before others were loaded is still to be loaded: one that
+/// was may have had datasets inherit from its own again. Where that cannot be told, loading will
+/// say why.
+fn is_still_locked(client: &Client, name: &str) -> bool {
+    let reports = datasets(client, Some(name.to_owned()), false).unwrap_or_default();
+    let is_other = |key: &KeyDetails| key.root != name || key.is_loaded;
+    let mut keys = reports.iter().filter_map(|report| report.key.as_ref());
+    !keys.any(is_other)
+}
+
 impl LoadKey {
     /// Loads, and says how many.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
@@ -251,7 +261,13 @@ impl LoadKey {
         for report in datasets(client, self.dataset, self.recursive)? {
             let details = if many {
                 match report.key {
-                    Some(key) if key.root == report.name && !key.is_loaded => key,
+                    Some(key)
+                        if key.root == report.name
+                            && !key.is_loaded
+                            && is_still_locked(client, &report.name) =>
+                    {
+                        key
+                    }
                     _ => continue,
                 }
             } else {
@@ -318,6 +334,7 @@ pub fn load_all(client: &Client, pool: Option<String>, mount: bool) -> anyhow::R
         if let Some(key) = report.key
             && key.root == report.name
             && !key.is_loaded
+            && is_still_locked(client, &report.name)
         {
             counts.note(load(client, &report.name, &key, None, false, mount));
         }

@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::golden::Golden;
 use crate::harness::{MILLPOND, Peer, Server, can_mount, need, run, text_of, zdb_is_clean};
+use crate::streams::{receive, send};
 
 /// Runs `millpond` with something to read.
 pub fn with_input(server: &Server, words: &str, input: &[u8]) -> Output {
@@ -714,4 +715,46 @@ echo PEER-DONE
         text.contains("new\n") && text.contains("PEER-DONE"),
         "{text}"
     );
+}
+
+/// A key that came anew with raw streams, one dataset at a time, opens all again when it is loaded:
+/// `load-key -r` does not try to load it for each.
+#[test]
+fn a_key_that_opens_what_was_parted_is_loaded_once() {
+    let server = Server::start();
+    let disks = server.disks(2, 256 << 20);
+    let [one, two] = [1, 2].map(|number: u8| {
+        let path = server.path(&format!("key{number}"));
+        std::fs::write(&path, [number; 32]).expect("a key file");
+        path.display().to_string()
+    });
+    server.ok(&format!("zpool create -m none tank {}", disks[0]));
+    server.ok(&format!("zpool create -m none back {}", disks[1]));
+    server.ok(&format!(
+        "zfs create -o encryption=on -o keyformat=raw -o keylocation=file://{one} tank/top"
+    ));
+    server.ok("zfs create tank/top/below");
+    server.ok("zfs snapshot -r tank/top@one");
+    let whole = send(&server, "zfs send -R -w tank/top@one", "whole");
+    receive(&server, "zfs receive back/top", &whole);
+    server.ok(&format!(
+        "zfs change-key -o keylocation=file://{two} tank/top"
+    ));
+    server.ok("zfs snapshot -r tank/top@two");
+    let root = |name: &str| {
+        let text = server.ok(&format!("zfs get -H -o value encryptionroot {name}"));
+        text.trim().to_owned()
+    };
+    for name in ["top", "top/below"] {
+        let words = format!("zfs send -w -i @one tank/{name}@two");
+        let stream = send(&server, &words, "difference");
+        receive(&server, &format!("zfs receive back/{name}"), &stream);
+    }
+    assert_eq!(root("back/top/below"), "back/top/below");
+    for name in ["back/top", "back/top/below"] {
+        server.ok(&format!("zfs set keylocation=file://{two} {name}"));
+    }
+    let loaded = server.ok("zfs load-key -r back");
+    assert_eq!(loaded.trim(), "1 / 1 key(s) successfully loaded");
+    assert_eq!(root("back/top/below"), "back/top");
 }
