@@ -89,6 +89,7 @@ impl Service {
         let cache_bytes = options
             .cache_bytes
             .unwrap_or_else(|| host::memory_bytes() / 4);
+        device::FileDevice::keep_memory_at_most(cache_bytes / 8);
         let world = World::system(threads);
         let nfs = Nfs::new(
             options.nfs_address,

@@ -24,6 +24,11 @@
 //! that one's read fails, it ends, its seat is dropped, and that lets all others go: nobody is left
 //! behind.
 //!
+//! # Memory
+//! What a thread had for a request and others freed stays with the thread until it asks for memory
+//! again. There may be hundreds of mounts, most of which rest: a thread that has nothing to do for
+//! a while ([`REST`]) gives that back once, and then waits for as long as it takes.
+//!
 //! # Locks
 //! `state`, for a few instructions. A thread never parks with another lock held.
 
@@ -33,7 +38,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How long a reader looks for the next request before it sleeps: about what waking it costs, with
@@ -41,6 +46,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const LOOK_MAX: Duration = Duration::from_micros(50);
 /// So many times in a row it was in vain: then not any more, until requests come fast again.
 const VAIN_MAX: u32 = 3;
+/// After so long without a request a thread gives memory back.
+const REST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 struct State {
@@ -76,17 +83,38 @@ struct Seat {
     is_crowded: bool,
     ended: Instant,
     in_vain: u32,
+    /// It has answered requests since it gave memory back.
+    has_worked: bool,
 }
 
 impl Seat {
-    /// Looks for the next request, where that is worth it.
+    /// Looks for the next request, where that is worth it. Where there is none for a while, gives
+    /// memory back.
     fn look(&mut self) {
         self.ended = Instant::now();
-        self.is_crowded = match self.shared.looks && self.is_reader && self.in_vain < VAIN_MAX {
+        let found = match self.shared.looks && self.is_reader && self.in_vain < VAIN_MAX {
             true => self.shared.look(),
-            false => true,
+            false => Found::Unknown,
         };
+        self.is_crowded = matches!(found, Found::More | Found::Unknown);
+        let is_known = matches!(found, Found::More | Found::One);
+        if self.has_worked && self.is_reader && !is_known && !self.shared.is_asked_within(REST) {
+            device::give_back_freed();
+            self.has_worked = false;
+        }
     }
+}
+
+/// What a thread has found that looked for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// One was there already.
+    More,
+    /// One came meanwhile.
+    One,
+    None,
+    /// It has not looked.
+    Unknown,
 }
 
 impl Drop for Seat {
@@ -122,6 +150,7 @@ impl Readers {
         }
         SEAT.with_borrow_mut(|place| {
             let seat = place.get_or_insert_with(|| self.0.sit_down());
+            seat.has_worked = true;
             let gap = seat.ended.elapsed();
             seat.in_vain = if gap < LOOK_MAX {
                 0
@@ -154,7 +183,7 @@ impl Readers {
         }
         SEAT.with_borrow_mut(|place| {
             let Some(seat) = place else { return };
-            seat.is_reader = self.0.take_turn(seat.is_reader);
+            seat.is_reader = self.0.take_turn(seat.is_reader, &mut seat.has_worked);
             seat.look();
         });
     }
@@ -169,19 +198,25 @@ impl Shared {
             is_crowded: true,
             ended: Instant::now(),
             in_vain: 0,
+            has_worked: false,
         }
     }
 
     /// Whether a read would return at once (with a request, or because the session has ended).
     fn more_wait(&self) -> bool {
-        const NOW: Timespec = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
+        self.is_asked_within(Duration::ZERO)
+    }
+
+    /// Whether a read would return at some time within so long.
+    fn is_asked_within(&self, time: Duration) -> bool {
+        let timeout = Timespec {
+            tv_sec: time.as_secs().cast_signed(),
+            tv_nsec: i64::from(time.subsec_nanos()),
         };
         self.device.get().is_none_or(|device| {
             let mut devices = [PollFd::new(device, PollFlags::IN)];
             // An error, which there should not be, is what the read will meet as well.
-            poll(&mut devices, Some(&NOW)).map_or(true, |ready| ready > 0)
+            poll(&mut devices, Some(&timeout)).map_or(true, |ready| ready > 0)
         })
     }
 
@@ -203,8 +238,9 @@ impl Shared {
         long
     }
 
-    /// Waits until this thread is to read; true with the turn.
-    fn take_turn(&self, is_reader: bool) -> bool {
+    /// Waits until this thread is to read; true with the turn. One that `has_worked` gives memory
+    /// back when that takes a while.
+    fn take_turn(&self, is_reader: bool, has_worked: &mut bool) -> bool {
         // The usual case first: it has the turn, and alone.
         let mut state = self.state.lock();
         if state.closed || is_reader && state.readers <= 1 {
@@ -224,7 +260,12 @@ impl Shared {
         }
         state.parked += 1;
         while state.offers == 0 && !state.closed {
-            self.turn.wait(&mut state);
+            if !*has_worked {
+                self.turn.wait(&mut state);
+            } else if self.turn.wait_for(&mut state, REST).timed_out() {
+                *has_worked = false;
+                MutexGuard::unlocked(&mut state, device::give_back_freed);
+            }
         }
         state.parked -= 1;
         if state.offers > 0 {
@@ -234,20 +275,20 @@ impl Shared {
         false
     }
 
-    /// Looks for a request for a moment. Whether one was there already.
-    fn look(&self) -> bool {
+    /// Looks for a request for a moment.
+    fn look(&self) -> Found {
         if self.more_wait() {
-            return true;
+            return Found::More;
         }
         let begin = Instant::now();
         while begin.elapsed() < LOOK_MAX {
             // Whoever wants this CPU may have it.
             std::thread::yield_now();
             if self.more_wait() {
-                break;
+                return Found::One;
             }
         }
-        false
+        Found::None
     }
 }
 
@@ -341,6 +382,38 @@ mod tests {
         });
         wait.recv_timeout(Duration::from_secs(60)).unwrap();
         other.join().unwrap();
+    }
+
+    #[test]
+    fn who_has_nothing_to_do_gives_memory_back_once() {
+        let has_worked = || SEAT.with_borrow(|place| place.as_ref().unwrap().has_worked);
+        let readers = Readers::new();
+        let (source, mut sink) = std::io::pipe().unwrap();
+        readers.attach(source.try_clone().unwrap().into());
+        readers.begin(false);
+        // As long as there is a request, it goes on.
+        sink.write_all(&[0]).unwrap();
+        readers.end();
+        assert!(has_worked());
+        (&source).read_exact(&mut [0]).unwrap();
+        readers.begin(false);
+        readers.end();
+        assert!(!has_worked());
+        // One that is parked does, and takes up its turn afterwards.
+        readers.begin(false);
+        readers.0.state.lock().readers += 1;
+        let shared = Arc::clone(&readers.0);
+        let offers = thread::spawn(move || {
+            while shared.state.lock().parked == 0 {
+                thread::yield_now();
+            }
+            thread::sleep(2 * REST);
+            assert!(shared.give_turn(false));
+        });
+        let mut worked = true;
+        assert!(readers.0.take_turn(true, &mut worked));
+        assert!(!worked);
+        offers.join().unwrap();
     }
 
     #[test]

@@ -25,7 +25,7 @@ use host::State;
 use host::table_file::{FileProblem, NotKept};
 
 /// How much of a pool may be dirty at least, and at most.
-const DIRTY_BYTES_MIN: u64 = 512 << 20;
+const DIRTY_BYTES_MIN: u64 = 64 << 20;
 const DIRTY_BYTES_MAX: u64 = 4 << 30;
 
 /// How a pool came to be here.

@@ -3,8 +3,8 @@
 //! Direct I/O wants aligned addresses. And big buffers are dear to get: the allocator takes
 //! them from the kernel page by page and gives them back at once, which costs more than the
 //! copy of the data into them. So freed buffers of [`RECYCLED_BYTES_MIN`] and more are kept, up to
-//! [`KEPT_BYTES_MAX`] in total for the process, and the next one of about that size takes one;
-//! what nobody took for a while is given back ([`give_back_unused`]).
+//! [`KEPT_BYTES_MAX`] in total for the process, or less ([`keep_at_most`]), and the next one of
+//! about that size takes one; what nobody took for a while is given back ([`give_back_unused`]).
 //!
 //! Where copies of a size are wanted faster than such buffers come back, a thread of its own gets
 //! some in advance ([`READY_BYTES`]), with pages, so that who copies does not wait for each page.
@@ -92,6 +92,8 @@ impl Drop for Memory {
 struct Kept {
     by_size: BTreeMap<usize, Vec<Memory>>,
     total_bytes: usize,
+    /// What `total_bytes` may be.
+    most_bytes: usize,
     /// The least that `total_bytes` was since [`give_back_unused`] looked.
     least_bytes: usize,
 }
@@ -99,6 +101,7 @@ struct Kept {
 static KEPT: Mutex<Kept> = Mutex::new(Kept {
     by_size: BTreeMap::new(),
     total_bytes: 0,
+    most_bytes: KEPT_BYTES_MAX,
     least_bytes: 0,
 });
 
@@ -113,7 +116,7 @@ impl Kept {
     /// Keeps it if there is room.
     fn put(&mut self, memory: Memory) -> Option<Memory> {
         let size = memory.layout.size();
-        if self.total_bytes + size > KEPT_BYTES_MAX {
+        if self.total_bytes + size > self.most_bytes {
             return Some(memory);
         }
         self.total_bytes += size;
@@ -137,6 +140,11 @@ impl Kept {
     fn bytes_of(&self, size: usize) -> usize {
         self.by_size.get(&size).map_or(0, |kept| kept.len() * size)
     }
+}
+
+/// From now on no more is kept, nor more than [`KEPT_BYTES_MAX`].
+pub(super) fn keep_at_most(bytes: usize) {
+    KEPT.lock().most_bytes = bytes.min(KEPT_BYTES_MAX);
 }
 
 /// Gives back to the system what nobody needed since this was called last.
@@ -434,6 +442,18 @@ mod tests {
     fn nothing_is_taken_for_stored_without_reason() {
         let memory = Memory::new(layout_for(1 << 20));
         AlignedBuffer::of(memory, 1 << 20).advance(1);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_is_to_be() {
+        let mut kept = Kept {
+            by_size: BTreeMap::new(),
+            total_bytes: 0,
+            most_bytes: 1 << 20,
+            least_bytes: 0,
+        };
+        let mut put = || kept.put(Memory::new(layout_for(600_000))).is_none();
+        assert!(put() && !put());
     }
 
     #[test]

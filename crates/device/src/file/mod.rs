@@ -390,6 +390,11 @@ impl FileDevice {
         AlignedBuffer::gather(parts).into_bytes()
     }
 
+    /// Keeps so much freed memory for reuse from now on, in the whole process; 128 MiB at most.
+    pub fn keep_memory_at_most(bytes: u64) {
+        buffer::keep_at_most(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
     /// Gives back memory that was kept for reuse and that nobody needed since this was called last.
     /// To be called now and then.
     pub fn give_back_unused_memory() {
