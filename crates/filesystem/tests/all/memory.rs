@@ -2,14 +2,15 @@
 //! what is known only in memory survives that. Method: the bytes that are charged, while many files
 //! of several filesystems are made, walked, read, opened and unlinked with a small cache.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use crate::common::*;
 use dataset::PropertyChange;
 use device::World;
 use filesystem::{Filesystem, FsError};
 use pool::Pool;
+use zio::Holder;
 
 const CACHE_BYTES: u64 = 16 << 20;
 const FILES: usize = 4000;
@@ -192,6 +193,49 @@ async fn access_times_that_cannot_be_stored_are_given_up_for_memory() {
     fs.store_access_times().await;
     assert!(charged(&pool) <= BOUND_BYTES, "{}", charged(&pool));
     fs.close().await.expect("close");
+}
+
+/// Memory is asked back once for a transaction group, not for each of the filesystems in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_is_asked_back_once_for_a_txg() {
+    /// Counts how often it is asked.
+    #[derive(Default)]
+    struct Counter(AtomicU64);
+    impl Holder for Counter {
+        fn give_back(&self, _: &dyn Fn() -> bool) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let world = World::system(2);
+    let image = Image::new(512);
+    let pool = create(&world, &image, &[("atime", "off")]).await;
+    let all = several(&world, &pool).await;
+    let cache = pool.pipeline().cache();
+    cache.set_limit_bytes(CACHE_BYTES);
+    // Nothing that is given back is ever enough.
+    let charged = cache.charge().take(CACHE_BYTES);
+    cache.charge().settle();
+    let counter = Arc::new(Counter::default());
+    let holder: Weak<Counter> = Arc::downgrade(&counter);
+    cache.charge().add_holder(holder);
+    let asked = || counter.0.load(Ordering::Relaxed);
+    let (mut asks, mut txgs) = (0, 0);
+    for number in 0..20 {
+        for fs in &all {
+            let made = fs.create(fs.root(), &name(number), 0o644, ROOT).await;
+            made.expect("create");
+        }
+        let (before, synced) = (asked(), pool.synced_txg().get());
+        pool.sync().await.expect("sync");
+        asks += asked() - before;
+        txgs += pool.synced_txg().get() - synced;
+    }
+    // In two rounds or three, and sometimes once more for what the sync itself charged.
+    assert!(asks <= 6 * txgs, "{asks} times for {txgs}");
+    drop(charged);
+    for fs in &all {
+        fs.close().await.expect("close");
+    }
 }
 
 /// Who looks for a name while it is removed finds it or does not.
