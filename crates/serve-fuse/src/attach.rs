@@ -19,7 +19,8 @@ use std::process::{Command, Stdio};
 use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use crate::mountinfo::Identity;
+use crate::mountinfo::{Anchor, Identity};
+use crate::mountpoint::Mountpoint;
 
 /// What the kernel is told of a mount.
 #[derive(Debug, Clone)]
@@ -45,21 +46,25 @@ impl Attachment {
         flags
     }
 
-    /// Mounts at a directory; answers the connection, and what the mount is known by, where that
-    /// can be found.
-    pub(crate) fn mount(&self, place: &Path) -> io::Result<(OwnedFd, Option<Identity>)> {
+    /// Mounts at a directory; answers the connection, and where that is.
+    pub(crate) fn mount(&self, place: &Mountpoint) -> io::Result<(OwnedFd, Anchor)> {
+        let is_root = rustix::process::geteuid().is_root();
         let connection = match self.mount_directly(place) {
             // Others than root may neither mount nor, on some systems, open the device; the helper
-            // may.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                self.mount_with_helper(place)?
+            // may. It goes by the path, with their rights.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_root => {
+                self.mount_with_helper(&place.path)?
             }
             other => other?,
         };
-        Ok((connection, Identity::of_last_at(place, &self.source_name)))
+        let anchor = Anchor {
+            path: place.path.clone(),
+            identity: Identity::of_last_at(&place.path, &self.source_name),
+        };
+        Ok((connection, anchor))
     }
 
-    fn mount_directly(&self, place: &Path) -> io::Result<OwnedFd> {
+    fn mount_directly(&self, place: &Mountpoint) -> io::Result<OwnedFd> {
         let mut device = fs::File::options();
         let device = OwnedFd::from(device.read(true).write(true).open("/dev/fuse")?);
         let mut data = format!(
@@ -73,9 +78,11 @@ impl Attachment {
         }
         let data = CString::new(data)?;
         let source = self.source_name.as_str();
+        // The directory itself, whatever its path leads to by now.
+        let directory = place.open()?;
         rustix::mount::mount(
             source,
-            place,
+            directory.own_path(),
             "fuse.millpond",
             self.flags(),
             data.as_c_str(),

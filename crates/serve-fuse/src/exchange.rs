@@ -138,7 +138,7 @@ impl Exchange {
             }
             self.known.insert(ino, found.map(|found| found.generation));
         }
-        let kept = on_the_way(&live, self.mount.served.mountpoint()).await;
+        let kept = on_the_way(&live, self.mount.served.anchor()).await;
         for directory in directories {
             let mut cookie = 0;
             while let Ok(entries) = live.peek_directory(directory, cookie, ENTRIES).await {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,7 +12,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use crate::attach::Attachment;
 use crate::error::{MountError, Result};
 use crate::mount::UnmountMode;
-use crate::mountinfo::{HostMount, Identity, MountTable, Standing};
+use crate::mountinfo::{Anchor, HostMount, Identity, MountTable, Standing};
+use crate::mountpoint::{Directory, Mountpoint, Walk};
 
 /// Read-ahead for mounts, in KiB: some big blocks.
 const READ_AHEAD_KIB: u32 = 4096;
@@ -22,6 +23,9 @@ const KIND: &str = "fuse.millpond";
 
 /// Dead mounts on top of each other that are taken away in one go.
 const DEAD_MOUNTS_MAX: usize = 64;
+
+/// How often a mount is looked for that moves while it is to be unmounted.
+const TRIES: usize = 8;
 
 /// What is mounted exactly at `path`, if something is: its source and type of filesystem.
 pub fn mounted_at(path: &Path) -> io::Result<Option<(String, String)>> {
@@ -47,17 +51,6 @@ pub fn filesystem_of(path: &Path) -> io::Result<Option<(String, PathBuf)>> {
     Ok(ours.map(|mount| (mount.source.clone(), mount.path.clone())))
 }
 
-/// A path without links in it, though what is mounted there may be dead.
-fn canonical(path: &Path) -> io::Result<PathBuf> {
-    match fs::canonicalize(path) {
-        Err(error) if is_dead(&error) => match (path.parent(), path.file_name()) {
-            (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
-            _ => Err(error),
-        },
-        other => other,
-    }
-}
-
 /// A FUSE mount whose server is gone ("Transport endpoint is not connected"), or went while it was
 /// asked.
 pub fn is_dead(error: &io::Error) -> bool {
@@ -79,72 +72,47 @@ pub fn take_away_dead_mounts(path: &Path) -> Result<()> {
     };
     // Several may lie on top of each other.
     for _ in 0..DEAD_MOUNTS_MAX {
-        match rustix::fs::statfs(path).map_err(io::Error::from) {
+        let place = match Directory::open(path, Walk::Follow) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(bad)?,
+        };
+        let asked = rustix::fs::fstatfs(place.descriptor()).map_err(io::Error::from);
+        match asked {
             Err(error) if is_dead(&error) => {}
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(bad(error)),
-            _ => return Ok(()),
+            other => return other.map(drop).map_err(bad),
         }
-        let place = canonical(path).map_err(bad)?;
         let table = MountTable::read().map_err(bad)?;
-        if !table.last_at(&place).is_some_and(HostMount::is_fuse) {
+        let device = place.device();
+        let last = table.last_at(place.path());
+        if !last.is_some_and(|mount| mount.is_fuse() && mount.device == device) {
             return Ok(());
         }
-        tracing::warn!(path = %place.display(), "taking away the mount of a server that is gone");
-        unmount(&place, UnmountMode::Lazy)?;
+        let path = place.path();
+        tracing::warn!(path = %path.display(), "taking away the mount of a server that is gone");
+        unmount_only(path, &device, UnmountMode::Lazy)?;
     }
     Ok(())
 }
 
-/// Makes a mountpoint and what is missing above it for all to pass through, whatever the umask
-/// (`zfs_mount_at`, lib/libzfs/libzfs_mount.c).
-fn make_directories(path: &Path) -> io::Result<()> {
-    const MODE: u32 = 0o755;
-    match fs::create_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            path.parent().map_or(Err(error), make_directories)?;
-            fs::create_dir(path)?;
-        }
-        // Somebody else made it meanwhile; it has the mode that they gave it.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
-            return Ok(());
-        }
-        result => result?,
-    }
-    fs::set_permissions(path, fs::Permissions::from_mode(MODE))
-}
-
 /// Makes sure that something can be mounted at `path`: makes the directory, takes away the dead
 /// mount of a server that crashed, and refuses what would hide files (unless `overlay`).
-pub(crate) fn prepare_mountpoint(path: &Path, overlay: bool) -> Result<PathBuf> {
+pub(crate) fn prepare_mountpoint(path: &Path, overlay: bool) -> Result<Mountpoint> {
     let bad = |source| MountError::BadMountpoint {
         path: path.to_owned(),
         source,
     };
     take_away_dead_mounts(path)?;
-    match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make_directories(path).map_err(bad)?;
-        }
-        Err(error) => return Err(bad(error)),
-        Ok(_) => {}
-    }
-    let place = canonical(path).map_err(bad)?;
-    let found = fs::metadata(&place).map_err(bad)?;
-    if !found.is_dir() {
-        return Err(bad(io::ErrorKind::NotADirectory.into()));
-    }
+    let place = Directory::open(path, Walk::Make).map_err(bad)?;
     if !overlay {
-        if let Some((source_name, _)) = mounted_at(&place).map_err(bad)? {
-            return Err(MountError::AlreadyMounted {
-                path: place,
-                source_name,
-            });
+        let path = place.path().to_owned();
+        if let Some((source_name, _)) = mounted_at(&path).map_err(bad)? {
+            return Err(MountError::AlreadyMounted { path, source_name });
         }
-        if fs::read_dir(&place).map_err(bad)?.next().is_some() {
-            return Err(MountError::NotEmpty { path: place });
+        if !place.is_empty().map_err(bad)? {
+            return Err(MountError::NotEmpty { path });
         }
     }
-    Ok(place)
+    Ok(place.mountpoint())
 }
 
 /// Fails if there is no FUSE here.
@@ -166,39 +134,78 @@ pub(crate) fn check_fuse() -> Result<()> {
     }
 }
 
-/// Unmounts a filesystem from `path` (what is there, where it cannot be told from others); whether
-/// it was there: where somebody else unmounted it there is nothing to do.
+/// Unmounts a filesystem from where it is by now (what is where it was put, where it cannot be told
+/// from others); whether it was anywhere: where somebody else unmounted it there is nothing to do.
 ///
 /// # Errors
 /// [`MountError::Covered`] where another mount covers it, which would go in its place;
 /// [`MountError::Inside`] where another is mounted inside, which would go with it, unless lazily or
 /// at any cost.
-pub(crate) fn unmount_ours(
-    path: &Path,
-    identity: Option<&Identity>,
-    mode: UnmountMode,
-) -> Result<bool> {
-    let Some(identity) = identity else {
-        return unmount(path, mode).map(|()| true);
+pub(crate) fn unmount_ours(anchor: &Anchor, mode: UnmountMode) -> Result<bool> {
+    let Some(identity) = &anchor.identity else {
+        return unmount(&anchor.path, mode).map(|()| true);
     };
-    let table = MountTable::read().map_err(|source| MountError::Unmount {
+    let path = &anchor.path;
+    let failed = |source| MountError::Unmount {
         path: path.to_owned(),
         source,
-    })?;
-    match table.standing(path, identity) {
-        Standing::Reached => match table.inside(path, identity) {
-            Some(inner) if matches!(mode, UnmountMode::Clean | UnmountMode::Force) => {
-                Err(MountError::Inside {
-                    path: path.to_owned(),
-                    inner: inner.path.clone(),
-                    source_name: inner.source.clone(),
-                })
-            }
-            _ => unmount(path, mode).map(|()| true),
-        },
-        Standing::Gone => Ok(false),
-        Standing::Covered(cover) => Err(covered(path, cover)),
+    };
+    for _ in 0..TRIES {
+        let table = MountTable::read().map_err(failed)?;
+        let place = match table.standing(path, identity) {
+            Standing::Reached(place) => place,
+            Standing::Gone => return Ok(false),
+            Standing::Covered(cover) => return Err(covered(path, cover)),
+        };
+        if let Some(inner) = table.inside(path, identity)
+            && matches!(mode, UnmountMode::Clean | UnmountMode::Force)
+        {
+            return Err(MountError::Inside {
+                path: place,
+                inner: inner.path.clone(),
+                source_name: inner.source.clone(),
+            });
+        }
+        match unmount_only(&place, &identity.device, mode)? {
+            true => return Ok(true),
+            // It is elsewhere by now.
+            false => tracing::debug!(path = %place.display(), "a mount moved meanwhile"),
+        }
     }
+    Err(failed(io::ErrorKind::ResourceBusy.into()))
+}
+
+/// Unmounts the filesystem of a device that is mounted at a path, and nothing else: whatever is
+/// renamed meanwhile, the directory that it is in stays the same one. Whether it is there.
+fn unmount_only(path: &Path, device: &str, mode: UnmountMode) -> Result<bool> {
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+        return unmount(path, mode).map(|()| true);
+    };
+    // Others than root may only unmount by the path, and only what is theirs.
+    if !rustix::process::geteuid().is_root() {
+        return unmount(path, mode).map(|()| true);
+    }
+    let above = match Directory::open(above, Walk::Straight) {
+        Ok(above) => above,
+        Err(error) if is_elsewhere(&error) => return Ok(false),
+        Err(source) => {
+            let path = path.to_owned();
+            return Err(MountError::Unmount { path, source });
+        }
+    };
+    let place = above.own_path().join(name);
+    match above.enter(name) {
+        Ok(found) if found.device() == device => {}
+        _ => return Ok(false),
+    }
+    // A directory that something is mounted at is not renamed itself.
+    unmount_at(&place, path, mode).map(|()| true)
+}
+
+/// Whether something else is at a path by now than what was there.
+fn is_elsewhere(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    [NotFound, NotADirectory, PermissionDenied].contains(&error.kind())
 }
 
 fn covered(path: &Path, cover: HostMount) -> MountError {
@@ -241,6 +248,11 @@ pub(crate) fn cut_off(identity: &Identity) {
 
 /// Unmounts what is at `path`.
 fn unmount(path: &Path, mode: UnmountMode) -> Result<()> {
+    unmount_at(path, path, mode)
+}
+
+/// The same, at the place that a path of the system's own leads to; messages have the other one.
+fn unmount_at(place: &Path, path: &Path, mode: UnmountMode) -> Result<()> {
     let flags = match mode {
         UnmountMode::Clean => UnmountFlags::NOFOLLOW,
         UnmountMode::Force | UnmountMode::AtAnyCost => {
@@ -250,10 +262,10 @@ fn unmount(path: &Path, mode: UnmountMode) -> Result<()> {
     };
     // By force only where asking did not help: force aborts requests that are under way.
     let by_force = matches!(mode, UnmountMode::Force | UnmountMode::AtAnyCost);
-    if by_force && rustix::mount::unmount(path, UnmountFlags::NOFOLLOW).is_ok() {
+    if by_force && rustix::mount::unmount(place, UnmountFlags::NOFOLLOW).is_ok() {
         return Ok(());
     }
-    match rustix::mount::unmount(path, flags) {
+    match rustix::mount::unmount(place, flags) {
         // Not a mountpoint: somebody else unmounted it.
         Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Busy {
@@ -267,32 +279,44 @@ fn unmount(path: &Path, mode: UnmountMode) -> Result<()> {
     }
 }
 
-/// Changes the flags of a filesystem (of what is there, where it cannot be told from others),
-/// mounted at `path`.
+/// Changes the flags of a mounted filesystem (of what is where it was put, where it cannot be told
+/// from others).
 ///
 /// # Errors
 /// [`MountError::Covered`] where another mount covers it, whose flags would change;
 /// [`MountError::Refused`].
-pub(crate) fn remount(
-    path: &Path,
-    identity: Option<&Identity>,
-    attachment: &Attachment,
-) -> Result<()> {
-    let standing = |identity| MountTable::read().map(|table| table.standing(path, identity));
-    if let Some(Ok(Standing::Covered(cover))) = identity.map(standing) {
-        return Err(covered(path, cover));
+pub(crate) fn remount(anchor: &Anchor, attachment: &Attachment) -> Result<()> {
+    let Anchor { path, identity } = anchor;
+    let refused = |source| MountError::Refused {
+        path: path.to_owned(),
+        source,
+    };
+    let mut place = path.to_owned();
+    if let Some(identity) = identity
+        && let Ok(table) = MountTable::read()
+    {
+        match table.standing(path, identity) {
+            Standing::Covered(cover) => return Err(covered(path, cover)),
+            Standing::Reached(now) => place = now,
+            Standing::Gone => {}
+        }
     }
-    let attempt = |flags: MountFlags| rustix::mount::mount_remount(path, flags, c"");
+    let found = Directory::open(&place, Walk::Straight).map_err(refused)?;
+    if let Some(identity) = identity
+        && found.device() != identity.device
+    {
+        let why = "something else came into its place meanwhile; try again";
+        return Err(refused(io::Error::other(why)));
+    }
+    let own = found.own_path();
+    let attempt = |flags: MountFlags| rustix::mount::mount_remount(&own, flags, c"");
     let flags = attachment.flags();
     let outcome = match attempt(flags) {
         // Files are open for writing: writes are refused by the filesystem itself.
         Err(Errno::BUSY) if attachment.read_only => attempt(flags - MountFlags::RDONLY),
         other => other,
     };
-    outcome.map_err(|error| MountError::Refused {
-        path: path.to_owned(),
-        source: error.into(),
-    })
+    outcome.map_err(|error| refused(error.into()))
 }
 
 /// As another user than root.
@@ -337,7 +361,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("a/b");
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
-        assert!(prepare_mountpoint(&place, false).unwrap().is_dir());
+        let made = prepare_mountpoint(&place, false).unwrap();
+        assert_eq!(made.open().unwrap().path(), place);
         assert_eq!((mode(&place), mode(&dir.path().join("a"))), (0o755, 0o755));
         fs::write(place.join("file"), "x").unwrap();
         assert!(matches!(
@@ -354,5 +379,24 @@ mod tests {
             prepare_mountpoint(Path::new("/proc"), false),
             Err(MountError::AlreadyMounted { .. })
         ));
+    }
+
+    /// Goal: what comes into a mount point's place after it was looked at is not mounted at.
+    #[test]
+    fn a_mountpoint_is_the_directory_that_was_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, other) = (dir.path().join("place"), dir.path().join("other"));
+        let made = prepare_mountpoint(&place, false).unwrap();
+        fs::rename(&place, dir.path().join("aside")).unwrap();
+        assert!(made.open().is_err());
+        fs::create_dir(&other).unwrap();
+        std::os::unix::fs::symlink(&other, &place).unwrap();
+        assert!(made.open().is_err());
+        fs::remove_file(&place).unwrap();
+        fs::rename(&other, &place).unwrap();
+        assert!(made.open().is_err());
+        fs::remove_dir(&place).unwrap();
+        fs::rename(dir.path().join("aside"), &place).unwrap();
+        assert!(made.open().is_ok());
     }
 }

@@ -9,6 +9,7 @@
 //! | `mount`, `attach`, `host` | mounting, unmounting, what can be mounted where |
 //! | `aside` | a thread for system calls that may lead into what is served here |
 //! | `mountinfo` | what is mounted, told from others at the same place |
+//! | `mountpoint` | the directory to mount at, found and made without following others' links |
 //! | `exchange` | another state of a filesystem under the same mount (rollback) |
 //! | `handler` | the kernel's requests, and what the kernel may cache |
 //! | `inside` | what is mounted inside of a mount, for who changes it otherwise |
@@ -41,6 +42,7 @@ mod inside;
 mod listing;
 mod mount;
 mod mountinfo;
+mod mountpoint;
 mod nodes;
 mod readers;
 mod seek;
@@ -55,4 +57,5 @@ pub use error::{MountError, Result};
 pub use host::{filesystem_of, is_dead, mounted_at, take_away_dead_mounts};
 pub use mount::{Mount, MountOptions, UnmountMode};
 pub use mountinfo::MountTable;
+pub use mountpoint::remove_mountpoint;
 pub use zvol::ZvolDirectory;

@@ -17,7 +17,7 @@ use crate::attach::Attachment;
 use crate::error::{MountError, Result};
 use crate::handler::Handler;
 use crate::host;
-use crate::mountinfo::{Identity, MountTable, Standing};
+use crate::mountinfo::{Anchor, MountTable};
 use crate::nodes::{self, Nodes};
 use crate::readers::Readers;
 use crate::task::Runner;
@@ -101,9 +101,7 @@ pub enum UnmountMode {
 
 /// A FUSE session that is served by threads of its own.
 pub(crate) struct Served {
-    mountpoint: PathBuf,
-    /// What the mount is known by.
-    identity: Option<Identity>,
+    anchor: Anchor,
     notifier: Notifier,
     ended: watch::Receiver<bool>,
     /// Whether somebody unmounted it here; so that it is not done twice.
@@ -122,10 +120,11 @@ impl Served {
     ) -> Result<Self> {
         let path = mountpoint.to_owned();
         let readers = readers.clone();
-        let mountpoint = aside(move || host::prepare_mountpoint(&path, overlay)).await?;
+        let place = aside(move || host::prepare_mountpoint(&path, overlay)).await?;
         // The descriptor of the connection is this process's: not aside.
         let start = move || {
             host::check_fuse()?;
+            let mountpoint = place.path.clone();
             let refused = |source| MountError::Refused {
                 path: mountpoint.clone(),
                 source,
@@ -137,12 +136,12 @@ impl Served {
                 true => SessionACL::All,
                 false => SessionACL::Owner,
             };
-            let (connection, identity) = attachment.mount(&mountpoint).map_err(refused)?;
+            let (connection, anchor) = attachment.mount(&place).map_err(refused)?;
             // From here on it is mounted.
             let take_away = {
-                let (path, identity) = (mountpoint.clone(), identity.clone());
+                let anchor = anchor.clone();
                 move || {
-                    let gone = host::unmount_ours(&path, identity.as_ref(), UnmountMode::Lazy);
+                    let gone = host::unmount_ours(&anchor, UnmountMode::Lazy);
                     if let Err(error) = gone {
                         tracing::debug!(%error, "a mount could not be taken away");
                     }
@@ -172,8 +171,7 @@ impl Served {
                 .inspect_err(|_| take_away())
                 .map_err(refused)?;
             Ok(Self {
-                mountpoint,
-                identity,
+                anchor,
                 notifier,
                 ended,
                 is_unmounted: AtomicBool::new(false),
@@ -185,8 +183,13 @@ impl Served {
         }
     }
 
+    /// Where it was mounted.
     pub(crate) fn mountpoint(&self) -> &Path {
-        &self.mountpoint
+        &self.anchor.path
+    }
+
+    pub(crate) fn anchor(&self) -> &Anchor {
+        &self.anchor
     }
 
     pub(crate) fn notifier(&self) -> &Notifier {
@@ -200,11 +203,7 @@ impl Served {
 
     /// Whether it is still mounted (someone may have run umount); be it covered by another mount.
     pub(crate) fn is_mounted_in(&self, table: Option<&MountTable>) -> bool {
-        let is_listed = |table: &MountTable| match &self.identity {
-            Some(identity) => table.standing(&self.mountpoint, identity) != Standing::Gone,
-            // It cannot be told from others.
-            None => table.last_at(&self.mountpoint).is_some(),
-        };
+        let is_listed = |table: &MountTable| table.place_of(&self.anchor).is_some();
         self.is_served() && table.is_none_or(is_listed)
     }
 
@@ -217,10 +216,9 @@ impl Served {
     /// Unmounts; returns when the last request was answered (or, lazily, at once).
     pub(crate) async fn unmount(&self, mode: UnmountMode) -> Result<()> {
         if self.is_served() {
-            let (path, identity) = (self.mountpoint.clone(), self.identity.clone());
+            let anchor = self.anchor.clone();
             let unmount = move || {
-                let identity = identity.as_ref();
-                let outcome = host::unmount_ours(&path, identity, mode);
+                let outcome = host::unmount_ours(&anchor, mode);
                 match outcome {
                     // A dead one below another of ours would be in its way for good.
                     Err(MountError::Covered {
@@ -247,12 +245,12 @@ impl Served {
         if mode == UnmountMode::Lazy || tokio::time::timeout(patience, self.ended()).await.is_ok() {
             return Ok(());
         }
-        let path = self.mountpoint.clone();
+        let path = self.anchor.path.clone();
         if mode == UnmountMode::Clean {
             return Err(MountError::Elsewhere { path });
         }
         tracing::warn!(path = %path.display(), "cutting off who uses it elsewhere");
-        if let Some(identity) = self.identity.clone() {
+        if let Some(identity) = self.anchor.identity.clone() {
             let _ = tokio::task::spawn_blocking(move || host::cut_off(&identity)).await;
         }
         let _ = tokio::time::timeout(LAST_REQUESTS, self.ended()).await;
@@ -262,9 +260,8 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        let identity = self.identity.as_ref();
         if self.is_served()
-            && let Err(error) = host::unmount_ours(&self.mountpoint, identity, UnmountMode::Lazy)
+            && let Err(error) = host::unmount_ours(&self.anchor, UnmountMode::Lazy)
         {
             tracing::debug!(%error, "a mount could not be taken away");
         }
@@ -336,9 +333,8 @@ impl Mount {
         let served = Served::start(handler, &readers, mountpoint, attachment, threads, overlay);
         let served = served.await?;
         let _ = notifier.set(served.notifier().clone());
-        let device = served.identity.as_ref().map(|it| it.device.clone());
-        teller.begin(served.notifier().clone(), served.mountpoint(), device);
-        if let Some(identity) = &served.identity {
+        teller.begin(served.notifier().clone(), served.anchor());
+        if let Some(identity) = &served.anchor.identity {
             host::raise_read_ahead(identity);
         }
         let housekeeper = tokio::spawn(let_go_at_end(Arc::clone(&nodes), served.ended.clone()));
@@ -378,9 +374,16 @@ impl Mount {
         self.traffic.counts()
     }
 
-    /// Where it is mounted.
+    /// Where it was mounted.
     pub fn mountpoint(&self) -> &Path {
         self.inner.served.mountpoint()
+    }
+
+    /// Where it was when `table` was read, if it had moved: with a directory above it that was
+    /// renamed, or by itself.
+    pub fn moved_to(&self, table: Option<&MountTable>) -> Option<PathBuf> {
+        let place = table?.place_of(self.inner.served.anchor())?;
+        (place != self.mountpoint()).then(|| place.to_owned())
     }
 
     /// Whether it is still mounted (someone may have run umount); be it covered by another mount.
@@ -404,8 +407,8 @@ impl Mount {
         let Some(table) = MountTable::now() else {
             return true;
         };
-        let mut places = table.places_inside(self.mountpoint());
-        places.any(|place| place.starts_with(path))
+        let places = table.places_inside(self.inner.served.anchor());
+        places.iter().any(|place| place.starts_with(path))
     }
 
     /// Changes what is to be seen of `.zfs`.
@@ -433,10 +436,9 @@ impl Mount {
     /// [`MountError::Covered`], where another mount lies over it; [`MountError::Refused`], where
     /// the kernel does not let us.
     pub async fn remount(&self, options: &MountOptions) -> Result<()> {
-        let path = self.mountpoint().to_owned();
-        let identity = self.inner.served.identity.clone();
+        let anchor = self.inner.served.anchor().clone();
         let attachment = options.to_attachment();
-        aside(move || host::remount(&path, identity.as_ref(), &attachment)).await
+        aside(move || host::remount(&anchor, &attachment)).await
     }
 
     /// Lets go of the snapshot called `name`, or of all: they can be destroyed then. One that is
@@ -488,7 +490,10 @@ impl Mount {
             ControlNode::Shadow => ".zfs/shadow",
             _ => ".zfs/snapshot",
         };
-        let path = self.mountpoint().join(directory).join(snapshot.name());
+        let table = MountTable::now();
+        let mountpoint = self.moved_to(table.as_ref());
+        let mountpoint = mountpoint.unwrap_or_else(|| self.mountpoint().to_owned());
+        let path = mountpoint.join(directory).join(snapshot.name());
         let find = move || std::fs::symlink_metadata(path).map(drop);
         // The pool may not answer; nothing is lost then but the name.
         let _ = tokio::time::timeout(FORGETTING, aside(find)).await;

@@ -4,6 +4,11 @@
 //! above, is covered: it lives on, but no path leads to it. Who unmounts by path must know, else
 //! somebody else's mount goes.
 //!
+//! A mount goes along when a directory above it is renamed, or when somebody moves it. So what was
+//! mounted is looked for by what it is ([`Identity`]), in the whole list, and where it was put says
+//! nothing of where it is (`libzfs_mnttab_find`, lib/libzfs/libzfs_dataset.c, looks for the
+//! dataset's name).
+//!
 //! Source: proc(5), /proc/pid/mountinfo.
 
 use std::collections::HashMap;
@@ -24,7 +29,7 @@ pub(crate) struct HostMount {
     parent: u64,
     /// Number of its filesystem's device, `major:minor`: no other mounted filesystem has the same.
     pub(crate) device: String,
-    /// Which directory, or file, of that filesystem is there.
+    /// Which directory of its filesystem is mounted: another than `/` where somebody bound one.
     root: PathBuf,
     pub(crate) path: PathBuf,
     /// Type of filesystem.
@@ -77,9 +82,12 @@ fn unescape(field: &str) -> OsString {
     OsString::from_vec(out)
 }
 
-/// What a mount is told from others by that are, or come to be, at the same place.
+/// What a mount is told from others by, wherever they are or come to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
+    /// The kernel's number of the mount. It is bound elsewhere under another number, and moves with
+    /// its own.
+    id: u64,
     /// The device of its filesystem: nobody has the same while it is mounted anywhere, another may
     /// have it later.
     pub(crate) device: String,
@@ -87,29 +95,42 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Of what was just mounted at `path` from `source` through FUSE.
+    /// Of what was just mounted at `path` from `source` through FUSE. Where a directory above was
+    /// renamed meanwhile it is the last one from there.
     pub(crate) fn of_last_at(path: &Path, source: &str) -> Option<Self> {
         let table = MountTable::read().ok()?;
-        let mount = table.last_at(path)?;
-        (mount.is_fuse() && mount.source == source).then(|| Self {
+        let is_like = |mount: &HostMount| mount.is_fuse() && mount.source == source;
+        let there = table.last_at(path).filter(|mount| is_like(mount));
+        let mount = there.or_else(|| table.0.iter().rev().find(|mount| is_like(mount)))?;
+        Some(Self {
+            id: mount.id,
             device: mount.device.clone(),
             source: mount.source.clone(),
         })
     }
 
+    /// Whether a mount is of this filesystem.
     fn is_of(&self, mount: &HostMount) -> bool {
         mount.is_fuse() && mount.device == self.device && mount.source == self.source
     }
 }
 
-/// How a mount stands at the path where it was put.
+/// Where something was mounted, and what it is known by, where that could be found.
+#[derive(Debug, Clone)]
+pub(crate) struct Anchor {
+    /// Where it was put; it may have moved since.
+    pub(crate) path: PathBuf,
+    pub(crate) identity: Option<Identity>,
+}
+
+/// How a mount stands in the host's tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The path leads to it.
-    Reached,
+    /// This path leads to it.
+    Reached(PathBuf),
     /// Another mount is over it.
     Covered(HostMount),
-    /// It is not there any more.
+    /// It is nowhere any more.
     Gone,
 }
 
@@ -146,12 +167,26 @@ impl MountTable {
         self.0.iter().find(|mount| mount.device == device)
     }
 
+    /// The mount itself, or else what is left of its filesystem: where it was put, or where
+    /// somebody bound it.
     fn find(&self, path: &Path, identity: &Identity) -> Option<&HostMount> {
-        let mut mounts = self.0.iter().rev();
-        mounts.find(|mount| mount.path == path && identity.is_of(mount))
+        let of_it = || self.0.iter().rev().filter(|mount| identity.is_of(mount));
+        of_it()
+            .find(|mount| mount.id == identity.id)
+            .or_else(|| of_it().find(|mount| mount.path == path))
+            .or_else(|| of_it().next())
     }
 
-    /// What is mounted inside of a filesystem that is mounted at `path`, if something is.
+    /// Where something that was mounted is now; none where it is not mounted any more.
+    pub(crate) fn place_of<'a>(&'a self, anchor: &'a Anchor) -> Option<&'a Path> {
+        match &anchor.identity {
+            Some(identity) => Some(&*self.find(&anchor.path, identity)?.path),
+            // It cannot be told from others.
+            None => Some(&*self.last_at(&anchor.path)?.path),
+        }
+    }
+
+    /// What is mounted inside of a filesystem that was mounted at `path`, if something is.
     pub(crate) fn inside(&self, path: &Path, identity: &Identity) -> Option<&HostMount> {
         let ours = self.find(path, identity)?;
         self.0
@@ -159,12 +194,16 @@ impl MountTable {
             .find(|mount| mount.parent == ours.id && mount.id != ours.id)
     }
 
-    /// Where others are mounted inside of a path.
-    pub(crate) fn places_inside<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Path> {
-        let places = self.0.iter().map(|mount| &*mount.path);
-        places
-            .filter_map(move |place| place.strip_prefix(path).ok())
-            .filter(|place| *place != Path::new(""))
+    /// Where others are mounted in a filesystem: paths in it, wherever it is itself.
+    pub(crate) fn places_inside(&self, anchor: &Anchor) -> Vec<PathBuf> {
+        match &anchor.identity {
+            Some(identity) => self.places_on(&identity.device),
+            // It cannot be told from others.
+            None => match self.last_at(&anchor.path) {
+                Some(mount) => self.places_on(&mount.device),
+                None => Vec::new(),
+            },
+        }
     }
 
     /// Where others are mounted on the filesystem of a device, wherever that is mounted itself: as
@@ -192,11 +231,12 @@ impl MountTable {
         places
     }
 
-    /// How a filesystem that was mounted at `path` stands there.
+    /// How a filesystem that was mounted at `path` stands.
     pub(crate) fn standing(&self, path: &Path, identity: &Identity) -> Standing {
         let Some(ours) = self.find(path, identity) else {
             return Standing::Gone;
         };
+        let path = &ours.path;
         let mut way = vec![ours.id];
         let mut at = ours;
         // The parent of the uppermost is not listed, or itself.
@@ -211,7 +251,10 @@ impl MountTable {
         let cover = self.0.iter().find(|mount| {
             way.contains(&mount.parent) && !way.contains(&mount.id) && path.starts_with(&mount.path)
         });
-        cover.map_or(Standing::Reached, |cover| Standing::Covered(cover.clone()))
+        match cover {
+            Some(cover) => Standing::Covered(cover.clone()),
+            None => Standing::Reached(path.clone()),
+        }
     }
 }
 
@@ -291,9 +334,9 @@ mod tests {
         assert_eq!(table.places_on("0:52"), [PathBuf::new(); 0]);
     }
 
-    fn identity(device: &str, source: &str) -> Identity {
+    fn identity(id: u64, device: &str, source: &str) -> Identity {
         let (device, source) = (device.to_owned(), source.to_owned());
-        Identity { device, source }
+        Identity { id, device, source }
     }
 
     #[test]
@@ -302,11 +345,11 @@ mod tests {
         let tank = "30 1 0:50 / /tank rw - fuse.millpond tank rw";
         let inside = "31 30 0:51 / /tank/a/b rw - fuse.millpond tank/a/b rw";
         let place = Path::new("/tank/a/b");
-        let ours = identity("0:51", "tank/a/b");
+        let ours = identity(31, "0:51", "tank/a/b");
         let covered_by = |lines: &[&str]| match table(lines).standing(place, &ours) {
             Standing::Covered(cover) => Some(cover.source),
             standing => {
-                assert_eq!(standing, Standing::Reached, "{lines:?}");
+                assert_eq!(standing, Standing::Reached(place.into()), "{lines:?}");
                 None
             }
         };
@@ -343,10 +386,51 @@ mod tests {
             // Numbers of devices are used again.
             "41 30 0:51 / /tank/a/b rw - tmpfs other rw",
             "41 30 0:51 / /tank/a/b rw - fuse.other tank rw",
-            "31 30 0:51 / /tank/a rw - fuse.millpond tank/a/b rw",
+            "31 30 0:52 / /tank/a/b rw - fuse.millpond tank/a/b rw",
         ] {
             let other = table(&[root, tank, line]);
             assert_eq!(other.standing(place, &ours), Standing::Gone, "{line}");
         }
+    }
+
+    #[test]
+    fn mounts_are_found_wherever_they_are() {
+        let root = "1 0 8:1 / / rw - ext4 /dev/sda1 rw";
+        let place = Path::new("/tank/a/b");
+        let ours = identity(31, "0:51", "tank/a/b");
+        let moved = "31 1 0:51 / /tank/c/b rw - fuse.millpond tank/a/b rw";
+        let other = "41 1 0:60 / /tank/a/b rw - tmpfs other rw";
+        let bound = "42 1 0:51 / /srv rw - fuse.millpond tank/a/b rw";
+        let reached = |path: &str| Standing::Reached(path.into());
+        let standing = |lines: &[&str]| table(lines).standing(place, &ours);
+        assert_eq!(standing(&[root, moved, other, bound]), reached("/tank/c/b"));
+        assert_eq!(standing(&[root, bound, moved]), reached("/tank/c/b"));
+        // Bound to elsewhere it is what is left.
+        assert_eq!(standing(&[root, other, bound]), reached("/srv"));
+        // What covers it where it is now.
+        let cover = "43 1 0:61 / /tank/c rw - tmpfs cover rw";
+        let covered = standing(&[root, moved, cover]);
+        assert!(matches!(covered, Standing::Covered(by) if by.source == "cover"));
+    }
+
+    #[test]
+    fn what_is_mounted_inside_is_told_by_paths_in_the_filesystem() {
+        let anchor = Anchor {
+            path: "/tank".into(),
+            identity: Some(identity(31, "0:51", "tank")),
+        };
+        let table = table(&[
+            "1 0 8:1 / / rw - ext4 /dev/sda1 rw",
+            "31 1 0:51 / /moved rw - fuse.millpond tank rw",
+            "32 31 0:60 / /moved/a/b rw - tmpfs inner rw",
+            "33 32 0:61 / /moved/a/b rw - tmpfs over rw",
+            "34 31 0:62 / /moved rw - tmpfs cover rw",
+            "35 1 0:51 /sub /bound rw - fuse.millpond tank rw",
+            "36 35 0:63 / /bound/c rw - tmpfs deeper rw",
+            "37 1 0:64 / /tank/d rw - tmpfs elsewhere rw",
+        ]);
+        let places = table.places_inside(&anchor);
+        assert_eq!(places, ["a/b", "sub/c"].map(PathBuf::from));
+        assert_eq!(table.place_of(&anchor), Some(Path::new("/moved")));
     }
 }

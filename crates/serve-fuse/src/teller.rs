@@ -54,7 +54,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::inside::Inside;
-use crate::mountinfo::MountTable;
+use crate::mountinfo::{Anchor, MountTable};
 use crate::nodes::{self, Nodes};
 
 /// How long one who changed something waits for the kernel to be told of it.
@@ -173,7 +173,7 @@ struct Told {
 pub(crate) struct Teller {
     nodes: Arc<Nodes>,
     /// How, once it is mounted.
-    kernel: OnceLock<(Notifier, Box<Path>)>,
+    kernel: OnceLock<(Notifier, Box<Anchor>)>,
     inside: Inside,
     runtime: Handle,
     /// Short; nothing else is locked under it.
@@ -195,15 +195,10 @@ impl Teller {
     }
 
     /// It is mounted: the kernel is told what was noted meanwhile, and all that will be.
-    /// `device` is that of the mount's filesystem, as mounts are listed.
-    pub(crate) fn begin(
-        self: &Arc<Self>,
-        notifier: Notifier,
-        mountpoint: &Path,
-        device: Option<String>,
-    ) {
-        let _ = self.kernel.set((notifier, mountpoint.into()));
-        self.inside.begin(device);
+    pub(crate) fn begin(self: &Arc<Self>, notifier: Notifier, anchor: &Anchor) {
+        let _ = self.kernel.set((notifier, Box::new(anchor.clone())));
+        let identity = anchor.identity.as_ref();
+        self.inside.begin(identity.map(|it| it.device.clone()));
         self.start();
     }
 
@@ -250,7 +245,7 @@ impl Teller {
     }
 
     fn tell_of(&self, noted: Noted) {
-        let Some((notifier, mountpoint)) = self.kernel.get() else {
+        let Some((notifier, anchor)) = self.kernel.get() else {
             return;
         };
         let node = |ino| INodeNo(self.nodes.live_node(ino));
@@ -260,7 +255,7 @@ impl Teller {
             if before.is_some_and(|before| before.is_directory) {
                 let kept = kept.get_or_insert_with(|| {
                     let live = self.nodes.live();
-                    self.runtime.block_on(on_the_way(&live, mountpoint))
+                    self.runtime.block_on(on_the_way(&live, anchor))
                 });
                 if kept.contains(&(directory, name.clone())) {
                     continue;
@@ -323,7 +318,7 @@ impl Listener for Teller {
                 let mut state = self.state.lock();
                 if !std::mem::replace(&mut state.is_stuck, true) {
                     tracing::warn!(
-                        mountpoint = ?self.kernel.get().map(|(_, mountpoint)| mountpoint),
+                        mountpoint = ?self.kernel.get().map(|(_, anchor)| &anchor.path),
                         "the kernel does not take notice of changes: a program holds up a \
                          directory or a file; until it goes on, the mount may show what was before"
                     );
@@ -341,16 +336,16 @@ impl Listener for Teller {
     }
 }
 
-/// Names that lead to other mounts inside of `mountpoint`, each with its directory. Taking one from
+/// Names that lead to other mounts inside of a filesystem, each with its directory. Taking one from
 /// the kernel would take that mount away.
-pub(crate) async fn on_the_way(live: &Filesystem, mountpoint: &Path) -> HashSet<(u64, OsString)> {
+pub(crate) async fn on_the_way(live: &Filesystem, anchor: &Anchor) -> HashSet<(u64, OsString)> {
     let mut kept = HashSet::new();
     let Some(table) = MountTable::now() else {
         return kept;
     };
-    for place in table.places_inside(mountpoint) {
+    for place in table.places_inside(anchor) {
         let mut directory = live.root();
-        for part in place {
+        for part in &place {
             kept.insert((directory, part.to_owned()));
             match live.lookup(directory, OsStr::as_bytes(part)).await {
                 Ok(found) => directory = found.ino,

@@ -33,6 +33,12 @@ pub struct Mounted {
 }
 
 impl Mounted {
+    /// Where it was when `table` was read: directories above it may have been renamed.
+    fn place(&self, table: Option<&MountTable>) -> PathBuf {
+        let moved = self.mount.moved_to(table);
+        moved.unwrap_or_else(|| self.mountpoint.clone())
+    }
+
     /// Has the filesystem do what these options say.
     fn choose(&self, options: &[String]) {
         let filesystem = self.mount.lease().get();
@@ -280,7 +286,7 @@ impl Mounts {
             .filter(|(_, mounted)| mounted.mount.is_mounted_in(table.as_ref()))
             .map(|(name, mounted)| ZfsMounted {
                 name: name.clone(),
-                mountpoint: mounted.mountpoint.to_string_lossy().into_owned(),
+                mountpoint: mounted.place(table.as_ref()).display().to_string(),
             })
             .collect();
         ZfsMountListReply { mounts }
@@ -306,8 +312,9 @@ impl Mounts {
             .values()
             .filter(|mounted| mounted.mount.is_mounted_in(table.as_ref()))
             .filter_map(|mounted| {
-                let at = mounted.mount.mountpoint();
-                let below = path.strip_prefix(at).ok()?.to_owned();
+                let moved = mounted.mount.moved_to(table.as_ref());
+                let at = moved.unwrap_or_else(|| mounted.mount.mountpoint().to_owned());
+                let below = path.strip_prefix(&at).ok()?.to_owned();
                 Some((at, mounted, below))
             })
             .max_by_key(|(at, ..)| at.components().count())
@@ -320,8 +327,8 @@ impl Mounts {
         let table = LazyCell::new(MountTable::now);
         by_name
             .iter()
-            .filter(|(_, mounted)| mounted.mountpoint == Path::new(path))
             .filter(|(_, mounted)| mounted.mount.is_mounted_in(table.as_ref()))
+            .filter(|(_, mounted)| mounted.place(table.as_ref()) == Path::new(path))
             .max_by_key(|(_, mounted)| mounted.order)
             .map(|(name, _)| name.clone())
     }
@@ -719,7 +726,7 @@ pub async fn remove_directories(directories: Vec<PathBuf>) {
     // They may be in a filesystem that this process serves.
     let remove = move || {
         for directory in directories {
-            if let Err(error) = std::fs::remove_dir(&directory) {
+            if let Err(error) = serve_fuse::remove_mountpoint(&directory) {
                 tracing::debug!(path = %directory.display(), %error, "a mount point stays");
             }
         }

@@ -340,20 +340,21 @@ fn covered_mounts_are_told_and_left_alone() {
     assert!(refused.contains("cover is mounted over it"), "{refused}");
     run("umount", &[&place]);
     assert!(server.path("place/lower").exists());
-    // Moved away it is in use, whatever its own place says.
+    // Moved away it is mounted there, and bound to elsewhere as well it is in use.
     let moved = server.text("moved");
     fs::create_dir(&moved).expect("a directory");
     run("mount", &["--move", &place, &moved]);
-    for words in [
-        "zfs mount tank/lower",
-        "zfs destroy tank/lower",
-        "zpool export tank",
-    ] {
-        let refused = server.fails(words);
-        assert!(refused.contains("still in use"), "{words}: {refused}");
-    }
-    assert!(server.path("moved/lower").exists());
-    run("mount", &["--move", &moved, &place]);
+    assert!(is_mounted("tank/lower"));
+    let refused = server.fails("zfs mount tank/lower");
+    assert!(refused.contains("already mounted"), "{refused}");
+    let bound = server.text("bound");
+    fs::create_dir(&bound).expect("a directory");
+    run("mount", &["--bind", &moved, &bound]);
+    let refused = server.fails("zpool export tank");
+    assert!(refused.contains("still in use"), "{refused}");
+    assert!(!server.path("moved/lower").exists() && server.path("bound/lower").exists());
+    assert!(is_mounted("tank/lower"), "what is left of it");
+    run("mount", &["--move", &bound, &place]);
     // By force nothing goes that others mounted inside.
     fs::create_dir(server.path("place/inner")).expect("a directory");
     let inner = format!("{place}/inner");
