@@ -20,7 +20,7 @@ export const replications = {
     'backup/home; root@nas:backup/home by ssh, for which the server’s root needs a key there; or https://nas/backup/home, another Millpond.',
   targetWrong: 'Such as backup/home, root@nas:backup/home or https://nas/backup/home.',
   key: 'API key of the other side',
-  keyHint: 'Of an operator: “millpond apikey make NAME --role operator” makes one there.',
+  keyHint: '“millpond apikey make NAME --replica DATASET” makes one there, for the target alone.',
   fingerprint: 'Fingerprint of its certificate',
   fingerprintHint:
     'As “millpond console” tells it there. Empty: an authority that this server trusts has signed it.',

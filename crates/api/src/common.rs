@@ -1,5 +1,7 @@
 //! What every message shares: the call trait, failures and property values.
 
+use std::path::Path;
+
 use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -47,8 +49,28 @@ pub trait Call: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
         None
     }
 
-    /// Takes out of it what permissions give nobody: mounting, and putting out who uses something.
+    /// Takes out of it what permissions give nobody: mounting what is made, and putting out who
+    /// uses something.
     fn restrict(&mut self) {}
+
+    /// Narrows it to what the key of a replication may ask, about a dataset and what is below it
+    /// ([`crate::Replica`]). Gives the snapshots that are to go, which must have been there long
+    /// enough.
+    ///
+    /// # Errors
+    /// What of it is not for such a key, as in "permission denied: a receive with such options".
+    fn narrow(&mut self, _dataset: &str) -> Result<Vec<String>, &'static str> {
+        Err("a request that is no replication's")
+    }
+
+    /// Narrows it to what an operator may ask who comes over the network, and who chooses mount
+    /// points below `root` only, or none where there is none.
+    ///
+    /// # Errors
+    /// What they are told.
+    fn narrow_mounts(&mut self, _root: Option<&Path>) -> Result<(), String> {
+        Ok(())
+    }
 
     /// The pool that it is about, where it is a job.
     fn pool(&self) -> Option<String> {

@@ -161,6 +161,11 @@ impl Call for JobGet {
     const PATH: &'static str = "/v1/jobs/get";
     const ACCESS: Access<Self> = Access::Read;
     type Reply = Job;
+
+    /// Of the key's own jobs.
+    fn narrow(&mut self, _dataset: &str) -> Result<Vec<String>, &'static str> {
+        Ok(Vec::new())
+    }
 }
 
 /// Asks for what a request was answered that became a job and has ended: its reply, or its
@@ -178,6 +183,11 @@ impl Call for JobResult {
     const ACCESS: Access<Self> = Access::Read;
     /// [`Call::Reply`] of the request.
     type Reply = serde_json::Value;
+
+    /// Of the key's own jobs.
+    fn narrow(&mut self, _dataset: &str) -> Result<Vec<String>, &'static str> {
+        Ok(Vec::new())
+    }
 }
 
 /// Asks a job to stop. Its events tell when it has.

@@ -21,6 +21,7 @@ mod files;
 mod guid;
 mod iscsi;
 mod jobs;
+mod narrow;
 mod openapi;
 mod people;
 mod permissions;
@@ -75,6 +76,7 @@ pub use iscsi::{
 pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
 };
+pub use narrow::{RECEIVED_PROPERTY, ReceiveGuard, Replica, is_within};
 pub use openapi::{METRICS_PATH, OPENAPI_PATH, openapi, required_fields};
 pub use people::{
     ApiKeyList, ApiKeyListReply, ApiKeyMake, ApiKeyMakeReply, ApiKeyRemove, ApiKeyReport,

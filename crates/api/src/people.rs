@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, FailureKind, Secret};
+use crate::{Access, Call, Empty, FailureKind, Replica, Secret};
 
 /// What somebody may do who comes over the network. Each may do what those before it may.
 #[derive(
@@ -249,8 +249,11 @@ pub struct ApiKeyReport {
     pub id: String,
     /// What it is for.
     pub name: String,
-    /// What may be done with it.
+    /// What may be done with it; of no meaning with `replica`.
     pub role: Role,
+    /// It is for replications alone, into this dataset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<Replica>,
     /// Who made it; none for who did so through the socket.
     pub made_by: Option<String>,
     /// When it was made, in seconds since 1970.
@@ -277,8 +280,11 @@ impl Call for ApiKeyList {
 pub struct ApiKeyMake {
     /// What it is for.
     pub name: String,
-    /// What may be done with it.
+    /// What may be done with it; of no meaning with `replica`.
     pub role: Role,
+    /// It is to be for replications alone, into this dataset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<Replica>,
     /// From when on it is not taken any more, in seconds since 1970.
     #[serde(default)]
     pub expires_s: Option<u64>,

@@ -17,6 +17,8 @@ pub struct Needed {
     pub of_origin: bool,
     /// Name of the permission.
     pub permission: String,
+    /// Another one that does as well.
+    pub or: Option<&'static str>,
 }
 
 impl Needed {
@@ -27,7 +29,15 @@ impl Needed {
             recursive: false,
             of_origin: false,
             permission: permission.to_owned(),
+            or: None,
         }
+    }
+
+    /// The same, or another permission.
+    #[must_use]
+    pub fn or(mut self, permission: &'static str) -> Self {
+        self.or = Some(permission);
+        self
     }
 
     /// The same, perhaps also on all below it.

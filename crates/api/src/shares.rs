@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Call, Empty, NotShared, Protocol, Role, ShareInfo};
+use crate::{Access, Call, Empty, Needed, NotShared, Protocol, Role, ShareInfo};
 
 /// `zfs share`: shares filesystems as `sharenfs` and `sharesmb` say, also those that `zfs unshare`
 /// took away.
@@ -28,6 +28,13 @@ impl Call for ZfsShare {
     });
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
+
+    /// As its properties say, which are others' to set (`zfs_secpolicy_share`,
+    /// usr/src/uts/common/fs/zfs/zfs_ioctl.c of illumos).
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let name = self.name.as_ref().filter(|_| !self.all)?;
+        Some(vec![Needed::on(name, "share")])
+    }
 }
 
 /// `zfs unshare`: ends shares until `zfs share`, or until the property or the pool comes anew.
@@ -52,6 +59,12 @@ impl Call for ZfsUnshare {
     });
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        // What is shared as a path has a name that permissions go by.
+        let name = self.name.as_ref().filter(|name| !name.starts_with('/'))?;
+        (!self.all).then(|| vec![Needed::on(name, "share")])
+    }
 }
 
 /// `millpond shares`: what is shared, who uses it and how much. Who the clients are is told to

@@ -1,12 +1,14 @@
 //! Messages of the `zfs` command about clones, bookmarks, holds and differences,
 //! and `zfs wait`.
 
+use std::path::Path;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
 use crate::permissions::{head, parent};
-use crate::{Access, Call, Empty, Failure, JobKind, Needed, Role, Settings};
+use crate::{Access, Call, Empty, Failure, JobKind, Needed, Role, Settings, narrow};
 
 /// `zfs clone`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -54,6 +56,10 @@ impl Call for ZfsClone {
     fn restrict(&mut self) {
         self.parents = false;
         self.no_mount = true;
+    }
+
+    fn narrow_mounts(&mut self, root: Option<&Path>) -> Result<(), String> {
+        narrow::check_mountpoint(&self.properties, root)
     }
 }
 

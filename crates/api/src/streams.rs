@@ -6,11 +6,13 @@
 //! server or the other way. Whoever sends closes their end when it is over. What came of it is the
 //! job's result.
 
+use std::path::Path;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::permissions::head;
-use crate::{Access, Call, Empty, JobKind, Needed, Role, Settings};
+use crate::{Access, Call, Empty, JobKind, Needed, ReceiveGuard, Role, Settings, narrow};
 
 /// What a connection is switched to.
 pub const STREAM_PROTOCOL: &str = "millpond-stream";
@@ -73,6 +75,9 @@ pub struct ZfsReceive {
     /// The command as typed, for the pool's history.
     #[serde(default)]
     pub command: String,
+    /// Who sends the stream, which the server knows and nobody tells it.
+    #[serde(skip)]
+    pub guard: ReceiveGuard,
 }
 
 /// What was received.
@@ -116,6 +121,45 @@ impl Call for ZfsReceive {
         !self.dry_run
     }
 
+    /// `zfs_secpolicy_recv` (module/zfs/zfs_ioctl.c). Where the names in the stream say what is
+    /// made, nobody can tell whose that is.
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        if self.naming != ReceiveNaming::Exact || self.force_unmount {
+            return None;
+        }
+        let target = head(&self.target);
+        let receive = Needed::on(target, "receive");
+        let mut needs = match self.force {
+            // It destroys what came later, with `-R` also what was destroyed at the source.
+            true => {
+                let also = ["rollback", "destroy"];
+                let also = also.map(|name| Needed::on(target, name).and_below(true));
+                std::iter::once(receive).chain(also).collect()
+            }
+            false => vec![receive.or("receive:append")],
+        };
+        needs.extend(["create", "mount"].map(|name| Needed::on(target, name)));
+        let origin = self.origin.iter();
+        needs.extend(origin.map(|origin| Needed::on(origin, "clone")));
+        let names = self.set.keys();
+        needs.extend(names.map(|name| Needed::to_set(target, name)));
+        Some(needs)
+    }
+
+    fn restrict(&mut self) {
+        self.no_mount = true;
+        self.guard = ReceiveGuard::User;
+    }
+
+    fn narrow(&mut self, dataset: &str) -> Result<Vec<String>, &'static str> {
+        narrow::receive(self, dataset).map(|()| Vec::new())
+    }
+
+    fn narrow_mounts(&mut self, root: Option<&Path>) -> Result<(), String> {
+        self.guard = ReceiveGuard::Operator;
+        narrow::check_mountpoint(&self.set, root)
+    }
+
     fn pool(&self) -> Option<String> {
         self.target.split(['/', '@']).next().map(str::to_owned)
     }
@@ -138,6 +182,17 @@ impl Call for ZfsReceiveAbort {
         Access::Change(|call| format!("cannot abort the receive into '{}'", call.name));
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
+
+    /// As [`ZfsReceive`], and `destroy` as for any dataset: that is what it does to a new one.
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let receive = Needed::on(&self.name, "receive").or("receive:append");
+        let others = ["mount", "destroy"].map(|name| Needed::on(&self.name, name));
+        Some(std::iter::once(receive).chain(others).collect())
+    }
+
+    fn narrow(&mut self, dataset: &str) -> Result<Vec<String>, &'static str> {
+        narrow::check_names(std::slice::from_ref(&self.name), dataset).map(|()| Vec::new())
+    }
 }
 
 /// `zfs send`. The stream comes over the connection; what it would be, [`ZfsSendPlan`] tells.
@@ -207,7 +262,10 @@ impl Call for ZfsSend {
         if self.token.is_some() {
             return None;
         }
-        let send = Needed::on(head(&self.snapshot), "send");
+        let mut send = Needed::on(head(&self.snapshot), "send");
+        if self.raw {
+            send = send.or("send:raw");
+        }
         Some(vec![send.and_below(self.replicate)])
     }
 

@@ -1,12 +1,14 @@
 //! Messages of the `zfs` command.
 
+use std::path::Path;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::common::quoted;
 use crate::permissions::{head, parent};
-use crate::{Access, Call, Empty, Failure, JobKind, Needed, PropertyMap, Role, Settings};
+use crate::{Access, Call, Empty, Failure, JobKind, Needed, PropertyMap, Role, Settings, narrow};
 
 /// What a dataset is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -83,6 +85,10 @@ impl Call for ZfsList {
     const PATH: &'static str = "/v1/zfs/list";
     const ACCESS: Access<Self> = Access::Read;
     type Reply = ZfsListReply;
+
+    fn narrow(&mut self, dataset: &str) -> Result<Vec<String>, &'static str> {
+        narrow::check_names(&self.names, dataset).map(|()| Vec::new())
+    }
 }
 
 /// `zfs create`.
@@ -156,6 +162,10 @@ impl Call for ZfsCreate {
         self.parents = false;
         self.no_mount = true;
     }
+
+    fn narrow_mounts(&mut self, root: Option<&Path>) -> Result<(), String> {
+        narrow::check_mountpoint(&self.properties, root)
+    }
 }
 
 /// `zfs destroy`.
@@ -225,6 +235,10 @@ impl Call for ZfsDestroy {
     fn restrict(&mut self) {
         self.force = false;
     }
+
+    fn narrow(&mut self, dataset: &str) -> Result<Vec<String>, &'static str> {
+        narrow::destroy(self, dataset)
+    }
 }
 
 /// `zfs set`.
@@ -270,6 +284,10 @@ impl Call for ZfsSet {
     fn restrict(&mut self) {
         self.no_mount = true;
     }
+
+    fn narrow_mounts(&mut self, root: Option<&Path>) -> Result<(), String> {
+        narrow::check_mountpoint(&self.properties, root)
+    }
 }
 
 /// `zfs inherit`.
@@ -313,6 +331,14 @@ impl Call for ZfsInherit {
             .iter()
             .map(|name| Needed::to_set(name, &self.property).and_below(self.recursive));
         Some(needs.collect())
+    }
+
+    fn narrow_mounts(&mut self, _root: Option<&Path>) -> Result<(), String> {
+        // A stream brought it.
+        match self.received && self.property == "mountpoint" {
+            true => Err(narrow::NO_ROOT.to_owned()),
+            false => Ok(()),
+        }
     }
 }
 
@@ -480,6 +506,24 @@ impl Call for ZfsMount {
     });
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
+
+    /// Where it is mounted is to be the user's, too, which is found out when it is done
+    /// (`zfs_mount`, usr/src/uts/common/fs/zfs/zfs_vfsops.c of illumos; on Linux OpenZFS lets
+    /// nobody but root mount).
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let name = self.name.as_ref()?;
+        if self.all || self.force || self.discard_log {
+            return None;
+        }
+        Some(vec![Needed::on(name, "mount")])
+    }
+
+    /// What users mount obeys neither set-id bits nor device files
+    /// (`secpolicy_fs_mount_clearopts`, usr/src/uts/common/os/policy.c). The later word counts.
+    fn restrict(&mut self) {
+        self.overlay = false;
+        self.options.extend(["nosuid", "nodev"].map(str::to_owned));
+    }
 }
 
 /// `zfs unmount`.
@@ -504,6 +548,12 @@ impl Call for ZfsUnmount {
     });
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        // What is mounted at a path has a name that permissions go by.
+        let name = self.name.as_ref().filter(|name| !name.starts_with('/'))?;
+        (!self.all && !self.force).then(|| vec![Needed::on(name, "mount")])
+    }
 }
 
 /// `zfs mount` without arguments: what is mounted.
@@ -768,6 +818,10 @@ impl Call for ZfsHolds {
     const PATH: &'static str = "/v1/zfs/holds";
     const ACCESS: Access<Self> = Access::Read;
     type Reply = ZfsHoldsReply;
+
+    fn narrow(&mut self, dataset: &str) -> Result<Vec<String>, &'static str> {
+        narrow::check_names(&self.names, dataset).map(|()| Vec::new())
+    }
 }
 
 /// What `zfs load-key` and `zfs unload-key` need to know: datasets and their keys.
@@ -834,6 +888,14 @@ impl Call for ZfsKeys {
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZfsKeysReply;
 
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let needs = self.names.iter().map(|name| {
+            let needed = Needed::on(name, "load-key").or("change-key");
+            needed.and_below(self.recursive)
+        });
+        Some(needs.collect())
+    }
+
     fn changes(&self) -> bool {
         false
     }
@@ -899,6 +961,14 @@ impl Call for ZfsChangeKey {
         Access::Change(|call| format!("cannot change the key of '{}'", call.name));
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
+
+    /// `zfs_secpolicy_change_key` (module/zfs/zfs_ioctl.c); users' properties as any.
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        let own = self.properties.keys().filter(|name| name.contains(':'));
+        let own = own.map(|name| Needed::to_set(&self.name, name));
+        let change = Needed::on(&self.name, "change-key");
+        Some(std::iter::once(change).chain(own).collect())
+    }
 }
 
 /// `zfs load-key`, of one encryption root.
@@ -923,6 +993,15 @@ impl Call for ZfsLoadKey {
         Access::Change(|call| format!("cannot load the key of '{}'", call.name));
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
+
+    /// `zfs_secpolicy_load_key` (module/zfs/zfs_ioctl.c).
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        Some(vec![Needed::on(&self.name, "load-key")])
+    }
+
+    fn restrict(&mut self) {
+        self.mount = false;
+    }
 }
 
 /// `zfs unload-key`, of one encryption root.
@@ -939,4 +1018,8 @@ impl Call for ZfsUnloadKey {
         Access::Change(|call| format!("cannot unload the key of '{}'", call.name));
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
+
+    fn needs(&self, _uid: u32) -> Option<Vec<Needed>> {
+        Some(vec![Needed::on(&self.name, "load-key")])
+    }
 }

@@ -2,12 +2,16 @@
 
 use std::time::{Duration, SystemTime};
 
-use api::{ApiKeyList, ApiKeyMake, ApiKeyRemove};
+use api::{ApiKeyList, ApiKeyMake, ApiKeyRemove, Replica};
 use clap::{Args, Subcommand};
 
 use crate::client::Client;
 use crate::columns::{self, Column};
 use crate::user::{self, Role};
+
+/// For how many days what comes with the key of a replication is not destroyed with it, where
+/// nothing else is said: whoever notices within a week that its source was taken over has it all.
+const KEEP_DAYS: u32 = 7;
 
 /// Keys for programs that use the API over the network.
 #[derive(Debug, Args)]
@@ -25,6 +29,12 @@ enum Command {
         /// What may be done with it
         #[arg(long, default_value = "viewer")]
         role: Role,
+        /// For replications alone, into this filesystem or volume and below it, whatever is there
+        #[arg(long, value_name = "DATASET", conflicts_with = "role")]
+        replica: Option<String>,
+        /// What comes with it is not destroyed with it for so many days
+        #[arg(long, value_name = "DAYS", requires = "replica", default_value_t = KEEP_DAYS)]
+        keep_days: u32,
         /// After so many days it is not taken any more (default: never)
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..))]
         days: Option<u32>,
@@ -39,7 +49,13 @@ impl Apikey {
     /// Does it.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         match self.command {
-            Command::Make { name, role, days } => {
+            Command::Make {
+                name,
+                role,
+                replica,
+                keep_days,
+                days,
+            } => {
                 let expires_s = days.map(|days| {
                     let time = SystemTime::now() + Duration::from_secs(u64::from(days) * 86_400);
                     let since = time.duration_since(SystemTime::UNIX_EPOCH);
@@ -49,6 +65,7 @@ impl Apikey {
                 let call = ApiKeyMake {
                     name,
                     role,
+                    replica: replica.map(|dataset| Replica { dataset, keep_days }),
                     expires_s,
                 };
                 println!("{}", client.call(&call)?.key.0);
@@ -70,7 +87,10 @@ fn list(client: &Client) -> anyhow::Result<()> {
             vec![
                 key.id,
                 key.name,
-                user::role_word(key.role).into(),
+                match &key.replica {
+                    Some(replica) => format!("replica {}", replica.dataset),
+                    None => user::role_word(key.role).into(),
+                },
                 key.made_by.unwrap_or_else(|| "-".into()),
                 user::day(key.expires_s),
                 user::day(key.last_used_s),

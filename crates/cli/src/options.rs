@@ -29,11 +29,8 @@ use toml_edit::{Array, DocumentMut, Value};
 pub const FILE: &str = "millpond.toml";
 
 /// What is written above the options when the file is made.
-const HEADING: &str = "\
-# Options of the server, which every start reads; see 'man millpond-daemon'.
-# 'millpond up' writes those that it is given, and leaves the others.
-
-";
+const HEADING: &str = "# Options of the server, which every start reads; see 'man millpond-daemon'.\n\
+                       # 'millpond up' writes those that it is given, and leaves the others.\n\n";
 
 const fn here(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
@@ -88,6 +85,10 @@ pub struct ServerOptions {
     /// File with the certificate's key, in PEM
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
+    /// Where operators, who use the API over the network, may set mount points: at and below this
+    /// directory (default: nowhere)
+    #[arg(long, value_name = "DIRECTORY", value_parser = directory)]
+    operator_mounts: Option<PathBuf>,
     /// The UPS that the power comes from, as NUT's server tells of it: pools are exported before
     /// its battery is empty (default host: localhost, port 3493)
     #[arg(long, value_name = "NAME[@HOST[:PORT]]")]
@@ -135,6 +136,13 @@ fn https(text: &str) -> Result<Https, String> {
             Ok(address) => Ok(Https::At(address)),
             Err(_) => Err("write an address and a port, such as 192.0.2.1:8443, or 'off'".into()),
         },
+    }
+}
+
+fn directory(text: &str) -> Result<PathBuf, String> {
+    match text.starts_with('/') {
+        true => Ok(PathBuf::from(text)),
+        false => Err("write an absolute path".into()),
     }
 }
 
@@ -190,6 +198,7 @@ impl ServerOptions {
             ("https", text(self.https.map(https_word))),
             ("certificate", text(path(&self.certificate)?)),
             ("key", text(path(&self.key)?)),
+            ("operator-mounts", text(path(&self.operator_mounts)?)),
             ("ups", text(self.ups.as_ref().map(ToString::to_string))),
             ("cache", text(self.cache.clone())),
         ];
@@ -235,6 +244,7 @@ impl ServerOptions {
             https: self.https.or(below.https),
             certificate,
             key,
+            operator_mounts: self.operator_mounts.or(below.operator_mounts),
             ups: self.ups.or(below.ups),
             cache: self.cache.or(below.cache),
         }
@@ -270,6 +280,7 @@ impl ServerOptions {
             smb: all.smb.unwrap_or(SmbListen::Near(SMB_HERE)),
             https: all.https.unwrap_or(Https::Near(HTTPS_HERE)),
             certificate: all.certificate.zip(all.key),
+            operator_mounts: all.operator_mounts,
             cache_bytes: size(all.cache.as_deref())?,
             ups: all.ups,
             settings,
@@ -378,8 +389,7 @@ impl OptionFile {
         }
         let parsed = FileWords::try_parse_from(words).map_err(|error| {
             let text = error.to_string();
-            let lines = text.lines().take_while(|line| !line.is_empty());
-            let why = lines.map(str::trim).collect::<Vec<_>>().join(" ");
+            let why = text.lines().next().unwrap_or_default();
             anyhow!(
                 "{}: {}",
                 self.path.display(),

@@ -21,7 +21,7 @@ use api::{
     DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow, DiskTest, EVENTS_PATH, Empty,
     FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore, IscsiSecretList,
     IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult,
-    METRICS_PATH, OPENAPI_PATH, ReplicationChange, ReplicationCreate, ReplicationList,
+    METRICS_PATH, OPENAPI_PATH, Replica, ReplicationChange, ReplicationCreate, ReplicationList,
     ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList, STREAM_JOB_HEADER,
     STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet,
     ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove,
@@ -61,13 +61,13 @@ use crate::{DaemonError, alerts, download, ups};
 use automation::{replicate, schedules};
 use service::asking::work_for;
 use service::events::Wanted;
-use service::jobs::Work;
+use service::jobs::{Asker, Jobs, Work};
 use telemetry::{figures, metrics};
 use verbs::create::Maker;
 use verbs::{
     activity, create, destroy, diff, files, import, keys, owners, permissions, properties, receive,
-    redact, reopen, rewrite, scrub, send, snapshots, split, topology, upgrade, usage, vdevs, zfs,
-    zpool,
+    redact, reopen, replica, rewrite, scrub, send, snapshots, split, topology, upgrade, usage,
+    vdevs, zfs, zpool,
 };
 use web::about;
 use web::message::{end_after_secrets, refuse, understand};
@@ -269,13 +269,14 @@ fn requests(service: Arc<Service>) -> Router {
             Ok(scrub::job_list(&serving, &call, caller.may_change()))
         })
         .on_behalf(|serving, caller, call: JobGet| async move {
+            if caller.replica().is_some() {
+                own_job(&serving.jobs, &caller, call.id)?;
+            }
             scrub::job_get(&serving.jobs, &call, caller.may_change())
         })
         .on_behalf(|serving, caller, call: JobResult| async move {
-            let ids = caller.ids();
-            let is_own = ids.is_some_and(|(uid, _)| serving.jobs.is_of(call.id, uid));
-            if !caller.may_change() && !is_own {
-                return Err(Failure::denied(&format!("cannot get the result of job {}", call.id)));
+            if !caller.may_change() {
+                own_job(&serving.jobs, &caller, call.id)?;
             }
             scrub::job_result(&serving.jobs, &call)
         })
@@ -320,7 +321,10 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|serving, call: ZfsWait| async move { upgrade::zfs_wait(&serving, &call).await })
         .on(|serving, call: ZfsRollback| async move { zfs::zfs_rollback(&serving, call).await })
         .on(|serving, call: ZfsRename| async move { zfs::zfs_rename(&serving, call).await })
-        .on(|serving, call: ZfsMount| async move { zfs::zfs_mount(&serving, call).await })
+        .on_behalf(|serving, caller, call: ZfsMount| async move {
+            let user = caller.ordinary_ids().map(|(uid, _)| uid);
+            zfs::zfs_mount(&serving, call, user).await
+        })
         .on(|serving, call: ZfsUnmount| async move { zfs::zfs_unmount(&serving, call).await })
         .on(|serving, call: ZfsShare| async move { serving.zfs_share(call).await })
         .on(|serving, call: ZfsUnshare| async move { serving.zfs_unshare(call).await })
@@ -452,6 +456,22 @@ fn requests(service: Arc<Service>) -> Router {
         .router
 }
 
+/// Who asks for a job.
+fn asker(caller: &Caller) -> Option<Asker> {
+    let user = caller.ids().map(|(uid, _)| Asker::User(uid));
+    user.or_else(|| caller.key().map(|key| Asker::Key(key.to_owned())))
+}
+
+/// Refuses those who have not asked for a job.
+fn own_job(jobs: &Jobs, caller: &Caller, id: u64) -> Result<(), Failure> {
+    match asker(caller).is_some_and(|asker| jobs.is_of(id, &asker)) {
+        true => Ok(()),
+        false => Err(Failure::denied(&format!(
+            "cannot get the result of job {id}"
+        ))),
+    }
+}
+
 fn no_such_request() -> Failure {
     let message = "there is no such request; is the command of another version than the daemon?";
     Failure::new(FailureKind::Unsupported, message)
@@ -556,7 +576,7 @@ impl<P: Send + Sync + 'static> Routes<P> {
             let work = Arc::new(work);
             let id = work.id();
             let uid = caller.ids().map(|(uid, _)| uid);
-            work.asked_by(uid);
+            work.asked_by(asker(&caller));
             let jobs = Arc::clone(&service.serving.jobs);
             let mut working = tokio::spawn(async move {
                 // Who has left counts until the job is done.
@@ -613,7 +633,7 @@ impl<P: Send + Sync + 'static> Routes<P> {
             let work = Arc::new(work);
             let id = work.id();
             let uid = caller.ids().map(|(uid, _)| uid);
-            work.asked_by(uid);
+            work.asked_by(asker(&caller));
             tokio::spawn(async move {
                 let _place = place;
                 let outcome = match switched.await {
@@ -842,7 +862,14 @@ async fn permit<C: Call>(
     caller: &Caller,
     mut call: C,
 ) -> Result<C, Failure> {
+    if let Some(replica) = caller.replica() {
+        return for_replica(service, replica, call).await;
+    }
     let Err(denied) = caller.check(&call) else {
+        if caller.is_operator() {
+            let narrowed = call.narrow_mounts(service.operator_mounts.as_deref());
+            narrowed.map_err(|why| Failure::new(FailureKind::Denied, why))?;
+        }
         return Ok(call);
     };
     let needs = caller.ids().and_then(|(uid, _)| call.needs(uid));
@@ -855,6 +882,18 @@ async fn permit<C: Call>(
         return Err(denied);
     }
     call.restrict();
+    Ok(call)
+}
+
+/// A request with the key of a replication, narrowed to what such a key may ask.
+async fn for_replica<C: Call>(
+    service: &Arc<Service>,
+    replica: &Replica,
+    mut call: C,
+) -> Result<C, Failure> {
+    let denied = |why: &str| Failure::new(FailureKind::Denied, replica.denied(why));
+    let gone = call.narrow(&replica.dataset).map_err(denied)?;
+    replica::check_destroy(&service.serving.pools, replica, &gone).await?;
     Ok(call)
 }
 

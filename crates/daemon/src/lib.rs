@@ -86,6 +86,9 @@ pub struct Options {
     /// Files of the certificate and of its key, in PEM; where not given one that the settings have
     /// got by ACME, or else one of the server's own.
     pub certificate: Option<(PathBuf, PathBuf)>,
+    /// Where operators, who come over the network, choose mount points: at and below this
+    /// directory; nowhere where not given.
+    pub operator_mounts: Option<PathBuf>,
     /// Most memory for the cache in bytes; a quarter of the machine's where not given.
     pub cache_bytes: Option<u64>,
     /// The UPS that the power comes from.

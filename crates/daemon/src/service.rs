@@ -5,6 +5,7 @@
 //!
 //! The order of locks is that of crate `serving`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +62,8 @@ pub(crate) struct Service {
     pub(crate) looks: Looks,
     pub(crate) web: Arc<Web>,
     pub(crate) ups: Ups,
+    /// Where operators choose mount points.
+    pub(crate) operator_mounts: Option<PathBuf>,
     state: State,
     /// What it was started with.
     options: Vec<ServerOption>,
@@ -153,6 +156,7 @@ impl Service {
             figures: Figures::load(state.directory()),
             looks: Looks::default(),
             ups: Ups::new(options.ups.clone()),
+            operator_mounts: options.operator_mounts.clone(),
             state,
             options: options.settings.clone(),
             stop: Notify::new(),

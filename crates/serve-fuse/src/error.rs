@@ -27,6 +27,15 @@ pub enum MountError {
         /// What is mounted there.
         source_name: String,
     },
+    /// It is not the directory of the user who mounts.
+    #[error(
+        "{path}: permission denied: the directory is not yours; users mount at their own",
+        path = path.display()
+    )]
+    NotOwned {
+        /// The mountpoint.
+        path: PathBuf,
+    },
     /// The mountpoint does not exist and cannot be made, or is no directory.
     #[error(
         "{path}: cannot be used as a mountpoint: {source}; check the path and its permissions",

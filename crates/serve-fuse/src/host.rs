@@ -95,14 +95,28 @@ pub fn take_away_dead_mounts(path: &Path) -> Result<()> {
 }
 
 /// Makes sure that something can be mounted at `path`: makes the directory, takes away the dead
-/// mount of a server that crashed, and refuses what would hide files (unless `overlay`).
-pub(crate) fn prepare_mountpoint(path: &Path, overlay: bool) -> Result<Mountpoint> {
+/// mount of a server that crashed, and refuses what would hide files (unless `overlay`). Where it
+/// is done for a user, the directory is to be theirs, and none is made.
+pub(crate) fn prepare_mountpoint(
+    path: &Path,
+    overlay: bool,
+    user: Option<u32>,
+) -> Result<Mountpoint> {
     let bad = |source| MountError::BadMountpoint {
         path: path.to_owned(),
         source,
     };
     take_away_dead_mounts(path)?;
-    let place = Directory::open(path, Walk::Make).map_err(bad)?;
+    let walk = if user.is_some() {
+        Walk::Follow
+    } else {
+        Walk::Make
+    };
+    let place = Directory::open(path, walk).map_err(bad)?;
+    if user.is_some_and(|user| place.owner() != user) {
+        let path = place.path().to_owned();
+        return Err(MountError::NotOwned { path });
+    }
     if !overlay {
         let path = place.path().to_owned();
         if let Some((source_name, _)) = mounted_at(&path).map_err(bad)? {
@@ -361,22 +375,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("a/b");
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
-        let made = prepare_mountpoint(&place, false).unwrap();
+        let made = prepare_mountpoint(&place, false, None).unwrap();
         assert_eq!(made.open().unwrap().path(), place);
         assert_eq!((mode(&place), mode(&dir.path().join("a"))), (0o755, 0o755));
         fs::write(place.join("file"), "x").unwrap();
         assert!(matches!(
-            prepare_mountpoint(&place, false),
+            prepare_mountpoint(&place, false, None),
             Err(MountError::NotEmpty { .. })
         ));
-        assert!(prepare_mountpoint(&place, true).is_ok());
+        assert!(prepare_mountpoint(&place, true, None).is_ok());
         let file = place.join("file");
         assert!(matches!(
-            prepare_mountpoint(&file, true),
+            prepare_mountpoint(&file, true, None),
             Err(MountError::BadMountpoint { .. })
         ));
         assert!(matches!(
-            prepare_mountpoint(Path::new("/proc"), false),
+            prepare_mountpoint(Path::new("/proc"), false, None),
             Err(MountError::AlreadyMounted { .. })
         ));
     }
@@ -386,7 +400,7 @@ mod tests {
     fn a_mountpoint_is_the_directory_that_was_looked_at() {
         let dir = tempfile::tempdir().unwrap();
         let (place, other) = (dir.path().join("place"), dir.path().join("other"));
-        let made = prepare_mountpoint(&place, false).unwrap();
+        let made = prepare_mountpoint(&place, false, None).unwrap();
         fs::rename(&place, dir.path().join("aside")).unwrap();
         assert!(made.open().is_err());
         fs::create_dir(&other).unwrap();

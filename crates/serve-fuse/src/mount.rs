@@ -56,6 +56,9 @@ pub struct MountOptions {
     pub overlay: bool,
     /// What is to be seen of `.zfs`.
     pub snapdir: Snapdir,
+    /// Number of the user who mounts it, and whose directory that is to be; none where it is
+    /// root's to say.
+    pub user: Option<u32>,
 }
 
 impl MountOptions {
@@ -70,6 +73,7 @@ impl MountOptions {
             exec: true,
             overlay: true,
             snapdir: Snapdir::Hidden,
+            user: None,
         }
     }
 
@@ -116,11 +120,11 @@ impl Served {
         mountpoint: &Path,
         attachment: Attachment,
         threads: usize,
-        overlay: bool,
+        (overlay, user): (bool, Option<u32>),
     ) -> Result<Self> {
         let path = mountpoint.to_owned();
         let readers = readers.clone();
-        let place = aside(move || host::prepare_mountpoint(&path, overlay)).await?;
+        let place = aside(move || host::prepare_mountpoint(&path, overlay, user)).await?;
         // The descriptor of the connection is this process's: not aside.
         let start = move || {
             host::check_fuse()?;
@@ -329,8 +333,8 @@ impl Mount {
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let (attachment, threads) = (options.to_attachment(), threads.min(THREADS_MAX));
-        let overlay = options.overlay;
-        let served = Served::start(handler, &readers, mountpoint, attachment, threads, overlay);
+        let how = (options.overlay, options.user);
+        let served = Served::start(handler, &readers, mountpoint, attachment, threads, how);
         let served = served.await?;
         let _ = notifier.set(served.notifier().clone());
         teller.begin(served.notifier().clone(), served.anchor());

@@ -58,6 +58,7 @@ struct Step {
     name: OsString,
     directory: OwnedFd,
     id: DirectoryId,
+    owner: u32,
     /// Whether only root may change what is in it.
     is_roots: bool,
 }
@@ -127,6 +128,11 @@ impl Directory {
     pub(crate) fn device(&self) -> String {
         let (major, minor) = self.step.id.device;
         format!("{major}:{minor}")
+    }
+
+    /// Number of the user whose it is.
+    pub(crate) fn owner(&self) -> u32 {
+        self.step.owner
     }
 
     /// What it takes to find it again.
@@ -216,6 +222,7 @@ impl Step {
             name,
             directory,
             id,
+            owner: found.stx_uid,
             is_roots,
         })
     }

@@ -667,8 +667,15 @@ impl ZvolDirectory {
             // Loop devices read and write as root whoever made them.
             allow_other: rustix::process::geteuid().is_root(),
         };
-        let served =
-            Served::start(handler, &readers, mountpoint, attachment, THREADS, true).await?;
+        let served = Served::start(
+            handler,
+            &readers,
+            mountpoint,
+            attachment,
+            THREADS,
+            (true, None),
+        )
+        .await?;
         Ok(Self { served, tree })
     }
 

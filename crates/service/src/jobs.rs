@@ -26,6 +26,15 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 /// What a request was answered.
 type Outcome = Result<Value, Failure>;
 
+/// Who asked for a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// A user of the system, by number.
+    User(u32),
+    /// Who has an API key, by its ID.
+    Key(String),
+}
+
 #[derive(Debug)]
 struct Entry {
     job: Job,
@@ -33,8 +42,8 @@ struct Entry {
     is_canceled: Arc<AtomicBool>,
     told: Instant,
     outcome: Option<Outcome>,
-    /// Who asked for it, of ordinary users.
-    uid: Option<u32>,
+    /// Who asked for it, where that is known.
+    asker: Option<Asker>,
 }
 
 #[derive(Debug, Default)]
@@ -106,7 +115,7 @@ impl Jobs {
             is_canceled: Arc::clone(&is_canceled),
             told: Instant::now(),
             outcome: None,
-            uid: None,
+            asker: None,
         };
         table.jobs.insert(id, entry);
         Work {
@@ -151,10 +160,11 @@ impl Jobs {
         })
     }
 
-    /// Whether an ordinary user asked for it, who may know its result then.
-    pub fn is_of(&self, id: u64, uid: u32) -> bool {
+    /// Whether this one asked for it, who may know its result then.
+    pub fn is_of(&self, id: u64, asker: &Asker) -> bool {
         let table = self.table.lock();
-        table.jobs.get(&id).and_then(|entry| entry.uid) == Some(uid)
+        let entry = table.jobs.get(&id);
+        entry.and_then(|entry| entry.asker.as_ref()) == Some(asker)
     }
 
     /// Asks a job to stop.
@@ -233,10 +243,10 @@ impl Table {
 }
 
 impl Work {
-    /// Notes which ordinary user asked for it.
-    pub fn asked_by(&self, uid: Option<u32>) {
+    /// Notes who asked for it.
+    pub fn asked_by(&self, asker: Option<Asker>) {
         if let Some(entry) = self.jobs.table.lock().jobs.get_mut(&self.id) {
-            entry.uid = uid;
+            entry.asker = asker;
         }
     }
 

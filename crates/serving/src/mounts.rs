@@ -62,6 +62,24 @@ impl Taken {
     }
 }
 
+/// How a filesystem is mounted, beside its options.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MountWay {
+    /// Also over a directory that is not empty.
+    pub overlay: bool,
+    /// Number of the user who asks for it and is not root: it is to be a directory of theirs.
+    pub user: Option<u32>,
+}
+
+impl From<bool> for MountWay {
+    fn from(overlay: bool) -> Self {
+        Self {
+            overlay,
+            user: None,
+        }
+    }
+}
+
 /// What is mounted, by dataset.
 #[derive(Default)]
 pub struct Mounts {
@@ -387,7 +405,7 @@ impl Serving {
             return Ok(());
         }
         match covers_none {
-            true => self.attach(open, name, path, false, &[]).await,
+            true => self.attach(open, name, path, false.into(), &[]).await,
             false => self.mount_at(open, name, path, false, &[]).await,
         }
     }
@@ -400,9 +418,10 @@ impl Serving {
         open: &OpenPool,
         name: &str,
         path: &Path,
-        overlay: bool,
+        way: impl Into<MountWay>,
         options: &[String],
     ) -> Result<(), Failure> {
+        let way = way.into();
         let doing = format!("cannot mount '{name}'");
         if open.pool.suspended().is_some() {
             return Err(suspended(&doing));
@@ -417,7 +436,7 @@ impl Serving {
             let message = format!("{doing}: it would cover what is mounted inside: {failure}");
             Failure::new(failure.kind, message)
         })?;
-        let outcome = self.attach(open, name, path, overlay, options).await;
+        let outcome = self.attach(open, name, path, way, options).await;
         let back = self.bring_back(open, taken).await;
         // Who mounted it finds it shared.
         self.smb.settle().await;
@@ -430,7 +449,7 @@ impl Serving {
         open: &OpenPool,
         name: &str,
         path: &Path,
-        overlay: bool,
+        way: MountWay,
         options: &[String],
     ) -> Result<(), Failure> {
         let doing = format!("cannot mount '{name}'");
@@ -481,7 +500,8 @@ impl Serving {
         mount_options.devices = settings.devices;
         mount_options.setuid = settings.setuid;
         mount_options.exec = settings.exec;
-        mount_options.overlay = overlay || {
+        mount_options.user = way.user;
+        mount_options.overlay = way.overlay || {
             let property = open.pool.dsl().properties().get(name, "overlay").await;
             let setting = property.map_err(|error| from_dataset(&doing, &error))?;
             setting.value.number() != Some(0)
@@ -667,7 +687,7 @@ impl Serving {
     pub async fn bring_back(&self, open: &OpenPool, taken: Vec<Taken>) -> Result<(), Failure> {
         let mut failed: Option<Failure> = None;
         for one in taken.into_iter().rev() {
-            let done = self.attach(open, &one.name, &one.mountpoint, true, &one.options);
+            let done = self.attach(open, &one.name, &one.mountpoint, true.into(), &one.options);
             if let Err(failure) = done.await {
                 failed = Some(match failed {
                     Some(others) => Failure::new(failure.kind, format!("{others}\n{failure}")),
@@ -745,6 +765,7 @@ pub(crate) fn from_mount(doing: &str, error: &MountError) -> Failure {
         | MountError::SnapshotBusy { .. }
         | MountError::Busy { .. } => FailureKind::Busy,
         MountError::BadMountpoint { .. } => FailureKind::Invalid,
+        MountError::NotOwned { .. } => FailureKind::Denied,
         _ => FailureKind::Io,
     };
     Failure::new(kind, format!("{doing}: {error}"))

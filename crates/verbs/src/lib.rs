@@ -24,6 +24,7 @@ pub mod properties;
 pub mod receive;
 pub mod redact;
 pub mod reopen;
+pub mod replica;
 mod replication;
 pub mod rewrite;
 pub mod scrub;

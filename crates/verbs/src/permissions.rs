@@ -68,9 +68,12 @@ async fn has(pools: &Pools, need: &Needed, who: &Credentials) -> Result<bool, Fa
         let listed = listed.map_err(failed)?.into_iter();
         names = listed.map(|info| format!("{}{rest}", info.name)).collect();
     }
+    let delegation = open.pool.dsl().delegation();
     for name in &names {
-        let dsl = open.pool.dsl();
-        let allows = dsl.delegation().allows(name, permission, who).await;
+        let mut allows = delegation.allows(name, permission, who).await;
+        if let (Ok(false), Some(or)) = (&allows, need.or) {
+            allows = delegation.allows(name, or, who).await;
+        }
         if !allows.map_err(failed)? {
             return Ok(false);
         }

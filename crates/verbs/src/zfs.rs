@@ -17,7 +17,7 @@ use service::error::{all_done, and_back, from_access, from_dataset};
 use service::pools::OpenPool;
 use service::reports;
 use serving::Serving;
-use serving::mounts::{Mounts, Taken, remove_directories};
+use serving::mounts::{MountWay, Mounts, Taken, remove_directories};
 use serving::place::{Place, REDACTED, place, place_of_any};
 
 pub(crate) fn mode(force: bool) -> UnmountMode {
@@ -579,6 +579,7 @@ pub fn zfs_rename<'a>(
 pub fn zfs_mount<'a>(
     serving: &'a Serving,
     call: ZfsMount,
+    user: Option<u32>,
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
         let Some(name) = &call.name else {
@@ -649,7 +650,11 @@ pub fn zfs_mount<'a>(
                 ),
             )),
             (Place::At(path), _) => {
-                let mounting = serving.mount_at(&open, name, &path, call.overlay, &call.options);
+                let way = MountWay {
+                    overlay: call.overlay,
+                    user,
+                };
+                let mounting = serving.mount_at(&open, name, &path, way, &call.options);
                 mounting.await?;
                 for warning in serving.share_again(&open, name, None).await {
                     tracing::warn!("{warning}");

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use api::{CSRF_HEADER, Call, Failure, FailureKind, SESSION_COOKIE, SessionInfo};
+use api::{CSRF_HEADER, Call, Failure, FailureKind, Replica, SESSION_COOKIE, SessionInfo};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -51,7 +51,10 @@ pub(super) async fn answer(
     let is_api = path == "/v1" || path.starts_with("/v1/") || path == "/metrics";
     let mut answer = match is_api {
         true => match admit(&web, address, request) {
-            Ok(request) => ask(router, request).await,
+            Ok(request) => match check_replica(&web, &request).await {
+                Ok(()) => ask(router, request).await,
+                Err(failure) => refuse(failure),
+            },
             Err(failure) => refuse(failure),
         },
         false => files::answer(&request),
@@ -81,6 +84,24 @@ pub(super) async fn answer(
         _ => {}
     }
     answer
+}
+
+/// Refuses what is asked with the key of a replication and is no part of one, and puts that on
+/// record: here, so that no request is forgotten.
+async fn check_replica(web: &Web, request: &Request<Body>) -> Result<(), Failure> {
+    let asks = request.extensions().get::<ConnectInfo<Caller>>();
+    let Some(ConnectInfo(caller)) = asks else {
+        return Ok(());
+    };
+    let path = request.uri().path();
+    let Some(replica) = caller.replica().filter(|_| !Replica::PATHS.contains(&path)) else {
+        return Ok(());
+    };
+    let mut entry = caller.entry(path, Vec::new());
+    entry.failure = Some(FailureKind::Denied);
+    Arc::clone(&web.audit).record(entry).await;
+    let message = replica.denied("a request that is no replication's");
+    Err(Failure::new(FailureKind::Denied, message))
 }
 
 async fn ask(mut router: Router, request: Request<Body>) -> Response {
@@ -175,7 +196,8 @@ fn who(
             let message = "the API key is not known, or has expired";
             return Err(Failure::new(FailureKind::Unauthenticated, message));
         };
-        let remote = web.remote(key.name, key.role, address, By::Key(key.id));
+        let mut remote = web.remote(key.name, key.role, address, By::Key(key.id));
+        remote.replica = key.replica;
         return Ok(Some((remote, None)));
     }
     let session = cookie(headers).and_then(|cookie| web.sessions.used(cookie));

@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use api::{
     AcmeSettings, AuditVia, CertificateRenewReply, CertificateStatusReply, ConsoleLinkReply, Empty,
-    Failure, FailureKind, Role, Secret,
+    Failure, FailureKind, Replica, Role, Secret,
 };
 use axum::Router;
 use axum::body::Body;
@@ -185,6 +185,8 @@ pub struct Remote {
     pub user: String,
     /// What they may do.
     pub role: Role,
+    /// They have the key of a replication, which is for this and nothing else.
+    pub replica: Option<Replica>,
     /// Where they are.
     pub address: IpAddr,
     by: By,
@@ -216,6 +218,14 @@ impl Remote {
         match self.by {
             By::Session(_) => AuditVia::Session,
             By::Key(_) => AuditVia::Key,
+        }
+    }
+
+    /// The key that shows who they are, by its ID.
+    pub fn key(&self) -> Option<&str> {
+        match &self.by {
+            By::Session(_) => None,
+            By::Key(id) => Some(id),
         }
     }
 
@@ -259,6 +269,7 @@ impl Web {
         Remote {
             user,
             role,
+            replica: None,
             address,
             by,
             requests,

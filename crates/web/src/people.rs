@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use api::{ApiKeyReport, Failure, FailureKind, Role, Secret, UserReport};
+use api::{ApiKeyMake, ApiKeyReport, Failure, FailureKind, Replica, Role, Secret, UserReport};
 use argon2::Argon2;
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use device::Random;
@@ -54,6 +54,9 @@ struct Key {
     id: String,
     name: String,
     role: Role,
+    /// It is for replications alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replica: Option<Replica>,
     hash: String,
     made_by: Option<String>,
     created_s: u64,
@@ -89,6 +92,7 @@ pub(super) struct KnownKey {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) role: Role,
+    pub(super) replica: Option<Replica>,
 }
 
 /// Seconds since 1970.
@@ -170,9 +174,14 @@ impl Stored {
         if key.expires_s.is_some_and(|expires| expires <= now_s()) {
             return None;
         }
-        match &key.made_by {
-            Some(user) => Some(key.role.min(self.users.get(user)?.role)),
-            None => Some(key.role),
+        let Some(user) = &key.made_by else {
+            return Some(key.role);
+        };
+        let of_user = self.users.get(user)?.role;
+        match &key.replica {
+            // It lets in what only operators might have brought.
+            Some(_) => (of_user >= Role::Operator).then_some(key.role),
+            None => Some(key.role.min(of_user)),
         }
     }
 }
@@ -436,11 +445,10 @@ impl People {
     /// Makes a key: its id, and the key.
     pub(super) fn make_key(
         &self,
-        name: &str,
-        role: Role,
-        expires_s: Option<u64>,
+        call: &ApiKeyMake,
         made_by: Option<&str>,
     ) -> Result<(String, Secret), Failure> {
+        let (name, expires_s) = (&call.name, call.expires_s);
         let length = name.chars().count();
         if !(1..=NAME_LENGTH_MAX).contains(&length) || name.chars().any(char::is_control) {
             return Err(invalid(format!(
@@ -449,6 +457,19 @@ impl People {
         }
         if expires_s.is_some_and(|expires| expires <= now_s()) {
             return Err(invalid("a key has to expire in the future"));
+        }
+        if let Some(Replica { dataset, .. }) = &call.replica {
+            let is_name = |part: &str| {
+                let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.: ".contains(c);
+                !part.is_empty() && part.chars().all(is_allowed)
+            };
+            // A whole pool would be the pools' root filesystem, which no replication makes.
+            if !dataset.contains('/') || !dataset.split('/').all(is_name) {
+                return Err(invalid(format!(
+                    "a key for replications is for a filesystem or volume POOL/NAME; '{dataset}' \
+                     is none"
+                )));
+            }
         }
         self.change(|stored| {
             if stored.keys.len() >= COUNT_MAX {
@@ -465,7 +486,11 @@ impl People {
             stored.keys.push(Key {
                 id: id.clone(),
                 name: name.to_owned(),
-                role,
+                role: match &call.replica {
+                    Some(_) => Role::Viewer,
+                    None => call.role,
+                },
+                replica: call.replica.clone(),
                 hash: hex(&hash(&secret.0)),
                 made_by: made_by.map(str::to_owned),
                 created_s: now_s(),
@@ -484,6 +509,7 @@ impl People {
                 id: key.id.clone(),
                 name: key.name.clone(),
                 role: stored.role_of(key)?,
+                replica: key.replica.clone(),
             })
         });
         let found = found.ok().flatten()?;
@@ -526,6 +552,7 @@ impl People {
                 id: key.id.clone(),
                 name: key.name.clone(),
                 role: key.role,
+                replica: key.replica.clone(),
                 made_by: key.made_by.clone(),
                 created_s: key.created_s,
                 expires_s: key.expires_s,
@@ -560,6 +587,56 @@ mod tests {
         Secret(text.into())
     }
 
+    fn a_key(name: &str, role: Role) -> ApiKeyMake {
+        ApiKeyMake {
+            name: name.to_owned(),
+            role,
+            replica: None,
+            expires_s: None,
+        }
+    }
+
+    fn lasting(expires_s: Option<u64>) -> ApiKeyMake {
+        ApiKeyMake {
+            expires_s,
+            ..a_key("x", Role::Viewer)
+        }
+    }
+
+    #[tokio::test]
+    async fn keys_of_replications_are_for_a_dataset_and_of_no_role() {
+        let directory = tempfile::tempdir().unwrap();
+        let people = people(directory.path());
+        let password = || secret("a long password");
+        for (name, role) in [("ann", Role::Admin), ("bob", Role::Operator)] {
+            people.add(name, role, password(), false).await.unwrap();
+        }
+        let of = |dataset: &str| ApiKeyMake {
+            replica: Some(Replica {
+                dataset: dataset.to_owned(),
+                keep_days: 7,
+            }),
+            ..a_key("replica", Role::Admin)
+        };
+        for bad in [
+            "", "tank", "/tank/a", "tank/", "tank//a", "tank/a@b", "tank/a#b", "tank/é",
+        ] {
+            let refused = people.make_key(&of(bad), None).unwrap_err();
+            assert_eq!(refused.kind, FailureKind::Invalid, "{bad}");
+        }
+        let (id, key) = people.make_key(&of("tank/a"), Some("bob")).unwrap();
+        let known = people.key(&key.0).unwrap();
+        assert_eq!(known.role, Role::Viewer);
+        assert_eq!(
+            known.replica.map(|replica| replica.dataset),
+            Some("tank/a".into())
+        );
+        // It lets in nothing that who made it may not bring any more.
+        let viewer = people.change_user("bob", Some(Role::Viewer), None, None);
+        viewer.await.unwrap();
+        assert!(people.key(&key.0).is_none() && people.role_of_key(&id).is_none());
+    }
+
     #[tokio::test]
     async fn passwords_and_keys_are_known_again_and_not_kept() {
         let directory = tempfile::tempdir().unwrap();
@@ -573,7 +650,7 @@ mod tests {
         let again = first.add("bob", Role::Admin, password(), true).await;
         assert_eq!(again.unwrap_err().kind, FailureKind::Exists);
         let (id, key) = first
-            .make_key("backup", Role::Viewer, None, Some("ann"))
+            .make_key(&a_key("backup", Role::Viewer), Some("ann"))
             .unwrap();
         assert!(
             key.0.starts_with("mpk_") && key.0.starts_with(&id),
@@ -640,15 +717,9 @@ mod tests {
         people.remove("vic").unwrap();
         people.remove("ann").unwrap();
         assert!(people.is_empty());
-        assert!(
-            people
-                .make_key("x", Role::Viewer, Some(now_s()), None)
-                .is_err()
-        );
+        assert!(people.make_key(&lasting(Some(now_s())), None).is_err());
         let soon = now_s() + 1;
-        let (id, key) = people
-            .make_key("x", Role::Viewer, Some(soon), None)
-            .unwrap();
+        let (id, key) = people.make_key(&lasting(Some(soon)), None).unwrap();
         while now_s() < soon {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }

@@ -68,7 +68,7 @@ impl Web {
         }
         let made_by = caller.session_user();
         let people = &self.people;
-        let (id, key) = people.make_key(&call.name, call.role, call.expires_s, made_by)?;
+        let (id, key) = people.make_key(call, made_by)?;
         Ok(ApiKeyMakeReply { id, key })
     }
 

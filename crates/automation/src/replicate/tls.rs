@@ -1,4 +1,4 @@
-//! Another Millpond: its API over HTTPS, with a key of an operator there.
+//! Another Millpond: its API over HTTPS, with a key for replications into the target there.
 //!
 //! Who answers there is known by an authority that this host trusts, or by the fingerprint of its
 //! certificate ([`Verifier`]); the key is sent to nobody else. Nothing is asked of a connection
@@ -192,7 +192,7 @@ impl Tls {
         let key = key.filter(|key| !key.0.is_empty()).ok_or_else(|| {
             invalid(format!(
                 "{host}: there is no key for it; make one there with 'millpond apikey make NAME \
-                 --role operator', and give it here with 'millpond replicate --rekey'"
+                 --replica DATASET', and give it here with 'millpond replicate --rekey'"
             ))
         })?;
         let is_header = |byte: u8| byte.is_ascii_graphic();
@@ -246,7 +246,7 @@ impl Tls {
         let message = match failure.kind {
             FailureKind::Unauthenticated => format!(
                 "{host}: the key is not known there; make one with 'millpond apikey make NAME \
-                 --role operator', and give it here with 'millpond replicate --rekey'"
+                 --replica DATASET', and give it here with 'millpond replicate --rekey'"
             ),
             _ => format!("{host}: {}", failure.message),
         };

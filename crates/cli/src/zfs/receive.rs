@@ -121,6 +121,7 @@ impl Receive {
             exclude: self.exclude,
             key,
             command,
+            guard: api::ReceiveGuard::None,
         })?;
         if self.verbose {
             for received in &reply.received {

@@ -71,6 +71,7 @@ mod topology;
 mod torture;
 mod up;
 mod ups;
+mod user_mounts;
 mod users;
 mod vdevprops;
 mod walk;

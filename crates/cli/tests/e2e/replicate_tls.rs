@@ -117,7 +117,7 @@ fn another_millpond_is_reached_by_tls() {
     let disk = &other.disks(1, 512 << 20)[0];
     pool(&other, "far", disk);
     let (port, fingerprint) = console(&other);
-    let key = other.ok("apikey make replica --role operator");
+    let key = other.ok("apikey make replica --replica far/copy --keep-days 0");
     let key = key.trim();
     let relay = Relay::to(port);
     let mut server = Server::start();
@@ -221,12 +221,125 @@ fn another_millpond_is_reached_by_tls() {
         "replicate tank/src/child https://localhost:{}/far/two --name two",
         relay.port
     );
-    works(&server, &replicate, key);
+    let said = refused(&server, &replicate, key);
+    assert!(
+        said.contains("into 'far/copy' and below it, and for nothing else"),
+        "{said}"
+    );
+    let second = other.ok("apikey make second --replica far/two");
+    works(&server, "replicate --rekey two", second.trim());
+    server.ok("replicate --run two");
     // What another replication took is not sent.
     let taken = snapshots(&other, "far/two");
     assert_eq!(taken.len(), 1, "{taken:?}");
     let guid = |server, dataset| value(server, &format!("{dataset}@{}", taken[0]), "guid");
     assert_eq!(guid(&server, "tank/src/child"), guid(&other, "far/two"));
+    exported_and_clean(&server);
+    other.ok("zpool export far");
+    zdb_is_clean(&other.path("disks"), "far");
+}
+
+/// Goal: who has the key of a replication brings snapshots, and takes nothing away that came before
+/// they could be noticed; what a stream says of places, shares and space does nothing.
+#[test]
+fn the_key_of_a_replication_erases_no_backups() {
+    if !can_mount() {
+        return;
+    }
+    let mut other = Server::prepare();
+    other.https = None;
+    other.launch(&["daemon"]);
+    let disk = &other.disks(1, 512 << 20)[0];
+    pool(&other, "far", disk);
+    let (port, fingerprint) = console(&other);
+    let refused_name = other.fails("apikey make x --replica far");
+    assert!(refused_name.contains("POOL/NAME"), "{refused_name}");
+    let key = other.ok("apikey make replica --replica far/copy");
+    let key = key.trim();
+    assert!(other.ok("apikey list").contains("replica far/copy"));
+    let server = Server::start();
+    make_pools(&server);
+    write(&server, "one", 1, 200_000);
+    for setting in [
+        "sharenfs=rw=127.0.0.1",
+        "reservation=16M",
+        "millpond:other=x",
+        "own:words=kept",
+    ] {
+        server.ok(&format!("zfs set {setting} tank/src"));
+    }
+    let target = format!("https://127.0.0.1:{port}/far/copy");
+    let fingerprint = format!("--fingerprint {fingerprint}");
+    let replicate = format!("replicate -r tank/src {target} --keep hourly=1 {fingerprint}");
+    works(&server, &replicate, key);
+    same(&server, "tank/src", &other, "far/copy", false);
+    for (name, expected) in [
+        ("readonly", "on"),
+        ("canmount", "noauto"),
+        ("mounted", "no"),
+        ("sharenfs", "off"),
+        ("reservation", "0"),
+        ("millpond:other", "-"),
+        ("own:words", "kept"),
+    ] {
+        assert_eq!(value(&other, "far/copy", name), expected, "{name}");
+    }
+    assert_eq!(value(&other, "far/copy", "mountpoint"), "none");
+
+    // All that came stays for a week, whatever the source's rule is.
+    let before = snapshots(&other, "far/copy");
+    write(&server, "one", 2, 200_000);
+    server.ok("replicate --run tank-src");
+    let after = snapshots(&other, "far/copy");
+    assert!(
+        before.iter().all(|name| after.contains(name)),
+        "{before:?} {after:?}"
+    );
+    assert_eq!(after.len(), before.len() + 1);
+    let told = server.ok("replicate --list");
+    assert!(
+        told.contains("what came with the key stays for 7 days"),
+        "{told}"
+    );
+    // Once the week is over, it goes; what did not come with a key never does.
+    for name in &before {
+        other.ok(&format!(
+            "zfs set millpond:received=1000000000 far/copy@{name}"
+        ));
+    }
+    other.ok("zfs snapshot far/copy@millpond-tank-src");
+    other.ok("zfs destroy far/copy@millpond-tank-src");
+    write(&server, "one", 3, 200_000);
+    server.ok("replicate --run tank-src");
+    let now = snapshots(&other, "far/copy");
+    assert!(
+        before.iter().all(|name| !now.contains(name)),
+        "{before:?} {now:?}"
+    );
+
+    // Another dataset is another key's.
+    let target = format!("https://127.0.0.1:{port}/far/other");
+    let replicate = format!("replicate -r tank/src {target} --name other {fingerprint}");
+    let said = refused(&server, &replicate, key);
+    assert!(
+        said.contains("permission denied") && said.contains("for nothing else"),
+        "{said}"
+    );
+    assert!(!other.ok("zfs list -H").contains("far/other"));
+    // What was refused is on record.
+    let record = std::fs::read_to_string(other.state().join("audit.jsonl")).unwrap_or_default();
+    let refusals = std::fs::read_dir(other.state()).expect("the state directory");
+    let names: Vec<String> = refusals
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.starts_with("audit"))
+        .collect();
+    let all = names.iter().fold(record, |all, name| {
+        all + &std::fs::read_to_string(other.state().join(name)).unwrap_or_default()
+    });
+    assert!(
+        all.contains("denied") && all.contains("\"key\""),
+        "{names:?}: {all}"
+    );
     exported_and_clean(&server);
     other.ok("zpool export far");
     zdb_is_clean(&other.path("disks"), "far");

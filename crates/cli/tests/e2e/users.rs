@@ -10,7 +10,7 @@ use crate::harness::{MILLPOND, Server, can_mount, finds, need, run, text_of};
 /// Number of user and group `nobody`.
 const NOBODY: &str = "65534";
 
-fn can_be_others() -> bool {
+pub fn can_be_others() -> bool {
     can_mount() && need("setpriv of util-linux", finds("setpriv"))
 }
 
@@ -23,7 +23,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 /// A copy of the binary where everybody can run it, in a directory that everybody can pass.
-fn program(server: &Server) -> PathBuf {
+pub fn program(server: &Server) -> PathBuf {
     set_mode(server.directory.path(), 0o711);
     let copy = server.path("millpond");
     std::fs::copy(MILLPOND, &copy).expect("a copy");
@@ -32,7 +32,7 @@ fn program(server: &Server) -> PathBuf {
 }
 
 /// Runs `millpond` as nobody.
-fn as_nobody(server: &Server, program: &Path, words: &str) -> Output {
+pub fn as_nobody(server: &Server, program: &Path, words: &str) -> Output {
     Command::new("setpriv")
         .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"])
         .arg(program)
@@ -274,6 +274,8 @@ fn permissions_let_users_do_what_they_say() {
     may("zfs rename tank/a/clone tank/a/other");
     may_not("zfs rename tank/a/other tank/o/other");
     may_not("zfs destroy -R tank/a/b");
+    // Where they mount is to be theirs, too.
+    may("zfs unmount tank/a/b");
     may_not("zfs mount tank/a/b");
     may("zfs destroy tank/a/b");
     may("zfs destroy -r tank/a/other");

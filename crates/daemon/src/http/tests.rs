@@ -36,6 +36,7 @@ impl Server {
             smb: crate::SmbListen::Off,
             https: crate::Https::Off,
             certificate: None,
+            operator_mounts: None,
             cache_bytes: Some(64 << 20),
             ups: None,
             settings: Vec::new(),

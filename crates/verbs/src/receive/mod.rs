@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use access::AccessError;
 use api::{
-    Empty, EventKind, Failure, FailureKind, Progress, ReceiveNaming, ReceiveObstacle,
+    Empty, EventKind, Failure, FailureKind, Progress, ReceiveGuard, ReceiveNaming, ReceiveObstacle,
     ReceivedReport, Refusal, Unit, ZfsReceive, ZfsReceiveAbort, ZfsReceiveReply,
 };
 use dataset::{
@@ -324,6 +324,11 @@ impl Run<'_> {
         let is_clone = begin.flags & Begin::FLAG_CLONE != 0;
         if is_clone && place.origin.is_none() && place.existing.is_none() {
             let found = self.snapshot_with(begin.from_guid.get()).await?;
+            // Of a replication the origin is its own.
+            let found = found.filter(|origin| match &self.call.guard {
+                ReceiveGuard::Replica(dataset) => api::is_within(origin, dataset),
+                _ => true,
+            });
             let missing = || self.refused_at(&name, is_full, true, ReceiveObstacle::NoOrigin);
             place.origin = Some(found.ok_or_else(missing)?);
         }
@@ -417,6 +422,12 @@ impl Run<'_> {
         } else {
             let set = self.contents(reader, begin.clone(), list, &place).await?;
             self.settle(&begin, &place, set).await?;
+            if matches!(self.call.guard, ReceiveGuard::Replica(_)) {
+                let noted = crate::replica::note_received(&self.open, &report.name).await;
+                self.reply
+                    .warnings
+                    .extend(noted.err().map(|failure| failure.message));
+            }
         }
         report.bytes = reader.total_bytes() - before;
         report.duration_ms = started.elapsed().as_millis() as u64;
@@ -732,7 +743,10 @@ impl Run<'_> {
             }
             let mut of_snapshots = sent.snapshot_properties.iter();
             if let Some((_, properties)) = of_snapshots.find(|(name, _)| name == snapshot) {
-                let is_excluded = |name: &str| self.call.exclude.iter().any(|other| other == name);
+                let is_excluded = |name: &str| {
+                    let mut exclude = self.call.exclude.iter();
+                    exclude.any(|other| other == name) || self.call.guard.leaves_out(name)
+                };
                 let mut values = values(properties, is_excluded);
                 // Snapshots keep properties of users only.
                 values.retain(|(name, _)| name.contains(':'));

@@ -46,9 +46,12 @@ fn is_changed(property: &Property) -> bool {
 }
 
 impl Run<'_> {
-    /// Whether a property that was sent is not even kept as received: of what is excluded, that
-    /// which could not be inherited in spite of it.
+    /// Whether a property that was sent is not even kept as received: what who sends it may not
+    /// choose, and of what is excluded, that which could not be inherited in spite of it.
     pub(super) fn leaves_out(&self, name: &str) -> bool {
+        if self.call.guard.leaves_out(name) {
+            return true;
+        }
         let is_excluded = self.call.exclude.iter().any(|other| other == name);
         is_excluded && find(name).is_some_and(|native| !native.is_inheritable())
     }

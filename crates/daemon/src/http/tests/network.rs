@@ -18,6 +18,8 @@ use super::super::*;
 use crate::{Https, Options};
 use host::State;
 
+mod who_may;
+
 const PASSWORD: &str = "correct horse battery";
 
 struct Server {
@@ -89,6 +91,7 @@ fn options(state: PathBuf) -> Options {
         smb: crate::SmbListen::Off,
         https: Https::At(([127, 0, 0, 1], 0).into()),
         certificate: None,
+        operator_mounts: None,
         cache_bytes: Some(64 << 20),
         ups: None,
         settings: Vec::new(),
