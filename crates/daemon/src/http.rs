@@ -69,8 +69,8 @@ use verbs::{
     redact, reopen, replica, rewrite, scrub, send, snapshots, split, topology, upgrade, usage,
     vdevs, zfs, zpool,
 };
-use web::about;
 use web::message::{end_after_secrets, refuse, understand};
+use web::{Listening, about};
 
 /// How often it is looked whether a reader of events may still read them.
 const STILL_CURRENT: Duration = Duration::from_secs(15);
@@ -478,7 +478,7 @@ fn no_such_request() -> Failure {
 }
 
 /// A connection that is a stream.
-pub(crate) type Connection = TokioIo<Upgraded>;
+pub(crate) type Connection = Listening<TokioIo<Upgraded>>;
 
 /// The requests, of which each gets the parts of the server that it works on.
 struct Routes<P> {
@@ -634,11 +634,12 @@ impl<P: Send + Sync + 'static> Routes<P> {
             let id = work.id();
             let uid = caller.ids().map(|(uid, _)| uid);
             work.asked_by(asker(&caller));
+            let is_local = caller.is_local();
             tokio::spawn(async move {
                 let _place = place;
                 let outcome = match switched.await {
                     Ok(connection) => {
-                        let connection = TokioIo::new(connection);
+                        let connection = Listening::new(TokioIo::new(connection), is_local);
                         let working = handler(parts, call, connection, Arc::clone(&work));
                         work_for(uid, working).await
                     }

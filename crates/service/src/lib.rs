@@ -9,6 +9,8 @@
 //! [`reports`] and [`condition`] say in the API's types what pools and datasets are, [`error`] does
 //! so with errors of the engine; [`asking`] knows on whose behalf a task works.
 //!
+//! [`receives`] are the streams that are being received into a pool.
+//!
 //! [`spares`] knows which pools have the same spare device, which none of them does.
 //!
 //! Locks: the list of pools, then the table of pools, then those of jobs, then those of events. All
@@ -26,5 +28,6 @@ pub mod jobs;
 pub mod names;
 pub mod pool_list;
 pub mod pools;
+pub mod receives;
 pub mod reports;
 pub mod spares;

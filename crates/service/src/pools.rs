@@ -21,6 +21,7 @@ use crate::background::Background;
 use crate::error::{all_done, suspended};
 use crate::names::{Claim, PoolNames};
 use crate::pool_list::{CachedPool, Here, PoolList};
+use crate::receives::Receives;
 use host::State;
 use host::table_file::{FileProblem, NotKept};
 
@@ -57,14 +58,14 @@ pub struct OpenPool {
     pub arrival: Arrival,
     /// The transaction group that was on disk as it came.
     pub arrived_at: Txg,
-    /// Whoever receives a stream into it has another of these.
-    pub receives: Arc<()>,
+    /// What is being received into it.
+    pub receives: Arc<Receives>,
 }
 
 impl OpenPool {
     /// Whether a stream is being received into it.
     pub fn is_receiving(&self) -> bool {
-        Arc::strong_count(&self.receives) > 1
+        self.receives.is_any()
     }
 
     /// Whether a dataset cannot be opened for want of its key.

@@ -37,7 +37,7 @@ impl Serving {
             access: Arc::new(access),
             next_guid: Mutex::new(None),
             is_settled: AtomicBool::new(false),
-            receives: Arc::new(()),
+            receives: Arc::default(),
         });
         let settles = Settles(Arc::clone(&open));
         // Nobody does anything to it before what a crash left in its logs is replayed.

@@ -196,7 +196,7 @@ mod tests {
             access: Arc::new(Access::new(Arc::clone(pool.dsl()), world.clone())),
             next_guid: Mutex::new(None),
             is_settled: true.into(),
-            receives: Arc::new(()),
+            receives: Arc::default(),
             pool,
         }
     }

@@ -81,6 +81,7 @@ impl Serving {
             let message = format!("'{name}' is busy: a stream is being received into it");
             return Err(Failure::new(FailureKind::Busy, message));
         }
+        open.receives.break_off().await;
         self.end_nfs_of_pool(open).await;
         let mounted = self.mounts.last_first(&name);
         let directories = self.mounts.own_directories(&mounted);

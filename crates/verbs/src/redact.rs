@@ -21,11 +21,11 @@ pub fn zfs_redact<'a>(
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
         let open = pools.of_dataset(&call.snapshot)?;
-        // Nobody exports it meanwhile.
-        let _working = Arc::clone(&open.receives);
+        // Nobody exports it meanwhile but by force, which breaks it off.
+        let working = open.receives.begin();
         let stops = {
             let work = Arc::clone(work);
-            move || work.is_canceled()
+            move || work.is_canceled() || working.broken().is_some()
         };
         let redacted = open
             .pool

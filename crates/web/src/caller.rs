@@ -101,6 +101,11 @@ impl Caller {
         remote.is_some_and(|remote| remote.role == Role::Operator)
     }
 
+    /// Whether it is a program of this host, by the socket.
+    pub fn is_local(&self) -> bool {
+        self.remote.is_none()
+    }
+
     /// Whether an API key says who it is.
     pub fn has_key(&self) -> bool {
         let remote = self.remote.as_ref();

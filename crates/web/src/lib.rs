@@ -9,7 +9,7 @@
 //!
 //! Nobody is trusted before that, so each connection has bounds: how many there are, and of one
 //! address, how long it takes to begin, to say what it wants and to take what it is answered
-//! ([`patience`]).
+//! ([`patience`]). A stream that is received has a bound on its silence.
 //!
 //! Requests hold passwords and keys. What a connection has in memory for them, decrypted and as it
 //! was sent, is overwritten when it is freed ([`device::wipe_freed`]); a connection that brought
@@ -61,6 +61,7 @@ use tower_service::Service as _;
 
 pub use audit::{Audit, Room, about};
 pub use login::routes as session_routes;
+pub use patience::Listening;
 pub use people::now_s;
 pub use tokens::fingerprint;
 

@@ -1,4 +1,6 @@
-//! A connection that ends when the other end does not take what it is sent.
+//! Connections that end when the other end stands still: one that does not take what it is sent
+//! ([`Patient`]), and a stream of which nothing comes any more ([`Listening`]). Its kernel may
+//! say all the while that it is well.
 
 use std::io;
 use std::pin::Pin;
@@ -10,6 +12,10 @@ use tokio::time::{Instant, Sleep};
 
 /// How long the other end may take nothing at all.
 const WRITE_MAX: Duration = Duration::from_secs(30);
+
+/// How long a stream that comes over the network may be silent: longer than a source that goes
+/// through what has not changed, or waits for slow disks.
+const SILENT_MAX: Duration = Duration::from_secs(30 * 60);
 
 /// A stream of bytes of which writes fail that do not get on.
 pub(super) struct Patient<S> {
@@ -82,6 +88,70 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 }
 
+/// What a connection brings that has become a stream. Over the network, a read fails that gets
+/// nothing for [`SILENT_MAX`]. At the other end of a local one there may be a person who thinks:
+/// that one has all the time there is.
+pub struct Listening<S> {
+    inner: S,
+    is_local: bool,
+    /// When the read that waits fails.
+    until: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Listening<S> {
+    /// A stream over the network, or a local one.
+    pub fn new(inner: S, is_local: bool) -> Self {
+        Self {
+            inner,
+            is_local,
+            until: None,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if read.is_ready() || self.is_local {
+            self.until = None;
+            return read;
+        }
+        let until = self
+            .until
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(SILENT_MAX)));
+        match until.as_mut().poll(context) {
+            Poll::Ready(()) => {
+                self.until = None;
+                let why = format!("nothing came for {} minutes", SILENT_MAX.as_secs() / 60);
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Listening<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -105,5 +175,38 @@ mod tests {
         near.write_all(&[0; 4096]).await.unwrap();
         drop(near);
         reads.await.unwrap();
+    }
+
+    /// Goal: a source that is silent ends the stream, one that is slow does not, nor one on this
+    /// host.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_source_is_left_but_not_a_local_one() {
+        let pause = SILENT_MAX - Duration::from_secs(1);
+        let (near, mut far) = tokio::io::duplex(1024);
+        let mut near = Listening::new(near, false);
+        let sends = async {
+            for byte in 0..3 {
+                tokio::time::sleep(pause).await;
+                far.write_all(&[byte]).await.unwrap();
+            }
+        };
+        let reads = async {
+            let begun = Instant::now();
+            let mut all = Vec::new();
+            let error = near.read_to_end(&mut all).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            assert_eq!(all, [0, 1, 2]);
+            assert!(begun.elapsed() >= pause * 3 + SILENT_MAX);
+        };
+        tokio::join!(sends, reads);
+
+        let (near, mut far) = tokio::io::duplex(1024);
+        let sends = async {
+            tokio::time::sleep(SILENT_MAX * 10).await;
+            far.write_all(b"x").await.unwrap();
+        };
+        let mut near = Listening::new(near, true);
+        let (byte, ()) = tokio::join!(near.read_u8(), sends);
+        assert_eq!(byte.unwrap(), b'x');
     }
 }

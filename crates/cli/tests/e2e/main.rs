@@ -61,6 +61,7 @@ mod schedule;
 mod schemathesis;
 mod scrub;
 mod secrets;
+mod silent;
 mod smb;
 mod snapdir;
 mod spares;

@@ -15,16 +15,16 @@ use crate::replicate::{
 };
 
 /// What lies between the two servers.
-struct Relay {
-    port: u16,
+pub struct Relay {
+    pub port: u16,
     /// Takes connections and breaks them, and breaks those that there are.
     is_cut: Arc<AtomicBool>,
     /// Passes nothing on.
-    is_held: Arc<AtomicBool>,
+    pub is_held: Arc<AtomicBool>,
 }
 
 impl Relay {
-    fn to(port: u16) -> Self {
+    pub fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let own = listener.local_addr().expect("an address").port();
         let (is_cut, is_held) = (Arc::default(), Arc::default());
@@ -82,7 +82,7 @@ fn answered(server: &Server, words: &str, answer: &str) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-fn works(server: &Server, words: &str, answer: &str) {
+pub fn works(server: &Server, words: &str, answer: &str) {
     let output = answered(server, words, answer);
     assert!(output.status.success(), "{words}: {}", text_of(&output));
 }
@@ -94,7 +94,7 @@ fn refused(server: &Server, words: &str, answer: &str) -> String {
 }
 
 /// The port of a server's console, and the fingerprint of its certificate.
-fn console(server: &Server) -> (u16, String) {
+pub fn console(server: &Server) -> (u16, String) {
     let said = text_of(&server.command(&["console"]));
     let port = said.lines().find_map(|line| {
         let rest = line.strip_prefix("https://")?;

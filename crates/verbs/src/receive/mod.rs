@@ -8,6 +8,9 @@
 //! While contents come, nobody is kept from anything: the lock on administration is held only while
 //! a receive begins and ends. A filesystem that is mounted, or a volume that is in use, goes on
 //! with what was received.
+//!
+//! A receive whose source is silent can be given up, and one whose pool leaves is broken off
+//! ([`service::receives`]): its input fails, and what came is kept as after any break.
 
 mod corrective;
 mod differences;
@@ -39,6 +42,7 @@ use crate::zfs::mode;
 use service::error::{and_back, from_access, from_dataset};
 use service::jobs::Work;
 use service::pools::{OpenPool, Pools};
+use service::receives::{Broken, BrokenOff, SILENT};
 use serving::Serving;
 
 /// Properties that wait for the contents, which they might keep out (`extract_delay_props`,
@@ -66,14 +70,39 @@ pub fn zfs_receive_abort<'a>(
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
         let open = pools.of_dataset(&call.name)?;
+        let doing = format!("cannot abort the receive into '{}'", call.name);
+        let busy = |why: String| Failure::new(FailureKind::Busy, format!("{doing}: {why}"));
+        let was_under_way = match open.receives.give_up(&call.name).await {
+            BrokenOff::None => false,
+            BrokenOff::Ended => true,
+            BrokenOff::Heard(silent_for) => {
+                return Err(busy(format!(
+                    "it is under way; stop what sends, or give it up once that has sent nothing \
+                     for {} seconds ({} up to now)",
+                    SILENT.as_secs(),
+                    silent_for.as_secs()
+                )));
+            }
+            BrokenOff::Stays => {
+                let pool = open.pool.name();
+                return Err(busy(format!(
+                    "it is broken off and has not ended; see 'zpool status {pool}'"
+                )));
+            }
+        };
         let _admin = open.admin.lock().await;
-        let aborted = open.pool.dsl().receives().abort(&call.name).await;
-        aborted.map_err(|error| {
-            from_dataset(
-                &format!("cannot abort the receive into '{}'", call.name),
-                &error,
-            )
-        })?;
+        match open.pool.dsl().receives().abort(&call.name).await {
+            Ok(()) => {}
+            // What no token could go on with went with it.
+            Err(
+                DatasetError::NotFound { .. }
+                | DatasetError::Receive {
+                    obstacle: dataset::ReceiveObstacle::NothingToResume,
+                    ..
+                },
+            ) if was_under_way => {}
+            Err(error) => return Err(from_dataset(&doing, &error)),
+        }
         crate::zpool::log_command(&open.pool, &call.command).await;
         Ok(Empty {})
     })
@@ -112,14 +141,16 @@ pub fn receive_from<'a>(
         corrective::check(&call)?;
         let open = serving.pools.of_dataset(&call.target)?;
         let call = options::checked(call)?;
-        // Nobody exports it meanwhile.
-        let _receiving = Arc::clone(&open.receives);
+        // Nobody exports it meanwhile but by force.
+        let under_way = open.receives.begin();
+        let input: Input = Box::new(under_way.watched(input));
         let mut run = Run {
             serving,
             work,
             call: &call,
             open: Arc::clone(&open),
             progress,
+            under_way,
             package: None,
             reply: ZfsReceiveReply::default(),
         };
@@ -147,6 +178,8 @@ struct Run<'a> {
     call: &'a ZfsReceive,
     open: Arc<OpenPool>,
     progress: stream::Progress,
+    /// How it is known to who may break it off.
+    under_way: service::receives::Receiving,
     package: Option<Packed>,
     reply: ZfsReceiveReply,
 }
@@ -280,6 +313,9 @@ impl Run<'_> {
     }
 
     fn of_stream(&self, error: &StreamError) -> Failure {
+        if let (StreamError::Io(_), Some(why)) = (error, self.under_way.broken()) {
+            return self.broken_off(why);
+        }
         let why = match error {
             StreamError::CutShort => ReceiveObstacle::CutShort,
             StreamError::Checksum => ReceiveObstacle::Checksum,
@@ -293,6 +329,20 @@ impl Run<'_> {
             }
         };
         self.refused(None, false, why)
+    }
+
+    fn broken_off(&self, why: Broken) -> Failure {
+        let message = format!("cannot receive into '{}': {why}", self.call.target);
+        Failure::new(FailureKind::Io, message)
+    }
+
+    /// The lock on administration. Who breaks the receive off may have it.
+    async fn admin(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Failure> {
+        tokio::select! {
+            biased;
+            why = self.under_way.until_broken() => Err(self.broken_off(why)),
+            admin = self.open.admin.lock() => Ok(admin),
+        }
     }
 
     /// Where a stream goes.
@@ -420,7 +470,10 @@ impl Run<'_> {
             let healed = self.correct(reader, &begin, list, &place).await?;
             report.healed_blocks = Some(healed);
         } else {
-            let set = self.contents(reader, begin.clone(), list, &place).await?;
+            self.under_way.set_target(Some(&place.head));
+            let contents = self.contents(reader, begin.clone(), list, &place).await;
+            self.under_way.set_target(None);
+            let set = contents?;
             self.settle(&begin, &place, set).await?;
             if matches!(self.call.guard, ReceiveGuard::Replica(_)) {
                 let noted = crate::replica::note_received(&self.open, &report.name).await;
@@ -463,7 +516,7 @@ impl Run<'_> {
             redaction: dataset::Redaction::of(list),
         };
         let receiving = {
-            let _admin = open.admin.lock().await;
+            let _admin = self.admin().await?;
             let begun = dsl.receives().begin(target).await;
             begun.map_err(|error| self.of_dataset(place, &begin, &error))?
         };
@@ -596,7 +649,7 @@ impl Run<'_> {
             return Err(self.refused_at(target, Some(true), true, why));
         }
         let doing = format!("cannot receive into '{}'", place.head);
-        let _admin = self.open.admin.lock().await;
+        let _admin = self.admin().await?;
         crate::create::make_parents(self.serving, &self.open, &place.head, &doing, false).await
     }
 
@@ -608,7 +661,7 @@ impl Run<'_> {
     ) -> Result<(), Failure> {
         let (serving, open) = (self.serving, &self.open);
         let dsl = open.pool.dsl();
-        let _admin = open.admin.lock().await;
+        let _admin = self.admin().await?;
         if receiving.is_new() {
             let finished = dsl.receives().finish(receiving).await;
             return finished.map_err(|error| self.of_dataset(place, begin, &error));
