@@ -270,7 +270,7 @@ pub enum ScheduleObstacle {
     Resilvering,
     /// A scrub is under way already.
     Scrubbing,
-    /// A scrub is paused; whoever paused it goes on with it.
+    /// A scrub was paused. Only results of long ago say so: a run goes on with such a scrub.
     ScrubPaused,
     /// All devices are being trimmed already.
     Trimming,

@@ -49,7 +49,7 @@ pub(super) enum Obstacle {
 
 /// What is in the way of a run now.
 pub(super) fn obstacle(automation: &Automation, what: &ScheduleWhat) -> Option<Obstacle> {
-    use ScheduleObstacle::{NotImported, Resilvering, ScrubPaused, Scrubbing, Suspended, Testing};
+    use ScheduleObstacle::{NotImported, Resilvering, Scrubbing, Suspended, Testing};
     let is_test = match what.task {
         ScheduleTask::SmartShort | ScheduleTask::SmartLong => true,
         ScheduleTask::Scrub | ScheduleTask::Trim | ScheduleTask::Snapshot => false,
@@ -79,19 +79,22 @@ pub(super) fn obstacle(automation: &Automation, what: &ScheduleWhat) -> Option<O
         return None;
     }
     let scan = open.pool.scans().scrub_status();
-    if let Some(scan) = scan.filter(|scan| scan.state == pool::ScanState::Scanning) {
-        return Some(match (scan.function, scan.pause_time_s) {
-            (pool::ScanFunction::Resilver, _) => Obstacle::Waits(Resilvering),
-            (pool::ScanFunction::Scrub, 0) => Obstacle::Done(Scrubbing),
-            (pool::ScanFunction::Scrub, _) => Obstacle::Done(ScrubPaused),
-        });
+    let scan = scan.filter(|scan| scan.state == pool::ScanState::Scanning);
+    match scan.map(|scan| (scan.function, scan.pause_time_s)) {
+        Some((pool::ScanFunction::Resilver, _)) => return Some(Obstacle::Waits(Resilvering)),
+        Some((pool::ScanFunction::Scrub, 0)) => return Some(Obstacle::Done(Scrubbing)),
+        // 'zpool scrub' goes on with one that is paused, whoever asks (`dsl_scan`,
+        // module/zfs/dsl_scan.c): else nothing would be scrubbed for as long as it is forgotten.
+        Some((pool::ScanFunction::Scrub, _)) | None => {}
     }
     if open.pool.scans().is_rebuilding() || open.pool.scans().is_resilver_due() {
         return Some(Obstacle::Waits(Resilvering));
     }
-    // A scrub of the error log is over soon.
+    // A scrub of the error log is over soon. In the way of one that is paused, the run fails, and
+    // says so.
     let errors = open.pool.scans().error_scrub();
-    let is_scrubbing = errors.is_some_and(|at| at.state == pool::ScanState::Scanning);
+    let is_scrubbing =
+        errors.is_some_and(|at| at.state == pool::ScanState::Scanning && at.pause_time_s == 0);
     is_scrubbing.then_some(Obstacle::Waits(Scrubbing))
 }
 

@@ -4,7 +4,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, zdb_is_clean};
+use crate::harness::{Server, can_mount, zdb_is_clean};
+use crate::replicate::write;
 
 /// A server with pool `tank` and filesystems `tank/a` and `tank/a/b`, nothing mounted.
 fn with_pool() -> (Server, Vec<String>) {
@@ -241,4 +242,34 @@ fn scrubs_and_trims_begin_and_failures_are_alerts() {
     server.wait_until("it is well again", || {
         listed(&server, "tank-gone")["failures"].as_u64() == Some(0)
     });
+}
+
+/// Goal: a scrub that somebody paused and forgot does not end all scrubs of its pool.
+#[test]
+fn a_paused_scrub_is_gone_on_with() {
+    if !can_mount() {
+        return;
+    }
+    let (server, _) = with_pool();
+    server.ok("schedule set scrub tank");
+    let root = server.text("mounted");
+    server.ok(&format!("zfs create -o mountpoint={root} tank/src"));
+    write(&server, "big", 1, 160 << 20);
+    server.ok("zpool sync tank");
+    // It may be done before it is paused.
+    let is_paused = || {
+        server.ok("zpool scrub tank");
+        let paused = server.command(&["zpool", "scrub", "-p", "tank"]);
+        paused.status.success()
+    };
+    assert!((0..50).any(|_| is_paused()), "it is done too fast");
+    assert!(server.ok("zpool status tank").contains("scrub paused"));
+    assert_eq!(server.ok("schedule run scrub-tank"), "scrub-tank: begun\n");
+    server.wait_until("the scrub is done", || {
+        server.ok("zpool status tank").contains("scrub repaired")
+    });
+    assert_eq!(
+        listed(&server, "scrub-tank")["last"]["skipped"],
+        Value::Null
+    );
 }
