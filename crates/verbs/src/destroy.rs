@@ -448,6 +448,10 @@ pub async fn alone(
 }
 
 /// Adds clones of the doomed snapshots that lie elsewhere, with all below them (`-R`), or refuses.
+/// Refuses, too, what can be destroyed in no order: a clone that was moved above its origin.
+///
+/// # Errors
+/// Of reading a dataset; [`FailureKind::Busy`].
 pub async fn add_clones(
     open: &OpenPool,
     call: &ZfsDestroy,
@@ -498,7 +502,49 @@ pub async fn add_clones(
             .collect();
         doomed.extend(more);
     }
-    Ok(())
+    let named: Vec<(&str, Option<&str>)> = (doomed.iter())
+        .map(|info| (info.name.as_str(), info.origin.as_deref()))
+        .collect();
+    match circle(&named) {
+        None => Ok(()),
+        Some((clone, origin)) => {
+            let message = format!(
+                "{doing}: '{clone}' is a clone of '{origin}', and neither can go before the other, \
+                 as datasets lie one below the other; 'zfs promote {clone}' first"
+            );
+            Err(Failure::new(FailureKind::Busy, message))
+        }
+    }
+}
+
+/// A clone and its origin that no order destroys: the clone cannot go before what is below it, that
+/// not before its snapshots, and those not before the clone (`zfs_iter_dependents`,
+/// lib/libzfs/libzfs_iter.c, calls that a recursive dependency).
+fn circle<'a>(doomed: &[(&'a str, Option<&'a str>)]) -> Option<(&'a str, &'a str)> {
+    let order = order_of(doomed);
+    let named = order.iter().enumerate();
+    let place: BTreeMap<&str, usize> = named.map(|(at, name)| (name.as_str(), at)).collect();
+    let goes_late = |name: &str, before: &str| {
+        place
+            .get(before)
+            .is_some_and(|before| place.get(name) > Some(before))
+    };
+    let is_wrong = doomed.iter().any(|&(name, origin)| {
+        let above = name.rsplit_once(['/', '@']).map(|(above, _)| above);
+        above
+            .into_iter()
+            .chain(origin)
+            .any(|before| goes_late(name, before))
+    });
+    let clones = doomed.iter().filter(|_| is_wrong);
+    let mut clones = clones.filter_map(|&(name, origin)| Some((name, origin?)));
+    let is_above = |&(clone, origin): &(&str, &str)| {
+        let (head, _) = dataset::name::split_snapshot(origin);
+        is_at_or_below(head, clone)
+    };
+    // Where two are each above the other's origin, either is named.
+    let all: Vec<(&str, &str)> = clones.by_ref().collect();
+    all.iter().copied().find(is_above).or(all.first().copied())
 }
 
 /// The order in which datasets can be destroyed: children before parents, snapshots before what
@@ -608,5 +654,29 @@ mod tests {
                 assert!(at(name) < at(above), "{order:?}");
             }
         }
+    }
+
+    /// Goal: what can be destroyed in no order is found before anything is destroyed.
+    #[test]
+    fn a_clone_above_its_origin_is_a_circle() {
+        let a = ("t/c/a", None);
+        let (one, two) = (("t/c/a@1", None), ("t/c/a@2", None));
+        let above = ("t/c", Some("t/c/a@2"));
+        let found = Some(("t/c", "t/c/a@2"));
+        assert_eq!(circle(&[a, one, two, above]), found);
+        assert_eq!(circle(&[above, two, one, a]), found);
+        let beside = ("t/d", Some("t/c/a@2"));
+        assert_eq!(circle(&[a, one, two, beside]), None);
+        assert_eq!(circle(&[("t/c", None), a, two, beside]), None);
+        // Each is above the other's origin.
+        let both = [
+            ("t/x", Some("t/y/b@s")),
+            ("t/x/a", None),
+            ("t/x/a@s", None),
+            ("t/y", Some("t/x/a@s")),
+            ("t/y/b", None),
+            ("t/y/b@s", None),
+        ];
+        assert!(circle(&both).is_some());
     }
 }

@@ -168,6 +168,37 @@ fn a_clone_is_made_promoted_and_destroyed() {
     bed.export_clean();
 }
 
+/// Goal: what can be destroyed in no order is refused before anything is destroyed, and a dry run
+/// says so. Method: a clone, and what it was made of moved below it.
+#[test]
+fn a_clone_above_its_origin_is_not_destroyed_in_part() {
+    let Some(bed) = Bed::new() else { return };
+    bed.ok("zfs create tank/a");
+    bed.fill("a/f", 1, 1 << 16);
+    bed.ok("zfs snapshot tank/a@1");
+    bed.ok("zfs snapshot tank/a@2");
+    bed.ok("zfs clone tank/a@2 tank/c");
+    bed.ok("zfs create tank/c/other");
+    bed.ok("zfs rename tank/a tank/c/a");
+    let all = bed.names("filesystem,snapshot");
+    for words in [
+        "zfs rollback -R tank/c/a@1",
+        "zfs destroy -nR tank/c/a@2",
+        "zfs destroy -R tank/c/a@2",
+        "zfs destroy -nr tank/c",
+        "zfs destroy -r tank/c",
+        "zfs destroy -R tank/c",
+    ] {
+        bed.refused(words, "'tank/c' is a clone of 'tank/c/a@2'");
+        assert_eq!(bed.names("filesystem,snapshot"), all, "{words}");
+    }
+    assert!(bed.at("c/a/f").exists());
+    bed.ok("zfs promote tank/c");
+    bed.ok("zfs destroy -R tank/c");
+    assert_eq!(bed.names("filesystem,snapshot"), "tank\n");
+    bed.export_clean();
+}
+
 #[test]
 fn a_clone_of_a_volume_is_served() {
     let Some(bed) = Bed::new() else { return };
