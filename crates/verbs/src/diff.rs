@@ -10,6 +10,7 @@ use dataset::DatasetInfo;
 use device::BoxFuture;
 use filesystem::{Attributes, FileKind, Filesystem, FsError};
 
+use crate::temporary::{Temporary, temporary};
 use service::error::{from_access, from_dataset};
 use service::pools::OpenPool;
 use serving::Serving;
@@ -40,7 +41,8 @@ pub fn zfs_diff<'a>(
             }
             return compare(&open, &older, &newer, &mountpoint).await;
         }
-        let name = format!("{head}@zfs-diff-{}-{}", std::process::id(), older.object);
+        let name = temporary(Temporary::Diff, older.object.get());
+        let name = format!("{head}@{name}");
         let doing = format!("Cannot create just-in-time snapshot of '{head}'");
         let failed = |error| from_dataset(&doing, &error);
         let dsl = open.pool.dsl();

@@ -31,6 +31,7 @@ pub mod scrub;
 pub mod send;
 pub mod snapshots;
 pub mod split;
+pub mod temporary;
 pub mod topology;
 mod unused;
 pub mod upgrade;

@@ -17,6 +17,7 @@ mod run;
 mod ssh;
 mod tls;
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -52,6 +53,10 @@ pub(crate) struct Replication {
     /// A snapshot that was taken and is not at the target.
     pending: Option<String>,
     last: Option<ReplicationResult>,
+    /// Snapshots of the source that no bookmark could be made of, by dataset and GUID: the last
+    /// that both sides have, and those under way. They stay.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    unmarked: BTreeMap<String, BTreeSet<u64>>,
     /// The API key that a target by TLS takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<Secret>,
@@ -71,6 +76,34 @@ impl Recurs for Replication {
 
 /// All replications.
 pub(crate) type Replications = Table<Replication>;
+
+/// Snapshots, by their GUIDs, that replications need and have no bookmark of.
+pub(crate) fn unmarked(replications: &Replications) -> HashSet<u64> {
+    let entries = replications.lock();
+    let all = entries
+        .values()
+        .flat_map(|entry| entry.kept.own.unmarked.values());
+    all.flatten().copied().collect()
+}
+
+/// Has a replication's notes of what it needs changed; they are on disk with that.
+fn note_unmarked(
+    replications: &Replications,
+    name: &str,
+    change: impl FnOnce(&mut BTreeMap<String, BTreeSet<u64>>),
+) {
+    let mut entries = replications.lock();
+    let Some(entry) = entries.get_mut(name) else {
+        return;
+    };
+    let mut noted = entry.kept.own.unmarked.clone();
+    change(&mut noted);
+    noted.retain(|_, guids| !guids.is_empty());
+    if noted != entry.kept.own.unmarked {
+        entry.kept.own.unmarked = noted;
+        replications.save_or_warn(&entries);
+    }
+}
 
 /// Runs replications when they are due, until the server stops.
 pub(crate) async fn follow(automation: Arc<Automation>) {
@@ -321,6 +354,7 @@ pub async fn create(
             },
             pending: None,
             last: None,
+            unmarked: BTreeMap::new(),
             key: spec.key,
         };
         let course = Course::new(&name, now_s());
@@ -503,6 +537,7 @@ mod tests {
                 },
                 pending: None,
                 last: None,
+                unmarked: BTreeMap::from([("tank/a".into(), BTreeSet::from([7]))]),
                 key: None,
             },
         }

@@ -6,6 +6,7 @@
 
 pub(super) use answers::zfs_list::{Point, TargetSet};
 use dataset::ResumeToken;
+use verbs::temporary::is_temporary;
 
 use super::names;
 
@@ -93,7 +94,9 @@ pub(super) fn next(
     };
     let own = &source.snapshots[..=end];
     let is_wanted = |point: &Point| {
-        names::taken_at(replication, &point.name).is_some() || !names::is_taken_by_any(&point.name)
+        let is_own = names::taken_at(replication, &point.name).is_some();
+        let is_others = names::is_taken_by_any(&point.name) || is_temporary(&point.name);
+        is_own || !is_others
     };
     let Some(target) = target else {
         let origin = source.origin.as_ref().filter(|(name, guid)| {
@@ -300,6 +303,27 @@ mod tests {
         // Nothing but what others took comes first.
         let b = source(&[(OTHERS, 3), (OWN, 4), ("z", 5), (OWN_LATER, 6)], &[]);
         assert_eq!(planned(&b, None, OWN_LATER), sent(None, 1, 1, true));
+    }
+
+    /// What `zfs send` or `zfs diff` takes for itself is gone before it is sent, or in the middle.
+    #[test]
+    fn what_commands_take_for_themselves_is_not_sent() {
+        let a = source(
+            &[
+                ("x", 1),
+                ("zfs-send-12-0", 2),
+                ("zfs-diff-12-77", 3),
+                ("zfs-send-me", 4),
+                (OWN, 5),
+            ],
+            &[],
+        );
+        assert_eq!(planned(&a, None, OWN), sent(None, 0, 0, true));
+        let there = target(&[("x", 1)]);
+        assert_eq!(
+            planned(&a, Some(&there), OWN),
+            sent(Some("tank/a@x"), 3, 3, false)
+        );
     }
 
     #[test]

@@ -8,10 +8,13 @@
 //!
 //! A bookmark at the source says what the target has, so that no snapshot must be kept for it.
 //! While a series is sent there is one of each of its snapshots, as it may end with any of them.
+//! Where no bookmark can be made (the pool's features, no room) it is noted with the replication
+//! which snapshots stay for it, before they are sent (`Replication::unmarked`).
 //!
 //! A crash, here or there, leaves a receive that the next run goes on with, and perhaps a snapshot
 //! of ours that was not sent.
 
+mod bookmarks;
 mod prune;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -28,7 +31,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::limit::{Limit, Limited};
 use super::names;
-use super::plan::{Obstacle, Point, Series, SourceSet, Step, TargetSet, newest_common, next};
+use super::plan::{Obstacle, Point, Series, SourceSet, Step, TargetSet, next};
 use super::ssh::Ssh;
 use super::tls::Tls;
 use crate::Automation;
@@ -716,87 +719,6 @@ impl Run {
             exclude,
             command: self.command(),
             ..ZfsReceive::default()
-        }
-    }
-
-    /// Makes bookmarks of all snapshots of a series: where it breaks off, the last one that came
-    /// through is what both sides have, and the next one is what a receive waits for.
-    async fn bookmark_ahead(&self, open: &OpenPool, source: &mut SourceSet, series: &Series) {
-        let mut made: Vec<Point> = Vec::new();
-        for snapshot in &source.snapshots[series.first..=series.last] {
-            let name = names::bookmark_name(&self.tag, snapshot.guid);
-            if !source.bookmarks.iter().any(|own| own.name == name) {
-                made.push(Point {
-                    name,
-                    ..snapshot.clone()
-                });
-            }
-        }
-        let of = |own: &Point| source.snapshots.iter().find(|point| point.guid == own.guid);
-        let pairs: Vec<(String, String)> = made
-            .iter()
-            .filter_map(|own| {
-                let of = format!("{}@{}", source.name, of(own)?.name);
-                Some((format!("{}#{}", source.name, own.name), of))
-            })
-            .collect();
-        if pairs.is_empty() {
-            return;
-        }
-        let _admin = open.admin.lock().await;
-        match open.pool.dsl().bookmarks().create(&pairs).await {
-            Ok(()) => source.bookmarks.extend(made),
-            Err(error) => {
-                let name = &source.name;
-                tracing::warn!("bookmarks of '{name}' could not be made: {error}");
-            }
-        }
-    }
-
-    /// Keeps which snapshot is the most recent one that both sides have, as a bookmark.
-    async fn bookmark(&self, open: &OpenPool, sides: &mut Sides, at: usize) {
-        let there = self.there(&sides.sources[at].name);
-        let target = sides.targets.get(&there);
-        let source = &sides.sources[at];
-        let Some(newest) = target.and_then(|target| newest_common(source, target)) else {
-            return;
-        };
-        let guid = newest.guid;
-        let source = &mut sides.sources[at];
-        let name = names::bookmark_name(&self.tag, guid);
-        let bookmarks = open.pool.dsl().bookmarks();
-        let _admin = open.admin.lock().await;
-        if !source.bookmarks.iter().any(|own| own.name == name) {
-            let Some(snapshot) = source.snapshots.iter().find(|own| own.guid == guid) else {
-                return;
-            };
-            let full_name = format!("{}#{name}", source.name);
-            let of = format!("{}@{}", source.name, snapshot.name);
-            if let Err(error) = bookmarks.create(&[(full_name.clone(), of)]).await {
-                // It is a second way to what the snapshot is the first one to.
-                tracing::warn!("bookmark '{full_name}' could not be made: {error}");
-                return;
-            }
-            source.bookmarks.push(Point {
-                name: name.clone(),
-                ..snapshot.clone()
-            });
-        }
-        let is_old = |own: &Point| own.name != name && names::is_own_bookmark(&self.tag, &own.name);
-        let old: Vec<String> = source
-            .bookmarks
-            .iter()
-            .filter(|own| is_old(own))
-            .map(|own| format!("{}#{}", source.name, own.name))
-            .collect();
-        if old.is_empty() {
-            return;
-        }
-        match bookmarks.destroy(&old).await {
-            Ok(()) => source.bookmarks.retain(|own| !is_old(own)),
-            Err(error) => {
-                tracing::warn!("{} could not be destroyed: {error}", old.join(", "));
-            }
         }
     }
 }

@@ -1,9 +1,10 @@
 //! One run of a schedule.
 //!
 //! Snapshots are called `auto-NAME-2026-11-25-1200`, by the time of UTC, so that they sort. Each
-//! has the property `millpond:schedule` with the schedule's name, its pool and its target. So one
-//! that came in a stream, which another schedule of the same name took, is never taken for an own
-//! one; neither is what a person called so.
+//! has the property `millpond:schedule` with the schedule's name and the GUID of its target, which
+//! stays the same through renames and `zpool reguid`, and which no copy has. So one that came in a
+//! stream, which another schedule of the same name took, is never taken for an own one; neither is
+//! what a person called so.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -13,12 +14,13 @@ use api::{
     ScheduleObstacle, ScheduleResult, ScheduleTask, ScheduleWhat, ScrubAction, SelfTestKind,
     Settings, ZpoolScrub, ZpoolTrim,
 };
-use dataset::{DatasetError, PropertySource, PropertyValue};
+use dataset::{DatasetError, PropertyChange, PropertySource, PropertyValue};
 
 use super::pool_of;
 use crate::Automation;
 use crate::SelfTests;
 use crate::replicate::names::guid_of_bookmark;
+use crate::replicate::unmarked;
 use crate::timetable::rule::{self, moment, of_moment};
 use crate::timetable::{destroy_snapshots, now_s, take_snapshot};
 use service::error::from_dataset;
@@ -30,6 +32,8 @@ const PREFIX: &str = "auto-";
 /// The moment in them, and how it is told where another snapshot of the same minute is there.
 const MINUTE: &str = "%Y-%m-%d-%H%M";
 const SECOND: &str = "%Y-%m-%d-%H%M%S";
+/// How many snapshots with a mark of once get one of today in a run: each takes a moment.
+const MARKED_ANEW_MAX: usize = 100;
 /// The property of snapshots that says which schedule took them.
 const PROPERTY: &str = "millpond:schedule";
 /// How many names are tried for a snapshot.
@@ -119,6 +123,15 @@ fn taken_at(schedule: &str, snapshot: &str) -> Option<u64> {
     let rest = snapshot.strip_prefix(PREFIX)?.strip_prefix(schedule)?;
     let rest = rest.strip_prefix('-')?;
     of_moment(MINUTE, rest).or_else(|| of_moment(SECOND, rest))
+}
+
+/// What a schedule's snapshots are marked with.
+struct Marks {
+    /// The schedule's name and the GUID of its target.
+    today: String,
+    /// The schedule's name, the GUID of its pool and the target's number there: what was taken
+    /// before the other was.
+    once: String,
 }
 
 /// A snapshot that the schedule took.
@@ -322,7 +335,7 @@ impl Run {
             .pools
             .of_dataset(&self.what.target)?;
         let mut properties = Settings::default();
-        properties.insert(PROPERTY.to_owned(), self.mark(&open).await?);
+        properties.insert(PROPERTY.to_owned(), self.marks(&open).await?.today);
         let command = self.command();
         let own = self.own_snapshots(&open).await?;
         let newest = own.values().flatten().map(|own| own.at_s).max();
@@ -363,15 +376,31 @@ impl Run {
         Ok(())
     }
 
-    /// What snapshots of this schedule are marked with: its name, its pool, and the number of its
-    /// target there. Copies that a stream brought keep their marks as if they had been set here
-    /// (`store_received` of crate `dataset`), and are not this schedule's to destroy.
-    async fn mark(&self, open: &OpenPool) -> Result<String, Failure> {
+    /// What snapshots of this schedule are marked with. Copies that a stream brought keep their
+    /// marks as if they had been set here (`store_received` of crate `dataset`), and are not this
+    /// schedule's to destroy.
+    async fn marks(&self, open: &OpenPool) -> Result<Marks, Failure> {
         let target = &self.what.target;
         let found = open.pool.dsl().directories().lookup(target).await;
         let found = found.map_err(|error| from_dataset(&self.doing(), &error))?;
         let (pool, number) = (open.pool.guid().get(), found.object.get());
-        Ok(format!("{}@{pool:016x}:{number}", self.name))
+        Ok(Marks {
+            today: format!("{}@{:016x}", self.name, found.guid.get()),
+            once: format!("{}@{pool:016x}:{number}", self.name),
+        })
+    }
+
+    /// Marks snapshots that have the mark of once with that of today, so that they are known when
+    /// the pool gets another GUID.
+    async fn mark_anew(&self, open: &OpenPool, names: &[String], mark: &str) {
+        let change = [(PROPERTY.to_owned(), PropertyChange::Set(mark.to_owned()))];
+        for name in names.iter().take(MARKED_ANEW_MAX) {
+            let set = open.pool.dsl().properties().set(name, &change).await;
+            if let Err(error) = set {
+                // It is known by its mark of once until the next run.
+                return tracing::debug!(%error, "a snapshot keeps its mark");
+            }
+        }
     }
 
     /// The snapshots that this schedule took, by dataset.
@@ -385,7 +414,8 @@ impl Run {
         let options = verbs::zfs::everything(depth);
         let listed = dsl.directories().list(target, &options).await;
         let property = [PROPERTY.to_owned()];
-        let mark = PropertyValue::Text(self.mark(open).await?);
+        let marks = self.marks(open).await?;
+        let mut of_once = Vec::new();
         let mut out: BTreeMap<String, Vec<Own>> = BTreeMap::new();
         for info in listed.map_err(failed)? {
             let Some((head, short)) = info.name.split_once('@') else {
@@ -399,13 +429,16 @@ impl Run {
             }
             // One that somebody destroys meanwhile is none.
             let settings = dsl.properties().named(&info.name, &property).await;
-            let is_own = settings.is_ok_and(|settings| {
-                settings
-                    .iter()
-                    .any(|setting| setting.source == PropertySource::Local && setting.value == mark)
-            });
-            if !is_own {
-                continue;
+            let settings = settings.unwrap_or_default();
+            let mut local = settings
+                .iter()
+                .filter(|it| it.source == PropertySource::Local);
+            match local.next().map(|setting| &setting.value) {
+                Some(PropertyValue::Text(mark)) if *mark == marks.today => {}
+                Some(PropertyValue::Text(mark)) if *mark == marks.once => {
+                    of_once.push(info.name.clone());
+                }
+                _ => continue,
             }
             let holds = dsl.holds().list(&info.name).await;
             let own = Own {
@@ -416,11 +449,13 @@ impl Run {
             };
             out.entry(head.to_owned()).or_default().push(own);
         }
+        self.mark_anew(open, &of_once, &marks.today).await;
         Ok(out)
     }
 
-    /// Snapshots of a dataset that replications have a bookmark of, by their GUIDs: the last that
-    /// both sides have, and those that are under way.
+    /// Snapshots of a dataset that replications need, by their GUIDs: the last that both sides
+    /// have, and those that are under way. There is a bookmark of each, or a note that there is
+    /// none.
     async fn needed(&self, open: &OpenPool, dataset: &str) -> Result<HashSet<u64>, Failure> {
         let bookmarks = open.pool.dsl().bookmarks().list(dataset).await;
         let bookmarks = bookmarks.map_err(|error| from_dataset(&self.doing(), &error))?;
@@ -428,7 +463,8 @@ impl Run {
             let (_, short) = bookmark.name.split_once('#')?;
             guid_of_bookmark(short)
         });
-        Ok(guids.collect())
+        let unmarked = unmarked(&self.automation.replications);
+        Ok(guids.chain(unmarked).collect())
     }
 }
 

@@ -426,6 +426,42 @@ fn old_snapshots_go_by_the_rule_on_both_sides() {
 }
 
 /// Goal: it runs by itself, rests when it is told to, keeps that over a restart, and is changed.
+/// Goal: where there can be no bookmark, what both sides have stays at the source, while the target
+/// cannot be reached. Method: a pool without the feature; runs of a replication and of a schedule.
+#[test]
+fn what_both_sides_have_stays_without_bookmarks() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disks = server.disks(2, 256 << 20);
+    server.ok(&format!(
+        "zpool create -d -O mountpoint=none tank {}",
+        disks[0]
+    ));
+    pool(&server, "backup", &disks[1]);
+    let root = server.text("mounted");
+    server.ok(&format!("zfs create -o mountpoint={root} tank/src"));
+    write(&server, "one", 1, 200_000);
+    server.ok("replicate tank/src backup/copy --keep hourly=1");
+    let common = snapshots(&server, "backup/copy");
+    assert_eq!(server.ok("zfs list -Ht bookmark -o name"), "");
+    server.ok("zpool export backup");
+    for seed in 2..=4 {
+        write(&server, "one", seed, 200_000);
+        server.fails("replicate --run tank-src");
+    }
+    let all = snapshots(&server, "tank/src");
+    assert_eq!(all.len(), 2, "{all:?}");
+    assert_eq!(all[0], common[0]);
+    server.ok(&format!("zpool import -d {} backup", server.text("disks")));
+    server.ok("replicate --run tank-src");
+    same(&server, "tank/src", &server, "backup/copy", true);
+    assert_eq!(snapshots(&server, "tank/src").len(), 1);
+
+    exported_and_clean(&server);
+}
+
 #[test]
 fn it_runs_by_itself_until_it_is_paused() {
     let mut server = Server::start();

@@ -105,6 +105,27 @@ fn snapshots_come_and_only_own_ones_go() {
     let fifth = run(&server, "a");
     assert_eq!(sorted("tank/a"), all(&[&fifth]));
 
+    // Another GUID of the pool changes nothing, also for what was marked with that once.
+    let value = |property: &str, of: &str| {
+        let told = server.ok(&format!("zfs get -Hp -o value {property} {of}"));
+        told.trim().to_owned()
+    };
+    let guid = server.ok("zpool get -Hp -o value guid tank");
+    let guid: u64 = guid.trim().parse().expect("a GUID");
+    let (old, number) = (format!("tank/a@{fifth}"), value("objsetid", "tank/a"));
+    let today = value("millpond:schedule", &old);
+    server.ok(&format!(
+        "zfs set millpond:schedule=a@{guid:016x}:{number} {old}"
+    ));
+    server.ok(&format!("zfs hold stay {old}"));
+    let sixth = run(&server, "a");
+    assert_eq!(sorted("tank/a"), all(&[&fifth, &sixth]));
+    assert_eq!(value("millpond:schedule", &old), today);
+    server.ok(&format!("zfs release stay {old}"));
+    server.ok("zpool reguid tank");
+    let fifth = run(&server, "a");
+    assert_eq!(sorted("tank/a"), all(&[&fifth]));
+
     // What came from elsewhere is not this server's to destroy, though a schedule is called so.
     server.ok(&format!(
         "zpool create -O mountpoint=none backup {}",

@@ -13,6 +13,7 @@ use dataset::SendSource;
 use format::Guid;
 
 use super::{Output, Plan, of_dataset, of_stream};
+use crate::temporary::{Temporary, temporary};
 
 /// What a stream of a head calls its snapshot (`create_begin_record`).
 pub(super) const SNAPSHOT: &str = "--head--";
@@ -44,7 +45,7 @@ pub(super) async fn send(
         return send_as_head(plan, name, source, output, progress).await;
     }
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let snapshot = format!("{name}@zfs-send-{}-{count}", std::process::id());
+    let snapshot = format!("{name}@{}", temporary(Temporary::Send, count));
     let names = [snapshot.clone()];
     dsl.snapshots().take(&names, &[]).await.map_err(failed)?;
     let held = dsl.holds().hold_for_now(&snapshot, TAG).await;

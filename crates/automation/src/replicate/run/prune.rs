@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashSet};
 
 use api::ReplicationNote;
 
-use super::super::names;
 use super::super::plan::{Point, newest_common};
+use super::super::{names, unmarked};
 use super::{Run, Side, Sides};
 use crate::timetable::{destroy_snapshots, rule};
 use service::pools::OpenPool;
@@ -30,6 +30,7 @@ impl Run {
                 return;
             }
         };
+        let unmarked = unmarked(&self.automation.replications);
         for source in &sources {
             let there = self.there(&source.name);
             let target = sides.and_then(|sides| sides.targets.get(&there));
@@ -40,6 +41,7 @@ impl Run {
                 .iter()
                 .filter(|point| names::is_own_bookmark(&self.tag, &point.name));
             common.extend(own_bookmarks.map(|point| point.guid));
+            common.extend(&unmarked);
             let mut snapshots = source.snapshots.clone();
             for point in &mut snapshots {
                 let name = format!("{}@{}", source.name, point.name);
