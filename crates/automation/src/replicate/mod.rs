@@ -86,6 +86,23 @@ pub(crate) fn unmarked(replications: &Replications) -> HashSet<u64> {
     all.flatten().copied().collect()
 }
 
+/// Whether a replication has sent a dataset of which nobody here knows what both sides have: there
+/// is neither a bookmark (`bookmarks` are those of the dataset, after the `#`) nor a note.
+pub(crate) fn may_need_any(replications: &Replications, dataset: &str, bookmarks: &[&str]) -> bool {
+    let entries = replications.lock();
+    let mut all = entries.values().map(|entry| &entry.kept);
+    all.any(|Kept { course, own }| {
+        let source = own.what.source.as_str();
+        let is_its = dataset == source || own.what.recursive && is_at_or_below(dataset, source);
+        let tag = names::tag(&course.name, &own.id);
+        let mut marked = bookmarks
+            .iter()
+            .filter(|name| names::is_own_bookmark(&tag, name));
+        let is_known = own.unmarked.contains_key(dataset) || marked.next().is_some();
+        is_its && course.success_s.is_some() && !is_known
+    })
+}
+
 /// Has a replication's notes of what it needs changed; they are on disk with that.
 fn note_unmarked(
     replications: &Replications,

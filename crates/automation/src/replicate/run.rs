@@ -187,7 +187,11 @@ impl Run {
             .serving
             .pools
             .of_dataset(&self.what.source)?;
-        let to = self.snapshot(&open, pending).await?;
+        let mut taken = self.snapshot(&open, pending).await;
+        if prune::lacks_room(&taken) && self.make_room(&open).await {
+            taken = self.snapshot(&open, None).await;
+        }
+        let to = taken?;
         self.result.snapshot = Some(to.clone());
         let sources = self.sources(&open).await?;
         let sent = self.send_all(&open, sources, &to).await;
@@ -472,7 +476,7 @@ impl Run {
     ) -> Result<(), Failure> {
         let source = sides.sources[at].clone();
         let there = self.there(&source.name);
-        let mut is_first = true;
+        let (mut is_first, mut may_make_room) = (true, true);
         loop {
             let step = self.step(sides, &source, to)?;
             if !is_first {
@@ -498,7 +502,12 @@ impl Run {
                         true => options_of_new(&source),
                         false => Vec::new(),
                     };
-                    self.transfer(&send, &there, &options).await?;
+                    let received = self.transfer(&send, &there, &options).await;
+                    if may_make_room && self.makes_room(sides, at, to, &received).await {
+                        may_make_room = false;
+                        continue;
+                    }
+                    received?;
                     self.result.is_resumed = true;
                     self.look_again(sides, &there, Some(&token)).await?;
                 }
@@ -510,7 +519,12 @@ impl Run {
                     let send = request(&source, &series);
                     self.bookmark_ahead(open, &mut sides.sources[at], &series)
                         .await;
-                    self.transfer(&send, &there, &options).await?;
+                    let received = self.transfer(&send, &there, &options).await;
+                    if may_make_room && self.makes_room(sides, at, to, &received).await {
+                        may_make_room = false;
+                        continue;
+                    }
+                    received?;
                     let sent = source.snapshots[series.first..=series.last].iter();
                     sides.guids.extend(sent.clone().map(|point| point.guid));
                     let set = sides.targets.entry(there.clone()).or_default();

@@ -234,6 +234,9 @@ impl Receiving {
                     kind = FailureKind::Io;
                 }
                 let said = self.complaint.await.unwrap_or_default();
+                if lacks_room(&said) {
+                    kind = FailureKind::NoSpace;
+                }
                 match said.trim() {
                     "" => format!("it ended with {status}"),
                     said => said.to_owned(),
@@ -250,6 +253,12 @@ impl Receiving {
 /// Whether `zfs list` complains that there is no such dataset, in OpenZFS's words or Millpond's.
 fn is_missing(complaint: &str) -> bool {
     complaint.contains("cannot open") && complaint.contains("does not exist")
+}
+
+/// Whether `zfs receive` complains of a full pool or a quota, in OpenZFS's words (`EZFS_NOSPC`,
+/// lib/libzfs/libzfs_util.c) or Millpond's.
+fn lacks_room(complaint: &str) -> bool {
+    complaint.contains("out of space") || complaint.contains("the quota is exceeded")
 }
 
 /// What is read, up to so many bytes; the rest is read and forgotten.
@@ -287,6 +296,19 @@ mod tests {
         ] {
             assert!(!is_host(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_full_target_is_understood() {
+        for full in [
+            "cannot receive new filesystem stream: out of space",
+            "cannot receive incremental stream: destination backup/a space quota exceeded.\n: out \
+             of space",
+            "cannot receive incremental stream: 'a/b': the quota is exceeded; free some space or",
+        ] {
+            assert!(lacks_room(full), "{full}");
+        }
+        assert!(!lacks_room("cannot receive: dataset is busy"));
     }
 
     proptest! {

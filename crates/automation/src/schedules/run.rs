@@ -5,9 +5,29 @@
 //! stays the same through renames and `zpool reguid`, and which no copy has. So one that came in a
 //! stream, which another schedule of the same name took, is never taken for an own one; neither is
 //! what a person called so.
+//!
+//! # What goes, and when
+//! Once a snapshot is taken, own ones go that the rule does not keep ([`doomed`]). Where it cannot
+//! be taken for want of room (the pool is full, a reservation or a limit is in the way), own ones
+//! go before it, and it is tried again: else a full pool would stay full for ever. Those are the
+//! ones that would go right after it, and no others ([`doomed_before`]). So:
+//!
+//! - The newest of each dataset stays, by the time in its name and by the order of the pool (a
+//!   clock may have been wrong): one copy at least, whether or not the new one comes to be.
+//! - A run that fails again and again, each at a later time, takes one of each class of the rule in
+//!   all, and no more: classes count snapshots that are there, not time that has passed.
+//! - What is held, has a clone or is in use stays, as always. So does what a replication needs: the
+//!   last snapshot that both sides have and those under way, by their bookmarks, or by the note
+//!   that there can be none (in a full pool there may be no room for a bookmark). Of a dataset that
+//!   a replication has sent and of which there is neither, nobody knows what is needed: nothing
+//!   goes before the new one is taken.
+//! - Datasets of other schedules, and what people took, are not touched, though they fill the pool.
+//!
+//! A crash in between leaves less of what would go anyway.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{
     ActivityAction, ActivityObstacle, Failure, FailureKind, JobState, Keep, ScheduleLeft,
@@ -20,7 +40,7 @@ use super::pool_of;
 use crate::Automation;
 use crate::SelfTests;
 use crate::replicate::names::guid_of_bookmark;
-use crate::replicate::unmarked;
+use crate::replicate::{may_need_any, unmarked};
 use crate::timetable::rule::{self, moment, of_moment};
 use crate::timetable::{destroy_snapshots, now_s, take_snapshot};
 use service::error::from_dataset;
@@ -36,6 +56,8 @@ const SECOND: &str = "%Y-%m-%d-%H%M%S";
 const MARKED_ANEW_MAX: usize = 100;
 /// The property of snapshots that says which schedule took them.
 const PROPERTY: &str = "millpond:schedule";
+/// How long it may take, in seconds, until what was destroyed has come free.
+const FREED_WITHIN_S: u64 = 30;
 /// How many names are tried for a snapshot.
 const NAMES_MAX: u64 = 20;
 /// Of how many snapshots it is told that they could not be destroyed, and of how many disks that
@@ -140,8 +162,17 @@ struct Own {
     /// After the `@`.
     name: String,
     guid: u64,
+    txg: u64,
     at_s: u64,
     is_held: bool,
+}
+
+/// What replications need of a dataset's snapshots.
+struct Needed {
+    /// Those that it is known of, by their GUIDs.
+    guids: HashSet<u64>,
+    /// Whether there is a replication of which nothing is known.
+    may_be_any: bool,
 }
 
 /// Those that go: what the rule does not keep, but for what is held, what a replication needs, and
@@ -152,6 +183,19 @@ fn doomed(all: &[Own], keep: &Keep, needed: &HashSet<u64>, taken: Option<&str>) 
     let go = all.iter().filter(|own| {
         let stays = own.is_held || needed.contains(&own.guid) || taken == Some(&*own.name);
         !stays && !kept.contains(&own.at_s)
+    });
+    go.map(|own| own.name.clone()).collect()
+}
+
+/// Those that go to make room for one that is to be taken now: what [`doomed`] would name after it,
+/// but for the newest.
+fn doomed_before(all: &[Own], keep: &Keep, needed: &HashSet<u64>, now_s: u64) -> Vec<String> {
+    let times: BTreeSet<u64> = all.iter().map(|own| own.at_s).collect();
+    let goes = rule::goes_before(&times, keep, now_s);
+    let newest = all.iter().map(|own| own.txg).max();
+    let go = all.iter().filter(|own| {
+        let stays = own.is_held || needed.contains(&own.guid) || newest == Some(own.txg);
+        !stays && goes.contains(&own.at_s)
     });
     go.map(|own| own.name.clone()).collect()
 }
@@ -334,10 +378,25 @@ impl Run {
             .serving
             .pools
             .of_dataset(&self.what.target)?;
+        let taken = match (self.take(&open).await, self.what.keep) {
+            (Err(full), Some(keep)) if full.kind == FailureKind::NoSpace => {
+                self.make_room(&open, &keep).await?;
+                self.take_once_there_is_room(&open, full).await?
+            }
+            (taken, _) => taken?,
+        };
+        self.result.snapshot = Some(taken);
+        match self.what.keep {
+            Some(keep) => self.prune(&open, &keep).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn take(&self, open: &OpenPool) -> Result<String, Failure> {
         let mut properties = Settings::default();
-        properties.insert(PROPERTY.to_owned(), self.marks(&open).await?.today);
+        properties.insert(PROPERTY.to_owned(), self.marks(open).await?.today);
         let command = self.command();
-        let own = self.own_snapshots(&open).await?;
+        let own = self.own_snapshots(open).await?;
         let newest = own.values().flatten().map(|own| own.at_s).max();
         let taken = take_snapshot(
             &self.automation.serving,
@@ -347,33 +406,76 @@ impl Run {
             &properties,
             names(&self.name, now_s(), newest),
         );
-        self.result.snapshot = Some(taken.await?);
-        match self.what.keep {
-            Some(keep) => self.prune(&open, &keep).await,
-            None => Ok(()),
+        taken.await
+    }
+
+    /// Takes the snapshot for which there was no room. What was destroyed comes free in the
+    /// background.
+    async fn take_once_there_is_room(
+        &self,
+        open: &OpenPool,
+        mut full: Failure,
+    ) -> Result<String, Failure> {
+        if self.result.destroyed == 0 {
+            return Err(full);
+        }
+        for _ in 0..FREED_WITHIN_S {
+            match self.take(open).await {
+                Err(failure) if failure.kind == FailureKind::NoSpace => full = failure,
+                taken => return taken,
+            }
+            self.check_goes_on()?;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        Err(full)
+    }
+
+    fn check_goes_on(&self) -> Result<(), Failure> {
+        match self.work.is_canceled() {
+            true => Err(Failure::new(
+                FailureKind::Canceled,
+                "the schedule was stopped",
+            )),
+            false => Ok(()),
         }
     }
 
     /// Destroys those of our snapshots that the rule does not keep.
     async fn prune(&mut self, open: &OpenPool, keep: &Keep) -> Result<(), Failure> {
         for (dataset, all) in self.own_snapshots(open).await? {
-            if self.work.is_canceled() {
-                let message = "the schedule was stopped";
-                return Err(Failure::new(FailureKind::Canceled, message));
-            }
+            self.check_goes_on()?;
             let needed = self.needed(open, &dataset).await?;
             let taken = self.result.snapshot.as_deref();
-            let names = doomed(&all, keep, &needed, taken);
-            let (serving, command) = (&self.automation.serving, self.command());
-            let left = destroy_snapshots(serving, &self.work, &command, &dataset, &names).await;
-            let gone = names.len().saturating_sub(left.len());
-            self.result.destroyed += gone as u64;
-            let room = LEFT_MAX.saturating_sub(self.result.left.len());
-            let left = left.into_iter().take(room);
-            let left = left.map(|(snapshot, why)| ScheduleLeft { snapshot, why });
-            self.result.left.extend(left);
+            let names = doomed(&all, keep, &needed.guids, taken);
+            self.destroy(&dataset, &names).await;
         }
         Ok(())
+    }
+
+    /// Destroys those that will not be kept once the snapshot is taken for which there is no room
+    /// now.
+    async fn make_room(&mut self, open: &OpenPool, keep: &Keep) -> Result<(), Failure> {
+        for (dataset, all) in self.own_snapshots(open).await? {
+            self.check_goes_on()?;
+            let needed = self.needed(open, &dataset).await?;
+            if needed.may_be_any {
+                continue;
+            }
+            let names = doomed_before(&all, keep, &needed.guids, now_s());
+            self.destroy(&dataset, &names).await;
+        }
+        Ok(())
+    }
+
+    async fn destroy(&mut self, dataset: &str, names: &[String]) {
+        let (serving, command) = (&self.automation.serving, self.command());
+        let left = destroy_snapshots(serving, &self.work, &command, dataset, names).await;
+        let gone = names.len().saturating_sub(left.len());
+        self.result.destroyed += gone as u64;
+        let room = LEFT_MAX.saturating_sub(self.result.left.len());
+        let left = left.into_iter().take(room);
+        let left = left.map(|(snapshot, why)| ScheduleLeft { snapshot, why });
+        self.result.left.extend(left);
     }
 
     /// What snapshots of this schedule are marked with. Copies that a stream brought keep their
@@ -444,6 +546,7 @@ impl Run {
             let own = Own {
                 name: short.to_owned(),
                 guid: info.guid.get(),
+                txg: info.createtxg.get(),
                 at_s,
                 is_held: holds.map_or(true, |holds| !holds.is_empty()),
             };
@@ -456,15 +559,19 @@ impl Run {
     /// Snapshots of a dataset that replications need, by their GUIDs: the last that both sides
     /// have, and those that are under way. There is a bookmark of each, or a note that there is
     /// none.
-    async fn needed(&self, open: &OpenPool, dataset: &str) -> Result<HashSet<u64>, Failure> {
+    async fn needed(&self, open: &OpenPool, dataset: &str) -> Result<Needed, Failure> {
         let bookmarks = open.pool.dsl().bookmarks().list(dataset).await;
         let bookmarks = bookmarks.map_err(|error| from_dataset(&self.doing(), &error))?;
-        let guids = bookmarks.iter().filter_map(|bookmark| {
-            let (_, short) = bookmark.name.split_once('#')?;
-            guid_of_bookmark(short)
-        });
-        let unmarked = unmarked(&self.automation.replications);
-        Ok(guids.chain(unmarked).collect())
+        let named = bookmarks
+            .iter()
+            .filter_map(|bookmark| bookmark.name.split_once('#'));
+        let short: Vec<&str> = named.map(|(_, short)| short).collect();
+        let replications = &self.automation.replications;
+        let guids = short.iter().filter_map(|short| guid_of_bookmark(short));
+        Ok(Needed {
+            guids: guids.chain(unmarked(replications)).collect(),
+            may_be_any: may_need_any(replications, dataset, &short),
+        })
     }
 }
 
@@ -507,6 +614,7 @@ mod tests {
         let own = |at_s: u64| Own {
             name: at_s.to_string(),
             guid: at_s,
+            txg: at_s,
             at_s,
             is_held: false,
         };
@@ -519,6 +627,38 @@ mod tests {
         let all = [own(10), own(4000), own(9_000_000)];
         let gone = doomed(&all, &keep, &HashSet::new(), Some("4000"));
         assert_eq!(gone, ["10"]);
+    }
+
+    /// To make room, what would go anyway goes, and never the newest: by its name or by its age.
+    #[test]
+    fn what_makes_room_is_none_of_the_newest() {
+        let own = |txg: u64, at_s: u64| Own {
+            name: at_s.to_string(),
+            guid: at_s,
+            txg,
+            at_s,
+            is_held: false,
+        };
+        let hourly = |hourly| Keep {
+            hourly,
+            daily: 0,
+            weekly: 0,
+            monthly: 0,
+        };
+        let all = [own(1, 10), own(2, 4000), own(3, 8000)];
+        let none = HashSet::new();
+        let gone = |all: &[Own], keep, now_s| doomed_before(all, &hourly(keep), &none, now_s);
+        assert_eq!(gone(&all, 3, 9000), Vec::<String>::new());
+        assert_eq!(gone(&all, 3, 12_000), ["10"]);
+        // Not twice, however late it is by then.
+        assert_eq!(gone(&all[1..], 3, 99_000), Vec::<String>::new());
+        assert_eq!(gone(&all, 1, 12_000), ["10", "4000"]);
+        assert_eq!(gone(&all[2..], 0, 12_000), Vec::<String>::new());
+        let needed = HashSet::from([4000]);
+        assert_eq!(doomed_before(&all, &hourly(1), &needed, 12_000), ["10"]);
+        // The last that was taken has an older time: a clock was ahead.
+        let odd = [own(1, 10), own(2, 90_000), own(3, 8000)];
+        assert_eq!(gone(&odd, 1, 12_000), ["10"]);
     }
 
     /// Runs that come close after each other are in their order, whatever was destroyed between.
@@ -565,6 +705,7 @@ mod tests {
                 .map(|(at_s, (is_held, _))| Own {
                     name: at_s.to_string(),
                     guid: at_s + 7,
+                    txg: *at_s,
                     at_s: *at_s,
                     is_held: *is_held,
                 })

@@ -174,6 +174,19 @@ pub(crate) fn kept(taken: &BTreeSet<u64>, keep: &Keep) -> BTreeSet<u64> {
     out
 }
 
+/// Those of them that go as soon as there is one of `coming_s`, but for the newest: what may go
+/// before that one is taken, where there is no room for it. However often nothing comes of it and
+/// other moments are tried, as many stay as the rule says, less one of a class at most. By a clock
+/// that was ahead the newest is of a moment to come: nothing counts as taken before it.
+pub(crate) fn goes_before(taken: &BTreeSet<u64>, keep: &Keep, coming_s: u64) -> BTreeSet<u64> {
+    let newest_s = taken.last().copied().unwrap_or(0);
+    let mut with_it = taken.clone();
+    with_it.insert(coming_s.max(newest_s));
+    let mut stays = kept(&with_it, keep);
+    stays.insert(newest_s);
+    taken.difference(&stays).copied().collect()
+}
+
 fn month(at_s: u64) -> u64 {
     let at = i64::try_from(at_s).ok();
     let at = at.and_then(|at| DateTime::from_timestamp(at, 0));
@@ -315,6 +328,35 @@ mod tests {
             // A rule that keeps more in each class keeps all that this one keeps.
             let more = rule(counts[0] + 1, counts[1] + 2, counts[2], counts[3] + 5);
             prop_assert!(once.is_subset(&kept(&taken, &more)));
+        }
+
+        /// What goes to make room is what would go anyway, the newest never is, and trying again
+        /// and again takes no more than one of each class.
+        #[test]
+        fn making_room_takes_what_would_go_anyway(
+            taken in prop::collection::btree_set(0..2 * YEAR_S, 1..200),
+            counts in prop::array::uniform4(0..30u32),
+            tries in prop::collection::btree_set(0..4 * YEAR_S, 1..20),
+        ) {
+            let keep = rule(counts[0], counts[1], counts[2], counts[3]);
+            let mut left = taken.clone();
+            for coming_s in &tries {
+                let gone = goes_before(&left, &keep, *coming_s);
+                let mut with_it = left.clone();
+                with_it.insert(*coming_s);
+                prop_assert!(gone.is_disjoint(&kept(&with_it, &keep)));
+                left = left.difference(&gone).copied().collect();
+                prop_assert!(goes_before(&left, &keep, *coming_s).is_empty());
+                prop_assert_eq!(left.last(), taken.last());
+            }
+            // As one less in each class would keep.
+            let less = rule(
+                counts[0].saturating_sub(1),
+                counts[1].saturating_sub(1),
+                counts[2].saturating_sub(1),
+                counts[3].saturating_sub(1),
+            );
+            prop_assert!(kept(&taken, &less).is_subset(&left));
         }
 
         /// As many periods have a snapshot as there are, or as the rule says.

@@ -426,6 +426,72 @@ fn old_snapshots_go_by_the_rule_on_both_sides() {
 }
 
 /// Goal: it runs by itself, rests when it is told to, keeps that over a restart, and is changed.
+/// Goal: a side that has no room loses what the rule would not keep anyway, and never what both
+/// sides have. Method: quotas that the next snapshot, or what is received of it, does not fit in.
+#[test]
+fn a_side_without_room_is_pruned() {
+    if !can_mount() {
+        return;
+    }
+    let server = two_pools();
+    let fill = |seed| {
+        write(&server, "big", seed, 16 << 20);
+        server.ok("zpool sync tank");
+    };
+    server.ok("zfs create backup/in");
+    fill(1);
+    server.ok("replicate -r tank/src backup/in/copy --keep all");
+    for seed in 2..=3 {
+        fill(seed);
+        server.ok("replicate --run tank-src");
+    }
+    let three = snapshots(&server, "tank/src");
+    assert_eq!(three.len(), 3);
+    server.ok("replicate --change tank-src -r --keep hourly=1");
+
+    // The target: there is room for three, and a little.
+    fill(4);
+    server.ok("zfs set quota=56M backup/in");
+    server.ok("replicate --run tank-src");
+    let last = listed(&server, "tank-src")["last"].clone();
+    assert_eq!(last["state"], "finished", "{last}");
+    let newest = last["snapshot"].as_str().expect("a snapshot").to_owned();
+    assert_eq!(snapshots(&server, "backup/in/copy"), [newest.as_str()]);
+    same(&server, "tank/src", &server, "backup/in/copy", true);
+
+    // Where nothing can go, the last copy stays, and the source keeps what goes with it.
+    fill(5);
+    server.ok("zfs set quota=20M backup/in");
+    for _ in 0..2 {
+        let said = server.fails("replicate --run tank-src");
+        let is_full = said.contains("quota") || said.contains("out of space");
+        assert!(is_full, "{said}");
+        assert_eq!(snapshots(&server, "backup/in/copy"), [newest.as_str()]);
+    }
+    server.ok("zfs set quota=none backup/in");
+    server.ok("replicate --run tank-src");
+    same(&server, "tank/src", &server, "backup/in/copy", true);
+
+    // The source: a reservation that the next snapshot adds to.
+    server.ok("replicate --change tank-src -r --keep all");
+    for seed in 6..=7 {
+        fill(seed);
+        server.ok("replicate --run tank-src");
+    }
+    fill(8);
+    server.ok("zfs set refreservation=64M tank/src");
+    server.ok("zfs set quota=116M tank/src");
+    let before = snapshots(&server, "tank/src");
+    let said = server.fails("replicate --run tank-src");
+    assert!(said.contains("out of space"), "{said}");
+    assert_eq!(snapshots(&server, "tank/src"), before, "all are to stay");
+    server.ok("replicate --change tank-src -r --keep hourly=1");
+    server.ok("replicate --run tank-src");
+    same(&server, "tank/src", &server, "backup/in/copy", true);
+    assert_eq!(snapshots(&server, "tank/src").len(), 1);
+    exported_and_clean(&server);
+}
+
 /// Goal: where there can be no bookmark, what both sides have stays at the source, while the target
 /// cannot be reached. Method: a pool without the feature; runs of a replication and of a schedule.
 #[test]

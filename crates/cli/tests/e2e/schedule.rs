@@ -294,3 +294,69 @@ fn a_paused_scrub_is_gone_on_with() {
         Value::Null
     );
 }
+
+/// Goal: what finds no room destroys first what the rule would not keep after it, and neither the
+/// newest nor what a replication needs. Method: a reservation that each snapshot adds to, below a
+/// quota.
+#[test]
+fn a_snapshot_that_finds_no_room_makes_some() {
+    if !can_mount() {
+        return;
+    }
+    let (server, _) = with_pool();
+    let root = server.text("mounted");
+    server.ok(&format!(
+        "zfs create -o mountpoint={root} -o refreservation=64M tank/full"
+    ));
+    let fill = |seed| {
+        write(&server, "big", seed, 16 << 20);
+        server.ok("zpool sync tank");
+    };
+    server.ok("schedule set snapshot tank/full --every day --keep all --name f");
+    let mut taken = Vec::new();
+    for seed in 1..=3 {
+        fill(seed);
+        taken.push(run(&server, "f"));
+    }
+    fill(4);
+    // Less than the reservation would grow by.
+    server.ok("zfs set quota=116M tank/full");
+    let said = server.fails("schedule run f");
+    assert!(said.contains("out of space"), "{said}");
+    assert_eq!(snapshots(&server, "tank/full"), taken, "all are to stay");
+
+    // The last that both sides have is not what makes room.
+    server.ok("schedule set snapshot tank/full --every day --keep hourly=1 --name f");
+    let mut bookmarks = Vec::new();
+    for name in &taken {
+        let guid = server.ok(&format!("zfs get -Hp -o value guid tank/full@{name}"));
+        let guid: u64 = guid.trim().parse().expect("a GUID");
+        let bookmark = format!("tank/full#millpond-r-0123abcd-{guid:016x}");
+        server.ok(&format!("zfs bookmark tank/full@{name} {bookmark}"));
+        bookmarks.push(bookmark);
+    }
+    server.fails("schedule run f");
+    assert_eq!(snapshots(&server, "tank/full"), taken);
+    server.ok(&format!("zfs destroy {}", bookmarks[0]));
+    // It makes room, and goes on.
+    let newest = run(&server, "f");
+    assert_eq!(
+        snapshots(&server, "tank/full"),
+        [&taken[1], &taken[2], &newest]
+    );
+    for bookmark in &bookmarks[1..] {
+        server.ok(&format!("zfs destroy {bookmark}"));
+    }
+    let newest = run(&server, "f");
+    assert_eq!(snapshots(&server, "tank/full"), [newest.as_str()]);
+
+    // The newest is left alone, however often it fails.
+    fill(5);
+    server.ok("zfs set quota=84M tank/full");
+    for _ in 0..2 {
+        server.fails("schedule run f");
+        assert_eq!(snapshots(&server, "tank/full"), [newest.as_str()]);
+    }
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
