@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use device::BoxFuture;
 use format::{DslDatasetPhys, ObjectId, ObjsetKind};
+use object::Zap;
 
 use crate::DatasetError;
 use crate::directories::Directories;
@@ -188,6 +189,65 @@ impl Directories<'_> {
             infos.push(self.info(&snapshot).await?);
         }
         Ok(infos)
+    }
+
+    /// Full names of a snapshot's clones, hidden ones left out: none for what is no snapshot. This
+    /// costs by the clones, unless the snapshot's list of them is incomplete.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`]; errors of reading a clone.
+    pub async fn clones(&self, name: &str) -> Result<Vec<String>, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let snapshot = self.resolve(name).await?;
+        if !snapshot.is_snapshot() {
+            return Ok(Vec::new());
+        }
+        let mut names = self.clone_names(&snapshot).await?;
+        names.retain(|name| !name.contains("/%"));
+        Ok(names)
+    }
+
+    /// Full names of a snapshot's clones, hidden ones too. A list that does not have as many as the
+    /// snapshot counts, as those of pools that were upgraded long ago, is not believed
+    /// (`get_clones_stat_impl`, module/zfs/dsl_dataset.c): all datasets are asked.
+    pub(crate) async fn clone_names(
+        &self,
+        snapshot: &Arc<Ds>,
+    ) -> Result<Vec<String>, DatasetError> {
+        let phys = snapshot.phys();
+        let count = phys.children.saturating_sub(1);
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let mut clones = Vec::new();
+        match self.listed_clones(&phys).await? {
+            listed if listed.len() as u64 == count => {
+                for clone in listed {
+                    clones.push(self.dataset(clone).await?.dir());
+                }
+            }
+            _ => {
+                let all = self.heads().await.into_iter().map(|head| head.dir());
+                clones.extend(all.filter(|dir| dir.state().phys.origin == snapshot.object));
+            }
+        }
+        let pool = self.dsl.pool_name();
+        let mut out: Vec<String> = clones.iter().map(|dir| dir.full_name(&pool)).collect();
+        out.sort();
+        Ok(out)
+    }
+
+    /// What a snapshot's list of clones says: a dataset of each.
+    async fn listed_clones(&self, phys: &DslDatasetPhys) -> Result<Vec<ObjectId>, DatasetError> {
+        if phys.next_clones.is_zero() {
+            return Ok(Vec::new());
+        }
+        let list = Zap::hold(self.dsl.mos(), phys.next_clones).await?;
+        let entries = list.all().await?;
+        let clones = entries.iter().map(|entry| entry.value.as_u64());
+        Ok(clones
+            .map(|clone| ObjectId::new(clone.unwrap_or(0)))
+            .collect())
     }
 
     /// Full name of the dataset that has this object number.

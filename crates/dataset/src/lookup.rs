@@ -255,7 +255,10 @@ impl Properties<'_> {
                         _ => Ok(Some(None)),
                     }
                 }
-                "clones" => text(Some(self.clone_names(dataset).await?.join(","))),
+                "clones" => {
+                    let names = self.dsl.directories().clone_names(dataset).await?;
+                    text(Some(names.join(",")))
+                }
                 "numclones" => number(phys.children.saturating_sub(1)),
                 "userrefs" => number(dataset.state().user_holds),
                 "defer_destroy" => number(u64::from(
@@ -316,34 +319,6 @@ impl Properties<'_> {
         Ok(value
             .and_then(|value| value.to_u64s().first().copied())
             .map(PropertyValue::Number))
-    }
-
-    /// Full names of a snapshot's clones. A list that does not have as many as the snapshot counts,
-    /// as those of pools that were upgraded long ago, is not believed (`get_clones_stat_impl`,
-    /// module/zfs/dsl_dataset.c): all datasets are asked.
-    async fn clone_names(&self, snapshot: &Arc<Ds>) -> Result<Vec<String>, DatasetError> {
-        let phys = snapshot.phys();
-        let directories = self.dsl.directories();
-        let mut listed = Vec::new();
-        if !phys.next_clones.is_zero() {
-            let list = Zap::hold(self.dsl.mos(), phys.next_clones).await?;
-            for entry in list.all().await? {
-                listed.push(ObjectId::new(entry.value.as_u64().unwrap_or(0)));
-            }
-        }
-        let mut clones = Vec::new();
-        if listed.len() as u64 == phys.children.saturating_sub(1) {
-            for clone in listed {
-                clones.push(directories.dataset(clone).await?.dir());
-            }
-        } else {
-            let all = directories.heads().await.into_iter().map(|head| head.dir());
-            clones.extend(all.filter(|dir| dir.state().phys.origin == snapshot.object));
-        }
-        let pool = self.dsl.pool_name();
-        let mut out: Vec<String> = clones.iter().map(|dir| dir.full_name(&pool)).collect();
-        out.sort();
-        Ok(out)
     }
 
     /// Space referenced by `newer` that was written since `older`, which is in its chain

@@ -459,48 +459,41 @@ pub async fn add_clones(
 ) -> Result<(), Failure> {
     let doing = format!("cannot destroy '{}'", call.target);
     let failed = |error: DatasetError| from_dataset(&doing, &error);
-    let all = open
-        .pool
-        .dsl()
-        .directories()
-        .list(&open.pool.name(), &everything(None))
-        .await
-        .map_err(failed)?;
-    loop {
-        let names: BTreeSet<&str> = doomed.iter().map(|info| info.name.as_str()).collect();
-        let clone = all.iter().find(|info| {
-            !names.contains(info.name.as_str())
-                && info
-                    .origin
-                    .as_deref()
-                    .is_some_and(|origin| names.contains(origin))
-        });
-        let Some(clone) = clone else { break };
-        if !call.dependents {
-            let message = format!("{doing}: it has dependent clones; they go too with '-R'");
-            return Err(Failure::new(FailureKind::Busy, message).with_refusal(
-                Refusal::Dependents {
-                    target: call.target.clone(),
-                    kind: match call.target.contains('@') {
-                        true => api::DatasetKind::Snapshot,
-                        false => api::DatasetKind::Filesystem,
-                    },
-                    dependence: Dependence::Clones,
-                    names: vec![clone.name.clone()],
-                },
-            ));
+    let directories = open.pool.dsl().directories();
+    let mut known: BTreeSet<String> = doomed.iter().map(|info| info.name.clone()).collect();
+    // Snapshot by snapshot: who destroys one does not pay for all that the pool has.
+    let mut at = 0;
+    while let Some(info) = doomed.get(at) {
+        at += 1;
+        if info.kind != DatasetKind::Snapshot {
+            continue;
         }
-        let more: Vec<DatasetInfo> = all
-            .iter()
-            .filter(|info| {
-                is_at_or_below(
-                    info.name.split('@').next().unwrap_or(&info.name),
-                    &clone.name,
-                ) && !names.contains(info.name.as_str())
-            })
-            .cloned()
-            .collect();
-        doomed.extend(more);
+        let clones = directories.clones(&info.name).await.map_err(failed)?;
+        for clone in clones {
+            if known.contains(&clone) {
+                continue;
+            }
+            if !call.dependents {
+                let message = format!("{doing}: it has dependent clones; they go too with '-R'");
+                return Err(Failure::new(FailureKind::Busy, message).with_refusal(
+                    Refusal::Dependents {
+                        target: call.target.clone(),
+                        kind: match call.target.contains('@') {
+                            true => api::DatasetKind::Snapshot,
+                            false => api::DatasetKind::Filesystem,
+                        },
+                        dependence: Dependence::Clones,
+                        names: vec![clone],
+                    },
+                ));
+            }
+            let below = directories.list(&clone, &everything(None)).await;
+            for info in below.map_err(failed)? {
+                if known.insert(info.name.clone()) {
+                    doomed.push(info);
+                }
+            }
+        }
     }
     let named: Vec<(&str, Option<&str>)> = (doomed.iter())
         .map(|info| (info.name.as_str(), info.origin.as_deref()))

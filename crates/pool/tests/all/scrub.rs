@@ -351,6 +351,9 @@ async fn a_clone_that_no_list_has_is_scrubbed() {
     let clones = pool.dsl().properties().get("tank@one", "clones").await;
     let clones = clones.expect("a property").value;
     assert_eq!(clones, PropertyValue::Text("tank/a,tank/b".to_owned()));
+    // Nor who destroys the snapshot.
+    let clones = pool.dsl().directories().clones("tank@one").await;
+    assert_eq!(clones.expect("names"), ["tank/a", "tank/b"]);
     pool.export(false).await.expect("export");
 }
 
