@@ -6,18 +6,17 @@
 //! renames and promotions move names. Oracles: the content of every file of every filesystem and
 //! snapshot, a scrub that finds nothing, zdb.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use sim::rng::Rng;
 
-use crate::harness::{MILLPOND, Server, text_of, zdb_is_clean};
+use super::contents::{self, Files, Found, Next, content, read};
+use super::shell::{Result, Shell, Stop};
+use crate::harness::Server;
 
 /// Rounds of a story: each ends with a kill.
 const ROUNDS: u64 = 4;
@@ -44,20 +43,6 @@ const FEATURES: [(&str, &[&str]); 13] = [
     ("large_dnode", &[]),
 ];
 
-/// Files of a filesystem or snapshot: the seed of each one's content.
-type Files = BTreeMap<String, u64>;
-
-/// Content that a seed stands for.
-fn content(seed: u64) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
-    let length = match rng.below(3) {
-        0 => rng.below(400),
-        1 => rng.below(20_000),
-        _ => rng.below(300_000),
-    };
-    rng.content(length as usize)
-}
-
 /// What may have happened to the operation that was under way at the kill.
 #[derive(Debug, Default)]
 struct Doubt {
@@ -72,14 +57,13 @@ struct Doubt {
 
 struct Worker {
     rng: Rng,
-    state: PathBuf,
+    shell: Shell,
     mountpoint: PathBuf,
     /// Filesystems and snapshots, by GUID.
     known: HashMap<u64, Files>,
     doubt: Doubt,
     /// Number for the next name.
     next: u64,
-    story: Vec<String>,
     done: u64,
 }
 
@@ -110,51 +94,12 @@ impl Listed {
     }
 }
 
-/// An operation that did not work.
-enum Stop {
-    /// It was refused, and nothing has changed.
-    Refused(String),
-    /// It failed.
-    Failed(String),
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Self {
-        Stop::Failed(error.to_string())
-    }
-}
-
-type Result<T, E = Stop> = std::result::Result<T, E>;
-
 impl Worker {
-    fn command(&self, words: &str) -> Output {
-        let mut command = Command::new(MILLPOND);
-        command.args(words.split_whitespace());
-        self.output(command)
-    }
-
-    fn output(&self, mut command: Command) -> Output {
-        let command = command
-            .env("MILLPOND_STATE", &self.state)
-            .stdin(Stdio::null());
-        command.output().expect("millpond runs")
-    }
-
-    fn ok(&mut self, words: &str) -> Result<String> {
-        self.story.push(words.to_owned());
-        if self.story.len() > 40 {
-            self.story.remove(0);
-        }
-        let output = self.command(words);
-        match output.status.success() {
-            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            false => Err(Stop::Refused(format!("{words}: {}", text_of(&output)))),
-        }
-    }
-
     /// Filesystems below the pool's root, and all snapshots.
     fn list(&mut self) -> Result<Vec<Listed>> {
-        let text = self.ok("zfs list -Hp -r -t filesystem,snapshot -o name,guid tank")?;
+        let text = self
+            .shell
+            .ok("zfs list -Hp -r -t filesystem,snapshot -o name,guid tank")?;
         let listed = text.lines().filter_map(|line| {
             let (name, guid) = line.split_once('\t')?;
             let guid = guid.parse().ok()?;
@@ -179,7 +124,9 @@ impl Worker {
 
     /// Whatever has just come has these files.
     fn note(&mut self, name: &str, files: Files) -> Result<()> {
-        let guid = self.ok(&format!("zfs get -Hp -o value guid {name}"))?;
+        let guid = self
+            .shell
+            .ok(&format!("zfs get -Hp -o value guid {name}"))?;
         let guid = guid
             .trim()
             .parse()
@@ -195,33 +142,16 @@ impl Worker {
     /// Works until an operation fails; the error is a failure unless the server is dead.
     fn work(&mut self, is_killed: &AtomicBool) -> Result<(), String> {
         while !is_killed.load(Ordering::SeqCst) {
-            match self.operation() {
-                Ok(()) => {
-                    self.done += 1;
-                    self.doubt = Doubt::default();
+            if let Err(stop) = self.operation() {
+                match self.shell.goes_on(stop, is_killed) {
+                    Ok(Some(())) => {}
+                    Ok(None) => return Ok(()),
+                    Err(why) => return Err(format!("{}: {why}", self.doubt.words)),
                 }
-                Err(_) if is_killed.load(Ordering::SeqCst) => return Ok(()),
-                Err(Stop::Failed(why)) => {
-                    std::thread::sleep(Duration::from_millis(500));
-                    if is_killed.load(Ordering::SeqCst) {
-                        return Ok(());
-                    }
-                    return Err(format!("{}: {why}", self.doubt.words));
-                }
-                Err(Stop::Refused(why)) => {
-                    std::thread::sleep(Duration::from_millis(20));
-                    if is_killed.load(Ordering::SeqCst) {
-                        return Ok(());
-                    }
-                    self.story.push(format!("  refused: {why}"));
-                    for bad in ["suspended", "is a bug", "no server", "internal", "panic"] {
-                        if why.contains(bad) {
-                            return Err(why);
-                        }
-                    }
-                    self.doubt = Doubt::default();
-                }
+            } else {
+                self.done += 1;
             }
+            self.doubt = Doubt::default();
         }
         Ok(())
     }
@@ -258,10 +188,7 @@ impl Worker {
         };
         let (name, seed) = (format!("f{}", self.rng.below(12)), self.rng.next_u64());
         self.change(&listed, &name, Some(seed), |path| {
-            let data = content(seed);
-            let file = File::create(path)?;
-            file.write_all_at(&data, 0)?;
-            file.sync_all()
+            contents::write(path, seed)
         })
     }
 
@@ -293,10 +220,7 @@ impl Worker {
         let Some(name) = self.rng.pick(&files) else {
             return Ok(());
         };
-        self.change(&listed, &name, None, |path| {
-            fs::remove_file(path)?;
-            File::open(path.parent().expect("a directory"))?.sync_all()
-        })
+        self.change(&listed, &name, None, contents::remove)
     }
 
     /// Changes one file of a filesystem.
@@ -313,8 +237,8 @@ impl Worker {
             None => files.remove(name),
         };
         self.begin(&format!("{} {name}", listed.name)).files = Some((listed.guid, files.clone()));
-        self.story
-            .push(format!("{name} of {} becomes {seed:?}", listed.name));
+        let words = format!("{name} of {} becomes {seed:?}", listed.name);
+        self.shell.tell(words);
         match operation(&listed.path(&self.mountpoint).join(name)) {
             Ok(()) => {
                 self.known.insert(listed.guid, files);
@@ -351,7 +275,7 @@ impl Worker {
                 .unwrap_or("off"),
         );
         self.begin(&words).comes = true;
-        self.ok(&words)?;
+        self.shell.ok(&words)?;
         self.note(&name, Files::new())
     }
 
@@ -372,7 +296,7 @@ impl Worker {
         let name = format!("{prefix}{}", self.new_name("s"));
         let words = format!("zfs snapshot {name}");
         self.begin(&words).comes = true;
-        self.ok(&words)?;
+        self.shell.ok(&words)?;
         let files = self.files_of(&listed);
         self.note(&name, files)
     }
@@ -384,7 +308,7 @@ impl Worker {
         let name = format!("tank/{}", self.new_name("clone"));
         let words = format!("zfs clone {} {name}", snapshot.name);
         self.begin(&words).comes = true;
-        self.ok(&words)?;
+        self.shell.ok(&words)?;
         let files = self.files_of(&snapshot);
         self.note(&name, files)
     }
@@ -393,7 +317,9 @@ impl Worker {
         let Some(listed) = self.pick(false)? else {
             return Ok(());
         };
-        self.ok(&format!("zfs promote {}", listed.name)).map(drop)
+        self.shell
+            .ok(&format!("zfs promote {}", listed.name))
+            .map(drop)
     }
 
     fn rename(&mut self) -> Result<()> {
@@ -401,7 +327,8 @@ impl Worker {
             return Ok(());
         };
         let name = self.new_name("renamed");
-        self.ok(&format!("zfs rename {} tank/{name}", listed.name))
+        self.shell
+            .ok(&format!("zfs rename {} tank/{name}", listed.name))
             .map(drop)
     }
 
@@ -424,7 +351,7 @@ impl Worker {
         let doubt = self.begin(&words);
         doubt.files = Some((listed.guid, files.clone()));
         doubt.goes = true;
-        self.ok(&words)?;
+        self.shell.ok(&words)?;
         self.known.insert(listed.guid, files);
         self.forget()
     }
@@ -447,21 +374,23 @@ impl Worker {
         let name = format!("tank/{}", self.new_name("received"));
         let flags = self.rng.pick(&["", "-c", "-L", "-e", "-cLe"]).unwrap_or("");
         self.begin("send").comes = true;
-        self.pipe(
+        self.shell.pipe(
             &format!("send {flags} {}", first.name),
             &format!("receive {name}"),
         )?;
         let mut last = first.clone();
         if let Some(later) = later {
             let words = format!("send {flags} -i {} {}", first.name, later.name);
-            let guid = self.ok(&format!("zfs get -Hp -o value guid {name}"))?;
+            let guid = self
+                .shell
+                .ok(&format!("zfs get -Hp -o value guid {name}"))?;
             let files = self.files_of(&first);
             self.note(&name, files)?;
             let next = self.files_of(&later);
             if let Ok(guid) = guid.trim().parse() {
                 self.doubt.files = Some((guid, next));
             }
-            self.pipe(&words, &format!("receive -F {name}"))?;
+            self.shell.pipe(&words, &format!("receive -F {name}"))?;
             last = later;
         }
         let files = self.files_of(&last);
@@ -475,18 +404,6 @@ impl Worker {
         Ok(())
     }
 
-    fn pipe(&mut self, send: &str, receive: &str) -> Result<()> {
-        let words = format!("'{MILLPOND}' zfs {send} | '{MILLPOND}' zfs {receive}");
-        self.story.push(format!("{send} | {receive}"));
-        let mut shell = Command::new("bash");
-        shell.args(["-o", "pipefail", "-c", &words]);
-        let output = self.output(shell);
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(Stop::Refused(text_of(&output))),
-        }
-    }
-
     fn destroy(&mut self) -> Result<()> {
         let snapshot = self.rng.percent(70);
         let Some(listed) = self.pick(snapshot)? else {
@@ -498,7 +415,7 @@ impl Worker {
         };
         let words = format!("zfs destroy {flag} {}", listed.name);
         self.begin(&words).goes = true;
-        self.ok(&words)?;
+        self.shell.ok(&words)?;
         self.forget()
     }
 
@@ -531,7 +448,8 @@ impl Worker {
             "reservation=none",
         ];
         let choice = self.rng.pick(&choices).unwrap_or(choices[0]);
-        self.ok(&format!("zfs set {choice} {}", listed.name))
+        self.shell
+            .ok(&format!("zfs set {choice} {}", listed.name))
             .map(drop)
     }
 
@@ -548,15 +466,12 @@ impl Worker {
             "zpool scrub -s tank",
         ];
         let choice = self.rng.pick(&choices).unwrap_or(choices[0]);
-        self.ok(choice).map(drop)
+        self.shell.ok(choice).map(drop)
     }
 
     /// Compares every filesystem and snapshot with what it should hold.
     fn compare(&mut self) -> Result<(), String> {
-        let listed = match self.list() {
-            Ok(listed) => listed,
-            Err(Stop::Refused(why) | Stop::Failed(why)) => return Err(why),
-        };
+        let listed = self.list().map_err(Stop::text)?;
         let mut known = HashMap::new();
         for one in &listed {
             let is_new = !self.known.contains_key(&one.guid);
@@ -573,27 +488,14 @@ impl Worker {
                 known.insert(one.guid, self.seeds_of(&found, &one.name)?);
                 continue;
             };
-            let mut choices = vec![files.clone()];
-            choices.extend(
-                self.doubt
-                    .files
-                    .iter()
-                    .filter(|(guid, _)| *guid == one.guid)
-                    .map(|(_, files)| files.clone()),
-            );
-            let mut why = String::new();
-            let fits = choices.into_iter().find(|files| match same(files, &found) {
-                Ok(()) => true,
-                Err(error) => {
-                    why.push_str(&error);
-                    false
-                }
+            let next = self.doubt.files.as_ref();
+            let next = next.filter(|(guid, _)| *guid == one.guid);
+            let next = next.map(|(_, files)| Next {
+                files,
+                is_at_once: self.doubt.goes,
             });
-            // A file that was being written may be anything.
-            let files = match fits {
-                Some(files) => files,
-                None => self.but_for_one(one, files, &found, &why)?,
-            };
+            let files = contents::settle(&one.path(&self.mountpoint), &found, files, next);
+            let files = files.map_err(|why| format!("{}: {why}", one.name))?;
             known.insert(one.guid, files);
         }
         let gone = self.known.keys().find(|guid| !known.contains_key(guid));
@@ -607,7 +509,7 @@ impl Worker {
         Ok(())
     }
 
-    fn seeds_of(&self, found: &BTreeMap<String, Vec<u8>>, name: &str) -> Result<Files, String> {
+    fn seeds_of(&self, found: &Found, name: &str) -> Result<Files, String> {
         let all: Vec<u64> = self
             .known
             .values()
@@ -621,79 +523,6 @@ impl Worker {
         }
         Ok(out)
     }
-
-    /// What a filesystem holds if all but the file that was being changed is right.
-    fn but_for_one(
-        &self,
-        listed: &Listed,
-        files: &Files,
-        found: &BTreeMap<String, Vec<u8>>,
-        why: &str,
-    ) -> Result<Files, String> {
-        let changed = match &self.doubt.files {
-            Some((guid, next)) if *guid == listed.guid => {
-                let differs = |name: &&String| files.get(*name) != next.get(*name);
-                let mut names: Vec<String> = files.keys().filter(differs).cloned().collect();
-                names.extend(next.keys().filter(differs).cloned());
-                names
-            }
-            _ => Vec::new(),
-        };
-        let (mut files, mut found) = (files.clone(), found.clone());
-        for name in &changed {
-            files.remove(name);
-            found.remove(name);
-        }
-        same(&files, &found).map_err(|_| format!("{}: {why}", listed.name))?;
-        if self.doubt.goes {
-            return Err(format!("{} is between two states: {why}", listed.name));
-        }
-        let path = listed.path(&self.mountpoint);
-        for name in changed {
-            match fs::remove_file(path.join(&name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(format!("{} {name}: {error}", listed.name));
-                }
-                _ => {}
-            }
-        }
-        Ok(files)
-    }
-}
-
-fn same(files: &Files, found: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
-    for (name, seed) in files {
-        match found.get(name) {
-            Some(data) if *data == content(*seed) => {}
-            Some(data) => {
-                let right = content(*seed);
-                return Err(format!(
-                    "{name}: {} bytes for {}, or others",
-                    data.len(),
-                    right.len()
-                ));
-            }
-            None => return Err(format!("{name} is not there")),
-        }
-    }
-    match found.keys().find(|name| !files.contains_key(*name)) {
-        Some(name) => Err(format!("{name} should not be there")),
-        None => Ok(()),
-    }
-}
-
-fn read(directory: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
-    let mut out = BTreeMap::new();
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if entry.file_type()?.is_file() {
-            let data = fs::read(entry.path());
-            let data = data.map_err(|error| io::Error::other(format!("{name}: {error}")))?;
-            out.insert(name, data);
-        }
-    }
-    Ok(out)
 }
 
 /// A layout on so many disks.
@@ -744,60 +573,29 @@ fn story(seed: u64) {
     server.ok(&words);
     let mut worker = Worker {
         rng: rng.clone(),
-        state: server.state(),
+        shell: Shell::new(server.state()),
         mountpoint,
         known: HashMap::new(),
         doubt: Doubt::default(),
         next: 0,
-        story: Vec::new(),
         done: 0,
     };
     for round in 0..ROUNDS {
-        let is_killed = AtomicBool::new(false);
         let for_ms = 500 + rng.below(4000);
-        let ended = std::thread::scope(|scope| {
-            let (worker, is_killed) = (&mut worker, &is_killed);
-            let work = scope.spawn(move || worker.work(is_killed));
-            std::thread::sleep(Duration::from_millis(for_ms));
-            is_killed.store(true, Ordering::SeqCst);
-            server.kill_only();
-            work.join()
-        });
-        let ended = ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // A command that came a moment after the kill has started a server of its own.
-        let _ = server.command(&["down"]);
-        server.clear_mounts();
-        server.launch(&["daemon"]);
-        server.wait_until("the pool is imported again", || {
-            server.command(&["zpool", "list", "tank"]).status.success()
-        });
-        let result = ended.and_then(|()| worker.compare());
-        if let Err(why) = result {
-            server.kill();
-            server.directory.disable_cleanup(true);
-            panic!(
-                "seed {seed}, round {round}: {why}\nunder way: {}\nwhat is left is in {}\n\
-                 the last operations:\n{}",
-                worker.doubt.words,
-                server.directory.path().display(),
-                worker.story.join("\n")
+        let ended = super::work_until_kill(&mut server, for_ms, |is_killed| worker.work(is_killed));
+        super::restart(&mut server, &["tank"]);
+        if let Err(why) = ended.and_then(|()| worker.compare()) {
+            let words = worker.doubt.words;
+            super::give_up(
+                &mut server,
+                &format!("seed {seed}, round {round}: {why}\nunder way: {words}"),
+                &worker.shell.story,
             );
         }
-        worker.story.clear();
+        worker.shell.story.clear();
     }
     assert!(worker.done > 20, "hardly anything was done");
-    server.command(&["zpool", "scrub", "-s", "tank"]);
-    server.ok("zpool scrub -w tank");
-    let status = server.ok("zpool status -v tank");
-    assert!(
-        status.contains("errors: No known data errors") && !status.contains("DEGRADED"),
-        "{status}"
-    );
-    server.ok("zpool export tank");
-    // What zdb complains of is kept.
-    server.directory.disable_cleanup(true);
-    zdb_is_clean(&server.path("disks"), "tank");
-    server.directory.disable_cleanup(false);
+    super::is_whole(&mut server, "tank");
 }
 
 #[test]
