@@ -1,5 +1,6 @@
 //! What tests compare Millpond with: golden pools, which OpenZFS made, and the peer, a virtual
-//! machine that runs it. And a file whose server stops ([`StoppableFile`]).
+//! machine that runs it. And a file whose server stops ([`StoppableFile`]), and an NFS client
+//! ([`nfs`]).
 //!
 //! The former lie outside the repository: in `MILLPOND_GOLDEN` and `MILLPOND_PEER`, or else in
 //! `../shared/golden` and `../shared/peer` beside it. Where one is missing, tests that need it are
@@ -10,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod nfs;
 mod peer;
 mod stoppable;
 

@@ -10,11 +10,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-#[allow(dead_code)]
-#[path = "../tests/client/mod.rs"]
-mod client;
-
-use client::{Client, ROOT, Words, record};
+use oracles::nfs::{Client, NFS, ROOT, Words, record};
 
 /// Bytes that `fill` writes.
 const FILE_BYTES: u64 = 256 << 20;
@@ -78,7 +74,7 @@ impl Pipe {
     fn new(address: &str, load: &Load) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        let request = record(0, client::NFS, 3, load.procedure, &ROOT, &load.arguments);
+        let request = record(0, NFS, 3, load.procedure, &ROOT, &load.arguments);
         let head = request.len() - load.arguments.bytes.len();
         Ok(Self {
             stream,

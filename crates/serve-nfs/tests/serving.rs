@@ -1,9 +1,8 @@
 //! Goal: what clients ask for is done as RFC 1813 has it, by who may; handles and data live through
 //! restarts and crashes as promised; whoever sends nonsense gets nothing and breaks nothing.
 //! Method: a pool on an image file, the real server on a loopback port, and a client of our own
-//! (`client`); images copied while in use for what a crash leaves.
+//! ([`oracles::nfs`]); images copied while in use for what a crash leaves.
 
-mod client;
 mod cross;
 mod doors;
 mod rig;
@@ -13,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use client::{Client, NLM, ROOT, Who, Words, made, user};
 use filesystem::{Caller, XattrMode};
+use oracles::nfs::{self as client, Client, NLM, ROOT, Who, Words, made, user};
 use rig::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

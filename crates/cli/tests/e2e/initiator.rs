@@ -33,7 +33,9 @@ impl Initiator {
         );
         initiator.send(header, keys.as_bytes())?;
         let (reply, _) = initiator.receive()?;
-        assert_eq!(reply[36..38], [0, 0], "the login is refused");
+        if reply[36..38] != [0, 0] {
+            return Err(std::io::Error::other("the login is refused"));
+        }
         // The unit attention of a new session.
         initiator.command(&[0; 6], 0, &[])?;
         Ok(initiator)
@@ -89,7 +91,7 @@ impl Initiator {
                     answer.status = header[3];
                     return Ok(answer);
                 }
-                opcode => panic!("PDU {opcode:#x}"),
+                opcode => return Err(std::io::Error::other(format!("PDU {opcode:#x}"))),
             }
         }
     }

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use access::{Lease, User};
 use bytes::Bytes;
 use filesystem::{Caller, Filesystem, FsError, RenameMode, SetAttributes};
+use oracles::nfs::v4::*;
+use oracles::nfs::{Client, ROOT, Words};
 use serve_fuse::{Mount, MountError, MountOptions, UnmountMode};
 
-use crate::client::v4::*;
-use crate::client::{Client, ROOT, Words};
 use crate::rig::Rig;
 use crate::{NOENT, OPEN as OPEN_TO_ALL};
 

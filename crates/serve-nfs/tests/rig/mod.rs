@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::OPEN;
-use crate::client::Client;
 use access::{Access, Snapdir};
 use device::World;
 use filesystem::ZplInit;
+use oracles::nfs::Client;
 use pool::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
     VdevLayout, VdevSpec,

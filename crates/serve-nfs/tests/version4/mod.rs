@@ -2,8 +2,9 @@
 //! out once, files are opened and locked between clients of both versions, a restart leaves clients
 //! what they had, and whoever sends nonsense gets nothing.
 
-use super::client::v4::*;
-use super::client::{Client, NLM, ROOT, Words, user};
+use oracles::nfs::v4::*;
+use oracles::nfs::{Client, NLM, ROOT, Words, user};
+
 use super::{OPEN as OPEN_TO_ALL, Rig, pattern};
 
 const ROFS: u32 = 30;

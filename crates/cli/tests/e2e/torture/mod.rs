@@ -11,6 +11,7 @@
 //! | [`files`] | files with flags, lists, attributes, clones and holes; `kill -9` | a model |
 //! | [`keys`] | encrypted datasets, their keys, raw streams; `kill -9` | a model, sums, `zdb` |
 //! | [`pools`] | layouts, features, datasets, snapshots, clones, streams; `kill -9` | sums, `zdb` |
+//! | [`servers`] | mount, NFS 3 and 4.2, iSCSI at once; kills, exports, rollbacks | models, `zdb` |
 //! | [`topology`] | devices that come and go below files with fsync; `kill -9` | sums, `zdb` |
 
 mod contents;
@@ -19,6 +20,7 @@ mod files;
 mod keys;
 mod model;
 mod pools;
+mod servers;
 mod shell;
 mod topology;
 

@@ -215,27 +215,41 @@ impl Tree {
     }
 }
 
-/// Whether a file may have this content, when it went through these states and none after the first
-/// is known to be durable: each byte, attribute and the mode are those of one of the states.
-fn may_be(states: &[Content], found: &Content) -> Result<(), String> {
-    let lengths = states.iter().map(|state| state.data.len());
+/// Whether bytes may be these: as many as one of the states has, or between, and each one as in one
+/// of the states.
+pub fn bytes_may_be<'a>(
+    states: impl Iterator<Item = &'a [u8]> + Clone,
+    found: &[u8],
+) -> Result<(), String> {
+    let lengths = states.clone().map(<[u8]>::len);
     let (least, most) = (lengths.clone().min(), lengths.max());
-    let length = found.data.len();
+    let length = found.len();
     if Some(length) < least || Some(length) > most {
         return Err(format!("{length} bytes, not {least:?} to {most:?}"));
     }
-    if states.iter().all(|state| state.data != found.data) {
-        let byte = |state: &Content, at: usize| state.data.get(at).copied().unwrap_or(0);
-        for (at, &is) in found.data.iter().enumerate() {
-            if !states.iter().any(|state| byte(state, at) == is) {
-                let last = states.last().map(|state| byte(state, at));
-                return Err(format!(
-                    "byte {at} of {length} is {is:#x}, last written {last:x?}, {} states",
-                    states.len()
-                ));
-            }
+    if states.clone().any(|state| state == found) {
+        return Ok(());
+    }
+    let byte = |state: &[u8], at: usize| state.get(at).copied().unwrap_or(0);
+    for (at, &is) in found.iter().enumerate() {
+        if !states.clone().any(|state| byte(state, at) == is) {
+            let last = states.clone().last().map(|state| byte(state, at));
+            return Err(format!(
+                "byte {at} of {length} is {is:#x}, last written {last:x?}, {} states",
+                states.count()
+            ));
         }
     }
+    Ok(())
+}
+
+/// Whether a file may have this content, when it went through these states and none after the first
+/// is known to be durable: each byte, attribute and the mode are those of one of the states.
+fn may_be(states: &[Content], found: &Content) -> Result<(), String> {
+    bytes_may_be(
+        states.iter().map(|state| state.data.as_slice()),
+        &found.data,
+    )?;
     if !states.iter().any(|state| state.mode == found.mode) {
         return Err(format!("its mode is {:o}", found.mode));
     }

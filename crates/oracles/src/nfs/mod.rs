@@ -1,5 +1,7 @@
-//! A small client of our own: calls over TCP, with arguments and answers put together by hand, so
-//! that nothing of the server's own coding is relied on.
+//! A small NFS client of our own: calls over TCP, with arguments and answers put together by hand,
+//! so that nothing of the server's own coding is relied on. [`Client`] and [`v4::Session`] panic
+//! where the server does not answer; who expects that has sockets of its own, and takes
+//! [`record`], [`answer`] and [`Words`].
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,32 +11,40 @@ use tokio::net::TcpStream;
 
 pub mod v4;
 
+/// The program MOUNT (RFC 1813, appendix I).
 pub const MOUNT: u32 = 100_005;
+/// The program NFS.
 pub const NFS: u32 = 100_003;
+/// The program of the lock manager.
 pub const NLM: u32 = 100_021;
 
 /// Arguments, or an answer that is read.
 #[derive(Debug, Clone, Default)]
 pub struct Words {
+    /// As they go over the wire.
     pub bytes: Vec<u8>,
     at: usize,
 }
 
 impl Words {
+    /// None yet.
     pub fn new() -> Self {
         Self::default()
     }
 
+    /// Appends a number.
     pub fn u32(mut self, value: u32) -> Self {
         self.bytes.extend(value.to_be_bytes());
         self
     }
 
+    /// Appends a long number.
     pub fn u64(mut self, value: u64) -> Self {
         self.bytes.extend(value.to_be_bytes());
         self
     }
 
+    /// Appends bytes with their length before them.
     pub fn opaque(mut self, value: &[u8]) -> Self {
         self = self.u32(value.len() as u32);
         self.bytes.extend(value);
@@ -53,18 +63,21 @@ impl Words {
         self.u32(0).u32(0).u32(0).u32(1).u64(bytes).u32(0).u32(0)
     }
 
+    /// Reads a number.
     pub fn take32(&mut self) -> u32 {
         let bytes = self.bytes[self.at..].first_chunk::<4>().expect("a word");
         self.at += 4;
         u32::from_be_bytes(*bytes)
     }
 
+    /// Reads a long number.
     pub fn take64(&mut self) -> u64 {
         let bytes = self.bytes[self.at..].first_chunk::<8>().expect("two words");
         self.at += 8;
         u64::from_be_bytes(*bytes)
     }
 
+    /// Reads bytes that have their length before them.
     pub fn take_opaque(&mut self) -> Vec<u8> {
         let length = self.take32() as usize;
         let found = self.bytes[self.at..self.at + length].to_vec();
@@ -120,33 +133,49 @@ impl Words {
 /// What is told of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
+    /// `ftype3`.
     pub kind: u32,
+    /// Permissions.
     pub mode: u32,
+    /// Hard links.
     pub links: u32,
+    /// User.
     pub uid: u32,
+    /// Group.
     pub gid: u32,
+    /// Length in bytes.
     pub size: u64,
+    /// Number of the file system.
     pub fsid: u64,
+    /// Number of the file in it.
     pub number: u64,
+    /// Last access, in seconds and nanoseconds.
     pub atime: (u32, u32),
+    /// Last change of content, likewise.
     pub mtime: (u32, u32),
+    /// Last change of anything, likewise.
     pub ctime: (u32, u32),
 }
 
 /// Who calls.
 #[derive(Debug, Clone)]
 pub struct Who {
+    /// User.
     pub uid: u32,
+    /// Group.
     pub gid: u32,
+    /// Further groups.
     pub groups: Vec<u32>,
 }
 
+/// Root.
 pub const ROOT: Who = Who {
     uid: 0,
     gid: 0,
     groups: Vec::new(),
 };
 
+/// A user in the group of the same number.
 pub fn user(uid: u32) -> Who {
     Who {
         uid,
@@ -157,7 +186,9 @@ pub fn user(uid: u32) -> Who {
 
 /// A connection.
 pub struct Client {
+    /// The connection itself.
     pub stream: TcpStream,
+    /// The number of the last request.
     pub xid: u32,
 }
 
@@ -194,6 +225,14 @@ pub fn record(
     record
 }
 
+/// A reply without its mark: its number, and what follows that.
+pub fn answer(bytes: Vec<u8>) -> (u32, Words) {
+    let mut reply = Words { bytes, at: 0 };
+    let xid = reply.take32();
+    assert_eq!(reply.take32(), 1, "it is a reply");
+    (xid, reply)
+}
+
 impl Client {
     /// One with numbers of its own: a request with the number and the content of another one's
     /// from the same address would be taken for a repeat.
@@ -211,10 +250,7 @@ impl Client {
         assert!(mark & 1 << 31 != 0, "replies are in one fragment");
         let mut bytes = vec![0; (mark & !(1 << 31)) as usize];
         self.stream.read_exact(&mut bytes).await.expect("all of it");
-        let mut reply = Words { bytes, at: 0 };
-        let xid = reply.take32();
-        assert_eq!(reply.take32(), 1, "it is a reply");
-        (xid, reply)
+        answer(bytes)
     }
 
     /// Calls, and gives what comes after the head of a reply that was accepted.
@@ -236,6 +272,7 @@ impl Client {
         reply
     }
 
+    /// Calls a procedure of NFS version 3.
     pub async fn nfs(&mut self, procedure: u32, who: &Who, args: Words) -> Words {
         self.call(NFS, 3, procedure, who, args).await
     }
@@ -250,6 +287,7 @@ impl Client {
         }
     }
 
+    /// GETATTR as root; or the status.
     pub async fn getattr(&mut self, file: &[u8]) -> Result<Attributes, u32> {
         let mut reply = self.nfs(1, &ROOT, Words::new().opaque(file)).await;
         match reply.take32() {
@@ -258,6 +296,7 @@ impl Client {
         }
     }
 
+    /// LOOKUP; handle and attributes, or the status.
     pub async fn lookup(
         &mut self,
         who: &Who,
@@ -292,6 +331,7 @@ impl Client {
         made(reply)
     }
 
+    /// MKDIR; the handle, or the status.
     pub async fn mkdir(
         &mut self,
         who: &Who,

@@ -4,38 +4,71 @@ use std::net::SocketAddr;
 
 use super::{Client, NFS, Who, Words};
 
+/// Number of operation CLOSE.
 pub const CLOSE: u32 = 4;
+/// Number of operation COMMIT.
 pub const COMMIT: u32 = 5;
+/// Number of operation CREATE.
 pub const CREATE: u32 = 6;
+/// Number of operation GETATTR.
 pub const GETATTR: u32 = 9;
+/// Number of operation GETFH.
 pub const GETFH: u32 = 10;
+/// Number of operation LINK.
 pub const LINK: u32 = 11;
+/// Number of operation LOCK.
 pub const LOCK: u32 = 12;
+/// Number of operation LOCKU.
 pub const LOCKU: u32 = 14;
+/// Number of operation LOOKUP.
 pub const LOOKUP: u32 = 15;
+/// Number of operation LOOKUPP.
 pub const LOOKUPP: u32 = 16;
+/// Number of operation OPEN.
 pub const OPEN: u32 = 18;
+/// Number of operation PUTFH.
 pub const PUTFH: u32 = 22;
+/// Number of operation PUTROOTFH.
 pub const PUTROOTFH: u32 = 24;
+/// Number of operation READ.
 pub const READ: u32 = 25;
+/// Number of operation READDIR.
 pub const READDIR: u32 = 26;
+/// Number of operation READLINK.
 pub const READLINK: u32 = 27;
+/// Number of operation REMOVE.
 pub const REMOVE: u32 = 28;
+/// Number of operation RENAME.
 pub const RENAME: u32 = 29;
+/// Number of operation SAVEFH.
 pub const SAVEFH: u32 = 32;
+/// Number of operation SECINFO.
 pub const SECINFO: u32 = 33;
+/// Number of operation SETATTR.
 pub const SETATTR: u32 = 34;
+/// Number of operation WRITE.
 pub const WRITE: u32 = 38;
+/// Number of operation EXCHANGE_ID.
 pub const EXCHANGE_ID: u32 = 42;
+/// Number of operation CREATE_SESSION.
 pub const CREATE_SESSION: u32 = 43;
+/// Number of operation DESTROY_SESSION.
 pub const DESTROY_SESSION: u32 = 44;
+/// Number of operation FREE_STATEID.
 pub const FREE_STATEID: u32 = 45;
+/// Number of operation SEQUENCE.
 pub const SEQUENCE: u32 = 53;
+/// Number of operation TEST_STATEID.
 pub const TEST_STATEID: u32 = 55;
+/// Number of operation DESTROY_CLIENTID.
 pub const DESTROY_CLIENTID: u32 = 57;
+/// Number of operation RECLAIM_COMPLETE.
 pub const RECLAIM_COMPLETE: u32 = 58;
+/// Number of operation COPY.
 pub const COPY: u32 = 60;
+/// Number of operation SEEK.
 pub const SEEK: u32 = 69;
+/// Number of operation CLONE.
 pub const CLONE: u32 = 71;
 
 /// Operations that are put together.
@@ -46,10 +79,12 @@ pub struct Ops {
 }
 
 impl Ops {
+    /// None yet.
     pub fn new() -> Self {
         Self::default()
     }
 
+    /// Appends an operation.
     pub fn add(mut self, number: u32, arguments: Words) -> Self {
         self.count += 1;
         self.words = self.words.u32(number);
@@ -57,14 +92,17 @@ impl Ops {
         self
     }
 
+    /// Appends one without arguments.
     pub fn plain(self, number: u32) -> Self {
         self.add(number, Words::new())
     }
 
+    /// Appends PUTFH.
     pub fn put(self, handle: &[u8]) -> Self {
         self.add(PUTFH, Words::new().opaque(handle))
     }
 
+    /// Appends one whose argument is a name.
     pub fn name(self, number: u32, name: &[u8]) -> Self {
         self.add(number, Words::new().opaque(name))
     }
@@ -75,6 +113,17 @@ impl Ops {
         self.add(GETATTR, words.u32(1 << (33 - 32) | 1 << (35 - 32)))
     }
 
+    /// The same with SEQUENCE before them: the number of a request in a slot of a session.
+    pub fn in_session(&self, session: &[u8; 16], slot: u32, sequence: u32, is_kept: bool) -> Ops {
+        let words = Words::new().raw(session).u32(sequence);
+        let words = words.u32(slot).u32(slot).u32(is_kept.into());
+        let mut all = Ops::new().add(SEQUENCE, words);
+        all.count += self.count;
+        all.words.bytes.extend(&self.words.bytes);
+        all
+    }
+
+    /// The arguments of a COMPOUND.
     pub fn arguments(&self, minor: u32) -> Words {
         let mut words = Words::new().opaque(b"tag").u32(minor).u32(self.count);
         words.bytes.extend(&self.words.bytes);
@@ -83,11 +132,13 @@ impl Ops {
 }
 
 impl Words {
+    /// Appends bytes as they are.
     pub fn raw(mut self, bytes: &[u8]) -> Self {
         self.bytes.extend(bytes);
         self
     }
 
+    /// Reads bytes as they are.
     pub fn take_raw<const N: usize>(&mut self) -> [u8; N] {
         let found = *self.bytes[self.at..].first_chunk().expect("bytes");
         self.at += N;
@@ -143,8 +194,11 @@ impl Words {
     }
 }
 
+/// `stateid4`.
 pub type State = [u8; 16];
+/// Nobody's state (RFC 8881, section 8.2.3).
 pub const ANONYMOUS: State = [0; 16];
+/// The state that the operation before gave (likewise).
 pub const CURRENT: State = {
     let mut state = [0; 16];
     state[3] = 1;
@@ -169,6 +223,7 @@ pub fn making(mode: u32) -> Words {
     Words::new().u32(1).u32(0).raw(&attributes.bytes)
 }
 
+/// CLAIM_NULL: a file by its name.
 pub fn by_name(name: &[u8]) -> Words {
     Words::new().u32(0).opaque(name)
 }
@@ -182,12 +237,19 @@ pub fn cutting(size: u64) -> Words {
 
 /// A client with a session, of one slot unless it says so.
 pub struct Session {
+    /// The connection.
     pub client: Client,
+    /// The client's number.
     pub id: u64,
+    /// The session's name.
     pub session: [u8; 16],
+    /// The slot that requests go by.
     pub slot: u32,
+    /// The number of the last request in that.
     pub sequence: u32,
+    /// Who asks.
     pub who: Who,
+    /// The minor version.
     pub minor: u32,
 }
 
@@ -200,6 +262,7 @@ pub async fn compound(client: &mut Client, who: &Who, minor: u32, ops: &Ops) -> 
     (status, reply)
 }
 
+/// EXCHANGE_ID of a client by its name for itself.
 pub fn exchange(owner: &[u8], verifier: u64) -> Ops {
     let words = Words::new()
         .u64(verifier)
@@ -210,6 +273,7 @@ pub fn exchange(owner: &[u8], verifier: u64) -> Ops {
     Ops::new().add(EXCHANGE_ID, words)
 }
 
+/// CREATE_SESSION with room for requests of 2 MiB.
 pub fn create_session(id: u64, sequence: u32) -> Ops {
     let mut words = Words::new().u64(id).u32(sequence).u32(0);
     for _ in 0..2 {
@@ -228,6 +292,7 @@ impl Session {
         session
     }
 
+    /// A new client, which has not said yet that it has nothing to reclaim.
     pub async fn exchanged(address: SocketAddr, owner: &[u8], who: &Who) -> Self {
         let mut client = Client::connect(address).await;
         let (status, mut reply) = compound(&mut client, who, 1, &exchange(owner, 7)).await;
@@ -249,6 +314,7 @@ impl Session {
         }
     }
 
+    /// RECLAIM_COMPLETE of all file systems.
     pub async fn reclaim_complete(&mut self) {
         let ops = Ops::new().add(RECLAIM_COMPLETE, Words::new().u32(0));
         assert_eq!(self.run(ops).await.0, 0);
@@ -256,12 +322,7 @@ impl Session {
 
     /// All of a COMPOUND with SEQUENCE before `ops`.
     pub fn with_sequence(&self, ops: &Ops, is_kept: bool) -> Ops {
-        let words = Words::new().raw(&self.session).u32(self.sequence);
-        let words = words.u32(self.slot).u32(self.slot).u32(is_kept.into());
-        let mut all = Ops::new().add(SEQUENCE, words);
-        all.count += ops.count;
-        all.words.bytes.extend(&ops.words.bytes);
-        all
+        ops.in_session(&self.session, self.slot, self.sequence, is_kept)
     }
 
     /// Asks once more, with the same number.
@@ -353,6 +414,7 @@ impl Session {
         }
     }
 
+    /// LOCKU; the new state id.
     pub async fn unlock(&mut self, file: &[u8], state: &State, range: (u64, u64)) -> State {
         let words = Words::new()
             .u32(2)
