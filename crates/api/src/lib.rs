@@ -21,7 +21,9 @@ mod files;
 mod guid;
 mod iscsi;
 mod jobs;
+mod keys;
 mod narrow;
+mod nouns;
 mod openapi;
 mod people;
 mod permissions;
@@ -76,7 +78,12 @@ pub use iscsi::{
 pub use jobs::{
     Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult, JobState, Progress, Unit,
 };
-pub use narrow::{RECEIVED_PROPERTY, ReceiveGuard, Replica, is_within};
+pub use keys::{
+    KeyDetails, KeyFormat, KeyReport, NewKey, ZfsChangeKey, ZfsKeys, ZfsKeysReply, ZfsLoadKey,
+    ZfsUnloadKey,
+};
+pub use narrow::{RECEIVED_PROPERTY, ReceiveGuard, is_within};
+pub use nouns::{DatasetKind, ReceiveObstacle, Replica, Secret, may_hold_secrets};
 pub use openapi::{METRICS_PATH, OPENAPI_PATH, openapi, required_fields};
 pub use people::{
     ApiKeyList, ApiKeyListReply, ApiKeyMake, ApiKeyMakeReply, ApiKeyRemove, ApiKeyReport,
@@ -122,9 +129,8 @@ pub use status::{
     ScrubAction, ZpoolCheckpoint, ZpoolScrub, ZpoolStatus, ZpoolStatusReply,
 };
 pub use streams::{
-    PlannedStream, ReceiveNaming, ReceiveObstacle, ReceivedReport, STREAM_JOB_HEADER,
-    STREAM_PROTOCOL, ZfsReceive, ZfsReceiveAbort, ZfsReceiveReply, ZfsSend, ZfsSendPlan,
-    ZfsSendPlanReply, ZfsSendReply,
+    PlannedStream, ReceiveNaming, ReceivedReport, STREAM_JOB_HEADER, STREAM_PROTOCOL, ZfsReceive,
+    ZfsReceiveAbort, ZfsReceiveReply, ZfsSend, ZfsSendPlan, ZfsSendPlanReply, ZfsSendReply,
 };
 pub use ups::{UpsCondition, UpsReport, UpsStatus, UpsStatusReply};
 pub use vdev::{
@@ -137,13 +143,11 @@ pub use zevents::{
     ZpoolEventsReply,
 };
 pub use zfs::{
-    DatasetKind, DatasetReport, HoldReport, KeyDetails, KeyFormat, KeyReport, NewKey, NotRewritten,
-    ProjectChange, ProjectReport, Secret, SpaceOwner, SpaceReport, Usage, ZfsChangeKey, ZfsChanged,
-    ZfsCreate, ZfsCreateReply, ZfsDestroy, ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit,
-    ZfsKeys, ZfsKeysReply, ZfsList, ZfsListReply, ZfsLoadKey, ZfsMount, ZfsMountList,
-    ZfsMountListReply, ZfsMounted, ZfsProject, ZfsProjectReply, ZfsRename, ZfsRewrite,
-    ZfsRewriteReply, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply, ZfsUnloadKey,
-    ZfsUnmount, may_hold_secrets,
+    DatasetReport, HoldReport, NotRewritten, ProjectChange, ProjectReport, SpaceOwner, SpaceReport,
+    Usage, ZfsChanged, ZfsCreate, ZfsCreateReply, ZfsDestroy, ZfsDestroyReply, ZfsHolds,
+    ZfsHoldsReply, ZfsInherit, ZfsList, ZfsListReply, ZfsMount, ZfsMountList, ZfsMountListReply,
+    ZfsMounted, ZfsProject, ZfsProjectReply, ZfsRename, ZfsRewrite, ZfsRewriteReply, ZfsRollback,
+    ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply, ZfsUnmount,
 };
 pub use zpool::{
     FoundPoolReport, HistoryRecord, ImportedPool, PoolHistory, PoolReport, PoolUpgrade,

@@ -8,12 +8,10 @@
 
 use std::path::{Component, Path};
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use crate::permissions::head;
 use crate::{
-    Call, JobGet, JobResult, Settings, ZfsDestroy, ZfsHolds, ZfsList, ZfsReceive, ZfsReceiveAbort,
+    Call, JobGet, JobResult, Replica, Settings, ZfsDestroy, ZfsHolds, ZfsList, ZfsReceive,
+    ZfsReceiveAbort,
 };
 
 /// The user property of a snapshot that the key of a replication brought: when that was, in
@@ -21,16 +19,6 @@ use crate::{
 pub const RECEIVED_PROPERTY: &str = "millpond:received";
 /// How the snapshots are called that replications take.
 const OF_REPLICATIONS: &str = "millpond-";
-
-/// What the key of a replication is for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Replica {
-    /// The filesystem or volume, which need not exist. What is below it counts as well.
-    pub dataset: String,
-    /// For how many days what was received with it is not destroyed with it.
-    pub keep_days: u32,
-}
 
 impl Replica {
     /// Paths of the requests that are made with such a key; of each, [`Call::narrow`] says more.
@@ -43,15 +31,6 @@ impl Replica {
         JobGet::PATH,
         JobResult::PATH,
     ];
-
-    /// What somebody is told who asks for more.
-    pub fn denied(&self, why: &str) -> String {
-        format!(
-            "permission denied: {why}; the key is for replication into '{}' and below it, and for \
-             nothing else",
-            self.dataset
-        )
-    }
 }
 
 /// Who sends what a receive reads, as far as they are not trusted with all that streams bring.

@@ -102,7 +102,7 @@ fn words(line: &str) -> Option<Vec<String>> {
 }
 
 /// Whether a word is in capitals.
-fn stands_for_a_value(word: &String) -> bool {
+fn stands_for_a_value(word: &str) -> bool {
     word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase())
 }
 
@@ -139,7 +139,7 @@ fn commands_of_the_documents_are_understood() {
                     if error.to_string().contains("a value is required") => {}
                 // What stands for a value (`TXG`) is none.
                 Err((ErrorKind::InvalidValue | ErrorKind::ValueValidation, _))
-                    if words.iter().any(stands_for_a_value) => {}
+                    if words.iter().any(|word| stands_for_a_value(word)) => {}
                 Err((_, error)) => {
                     let error = error.to_string();
                     let why = error.lines().next().unwrap_or_default().to_owned();

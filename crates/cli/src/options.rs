@@ -29,8 +29,11 @@ use toml_edit::{Array, DocumentMut, Value};
 pub const FILE: &str = "millpond.toml";
 
 /// What is written above the options when the file is made.
-const HEADING: &str = "# Options of the server, which every start reads; see 'man millpond-daemon'.\n\
-                       # 'millpond up' writes those that it is given, and leaves the others.\n\n";
+const HEADING: &str = "\
+# Options of the server, which every start reads; see 'man millpond-daemon'.
+# 'millpond up' writes those that it is given, and leaves the others.
+
+";
 
 const fn here(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
@@ -389,7 +392,8 @@ impl OptionFile {
         }
         let parsed = FileWords::try_parse_from(words).map_err(|error| {
             let text = error.to_string();
-            let why = text.lines().next().unwrap_or_default();
+            let lines = text.lines().take_while(|line| !line.is_empty());
+            let why = lines.map(str::trim).collect::<Vec<_>>().join(" ");
             anyhow!(
                 "{}: {}",
                 self.path.display(),

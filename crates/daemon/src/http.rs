@@ -21,7 +21,7 @@ use api::{
     DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow, DiskTest, EVENTS_PATH, Empty,
     FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore, IscsiSecretList,
     IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult,
-    METRICS_PATH, OPENAPI_PATH, Replica, ReplicationChange, ReplicationCreate, ReplicationList,
+    METRICS_PATH, OPENAPI_PATH, ReplicationChange, ReplicationCreate, ReplicationList,
     ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList, STREAM_JOB_HEADER,
     STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet,
     ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove,
@@ -70,7 +70,7 @@ use verbs::{
     vdevs, zfs, zpool,
 };
 use web::message::{end_after_secrets, refuse, understand};
-use web::{Listening, about};
+use web::{Bounded, about};
 
 /// How often it is looked whether a reader of events may still read them.
 const STILL_CURRENT: Duration = Duration::from_secs(15);
@@ -478,7 +478,7 @@ fn no_such_request() -> Failure {
 }
 
 /// A connection that is a stream.
-pub(crate) type Connection = Listening<TokioIo<Upgraded>>;
+pub(crate) type Connection = Bounded<TokioIo<Upgraded>>;
 
 /// The requests, of which each gets the parts of the server that it works on.
 struct Routes<P> {
@@ -639,7 +639,7 @@ impl<P: Send + Sync + 'static> Routes<P> {
                 let _place = place;
                 let outcome = match switched.await {
                     Ok(connection) => {
-                        let connection = Listening::new(TokioIo::new(connection), is_local);
+                        let connection = Bounded::new(TokioIo::new(connection), is_local);
                         let working = handler(parts, call, connection, Arc::clone(&work));
                         work_for(uid, working).await
                     }
@@ -864,7 +864,11 @@ async fn permit<C: Call>(
     mut call: C,
 ) -> Result<C, Failure> {
     if let Some(replica) = caller.replica() {
-        return for_replica(service, replica, call).await;
+        let denied = |why: &str| Failure::new(FailureKind::Denied, replica.denied(why));
+        // Narrowed to what such a key may ask.
+        let gone = call.narrow(&replica.dataset).map_err(denied)?;
+        replica::check_destroy(&service.serving.pools, replica, &gone).await?;
+        return Ok(call);
     }
     let Err(denied) = caller.check(&call) else {
         if caller.is_operator() {
@@ -883,18 +887,6 @@ async fn permit<C: Call>(
         return Err(denied);
     }
     call.restrict();
-    Ok(call)
-}
-
-/// A request with the key of a replication, narrowed to what such a key may ask.
-async fn for_replica<C: Call>(
-    service: &Arc<Service>,
-    replica: &Replica,
-    mut call: C,
-) -> Result<C, Failure> {
-    let denied = |why: &str| Failure::new(FailureKind::Denied, replica.denied(why));
-    let gone = call.narrow(&replica.dataset).map_err(denied)?;
-    replica::check_destroy(&service.serving.pools, replica, &gone).await?;
     Ok(call)
 }
 

@@ -4,8 +4,8 @@
 //! come one by one, so in between some are wrapped with the key that was and some with the new
 //! one: each receive parts what the root's key does not open (`raw.rs`), and notes that in its key
 //! object. It inherits again as soon as a key that is loaded has opened both: when the other one's
-//! key comes, or when the key of one of them is loaded. What was never parted, or was made a root by
-//! a user since, is left alone.
+//! key comes, or when the key of one of them is loaded. What was never parted, or was made a root
+//! by a user since, is left alone.
 //!
 //! Each return is in one transaction group, with the receive that it follows from; a crash leaves
 //! a root of its own, which its key opens.

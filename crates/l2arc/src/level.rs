@@ -6,9 +6,9 @@
 //! budget of wear: by default each device is written over once a day. What may not be written now
 //! is not kept for later; it will be offered again if it is worth it.
 //!
-//! **Writing.** Each device has a queue of few megabytes and a task that empties it, in writes of up
-//! to a megabyte. A full queue takes nothing more: nobody ever waits for a cache device to write. A
-//! block goes to the device whose queue is the shortest.
+//! **Writing.** Each device has a queue of few megabytes and a task that empties it, in writes of
+//! up to a megabyte. A full queue takes nothing more: nobody ever waits for a cache device to
+//! write. A block goes to the device whose queue is the shortest.
 //!
 //! **Reading.** The index tells device and place. What is read is verified by whoever asked; if it
 //! is wrong, that is told ([`SecondLevel::was_wrong`]), the copy is forgotten, and the device is

@@ -5,9 +5,9 @@
 //! the index takes nothing there for true any more, then the header says so durably, then it is
 //! overwritten. So neither a reader nor a start after a crash is led to a block that is gone. After
 //! a crash the device holds what the log blocks name that the header leads to: what was written
-//! behind the last one is lost, less than a log block's worth. A device that is closed in an orderly
-//! way loses nothing: its last log block is filled up with blocks that it names already, since
-//! OpenZFS takes full ones only, and a block that is named twice for one that it knows.
+//! behind the last one is lost, less than a log block's worth. A device that is closed in an
+//! orderly way loses nothing: its last log block is filled up with blocks that it names already,
+//! since OpenZFS takes full ones only, and a block that is named twice for one that it knows.
 //!
 //! A write that fails ends the device: who owns the ring takes it out.
 //!

@@ -331,7 +331,7 @@ mod tests {
         ]);
         let places = ["a/b", "d e", "d e/f"].map(PathBuf::from);
         assert_eq!(table.places_on("0:50"), places);
-        assert_eq!(table.places_on("0:52"), [PathBuf::new(); 0]);
+        assert!(table.places_on("0:52").is_empty());
     }
 
     fn identity(id: u64, device: &str, source: &str) -> Identity {

@@ -7,8 +7,8 @@
 //! up in the directory that is open already:
 //!
 //! - A link is followed only if nobody but root (and who runs the server) can have put it there: it
-//!   is in a local filesystem, and nobody else may write in its directory or in any above. A link in
-//!   what FUSE or a network serves may have come with a stream, or from another host.
+//!   is in a local filesystem, and nobody else may write in its directory or in any above. A link
+//!   in what FUSE or a network serves may have come with a stream, or from another host.
 //! - What is made, changed or mounted on is the opened directory and no path
 //!   ([`Directory::own_path`]), so nothing that is renamed meanwhile makes a difference.
 //!

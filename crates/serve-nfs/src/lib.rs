@@ -58,6 +58,7 @@ pub use traffic::ClientReport;
 /// Decodes bytes as records with calls of any program: for fuzzers.
 #[doc(hidden)]
 pub fn decode_records_for_fuzzing(data: &[u8]) {
+    nlm::monitor::decode_for_fuzzing(data);
     let limit_bytes = 64 << 10;
     let mut input = bytes::Bytes::copy_from_slice(data);
     while let Ok(Some(record)) = rpc::record::take_record(&mut input, limit_bytes) {

@@ -1,7 +1,8 @@
 //! What the key of a replication brought here, and when it may destroy that.
 //!
 //! Each snapshot that is received with such a key gets the time of that as a property of its own
-//! ([`api::RECEIVED_PROPERTY`]): that of this host, as times in a stream are the sender's to choose.
+//! ([`api::RECEIVED_PROPERTY`]): that of this host, as times in a stream are the sender's to
+//! choose.
 //! Whoever has taken the sender over can then neither destroy what came before, nor wait less than
 //! the key says. A crash between the receive and the property leaves a snapshot that the key does
 //! not destroy at all.

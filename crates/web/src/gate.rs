@@ -88,20 +88,27 @@ pub(super) async fn answer(
 
 /// Refuses what is asked with the key of a replication and is no part of one, and puts that on
 /// record: here, so that no request is forgotten.
-async fn check_replica(web: &Web, request: &Request<Body>) -> Result<(), Failure> {
+fn check_replica<'a>(
+    web: &'a Web,
+    request: &Request<Body>,
+) -> impl Future<Output = Result<(), Failure>> + Send + use<'a> {
     let asks = request.extensions().get::<ConnectInfo<Caller>>();
-    let Some(ConnectInfo(caller)) = asks else {
-        return Ok(());
-    };
     let path = request.uri().path();
-    let Some(replica) = caller.replica().filter(|_| !Replica::PATHS.contains(&path)) else {
-        return Ok(());
-    };
-    let mut entry = caller.entry(path, Vec::new());
-    entry.failure = Some(FailureKind::Denied);
-    Arc::clone(&web.audit).record(entry).await;
-    let message = replica.denied("a request that is no replication's");
-    Err(Failure::new(FailureKind::Denied, message))
+    let denied = asks.and_then(|ConnectInfo(caller)| {
+        let replica = caller
+            .replica()
+            .filter(|_| !Replica::PATHS.contains(&path))?;
+        let mut entry = caller.entry(path, Vec::new());
+        entry.failure = Some(FailureKind::Denied);
+        Some((entry, replica.denied("a request that is no replication's")))
+    });
+    async move {
+        let Some((entry, message)) = denied else {
+            return Ok(());
+        };
+        Arc::clone(&web.audit).record(entry).await;
+        Err(Failure::new(FailureKind::Denied, message))
+    }
 }
 
 async fn ask(mut router: Router, request: Request<Body>) -> Response {

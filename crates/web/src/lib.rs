@@ -61,7 +61,7 @@ use tower_service::Service as _;
 
 pub use audit::{Audit, Room, about};
 pub use login::routes as session_routes;
-pub use patience::Listening;
+pub use patience::Bounded;
 pub use people::now_s;
 pub use tokens::fingerprint;
 

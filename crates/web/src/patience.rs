@@ -1,5 +1,5 @@
 //! Connections that end when the other end stands still: one that does not take what it is sent
-//! ([`Patient`]), and a stream of which nothing comes any more ([`Listening`]). Its kernel may
+//! ([`Patient`]), and a stream of which nothing comes any more ([`Bounded`]). Its kernel may
 //! say all the while that it is well.
 
 use std::io;
@@ -91,14 +91,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 /// What a connection brings that has become a stream. Over the network, a read fails that gets
 /// nothing for [`SILENT_MAX`]. At the other end of a local one there may be a person who thinks:
 /// that one has all the time there is.
-pub struct Listening<S> {
+pub struct Bounded<S> {
     inner: S,
     is_local: bool,
     /// When the read that waits fails.
     until: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Listening<S> {
+impl<S> Bounded<S> {
     /// A stream over the network, or a local one.
     pub fn new(inner: S, is_local: bool) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl<S> Listening<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -134,7 +134,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Listening<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -183,7 +183,7 @@ mod tests {
     async fn a_silent_source_is_left_but_not_a_local_one() {
         let pause = SILENT_MAX - Duration::from_secs(1);
         let (near, mut far) = tokio::io::duplex(1024);
-        let mut near = Listening::new(near, false);
+        let mut near = Bounded::new(near, false);
         let sends = async {
             for byte in 0..3 {
                 tokio::time::sleep(pause).await;
@@ -205,7 +205,7 @@ mod tests {
             tokio::time::sleep(SILENT_MAX * 10).await;
             far.write_all(b"x").await.unwrap();
         };
-        let mut near = Listening::new(near, true);
+        let mut near = Bounded::new(near, true);
         let (byte, ()) = tokio::join!(near.read_u8(), sends);
         assert_eq!(byte.unwrap(), b'x');
     }

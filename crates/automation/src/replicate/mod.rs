@@ -3,6 +3,7 @@
 //!
 //! | Module | What it is |
 //! |---|---|
+//! | [`kept`] | what is kept of each, and what it needs of snapshots |
 //! | [`names`] | how their snapshots and bookmarks are called; pure |
 //! | [`plan`] | what is to be sent next of a dataset; pure |
 //! | [`run`] | one run |
@@ -10,6 +11,7 @@
 //! | [`tls`] | another Millpond as the target, by its API |
 //! | [`limit`] | bytes in a second |
 
+mod kept;
 mod limit;
 pub(crate) mod names;
 mod plan;
@@ -17,7 +19,7 @@ mod run;
 mod ssh;
 mod tls;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -27,12 +29,13 @@ use api::{
     Alert, AlertFact, AlertRule, AlertSeverity, Empty, Failure, FailureKind, Job, JobKind,
     ReplicationChange, ReplicationCreate, ReplicationListReply, ReplicationPause,
     ReplicationRemove, ReplicationReport, ReplicationResult, ReplicationRun, ReplicationRunReply,
-    ReplicationTarget, ReplicationWhat, ScheduleWhen, Secret,
+    ReplicationTarget, ReplicationWhat, Secret,
 };
-use serde::{Deserialize, Serialize};
+
+pub(crate) use kept::{Replication, Replications, may_need_any, unmarked};
 
 use crate::Automation;
-use crate::timetable::{Begun, Course, Entry, Kept, Recurs, Table, now_s, rule};
+use crate::timetable::{Begun, Course, Entry, Kept, now_s, rule};
 use serving::mounts::is_at_or_below;
 
 /// How much longer than its interval a replication may be without a run that worked, as a part of
@@ -42,85 +45,6 @@ const SLACK_PART: u64 = 2;
 const SLACK_S: RangeInclusive<u64> = 3600..=24 * 3600;
 /// How long after its start the server has to make up for what was missed, in seconds.
 const MAKES_UP_WITHIN_S: u64 = 3600;
-
-/// A replication, as it is kept.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Replication {
-    /// What tells it from those of other servers by the same name; nothing in those of old.
-    #[serde(default)]
-    id: String,
-    what: ReplicationWhat,
-    /// A snapshot that was taken and is not at the target.
-    pending: Option<String>,
-    last: Option<ReplicationResult>,
-    /// Snapshots of the source that no bookmark could be made of, by dataset and GUID: the last
-    /// that both sides have, and those under way. They stay.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    unmarked: BTreeMap<String, BTreeSet<u64>>,
-    /// The API key that a target by TLS takes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    key: Option<Secret>,
-}
-
-impl Recurs for Replication {
-    const FILE: &'static str = "replications.json";
-    const WORD: &'static str = "replication";
-    const WORDS: &'static str = "replications";
-    const LISTED_BY: &'static str = "millpond replicate --list";
-
-    fn when(&self) -> Option<ScheduleWhen> {
-        let seconds = self.what.every_s?;
-        Some(ScheduleWhen::Interval { seconds })
-    }
-}
-
-/// All replications.
-pub(crate) type Replications = Table<Replication>;
-
-/// Snapshots, by their GUIDs, that replications need and have no bookmark of.
-pub(crate) fn unmarked(replications: &Replications) -> HashSet<u64> {
-    let entries = replications.lock();
-    let all = entries
-        .values()
-        .flat_map(|entry| entry.kept.own.unmarked.values());
-    all.flatten().copied().collect()
-}
-
-/// Whether a replication has sent a dataset of which nobody here knows what both sides have: there
-/// is neither a bookmark (`bookmarks` are those of the dataset, after the `#`) nor a note.
-pub(crate) fn may_need_any(replications: &Replications, dataset: &str, bookmarks: &[&str]) -> bool {
-    let entries = replications.lock();
-    let mut all = entries.values().map(|entry| &entry.kept);
-    all.any(|Kept { course, own }| {
-        let source = own.what.source.as_str();
-        let is_its = dataset == source || own.what.recursive && is_at_or_below(dataset, source);
-        let tag = names::tag(&course.name, &own.id);
-        let mut marked = bookmarks
-            .iter()
-            .filter(|name| names::is_own_bookmark(&tag, name));
-        let is_known = own.unmarked.contains_key(dataset) || marked.next().is_some();
-        is_its && course.success_s.is_some() && !is_known
-    })
-}
-
-/// Has a replication's notes of what it needs changed; they are on disk with that.
-fn note_unmarked(
-    replications: &Replications,
-    name: &str,
-    change: impl FnOnce(&mut BTreeMap<String, BTreeSet<u64>>),
-) {
-    let mut entries = replications.lock();
-    let Some(entry) = entries.get_mut(name) else {
-        return;
-    };
-    let mut noted = entry.kept.own.unmarked.clone();
-    change(&mut noted);
-    noted.retain(|_, guids| !guids.is_empty());
-    if noted != entry.kept.own.unmarked {
-        entry.kept.own.unmarked = noted;
-        replications.save_or_warn(&entries);
-    }
-}
 
 /// Runs replications when they are due, until the server stops.
 pub(crate) async fn follow(automation: Arc<Automation>) {
@@ -529,6 +453,8 @@ pub fn add_metrics(automation: &Automation, mut tell: impl FnMut(ReplicationFigu
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn kept() -> Kept<Replication> {

@@ -188,7 +188,7 @@ impl Run {
             .pools
             .of_dataset(&self.what.source)?;
         let mut taken = self.snapshot(&open, pending).await;
-        if prune::lacks_room(&taken) && self.make_room(&open).await {
+        if lacks_room(&taken) && self.make_room(&open).await {
             taken = self.snapshot(&open, None).await;
         }
         let to = taken?;
@@ -735,6 +735,11 @@ impl Run {
             ..ZfsReceive::default()
         }
     }
+}
+
+/// Whether something failed for want of room.
+fn lacks_room<T>(outcome: &Result<T, Failure>) -> bool {
+    matches!(outcome, Err(failure) if failure.kind == FailureKind::NoSpace)
 }
 
 fn short(name: &str) -> &str {

@@ -319,15 +319,6 @@ fn config_line(
     if let Some(note) = words::note(vdev) {
         text.push_str(&format!("  {note}"));
     }
-    if columns.counters && vdev.used_by.is_none() {
-        text.push_str(match (vdev.class, &vdev.kind, vdev.state) {
-            (VdevClass::Cache, ..) => "  (not used yet)",
-            (VdevClass::Spare, VdevKind::DraidSpare, VdevState::Available) => {
-                "  (does not step in yet)"
-            }
-            _ => "",
-        });
-    }
     if columns.counters && is_leaf {
         text.push_str(scan_note(vdev, columns.scanning));
     }

@@ -49,16 +49,6 @@ fn what_is_kept_and_not_used_is_said() {
         "{said}"
     );
     assert_eq!(told(&format!("zpool add tank spare {}", disks[5])), "");
-    let status = server.ok("zpool status tank");
-    for (name, note) in [
-        (disks[4].as_str(), "(not used yet)"),
-        ("draid1-0-0", "(does not step in yet)"),
-    ] {
-        let mut lines = status.lines();
-        let is_noted = lines.any(|line| line.contains(name) && line.ends_with(note));
-        assert!(is_noted, "{status}");
-    }
-    assert_eq!(status.matches(" yet)").count(), 2, "{status}");
     server.ok("zpool destroy tank");
 }
 

@@ -35,6 +35,7 @@ mod layouts;
 mod legacy;
 mod matrix;
 mod matrix_2_4;
+mod memory;
 mod million;
 mod mounts;
 mod multihost;

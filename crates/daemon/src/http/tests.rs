@@ -236,7 +236,7 @@ async fn what_makes_no_sense_is_refused_in_json() {
             r#"{"names": [], "all": true, "action": "run"}"#,
             "unknown variant",
         ),
-        ("/v1/jobs/get", r#"{}"#, "missing field `id`"),
+        ("/v1/jobs/get", r#"{}"#, "'id' is lacking"),
     ] {
         let head = format!("POST {path} HTTP/1.1\r\n");
         let (status, failure) = server.send(&head, body).await;

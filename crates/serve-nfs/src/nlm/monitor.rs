@@ -69,6 +69,13 @@ impl Client {
     }
 }
 
+/// Reads bytes as a record: for fuzzers.
+pub(crate) fn decode_for_fuzzing(data: &[u8]) {
+    if let Some(client) = Client::parse(data) {
+        assert_eq!(Client::parse(&client.record()), Some(client));
+    }
+}
+
 #[derive(Debug)]
 struct State {
     /// Those on record.

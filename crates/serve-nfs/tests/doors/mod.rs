@@ -58,6 +58,9 @@ fn unmount(place: &Path) {
     rustix::mount::unmount(place, UnmountFlags::empty()).expect("unmounted");
 }
 
+/// A directory's handle and a name in it.
+type Entry<'a> = (&'a [u8], &'a [u8]);
+
 /// Method: something of the host is mounted at a directory and at a file of a mounted filesystem.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn names_that_something_is_mounted_at_stay() {
@@ -105,7 +108,7 @@ async fn names_that_something_is_mounted_at_stay() {
     for _ in 0..2 {
         assert_eq!(third.remove(&ROOT, &above, b"point", 13).await, ACCES);
         assert_eq!(third.remove(&ROOT, &top, b"file", 12).await, ACCES);
-        let refused: [((&[u8], &[u8]), (&[u8], &[u8])); 5] = [
+        let refused: [(Entry<'_>, Entry<'_>); 5] = [
             ((&above, b"point"), (&top, b"stolen")),
             ((&above, b"point"), (&above, b"stolen")),
             ((&top, b"empty"), (&above, b"point")),
@@ -177,7 +180,7 @@ async fn names_that_lead_to_another_share_stay() {
     let moved = (&way[..], &b"near"[..], &top[..], &b"far"[..]);
     let (from, to) = ((moved.0, moved.1), (moved.2, moved.3));
     assert_eq!(rename(&mut third, from, to).await, ACCES);
-    let above: ((&[u8], &[u8]), (&[u8], &[u8])) = ((&top, b"way"), (&top, b"off"));
+    let above: (Entry<'_>, Entry<'_>) = ((&top, b"way"), (&top, b"off"));
     assert_eq!(rename(&mut third, above.0, above.1).await, ACCES);
     assert_eq!(rename4(&mut fourth, above.0, above.1).await, FILE_OPEN);
     rig.shares.remove("tank/near").await;

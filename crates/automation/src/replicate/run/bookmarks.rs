@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::kept::note_unmarked;
+use super::super::names;
 use super::super::plan::{Point, Series, SourceSet, newest_common};
-use super::super::{names, note_unmarked};
 use super::{Run, Sides};
 use service::pools::OpenPool;
 
@@ -102,7 +103,10 @@ impl Run {
         }
         match bookmarks.destroy(&old).await {
             Ok(()) => source.bookmarks.retain(|own| !is_old(own)),
-            Err(error) => tracing::warn!("{old:?} could not be destroyed: {error}"),
+            Err(error) => {
+                let old = old.join(", ");
+                tracing::warn!("bookmarks could not be destroyed: {old}: {error}");
+            }
         }
     }
 }

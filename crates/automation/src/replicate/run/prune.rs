@@ -29,21 +29,17 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
-use api::{Failure, FailureKind, Keep, ReplicationNote};
+use api::{Failure, Keep, ReplicationNote};
 
+use super::super::kept::{may_need_any, unmarked};
+use super::super::names;
 use super::super::plan::{Point, SourceSet, TargetSet, newest_common};
-use super::super::{may_need_any, names, unmarked};
-use super::{Run, Side, Sides};
+use super::{Run, Side, Sides, lacks_room};
 use crate::timetable::{destroy_snapshots, now_s, rule};
 use service::pools::OpenPool;
 
 /// How long what was destroyed may take to come free, in the background.
 const FREED_WITHIN: Duration = Duration::from_secs(10);
-
-/// Whether something failed for want of room.
-pub(super) fn lacks_room<T>(outcome: &Result<T, Failure>) -> bool {
-    matches!(outcome, Err(failure) if failure.kind == FailureKind::NoSpace)
-}
 
 impl Run {
     /// Destroys those of our snapshots that the rule does not keep: at the source, and at targets

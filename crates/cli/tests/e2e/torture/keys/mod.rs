@@ -161,8 +161,7 @@ impl Worker {
                 (format!("{}/f{number}", above.name), Some(above))
             }
             _ => {
-                let pool =
-                    pool.map_or_else(|| self.rng.pick(&POOLS).unwrap_or("tank"), |pool| pool);
+                let pool = pool.unwrap_or_else(|| self.rng.pick(&POOLS).unwrap_or("tank"));
                 (format!("{pool}/f{number}"), None)
             }
         }

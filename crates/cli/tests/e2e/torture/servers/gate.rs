@@ -59,12 +59,12 @@ pub fn work(client: &mut dyn Client, gate: &Gate) -> Result<u64, String> {
             Ok(result) => {
                 result.map_err(|why| format!("{}: {why}", client.name()))?;
                 done += 1;
-                if before % 2 == 0 && gate.epoch() == before {
+                if before.is_multiple_of(2) && gate.epoch() == before {
                     calm = before;
                 }
             }
             Err(error) => {
-                if gate.epoch() == calm && calm % 2 == 0 {
+                if gate.epoch() == calm && calm.is_multiple_of(2) {
                     return Err(format!("{}: {error}, undisturbed", client.name()));
                 }
                 recover(client, gate)?;
@@ -86,7 +86,7 @@ pub fn recover(client: &mut dyn Client, gate: &Gate) -> Result<(), String> {
             Ok(result) => return result.map_err(|why| format!("{}: {why}", client.name())),
             Err(error) => error,
         };
-        if gate.epoch() % 2 == 0 && begin.elapsed() > AGAIN {
+        if gate.epoch().is_multiple_of(2) && begin.elapsed() > AGAIN {
             return Err(format!("{} cannot go on: {error}", client.name()));
         }
         std::thread::sleep(Duration::from_millis(30));

