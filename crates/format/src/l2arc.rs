@@ -262,11 +262,13 @@ impl L2Entry {
     /// Size in bytes.
     pub const BYTES: usize = 64;
 
-    /// `None` where an entry names no block: one that a short log block does not fill.
+    /// `None` where an entry names no block (one whose copy takes no space): what a short log block
+    /// does not fill.
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>> {
         let [first, second, birth, properties, offset_bytes, level] = reader.words()?;
         reader.skip(16)?;
-        Ok(Dva::from_words([first, second]).map(|dva| Self {
+        let dva = Dva::from_words([first, second]).filter(|dva| dva.asize_bytes() != 0);
+        Ok(dva.map(|dva| Self {
             dva,
             birth: Txg::new(birth),
             offset_bytes,
