@@ -8,7 +8,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::{oneshot, watch};
 
+use super::fault::{Fault, FaultEffect};
+use super::model::{Command, Latency, Machine, Model, Wear};
 use super::rng::Rng;
 use super::world::{OpCounts, PowerCut, Shared, SimOp, SimWorld, State};
 use crate::memory::{check_range, read_only_error};
@@ -17,138 +20,6 @@ use crate::{BoxFuture, Device, DeviceError};
 
 /// What survives or is lost together when a write is torn.
 const TORN_BYTES: usize = 512;
-
-/// How long operations take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Latency {
-    /// A read of nothing.
-    pub read: Duration,
-    /// A write of nothing.
-    pub write: Duration,
-    /// A flush.
-    pub flush: Duration,
-    /// Up to this much of an operation's time is added at random, in thousandths.
-    pub jitter_permille: u32,
-    /// Rate at which data moves, one operation at a time; 0: at once.
-    pub bytes_per_second: u64,
-}
-
-impl Latency {
-    /// Nothing takes time; operations that are in flight together still complete in random order.
-    pub const NONE: Latency = Latency {
-        read: Duration::ZERO,
-        write: Duration::ZERO,
-        flush: Duration::ZERO,
-        jitter_permille: 0,
-        bytes_per_second: 0,
-    };
-}
-
-impl Default for Latency {
-    /// A fast disk: one millisecond for reads and writes, three for flushes, give or take.
-    fn default() -> Self {
-        Latency {
-            read: Duration::from_millis(1),
-            write: Duration::from_millis(1),
-            flush: Duration::from_millis(3),
-            jitter_permille: 2000,
-            bytes_per_second: 0,
-        }
-    }
-}
-
-/// What an operation that meets a [`Fault`] does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultEffect {
-    /// Fails with EIO, having done nothing.
-    Error,
-    /// Fails with ENOSPC, having done nothing.
-    NoSpace,
-    /// Does the first half (of a write), then fails: an unexpected end for reads, EIO for writes.
-    Short,
-    /// A read returns data with one bit flipped, and says all is well; the stored data is intact.
-    Corrupt,
-    /// A write, flush or discard does nothing, and says all is well.
-    Lost,
-    /// A write goes this many bytes further along the disk, and says all is well.
-    Misdirected(u64),
-    /// Takes this much longer.
-    Delay(Duration),
-    /// Is accepted and not answered until [`SimDisk::release`]. Nothing of it reaches the medium
-    /// before that.
-    Stall,
-    /// The disk disappears: this and every later operation fails, and it can't be opened.
-    Vanish,
-}
-
-/// Something that goes wrong with operations of one kind that touch a range.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// Operations of this kind. Flushes touch the whole disk.
-    pub op: SimOp,
-    /// Bytes that an operation must touch to meet the fault.
-    pub range_bytes: Range<u64>,
-    /// How many operations pass unharmed first.
-    pub skip: u64,
-    /// How many operations are harmed, then the fault is gone.
-    pub times: u64,
-    /// Of those that are due, how many in a thousand are harmed.
-    pub chance_permille: u32,
-    /// Only operations of this host, by its number; `None`: of all.
-    pub host: Option<u32>,
-    /// What happens.
-    pub effect: FaultEffect,
-}
-
-impl Fault {
-    /// `effect` on every operation `op`, everywhere, until cleared.
-    pub fn new(op: SimOp, effect: FaultEffect) -> Self {
-        Fault {
-            op,
-            range_bytes: 0..u64::MAX,
-            skip: 0,
-            times: u64::MAX,
-            chance_permille: 1000,
-            host: None,
-            effect,
-        }
-    }
-
-    /// Only in this range.
-    #[must_use]
-    pub fn within(mut self, range_bytes: Range<u64>) -> Self {
-        self.range_bytes = range_bytes;
-        self
-    }
-
-    /// Only this often.
-    #[must_use]
-    pub fn times(mut self, times: u64) -> Self {
-        self.times = times;
-        self
-    }
-
-    /// Only after so many operations passed.
-    #[must_use]
-    pub fn after(mut self, skip: u64) -> Self {
-        self.skip = skip;
-        self
-    }
-
-    /// Only where this host issues the operation: its way to the disk is at fault.
-    #[must_use]
-    pub fn only_on(mut self, host: &SimWorld) -> Self {
-        self.host = Some(host.host_number());
-        self
-    }
-
-    /// Only this often in a thousand.
-    #[must_use]
-    pub fn chance(mut self, permille: u32) -> Self {
-        self.chance_permille = permille;
-        self
-    }
-}
 
 /// A change that is on its way to the medium.
 #[derive(Clone)]
@@ -230,9 +101,11 @@ pub(super) struct DiskState {
     /// Stalled operations that nobody waits for any more; the disk still does them once it is
     /// released.
     left: Vec<(u64, Arc<()>)>,
-    /// When the disk has moved all data it was asked to, in virtual time.
-    busy_until_ns: u64,
-    latency: Latency,
+    machine: Machine,
+    /// Operations about whose time the disk has not decided.
+    undecided: BTreeMap<u64, oneshot::Sender<u64>>,
+    /// There is one more of them.
+    submitted: watch::Sender<()>,
     faults: Vec<Fault>,
     counts: OpCounts,
     eager_discards: bool,
@@ -248,8 +121,10 @@ fn pieces(offset_bytes: u64, length_bytes: u64) -> Range<u64> {
 }
 
 impl DiskState {
-    pub(super) fn new(size_bytes: u64) -> Self {
-        DiskState {
+    /// A disk, and what tells that it got something about which it decides later ([`decide`]).
+    pub(super) fn new(size_bytes: u64, model: &Model) -> (Self, watch::Receiver<()>) {
+        let (submitted, receiver) = watch::channel(());
+        let disk = DiskState {
             size_bytes,
             sector_bytes: 512,
             gone: false,
@@ -262,13 +137,15 @@ impl DiskState {
             next_operation: 0,
             releases: 0,
             left: Vec::new(),
-            busy_until_ns: 0,
-            latency: Latency::default(),
+            machine: Machine::new(model, size_bytes),
+            undecided: BTreeMap::new(),
+            submitted,
             faults: Vec::new(),
             counts: OpCounts::default(),
             eager_discards: false,
             unreadable: BTreeSet::new(),
-        }
+        };
+        (disk, receiver)
     }
 
     /// The power goes: what is not durable survives or not.
@@ -292,7 +169,8 @@ impl DiskState {
             }
         }
         self.current = self.durable.clone();
-        self.busy_until_ns = 0;
+        self.machine.reset();
+        self.undecided.clear();
         self.writers.clear();
     }
 
@@ -340,24 +218,73 @@ impl DiskState {
         effect
     }
 
-    fn delay(&mut self, op: SimOp, length_bytes: u64, now_ns: u64, rng: &mut Rng) -> Duration {
-        let base = match op {
-            SimOp::Read => self.latency.read,
-            SimOp::Write | SimOp::Discard => self.latency.write,
-            SimOp::Flush => self.latency.flush,
-        };
-        let base_ns = base.as_nanos() as u64;
-        let jitter_max_ns = base_ns.saturating_mul(u64::from(self.latency.jitter_permille)) / 1000;
-        let mut total_ns = base_ns + rng.below(jitter_max_ns + 1);
-        let moves_data = matches!(op, SimOp::Read | SimOp::Write);
-        if moves_data && self.latency.bytes_per_second > 0 {
-            let transfer_ns = u128::from(length_bytes) * 1_000_000_000
-                / u128::from(self.latency.bytes_per_second);
-            self.busy_until_ns = self.busy_until_ns.max(now_ns) + transfer_ns as u64;
-            total_ns += self.busy_until_ns - now_ns;
+    /// Hands an operation to the disk's model.
+    fn submit(&mut self, number: u64, command: &Command, now_ns: u64, rng: &mut Rng) -> Due {
+        match self.machine.submit(now_ns, number, command, rng) {
+            Some(done_ns) => Due::At(done_ns),
+            None => {
+                let (decide, decided) = oneshot::channel();
+                self.undecided.insert(number, decide);
+                self.submitted.send_replace(());
+                Due::Undecided(decided)
+            }
         }
-        Duration::from_nanos(total_ns)
     }
+
+    /// Lets the disk decide what it has to. When it has to again.
+    fn decide(&mut self, now_ns: u64) -> Option<u64> {
+        let mut decided = Vec::new();
+        self.machine.advance(now_ns, &mut decided);
+        for decision in decided {
+            if let Some(waiting) = self.undecided.remove(&decision.number) {
+                // Whoever waited may have given up.
+                let _ = waiting.send(decision.done_ns);
+            }
+        }
+        self.machine.next_ns()
+    }
+}
+
+/// A disk at the times at which it decides, as long as it exists.
+pub(super) async fn decide(
+    shared: Weak<Shared>,
+    name: Arc<str>,
+    mut submitted: watch::Receiver<()>,
+) {
+    loop {
+        submitted.mark_unchanged();
+        let next = {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            let now_ns = shared.elapsed_ns();
+            let mut state = shared.state.lock();
+            let next_ns = (state.disks.get_mut(&name)).and_then(|disk| disk.decide(now_ns));
+            drop(state);
+            next_ns.map(|next_ns| {
+                let left = Duration::from_nanos(next_ns.saturating_sub(now_ns));
+                shared.sleep(left)
+            })
+        };
+        let is_there = match next {
+            None => submitted.changed().await.is_ok(),
+            Some(next) => tokio::select! {
+                biased;
+                () = next => true,
+                changed = submitted.changed() => changed.is_ok(),
+            },
+        };
+        if !is_there {
+            return;
+        }
+    }
+}
+
+/// When an operation is complete.
+enum Due {
+    At(u64),
+    /// The disk tells it.
+    Undecided(oneshot::Receiver<u64>),
 }
 
 /// What an issued operation does when its time has passed.
@@ -385,6 +312,16 @@ struct Operation<'a> {
     done: bool,
     /// Shared with the handle: it tells how many there are.
     pending: Arc<()>,
+}
+
+/// An operation as it was issued.
+struct Issued<'a> {
+    operation: Operation<'a>,
+    due: Due,
+    /// How much longer it takes than the disk says.
+    delay: Duration,
+    /// How often it lets others go first besides.
+    yields: u64,
 }
 
 /// A handle on a simulated disk: the [`Device`] that the engine sees.
@@ -458,15 +395,13 @@ impl SimDevice {
         }
     }
 
-    /// Issues an operation: the operation, how long it takes, and how often it lets others go
-    /// first besides.
     fn issue(
         &self,
         op: SimOp,
         offset_bytes: u64,
         length_bytes: u64,
         change: Option<Change>,
-    ) -> Result<(Operation<'_>, Duration, u64), DeviceError> {
+    ) -> Result<Issued<'_>, DeviceError> {
         let mut guard = self.shared.state.lock();
         let state = &mut *guard;
         self.alive(state)?;
@@ -492,7 +427,13 @@ impl SimDevice {
         disk.counts.add(op);
         let number = disk.next_operation;
         disk.next_operation += 1;
-        let mut delay = disk.delay(op, length_bytes, now_ns, rng);
+        let command = Command {
+            op,
+            offset_bytes,
+            length_bytes,
+        };
+        let due = disk.submit(number, &command, now_ns, rng);
+        let mut delay = Duration::ZERO;
         let yields = rng.below(4);
         let range = match op {
             SimOp::Flush => 0..u64::MAX,
@@ -519,7 +460,7 @@ impl SimDevice {
             }
             other => {
                 if let Some(FaultEffect::Delay(longer)) = other {
-                    delay += longer;
+                    delay = longer;
                 }
                 if let (
                     Some(FaultEffect::Misdirected(by)),
@@ -562,7 +503,12 @@ impl SimDevice {
             done: false,
             pending: self.pending.clone(),
         };
-        Ok((operation, delay, yields))
+        Ok(Issued {
+            operation,
+            due,
+            delay,
+            yields,
+        })
     }
 
     async fn perform(
@@ -572,10 +518,23 @@ impl SimDevice {
         length_bytes: u64,
         change: Option<Change>,
     ) -> Result<Bytes, DeviceError> {
-        let (operation, delay, yields) = self.issue(op, offset_bytes, length_bytes, change)?;
+        let issued = self.issue(op, offset_bytes, length_bytes, change)?;
+        let Issued {
+            operation, yields, ..
+        } = issued;
+        let issued_ns = self.shared.elapsed_ns();
         operation.until_released().await;
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
+        let stalled_ns = self.shared.elapsed_ns() - issued_ns;
+        let done_ns = match issued.due {
+            Due::At(done_ns) => done_ns,
+            // A disk without power decides nothing more: the operation fails below.
+            Due::Undecided(decided) => decided.await.unwrap_or(0),
+        };
+        // What stalls, is delayed or was decided takes its time after that.
+        let left_ns = (done_ns + stalled_ns).saturating_sub(self.shared.elapsed_ns());
+        let left = Duration::from_nanos(left_ns) + issued.delay;
+        if !left.is_zero() {
+            self.shared.sleep(left).await;
         }
         for _ in 0..yields {
             tokio::task::yield_now().await;
@@ -772,9 +731,17 @@ impl SimDisk {
         &self.name
     }
 
-    /// Sets how long operations take.
+    /// Sets how long operations take. A disk of another model becomes a simple one.
     pub fn set_latency(&self, latency: Latency) {
-        self.with(|disk, _| disk.latency = latency);
+        self.with(|disk, _| {
+            disk.machine.set_latency(latency);
+            disk.undecided.clear();
+        });
+    }
+
+    /// What was written to the flash of a solid-state disk; `None` for others.
+    pub fn wear(&self) -> Option<Wear> {
+        self.with(|disk, _| disk.machine.wear())
     }
 
     /// Sets the sector size that handles opened from now on report.

@@ -43,16 +43,26 @@
 //!
 //! [`SimWorld::another_host`] is a second machine at the same disks.
 //!
-//! # Limits of the model
+//! # How long it takes
+//!
+//! A disk has a [`model`]: fixed latencies ([`Latency`]), a hard disk, or a solid-state disk. A
+//! [`SimLink`] is a network between clients and the server.
 //!
 //! tokio's timers count in milliseconds, so that latencies are rounded up to them; the order of
-//! completions within one is shuffled by the seed.
+//! completions within one is shuffled by the seed. [`SimWorld::in_microseconds`] counts more
+//! finely.
 
 mod disk;
+mod fault;
+mod link;
+pub mod model;
 mod rng;
 #[cfg(test)]
 mod tests;
 mod world;
 
-pub use disk::{Fault, FaultEffect, Latency, SimDevice, SimDisk};
+pub use disk::{SimDevice, SimDisk};
+pub use fault::{Fault, FaultEffect};
+pub use link::SimLink;
+pub use model::{Latency, Model};
 pub use world::{OpCounts, OpRecord, PowerCut, SimClock, SimOp, SimRandom, SimSpawn, SimWorld};

@@ -424,3 +424,133 @@ async fn a_stalled_disk_answers_when_it_is_released() {
         Err(DeviceError::Gone { .. })
     ));
 }
+
+/// Random reads through handles, so many under way at a time; operations a second in virtual time.
+async fn random_reads(sim: &SimWorld, name: &str, depth: u64, count: u64) -> f64 {
+    let device = open(&sim.world(), name).await;
+    let before = sim.elapsed();
+    let workers: Vec<_> = (0..depth)
+        .map(|worker| {
+            let device = device.clone();
+            tokio::spawn(async move {
+                let mut at = worker;
+                for _ in 0..count / depth {
+                    at = at
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(worker | 1);
+                    let block = (at >> 20) % (device.size_bytes() / 4096);
+                    device.read(block * 4096, 4096).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    count as f64 / (sim.elapsed() - before).as_secs_f64()
+}
+
+/// In a world in microseconds a disk of a model is as fast as the model alone; one in which timers
+/// count milliseconds is slower by what that rounds.
+#[test]
+fn a_disk_of_a_model_is_as_fast_as_the_model() {
+    use super::model::{Access, HddSpec, Load, Machine, SsdSpec, measure};
+    let size = 256 << 20;
+    for (model, depth) in [
+        (Model::Hdd(HddSpec::WD_RE3_500GB), 1),
+        (Model::Hdd(HddSpec::WD_RE3_500GB), 32),
+        (Model::Ssd(SsdSpec::INTEL_X25_E_64GB), 1),
+        (Model::Ssd(SsdSpec::INTEL_X25_E_64GB), 32),
+    ] {
+        let load = Load {
+            op: SimOp::Read,
+            access: Access::Random,
+            block_bytes: 4096,
+            depth: depth as u32,
+            range_bytes: 0..size,
+            count: 3200,
+            seed: 1,
+        };
+        // Flash that was never written is not read.
+        let fill = Load {
+            op: SimOp::Write,
+            access: Access::Sequential,
+            block_bytes: 1 << 20,
+            count: size >> 20,
+            ..load.clone()
+        };
+        let mut machine = Machine::new(&model, size);
+        let filled_ns = measure(&mut machine, 0, &fill).end_ns;
+        let alone = measure(&mut machine, filled_ns + 10_000_000_000, &load).iops;
+        let run = || {
+            simulate(async {
+                let sim = SimWorld::in_microseconds(1);
+                sim.add_disk_of("d", size, &model);
+                let device = open(&sim.world(), "d").await;
+                let data = filled(1, 1 << 20);
+                for piece in 0..fill.count {
+                    device.write(piece << 20, data.clone()).await.unwrap();
+                }
+                device.flush().await.unwrap();
+                drop(device);
+                random_reads(&sim, "d", depth, load.count).await
+            })
+        };
+        let seen = run();
+        println!("{depth} deep: {seen:.0} a second, the model alone {alone:.0}");
+        assert!((seen / alone - 1.0).abs() < 0.05, "{seen} and {alone}");
+        assert!(run() == seen, "one seed gives one run");
+    }
+}
+
+/// What waits in the queue of a disk when the power goes fails, and the disk works afterwards.
+#[tokio::test(start_paused = true)]
+async fn a_power_cut_ends_the_queue_of_a_hard_disk() {
+    let sim = SimWorld::in_microseconds(3);
+    let model = Model::Hdd(model::HddSpec::WD_RE3_500GB);
+    let disk = sim.add_disk_of("d", 1 << 40, &model);
+    let world = sim.world();
+    let device = open(&world, "d").await;
+    let reads: Vec<_> = (0..40u64)
+        .map(|index| {
+            let device = device.clone();
+            tokio::spawn(async move { device.read(index << 34, 4096).await })
+        })
+        .collect();
+    device.write(0, filled(1, 4096)).await.unwrap();
+    world.clock.sleep(Duration::from_millis(50)).await;
+    sim.power_cut(PowerCut::LoseUnflushed);
+    let mut failed = 0;
+    for read in reads {
+        failed += u32::from(read.await.unwrap().is_err());
+    }
+    assert!((20..40).contains(&failed), "{failed} failed");
+    sim.power_on();
+    let device = open(&world, "d").await;
+    assert_eq!(device.read(0, 4096).await.unwrap(), filled(0, 4096));
+    device.write(0, filled(2, 4096)).await.unwrap();
+    device.flush().await.unwrap();
+    assert_eq!(disk.peek_durable(0, 4096), filled(2, 4096));
+    // A read that nobody waits for any more is done all the same, and others go on.
+    let given_up = device.read(500 << 30, 4096);
+    let short = Duration::from_millis(1);
+    assert!(tokio::time::timeout(short, given_up).await.is_err());
+    device.read(900 << 30, 4096).await.unwrap();
+    assert_eq!(device.outstanding(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_delays_what_goes_over_it_each_way_alone() {
+    let sim = SimWorld::in_microseconds(4);
+    let link = SimLink::new(&sim, &model::LinkSpec::GIGABIT);
+    let all = (0..100).map(|_| link.to_client(64 << 10));
+    let before = sim.elapsed();
+    let there = async {
+        link.to_server(48).await;
+        sim.elapsed() - before
+    };
+    let (_, request) = tokio::join!(futures::future::join_all(all), there);
+    assert!(request < Duration::from_micros(40), "{request:?}");
+    let rate = (100 * (64 << 10)) as f64 / (sim.elapsed() - before).as_secs_f64();
+    assert!((rate / 117.6e6 - 1.0).abs() < 0.02, "{rate}");
+}

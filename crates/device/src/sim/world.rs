@@ -8,9 +8,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
-use super::disk::{DiskState, SimDevice, SimDisk};
+use super::disk::{DiskState, SimDevice, SimDisk, decide};
+use super::model::{Latency, Model};
 use super::rng::Rng;
 use crate::{BoxFuture, Clock, Device, DeviceError, InlineCpu, Opener, Random, Spawn, World};
 
@@ -122,7 +123,7 @@ pub(super) struct State {
 
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
-    start: Instant,
+    time: Time,
     powered: watch::Sender<bool>,
     /// A disk was released, or all lost their power: stalled operations look whether they go on.
     pub(super) released: watch::Sender<()>,
@@ -131,9 +132,32 @@ pub(super) struct Shared {
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// Virtual time. tokio's timers count milliseconds; a world whose devices are faster than that has
+/// its runtime's clock go faster than its own.
+#[derive(Debug, Clone, Copy)]
+struct Time {
+    start: Instant,
+    /// How many nanoseconds of the runtime's clock are one of the world's.
+    runtime_ns: u32,
+}
+
+impl Time {
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed() / self.runtime_ns
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        tokio::time::sleep(duration.saturating_mul(self.runtime_ns))
+    }
+}
+
 impl Shared {
     pub(super) fn elapsed_ns(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+        self.time.elapsed().as_nanos() as u64
+    }
+
+    pub(super) fn sleep(&self, duration: Duration) -> Sleep {
+        self.time.sleep(duration)
     }
 
     /// Counts and logs an operation about to be issued. True when it is the one at which the
@@ -194,6 +218,18 @@ pub struct SimWorld {
 impl SimWorld {
     /// A world without disks, with the power on. Make it inside the (paused) runtime.
     pub fn new(seed: u64) -> Self {
+        SimWorld::with_runtime_ns(seed, 1)
+    }
+
+    /// A world whose timers count microseconds, for models of devices that are faster than the
+    /// millisecond that tokio's timers count: a millisecond of the runtime's clock is a microsecond
+    /// here. What runs in it takes the time from [`World::clock`] alone: a `tokio::time::sleep`
+    /// is a thousand times shorter than it says.
+    pub fn in_microseconds(seed: u64) -> Self {
+        SimWorld::with_runtime_ns(seed, 1000)
+    }
+
+    fn with_runtime_ns(seed: u64, runtime_ns: u32) -> Self {
         SimWorld {
             shared: Arc::new(Shared {
                 state: Mutex::new(State {
@@ -205,7 +241,10 @@ impl SimWorld {
                     cut_at: None,
                     log: None,
                 }),
-                start: Instant::now(),
+                time: Time {
+                    start: Instant::now(),
+                    runtime_ns,
+                },
                 powered: watch::Sender::new(true),
                 released: watch::Sender::new(()),
                 hosts: AtomicU32::new(1),
@@ -234,7 +273,7 @@ impl SimWorld {
     pub fn world(&self) -> World {
         World {
             clock: Arc::new(SimClock {
-                start: self.shared.start,
+                time: self.shared.time,
             }),
             random: Arc::new(SimRandom {
                 shared: self.shared.clone(),
@@ -247,11 +286,23 @@ impl SimWorld {
         }
     }
 
-    /// Adds a disk of `size_bytes` zeros. A disk of that name that existed is replaced.
+    /// Adds a disk of `size_bytes` zeros, as fast as [`Latency::default`] says. A disk of that name
+    /// that existed is replaced.
     pub fn add_disk(&self, name: &str, size_bytes: u64) -> SimDisk {
+        self.add_disk_of(name, size_bytes, &Model::Simple(Latency::default()))
+    }
+
+    /// The same of a model. Solid-state disks want a world [in
+    /// microseconds](SimWorld::in_microseconds).
+    pub fn add_disk_of(&self, name: &str, size_bytes: u64, model: &Model) -> SimDisk {
         let name: Arc<str> = name.into();
-        let disk = DiskState::new(size_bytes);
+        let (disk, submitted) = DiskState::new(size_bytes, model);
         self.shared.state.lock().disks.insert(name.clone(), disk);
+        if matches!(model, Model::Hdd(_)) {
+            // Not one of the engine's tasks: a disk outlives a crash.
+            let shared = Arc::downgrade(&self.shared);
+            tokio::spawn(decide(shared, name.clone(), submitted));
+        }
         SimDisk::new(self.shared.clone(), name)
     }
 
@@ -357,7 +408,18 @@ impl SimWorld {
 
     /// Virtual time since the world was made.
     pub fn elapsed(&self) -> Duration {
-        self.shared.start.elapsed()
+        self.shared.time.elapsed()
+    }
+
+    pub(super) fn elapsed_ns(&self) -> u64 {
+        self.shared.elapsed_ns()
+    }
+
+    pub(super) async fn sleep_until_ns(&self, at_ns: u64) {
+        let left_ns = at_ns.saturating_sub(self.elapsed_ns());
+        if left_ns > 0 {
+            self.shared.sleep(Duration::from_nanos(left_ns)).await;
+        }
     }
 }
 
@@ -413,7 +475,7 @@ impl Opener for SimWorld {
 /// Virtual time.
 #[derive(Debug, Clone, Copy)]
 pub struct SimClock {
-    start: Instant,
+    time: Time,
 }
 
 impl Clock for SimClock {
@@ -422,11 +484,12 @@ impl Clock for SimClock {
     }
 
     fn monotonic_ns(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+        self.time.elapsed().as_nanos() as u64
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        Box::pin(async move { tokio::time::sleep(duration).await })
+        let time = self.time;
+        Box::pin(async move { time.sleep(duration).await })
     }
 }
 
