@@ -12,8 +12,9 @@ use tokio::sync::{oneshot, watch};
 
 use super::fault::{Fault, FaultEffect};
 use super::model::{Command, Latency, Machine, Model, Wear};
+use super::op::{OpCounts, PowerCut, SimOp};
 use super::rng::Rng;
-use super::world::{OpCounts, PowerCut, Shared, SimOp, SimWorld, State};
+use super::world::{Shared, SimWorld, State};
 use crate::memory::{check_range, read_only_error};
 use crate::sparse::Sparse;
 use crate::{BoxFuture, Device, DeviceError};
@@ -104,7 +105,7 @@ pub(super) struct DiskState {
     machine: Machine,
     /// Operations about whose time the disk has not decided.
     undecided: BTreeMap<u64, oneshot::Sender<u64>>,
-    /// There is one more of them.
+    /// There is one more of them: whoever has [`decide`] run receives it.
     submitted: watch::Sender<()>,
     faults: Vec<Fault>,
     counts: OpCounts,
@@ -121,10 +122,9 @@ fn pieces(offset_bytes: u64, length_bytes: u64) -> Range<u64> {
 }
 
 impl DiskState {
-    /// A disk, and what tells that it got something about which it decides later ([`decide`]).
-    pub(super) fn new(size_bytes: u64, model: &Model) -> (Self, watch::Receiver<()>) {
-        let (submitted, receiver) = watch::channel(());
-        let disk = DiskState {
+    /// A disk that knows no model yet.
+    pub(super) fn new(size_bytes: u64) -> Self {
+        DiskState {
             size_bytes,
             sector_bytes: 512,
             gone: false,
@@ -137,15 +137,14 @@ impl DiskState {
             next_operation: 0,
             releases: 0,
             left: Vec::new(),
-            machine: Machine::new(model, size_bytes),
+            machine: Machine::new(&Model::Simple(Latency::NONE), size_bytes),
             undecided: BTreeMap::new(),
-            submitted,
+            submitted: watch::Sender::new(()),
             faults: Vec::new(),
             counts: OpCounts::default(),
             eager_discards: false,
             unreadable: BTreeSet::new(),
-        };
-        (disk, receiver)
+        }
     }
 
     /// The power goes: what is not durable survives or not.
@@ -246,11 +245,7 @@ impl DiskState {
 }
 
 /// A disk at the times at which it decides, as long as it exists.
-pub(super) async fn decide(
-    shared: Weak<Shared>,
-    name: Arc<str>,
-    mut submitted: watch::Receiver<()>,
-) {
+async fn decide(shared: Weak<Shared>, name: Arc<str>, mut submitted: watch::Receiver<()>) {
     loop {
         submitted.mark_unchanged();
         let next = {
@@ -737,6 +732,23 @@ impl SimDisk {
             disk.machine.set_latency(latency);
             disk.undecided.clear();
         });
+    }
+
+    /// Makes a new disk of a model of it that holds what this one does: caches, queue and flash
+    /// translation begin anew. For pools that are filled before the time that is looked at.
+    pub fn set_model(&self, model: &Model) {
+        let submitted = self.with(|disk, _| {
+            disk.machine = Machine::new(model, disk.size_bytes);
+            // Who waits for a decision of the disk that was does not wait for the new one's.
+            disk.undecided.clear();
+            let is_driven = disk.submitted.receiver_count() > 0;
+            (!is_driven).then(|| disk.submitted.subscribe())
+        });
+        if let (Model::Hdd(_), Some(submitted)) = (model, submitted) {
+            // Not one of the engine's tasks: a disk outlives a crash.
+            let shared = Arc::downgrade(&self.shared);
+            tokio::spawn(decide(shared, self.name.clone(), submitted));
+        }
     }
 
     /// What was written to the flash of a solid-state disk; `None` for others.

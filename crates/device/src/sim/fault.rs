@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::world::{SimOp, SimWorld};
+use super::op::SimOp;
 
 /// What an operation that meets a [`Fault`] does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,13 +80,6 @@ impl Fault {
     #[must_use]
     pub fn after(mut self, skip: u64) -> Self {
         self.skip = skip;
-        self
-    }
-
-    /// Only where this host issues the operation: its way to the disk is at fault.
-    #[must_use]
-    pub fn only_on(mut self, host: &SimWorld) -> Self {
-        self.host = Some(host.host_number());
         self
     }
 

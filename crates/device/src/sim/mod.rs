@@ -56,6 +56,7 @@ mod disk;
 mod fault;
 mod link;
 pub mod model;
+mod op;
 mod rng;
 #[cfg(test)]
 mod tests;
@@ -65,4 +66,5 @@ pub use disk::{SimDevice, SimDisk};
 pub use fault::{Fault, FaultEffect};
 pub use link::SimLink;
 pub use model::{Latency, Model};
-pub use world::{OpCounts, OpRecord, PowerCut, SimClock, SimOp, SimRandom, SimSpawn, SimWorld};
+pub use op::{OpCounts, OpRecord, PowerCut, SimOp};
+pub use world::{SimClock, SimRandom, SimSpawn, SimWorld};

@@ -10,8 +10,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
 
-use super::disk::{DiskState, SimDevice, SimDisk, decide};
+use super::disk::{DiskState, SimDevice, SimDisk};
+use super::fault::Fault;
 use super::model::{Latency, Model};
+use super::op::{OpCounts, OpRecord, PowerCut, SimOp};
 use super::rng::Rng;
 use crate::{BoxFuture, Clock, Device, DeviceError, InlineCpu, Opener, Random, Spawn, World};
 
@@ -19,94 +21,6 @@ use crate::{BoxFuture, Clock, Device, DeviceError, InlineCpu, Opener, Random, Sp
 const WALL_START_SECONDS: u64 = 1_767_225_600;
 /// Finished tasks are forgotten when this many handles are kept.
 const TASK_HANDLES_MAX: usize = 1024;
-
-/// Kinds of operation on a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SimOp {
-    /// A read.
-    Read,
-    /// A write.
-    Write,
-    /// A flush of the disk's cache.
-    Flush,
-    /// A discard.
-    Discard,
-}
-
-impl SimOp {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            SimOp::Read => "read",
-            SimOp::Write => "write",
-            SimOp::Flush => "flush",
-            SimOp::Discard => "discard",
-        }
-    }
-}
-
-/// How many operations of each kind were issued.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct OpCounts {
-    /// Reads.
-    pub reads: u64,
-    /// Writes.
-    pub writes: u64,
-    /// Flushes.
-    pub flushes: u64,
-    /// Discards.
-    pub discards: u64,
-}
-
-impl OpCounts {
-    fn of(&mut self, op: SimOp) -> &mut u64 {
-        match op {
-            SimOp::Read => &mut self.reads,
-            SimOp::Write => &mut self.writes,
-            SimOp::Flush => &mut self.flushes,
-            SimOp::Discard => &mut self.discards,
-        }
-    }
-
-    pub(super) fn add(&mut self, op: SimOp) {
-        *self.of(op) += 1;
-    }
-
-    /// Operations of one kind.
-    pub fn get(mut self, op: SimOp) -> u64 {
-        *self.of(op)
-    }
-}
-
-/// One operation, as the log keeps it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpRecord {
-    /// Virtual time at which it was issued, since the world was made.
-    pub at_ns: u64,
-    /// Number of the host that issued it.
-    pub host: u32,
-    /// Name of the disk.
-    pub disk: Arc<str>,
-    /// What.
-    pub op: SimOp,
-    /// First byte.
-    pub offset_bytes: u64,
-    /// Length.
-    pub length_bytes: u64,
-}
-
-/// What a power cut does to writes that no flush covered.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub enum PowerCut {
-    /// The seed decides: all lost, all kept, or each on its own (kept, lost or torn).
-    #[default]
-    Random,
-    /// Each on its own is kept, lost or torn.
-    Shuffle,
-    /// None survives.
-    LoseUnflushed,
-    /// Everything that was issued survives.
-    KeepAll,
-}
 
 /// Everything behind one lock: a simulation has one thread, so the lock is never waited for.
 pub(super) struct State {
@@ -296,14 +210,11 @@ impl SimWorld {
     /// microseconds](SimWorld::in_microseconds).
     pub fn add_disk_of(&self, name: &str, size_bytes: u64, model: &Model) -> SimDisk {
         let name: Arc<str> = name.into();
-        let (disk, submitted) = DiskState::new(size_bytes, model);
+        let disk = DiskState::new(size_bytes);
         self.shared.state.lock().disks.insert(name.clone(), disk);
-        if matches!(model, Model::Hdd(_)) {
-            // Not one of the engine's tasks: a disk outlives a crash.
-            let shared = Arc::downgrade(&self.shared);
-            tokio::spawn(decide(shared, name.clone(), submitted));
-        }
-        SimDisk::new(self.shared.clone(), name)
+        let disk = SimDisk::new(self.shared.clone(), name);
+        disk.set_model(model);
+        disk
     }
 
     /// The disk called `name`.
@@ -420,6 +331,15 @@ impl SimWorld {
         if left_ns > 0 {
             self.shared.sleep(Duration::from_nanos(left_ns)).await;
         }
+    }
+}
+
+impl Fault {
+    /// Only where this host issues the operation: its way to the disk is at fault.
+    #[must_use]
+    pub fn only_on(mut self, host: &SimWorld) -> Self {
+        self.host = Some(host.host_number());
+        self
     }
 }
 

@@ -35,7 +35,7 @@ pub use load::{Access, Load, Measured, measure};
 pub use simple::Latency;
 pub use ssd::{Ssd, SsdSpec, Wear};
 
-use super::SimOp;
+use super::op::SimOp;
 use super::rng::Rng;
 use simple::Simple;
 

@@ -7,8 +7,8 @@
 //! cache already or comes at the platter's rate.
 //!
 //! A write is complete when it is in the write cache, if there is room, and is written later. The
-//! disk prefers reads until the cache is half full or a flush waits for it. A flush is complete when
-//! all that was in the cache before it is on the platters.
+//! disk prefers reads until the cache is half full or a flush waits for it. A flush is complete
+//! when all that was in the cache before it is on the platters.
 //!
 //! What it leaves out: remapped sectors, recalibration, and firmware that learns. Small steps
 //! (choosing among 32) cost about a microsecond of real time.

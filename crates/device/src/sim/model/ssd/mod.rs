@@ -95,11 +95,13 @@ impl SsdSpec {
     ///
     /// | Published | | Source |
     /// |---|---|---|
-    /// | sequential read, write | 250 MB/s, 100 MB/s | Intel, as anandtech.com/show/3965 quotes it |
+    /// | sequential read, write | 250 MB/s, 100 MB/s | Intel, as 1 quotes it |
     /// | random 4K reads, 32 deep | 35,000/s | the same |
     /// | random 4K writes | 8,600/s | the same |
     /// | that these are within 8 GB | | Intel's data sheet 322296, from memory |
     /// | latency of a read, a write | 65 µs, 85 µs | the same, from memory |
+    ///
+    /// 1: anandtech.com/show/3965, a table of Intel's (2010).
     ///
     /// The spare flash is the difference between 160 GB and 160 GiB. Dies and times of the flash
     /// are assumptions that give the published rates.
