@@ -46,6 +46,13 @@ impl<T: Served> Lease<T> {
         self.place.is_good()
     }
 
+    /// Whether anything is open for it. Nothing is any more where a rollback could not open the
+    /// dataset again ([`crate::AccessError::NotReopened`]): then another lease is asked for, and
+    /// this one given back.
+    pub fn is_open(&self) -> bool {
+        self.is_good() && self.place.is_open(&self.cell)
+    }
+
     /// Another lease of the same dataset, for another user.
     ///
     /// # Errors

@@ -151,6 +151,15 @@ impl Place {
         outcome
     }
 
+    /// Whether `cell` is what is open here, or is about to be once more.
+    pub(crate) fn is_open(&self, cell: &Cell) -> bool {
+        match &self.slot.state.borrow().phase {
+            Phase::Open { cell: open, .. } => Arc::ptr_eq(open, cell),
+            Phase::Exchanging => true,
+            _ => false,
+        }
+    }
+
     /// Whether it was neither given back nor cut off.
     pub(crate) fn is_good(&self) -> bool {
         self.slot.state.borrow().leases.contains_key(&self.id)

@@ -368,12 +368,16 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Shares a filesystem, or lets a share that there is be as `spec` says. `verifier` is of 64
-    /// random bits: clients write again what was not committed when it has changed.
+    /// Shares a filesystem, or lets a share that there is be as `spec` says. One whose filesystem a
+    /// rollback could not open again begins anew. `verifier` is of 64 random bits: clients write
+    /// again what was not committed when it has changed.
     ///
     /// # Errors
     /// [`ShareError`].
     pub async fn add(&self, spec: ShareSpec, verifier: u64) -> Result<(), ShareError> {
+        if self.has(&spec.dataset) && !self.is_served(&spec.dataset) {
+            self.remove(&spec.dataset).await;
+        }
         if let Some(share) = self.of_dataset(&spec.dataset) {
             if let Some(other) = self.other_at(&spec.dataset, &spec.path) {
                 self.remove(&spec.dataset).await;
@@ -587,6 +591,16 @@ impl Shares {
         let mut reports: Vec<ShareReport> = reports.collect();
         reports.sort_by(|one, other| one.dataset.cmp(&other.dataset));
         reports
+    }
+
+    fn has(&self, dataset: &str) -> bool {
+        self.of_dataset(dataset).is_some()
+    }
+
+    /// Whether a filesystem is shared and open. One that a rollback could not open again is not.
+    pub fn is_served(&self, dataset: &str) -> bool {
+        let share = self.of_dataset(dataset);
+        share.is_some_and(|share| share.lease.is_open())
     }
 
     fn of_dataset(&self, dataset: &str) -> Option<Arc<Share>> {

@@ -635,6 +635,49 @@ async fn a_rollback_changes_files_under_clients() {
     assert_eq!(client.write(&ROOT, &file, 0, b"again!", 2).await.0, 0);
 }
 
+/// Goal: a share whose filesystem could not be opened again after a rollback is none any more, and
+/// is shared anew as soon as it can be opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_that_was_not_opened_again_is_shared_anew() {
+    let rig = Rig::new(OPEN).await;
+    let wrapping = || codec::crypt::WrappingKey::new([7; 32]);
+    let key = dataset::NewKey::new(dataset::KeyFormat::Raw, wrapping()).expect("a key");
+    let properties = [("encryption", "on"), ("keyformat", "raw")];
+    let properties = properties.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let init = Arc::new(filesystem::ZplInit::new());
+    let dsl = Arc::clone(rig.pool.dsl());
+    let made = dsl.datasets();
+    made.create_with_key("tank/e", &properties, init, Some(key))
+        .await
+        .expect("made");
+    rig.share("tank/e", "/e", OPEN, 1).await;
+    let mut client = rig.client().await;
+    let root = client.mount("/e").await.expect("mounted");
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    client.write(&ROOT, &file, 0, b"content", 2).await;
+    assert!(rig.shares.is_served("tank/e"));
+
+    // Its key goes while the other state comes.
+    let work = {
+        let dsl = Arc::clone(&dsl);
+        async move { dsl.keys().unload("tank/e").await.expect("unloaded") }
+    };
+    let exchanged = rig.access.exchange("tank/e", work).await;
+    let not_reopened = matches!(exchanged, Err(access::AccessError::NotReopened { .. }));
+    assert!(not_reopened, "{exchanged:?}");
+    assert!(!rig.shares.is_served("tank/e"));
+    assert!(client.read(&ROOT, &file, 0, 99).await.is_err());
+
+    dsl.keys()
+        .load("tank/e", wrapping(), false)
+        .await
+        .expect("loaded");
+    rig.share("tank/e", "/e", OPEN, 2).await;
+    assert!(rig.shares.is_served("tank/e"));
+    let read = client.read(&ROOT, &file, 0, 99).await.expect("read");
+    assert_eq!(read.0, b"content");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn quotas_and_limits_are_told_by_name() {
     let rig = Rig::new(OPEN).await;

@@ -337,6 +337,14 @@ impl Serving {
         warnings
     }
 
+    /// Shares a filesystem anew that could not be opened again after a rollback: one that can by
+    /// now is served, and of another one the list of shares says why it is not.
+    pub async fn share_anew(&self, open: &OpenPool, name: &str) {
+        for warning in self.follow_nfs(open, name).await {
+            tracing::warn!("{warning}");
+        }
+    }
+
     /// The policy and the path that a filesystem is to be shared with, if it is.
     pub async fn wanted_share(
         &self,

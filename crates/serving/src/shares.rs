@@ -185,7 +185,7 @@ impl Serving {
                 (Place::Nowhere(_), _) => is_for_smb = false,
             }
         }
-        let was_shared_by_nfs = self.nfs.shares().datasets().iter().any(|it| it == name);
+        let was_shared_by_nfs = self.nfs.shares().is_served(name);
         let by_nfs = self.wanted_share(open, name).await;
         let is_for_nfs = !matches!(by_nfs, Ok(None));
         if !is_for_nfs && !is_for_smb {

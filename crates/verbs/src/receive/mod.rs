@@ -683,6 +683,9 @@ impl Run<'_> {
             outcome = exchange().await;
         }
         let back = serving.bring_back(open, taken).await;
+        if let Err(AccessError::NotReopened { .. }) = &outcome {
+            serving.share_anew(open, &place.head).await;
+        }
         match outcome {
             Ok(Ok(())) => back,
             Ok(Err(error)) | Err(AccessError::Dataset(error)) => {
