@@ -178,10 +178,13 @@ impl Service {
             Work::Mount(request) => Box::pin(mount::execute(shares, peer, credential, request)),
             Work::Lock(request) => {
                 let is_grace = self.nfs4.is_grace() || self.locks.is_grace();
-                Box::pin(
-                    self.locks
-                        .execute(shares, peer, credential, request, is_grace),
-                )
+                Box::pin(async move {
+                    let locks = &self.locks;
+                    let done = locks.execute(shares, peer, credential, request, is_grace);
+                    let done = done.await;
+                    self.nfs4.records_settled().await;
+                    done
+                })
             }
             Work::Status(request) => Box::pin(std::future::ready(
                 self.locks.execute_status(peer, &request),

@@ -66,6 +66,7 @@ const COPIES_MAX: usize = 4;
 /// All that is known of clients of this version.
 pub(crate) struct Nfs4 {
     state: Mutex<State>,
+    records: Arc<Records>,
     /// Clients of version 3 with locks.
     monitor: Arc<Monitor>,
     /// The server's name, the same after a restart.
@@ -84,7 +85,7 @@ impl Nfs4 {
         random: Arc<dyn Random>,
     ) -> Self {
         let found = Records::load(directory, random.next_u64());
-        let server = found.server.clone();
+        let (server, records) = (found.server.clone(), Arc::clone(&found.records));
         // It tells this run from others, and nothing else that is random.
         let boot = random.next_u64() as u32;
         let opens = Opens::new(table, boot);
@@ -92,6 +93,7 @@ impl Nfs4 {
         let since = since.unwrap_or_default();
         Self {
             state: Mutex::new(State::new(found, opens, boot, random)),
+            records,
             monitor,
             server,
             copies: Semaphore::new(COPIES_MAX),
@@ -108,6 +110,12 @@ impl Nfs4 {
         self.state.lock().is_grace(Instant::now())
     }
 
+    /// Completes when nobody is on record any more who has lost what he had: before anybody hears
+    /// that he has it now.
+    pub(crate) async fn records_settled(&self) {
+        self.records.settled().await;
+    }
+
     /// Carries a request out.
     pub(crate) async fn execute(
         &self,
@@ -119,7 +127,9 @@ impl Nfs4 {
         Outcome::Success(match request {
             Request::Null => Writer::new(),
             Request::Compound(compound) => {
-                compound::execute(self, shares, peer, credential, compound).await
+                let done = compound::execute(self, shares, peer, credential, compound).await;
+                self.records_settled().await;
+                done
             }
         })
     }

@@ -3,9 +3,13 @@
 //!
 //! A directory holds a file for each client that has said that it has reclaimed all it wants
 //! (RECLAIM_COMPLETE), with the client's name as its content; it is there before the client can
-//! open anything anew. It is removed when the client goes, or loses what it has, before others can
-//! have that. A crash in between leaves a record too many, never one too few: its client may
-//! reclaim what it does have.
+//! open anything anew. When the client goes, or loses what it has, its record is doomed, and it is
+//! removed before anybody hears that he got something ([`Records::settled`]). A crash in between
+//! leaves a record too many, never one too few: its client may reclaim what nobody else was told to
+//! have.
+//!
+//! Locks: `writing` is held while the directory is changed, and never by who has another lock of
+//! NFS; `doomed` is short, and below all others.
 //!
 //! The server's own name is there too: clients that find another one after a restart take it for
 //! another server, and do not reclaim.
@@ -34,6 +38,8 @@ pub(crate) struct Records {
     directory: Option<PathBuf>,
     /// One is written at a time.
     writing: Mutex<()>,
+    /// Clients whose records are to be removed.
+    doomed: Mutex<Vec<Bytes>>,
 }
 
 impl Records {
@@ -41,6 +47,7 @@ impl Records {
         Arc::new(Self {
             directory,
             writing: Mutex::default(),
+            doomed: Mutex::default(),
         })
     }
 }
@@ -136,26 +143,58 @@ impl Records {
         Ok((owners, server))
     }
 
-    /// Remembers a client.
+    /// Remembers a client, also where its record was doomed before. May block.
     pub(crate) fn add(&self, owner: &[u8]) -> io::Result<()> {
         let _alone = self.writing.lock();
+        self.doomed.lock().retain(|doomed| doomed != owner);
         match &self.directory {
             Some(directory) => private::write(&directory.join(file_name(owner)), owner),
             None => Ok(()),
         }
     }
 
-    /// Forgets a client.
-    pub(crate) fn remove(&self, owner: &[u8]) -> io::Result<()> {
+    /// Forgets a client: its record goes with [`Self::settled`]. Does not block.
+    pub(crate) fn doom(&self, owner: &Bytes) {
+        if self.directory.is_some() {
+            self.doomed.lock().push(owner.clone());
+        }
+    }
+
+    /// Completes when no record is there any more of a client that was forgotten before this was
+    /// called. It may be given up without harm.
+    pub(crate) async fn settled(self: &Arc<Self>) {
+        if self.doomed.lock().is_empty() {
+            return;
+        }
+        let records = Arc::clone(self);
+        // It does not panic.
+        let _ = tokio::task::spawn_blocking(move || records.remove_doomed()).await;
+    }
+
+    /// May block.
+    fn remove_doomed(&self) {
         let Some(directory) = &self.directory else {
-            return Ok(());
+            return;
         };
         let _alone = self.writing.lock();
-        match fs::remove_file(directory.join(file_name(owner))) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => File::open(directory)?.sync_all(),
+        let doomed = self.doomed.lock().clone();
+        if doomed.is_empty() {
+            return;
         }
+        let mut removed = doomed.iter().try_for_each(|owner| {
+            match fs::remove_file(directory.join(file_name(owner))) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            }
+        });
+        if removed.is_ok() {
+            removed = File::open(directory).and_then(|directory| directory.sync_all());
+        }
+        if let Err(error) = removed {
+            tracing::warn!(%error, "records of NFS clients cannot be removed");
+        }
+        // Only who is `alone` takes any out, and others put theirs behind these.
+        self.doomed.lock().drain(..doomed.len());
     }
 }
 
@@ -163,8 +202,8 @@ impl Records {
 mod tests {
     use super::*;
 
-    #[test]
-    fn clients_are_found_again_until_they_are_forgotten() {
+    #[tokio::test]
+    async fn clients_are_found_again_until_they_are_forgotten() {
         let directory = tempfile::tempdir().unwrap();
         let load = |random| Records::load(Some(directory.path().join("nfs")), random);
         let first = load(7);
@@ -176,9 +215,17 @@ mod tests {
         assert_eq!(second.server, hex(7));
         let expected = [&b"one"[..], b"other"].map(Bytes::from_static);
         assert_eq!(second.owners, expected.into_iter().collect());
-        second.records.remove(b"one").unwrap();
-        second.records.remove(b"nobody").unwrap();
-        assert_eq!(load(9).owners.len(), 1);
+        for owner in [&b"one"[..], b"nobody", b"other"] {
+            second.records.doom(&Bytes::from_static(owner));
+        }
+        assert_eq!(load(9).owners.len(), 2);
+        // It has come back since.
+        second.records.add(b"other").unwrap();
+        second.records.settled().await;
+        let expected = HashSet::from([Bytes::from_static(b"other")]);
+        assert_eq!(load(9).owners, expected);
+        second.records.settled().await;
+        assert_eq!(load(9).owners, expected);
         // A name that cannot be read is not given up.
         let path = directory.path().join("nfs").join(SERVER_NAME);
         fs::rename(&path, directory.path().join("kept")).unwrap();

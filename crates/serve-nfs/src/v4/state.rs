@@ -235,7 +235,7 @@ impl State {
             if now >= ends {
                 let missing: Vec<Bytes> = self.grace.waiting.drain().collect();
                 for owner in missing {
-                    self.forget_record(&owner);
+                    self.records.doom(&owner);
                 }
                 tracing::info!("NFS clients that have not come back lose what they had");
             }
@@ -269,12 +269,6 @@ impl State {
         })
     }
 
-    fn forget_record(&self, owner: &[u8]) {
-        if let Err(error) = self.records.remove(owner) {
-            tracing::warn!(%error, "an NFS client's record cannot be removed");
-        }
-    }
-
     /// Takes all from a client.
     fn remove_client(&mut self, id: u64) {
         let Some(client) = self.clients.remove(&id) else {
@@ -289,7 +283,7 @@ impl State {
             .any(|other| other.is_confirmed && other.owner == client.owner);
         let may_reclaim = self.grace.waiting.contains(&client.owner);
         if client.is_confirmed && !has_another && !may_reclaim {
-            self.forget_record(&client.owner);
+            self.records.doom(&client.owner);
         }
         self.opens.remove_client(id);
     }
@@ -338,7 +332,7 @@ impl State {
             // It went in between. What is stored may be the record of its successor, or of what
             // that may still reclaim.
             if self.of_owner(owner, true).is_none() && !self.grace.waiting.contains(owner) {
-                self.forget_record(owner);
+                self.records.doom(owner);
             }
             return Err(Status::STALE_CLIENTID);
         };
