@@ -1,6 +1,6 @@
 //! Where programs are: the portmapper's protocol, version 2 (RFC 1833 section 3), and GETADDR of
-//! versions 3 and 4 (section 2). All programs of this server are on its one port; nobody registers
-//! others here.
+//! versions 3 and 4 (section 2). All programs of this server are on its one port, by TCP, and the
+//! status monitor by UDP as well; nobody registers others here.
 
 use std::net::SocketAddr;
 
@@ -17,6 +17,7 @@ pub(crate) const VERSION_MIN: u32 = 2;
 /// The highest version.
 pub(crate) const VERSION_MAX: u32 = 4;
 const IPPROTO_TCP: u32 = 6;
+const IPPROTO_UDP: u32 = 17;
 const TEXT_BYTES_MAX: u32 = 256;
 
 /// Programs and versions that there are.
@@ -27,6 +28,9 @@ const PROGRAMS: [(u32, u32); 5] = [
     (nlm::PROGRAM, nlm::VERSION),
     (nlm::STATUS_PROGRAM, nlm::STATUS_VERSION),
 ];
+
+/// Those of them that are there by UDP.
+const BY_UDP: [(u32, u32); 1] = [(nlm::STATUS_PROGRAM, nlm::STATUS_VERSION)];
 
 /// A request.
 #[derive(Debug, Clone)]
@@ -83,13 +87,20 @@ pub(crate) fn execute(here: SocketAddr, request: &Request) -> Outcome {
             version,
             protocol,
         } => {
-            let is_here = PROGRAMS.contains(&(*program, *version)) && *protocol == IPPROTO_TCP;
+            let asked = (*program, *version);
+            let is_here = match *protocol {
+                IPPROTO_TCP => PROGRAMS.contains(&asked),
+                IPPROTO_UDP => BY_UDP.contains(&asked),
+                _ => false,
+            };
             answer.u32(if is_here { here.port().into() } else { 0 });
         }
         Request::Dump => {
-            for (program, version) in PROGRAMS {
+            let by_tcp = PROGRAMS.iter().map(|program| (program, IPPROTO_TCP));
+            let by_udp = BY_UDP.iter().map(|program| (program, IPPROTO_UDP));
+            for ((program, version), protocol) in by_tcp.chain(by_udp) {
                 answer.bool(true);
-                for word in [program, version, IPPROTO_TCP, here.port().into()] {
+                for word in [*program, *version, protocol, here.port().into()] {
                     answer.u32(word);
                 }
             }
@@ -100,9 +111,13 @@ pub(crate) fn execute(here: SocketAddr, request: &Request) -> Outcome {
             version,
             network,
         } => {
-            let network_here = if here.is_ipv4() { "tcp" } else { "tcp6" };
-            let is_here =
-                PROGRAMS.contains(&(*program, *version)) && &network[..] == network_here.as_bytes();
+            let (tcp, udp) = match here.is_ipv4() {
+                true => ("tcp", "udp"),
+                false => ("tcp6", "udp6"),
+            };
+            let asked = (*program, *version);
+            let is_here = network == tcp.as_bytes() && PROGRAMS.contains(&asked)
+                || network == udp.as_bytes() && BY_UDP.contains(&asked);
             // The universal address (RFC 5665 section 5.2.3.3).
             let [high, low] = here.port().to_be_bytes();
             let address = match is_here {
@@ -136,7 +151,9 @@ mod tests {
             (v3::PROGRAM, 3, IPPROTO_TCP, 2049),
             (nlm::PROGRAM, 4, IPPROTO_TCP, 2049),
             (v3::PROGRAM, 2, IPPROTO_TCP, 0),
-            (v3::PROGRAM, 3, 17, 0),
+            (v3::PROGRAM, 3, IPPROTO_UDP, 0),
+            (nlm::STATUS_PROGRAM, 1, IPPROTO_UDP, 2049),
+            (nlm::STATUS_PROGRAM, 1, IPPROTO_TCP, 2049),
         ] {
             let mut arguments = Writer::new();
             for word in [program, version, protocol, 0] {

@@ -940,6 +940,57 @@ async fn locks_that_were_given_up_are_not_granted() {
     }
 }
 
+/// Goal: a client of version 3 that began anew is heard by UDP, where its portmapper says, and by
+/// UDP nothing else is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_began_anew_is_heard_by_udp() {
+    const STATUS: u32 = 100_024;
+    let rig = Rig::new(OPEN).await;
+    let (mut client, root) = rig.mounted().await;
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    let lock = |process: u32| {
+        let words = Words::new().opaque(b"c").u32(0).u32(1).opaque(b"machine");
+        let words = words.opaque(&file).opaque(b"owner").u32(process);
+        words.u64(0).u64(10).u32(0).u32(0)
+    };
+    let status = |mut reply: Words| {
+        assert_eq!(reply.take_opaque(), b"c");
+        reply.take32()
+    };
+    assert_eq!(status(client.call(NLM, 4, 2, &ROOT, lock(1)).await), 0);
+    assert_eq!(status(client.call(NLM, 4, 2, &ROOT, lock(2)).await), 1);
+
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await;
+    let socket = socket.expect("a socket");
+    // The words behind the head of a reply, which begins with `xid, 1, 0, 0, 0`.
+    let asked = async |at: u16, xid: u32, (program, version, procedure), words: &Words| {
+        let record = client::record(xid, program, version, procedure, &ROOT, words);
+        let sent = socket.send_to(&record[4..], ("127.0.0.1", at)).await;
+        sent.expect("sent");
+        let mut reply = vec![0; 4096];
+        let length = socket.recv(&mut reply).await.expect("an answer");
+        let words = reply[..length].chunks_exact(4);
+        let words = words.map(|word| u32::from_be_bytes(word.try_into().expect("four bytes")));
+        let words: Vec<u32> = words.collect();
+        assert_eq!(words[..2], [xid, 1]);
+        words[2..].to_vec()
+    };
+    let port = rig.server.local_address().port();
+    let which = |program| Words::new().u32(program).u32(1).u32(17).u32(0);
+    let found = asked(port, 1, (100_000, 2, 3), &which(STATUS)).await;
+    assert_eq!(found, [0, 0, 0, 0, port.into()]);
+    let found = asked(port, 2, (100_000, 2, 3), &which(NLM)).await;
+    assert_eq!(found, [0, 0, 0, 0, 0]);
+    // Nothing is locked, and what would be long is not told: there is no such program.
+    let locked = asked(port, 3, (NLM, 4, 2), &lock(1)).await;
+    assert_eq!(locked, [0, 0, 0, 1]);
+    let listed = asked(port, 4, (100_000, 2, 4), &Words::new()).await;
+    assert_eq!(listed, [0, 0, 0, 1]);
+    let told = Words::new().opaque(b"machine").u32(7);
+    assert_eq!(asked(port, 5, (STATUS, 1, 6), &told).await, [0; 4]);
+    assert_eq!(status(client.call(NLM, 4, 2, &ROOT, lock(2)).await), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nonsense_ends_its_connection_and_nothing_else() {
     let rig = Rig::new(OPEN).await;

@@ -1,4 +1,5 @@
-//! The TCP layer: one listener, one task for each connection (see `connection`).
+//! The TCP layer: one listener, one task for each connection (see `connection`); and what comes by
+//! UDP (see `datagrams`).
 //!
 //! # Memory
 //!
@@ -10,13 +11,14 @@
 //! that before long.
 
 mod connection;
+mod datagrams;
 mod restart;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
@@ -110,6 +112,8 @@ impl Server {
             listeners: Vec::new(),
         };
         server.accept_from(listener);
+        let by_udp = SocketAddr::new(address.ip(), local_address.port());
+        server.hear_datagrams(by_udp).await;
         let locked = server.service.locked_before();
         let telling = restart::tell_all(locked, address.ip(), server.stop.subscribe());
         server.listeners.push(tokio::spawn(telling));
@@ -124,7 +128,26 @@ impl Server {
     pub async fn also_bind(&mut self, address: SocketAddr) -> Result<(), ServerError> {
         let listener = net::listen(address).map_err(|source| ServerError::bind(address, source))?;
         self.accept_from(listener);
+        self.hear_datagrams(address).await;
         Ok(())
+    }
+
+    /// Clients of version 3 that cannot be heard by UDP are served all the same.
+    async fn hear_datagrams(&mut self, address: SocketAddr) {
+        let socket = match UdpSocket::bind(address).await {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::warn!(
+                    %address, %error,
+                    "NFS clients that crashed are not heard by UDP: what they had locked stays so"
+                );
+                return;
+            }
+        };
+        let service = Arc::clone(&self.service);
+        let port = self.local_address.port();
+        let hearing = datagrams::serve(socket, service, port, self.stop.subscribe());
+        self.listeners.push(tokio::spawn(hearing));
     }
 
     fn accept_from(&mut self, listener: TcpListener) {
