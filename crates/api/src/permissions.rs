@@ -19,6 +19,8 @@ pub struct Needed {
     pub permission: String,
     /// Another one that does as well.
     pub or: Option<&'static str>,
+    /// Another one that does as well on a dataset that is encrypted.
+    pub or_if_encrypted: Option<&'static str>,
 }
 
 impl Needed {
@@ -30,6 +32,7 @@ impl Needed {
             of_origin: false,
             permission: permission.to_owned(),
             or: None,
+            or_if_encrypted: None,
         }
     }
 
@@ -37,6 +40,13 @@ impl Needed {
     #[must_use]
     pub fn or(mut self, permission: &'static str) -> Self {
         self.or = Some(permission);
+        self
+    }
+
+    /// The same, or another permission where the dataset is encrypted.
+    #[must_use]
+    pub fn or_if_encrypted(mut self, permission: &'static str) -> Self {
+        self.or_if_encrypted = Some(permission);
         self
     }
 

@@ -264,7 +264,8 @@ impl Call for ZfsSend {
         }
         let mut send = Needed::on(head(&self.snapshot), "send");
         if self.raw {
-            send = send.or("send:raw");
+            // (`zfs_secpolicy_send_impl`, module/zfs/zfs_ioctl.c)
+            send = send.or("send:raw").or_if_encrypted("send:encrypted");
         }
         Some(vec![send.and_below(self.replicate)])
     }

@@ -74,6 +74,13 @@ async fn has(pools: &Pools, need: &Needed, who: &Credentials) -> Result<bool, Fa
         if let (Ok(false), Some(or)) = (&allows, need.or) {
             allows = delegation.allows(name, or, who).await;
         }
+        if let (Ok(false), Some(or)) = (&allows, need.or_if_encrypted) {
+            let head = name.split('@').next().unwrap_or(name);
+            let key = open.pool.dsl().keys().info(head).await;
+            if key.map_err(failed)?.is_some() {
+                allows = delegation.allows(name, or, who).await;
+            }
+        }
         if !allows.map_err(failed)? {
             return Ok(false);
         }

@@ -286,6 +286,32 @@ fn permissions_let_users_mount_receive_share_and_load_keys() {
     may(&change);
     let told = value(&server, "keylocation", "tank/home/secret");
     assert!(told.ends_with("other-key"), "{told}");
+
+    // Raw streams: of anything, or of what is encrypted alone.
+    server.ok("zfs snapshot tank/home/secret@s");
+    let (secret, own) = (
+        "zfs send -w tank/home/secret@s",
+        "zfs send -w tank/home/own@1",
+    );
+    may_not(secret);
+    server.ok("zfs allow nobody send:encrypted tank/home");
+    may(secret);
+    may_not("zfs send tank/home/secret@s");
+    may_not(own);
+    server.ok("zfs unallow nobody send:encrypted tank/home");
+    may_not(secret);
+    server.ok("zfs allow nobody send:raw tank/home");
+    may(secret);
+    may(own);
+    may_not("zfs send tank/home/own@1");
+
+    // By force a user destroys no more than without it.
+    server.ok("zfs allow nobody destroy tank/home/own");
+    let used = fs::File::open(&place).expect("a directory");
+    let busy = as_nobody(&server, &program, "zfs destroy -rf tank/home/own");
+    assert!(!busy.status.success() && is_mounted("tank/home/own"));
+    drop(used);
+    may("zfs destroy -rf tank/home/own");
     // What is no permission is none.
     let refused = server.fails("zfs allow nobody rewrite tank/home");
     assert!(
