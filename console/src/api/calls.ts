@@ -138,7 +138,7 @@ export interface Calls
       force: boolean;
       dry_run: boolean;
     },
-    { names: string[]; reclaimed_bytes: number | null },
+    { names: string[]; reclaimed_bytes: number | null; refused: string[] },
   ];
   '/v1/zfs/set': [
     Named & { names: string[]; properties: api.Settings; no_mount: boolean },

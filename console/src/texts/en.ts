@@ -498,6 +498,7 @@ export const t = {
     destroyed: (name: string) => `${name} is destroyed.`,
     destroyGoes: (names: number) =>
       `${many(names, 'dataset or snapshot', 'datasets and snapshots')} would go:`,
+    destroyRefused: 'This would stay, with what it belongs to:',
     confirm: (name: string) => `Type ${name} to confirm`,
     rename: 'Rename…',
     renameTitle: (name: string) => `Rename ${name}`,

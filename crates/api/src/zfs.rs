@@ -177,6 +177,10 @@ pub struct ZfsDestroyReply {
     pub names: Vec<String>,
     /// Space that came free or would, in bytes, where known.
     pub reclaimed_bytes: Option<u64>,
+    /// Of what would be destroyed (`-n`): what would be refused for holds, a sentence each. With
+    /// what it is below or of it is not among the names.
+    #[serde(default)]
+    pub refused: Vec<String>,
 }
 
 impl Call for ZfsDestroy {

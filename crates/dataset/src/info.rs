@@ -67,6 +67,8 @@ pub struct DatasetInfo {
     pub is_inconsistent: bool,
     /// It was received of a redacted stream, and lacks blocks.
     pub is_redacted: bool,
+    /// For a snapshot: how many holds are on it.
+    pub user_holds: u64,
 }
 
 /// Which datasets to list.

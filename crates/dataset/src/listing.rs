@@ -63,6 +63,7 @@ impl Directories<'_> {
             origin,
             is_inconsistent: phys.flags & DslDatasetPhys::FLAG_INCONSISTENT != 0,
             is_redacted: dataset.redacted_with().is_some(),
+            user_holds: dataset.state().user_holds,
         })
     }
 

@@ -137,6 +137,19 @@ impl Snapshots<'_> {
         self.dsl.deadlists().remove_livelist(ctx, &head.dir()).await
     }
 
+    /// Whether a snapshot of a filesystem or volume is too big to roll back to, whatever newer ones
+    /// are destroyed for that.
+    ///
+    /// # Errors
+    /// [`DatasetError::QuotaExceeded`], [`DatasetError::NotFound`].
+    pub async fn check_fits(&self, name: &str, snapshot: &str) -> Result<(), DatasetError> {
+        let directories = self.dsl.directories();
+        let _config = self.dsl.config.read().await;
+        let head = directories.resolve(name).await?;
+        let target = directories.resolve(snapshot).await?;
+        fits_refquota(name, &head, &target)
+    }
+
     /// Makes a filesystem or volume what its most recent snapshot is, and returns that one's name.
     /// `snapshot`: must be that one. Nothing may have the dataset open.
     ///
@@ -175,6 +188,16 @@ impl Snapshots<'_> {
             }
         }
     }
+}
+
+fn fits_refquota(name: &str, head: &Ds, snapshot: &Ds) -> Result<(), DatasetError> {
+    let refquota = head.state().refquota_bytes;
+    if refquota != 0 && snapshot.phys().referenced_bytes > refquota {
+        return Err(DatasetError::QuotaExceeded {
+            name: name.to_owned(),
+        });
+    }
+    Ok(())
 }
 
 struct RollbackTask {
@@ -231,15 +254,8 @@ impl RollbackTask {
                 reason: "it is open or mounted".into(),
             });
         }
-        let (refquota, reserved) = {
-            let state = head.state();
-            (state.refquota_bytes, state.reserved_bytes)
-        };
-        if refquota != 0 && prev.phys().referenced_bytes > refquota {
-            return Err(DatasetError::QuotaExceeded {
-                name: self.name.clone(),
-            });
-        }
+        fits_refquota(&self.name, &head, &prev)?;
+        let reserved = head.state().reserved_bytes;
         let needed = reserved.min(phys.unique_bytes);
         if needed > 0 && needed > dsl.space().available(&head.dir(), None, true) {
             return Err(DatasetError::NoSpace {

@@ -67,7 +67,7 @@ async fn destroy_bookmark(open: &OpenPool, call: &ZfsDestroy) -> Result<ZfsDestr
     destroyed.map_err(failed)?;
     Ok(ZfsDestroyReply {
         names: vec![name.clone()],
-        reclaimed_bytes: None,
+        ..ZfsDestroyReply::default()
     })
 }
 
@@ -130,6 +130,7 @@ async fn destroy_snapshots(
         .collect();
     if !call.defer {
         add_clones(open, call, &mut doomed).await?;
+        check_holds(&doing, &doomed)?;
     }
     let mut clone_names = in_order(&doomed);
     clone_names.retain(|name| !names.contains(name));
@@ -137,8 +138,14 @@ async fn destroy_snapshots(
     if !call.dry_run {
         // All of them or none: nothing has happened yet.
         serving.release_unused_snapshots(&names).await?;
-        let mode_of_clones = mode(call.force);
-        put_away_and_destroy(serving, open, &clone_names, mode_of_clones, false, work).await?;
+        if !clone_names.is_empty() {
+            serving.release_snapshots(&names).await;
+            // In use, they would refuse when their clones are gone. They are not kept alone: what
+            // puts the clones back may open them.
+            drop(alone(open, &names, mode(call.force)).await?);
+            let (mode, work) = (mode(call.force), Some(work));
+            put_away_and_destroy(serving, open, &clone_names, mode, false, work).await?;
+        }
         serving.release_snapshots(&names).await;
         // Those that are in use go later, where that was asked for.
         let _nobody = match call.defer {
@@ -160,6 +167,7 @@ async fn destroy_snapshots(
     Ok(ZfsDestroyReply {
         names: all,
         reclaimed_bytes: Some(reclaimed),
+        refused: Vec::new(),
     })
 }
 
@@ -241,29 +249,113 @@ async fn destroy_datasets(
         names.retain(|name| name != &call.target);
     }
     if call.dry_run {
+        let kept = kept_by_holds(&names, &doomed);
+        let goes = names
+            .iter()
+            .filter(|name| kept.goes.contains(name.as_str()));
+        let refused = kept.refused.iter().map(ToString::to_string);
         return Ok(ZfsDestroyReply {
-            names,
-            reclaimed_bytes: None,
+            names: goes.cloned().collect(),
+            refused: refused.collect(),
+            ..ZfsDestroyReply::default()
         });
     }
     let goes_on = call.recursive || call.dependents;
+    let work = Some(work);
     put_away_and_destroy(serving, open, &names, mode(call.force), goes_on, work).await?;
     Ok(ZfsDestroyReply {
         names,
-        reclaimed_bytes: None,
+        ..ZfsDestroyReply::default()
     })
 }
 
-/// Destroys filesystems, volumes and snapshots, in this order. What is left when one of them cannot
-/// be is where it was: what comes behind it, or, with `goes_on`, what it is below or of. All else
-/// goes then, whatever is in use (`destroy_callback`, cmd/zfs/zfs_main.c).
-async fn put_away_and_destroy(
+/// Refuses to destroy all of these where one is held.
+///
+/// # Errors
+/// [`FailureKind::Busy`].
+pub(crate) fn check_holds(doing: &str, doomed: &[DatasetInfo]) -> Result<(), Failure> {
+    let held = doomed.iter().find(|info| info.user_holds > 0);
+    match held {
+        None => Ok(()),
+        Some(info) => {
+            let name = info.name.clone();
+            Err(from_dataset(doing, &DatasetError::Held { name }))
+        }
+    }
+}
+
+/// What `-r` and `-R` would do where snapshots are held.
+struct Kept<'a> {
+    /// What would be destroyed.
+    goes: BTreeSet<&'a str>,
+    /// Why the rest would not be, a failure for each that all the others come of.
+    refused: Vec<Failure>,
+}
+
+/// What [`Destroying`] does with `names`, in this order, as far as it is up to holds: snapshots
+/// that are destroyed together stay together, a dataset stays with what is below it or of it, and
+/// an origin with its clones.
+fn kept_by_holds<'a>(names: &'a [String], doomed: &[DatasetInfo]) -> Kept<'a> {
+    let held: BTreeSet<&str> = (doomed.iter())
+        .filter(|info| info.user_holds > 0)
+        .map(|info| info.name.as_str())
+        .collect();
+    let clones: Vec<(&str, &str)> = (doomed.iter())
+        .filter_map(|info| Some((info.origin.as_deref()?, info.name.as_str())))
+        .collect();
+    kept_by(names, &held, &clones)
+}
+
+/// [`kept_by_holds`] of held snapshots and pairs of an origin and its clone.
+fn kept_by<'a>(names: &'a [String], held: &BTreeSet<&str>, clones: &[(&str, &str)]) -> Kept<'a> {
+    let (mut goes, mut stays) = (BTreeSet::new(), BTreeSet::new());
+    let mut refused = Vec::new();
+    for run in runs(names) {
+        if has_to_stay(&stays, &run[0]) {
+            continue;
+        }
+        let why = run.iter().find_map(|name| {
+            let has_clone =
+                |(origin, clone): &(&str, &str)| origin == name && !goes.contains(clone);
+            let of = name.clone();
+            if held.contains(name.as_str()) {
+                return Some(DatasetError::Held { name: of });
+            }
+            let has_clones = clones.iter().any(has_clone);
+            has_clones.then_some(DatasetError::HasClones { name: of })
+        });
+        match why {
+            None => goes.extend(run.iter().map(String::as_str)),
+            Some(error) => {
+                let doing = format!("cannot destroy '{}'", run[0]);
+                refused.push(from_dataset(&doing, &error));
+                stays.extend(run.iter().cloned());
+            }
+        }
+    }
+    Kept { goes, refused }
+}
+
+/// Whether a dataset, or something below it or of it, is among those that stay.
+fn has_to_stay(stays: &BTreeSet<String>, name: &str) -> bool {
+    let is_of = |stays: &String| {
+        let rest = stays.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+    };
+    stays.iter().any(is_of)
+}
+
+/// Destroys filesystems, volumes and snapshots, in this order. Without `goes_on`, none is destroyed
+/// where one is in use. What is left when one of them cannot be destroyed is where it was: what
+/// comes behind it, or, with `goes_on`, what it is below or of. All else goes then, whatever is in
+/// use (`destroy_callback`, cmd/zfs/zfs_main.c).
+pub(crate) async fn put_away_and_destroy(
     serving: &Serving,
     open: &OpenPool,
     names: &[String],
     mode: UnmountMode,
     goes_on: bool,
-    work: &Work,
+    work: Option<&Work>,
 ) -> Result<(), Failure> {
     let mut mounted = serving.mounts.last_first(&open.pool.name());
     let doomed: BTreeSet<&String> = names.iter().collect();
@@ -337,7 +429,7 @@ struct Destroying<'a> {
     serving: &'a Serving,
     open: &'a OpenPool,
     mode: UnmountMode,
-    work: &'a Work,
+    work: Option<&'a Work>,
     goes_on: bool,
     total: usize,
     destroyed: BTreeSet<String>,
@@ -359,11 +451,7 @@ impl Destroying<'_> {
 
     /// Whether it, or something below it or of it, could not be destroyed.
     fn has_to_stay(&self, name: &str) -> bool {
-        let is_of = |stays: &String| {
-            let rest = stays.strip_prefix(name);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
-        };
-        self.stays.iter().any(is_of)
+        has_to_stay(&self.stays, name)
     }
 
     async fn all(&mut self, names: &[String]) -> Result<(), Failure> {
@@ -384,6 +472,10 @@ impl Destroying<'_> {
                 self.failed(name, failure)?;
             }
         }
+        let _nobody = match self.goes_on {
+            true => None,
+            false => Some(alone(open, &going, self.mode).await?),
+        };
         for run in runs(&going) {
             let Err(failure) = self.run(run).await else {
                 continue;
@@ -405,19 +497,25 @@ impl Destroying<'_> {
             return Ok(());
         }
         let done = self.destroyed.len();
-        self.work.progress(Progress {
-            done: done as u64,
-            total: self.total as u64,
-            unit: Unit::Datasets,
-        });
-        if self.work.is_canceled() {
+        if let Some(work) = self.work {
+            work.progress(Progress {
+                done: done as u64,
+                total: self.total as u64,
+                unit: Unit::Datasets,
+            });
+        }
+        if self.work.is_some_and(Work::is_canceled) {
             let total = self.total;
             let message =
                 format!("cannot destroy '{name}': canceled; {done} of {total} are destroyed");
             return Err(Failure::new(FailureKind::Canceled, message));
         }
         let destroyer = self.open.pool.dsl().destroyer();
-        let _nobody = alone(self.open, run, self.mode).await?;
+        // Without `goes_on` all of them are alone already.
+        let _nobody = match self.goes_on {
+            true => Some(alone(self.open, run, self.mode).await?),
+            false => None,
+        };
         let destroyed = match name.contains('@') {
             true => destroyer.destroy_snapshots(run, false).await,
             false => destroyer.destroy(name).await,
@@ -441,6 +539,7 @@ pub async fn alone(
     alone.map_err(|error| {
         let doing = match names {
             [name] => format!("cannot destroy '{name}'"),
+            [first, ..] if !first.contains('@') => format!("cannot destroy '{first}'"),
             _ => "cannot destroy snapshots".to_owned(),
         };
         from_access(&doing, &error)
@@ -671,5 +770,36 @@ mod tests {
             ("t/y/b@s", None),
         ];
         assert!(circle(&both).is_some());
+    }
+
+    /// Goal: a dry run says what the real run leaves for a hold: all snapshots that go together,
+    /// what they are of and what that is below, and what a clone that stays comes from.
+    #[test]
+    fn what_is_held_keeps_what_depends_on_it() {
+        let names = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<String>>();
+        let clones = [("t/o@s", "t/c"), ("t/o@t", "t/d")];
+        let order = names("t/c@1 t/c@2 t/c t/d t/o@t t/o@s t/o t/p/q t/p/r@1 t/p/r t/p t");
+        let told = |held: &[&str]| {
+            let kept = kept_by(&order, &held.iter().copied().collect(), &clones);
+            let goes: Vec<&String> = (order.iter())
+                .filter(|name| kept.goes.contains(name.as_str()))
+                .collect();
+            let goes = goes
+                .into_iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(" ");
+            let refused = kept.refused.iter().map(ToString::to_string);
+            (goes, refused.collect::<Vec<_>>())
+        };
+        assert_eq!(told(&[]), (order.join(" "), Vec::new()));
+        let (goes, refused) = told(&["t/c@2"]);
+        assert_eq!(goes, "t/d t/p/q t/p/r@1 t/p/r t/p");
+        assert_eq!(refused.len(), 2, "{refused:?}");
+        assert!(refused[0].contains("cannot destroy 't/c@1': snapshot 't/c@2' is held"));
+        assert!(refused[1].contains("cannot destroy 't/o@t'") && refused[1].contains("'t/o@s'"));
+        let (goes, refused) = told(&["t/p/r@1"]);
+        assert_eq!(goes, "t/c@1 t/c@2 t/c t/d t/o@t t/o@s t/o t/p/q");
+        assert_eq!(refused.len(), 1, "{refused:?}");
     }
 }

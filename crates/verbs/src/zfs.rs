@@ -364,12 +364,12 @@ pub fn zfs_rollback<'a>(
             );
             return Err(Failure::new(FailureKind::Busy, message));
         }
+        let mut doomed: Vec<DatasetInfo> = listed
+            .iter()
+            .filter(|info| newer.contains(&info.name))
+            .cloned()
+            .collect();
         if call.destroy_clones {
-            let mut doomed: Vec<DatasetInfo> = listed
-                .iter()
-                .filter(|info| newer.contains(&info.name))
-                .cloned()
-                .collect();
             let destroy = ZfsDestroy {
                 target: call.snapshot.clone(),
                 dependents: true,
@@ -377,23 +377,13 @@ pub fn zfs_rollback<'a>(
                 ..ZfsDestroy::default()
             };
             crate::destroy::add_clones(&open, &destroy, &mut doomed).await?;
-            let mut clones = crate::destroy::in_order(&doomed);
-            clones.retain(|name| !newer.contains(name));
-            for name in &clones {
-                let was_volume = serving.volumes.get(name).is_some();
-                serving.volumes.close_volume(name, mode(call.force)).await?;
-                let names = vec![name.clone()];
-                let taken = serving.take_away(&open, names, mode(call.force)).await?;
-                if let Err(error) = dsl.destroyer().destroy(name).await {
-                    let mut outcome =
-                        and_back(Err(failed(error)), serving.bring_back(&open, taken).await);
-                    if was_volume {
-                        outcome = and_back(outcome, serving.volumes.open_volume(&open, name).await);
-                    }
-                    return outcome;
-                }
-            }
         }
+        // What refuses the rollback does so before anything is destroyed.
+        crate::destroy::check_holds(&doing, &doomed)?;
+        let fits = dsl.snapshots().check_fits(head, &call.snapshot).await;
+        fits.map_err(failed)?;
+        let mut clones = crate::destroy::in_order(&doomed);
+        clones.retain(|name| !newer.contains(name));
         // A filesystem is unmounted, then put back where it was, with what is mounted inside; who
         // uses it, or a volume, goes on with what the snapshot has.
         let was_volume = serving.volumes.get(head).is_some();
@@ -401,6 +391,26 @@ pub fn zfs_rollback<'a>(
             .volumes
             .hide_volume_snapshots(head, mode(call.force))
             .await?;
+        let clones_gone = async {
+            if clones.is_empty() {
+                return Ok(());
+            }
+            // Of clones, and of the snapshots that go next, none is in use, or none goes.
+            serving.release_unused_snapshots(&newer).await?;
+            let in_use = |error| from_access(&doing, &error);
+            open.access.settled(&newer).await.map_err(in_use)?;
+            // They are not kept alone: what puts the clones back may open them.
+            drop(crate::destroy::alone(&open, &newer, UnmountMode::Clean).await?);
+            let mode = mode(call.force);
+            crate::destroy::put_away_and_destroy(serving, &open, &clones, mode, false, None).await
+        };
+        if let Err(failure) = clones_gone.await {
+            let back = match was_volume {
+                true => serving.volumes.open_volume(&open, head).await,
+                false => Ok(()),
+            };
+            return and_back(Err(failure), back);
+        }
         let inside = match serving.mounts.mountpoint(head) {
             Some(path) => serving.mounts.inside(&path, &open.pool.name()),
             None => Vec::new(),
@@ -449,6 +459,9 @@ pub fn zfs_rollback<'a>(
             },
         };
         let mut back = serving.bring_back(&open, taken).await;
+        if let Err(AccessError::NotReopened { .. }) = &outcome {
+            serving.share_anew(&open, head).await;
+        }
         if was_volume {
             if let Err(AccessError::NotReopened { .. }) = &outcome {
                 back = and_back(back, serving.volumes.close_volume(head, mode(true)).await);

@@ -504,6 +504,9 @@ fn run_destroy(destroy: &Destroy, client: &Client, typed: String) -> anyhow::Res
             }
         }
     }
+    if !reply.refused.is_empty() {
+        bail!("{}", reply.refused.join("\n"));
+    }
     Ok(())
 }
 

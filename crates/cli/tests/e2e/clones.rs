@@ -199,6 +199,99 @@ fn a_clone_above_its_origin_is_not_destroyed_in_part() {
     bed.export_clean();
 }
 
+/// Goal: what is held, in use or too big is found before clones are destroyed for it.
+#[test]
+fn what_is_refused_is_refused_before_clones_go() {
+    let Some(bed) = Bed::new() else { return };
+    bed.ok("zfs create -o compression=off tank/a");
+    bed.fill("a/f", 1, 1 << 20);
+    bed.ok("zfs snapshot tank/a@1");
+    std::fs::remove_file(bed.at("a/f")).unwrap();
+    bed.ok("zfs snapshot tank/a@2");
+    bed.ok("zfs clone tank/a@2 tank/c");
+    bed.ok("zfs clone tank/a@2 tank/d");
+    bed.ok("zfs snapshot tank/c@own");
+    bed.ok("zfs snapshot tank/d@own");
+    bed.ok("zpool sync");
+    let all = bed.names("filesystem,snapshot");
+    let refused = |words: &str, told: &str| {
+        bed.refused(words, told);
+        assert_eq!(bed.names("filesystem,snapshot"), all, "{words}");
+    };
+    for held in ["tank/a@2", "tank/c@own", "tank/d@own"] {
+        bed.ok(&format!("zfs hold keep {held}"));
+        let told = format!("snapshot '{held}' is held");
+        refused("zfs rollback -R tank/a@1", &told);
+        refused("zfs destroy -nR tank/a@2", &told);
+        refused("zfs destroy -R tank/a@2", &told);
+        bed.ok(&format!("zfs release keep {held}"));
+    }
+    // Either clone comes first in some order.
+    for busy in ["c", "d"] {
+        let open = std::fs::File::open(bed.at(busy)).unwrap();
+        refused("zfs rollback -R tank/a@1", &format!("/{busy}"));
+        refused("zfs destroy -R tank/a@2", &format!("/{busy}"));
+        drop(open);
+    }
+    let open = std::fs::File::open(bed.at("a/.zfs/snapshot/2")).unwrap();
+    refused("zfs rollback -R tank/a@1", "tank/a@2");
+    refused("zfs destroy -R tank/a@2", "tank/a@2");
+    drop(open);
+    bed.ok("zfs set refquota=512K tank/a");
+    refused("zfs rollback -R tank/a@1", "quota");
+    bed.ok("zfs set refquota=none tank/a");
+    bed.ok("zfs rollback -R tank/a@1");
+    assert_eq!(bed.names("filesystem,snapshot"), "tank\ntank/a\ntank/a@1\n");
+    assert!(bed.at("a/f").exists());
+    bed.export_clean();
+}
+
+/// Goal: a dry run names what the real run destroys, and says of the rest what that says.
+#[test]
+fn a_dry_run_names_what_is_refused() {
+    let Some(bed) = Bed::new() else { return };
+    for name in ["t", "t/o", "t/p", "t/p/q", "t/p/r", "t/s"] {
+        bed.ok(&format!("zfs create tank/{name}"));
+    }
+    bed.ok("zfs snapshot -r tank/t@1");
+    bed.ok("zfs snapshot tank/t/o@2");
+    bed.ok("zfs clone tank/t/o@2 tank/c");
+    bed.ok("zfs clone tank/t/s@1 tank/t/e");
+    bed.ok("zfs snapshot tank/c@own");
+    bed.ok("zfs hold keep tank/c@own tank/t/p/r@1");
+    let names = || -> Vec<String> {
+        let all = bed.names("filesystem,snapshot");
+        all.lines().map(str::to_owned).collect()
+    };
+    let before = names();
+    let dry = bed.server.command(&["zfs", "destroy", "-nvR", "tank/t"]);
+    assert!(!dry.status.success());
+    let dry = text_of(&dry);
+    assert_eq!(names(), before);
+    let told = |line: &&str| line.starts_with("would destroy ");
+    let goes: Vec<&str> = dry.lines().filter(told).map(|line| &line[14..]).collect();
+    assert!(
+        goes.contains(&"tank/t/p/q") && goes.contains(&"tank/t/e"),
+        "{dry}"
+    );
+    let refused = |said: &str| -> Vec<String> {
+        let lines = said.lines().filter(|line| line.contains("cannot destroy"));
+        lines.map(str::to_owned).collect()
+    };
+    let real = bed.server.fails("zfs destroy -R tank/t");
+    assert_eq!(refused(&dry), refused(&real));
+    let mut left = before;
+    left.retain(|name| !goes.contains(&name.as_str()));
+    assert_eq!(names(), left);
+    assert!(left.iter().any(|name| name == "tank/t/o@2"), "{left:?}");
+    bed.ok("zfs release keep tank/c@own");
+    bed.ok("zfs release keep tank/t/p/r@1");
+    bed.ok("zfs destroy -nR tank/t");
+    bed.ok("zfs destroy -R tank/t");
+    assert_eq!(names(), ["tank"]);
+    bed.export_clean();
+}
+
 #[test]
 fn a_clone_of_a_volume_is_served() {
     let Some(bed) = Bed::new() else { return };
