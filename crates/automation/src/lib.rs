@@ -57,6 +57,7 @@ pub struct Automation {
     pub(crate) serving: Arc<Serving>,
     pub(crate) disks: Arc<dyn Disks>,
     pub(crate) replications: replicate::Replications,
+    pub(crate) left: replicate::LeftNotes,
     pub(crate) schedules: schedules::Schedules,
 }
 
@@ -67,6 +68,7 @@ impl Automation {
             serving,
             disks,
             replications: replicate::Replications::load(state),
+            left: replicate::LeftNotes::load(state),
             schedules: schedules::Schedules::load(state),
         })
     }
@@ -83,9 +85,9 @@ impl Automation {
         tokio::join!(self.replications.stop(jobs), self.schedules.stop(jobs));
     }
 
-    /// What is wrong with the file of replications.
+    /// What is wrong with a file of replications.
     pub fn replications_problem(&self) -> Option<FileProblem> {
-        self.replications.problem()
+        self.replications.problem().or_else(|| self.left.problem())
     }
 
     /// What is wrong with the file of schedules.

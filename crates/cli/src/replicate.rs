@@ -185,7 +185,17 @@ impl Replicate {
         };
         let begun = client.call(&ReplicationCreate { spec })?;
         match self.every {
-            None => wait(client, &begun),
+            None => {
+                let waited = wait(client, &begun);
+                if waited.is_err() {
+                    let name = &begun.name;
+                    eprintln!(
+                        "replication '{name}' is there, and its first run failed: 'millpond \
+                         replicate --run {name}' tries again, '--remove {name}' forgets it"
+                    );
+                }
+                waited
+            }
             Some(every_s) => {
                 println!(
                     "replication '{}' runs every {}; its first run has begun",

@@ -4,6 +4,7 @@
 //! | Module | What it is |
 //! |---|---|
 //! | [`kept`] | what is kept of each, and what it needs of snapshots |
+//! | [`left`] | what those that were removed leave for the next one |
 //! | [`names`] | how their snapshots and bookmarks are called; pure |
 //! | [`plan`] | what is to be sent next of a dataset; pure |
 //! | [`run`] | one run |
@@ -12,6 +13,7 @@
 //! | [`limit`] | bytes in a second |
 
 mod kept;
+mod left;
 mod limit;
 pub(crate) mod names;
 mod plan;
@@ -19,7 +21,6 @@ mod run;
 mod ssh;
 mod tls;
 
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -33,9 +34,11 @@ use api::{
 };
 
 pub(crate) use kept::{Replication, Replications, may_need_any, unmarked};
+pub(crate) use left::LeftNotes;
 
 use crate::Automation;
-use crate::timetable::{Begun, Course, Entry, Kept, now_s, rule};
+use crate::timetable::{Begun, Course, Entries, Entry, Kept, now_s, rule};
+use service::jobs::Work;
 use serving::mounts::is_at_or_below;
 
 /// How much longer than its interval a replication may be without a run that worked, as a part of
@@ -68,13 +71,27 @@ fn pending_of(kept: &Kept<Replication>, tag: &str, now_s: u64) -> Option<String>
 
 /// Begins a run. One that was asked for takes a new snapshot in any case.
 fn begin(automation: &Arc<Automation>, name: &str, is_asked_for: bool) -> Result<Job, Failure> {
-    let begun = automation.replications.begin(name, |own| {
-        let pool = own.what.source.split('/').next().map(str::to_owned);
-        automation
-            .serving
-            .jobs
-            .begin(JobKind::Replicate, pool, None, true)
-    })?;
+    begin_as(automation, name, is_asked_for, |own| {
+        let work = new_work(automation, &own.what.source);
+        Arc::new(work)
+    })
+}
+
+/// A job of a replication of that source.
+fn new_work(automation: &Automation, source: &str) -> Work {
+    let pool = source.split('/').next().map(str::to_owned);
+    let jobs = &automation.serving.jobs;
+    jobs.begin(JobKind::Replicate, pool, None, true)
+}
+
+/// [`begin`], as the job that `work` gives.
+fn begin_as(
+    automation: &Arc<Automation>,
+    name: &str,
+    is_asked_for: bool,
+    work: impl FnOnce(&Replication) -> Arc<Work>,
+) -> Result<Job, Failure> {
+    let begun = automation.replications.begin(name, work)?;
     let job = begun.work.job();
     let tag = names::tag(name, &begun.kept.own.id);
     let pending = match is_asked_for {
@@ -232,6 +249,7 @@ pub async fn create(
     let found = dsl.directories().lookup(&spec.source).await;
     found.map_err(failed)?;
     // One that was forgotten goes on with its snapshots.
+    let left = automation.left.of(&name, &spec.source);
     let bookmarks = dsl.bookmarks().list(&spec.source).await.map_err(failed)?;
     let ids = bookmarks.iter().filter_map(|bookmark| {
         let (_, short) = bookmark.name.split_once('#')?;
@@ -239,6 +257,7 @@ pub async fn create(
         Some((bookmark.phys.creation_txg.get(), id))
     });
     let id = ids.max().map(|(_, id)| id);
+    let id = id.or_else(|| left.as_ref().map(|left| left.id.clone()));
     let random = || RandomState::new().hash_one(&name);
     let id = id.unwrap_or_else(|| names::new_id(random()));
     if spec.key.is_some() && !matches!(spec.target, ReplicationTarget::Tls { .. }) {
@@ -266,43 +285,70 @@ pub async fn create(
         } => check_tls(&doing, host, fingerprint, spec.key.as_ref())?,
     }
     let replications = &automation.replications;
-    {
+    check_is_new(&replications.lock(), &doing, &name, &spec.target)?;
+    let own = Replication {
+        id,
+        what: ReplicationWhat {
+            source: spec.source,
+            target: spec.target,
+            recursive: spec.recursive,
+            every_s: spec.every_s,
+            keep: spec.keep,
+            limit_bytes: spec.limit_bytes,
+        },
+        pending: None,
+        last: None,
+        unmarked: left.map(|left| left.unmarked).unwrap_or_default(),
+        key: spec.key,
+    };
+    // Nothing is kept of one that cannot be: who asked mends what is wrong, and asks again.
+    let work = Arc::new(new_work(automation, &own.what.source));
+    let tag = names::tag(&name, &own.id);
+    let does = (&own.what, own.key.as_ref());
+    let checked = match run::Run::new(automation, &name, &tag, does, Arc::clone(&work)) {
+        Ok(run) => run.check_target(&open).await,
+        Err(failure) => Err(failure),
+    };
+    let kept = checked.and_then(|()| {
         let mut entries = replications.lock();
-        if entries.contains_key(&name) {
-            let message = format!(
-                "{doing}: there is a replication '{name}'; 'millpond replicate --run {name}' runs \
-                 it, '--remove {name}' forgets it, and --name gives this one another name"
-            );
-            return Err(Failure::new(FailureKind::Exists, message));
-        }
-        let mut others = entries.values();
-        let same = others.find(|other| other.kept.own.what.target == spec.target);
-        if let Some(same) = same {
-            return Err(invalid(&format!(
-                "its target is that of replication '{}'",
-                same.kept.course.name
-            )));
-        }
-        let own = Replication {
-            id,
-            what: ReplicationWhat {
-                source: spec.source,
-                target: spec.target,
-                recursive: spec.recursive,
-                every_s: spec.every_s,
-                keep: spec.keep,
-                limit_bytes: spec.limit_bytes,
-            },
-            pending: None,
-            last: None,
-            unmarked: BTreeMap::new(),
-            key: spec.key,
-        };
+        check_is_new(&entries, &doing, &name, &own.what.target)?;
         let course = Course::new(&name, now_s());
+        let source = own.what.source.clone();
         replications.put(&mut entries, Kept { course, own }, &doing)?;
+        automation.left.taken_over(&name, &source);
+        Ok(())
+    });
+    if let Err(failure) = kept {
+        work.answer(Err(failure.clone()));
+        return Err(failure);
     }
-    let job = begin(automation, &name, true)?;
+    let job = begin_as(automation, &name, true, |_| work)?;
     Ok(ReplicationRunReply { name, job })
+}
+
+/// Refuses a new replication where there is one by its name, or to its target.
+fn check_is_new(
+    entries: &Entries<Replication>,
+    doing: &str,
+    name: &str,
+    target: &ReplicationTarget,
+) -> Result<(), Failure> {
+    if entries.contains_key(name) {
+        let message = format!(
+            "{doing}: there is a replication '{name}'; 'millpond replicate --run {name}' runs it, \
+             '--remove {name}' forgets it, and --name gives this one another name"
+        );
+        return Err(Failure::new(FailureKind::Exists, message));
+    }
+    let mut others = entries.values();
+    match others.find(|other| other.kept.own.what.target == *target) {
+        None => Ok(()),
+        Some(same) => {
+            let name = &same.kept.course.name;
+            let message = format!("{doing}: its target is that of replication '{name}'");
+            Err(Failure::new(FailureKind::Invalid, message))
+        }
+    }
 }
 
 /// `millpond replicate --run`.
@@ -319,9 +365,10 @@ pub fn run_now(
 
 /// `millpond replicate --remove`.
 pub async fn remove(automation: &Automation, call: &ReplicationRemove) -> Result<Empty, Failure> {
+    let leave = |kept: &Kept<Replication>| automation.left.keep(kept);
     let removed = automation
         .replications
-        .remove(&automation.serving.jobs, &call.name);
+        .remove(&automation.serving.jobs, &call.name, leave);
     removed.await.map(|()| Empty {})
 }
 
@@ -453,7 +500,7 @@ pub fn add_metrics(automation: &Automation, mut tell: impl FnMut(ReplicationFigu
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
 
@@ -501,6 +548,51 @@ mod tests {
         let again = serde_json::to_string(&kept()).unwrap();
         let again: Kept<Replication> = serde_json::from_str(&again).unwrap();
         assert_eq!(again, kept());
+    }
+
+    /// Goal: what is noted of snapshots outlives its replication, over restarts, until one of the
+    /// same name and source takes it over; and it is kept before the replication is forgotten.
+    #[tokio::test]
+    async fn what_one_noted_is_there_for_the_next_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = Arc::new(host::State::open(directory.path()).unwrap());
+        let (replications, jobs) = (
+            Replications::load(&state),
+            service::jobs::Jobs::new(Arc::default()),
+        );
+        let left = LeftNotes::load(&state);
+        let put = || {
+            let mut entries = replications.lock();
+            replications.put(&mut entries, kept(), "cannot keep it")
+        };
+        put().unwrap();
+        let remove = async |left: &LeftNotes| {
+            let leave = |kept: &Kept<Replication>| left.keep(kept);
+            replications.remove(&jobs, "a", leave).await
+        };
+        remove(&left).await.unwrap();
+        assert!(replications.lock().is_empty());
+        let left = LeftNotes::load(&state);
+        assert_eq!(left.guids(), [7]);
+        assert_eq!(left.of("a", "tank/b"), None);
+        assert_eq!(left.of("b", "tank/a"), None);
+        let found = left.of("a", "tank/a").unwrap();
+        assert_eq!(
+            (found.id, found.unmarked),
+            ("0123abcd".into(), kept().own.unmarked)
+        );
+        left.taken_over("a", "tank/a");
+        assert_eq!(left.guids(), [0; 0]);
+        assert_eq!(LeftNotes::load(&state).of("a", "tank/a"), None);
+        // What is in the file is not understood.
+        let path = directory.path().join("replications-removed.json");
+        std::fs::write(&path, "[1,").unwrap();
+        put().unwrap();
+        let unread = LeftNotes::load(&state);
+        assert!(unread.are_unknown() && unread.problem().is_some());
+        assert_eq!(remove(&unread).await.unwrap_err().kind, FailureKind::Io);
+        let entries = replications.lock();
+        assert!(entries["a"].check_stays().is_ok() && entries["a"].kept.course.is_paused);
     }
 
     #[test]

@@ -141,6 +141,24 @@ pub(super) fn next(
     })
 }
 
+/// Whether a target can be one of a new replication, of which no snapshot has been taken.
+pub(super) fn check_new(
+    replication: &str,
+    source: &SourceSet,
+    target: &TargetSet,
+) -> Result<(), Obstacle> {
+    if let Some(token) = &target.token {
+        return resumed(replication, source, target, token).map(drop);
+    }
+    match (target.snapshots.last(), newest_common(source, target)) {
+        (_, Some(_)) => Ok(()),
+        (None, None) => Err(Obstacle::Occupied),
+        (Some(newest), None) => Err(Obstacle::Diverged {
+            newest: newest.name.clone(),
+        }),
+    }
+}
+
 /// The first snapshots from `start` on that are wanted, up to one that is not.
 fn series(
     own: &[Point],
@@ -366,6 +384,11 @@ mod tests {
         let diverged = Obstacle::Diverged { newest: "x".into() };
         // The same name says nothing.
         assert_eq!(refused(&target(&[("x", 77)])), diverged);
+        // So it is before the first snapshot is taken.
+        let new = |there: &TargetSet| check_new("r", &a, there);
+        assert_eq!(new(&target(&[])), Err(Obstacle::Occupied));
+        assert_eq!(new(&target(&[("x", 77)])), Err(diverged));
+        assert_eq!(new(&target(&[("x", 1), ("mine", 77)])), Ok(()));
         // A snapshot that somebody took of the target later says nothing either.
         let there = target(&[("x", 1), ("mine", 77)]);
         let step = planned(&a, Some(&there), OWN);

@@ -31,7 +31,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::limit::{Limit, Limited};
 use super::names;
-use super::plan::{Obstacle, Point, Series, SourceSet, Step, TargetSet, next};
+use super::plan::{Obstacle, Point, Series, SourceSet, Step, TargetSet, check_new, next};
 use super::ssh::Ssh;
 use super::tls::Tls;
 use crate::Automation;
@@ -49,6 +49,8 @@ const PIPE_BYTES: usize = 4 << 20;
 const LOOK: Duration = Duration::from_millis(250);
 /// How long another host is waited for after that.
 const STOPPED_MAX: Duration = Duration::from_secs(3);
+/// How long a new replication's target may take to tell what it has.
+const CHECK_MAX: Duration = Duration::from_secs(45);
 /// How many names are tried for a snapshot, a second apart.
 const NAMES_MAX: u64 = 20;
 
@@ -207,6 +209,30 @@ impl Run {
             self.prune(&open, sides.as_ref(), &sent, &to).await;
         }
         Ok(())
+    }
+
+    /// Whether the target of a new replication can be asked, and be one.
+    ///
+    /// # Errors
+    /// Those of a first run before it sends anything.
+    pub(super) async fn check_target(&self, open: &OpenPool) -> Result<(), Failure> {
+        let top = self.what.target.dataset();
+        let asked = tokio::time::timeout(CHECK_MAX, self.targets(top, false)).await;
+        let found = asked.unwrap_or_else(|_| {
+            let (doing, seconds) = (self.doing(), CHECK_MAX.as_secs());
+            let message = format!("{doing}: its target did not answer within {seconds} seconds");
+            Err(Failure::new(FailureKind::Io, message))
+        })?;
+        let Some(target) = found.get(top) else {
+            return Ok(());
+        };
+        let sources = self.sources(open).await?;
+        let own = |source: &&SourceSet| source.name == self.what.source;
+        let Some(source) = sources.iter().find(own) else {
+            return Ok(());
+        };
+        let checked = check_new(&self.tag, source, target);
+        checked.map_err(|obstacle| self.refused(source, top, &obstacle))
     }
 
     /// The snapshot that the run is about, after the `@`.

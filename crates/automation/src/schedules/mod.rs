@@ -145,10 +145,8 @@ fn ready(automation: &Automation, name: &str) -> Result<Option<ScheduleObstacle>
 fn begin(automation: &Arc<Automation>, name: &str) -> Result<Job, Failure> {
     let begun = automation.schedules.table.begin(name, |own| {
         let pool = Some(pool_of(&own.what.target).to_owned()).filter(|pool| !pool.is_empty());
-        automation
-            .serving
-            .jobs
-            .begin(JobKind::Schedule, pool, None, true)
+        let jobs = &automation.serving.jobs;
+        Arc::new(jobs.begin(JobKind::Schedule, pool, None, true))
     })?;
     let job = begun.work.job();
     let (automation, what) = (Arc::clone(automation), begun.kept.own.what.clone());
@@ -336,7 +334,7 @@ pub async fn remove(automation: &Automation, call: &ScheduleRemove) -> Result<Em
     let removed = automation
         .schedules
         .table
-        .remove(&automation.serving.jobs, &call.name);
+        .remove(&automation.serving.jobs, &call.name, |_| Ok(()));
     removed.await?;
     automation.schedules.set_waits(&call.name, None);
     Ok(Empty {})

@@ -566,11 +566,14 @@ impl Run {
             .iter()
             .filter_map(|bookmark| bookmark.name.split_once('#'));
         let short: Vec<&str> = named.map(|(_, short)| short).collect();
-        let replications = &self.automation.replications;
+        let (replications, left) = (&self.automation.replications, &self.automation.left);
         let guids = short.iter().filter_map(|short| guid_of_bookmark(short));
         Ok(Needed {
-            guids: guids.chain(unmarked(replications)).collect(),
-            may_be_any: may_need_any(replications, dataset, &short),
+            guids: guids
+                .chain(unmarked(replications))
+                .chain(left.guids())
+                .collect(),
+            may_be_any: may_need_any(replications, dataset, &short) || left.are_unknown(),
         })
     }
 }

@@ -369,7 +369,7 @@ impl<K: Recurs> Table<K> {
     pub(crate) fn begin(
         &self,
         name: &str,
-        work: impl FnOnce(&K) -> Work,
+        work: impl FnOnce(&K) -> Arc<Work>,
     ) -> Result<Begun<K>, Failure> {
         let mut entries = self.lock();
         if self.is_stopping.load(Ordering::Acquire) {
@@ -383,7 +383,7 @@ impl<K: Recurs> Table<K> {
             return Err(Failure::new(FailureKind::Busy, message));
         }
         let kept = entry.kept.clone();
-        let work = Arc::new(work(&kept.own));
+        let work = work(&kept.own);
         let (end, ended) = watch::channel(false);
         entry.kept.course.begins(now_s());
         entry.running = Some(Running {
@@ -438,8 +438,14 @@ impl<K: Recurs> Table<K> {
         let _ = running.ended.wait_for(|ended| *ended).await;
     }
 
-    /// Forgets one, whose run is stopped.
-    pub(crate) async fn remove(&self, jobs: &Jobs, name: &str) -> Result<(), Failure> {
+    /// Forgets one, whose run is stopped. `leave` keeps what it leaves; where that fails it stays,
+    /// and rests.
+    pub(crate) async fn remove(
+        &self,
+        jobs: &Jobs,
+        name: &str,
+        leave: impl FnOnce(&Kept<K>) -> Result<(), NotKept>,
+    ) -> Result<(), Failure> {
         let running = {
             let mut entries = self.lock();
             let entry = entries.get_mut(name).ok_or_else(|| Self::unknown(name))?;
@@ -451,7 +457,16 @@ impl<K: Recurs> Table<K> {
         self.stop_run(jobs, running).await;
         let mut entries = self.lock();
         // Somebody else may have removed it in the meantime, and another one has its name.
-        if entries.get(name).is_some_and(|entry| entry.is_removed) {
+        if let Some(entry) = entries.get_mut(name).filter(|entry| entry.is_removed) {
+            if let Err(error) = leave(&entry.kept) {
+                entry.is_removed = false;
+                let message = format!(
+                    "cannot remove {} '{name}': what it knows of snapshots could not be kept: \
+                     {error}; it stays, and is paused",
+                    K::WORD
+                );
+                return Err(Failure::new(FailureKind::Io, message));
+            }
             entries.remove(name);
         }
         self.save(&entries).map_err(|error| {

@@ -202,7 +202,7 @@ fn whoever_stops_or_removes_one_waits_for_its_end() {
         table.put(&mut table.lock(), kept(), "cannot").unwrap();
         let begin = || {
             table.begin("a", |_| {
-                jobs.begin(api::JobKind::Replicate, None, None, true)
+                Arc::new(jobs.begin(api::JobKind::Replicate, None, None, true))
             })
         };
         let begun = begin().unwrap();
@@ -222,8 +222,8 @@ fn whoever_stops_or_removes_one_waits_for_its_end() {
         table.pause(&jobs, "a", false, |_| {}).await.unwrap();
         // It goes on where it was.
         assert_eq!(table.due(now_s()).0, ["a"]);
-        table.remove(&jobs, "a").await.unwrap();
-        let gone = table.remove(&jobs, "a").await.unwrap_err();
+        table.remove(&jobs, "a", |_| Ok(())).await.unwrap();
+        let gone = table.remove(&jobs, "a", |_| Ok(())).await.unwrap_err();
         assert_eq!(gone.kind, FailureKind::NotFound);
         assert_eq!(begin().err().unwrap().kind, FailureKind::NotFound);
     });

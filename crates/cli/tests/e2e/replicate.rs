@@ -245,19 +245,30 @@ fn what_is_in_the_way_is_named() {
         let said = server.fails(words);
         assert!(said.contains(why), "{words}: {said}");
     }
-    assert_eq!(server.ok("replicate --list -H"), "");
+    // Nothing is kept of one that is refused at once, and it can be made when that is mended.
+    for options in ["", " --every 1h"] {
+        let words = format!("replicate tank/src backup/there --name r{options}");
+        let said = server.fails(&words);
+        assert!(said.contains("'backup/there' is there already"), "{said}");
+    }
+    server.ok("zfs snapshot backup/there@others");
     let said = server.fails("replicate tank/src backup/there --name r");
-    assert!(said.contains("'backup/there' is there already"), "{said}");
+    assert!(said.contains("'others' is the most recent one"), "{said}");
+    assert_eq!(server.ok("replicate --list -H"), "");
+    assert_eq!(snapshots(&server, "tank/src"), [""; 0]);
+    assert_eq!(snapshots(&server, "backup/there"), ["others"]);
+    // One whose first run fails later is there, and its snapshot waits.
+    let said = server.fails("replicate tank/src backup/none/there --name r");
+    assert!(said.contains("'--remove r' forgets it"), "{said}");
+    assert_eq!(snapshots(&server, "tank/src").len(), 1);
+    server.ok("replicate --remove r");
+    server.ok("zfs destroy -r backup/there");
+    server.ok("replicate tank/src backup/there --name r");
     let said = server.fails("replicate tank/src backup/there --name other");
     assert!(
         said.contains("its target is that of replication 'r'"),
         "{said}"
     );
-    // Its snapshot waits; the target is as it was.
-    assert_eq!(snapshots(&server, "tank/src").len(), 1);
-    assert_eq!(snapshots(&server, "backup/there"), [""; 0]);
-    server.ok("zfs destroy backup/there");
-    server.ok("replicate --run r");
     let ours = snapshots(&server, "tank/src");
     assert_eq!(snapshots(&server, "backup/there"), ours);
     // Where it goes to is nobody else's business.
@@ -499,7 +510,7 @@ fn what_both_sides_have_stays_without_bookmarks() {
     if !can_mount() {
         return;
     }
-    let server = Server::start();
+    let mut server = Server::start();
     let disks = server.disks(2, 256 << 20);
     server.ok(&format!(
         "zpool create -d -O mountpoint=none tank {}",
@@ -522,6 +533,15 @@ fn what_both_sides_have_stays_without_bookmarks() {
     assert_eq!(all[0], common[0]);
     server.ok(&format!("zpool import -d {} backup", server.text("disks")));
     server.ok("replicate --run tank-src");
+    same(&server, "tank/src", &server, "backup/copy", true);
+    assert_eq!(snapshots(&server, "tank/src").len(), 1);
+
+    // One that was removed and is made anew knows its snapshots, over a restart too.
+    server.ok("replicate --remove tank-src");
+    server.stop();
+    server.launch(&["daemon"]);
+    write(&server, "one", 5, 200_000);
+    server.ok("replicate tank/src backup/copy --keep hourly=1");
     same(&server, "tank/src", &server, "backup/copy", true);
     assert_eq!(snapshots(&server, "tank/src").len(), 1);
 

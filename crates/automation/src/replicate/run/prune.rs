@@ -179,6 +179,7 @@ impl Run {
     fn common(&self, source: &SourceSet, target: Option<&TargetSet>) -> HashSet<u64> {
         let newest = target.and_then(|target| newest_common(source, target));
         let mut common = unmarked(&self.automation.replications);
+        common.extend(self.automation.left.guids());
         common.extend(newest.map(|point| point.guid));
         let bookmarks = source.bookmarks.iter();
         let own = bookmarks.filter(|point| names::is_own_bookmark(&self.tag, &point.name));
