@@ -75,7 +75,7 @@ pub(super) enum Obstacle {
 
 /// What is in the way of a run now.
 pub(super) fn obstacle(automation: &Automation, what: &ScheduleWhat) -> Option<Obstacle> {
-    use ScheduleObstacle::{NotImported, Resilvering, Scrubbing, Suspended, Testing};
+    use ScheduleObstacle::{NotImported, Resilvering, Suspended, Testing};
     let is_test = match what.task {
         ScheduleTask::SmartShort | ScheduleTask::SmartLong => true,
         ScheduleTask::Scrub | ScheduleTask::Trim | ScheduleTask::Snapshot => false,
@@ -104,24 +104,39 @@ pub(super) fn obstacle(automation: &Automation, what: &ScheduleWhat) -> Option<O
     if what.task != ScheduleTask::Scrub {
         return None;
     }
-    let scan = open.pool.scans().scrub_status();
+    let scans = open.pool.scans();
+    let scan = scans.scrub_status();
     let scan = scan.filter(|scan| scan.state == pool::ScanState::Scanning);
-    match scan.map(|scan| (scan.function, scan.pause_time_s)) {
+    let errors = scans.error_scrub();
+    let errors = errors.filter(|at| at.state == pool::ScanState::Scanning);
+    in_the_way_of_a_scrub(
+        scan.map(|scan| (scan.function, scan.pause_time_s)),
+        scans.is_rebuilding() || scans.is_resilver_due(),
+        errors.map(|at| at.pause_time_s),
+    )
+}
+
+/// What is in the way of a scrub: `scan` is what is under way, and when it was paused (0: it is
+/// not); `errors` is that of a scrub of the error log.
+fn in_the_way_of_a_scrub(
+    scan: Option<(pool::ScanFunction, u64)>,
+    resilvers: bool,
+    errors: Option<u64>,
+) -> Option<Obstacle> {
+    use ScheduleObstacle::{Resilvering, Scrubbing};
+    match scan {
         Some((pool::ScanFunction::Resilver, _)) => return Some(Obstacle::Waits(Resilvering)),
         Some((pool::ScanFunction::Scrub, 0)) => return Some(Obstacle::Done(Scrubbing)),
         // 'zpool scrub' goes on with one that is paused, whoever asks (`dsl_scan`,
         // module/zfs/dsl_scan.c): else nothing would be scrubbed for as long as it is forgotten.
         Some((pool::ScanFunction::Scrub, _)) | None => {}
     }
-    if open.pool.scans().is_rebuilding() || open.pool.scans().is_resilver_due() {
+    if resilvers {
         return Some(Obstacle::Waits(Resilvering));
     }
     // A scrub of the error log is over soon. In the way of one that is paused, the run fails, and
     // says so.
-    let errors = open.pool.scans().error_scrub();
-    let is_scrubbing =
-        errors.is_some_and(|at| at.state == pool::ScanState::Scanning && at.pause_time_s == 0);
-    is_scrubbing.then_some(Obstacle::Waits(Scrubbing))
+    (errors == Some(0)).then_some(Obstacle::Waits(Scrubbing))
 }
 
 /// Names for a snapshot of this moment: the minute, then seconds. It comes after `newest`, as it
@@ -583,6 +598,43 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Goal: a scrub that somebody paused and forgot does not end all scrubs of its pool.
+    #[test]
+    fn a_paused_scrub_is_in_nobodys_way() {
+        use ScheduleObstacle::{Resilvering, Scrubbing};
+        use pool::ScanFunction::{Resilver, Scrub};
+        for (scan, resilvers, errors, expected) in [
+            (None, false, None, None),
+            (Some((Scrub, 77)), false, None, None),
+            (Some((Scrub, 77)), false, Some(78), None),
+            (
+                Some((Scrub, 0)),
+                false,
+                None,
+                Some(Obstacle::Done(Scrubbing)),
+            ),
+            (
+                Some((Scrub, 77)),
+                true,
+                None,
+                Some(Obstacle::Waits(Resilvering)),
+            ),
+            (
+                Some((Resilver, 0)),
+                true,
+                None,
+                Some(Obstacle::Waits(Resilvering)),
+            ),
+            (None, true, None, Some(Obstacle::Waits(Resilvering))),
+            (None, false, Some(0), Some(Obstacle::Waits(Scrubbing))),
+            // The run fails, and says so.
+            (None, false, Some(78), None),
+        ] {
+            let found = in_the_way_of_a_scrub(scan, resilvers, errors);
+            assert_eq!(found, expected, "{scan:?} {resilvers} {errors:?}");
+        }
+    }
 
     #[test]
     fn names_say_which_schedule_took_a_snapshot_and_when() {
