@@ -6,7 +6,7 @@ use api::{
     ZpoolOffline, ZpoolOnline, ZpoolOnlineReply,
 };
 use device::{BoxFuture, World};
-use pool::{AttachSpec, OfflineSpec, PoolError, TopologyError};
+use pool::{AttachSpec, DeviceUse, OfflineSpec, PoolError, TopologyError};
 
 use crate::zpool::{Found, find_device, in_use, is_of_pool, leaf, vdev_failure};
 use service::pools::OpenPool;
@@ -111,7 +111,16 @@ pub fn zpool_attach<'a>(
                 true => format!("cannot replace {} with {}", call.device, call.new_device),
                 false => format!("cannot attach {} to {}", call.new_device, call.device),
             };
-            failure(doing, &error)
+            match &error {
+                // What works for a pool is taken from it by no force.
+                PoolError::DeviceInUse {
+                    path,
+                    device_use: DeviceUse::ActivePool { pool },
+                } if call.allow_in_use || *pool == call.name => {
+                    in_use(format!("{path} is part of active pool '{pool}'"), true)
+                }
+                _ => failure(doing, &error),
+            }
         })?;
         done(serving, &open, &call.command).await;
         Ok(Empty {})

@@ -528,6 +528,11 @@ fn errors_say_what_to_do() {
     assert_eq!(value, "off\n");
     says("zpool create two /nonexistent", "/nonexistent");
     says("zpool import none", "-d DIRECTORY");
+    for force in ["", "-f "] {
+        let words = format!("zpool replace {force}tank {disk} {disk}");
+        says(&words, "must be manually repaired");
+        says(&words, &format!("{disk} is part of active pool 'tank'"));
+    }
     for words in [
         "zfs send --help",
         "zfs receive --help",
