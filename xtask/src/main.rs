@@ -4,9 +4,11 @@
 //! Steps stop at the first failure. `ci` is what `scripts/test` and so `.ci/run` call; there is no
 //! other list of checks anywhere.
 
+mod advisories;
 mod suite;
 mod zts;
 
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -40,6 +42,15 @@ fn ci() -> anyhow::Result<()> {
         "licences and sources of dependencies",
         "cargo",
         &["deny", "--locked", "check", "licenses", "bans", "sources"],
+    )?;
+    let directory = tempfile::tempdir()?;
+    let configuration = advisories::unpack(Path::new("."), &directory.path().join("advisories"))?;
+    let configuration = configuration.to_str().context("a path that is text")?;
+    let deny = ["deny", "--locked", "--offline", "--config", configuration];
+    step(
+        "advisories about dependencies",
+        "cargo",
+        &[&deny[..], &["check", "advisories"]].concat(),
     )?;
     step(
         "lints",
