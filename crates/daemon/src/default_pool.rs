@@ -458,10 +458,16 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
     let link = service.web.link();
     if let Some(url) = link.url {
         match link.setup_token {
-            Some(_) if !is_seen_once => println!(
-                "  console     {url}, where the first user is made with the link that \
-                 '{prefix}millpond console' prints"
-            ),
+            Some(_) if !is_seen_once => match service.web.link_file() {
+                Some(file) => println!(
+                    "  console     {url}, where the first user is made with the link in {}",
+                    file.display()
+                ),
+                None => println!(
+                    "  console     {url}, where the first user is made with the link that \
+                     '{prefix}millpond console' prints"
+                ),
+            },
             Some(token) => {
                 println!("  console     {url}#setup={}", token.0);
                 println!(

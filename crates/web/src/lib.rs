@@ -85,6 +85,8 @@ const HEADERS_BYTES_MAX: usize = 64 << 10;
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// How many ports are tried where the usual one is taken.
 const PORTS_TRIED: u16 = 100;
+/// The file with the link that makes the first user, in the state directory.
+const LINK_FILE: &str = "setup-link";
 
 /// Who may use the server over the network, and what they did.
 pub struct Web {
@@ -97,6 +99,8 @@ pub struct Web {
     hostname: String,
     /// What makes the first user, while there is none.
     setup: Mutex<Option<String>>,
+    /// Where the link with that is, for who owns the state directory.
+    link_file: PathBuf,
     /// Where the console is.
     listening: Mutex<Option<SocketAddr>>,
     /// What connections are answered with, while it is there.
@@ -239,6 +243,9 @@ impl Remote {
 impl Web {
     /// Reads what the state directory has.
     pub fn new(directory: &Path, random: Arc<dyn Random>, hostname: &str) -> Arc<Self> {
+        let link_file = directory.join(LINK_FILE);
+        // One of an earlier process is good for nothing.
+        remove_link(&link_file);
         Arc::new(Self {
             people: People::load(directory, Arc::clone(&random)),
             sessions: Sessions::new(Arc::clone(&random)),
@@ -247,6 +254,7 @@ impl Web {
             random,
             hostname: hostname.to_owned(),
             setup: Mutex::new(None),
+            link_file,
             listening: Mutex::new(None),
             certificate: Mutex::new(None),
             acme: Arc::new(acme::Acme::load(directory)),
@@ -282,11 +290,29 @@ impl Web {
     fn setup_token(&self) -> Option<String> {
         let mut setup = self.setup.lock();
         if !self.people.is_empty() {
-            *setup = None;
+            if setup.take().is_some() {
+                remove_link(&self.link_file);
+            }
             return None;
         }
         let token = setup.get_or_insert_with(|| tokens::token(&*self.random));
         Some(token.clone())
+    }
+
+    /// The file with the link that makes the first user, while there is none: only the server's
+    /// user reads it.
+    pub fn link_file(&self) -> Option<PathBuf> {
+        let link = self.link();
+        let (url, token) = (link.url?, link.setup_token?);
+        let text = format!("{url}#setup={}\n", token.0);
+        match device::private::write(&self.link_file, text.as_bytes()) {
+            Ok(()) => Some(self.link_file.clone()),
+            Err(error) => {
+                let file = self.link_file.display();
+                tracing::warn!("{file} cannot be written: {error}; see 'millpond console'");
+                None
+            }
+        }
     }
 
     /// What is wrong with the file of users and keys.
@@ -441,6 +467,15 @@ async fn bind(https: Https) -> Result<Option<TcpListener>, ListenError> {
     }
 }
 
+fn remove_link(file: &Path) {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!("{} cannot be removed: {error}", file.display());
+        }
+        _ => {}
+    }
+}
+
 /// Starts to serve over the network, if that is wanted: `router` answers, behind the gate.
 ///
 /// # Errors
@@ -476,6 +511,8 @@ pub async fn listen(
     let configuration = tls::configuration(certificate).map_err(failed)?;
     let acceptor = TlsAcceptor::from(Arc::new(configuration));
     *web.listening.lock() = Some(address);
+    let kept = Arc::clone(&web);
+    let _kept = tokio::task::spawn_blocking(move || kept.link_file()).await;
     let (stop, stopped) = watch::channel(false);
     let task = tokio::spawn(serve(listener, acceptor, router, web, bounds, stopped));
     Ok(Some(Listening {

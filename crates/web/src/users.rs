@@ -23,6 +23,8 @@ impl Web {
         people
             .add(&call.name, call.role, call.password, false)
             .await?;
+        // With a user there is no link any more that makes the first.
+        let _ = self.setup_token();
         Ok(Empty {})
     }
 

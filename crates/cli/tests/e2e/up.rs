@@ -1,5 +1,7 @@
 //! `millpond up`: the one-command start, the clean stop, and finding everything again.
 
+use std::os::unix::fs::PermissionsExt;
+
 use crate::harness::{MILLPOND, Server, can_mount, finds, need, text_of, zdb_is_clean};
 use crate::iscsi::may_log_in;
 
@@ -78,6 +80,13 @@ fn volume_of_up(server: &Server) -> (String, String) {
     let kept: serde_json::Value = serde_json::from_slice(&kept).expect("JSON");
     let secret = kept["pond"]["secret"].as_str().expect("a secret");
     assert!(!log.contains(secret) && !log.contains("#setup="), "{log}");
+    let link = server.state().join("setup-link");
+    let told = format!("with the link in {}", link.display());
+    assert!(log.contains(&told), "{log}");
+    let mode = std::fs::metadata(&link).expect("a link").permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    let text = std::fs::read_to_string(&link).expect("a link");
+    assert_eq!(text, server.ok("console"));
     (iqn.to_owned(), secret.to_owned())
 }
 

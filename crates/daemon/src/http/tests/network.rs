@@ -223,6 +223,11 @@ async fn the_first_user_is_made_with_the_link_and_only_once() {
     let link = server.service.web.link();
     assert_eq!(link.url.unwrap(), format!("https://{}/", server.address));
     let token = link.setup_token.unwrap().0.clone();
+    let kept = server.service.state().directory().join("setup-link");
+    let text = std::fs::read_to_string(&kept).unwrap();
+    assert_eq!(text, format!("https://{}/#setup={token}\n", server.address));
+    let mode = std::os::unix::fs::PermissionsExt::mode(&kept.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
     let setup =
         |token: &str, user: &str| json!({"token": token, "user": user, "password": PASSWORD});
     let refused = server
@@ -260,6 +265,7 @@ async fn the_first_user_is_made_with_the_link_and_only_once() {
         .await;
     assert_eq!((again.status, again.kind()), (409, json!("exists")));
     assert!(server.service.web.link().setup_token.is_none());
+    assert!(!kept.exists());
     server.stop().await;
 }
 
