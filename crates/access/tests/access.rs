@@ -161,6 +161,7 @@ async fn create(world: &World, path: String) -> Arc<Pool> {
         force: false,
         host: host(),
         events: None,
+        cache: None,
     };
     Pool::create(world, spec).await.expect("create")
 }

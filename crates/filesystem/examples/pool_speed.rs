@@ -77,6 +77,7 @@ async fn make(world: &World, dir: &str, megabytes: u64) -> Outcome<()> {
         force: false,
         host: host(),
         events: None,
+        cache: None,
     };
     let pool = Pool::create(world, spec).await?;
     let dataset = pool.dsl().open_dataset("bench").await?;

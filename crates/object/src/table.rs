@@ -29,7 +29,7 @@ pub(crate) struct ObjectTable {
 }
 
 impl ObjectTable {
-    pub(crate) fn new(limit: usize, charge: &Charge) -> Arc<Self> {
+    pub(crate) fn new(limit: usize, charge: &Arc<Charge>) -> Arc<Self> {
         let shard_limit = (limit / SHARDS).max(8);
         let table = Arc::new(ObjectTable {
             shards: std::array::from_fn(|_| {

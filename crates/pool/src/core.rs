@@ -114,6 +114,8 @@ impl Core {
         self.pipeline.tasks().cancel();
         self.space.close();
         self.tree.close();
+        // Others may have the memory at once, whoever still has a handle on this pool.
+        self.pipeline.cache().clear();
     }
 
     /// Waits until the sync loop has ended.

@@ -163,7 +163,7 @@ async fn plan(
         pool_guid: Some(guid),
         ..OpenOptions::default()
     };
-    let ground = Ground::open(world, &root, options, salt).await?;
+    let ground = Ground::open(world, &root, options, salt, spec.cache()).await?;
     let totals = ground.pipeline.allocator().totals();
     let usable_bytes = totals
         .usable_deflated_bytes

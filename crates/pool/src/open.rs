@@ -51,9 +51,6 @@ use trusted::{add_allocation_bias, read_config};
 
 pub(crate) use trusted::{mos_options, read_trusted_config};
 
-/// Bytes of verified blocks kept in memory unless the caller says otherwise.
-const CACHE_BYTES: u64 = 512 << 20;
-
 /// Everything that is needed before the MOS can be opened.
 pub(crate) struct Ground {
     pub(crate) tree: Arc<VdevTree>,
@@ -69,6 +66,7 @@ impl Ground {
         root: &NvList,
         options: OpenOptions,
         salt: [u8; 32],
+        cache: Cache,
     ) -> Result<Self, PoolError> {
         let read_only = options.read_only;
         let tree = VdevTree::open(world.clone(), root, options).await?;
@@ -93,12 +91,11 @@ impl Ground {
             read_only,
             ..PipelineOptions::default()
         };
-        let cache = Arc::new(Cache::new(CACHE_BYTES));
         let pipeline = Pipeline::new(
             world.clone(),
             tree.clone(),
             allocator,
-            cache,
+            Arc::new(cache),
             options,
             reports,
         );
@@ -300,7 +297,7 @@ pub(crate) async fn open_trusted(
         pool_guid: Some(spec.found.guid),
         ..OpenOptions::default()
     };
-    Ground::open(world, &root, options, [0; 32]).await
+    Ground::open(world, &root, options, [0; 32], spec.cache()).await
 }
 
 /// [`add_allocation_bias`] where vdevs were removed: the ZAPs may lie on those, so the tree
@@ -335,7 +332,7 @@ pub(crate) async fn read_trusted(
         pool_guid: Some(spec.found.guid),
         ..OpenOptions::default()
     };
-    let ground = Ground::open(world, root, options, [0; 32]).await?;
+    let ground = Ground::open(world, root, options, [0; 32], spec.cache()).await?;
     let result = async {
         // Labels do not tell which vdevs were removed, so what looks missing may not be needed.
         let placeholders = check_known(name, &ground.tree, MissingLogs::Accepted)?;
@@ -473,7 +470,7 @@ pub(crate) async fn import(
         pool_guid: Some(guid),
         ..OpenOptions::default()
     };
-    let ground = Ground::open(world, &root, options, [0; 32]).await?;
+    let ground = Ground::open(world, &root, options, [0; 32], spec.cache()).await?;
     let names = (name.as_str(), disk_name.as_str());
     // Of an earlier import.
     let mut trusted = trusted;
@@ -506,7 +503,7 @@ pub(crate) async fn assemble(
         ..OpenOptions::default()
     };
     let root = config.require_list("vdev_tree")?;
-    let ground = Ground::open(world, root, options, [0; 32]).await?;
+    let ground = Ground::open(world, root, options, [0; 32], spec.cache()).await?;
     let uberblock = Uberblock {
         guid_sum: ground.tree.guid_sum(),
         ..uberblock
@@ -881,7 +878,7 @@ mod tests {
                 pool_guid: Some(spec.found.guid),
                 ..OpenOptions::default()
             };
-            let ground = Ground::open(&world, root, options, [0; 32])
+            let ground = Ground::open(&world, root, options, [0; 32], spec.cache())
                 .await
                 .expect("open");
             assert_eq!(ground.tree.guid_sum(), uberblock.guid_sum);

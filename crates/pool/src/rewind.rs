@@ -253,7 +253,7 @@ pub(crate) async fn untrusted(world: &World, spec: &ImportSpec) -> Result<Ground
         pool_guid: Some(spec.found.guid),
         ..OpenOptions::default()
     };
-    Ground::open(world, root, options, [0; 32]).await
+    Ground::open(world, root, options, [0; 32], spec.cache()).await
 }
 
 /// Imports the pool as it was when its checkpoint was made.

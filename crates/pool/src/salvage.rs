@@ -410,7 +410,7 @@ async fn trust(
             pool_guid: Some(import.found.guid),
             ..OpenOptions::default()
         };
-        match Ground::open(world, &root, options, [0; 32]).await {
+        match Ground::open(world, &root, options, [0; 32], import.cache()).await {
             Ok(better) => {
                 ground.tree.close();
                 *ground = better;

@@ -4,8 +4,13 @@ use std::sync::Arc;
 
 use dataset::ObjsetInit;
 use format::{Guid, Txg};
+use zio::{Cache, SharedCache};
 
 use crate::{EventSink, FoundPool, HostIdentity, VdevSpec};
+
+/// Bytes that the cache of a pool has which is the only one in its process, as in tools that work
+/// without a server.
+const CACHE_BYTES: u64 = 512 << 20;
 
 /// Which features a new pool gets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -40,6 +45,23 @@ pub struct CreateSpec {
     pub host: HostIdentity,
     /// Who is told what happens to it, as long as it is open.
     pub events: Option<Arc<dyn EventSink>>,
+    /// The cache that it has together with other pools; without one it gets its own.
+    pub cache: Option<Arc<SharedCache>>,
+}
+
+impl CreateSpec {
+    /// A part of the cache for the new pool.
+    pub(crate) fn cache(&self) -> Cache {
+        part_of(self.cache.as_ref())
+    }
+}
+
+/// A part of a cache for one more pool, or a cache of its own.
+fn part_of(shared: Option<&Arc<SharedCache>>) -> Cache {
+    match shared {
+        Some(shared) => shared.join(),
+        None => Cache::new(CACHE_BYTES),
+    }
 }
 
 /// Which of a pool's past states to import.
@@ -104,6 +126,8 @@ pub struct ImportSpec {
     pub host: HostIdentity,
     /// Who is told what happens to it, as long as it is open.
     pub events: Option<Arc<dyn EventSink>>,
+    /// The cache that it has together with other pools; without one it gets its own.
+    pub cache: Option<Arc<SharedCache>>,
 }
 
 impl ImportSpec {
@@ -124,7 +148,13 @@ impl ImportSpec {
             altroot: None,
             host,
             events: None,
+            cache: None,
         }
+    }
+
+    /// A part of the cache for what is opened by this.
+    pub(crate) fn cache(&self) -> Cache {
+        part_of(self.cache.as_ref())
     }
 
     /// The pool's identity.

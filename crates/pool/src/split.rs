@@ -441,6 +441,7 @@ async fn make(core: &Arc<Core>, spec: &SplitSpec, taken: &Taken) -> Result<(), P
         missing_logs: MissingLogs::Accepted,
         unwatched: true,
         force: true,
+        cache: Some(core.pipeline.cache().shared().clone()),
         ..ImportSpec::new(found, core.host.clone())
     };
     let assembled = open::assemble(&core.world, &import, taken.uberblock, &pairs).await?;

@@ -1,8 +1,8 @@
 //! The pools that are imported, by name, and those that are waited for.
 //!
 //! [`Pools`] owns the table of imported pools, the names that are spoken for while somebody makes a
-//! pool or takes it in, the list of what to import at the next start ([`PoolList`]), and how the
-//! memory of the cache is divided.
+//! pool or takes it in, the list of what to import at the next start ([`PoolList`]), the cache that
+//! all of them have together, and how much each may have dirty.
 //!
 //! Locks: `table` is short and never held across an await; the locks of the list come before it.
 //! Waiting for a name ([`Pools::claim`]) comes before any of them.
@@ -16,6 +16,7 @@ use api::{Failure, FailureKind};
 use format::Txg;
 use parking_lot::Mutex;
 use pool::Pool;
+use zio::SharedCache;
 
 use crate::background::Background;
 use crate::error::{all_done, suspended};
@@ -136,25 +137,37 @@ pub struct Pools {
     table: Mutex<BTreeMap<String, Arc<OpenPool>>>,
     names: PoolNames,
     list: PoolList,
+    cache: Arc<SharedCache>,
     cache_bytes: u64,
 }
 
 impl Pools {
-    /// None yet; all of the last run are away.
+    /// None yet; all of the last run are away. They are to have a cache of at most `cache_bytes`.
     pub fn new(state: &State, cache_bytes: u64) -> Self {
         Self {
             table: Mutex::default(),
             names: PoolNames::default(),
             list: PoolList::load(state),
+            cache: SharedCache::new(cache_bytes),
             cache_bytes,
         }
+    }
+
+    /// The cache of all pools. Its limit is lower than [`Self::cache_bytes`] while memory is short.
+    pub fn cache(&self) -> &Arc<SharedCache> {
+        &self.cache
+    }
+
+    /// What the cache may have at most, in bytes.
+    pub fn cache_bytes(&self) -> u64 {
+        self.cache_bytes
     }
 
     /// Takes in a pool whose name is claimed. Gives a warning where the next start will not import
     /// it.
     pub fn insert(&self, open: &Arc<OpenPool>) -> Option<String> {
         self.table.lock().insert(open.pool.name(), Arc::clone(open));
-        self.share_out_cache();
+        self.share_out_dirty();
         let error = self.write_list().err().filter(|_| open.is_cached())?;
         let name = open.pool.name();
         Some(format!(
@@ -170,7 +183,7 @@ impl Pools {
             self.take(open);
         });
         open.background.close(&open.pool);
-        self.share_out_cache();
+        self.share_out_dirty();
     }
 
     /// Forgets a pool that somebody exported or destroyed: no start imports it again.
@@ -178,7 +191,7 @@ impl Pools {
         let guid = open.pool.guid().get();
         let was_here = self.take(open);
         open.background.close(&open.pool);
-        self.share_out_cache();
+        self.share_out_dirty();
         if !was_here {
             let message = format!("{doing}: the server imported it again meanwhile; try again");
             return Err(Failure::new(FailureKind::Busy, message));
@@ -324,14 +337,12 @@ impl Pools {
         })
     }
 
-    /// Every pool gets the same part of the memory for caching, and may have as much dirty as
-    /// OpenZFS allows where the cache has a quarter of the memory: a tenth of it, at most 4 GiB
-    /// (`zfs_dirty_data_max`, `..._max_max`).
-    fn share_out_cache(&self) {
+    /// Every pool may have the same part dirty of what OpenZFS allows a pool where the cache has a
+    /// quarter of the memory: a tenth of it, at most 4 GiB (`zfs_dirty_data_max`, `..._max_max`).
+    fn share_out_dirty(&self) {
         let pools = self.table.lock();
         let share = self.cache_bytes / pools.len().max(1) as u64;
         for open in pools.values() {
-            open.pool.pipeline().cache().set_limit_bytes(share);
             open.pool
                 .set_dirty_max_bytes((share / 5 * 2).clamp(DIRTY_BYTES_MIN, DIRTY_BYTES_MAX));
         }

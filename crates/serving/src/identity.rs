@@ -219,6 +219,7 @@ mod tests {
             force: false,
             host: host(),
             events: None,
+            cache: None,
         };
         let pool = Pool::create(world, spec).await.expect("created");
         opened(world, pool, Arrival::Created)

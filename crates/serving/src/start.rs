@@ -191,6 +191,7 @@ impl Serving {
         let mut import = ImportSpec::new(found, self.host.clone());
         import.read_only = cached.read_only;
         import.events = Some(self.events.clone());
+        import.cache = Some(Arc::clone(self.pools.cache()));
         import.missing_logs = MissingLogs::AcceptedIfUnused;
         let pool = Pool::import(&self.world, import)
             .await

@@ -293,6 +293,7 @@ fn spec_on(layout: Layout, force: bool) -> CreateSpec {
         force,
         host: host(),
         events: None,
+        cache: None,
     }
 }
 

@@ -291,6 +291,7 @@ async fn import_found(
     properties.retain(|(name, _)| name != "readonly");
     let accessed_s = found.timestamp_s;
     let mut spec = ImportSpec::new(found, serving.host.clone());
+    spec.cache = Some(Arc::clone(serving.pools.cache()));
     if !call.dry_run {
         spec.events = Some(serving.events.clone());
     }

@@ -336,6 +336,7 @@ pub fn zpool_create<'a>(
             force: call.force,
             host: serving.host.clone(),
             events: Some(serving.events.clone()),
+            cache: Some(Arc::clone(serving.pools.cache())),
         };
         if call.dry_run {
             let checked = pool::check_create(&serving.world, &spec).await;

@@ -77,6 +77,7 @@ async fn create(world: &World, dir: &Path) -> Arc<Pool> {
         force: false,
         host: host(),
         events: None,
+        cache: None,
     };
     Pool::create(world, spec).await.expect("create")
 }

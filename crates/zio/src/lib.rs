@@ -9,8 +9,8 @@
 //! | [`txg`] | open / quiesced / synced transaction groups and the write throttle | TXG |
 //!
 //! Lock order inside this crate (a later lock may be taken while an earlier one is held, never the
-//! other way; no lock is held across an await): txg state; allocator rotor; allocator top;
-//! cache shard; then those of crate `vdev`. The list of who can give memory back (`cache::Charge`)
+//! other way; no lock is held across an await): txg state; allocator rotor; allocator top; the
+//! cache's pool numbers; cache shard; then those of crate `vdev`. The list of who can give memory back (`cache::Charge`)
 //! comes before all: it is held while they do, with locks of crates above. In practice most code
 //! holds one of them at a time.
 
@@ -28,7 +28,7 @@ mod testing;
 pub mod txg;
 
 pub use alloc::{Allocator, MetaslabChange, MetaslabSource};
-pub use cache::{Cache, Charge, Charged, Holder};
+pub use cache::{BlockKind, Cache, Charge, Charged, Holder, SharedCache};
 pub use clones::{CloneChanges, CloneKey, Clones};
 pub use error::ZioError;
 pub use pipeline::{

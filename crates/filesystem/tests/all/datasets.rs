@@ -383,6 +383,7 @@ async fn create_on_disk(world: &World, image: &Image) -> Arc<Pool> {
         force: false,
         host: host(),
         events: None,
+        cache: None,
     };
     Pool::create(world, spec).await.expect("create")
 }

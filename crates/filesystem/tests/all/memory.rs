@@ -52,7 +52,10 @@ async fn many_files_of_several_filesystems_stay_within_the_share() {
     let image = Image::new(512);
     let pool = create(&world, &image, &[("atime", "off")]).await;
     let all = several(&world, &pool).await;
-    pool.pipeline().cache().set_limit_bytes(CACHE_BYTES);
+    pool.pipeline()
+        .cache()
+        .shared()
+        .set_limit_bytes(CACHE_BYTES);
     let empty = charged(&pool);
     for number in 0..FILES {
         let fs = &all[number % FILESYSTEMS];
@@ -76,7 +79,7 @@ async fn many_files_of_several_filesystems_stay_within_the_share() {
         }
     }
     // Without room nothing stays that nobody uses; what kernels know is counted still.
-    pool.pipeline().cache().set_limit_bytes(0);
+    pool.pipeline().cache().shared().set_limit_bytes(0);
     let idle = charged(&pool);
     assert!(idle < empty + (FILES as u64) * 100, "{idle}");
     for fs in &all {
@@ -102,7 +105,7 @@ async fn what_is_known_only_in_memory_survives() {
     set(&pool, "relatime", "off").await;
     // Everything that can be given back is, at each step.
     let cache = pool.pipeline().cache();
-    cache.set_limit_bytes(0);
+    cache.shared().set_limit_bytes(0);
     let root = fs.root();
     let make = async |name: &str| {
         let made = fs.create(root, name.as_bytes(), 0o644, ROOT).await;
@@ -117,7 +120,7 @@ async fn what_is_known_only_in_memory_survives() {
     let opened = make("opened").await;
     fs.retain(opened.ino, 1);
     pool.sync().await.expect("sync");
-    cache.set_limit_bytes(0);
+    cache.shared().set_limit_bytes(0);
 
     // An access time that is to be stored.
     fs.read(read_at.ino, 0, 100).await.expect("read");
@@ -129,7 +132,7 @@ async fn what_is_known_only_in_memory_survives() {
     // An open file without a name.
     fs.unlink(root, b"opened").await.expect("unlink");
     for _ in 0..2 {
-        cache.set_limit_bytes(0);
+        cache.shared().set_limit_bytes(0);
         let now = fs.attributes(read_at.ino).await.expect("there");
         assert_eq!((now.atime, now.size_bytes), (accessed, 3500));
         let data = fs.read(opened.ino, 0, 4096).await.expect("its content");
@@ -141,7 +144,7 @@ async fn what_is_known_only_in_memory_survives() {
     let stored = fs.attributes(read_at.ino).await.expect("there").atime;
     assert!(stored >= accessed);
     // The last user is gone, and the file with it, whether its node is in memory or not.
-    cache.set_limit_bytes(0);
+    cache.shared().set_limit_bytes(0);
     assert!(fs.release(opened.ino, 1));
     fs.close().await.expect("close");
     drop(fs);
@@ -184,7 +187,10 @@ async fn access_times_that_cannot_be_stored_are_given_up_for_memory() {
         pool.sync().await.expect("sync");
     }
     assert!(refused > 3, "there is room");
-    pool.pipeline().cache().set_limit_bytes(CACHE_BYTES);
+    pool.pipeline()
+        .cache()
+        .shared()
+        .set_limit_bytes(CACHE_BYTES);
     for file in &files {
         fs.read(file.ino, 0, 8).await.expect("read");
     }
@@ -211,7 +217,7 @@ async fn memory_is_asked_back_once_for_a_txg() {
     let pool = create(&world, &image, &[("atime", "off")]).await;
     let all = several(&world, &pool).await;
     let cache = pool.pipeline().cache();
-    cache.set_limit_bytes(CACHE_BYTES);
+    cache.shared().set_limit_bytes(CACHE_BYTES);
     // Nothing that is given back is ever enough.
     let charged = cache.charge().take(CACHE_BYTES);
     cache.charge().settle();
@@ -246,7 +252,7 @@ async fn a_lookup_beside_an_unlink_finds_the_file_or_none() {
     let image = Image::new(256);
     let pool = create(&world, &image, &[]).await;
     let fs = open(&world, &pool, "tank").await;
-    pool.pipeline().cache().set_limit_bytes(0);
+    pool.pipeline().cache().shared().set_limit_bytes(0);
     let is_over = Arc::new(AtomicBool::new(false));
     let looks = (0..2).map(|_| {
         let (fs, is_over) = (Arc::clone(&fs), Arc::clone(&is_over));
@@ -289,7 +295,7 @@ async fn no_file_is_in_memory_twice() {
         directories.push(made.expect("make a directory").ino);
     }
     pool.sync().await.expect("sync");
-    pool.pipeline().cache().set_limit_bytes(0);
+    pool.pipeline().cache().shared().set_limit_bytes(0);
     let directories = Arc::new(directories);
     let tasks = (0..TASKS).map(|task| {
         let (fs, pool) = (Arc::clone(&fs), Arc::clone(&pool));

@@ -46,7 +46,7 @@ async fn objects_are_given_back_down_to_the_share() {
         assert_eq!(object.bonus()[..8], number.to_le_bytes());
         assert!(charged() <= BOUND_BYTES, "{}", charged());
     }
-    bed.pipeline.cache().set_limit_bytes(0);
+    bed.pipeline.cache().shared().set_limit_bytes(0);
     assert!(charged() < 64 << 10, "{}", charged());
 }
 
@@ -62,7 +62,7 @@ async fn what_is_held_or_dirty_stays() {
     let names = zap.id();
     drop(tx);
     bed.sync().await;
-    let give_back = || bed.pipeline.cache().set_limit_bytes(0);
+    let give_back = || bed.pipeline.cache().shared().set_limit_bytes(0);
     give_back();
     let held = bed.set.hold(id(1)).await.expect("there");
     let tx = bed.tx().await;
@@ -112,7 +112,7 @@ async fn indirect_blocks_that_are_kept_count() {
     }
     let kept = charged() - before;
     assert!(kept >= 2 * (128 << 10), "{kept}");
-    bed.pipeline.cache().set_limit_bytes(0);
+    bed.pipeline.cache().shared().set_limit_bytes(0);
     assert!(charged() <= before, "{}", charged());
     let bytes = object.read_bytes(step, 512).await.expect("reads");
     assert_eq!(bytes[..], [9; 512]);

@@ -256,8 +256,8 @@ async fn run(seed: u64, kind: ObjsetKind, options: ObjsetOptions, cache_bytes: u
         if round % 4 == 3 {
             // All that is in memory, and need not be, is given back.
             let cache = bed.set.pipeline().cache();
-            cache.set_limit_bytes(0);
-            cache.set_limit_bytes(cache_bytes);
+            cache.shared().set_limit_bytes(0);
+            cache.shared().set_limit_bytes(cache_bytes);
         }
     }
     // Everything freed: only heads are left.

@@ -2,6 +2,7 @@
 //! for anew.
 
 mod activity;
+mod cache;
 mod changes;
 mod checkpoint;
 mod churn;

@@ -75,6 +75,7 @@ impl Rig {
                 hostname: "test".into(),
             },
             events: None,
+            cache: None,
         };
         let pool = Pool::create(&world, spec).await.expect("create");
         let access = Arc::new(Access::new(Arc::clone(pool.dsl()), world));

@@ -57,6 +57,7 @@ impl Rig {
             force: false,
             host: host(),
             events: None,
+            cache: None,
         };
         let pool = Pool::create(&world, spec).await.expect("create");
         Self::of(dir, world, pool, policy).await

@@ -388,6 +388,7 @@ fn two_pools_share_a_spare() {
             force: false,
             host: host(),
             events: None,
+            cache: None,
         };
         let second = Pool::create(&sim.world(), create).await.unwrap();
         let guid = |pool: &Pool| pool.status().spares[0].guid;

@@ -106,7 +106,7 @@ pub(super) fn all(serving: &Serving) -> Vec<Reading> {
 
 fn add_pool(out: &mut Vec<Reading>, open: &OpenPool) {
     let (status, stats) = (open.pool.status(), open.pool.io_stats());
-    let cache = open.pool.pipeline().cache().stats();
+    let cache = open.pool.pipeline().cache().stats().total();
     let (log_bytes, log_peak) = open.pool.pipeline().allocator().take_log_peak();
     let mut leaves = Vec::new();
     add_leaves(&mut leaves, &status.root);

@@ -75,11 +75,13 @@ families! {
     DEVICE_LATENCY: Histogram "millpond_device_latency_seconds" "seconds"
         "How long the device took, without waiting.";
 
-    CACHE_SIZE: Gauge "millpond_cache_size_bytes" "bytes"
-        "What is in the pool's cache in memory (ARC).";
+    CACHE_LIMIT: Gauge "millpond_cache_limit_bytes" "bytes"
+        "What may be in the cache in memory (ARC) now, of all pools.";
+    CACHE_LIMIT_MAX: Gauge "millpond_cache_limit_max_bytes" "bytes"
+        "What may be in it unless memory is short.";
+    CACHE_SIZE: Gauge "millpond_cache_size_bytes" "bytes" "What of a pool is in it.";
     CACHE_CHARGED: Gauge "millpond_cache_charged_bytes" "bytes"
         "Objects and files in memory, which count in its limit.";
-    CACHE_LIMIT: Gauge "millpond_cache_limit_bytes" "bytes" "What may be in it.";
     CACHE_BLOCKS: Gauge "millpond_cache_blocks" "" "Blocks in it.";
     CACHE_HITS: Counter "millpond_cache_hits" "" "Reads that found their block in it.";
     CACHE_MISSES: Counter "millpond_cache_misses" "" "Reads that did not.";

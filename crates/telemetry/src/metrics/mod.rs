@@ -35,6 +35,7 @@ pub use text::CONTENT_TYPE;
 use text::Exposition;
 #[cfg(any(test, feature = "testing"))]
 pub use text::read;
+use zio::BlockKind;
 
 /// Datasets of which something is told, of all pools together.
 const DATASETS_MAX: usize = 1000;
@@ -81,6 +82,9 @@ pub async fn text(serving: &Serving, alerts: &AlertListReply, automation: &Autom
     let version = env!("CARGO_PKG_VERSION");
     out.add(&families::BUILD, &[("version", version)], true);
     process::add(&mut out);
+    let pools = &serving.pools;
+    out.add(&families::CACHE_LIMIT, &[], pools.cache().limit_bytes());
+    out.add(&families::CACHE_LIMIT_MAX, &[], pools.cache_bytes());
     let mut left = DATASETS_MAX;
     for (name, _, _) in serving.pools.not_imported() {
         out.add(&families::POOL_ABSENT, &[("pool", &name)], true);
@@ -266,13 +270,20 @@ fn add_latency(
 
 fn add_cache(out: &mut Exposition, open: &OpenPool) {
     let (stats, name) = (open.pool.pipeline().cache().stats(), open.pool.name());
-    let labels = &[("pool", name.as_str())];
-    out.add(&families::CACHE_SIZE, labels, stats.size_bytes);
-    out.add(&families::CACHE_CHARGED, labels, stats.charged_bytes);
-    out.add(&families::CACHE_LIMIT, labels, stats.limit_bytes);
-    out.add(&families::CACHE_BLOCKS, labels, stats.blocks);
-    out.add(&families::CACHE_HITS, labels, stats.hits);
-    out.add(&families::CACHE_MISSES, labels, stats.misses);
+    let pool = ("pool", name.as_str());
+    out.add(&families::CACHE_CHARGED, &[pool], stats.charged_bytes);
+    for kind in BlockKind::ALL {
+        let word = match kind {
+            BlockKind::Data => "data",
+            BlockKind::Metadata => "metadata",
+            BlockKind::DedupTable => "dedup-table",
+        };
+        let (counts, labels) = (stats.of(kind), &[pool, ("kind", word)]);
+        out.add(&families::CACHE_SIZE, labels, counts.size_bytes);
+        out.add(&families::CACHE_BLOCKS, labels, counts.blocks);
+        out.add(&families::CACHE_HITS, labels, counts.hits);
+        out.add(&families::CACHE_MISSES, labels, counts.misses);
+    }
 }
 
 fn add_scan(out: &mut Exposition, report: &PoolStatusReport) {

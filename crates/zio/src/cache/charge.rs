@@ -1,16 +1,17 @@
 //! Memory beside the cache's blocks that counts in the cache's limit: objects and files in memory.
 //!
-//! Whoever keeps such memory charges it ([`Charge::take`]) for as long as it lives. The cache keeps
-//! that much less, down to half of its limit; the other half is the charge's share. What goes over
-//! the share is asked back of those who hold it ([`Holder`]), in turn, and each begins with what
-//! has not been used for longest: a clock over all filesystems of a pool. That is done by who
-//! charges ([`Charge::settle`]), so that nobody charges faster than memory comes back, and after
-//! each txg that was synced ([`Charge::settle_again`]), as what is dirty cannot be given back
-//! before. What is in use, or dirty, stays over the share; dirty objects are bounded with the dirty
-//! data of the txgs.
+//! Whoever keeps such memory charges it to its pool ([`Charge::take`]) for as long as it lives. The
+//! cache keeps that much less, down to half of its limit; the other half is the share of what is
+//! charged, by all pools together. What goes over the share is asked back of those who hold it
+//! ([`Holder`]), in turn, and each begins with what has not been used for longest: a clock over all
+//! filesystems of all pools, which passes over pools that are charged no more than the floor that
+//! each of them has ([`super::floor_bytes`]). That is done by who charges ([`Charge::settle`]), so
+//! that nobody charges faster than memory comes back, and after each txg that was synced
+//! ([`Charge::settle_again`]), as what is dirty cannot be given back before. What is in use, or
+//! dirty, stays over the share; dirty objects are bounded with the dirty data of the txgs.
 //!
-//! Charging is one atomic addition. Locks: the list of holders, then what holders lock; nobody who
-//! settles may have a lock of a holder's.
+//! Charging is two atomic additions. Locks: the list of holders, then what holders lock; nobody who
+//! settles may have a lock of a holder's. The list of pools comes last.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,16 +38,23 @@ pub trait Holder: Send + Sync {
     fn give_back(&self, is_enough: &dyn Fn() -> bool);
 }
 
-/// What is charged to a cache.
+/// What all pools are charged.
 #[derive(Default)]
-pub struct Charge {
+pub(super) struct Charges {
     used_bytes: AtomicU64,
     share_bytes: AtomicU64,
     /// From how many bytes on holders are asked.
     ask_at_bytes: AtomicU64,
-    holders: Mutex<VecDeque<Weak<dyn Holder>>>,
+    holders: Mutex<VecDeque<(Weak<dyn Holder>, Weak<Charge>)>>,
     /// More may be given back than whoever asks holders now may have been told.
     is_asked_again: AtomicBool,
+    pools: Mutex<Vec<Weak<Charge>>>,
+}
+
+/// What a pool is charged.
+pub struct Charge {
+    used_bytes: AtomicU64,
+    all: Arc<Charges>,
     over: Notify,
 }
 
@@ -59,39 +67,94 @@ pub struct Charged {
 impl Charged {
     /// Changes how many bytes it is.
     pub fn resize(&mut self, bytes: u64) {
-        self.charge.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.charge
-            .used_bytes
-            .fetch_sub(self.bytes, Ordering::Relaxed);
+        self.charge.add(bytes);
+        self.charge.subtract(self.bytes);
         self.bytes = bytes;
     }
 }
 
 impl Drop for Charged {
     fn drop(&mut self) {
-        self.charge
-            .used_bytes
-            .fetch_sub(self.bytes, Ordering::Relaxed);
+        self.charge.subtract(self.bytes);
     }
 }
 
 impl Charge {
+    fn add(&self, bytes: u64) {
+        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.all.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, bytes: u64) {
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.all.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     /// Charges so many bytes.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Charged {
-        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.add(bytes);
         Charged {
             charge: Arc::clone(self),
             bytes,
         }
     }
 
-    /// Bytes that are charged now.
+    /// Bytes that this pool is charged now.
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes above which they are asked back.
+    /// Bytes above which they are asked back, of all pools together.
     pub fn share_bytes(&self) -> u64 {
+        self.all.share_bytes()
+    }
+
+    /// Asks it for memory from now on, as long as it lives.
+    pub fn add_holder(self: &Arc<Self>, holder: Weak<dyn Holder>) {
+        let mut holders = self.all.holders.lock();
+        holders.retain(|(holder, _)| holder.strong_count() > 0);
+        holders.push_back((holder, Arc::downgrade(self)));
+    }
+
+    /// Where more is charged than the share, asks holders for it. Called after charging, without
+    /// locks.
+    pub fn settle(&self) {
+        self.all.settle();
+    }
+
+    /// As [`Self::settle`], where more may be given back than the last time: a txg was synced, or
+    /// access times were stored. Where somebody asks holders already, it asks them once more.
+    pub fn settle_again(&self) {
+        self.all.settle_again();
+    }
+
+    /// Completes when more was charged than the share, not enough could be given back, and this
+    /// pool has more than its floor of it.
+    pub async fn is_over(&self) {
+        self.over.notified().await;
+    }
+}
+
+impl Charges {
+    /// The charge of one more pool.
+    pub(super) fn join(self: &Arc<Self>) -> Arc<Charge> {
+        let charge = Arc::new(Charge {
+            used_bytes: AtomicU64::new(0),
+            all: Arc::clone(self),
+            over: Notify::new(),
+        });
+        let mut pools = self.pools.lock();
+        pools.retain(|pool| pool.strong_count() > 0);
+        pools.push(Arc::downgrade(&charge));
+        charge
+    }
+
+    /// Bytes that all pools are charged now.
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    fn share_bytes(&self) -> u64 {
         self.share_bytes.load(Ordering::Relaxed)
     }
 
@@ -100,33 +163,21 @@ impl Charge {
         self.settle_again();
     }
 
-    /// Asks it for memory from now on, as long as it lives.
-    pub fn add_holder(&self, holder: Weak<dyn Holder>) {
-        let mut holders = self.holders.lock();
-        holders.retain(|holder| holder.strong_count() > 0);
-        holders.push_back(holder);
+    fn floor_bytes(&self) -> u64 {
+        super::floor_bytes(self.share_bytes(), self.pools.lock().len())
     }
 
-    /// Where more is charged than the share, asks holders for it. Called after charging, without
-    /// locks.
-    pub fn settle(&self) {
+    fn settle(&self) {
         if self.used_bytes() > self.ask_at_bytes.load(Ordering::Relaxed) {
             self.ask();
         }
     }
 
-    /// As [`Self::settle`], where more may be given back than the last time: a txg was synced, or
-    /// access times were stored. Where somebody asks holders already, it asks them once more.
-    pub fn settle_again(&self) {
+    fn settle_again(&self) {
         self.ask_at_bytes
             .store(self.share_bytes(), Ordering::Relaxed);
         self.is_asked_again.store(true, Ordering::SeqCst);
         self.settle();
-    }
-
-    /// Completes when more was charged than the share and not enough could be given back.
-    pub async fn is_over(&self) {
-        self.over.notified().await;
     }
 
     fn ask(&self) {
@@ -146,19 +197,22 @@ impl Charge {
         }
     }
 
-    fn ask_all(&self, holders: &mut VecDeque<Weak<dyn Holder>>) {
-        let share = self.share_bytes();
+    fn ask_all(&self, holders: &mut VecDeque<(Weak<dyn Holder>, Weak<Charge>)>) {
+        let (share, floor) = (self.share_bytes(), self.floor_bytes());
         let step = share / STEPS;
         let is_enough = || self.used_bytes() <= share - step;
         for round in 0..ROUNDS {
             let before = self.used_bytes();
             for _ in 0..holders.len() {
-                let Some(holder) = holders.pop_front() else {
+                let Some((holder, charge)) = holders.pop_front() else {
                     break;
                 };
-                if let Some(live) = holder.upgrade() {
-                    live.give_back(&is_enough);
-                    holders.push_back(holder);
+                if let (Some(live), Some(pool)) = (holder.upgrade(), charge.upgrade()) {
+                    let is_done = || is_enough() || pool.used_bytes() <= floor;
+                    if !is_done() {
+                        live.give_back(&is_done);
+                    }
+                    holders.push_back((holder, charge));
                 }
                 if is_enough() {
                     break;
@@ -180,7 +234,11 @@ impl Charge {
         let next = share.max(used.saturating_add(more));
         self.ask_at_bytes.store(next, Ordering::Relaxed);
         if used > share {
-            self.over.notify_one();
+            let pools = self.pools.lock();
+            let over = pools.iter().filter_map(Weak::upgrade);
+            for pool in over.filter(|pool| pool.used_bytes() > floor) {
+                pool.over.notify_one();
+            }
         }
     }
 }
@@ -189,9 +247,10 @@ impl std::fmt::Debug for Charge {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             out,
-            "Charge({} of {} bytes)",
+            "Charge({} of {} bytes, {} of all pools)",
             self.used_bytes(),
-            self.share_bytes()
+            self.share_bytes(),
+            self.all.used_bytes()
         )
     }
 }
@@ -232,9 +291,9 @@ mod tests {
     }
 
     fn charge(share_bytes: u64) -> Arc<Charge> {
-        let charge = Arc::new(Charge::default());
-        charge.set_share_bytes(share_bytes);
-        charge
+        let charges = Arc::new(Charges::default());
+        charges.set_share_bytes(share_bytes);
+        charges.join()
     }
 
     #[test]
@@ -245,7 +304,7 @@ mod tests {
             shelves[number % 2].put(&charge, 10, true);
             assert!(charge.used_bytes() <= 6400 + 100);
         }
-        charge.set_share_bytes(640);
+        charge.all.set_share_bytes(640);
         assert!(charge.used_bytes() <= 640);
         drop(shelves);
         assert_eq!(charge.used_bytes(), 0);
@@ -298,6 +357,43 @@ mod tests {
         charge.add_holder(weak);
         charge.settle();
         assert_eq!(charge.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_pool_is_asked_for_nothing_that_is_below_its_floor() {
+        let one = charge(6400);
+        let two = one.all.join();
+        let (few, many) = (Shelf::new(&one), Shelf::new(&two));
+        // The floor of two pools is a sixteenth.
+        for _ in 0..40 {
+            few.put(&one, 10, true);
+        }
+        for _ in 0..10_000 {
+            many.put(&two, 10, true);
+        }
+        assert_eq!(one.used_bytes(), 400);
+        assert!(one.used_bytes() + two.used_bytes() <= 6400 + 100);
+        // Above it, what it has counts like that of the others.
+        for _ in 0..1000 {
+            few.put(&one, 10, true);
+        }
+        assert!(one.used_bytes() > 400 && two.used_bytes() < 6000);
+        assert!(one.used_bytes() + two.used_bytes() <= 6400 + 100);
+    }
+
+    #[test]
+    fn every_pool_hears_that_too_much_is_charged_unless_it_is_below_its_floor() {
+        let charges = Arc::new(Charges::default());
+        charges.set_share_bytes(6400);
+        let pools = [charges.join(), charges.join(), charges.join()];
+        let _charged = [pools[0].take(100), pools[1].take(8000), pools[2].take(8000)];
+        charges.settle();
+        let heard = pools.each_ref().map(|pool| {
+            let mut heard = std::pin::pin!(pool.is_over());
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            heard.as_mut().poll(&mut context).is_ready()
+        });
+        assert_eq!(heard, [false, true, true]);
     }
 
     #[test]

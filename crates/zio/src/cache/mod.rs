@@ -8,30 +8,39 @@
 //! long, passes through the small queue only, and a hit changes one counter: no list is relinked,
 //! which is why this and not ARC or LRU. Hot metadata is hit often and stays.
 //!
+//! **One for all pools of a process** ([`SharedCache`]), with one limit: pools compete, as if all
+//! their blocks were in the same queues, but what a pool has is passed over while that is no more
+//! than its floor ([`floor_bytes`]). So a pool that is read once in a while finds something of its
+//! own, whatever the others do, and who is alone has everything. (Before, each pool had an even
+//! part: pools that nobody used kept theirs.) A [`Cache`] is what a pool has of it; with the last
+//! handle of a pool, its blocks go.
+//!
 //! A block's key is the first copy's place, the physical birth, and the checksum's words: together
 //! no other content ever has them within one pool, not even when a block is written again in place
 //! in the same txg.
 //!
 //! Sharded by key; one lock per shard, held for a lookup or an insertion with its evictions. A hit
-//! is that lock, a hash lookup, and a clone of [`Bytes`] (one atomic increment). The limit holds
-//! per shard, so in total as well; a block bigger than a quarter of a shard's share is not kept. A
-//! crash loses it all.
+//! is that lock, a hash lookup, and a clone of [`Bytes`] (one atomic increment). The limit and the
+//! floors hold per shard, so in total as well; a block bigger than a quarter of a shard's share is
+//! not kept. A crash loses it all.
 //!
 //! What others keep in memory beside blocks counts in the limit as well ([`Charge`]): each block
 //! that comes in finds so much less room, but at least half of it.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use format::{BlockPointer, VdevId};
+use format::{BlockPointer, ObjectType, VdevId};
 use parking_lot::Mutex;
 
 pub use self::charge::{Charge, Charged, Holder};
 
+use self::charge::Charges;
+use self::shard::{Hashed, Shard};
+
 mod charge;
+mod shard;
 #[cfg(test)]
 mod tests;
 
@@ -39,21 +48,68 @@ mod tests;
 const SHARDS_MAX: usize = 64;
 /// A shard has at least room for this.
 const SHARD_BYTES_MIN: u64 = 64 << 20;
-/// Hits that count.
-const HITS_MAX: u8 = 3;
-/// What an entry costs beside its data.
-const OVERHEAD_BYTES: u64 = 128;
-/// Keys that are remembered per shard, at most.
-const GHOSTS_MAX: usize = 1 << 16;
+/// A floor is the limit divided by this, or by more.
+const FLOOR_PARTS_MIN: usize = 16;
+
+/// What a pool keeps of `limit_bytes` whatever others want: a sixteenth, or an even part of half of
+/// it where there are more than eight pools.
+fn floor_bytes(limit_bytes: u64, pools: usize) -> u64 {
+    limit_bytes / (2 * pools).max(FLOOR_PARTS_MIN) as u64
+}
+
+/// Kinds of blocks that are told apart in figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockKind {
+    /// What files and volumes hold.
+    Data,
+    /// Everything else.
+    Metadata,
+    /// The metadata that dedup tables are.
+    DedupTable,
+}
+
+impl BlockKind {
+    /// Each of them.
+    pub const ALL: [BlockKind; 3] = [Self::Data, Self::Metadata, Self::DedupTable];
+
+    /// Of which kind a block is, by its object's type and its level (`BP_GET_BUFC_TYPE`,
+    /// include/sys/spa.h, which has no kind of its own for dedup tables).
+    pub fn of(bp: &BlockPointer) -> Self {
+        match bp.object_type() {
+            ObjectType::DDT_ZAP | ObjectType::DDT_STATS => Self::DedupTable,
+            _ if bp.is_metadata() => Self::Metadata,
+            _ => Self::Data,
+        }
+    }
+}
 
 /// Which block: the place of its first copy, when it was written there, and its checksum (mixed to
-/// one word), which tells apart versions written in the same place by one txg.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// one word), which tells apart versions written in the same place by one txg. Its kind comes with
+/// it and tells nothing apart.
+#[derive(Debug, Clone, Copy)]
 pub struct CacheKey {
     vdev: VdevId,
     offset_bytes: u64,
     birth: u64,
     sum: u64,
+    kind: BlockKind,
+}
+
+impl PartialEq for CacheKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.vdev == other.vdev
+            && self.offset_bytes == other.offset_bytes
+            && self.birth == other.birth
+            && self.sum == other.sum
+    }
+}
+
+impl Eq for CacheKey {}
+
+impl std::hash::Hash for CacheKey {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write_u64(self.mixed());
+    }
 }
 
 impl CacheKey {
@@ -68,6 +124,7 @@ impl CacheKey {
             offset_bytes: dva.offset_bytes(),
             birth: bp.physical_birth().get(),
             sum: mix(&bp.checksum()),
+            kind: BlockKind::of(bp),
         })
     }
 
@@ -94,273 +151,156 @@ fn mix(words: &[u64]) -> u64 {
     })
 }
 
-/// Hands through the one number that is hashed: keys are hashed already.
-#[derive(Debug, Default, Clone, Copy)]
-struct Through(u64);
-
-impl Hasher for Through {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-}
-
-/// A key with its hash computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Hashed {
-    key: CacheKey,
-    hash: u64,
-}
-
-impl std::hash::Hash for Hashed {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-#[derive(Debug)]
-struct Entry {
-    data: Bytes,
-    hits: u8,
-    main: bool,
-    /// Tells a queued key of this entry from one left by an earlier entry of the same key.
-    generation: u64,
-}
-
-fn weight(data: &Bytes) -> u64 {
-    data.len() as u64 + OVERHEAD_BYTES
-}
-
-type Table<K, V> = HashMap<K, V, BuildHasherDefault<Through>>;
-
-#[derive(Debug, Default)]
-struct Shard {
-    entries: Table<Hashed, Entry>,
-    small: VecDeque<(Hashed, u64)>,
-    main: VecDeque<(Hashed, u64)>,
-    ghosts: VecDeque<u64>,
-    /// Hash to how many times it is in `ghosts`.
-    ghost_counts: Table<u64, u32>,
-    small_bytes: u64,
-    main_bytes: u64,
-    generation: u64,
-    limit_bytes: u64,
-}
-
-impl Shard {
-    fn get(&mut self, key: &Hashed) -> Option<Bytes> {
-        let entry = self.entries.get_mut(key)?;
-        entry.hits = (entry.hits + 1).min(HITS_MAX);
-        Some(entry.data.clone())
-    }
-
-    fn remove(&mut self, key: &Hashed) -> bool {
-        // Its place in the queue is skipped when it comes up.
-        match self.entries.remove(key) {
-            Some(entry) => {
-                self.discount(&entry);
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn discount(&mut self, entry: &Entry) {
-        let bytes = weight(&entry.data);
-        if entry.main {
-            self.main_bytes -= bytes;
-        } else {
-            self.small_bytes -= bytes;
-        }
-    }
-
-    fn insert(&mut self, key: Hashed, data: Bytes) {
-        if weight(&data) > self.limit_bytes / 4 {
-            self.remove(&key);
-            return;
-        }
-        if let Some(entry) = self.entries.get_mut(&key) {
-            let (before, after) = (weight(&entry.data), weight(&data));
-            entry.data = data;
-            let bytes = if entry.main {
-                &mut self.main_bytes
-            } else {
-                &mut self.small_bytes
-            };
-            *bytes = *bytes - before + after;
-        } else {
-            let main = self.ghost_counts.contains_key(&key.hash);
-            self.generation += 1;
-            let generation = self.generation;
-            let bytes = weight(&data);
-            if main {
-                self.main.push_back((key, generation));
-                self.main_bytes += bytes;
-            } else {
-                self.small.push_back((key, generation));
-                self.small_bytes += bytes;
-            }
-            let entry = Entry {
-                data,
-                hits: 0,
-                main,
-                generation,
-            };
-            self.entries.insert(key, entry);
-        }
-        self.shrink();
-    }
-
-    fn shrink(&mut self) {
-        while self.small_bytes + self.main_bytes > self.limit_bytes {
-            let from_small = self.small_bytes > self.limit_bytes / 10 || self.main_bytes == 0;
-            if from_small {
-                self.evict_small();
-            } else {
-                self.evict_main();
-            }
-        }
-        // Keys of removed entries must not pile up.
-        let live = self.entries.len();
-        if self.small.len() + self.main.len() > 2 * live + 1024 {
-            let entries = &self.entries;
-            let is_live = |(key, generation): &(Hashed, u64)| {
-                entries
-                    .get(key)
-                    .is_some_and(|e| e.generation == *generation)
-            };
-            self.small.retain(is_live);
-            self.main.retain(is_live);
-        }
-    }
-
-    /// The entry that a queued key stands for, unless it was removed or replaced since.
-    fn live(&mut self, key: &Hashed, generation: u64, main: bool) -> Option<&mut Entry> {
-        self.entries
-            .get_mut(key)
-            .filter(|entry| entry.generation == generation && entry.main == main)
-    }
-
-    fn evict_small(&mut self) {
-        while let Some((key, generation)) = self.small.pop_front() {
-            let Some(entry) = self.live(&key, generation, false) else {
-                continue;
-            };
-            let bytes = weight(&entry.data);
-            if entry.hits > 0 {
-                entry.hits = 0;
-                entry.main = true;
-                self.small_bytes -= bytes;
-                self.main_bytes += bytes;
-                self.main.push_back((key, generation));
-            } else {
-                self.entries.remove(&key);
-                self.small_bytes -= bytes;
-                self.remember(key.hash);
-            }
-            return;
-        }
-        debug_assert_eq!(self.small_bytes, 0, "every entry is queued");
-    }
-
-    fn evict_main(&mut self) {
-        while let Some((key, generation)) = self.main.pop_front() {
-            let Some(entry) = self.live(&key, generation, true) else {
-                continue;
-            };
-            if entry.hits > 0 {
-                entry.hits -= 1;
-                self.main.push_back((key, generation));
-                continue;
-            }
-            let bytes = weight(&entry.data);
-            self.entries.remove(&key);
-            self.main_bytes -= bytes;
-            return;
-        }
-        debug_assert_eq!(self.main_bytes, 0, "every entry is queued");
-    }
-
-    /// Remembers a key that left; as many as there are entries in the main queue.
-    fn remember(&mut self, hash: u64) {
-        let room = self.main.len().clamp(64, GHOSTS_MAX);
-        while self.ghosts.len() >= room {
-            let Some(oldest) = self.ghosts.pop_front() else {
-                break;
-            };
-            if let Some(count) = self.ghost_counts.get_mut(&oldest) {
-                *count -= 1;
-                if *count == 0 {
-                    self.ghost_counts.remove(&oldest);
-                }
-            }
-        }
-        self.ghosts.push_back(hash);
-        *self.ghost_counts.entry(hash).or_default() += 1;
-    }
-}
-
-/// Numbers about a cache.
+/// Blocks of a kind, and lookups of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CacheStats {
+pub struct CacheCounts {
     /// Lookups that found their block.
     pub hits: u64,
     /// Lookups that did not.
     pub misses: u64,
-    /// Bytes in use by blocks.
+    /// Bytes in use.
     pub size_bytes: u64,
-    /// Bytes in use by what else counts ([`Charge`]).
-    pub charged_bytes: u64,
-    /// The limit of both.
-    pub limit_bytes: u64,
     /// Blocks.
     pub blocks: u64,
 }
 
-/// The cache.
-pub struct Cache {
-    shards: Box<[Mutex<Shard>]>,
-    limit_bytes: AtomicU64,
-    charge: Arc<Charge>,
-    hits: AtomicU64,
-    misses: AtomicU64,
+/// Numbers about what a pool has of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheStats {
+    by_kind: [CacheCounts; BlockKind::ALL.len()],
+    /// Bytes in use by what else counts ([`Charge`]).
+    pub charged_bytes: u64,
 }
 
-impl Cache {
+impl CacheStats {
+    /// Of one kind of blocks.
+    pub fn of(&self, kind: BlockKind) -> CacheCounts {
+        self.by_kind[kind as usize]
+    }
+
+    /// Of all blocks.
+    pub fn total(&self) -> CacheCounts {
+        let zero = CacheCounts::default();
+        self.by_kind.iter().fold(zero, |sum, counts| CacheCounts {
+            hits: sum.hits + counts.hits,
+            misses: sum.misses + counts.misses,
+            size_bytes: sum.size_bytes + counts.size_bytes,
+            blocks: sum.blocks + counts.blocks,
+        })
+    }
+}
+
+/// The cache of all pools of a process.
+pub struct SharedCache {
+    shards: Box<[Mutex<Shard>]>,
+    limit_bytes: AtomicU64,
+    charges: Arc<Charges>,
+    /// Which pool numbers are in use. It comes before the locks of shards.
+    pools: Mutex<Vec<bool>>,
+}
+
+impl SharedCache {
     /// A cache of at most `limit_bytes`, bookkeeping included (roughly).
-    pub fn new(limit_bytes: u64) -> Self {
+    pub fn new(limit_bytes: u64) -> Arc<Self> {
         let count = (limit_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX as u64);
         // A power of two, for the choice by the hash's top bits.
         let count = 1usize << count.ilog2();
-        let cache = Cache {
+        let cache = SharedCache {
             shards: (0..count).map(|_| Mutex::default()).collect(),
             limit_bytes: AtomicU64::new(0),
-            charge: Arc::default(),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
+            charges: Arc::default(),
+            pools: Mutex::default(),
         };
         cache.set_limit_bytes(limit_bytes);
-        cache
+        Arc::new(cache)
+    }
+
+    /// What one more pool has of it: nothing yet.
+    pub fn join(self: &Arc<Self>) -> Cache {
+        let mut pools = self.pools.lock();
+        let free = pools.iter().position(|is_used| !is_used);
+        let pool = free.unwrap_or(pools.len());
+        match free {
+            Some(free) => pools[free] = true,
+            None => pools.push(true),
+        }
+        Cache {
+            shared: Arc::clone(self),
+            pool,
+            salt: mix(&[pool as u64]),
+            charge: self.charges.join(),
+            hits: Default::default(),
+            misses: Default::default(),
+        }
+    }
+
+    fn leave(&self, pool: usize) {
+        let mut pools = self.pools.lock();
+        self.clear(pool);
+        pools[pool] = false;
+        while pools.last() == Some(&false) {
+            pools.pop();
+        }
+    }
+
+    fn clear(&self, pool: usize) {
+        for shard in &self.shards {
+            // Giving the memory back takes its time.
+            let blocks = shard.lock().clear(pool);
+            drop(blocks);
+        }
+    }
+
+    /// What blocks, and what counts beside them, may take: of all pools together.
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.load(Ordering::Relaxed)
     }
 
     /// Changes the limit; evicts at once when it shrinks.
     pub fn set_limit_bytes(&self, limit_bytes: u64) {
         self.limit_bytes.store(limit_bytes, Ordering::Relaxed);
-        self.charge.set_share_bytes(limit_bytes / 2);
+        self.charges.set_share_bytes(limit_bytes / 2);
         for shard in &self.shards {
-            let mut shard = shard.lock();
-            shard.limit_bytes = self.shard_limit_bytes();
-            shard.shrink();
+            shard.lock().set_limit_bytes(self.shard_limit_bytes());
         }
+    }
+
+    /// What a shard may have now: its part of what the charges leave.
+    fn shard_limit_bytes(&self) -> u64 {
+        let limit_bytes = self.limit_bytes();
+        let charged_bytes = self.charges.used_bytes().min(limit_bytes / 2);
+        (limit_bytes - charged_bytes) / self.shards.len() as u64
+    }
+}
+
+impl std::fmt::Debug for SharedCache {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "SharedCache(limit {} bytes)", self.limit_bytes())
+    }
+}
+
+/// What a pool has of a cache.
+pub struct Cache {
+    shared: Arc<SharedCache>,
+    /// Its number, which no other pool has as long as this lives.
+    pool: usize,
+    /// Tells the hashes of its keys from those of other pools.
+    salt: u64,
+    charge: Arc<Charge>,
+    /// By kind of block.
+    hits: [AtomicU64; BlockKind::ALL.len()],
+    misses: [AtomicU64; BlockKind::ALL.len()],
+}
+
+impl Cache {
+    /// A cache that no other pool has anything of ([`SharedCache::new`]).
+    pub fn new(limit_bytes: u64) -> Self {
+        SharedCache::new(limit_bytes).join()
+    }
+
+    /// The whole of which this is a part.
+    pub fn shared(&self) -> &Arc<SharedCache> {
+        &self.shared
     }
 
     /// What counts in the limit beside blocks.
@@ -368,80 +308,75 @@ impl Cache {
         &self.charge
     }
 
-    /// What a shard may have now: its part of what the charge leaves.
-    fn shard_limit_bytes(&self) -> u64 {
-        let limit_bytes = self.limit_bytes.load(Ordering::Relaxed);
-        let charged_bytes = self.charge.used_bytes().min(limit_bytes / 2);
-        (limit_bytes - charged_bytes) / self.shards.len() as u64
-    }
-
     fn shard(&self, key: CacheKey) -> (&Mutex<Shard>, Hashed) {
-        let hash = key.mixed();
-        let index = (hash >> 40) as usize & (self.shards.len() - 1);
-        (&self.shards[index], Hashed { key, hash })
+        let hash = key.mixed() ^ self.salt;
+        let shards = &self.shared.shards;
+        let index = (hash >> 40) as usize & (shards.len() - 1);
+        (&shards[index], Hashed { key, hash })
     }
 
     /// The block, if it is there.
     pub fn get(&self, key: CacheKey) -> Option<Bytes> {
+        let kind = key.kind as usize;
         let (shard, key) = self.shard(key);
-        let found = shard.lock().get(&key);
-        let counter = if found.is_some() {
+        let found = shard.lock().get(self.pool, &key);
+        let counters = if found.is_some() {
             &self.hits
         } else {
             &self.misses
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counters[kind].fetch_add(1, Ordering::Relaxed);
         found
     }
 
     /// Whether the block is there; counts as nothing.
     pub fn contains(&self, key: CacheKey) -> bool {
         let (shard, key) = self.shard(key);
-        shard.lock().entries.contains_key(&key)
+        shard.lock().contains(self.pool, &key)
     }
 
     /// Keeps a block, replacing what was there under this key.
     pub fn insert(&self, key: CacheKey, data: Bytes) {
         let (shard, key) = self.shard(key);
-        let limit_bytes = self.shard_limit_bytes();
-        let mut shard = shard.lock();
-        shard.limit_bytes = limit_bytes;
-        shard.insert(key, data);
+        let limit_bytes = self.shared.shard_limit_bytes();
+        shard.lock().insert(self.pool, key, data, limit_bytes);
     }
 
     /// Drops a block.
     pub fn remove(&self, key: CacheKey) {
         let (shard, key) = self.shard(key);
-        shard.lock().remove(&key);
+        shard.lock().remove(self.pool, &key);
     }
 
-    /// Drops everything.
+    /// Drops every block of this pool.
     pub fn clear(&self) {
-        for shard in &self.shards {
-            let mut shard = shard.lock();
-            let limit_bytes = shard.limit_bytes;
-            *shard = Shard {
-                limit_bytes,
-                ..Shard::default()
-            };
-        }
+        self.shared.clear(self.pool);
     }
 
-    /// Numbers.
+    /// Numbers of this pool.
     pub fn stats(&self) -> CacheStats {
         let mut out = CacheStats {
-            hits: self.hits.load(Ordering::Relaxed),
-            misses: self.misses.load(Ordering::Relaxed),
-            limit_bytes: self.limit_bytes.load(Ordering::Relaxed),
             charged_bytes: self.charge.used_bytes(),
             ..CacheStats::default()
         };
-        for shard in &self.shards {
-            let shard = shard.lock();
-            out.size_bytes += shard.small_bytes + shard.main_bytes;
-            out.blocks += shard.entries.len() as u64;
+        for (kind, counts) in out.by_kind.iter_mut().enumerate() {
+            counts.hits = self.hits[kind].load(Ordering::Relaxed);
+            counts.misses = self.misses[kind].load(Ordering::Relaxed);
+        }
+        for shard in &self.shared.shards {
+            let held = shard.lock().held(self.pool);
+            for (counts, held) in out.by_kind.iter_mut().zip(held) {
+                counts.size_bytes += held.bytes;
+                counts.blocks += held.blocks;
+            }
         }
         out
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.shared.leave(self.pool);
     }
 }
 

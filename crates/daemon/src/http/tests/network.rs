@@ -852,7 +852,14 @@ async fn programs_that_watch_get_metrics_with_a_key() {
     let size = listed["pools"][0]["tree"]["size_bytes"].as_f64().unwrap();
     assert_eq!(value("millpond_pool_size_bytes", "pool", "tank"), size);
     assert!(value("millpond_dataset_used_bytes", "dataset", "tank") > 0.0);
-    assert!(value("millpond_cache_limit_bytes", "pool", "tank") > 0.0);
+    let limit = value("millpond_cache_limit_bytes", "", "");
+    assert!(limit > 0.0 && limit <= value("millpond_cache_limit_max_bytes", "", ""));
+    let metadata = value("millpond_cache_size_bytes", "kind", "metadata");
+    assert!(metadata > 0.0 && metadata < limit);
+    assert_eq!(
+        value("millpond_cache_hits_total", "kind", "dedup-table"),
+        0.0
+    );
     assert!(value("millpond_device_bytes_total", "op", "write") > 0.0);
     assert!(value("process_resident_memory_bytes", "", "") > 1e6);
     assert!(value("process_start_time_seconds", "", "") <= web::now_s() as f64 + 1.0);

@@ -105,6 +105,7 @@ pub fn spec_with(
         force: false,
         host: host(),
         events: None,
+        cache: None,
     }
 }
 

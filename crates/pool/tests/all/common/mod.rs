@@ -112,6 +112,7 @@ pub fn spec(name: &str, vdevs: Vec<VdevSpec>) -> CreateSpec {
         force: false,
         host: host(),
         events: None,
+        cache: None,
     }
 }
 
