@@ -48,8 +48,10 @@ impl Visitor for DnodeBlocks {
     ) -> BoxFuture<'static, Result<Bytes, ZioError>> {
         Box::pin(async move {
             // What leads to dnodes is in the clear.
+            let cached = self.set.blocks.properties.read().cached;
             let context = ReadContext {
                 without_key: true,
+                cache: cached.on_read(pointer.object_type(), pointer.level()),
                 ..ReadContext::new(bookmark)
             };
             self.set.pipeline().read(&pointer, &context).await

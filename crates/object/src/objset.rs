@@ -126,6 +126,7 @@ impl ObjectSet {
         }
         let context = ReadContext {
             without_key: options.without_key,
+            cache: options.properties.cached.on_read(ObjectType::OBJSET, 0),
             ..ReadContext::new(bookmark)
         };
         let data = pipeline.read(&root, &context).await?;

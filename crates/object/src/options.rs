@@ -7,6 +7,7 @@ use format::{
     MAX_BLOCK_BYTES, MAX_DNODE_POINTERS, MAX_INDIRECT_SHIFT, MIN_INDIRECT_SHIFT, ObjectId,
     ObjectType, SECTOR_BYTES, max_bonus_bytes,
 };
+use zio::CacheUse;
 
 use crate::dnode::Meta;
 use crate::error::{ObjectError, Result};
@@ -80,6 +81,14 @@ impl Cached {
             Self::All => true,
             Self::Metadata => level > 0 || object_type.is_metadata(),
             Self::None => false,
+        }
+    }
+
+    /// How such a block is read: what is in the cache already is used in any case.
+    pub(crate) fn on_read(self, object_type: ObjectType, level: u8) -> CacheUse {
+        match self.has(object_type, level) {
+            true => CacheUse::Normal,
+            false => CacheUse::NoFill,
         }
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use format::Bookmark;
 use format::{BlockPointer, Endian, ObjectId, ObjectType, ObjsetId, Txg};
 use parking_lot::RwLock;
-use zio::{CacheUse, Pipeline, ReadContext};
+use zio::{Pipeline, ReadContext};
 
 use crate::dnode::{Dnode, Found, Tree, shl, shr};
 use crate::error::{ObjectError, Result, damaged};
@@ -75,10 +75,7 @@ impl Blocks {
     ) -> ReadContext {
         ReadContext {
             without_key: self.options.without_key,
-            cache: match self.properties.read().cached.has(object_type, level) {
-                true => CacheUse::Normal,
-                false => CacheUse::NoFill,
-            },
+            cache: self.properties.read().cached.on_read(object_type, level),
             ..ReadContext::new(self.bookmark(object, level, block))
         }
     }
