@@ -29,6 +29,7 @@ mod default_pool;
 mod download;
 mod error;
 mod http;
+mod pressure;
 mod service;
 mod ups;
 
@@ -218,6 +219,7 @@ async fn serve(
     let state = State::open(&options.state)?;
     let service = Service::new(&options, state).await?;
     tokio::spawn(give_back_memory());
+    tokio::spawn(pressure::follow(Arc::downgrade(&service.serving.pools)));
     service.serving.volumes.take_away_dead_directory().await;
     // The API answers once the pools are there: a first 'zpool list' must not miss them.
     match default_pool.is_none() && ups::is_empty_at_start(&service.ups).await {

@@ -5,17 +5,20 @@
 //! at a time; [`is_stopped`] and [`stay_stopped`] tell commands whether they may start a server for
 //! it. A [`table_file::TableFile`] is a table that is read at the start and replaced whole with
 //! each change. [`supervisor`] speaks with the service manager, [`accounts`] reads the names of
-//! users and groups, [`memory_bytes`] tells how much memory the process may have.
+//! users and groups, [`memory_bytes`] tells how much memory the process may have, and
+//! [`MemoryPressure`] how short it is.
 
 #![forbid(unsafe_code)]
 
 pub mod accounts;
 mod directory;
 mod memory;
+mod pressure;
 mod stopped;
 pub mod supervisor;
 pub mod table_file;
 
 pub use directory::{State, StateError};
 pub use memory::memory_bytes;
+pub use pressure::MemoryPressure;
 pub use stopped::{is_stopped, stay_stopped};

@@ -4,7 +4,7 @@
 use std::path::{Component, Path, PathBuf};
 
 /// Where the kernel shows control groups.
-const GROUPS: &str = "/sys/fs/cgroup";
+pub(crate) const GROUPS: &str = "/sys/fs/cgroup";
 
 /// What this process may have at most, in bytes.
 pub fn memory_bytes() -> u64 {
@@ -23,12 +23,7 @@ fn limit(own: &str, groups: &Path) -> Option<u64> {
         let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else {
             return Vec::new();
         };
-        // Seen from a namespace that it is not in, its path begins with `..`: what is mounted is
-        // all that can be seen of it then.
-        let group: PathBuf = Path::new(group)
-            .components()
-            .filter(|part| matches!(part, Component::Normal(_)))
-            .collect();
+        let group = below_root(group);
         let (root, file) = match controllers {
             "" => (groups.to_owned(), "memory.max"),
             _ if controllers.split(',').any(|one| one == "memory") => {
@@ -44,6 +39,15 @@ fn limit(own: &str, groups: &Path) -> Option<u64> {
         group.ancestors().filter_map(read).collect()
     });
     limits.min()
+}
+
+/// A group's path below where groups are mounted. Seen from a namespace that it is not in, it
+/// begins with `..`: what is mounted is all that can be seen of it then.
+pub(crate) fn below_root(group: &str) -> PathBuf {
+    Path::new(group)
+        .components()
+        .filter(|part| matches!(part, Component::Normal(_)))
+        .collect()
 }
 
 #[cfg(test)]
