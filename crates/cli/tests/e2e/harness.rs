@@ -17,6 +17,9 @@ pub const MILLPOND: &str = env!("CARGO_BIN_EXE_millpond");
 /// zdb; the script has it end sooner.
 pub const ZDB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/zdb");
 
+/// How long the kernel may take to end a server that was killed.
+const KILLED: Duration = Duration::from_secs(5);
+
 /// How long anything may take on a machine that others use too; what takes longer never ends.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -199,10 +202,23 @@ impl Server {
 
     /// Kills the server at once, as `kill -9` does; its mounts stay, dead.
     pub fn kill_only(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
+        let _ = child.kill();
+        let begin = Instant::now();
+        while begin.elapsed() < KILLED {
+            if matches!(child.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
+        // A thread of it tells the kernel of a name that has changed, and waits in there for the
+        // directory's lock, which somebody has who waits for an answer: neither can be killed, nor
+        // is the connection ended, before somebody does it by force.
+        eprintln!("the kernel keeps a server that was killed; its mounts are ended by force");
+        self.unmount_all("-fl");
+        let _ = child.wait();
     }
 
     /// Begins to kill the server, and does not wait until it is gone.
@@ -240,6 +256,10 @@ impl Server {
 
     /// Takes away what a dead server has mounted.
     pub fn clear_mounts(&self) {
+        self.unmount_all("-l");
+    }
+
+    fn unmount_all(&self, how: &str) {
         let below = self.directory.path().to_string_lossy().into_owned();
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         for point in mounts
@@ -248,7 +268,7 @@ impl Server {
             .filter_map(|line| line.split(' ').nth(1))
             .filter(|point| point.starts_with(&below))
         {
-            let _ = Command::new("umount").args(["-l", point]).output();
+            let _ = Command::new("umount").args([how, point]).output();
         }
     }
 

@@ -19,7 +19,8 @@ pub const UNITS: usize = 256;
 /// Most units of one command.
 const COUNT_MAX: u64 = 16;
 
-const SYNCHRONIZE_CACHE: u8 = 0x35;
+/// SYNCHRONIZE CACHE (10) of the whole unit.
+const SYNCHRONIZE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// What a unit may hold: seeds, of which the first one is on stable storage and the last one is
 /// read now. Zero stands for zeros.
@@ -121,7 +122,7 @@ impl Disk {
 
     fn synchronize(&mut self) -> io::Result<()> {
         self.tell("synchronize cache".to_owned());
-        self.command(&[SYNCHRONIZE_CACHE, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[])?;
+        self.command(&SYNCHRONIZE, 0, &[])?;
         for unit in &mut self.units {
             unit.drain(..unit.len() - 1);
         }
@@ -145,16 +146,15 @@ impl Disk {
         Ok(())
     }
 
-    /// Takes what there is for the model, if it may be.
-    fn settle(&mut self, units: Vec<Unit>, data: &[u8]) -> Result<(), String> {
+    /// What there is, if it may be.
+    fn settle(units: &[Unit], data: &[u8]) -> Result<Vec<u64>, String> {
         let mut settled = Vec::new();
         for (at, (states, found)) in units.iter().zip(data.chunks(UNIT_BYTES)).enumerate() {
             let seed = states.iter().find(|seed| unit(**seed) == found);
             let seed = seed.ok_or_else(|| format!("unit {at} is {}", which(states, found)))?;
             settled.push(*seed);
         }
-        self.becomes(&settled);
-        Ok(())
+        Ok(settled)
     }
 }
 
@@ -197,15 +197,15 @@ impl Client for Disk {
         for first in (0..UNITS).step_by(16) {
             data.extend(self.read(first, 16)?);
         }
-        let mut result = self.settle(self.units.clone(), &data);
-        if let (Err(why), Some(other)) = (&result, self.other.clone()) {
-            let units = other.iter().map(|seed| vec![*seed]).collect();
-            let second = self.settle(units, &data);
-            result = second.map_err(|other| format!("{why}; {other}"));
+        let mut settled = Self::settle(&self.units, &data);
+        if let (Err(why), Some(other)) = (&settled, &self.other) {
+            let units: Vec<_> = other.iter().map(|seed| vec![*seed]).collect();
+            let second = Self::settle(&units, &data);
+            settled = second.map_err(|other| format!("{why}; {other}"));
         }
-        // It may be in memory alone where the server went on.
-        self.synchronize()?;
-        Ok(result)
+        // Where the server went on it may be in memory alone, and go with the next kill.
+        self.command(&SYNCHRONIZE, 0, &[])?;
+        Ok(settled.map(|units| self.becomes(&units)))
     }
 
     fn check(&mut self) -> io::Result<Result<(), String>> {

@@ -16,6 +16,7 @@ mod gate;
 mod ways;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sim::rng::Rng;
@@ -23,7 +24,7 @@ use sim::rng::Rng;
 use self::disk::Disk;
 use self::files::{Files, Tree};
 use self::gate::{Client, Gate, recover, work};
-use self::ways::{Fourth, Mounted, Third};
+use self::ways::{Fourth, Losses, Mounted, Third};
 use super::shell::{Result, Shell, Stop};
 use crate::harness::Server;
 
@@ -67,6 +68,8 @@ struct Bed {
     filesystem: String,
     volume: String,
     next: u64,
+    /// What mounts may have lost.
+    losses: Losses,
     snapshots: Vec<Snapshot>,
     /// The snapshot that the replica has, by its name.
     replica: Option<String>,
@@ -101,14 +104,21 @@ impl Bed {
             "zfs create -s -V 16M -b {block} -o millpond:iscsi=iqn={IQN} tank/vol0"
         ));
         let port = server.nfs_port;
+        let losses = Losses::default();
         let mut client = |what, way| Files::new(what, Rng::new(rng.next_u64()), way);
         let files = vec![
-            client("mount", Box::new(Mounted::new(at.clone().into()))),
+            client(
+                "mount",
+                Box::new(Mounted::new(at.clone().into(), losses.clone())),
+            ),
             client("nfs3", Box::new(Third::new(port, at.clone()))),
             client("nfs4", Box::new(Fourth::new(port, at))),
         ];
         let readers = [
-            client("copy-mount", Box::new(Mounted::new(copy.clone().into()))),
+            client(
+                "copy-mount",
+                Box::new(Mounted::new(copy.clone().into(), losses.clone())),
+            ),
             client("copy-nfs3", Box::new(Third::new(port, copy))),
         ];
         let disk = Disk::new(Rng::new(rng.next_u64()), server.iscsi_port, IQN.into());
@@ -121,6 +131,7 @@ impl Bed {
             filesystem: "tank/fs0".into(),
             volume: "tank/vol0".into(),
             next: 0,
+            losses,
             snapshots: Vec::new(),
             replica: None,
             readers,
@@ -189,8 +200,13 @@ impl Bed {
         }
     }
 
-    fn restart(&mut self) {
+    fn kill(&mut self) {
         self.server.kill_only();
+        self.losses.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn restart(&mut self) {
+        self.kill();
         super::restart(&mut self.server, &["tank"]);
     }
 
@@ -201,6 +217,7 @@ impl Bed {
             Err(stop) if flag.is_empty() => return self.refused(stop),
             Err(stop) => return Err(stop.text()),
         }
+        self.losses.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(self.rng.below(300)));
         let disks = self.server.text("disks");
         let imported = self.shell.ok(&format!("zpool import -d {disks} tank"));
@@ -272,7 +289,7 @@ impl Bed {
         self.shell.tell(format!("{words}: until the kill"));
         let mut child = self.server.begin(&words.split(' ').collect::<Vec<_>>());
         std::thread::sleep(Duration::from_millis(self.rng.below(80)));
-        self.server.kill_only();
+        self.kill();
         let _ = child.wait();
         super::restart(&mut self.server, &[]);
         // It may have been exported just in time.
@@ -378,7 +395,7 @@ impl Bed {
                 .server
                 .begin(&words[which].split(' ').collect::<Vec<_>>());
             std::thread::sleep(Duration::from_millis(self.rng.below(120)));
-            self.server.kill_only();
+            self.kill();
             let _ = child.wait();
             self.restart();
             return self.recover();
@@ -504,7 +521,15 @@ fn story(seed: u64) {
         super::give_up(&mut bed.server, &format!("seed {seed}: {why}"), &[story]);
     }
     assert!(bed.done > 200, "hardly anything was done");
-    super::is_whole(&mut bed.server, "tank");
+    let Bed {
+        mut server,
+        files,
+        readers,
+        ..
+    } = bed;
+    // The export wants nobody to have files open.
+    drop((files, readers));
+    super::is_whole(&mut server, "tank");
 }
 
 #[test]

@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use oracles::nfs::v4::{self, Ops, State};
 use oracles::nfs::{MOUNT, NFS, Words};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::io::Errno;
 
 use super::calls::{Calls, patiently, status};
 
@@ -39,37 +43,46 @@ pub trait Way: Send {
     fn list(&mut self) -> io::Result<BTreeSet<String>>;
 }
 
-/// A mount, whose fsync is the commit. What was written before it went has no verifier any more.
+/// How often what a mount's kernel had not written yet may have been lost: it is counted after
+/// servers were killed and pools exported, before there is a mount again.
+pub type Losses = Arc<AtomicU64>;
+
+/// A mount, whose fsync is the commit. The verifier counts losses: another mount may be at the same
+/// place, with the same number, before anybody has noticed.
 pub struct Mounted {
     root: PathBuf,
-    /// The mount's number as a device: without it, names lead to the directory below.
-    device: u64,
-    epoch: u64,
+    losses: Losses,
     held: BTreeMap<String, File>,
 }
 
 impl Mounted {
-    pub fn new(root: PathBuf) -> Self {
-        let (device, epoch, held) = (0, 0, BTreeMap::new());
-        Self {
-            root,
-            device,
-            epoch,
-            held,
+    pub fn new(root: PathBuf, losses: Losses) -> Self {
+        let held = BTreeMap::new();
+        Self { root, losses, held }
+    }
+
+    fn losses(&self) -> u64 {
+        self.losses.load(Ordering::SeqCst)
+    }
+
+    /// The mount's root, whatever is mounted there later. Without a mount there is the directory
+    /// below, which is not meant.
+    fn directory(&self) -> io::Result<File> {
+        let directory = File::open(&self.root)?;
+        let above = self.root.parent().map(fs::metadata).transpose()?;
+        let device = directory.metadata()?.dev();
+        match above.is_some_and(|above| above.dev() != device) {
+            true => Ok(directory),
+            false => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
-    fn open(&mut self, name: &str) -> io::Result<File> {
+    fn open(&mut self, name: &str, flags: OFlags) -> io::Result<File> {
         if let Some(file) = self.held.get(name) {
             return file.try_clone();
         }
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .open(self.root.join(name))?;
-        if file.metadata()?.dev() != self.device {
-            return Err(io::ErrorKind::NotConnected.into());
-        }
+        let flags = flags | OFlags::RDWR;
+        let file: File = openat(self.directory()?, name, flags, Mode::from(0o644))?.into();
         if self.held.len() < HELD_MAX {
             self.held.insert(name.to_owned(), file.try_clone()?);
         } else {
@@ -77,81 +90,73 @@ impl Mounted {
         }
         Ok(file)
     }
-
-    fn sync_names(&self) -> io::Result<()> {
-        File::open(&self.root)?.sync_all()
-    }
 }
 
 impl Way for Mounted {
     fn connect(&mut self) -> io::Result<()> {
         self.held.clear();
-        let above = self.root.parent().map(fs::metadata).transpose()?;
-        let device = fs::metadata(&self.root)?.dev();
-        if above.is_none_or(|above| above.dev() == device) {
-            return Err(io::ErrorKind::NotConnected.into());
-        }
-        (self.device, self.epoch) = (device, self.epoch + 1);
-        Ok(())
+        self.directory().map(drop)
     }
 
     fn create(&mut self, name: &str) -> io::Result<()> {
-        let path = self.root.join(name);
-        let file = File::create_new(&path)?;
-        if file.metadata()?.dev() != self.device {
-            fs::remove_file(path)?;
-            return Err(io::ErrorKind::NotConnected.into());
-        }
-        file.sync_all()
+        self.open(name, OFlags::CREATE | OFlags::EXCL)?.sync_all()
     }
 
     fn write(&mut self, name: &str, offset: u64, data: &[u8], is_stable: bool) -> io::Result<u64> {
-        let file = self.open(name)?;
+        let before = self.losses();
+        let file = self.open(name, OFlags::empty())?;
         file.write_all_at(data, offset)?;
         if is_stable {
             file.sync_all()?;
         }
-        Ok(self.epoch)
+        Ok(before)
     }
 
     fn commit(&mut self, name: &str) -> io::Result<u64> {
-        self.open(name)?.sync_all()?;
-        Ok(self.epoch)
+        self.open(name, OFlags::empty())?.sync_all()?;
+        Ok(self.losses())
     }
 
     fn truncate(&mut self, name: &str, bytes: u64) -> io::Result<()> {
-        let file = self.open(name)?;
+        let file = self.open(name, OFlags::empty())?;
         file.set_len(bytes)?;
         file.sync_all()
     }
 
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
         self.held.remove(to);
-        fs::rename(self.root.join(from), self.root.join(to))?;
+        let directory = self.directory()?;
+        renameat(&directory, from, &directory, to)?;
         if let Some(file) = self.held.remove(from) {
             self.held.insert(to.to_owned(), file);
         }
-        self.sync_names()
+        directory.sync_all()
     }
 
     fn remove(&mut self, name: &str) -> io::Result<()> {
         self.held.remove(name);
-        fs::remove_file(self.root.join(name))?;
-        self.sync_names()
+        let directory = self.directory()?;
+        unlinkat(&directory, name, AtFlags::empty())?;
+        directory.sync_all()
     }
 
     fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        match fs::read(self.root.join(name)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            other => other.map(Some),
-        }
+        let file = match openat(self.directory()?, name, OFlags::RDONLY, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            file => file?,
+        };
+        let mut data = Vec::new();
+        File::from(file).read_to_end(&mut data)?;
+        Ok(Some(data))
     }
 
     fn list(&mut self) -> io::Result<BTreeSet<String>> {
-        let entries = fs::read_dir(&self.root)?;
-        entries
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-            .collect()
+        let mut found = BTreeSet::new();
+        for entry in Dir::read_from(self.directory()?)? {
+            found.insert(entry?.file_name().to_string_lossy().into_owned());
+        }
+        found.retain(|name| name != "." && name != "..");
+        Ok(found)
     }
 }
 
@@ -467,23 +472,21 @@ impl Way for Fourth {
     fn connect(&mut self) -> io::Result<()> {
         self.held.clear();
         let mut session = Session::begin(self.port)?;
-        let names: Vec<_> = self
-            .path
-            .split('/')
-            .filter(|name| !name.is_empty())
-            .collect();
-        let mut ops = Ops::new().plain(v4::PUTROOTFH);
-        for name in &names {
-            ops = ops.name(v4::LOOKUP, name.as_bytes());
+        let mut find = |at: Ops, numbers: &[u32]| {
+            let (number, mut reply) = session.ask(&at.plain(v4::GETFH))?;
+            if number != 0 {
+                return Err(status(number));
+            }
+            reply.well(numbers);
+            reply.well(&[v4::GETFH]);
+            Ok(reply.take_opaque())
+        };
+        self.root = find(Ops::new().plain(v4::PUTROOTFH), &[v4::PUTROOTFH])?;
+        // One by one, as a request may have few operations.
+        for name in self.path.split('/').filter(|name| !name.is_empty()) {
+            let lookup = Ops::new().put(&self.root).name(v4::LOOKUP, name.as_bytes());
+            self.root = find(lookup, &[v4::PUTFH, v4::LOOKUP])?;
         }
-        let (number, mut reply) = session.ask(&ops.plain(v4::GETFH))?;
-        if number != 0 {
-            return Err(status(number));
-        }
-        reply.well(&[v4::PUTROOTFH]);
-        names.iter().for_each(|_| reply.well(&[v4::LOOKUP]));
-        reply.well(&[v4::GETFH]);
-        self.root = reply.take_opaque();
         self.session = Some(session);
         Ok(())
     }
