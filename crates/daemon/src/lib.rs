@@ -327,7 +327,11 @@ async fn give_back_memory() {
     const PAUSE: Duration = Duration::from_secs(10);
     loop {
         tokio::time::sleep(PAUSE).await;
-        let _ = tokio::task::spawn_blocking(device::FileDevice::give_back_unused_memory).await;
+        let give_back = || {
+            device::FileDevice::give_back_unused_memory();
+            device::give_back_free();
+        };
+        let _ = tokio::task::spawn_blocking(give_back).await;
     }
 }
 

@@ -107,13 +107,32 @@ impl<F> Drop for WipeFreed<F> {
 unsafe extern "C" {
     /// Gives back what is free of the calling thread's memory (`mi_collect`, mimalloc.h).
     fn mi_collect(force: bool);
+    /// Leaves what the calling thread has to all threads (`mi_thread_done`, mimalloc.h).
+    fn mi_thread_done();
+    /// Has the calling thread begin anew, where it does not have any (`mi_thread_init`, mimalloc.h).
+    fn mi_thread_init();
 }
 
-/// Gives memory back to the system that the calling thread had and that is free: for one that is
-/// going to rest. What others free of a thread's memory stays with it until it asks for some again.
+/// Gives memory back to the system that is free of what the calling thread had, and leaves the rest
+/// to all threads, as a thread does that ends: for one that is going to rest. A page that has an
+/// owner returns to it alone, however long it rests; of what is left, whoever frees the last block
+/// of a page frees the page. So what a thread made and others drop later (nodes of a filesystem
+/// that is not used any more) costs nothing then.
 pub fn give_back_freed() {
-    // SAFETY: it touches nothing but what is free, and any thread may call it at any time, whether
-    // it has memory of mimalloc or not.
+    // SAFETY: these touch nothing but the allocator's own notes and what is free; blocks that are
+    // in use stay where they are, and any thread may free them. Each may be called by any thread at
+    // any time, whether it has memory of mimalloc or not; it has notes of its own again at the end,
+    // so that what the thread's end finds is valid.
+    unsafe {
+        mi_collect(true);
+        mi_thread_done();
+        mi_thread_init();
+    }
+}
+
+/// Gives memory back to the system that is free, of whatever thread it was, but what threads keep.
+pub fn give_back_free() {
+    // SAFETY: it touches nothing but what is free, and any thread may call it at any time.
     unsafe { mi_collect(true) }
 }
 
@@ -293,6 +312,34 @@ mod tests {
         tell.send(()).expect("heard");
         thread.join().expect("no panic");
         assert!(left() < BLOCKS / 2, "of {BLOCKS}: {}", left());
+    }
+
+    #[test]
+    fn what_others_free_of_a_thread_that_rests_already_comes_back() {
+        const LENGTH: usize = 10_000;
+        const BLOCKS: usize = 20;
+        let (give, taken) = std::sync::mpsc::channel();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let blocks: Vec<_> = (0..BLOCKS).map(|_| vec![0xa5u8; LENGTH]).collect();
+            give_back_freed();
+            give.send(blocks).expect("taken");
+            told.recv().expect("told");
+            // It has memory again as before.
+            assert_eq!(
+                vec![7u8; LENGTH].iter().filter(|byte| **byte == 7).count(),
+                LENGTH
+            );
+        });
+        let blocks: Vec<Vec<u8>> = taken.recv().expect("given");
+        let places: Vec<_> = blocks.iter().map(|block| block.as_ptr().addr()).collect();
+        drop(blocks);
+        give_back_free();
+        let is_there = |place: &&usize| bytes_at(**place, LENGTH)[LENGTH / 2] == 0xa5;
+        let left = places.iter().filter(is_there).count();
+        assert!(left < BLOCKS / 2, "of {BLOCKS}: {left}");
+        tell.send(()).expect("heard");
+        thread.join().expect("no panic");
     }
 
     #[test]
