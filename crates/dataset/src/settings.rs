@@ -28,6 +28,7 @@ pub(crate) fn mos_properties(lz4: bool) -> WriteProperties {
         special_small_blocks: 0,
         record_bytes: RECORD_BYTES,
         cached: Cached::All,
+        cached_second: Cached::All,
         prefetched: Cached::All,
     }
 }
@@ -84,7 +85,7 @@ fn checksum_of(stored: u64) -> Checksum {
     }
 }
 
-/// Values of `primarycache` and `prefetch` (`zfs_cache_type_t`, include/sys/fs/zfs.h).
+/// Values of `primarycache`, `secondarycache` and `prefetch` (`zfs_cache_type_t`, include/sys/fs/zfs.h).
 fn cached_of(stored: u64) -> Cached {
     match stored {
         0 => Cached::None,
@@ -150,6 +151,7 @@ impl Properties<'_> {
             special_small_blocks: number("special_small_blocks").await?.min(16 << 20) as u32,
             record_bytes: self.record_bytes(dataset).await?,
             cached: cached_of(number("primarycache").await?),
+            cached_second: cached_of(number("secondarycache").await?),
             prefetched: cached_of(number("prefetch").await?),
         })
     }

@@ -15,12 +15,12 @@
 //! taken out when it was wrong too often. A device that does not answer in time is not waited for.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use device::{Device, Tasks, World};
+use device::{Device, TaskPanic, Tasks, World};
 use format::{Compression, Dva, Guid, L2Entry, Txg};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, oneshot};
@@ -34,6 +34,10 @@ const QUEUE_BYTES_MAX: u64 = 16 << 20;
 const BATCH_BYTES: u64 = 1 << 20;
 /// Errors and wrong copies after which a device is taken out.
 const FAILURES_MAX: u64 = 32;
+/// A read that is late counts as so many errors: each holds somebody up for [`READ_TIME_MAX`].
+const LATE_WEIGHT: u64 = 8;
+/// Devices that are let go of have this long to write what leads to what they hold.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(10);
 /// A read that takes longer is given up, and counts as an error.
 const READ_TIME_MAX: Duration = Duration::from_secs(2);
 const DAY_NS: u128 = 86_400_000_000_000;
@@ -136,10 +140,14 @@ pub struct Figures {
     pub hits: u64,
     /// Bytes that were read.
     pub read_bytes: u64,
+    /// Writes, each of many blocks.
+    pub writes: u64,
     /// Bytes that were written, log blocks included.
     pub written_bytes: u64,
-    /// Reads and writes that failed.
-    pub errors: u64,
+    /// Reads that failed, or were not answered in time.
+    pub read_errors: u64,
+    /// Writes that failed.
+    pub write_errors: u64,
     /// Copies that were wrong.
     pub wrong: u64,
     /// What the last rebuild found.
@@ -202,11 +210,16 @@ struct Member {
     queue: Mutex<Queue>,
     wake: Notify,
     is_gone: AtomicBool,
+    on_failure: Arc<OnceLock<FailureHook>>,
     hits: AtomicU64,
     read_bytes: AtomicU64,
+    writes: AtomicU64,
     written_bytes: AtomicU64,
-    errors: AtomicU64,
+    read_errors: AtomicU64,
+    write_errors: AtomicU64,
     wrong: AtomicU64,
+    /// What decides whether it is taken out.
+    failures: AtomicU64,
 }
 
 impl Member {
@@ -220,18 +233,20 @@ impl Member {
             is_filled: queue.is_filled,
             hits: self.hits.load(Ordering::Relaxed),
             read_bytes: self.read_bytes.load(Ordering::Relaxed),
+            writes: self.writes.load(Ordering::Relaxed),
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
-            errors: self.errors.load(Ordering::Relaxed),
+            read_errors: self.read_errors.load(Ordering::Relaxed),
+            write_errors: self.write_errors.load(Ordering::Relaxed),
             wrong: self.wrong.load(Ordering::Relaxed),
             rebuilt: queue.rebuilt,
         }
     }
 
     /// Counts a failure; a device that fails too often is taken out.
-    fn count(&self, counter: &AtomicU64) {
+    fn count(&self, counter: &AtomicU64, weight: u64) {
         counter.fetch_add(1, Ordering::Relaxed);
-        let failures = self.errors.load(Ordering::Relaxed) + self.wrong.load(Ordering::Relaxed);
-        if failures >= FAILURES_MAX {
+        let before = self.failures.fetch_add(weight, Ordering::Relaxed);
+        if before + weight >= FAILURES_MAX {
             self.fail();
         }
     }
@@ -250,6 +265,9 @@ impl Member {
         self.wake.notify_one();
         let path = self.ring.device.path();
         tracing::warn!(path, "a cache device failed and is not used any more");
+        if let Some(hook) = self.on_failure.get() {
+            hook(self.ring.identity.device);
+        }
     }
 
     fn takes(&self, block: &Block, worth: Worth, now_ns: u64) -> Option<u64> {
@@ -269,7 +287,8 @@ impl Member {
     }
 
     /// Writes what waits, until the device fails or is to be closed.
-    async fn run(self: Arc<Self>, world: World) {
+    /// Whoever waits for the end is returned.
+    async fn run(&self, world: World) -> Option<oneshot::Sender<()>> {
         let rebuilt = ring::rebuild(self.ring.clone(), |done| self.queue.lock().rebuilt = done);
         let mut writer = match rebuilt.await {
             Ok((writer, rebuilt)) => {
@@ -285,7 +304,7 @@ impl Member {
             Err(error) => {
                 tracing::warn!(%error, "a cache device cannot be read");
                 self.fail();
-                return;
+                return self.queue.lock().closing.take();
             }
         };
         loop {
@@ -299,6 +318,7 @@ impl Member {
             };
             match writer.write(batch).await {
                 Ok(bytes) => {
+                    self.writes.fetch_add(1, Ordering::Relaxed);
                     self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
                     let mut queue = self.queue.lock();
                     queue.is_filled = !writer.is_first_round();
@@ -310,7 +330,7 @@ impl Member {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a cache device cannot be written");
-                    self.errors.fetch_add(1, Ordering::Relaxed);
+                    self.write_errors.fetch_add(1, Ordering::Relaxed);
                     self.fail();
                 }
             }
@@ -322,9 +342,7 @@ impl Member {
             tracing::warn!(%error, "a cache device cannot be closed in an orderly way");
         }
         self.ring.index.set_truth(self.ring.number, u64::MAX);
-        if let Some(closed) = closing {
-            let _ = closed.send(());
-        }
+        closing
     }
 
     fn next_batch(&self) -> Option<Vec<Outgoing>> {
@@ -352,19 +370,32 @@ pub struct SecondLevel {
     options: LevelOptions,
     members: RwLock<Vec<Arc<Member>>>,
     misses: AtomicU64,
+    is_closed: AtomicBool,
+    on_failure: Arc<OnceLock<FailureHook>>,
 }
 
+/// Who hears that a device failed; it must not block.
+pub type FailureHook = Box<dyn Fn(Guid) + Send + Sync>;
+
 impl SecondLevel {
-    /// One without devices. Its tasks belong to `tasks`.
-    pub fn new(world: World, tasks: Tasks, options: LevelOptions) -> Arc<Self> {
-        Arc::new(Self {
+    /// One without devices. A task of it that panics takes all devices out, and is nobody else's
+    /// error.
+    pub fn new(world: World, options: LevelOptions) -> Arc<Self> {
+        Arc::new_cyclic(|level: &Weak<Self>| Self {
+            tasks: Tasks::new(&world, fail_at_panic(level.clone())),
             world,
-            tasks,
             index: Arc::new(Index::new(options.index_bytes_max)),
             options,
             members: RwLock::default(),
             misses: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+            on_failure: Arc::default(),
         })
+    }
+
+    /// Has `hook` hear of each device that fails, from now on. The first call counts.
+    pub fn on_failure(&self, hook: FailureHook) {
+        let _ = self.on_failure.set(hook);
     }
 
     /// Changes how much memory the index may have, in bytes.
@@ -394,12 +425,15 @@ impl SecondLevel {
     }
 
     /// Uses a device: what it holds from before is found in the background. `false` where it is too
-    /// small, or there are too many.
+    /// small, there are too many, or all were let go of for good.
     pub fn add(&self, device: CacheDevice) -> bool {
         let Some(geometry) = Geometry::of(device.device.size_bytes(), device.ashift) else {
             return false;
         };
         let mut members = self.members.write();
+        if self.is_closed.load(Ordering::Acquire) {
+            return false;
+        }
         let is_free = |number: &usize| {
             let mut rings = members.iter().map(|member| member.ring.number);
             !rings.any(|other| usize::from(other) == *number)
@@ -432,15 +466,26 @@ impl SecondLevel {
             }),
             wake: Notify::new(),
             is_gone: AtomicBool::new(false),
+            on_failure: self.on_failure.clone(),
             hits: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
-            errors: AtomicU64::new(0),
+            read_errors: AtomicU64::new(0),
+            write_errors: AtomicU64::new(0),
             wrong: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
         });
         members.push(member.clone());
-        self.tasks
-            .spawn("cache device", member.run(self.world.clone()));
+        let world = self.world.clone();
+        self.tasks.spawn("cache device", async move {
+            let closing = member.run(world).await;
+            // Whoever waits may open the device anew.
+            drop(member);
+            if let Some(closed) = closing {
+                let _ = closed.send(());
+            }
+        });
         true
     }
 
@@ -466,18 +511,36 @@ impl SecondLevel {
             let _ = closed.await;
         }
         self.index.set_truth(member.ring.number, u64::MAX);
-        self.index.sweep();
+        let index = self.index.clone();
+        self.world.compute(move || index.sweep()).await;
     }
 
-    /// Lets go of all devices, in an orderly way.
+    /// Lets go of all devices for good, in an orderly way. What a device does not take in time is
+    /// not waited for.
     pub async fn close(&self) {
-        let guids: Vec<Guid> = self
-            .figures()
-            .iter()
-            .map(|figures| figures.device)
-            .collect();
-        for guid in guids {
-            self.remove(guid).await;
+        self.is_closed.store(true, Ordering::Release);
+        let figures = self.figures();
+        let mut removed = Vec::with_capacity(figures.len());
+        for figures in &figures {
+            removed.push(self.remove(figures.device));
+        }
+        let late = self.world.clock.sleep(CLOSE_TIME_MAX);
+        tokio::select! {
+            biased;
+            _ = futures::future::join_all(removed) => {}
+            () = late => tracing::warn!("cache devices do not end in time"),
+        }
+        self.abandon();
+        self.tasks.wait().await;
+    }
+
+    /// Lets go of all devices for good, at once: what no log block names is lost.
+    pub fn abandon(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.tasks.cancel();
+        let gone = std::mem::take(&mut *self.members.write());
+        for member in gone {
+            self.index.set_truth(member.ring.number, u64::MAX);
         }
     }
 
@@ -544,6 +607,7 @@ impl SecondLevel {
             answer = read => Some(answer),
             () = late => None,
         };
+        let weight = if answer.is_none() { LATE_WEIGHT } else { 1 };
         match answer {
             Some(Ok(Some(stored))) => {
                 member.hits.fetch_add(1, Ordering::Relaxed);
@@ -553,7 +617,7 @@ impl SecondLevel {
             }
             Some(Ok(None)) => None,
             Some(Err(_)) | None => {
-                member.count(&member.errors);
+                member.count(&member.read_errors, weight);
                 self.index.remove(key, found);
                 None
             }
@@ -567,7 +631,18 @@ impl SecondLevel {
         let mut members = members.iter();
         if let Some(member) = members.find(|member| member.ring.number == copy.found.device) {
             member.hits.fetch_sub(1, Ordering::Relaxed);
-            member.count(&member.wrong);
+            member.count(&member.wrong, 1);
+        }
+    }
+}
+
+fn fail_at_panic(level: Weak<SecondLevel>) -> impl Fn(TaskPanic) + Send + Sync {
+    move |panic| {
+        let (task, message) = (panic.task, panic.message);
+        tracing::error!(task, message, "cache devices are not used any more");
+        if let Some(level) = level.upgrade() {
+            let members = level.members.read();
+            members.iter().for_each(|member| member.fail());
         }
     }
 }

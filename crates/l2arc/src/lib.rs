@@ -20,7 +20,9 @@ mod index;
 mod level;
 mod ring;
 
-pub use level::{Block, CacheDevice, Copy, Figures, LevelOptions, SecondLevel, State, Worth};
+pub use level::{
+    Block, CacheDevice, Copy, FailureHook, Figures, LevelOptions, SecondLevel, State, Worth,
+};
 pub use ring::{Geometry, Identity, Rebuilt};
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use device::World;
 use device::sim::{Fault, FaultEffect, PowerCut, SimDisk, SimOp, SimWorld};
-use device::{Tasks, World};
 use format::{Compression, Dva, Guid, Txg, VdevId};
 
 use super::*;
@@ -28,12 +28,8 @@ impl Rig {
         Self { sim, world, disk }
     }
 
-    fn tasks(&self) -> Tasks {
-        Tasks::new(&self.world, |panic| panic!("{panic:?}"))
-    }
-
     async fn level(&self, options: LevelOptions) -> Arc<SecondLevel> {
-        let level = SecondLevel::new(self.world.clone(), self.tasks(), options);
+        let level = SecondLevel::new(self.world.clone(), options);
         assert!(level.add(self.device(7).await));
         level
     }
@@ -132,7 +128,8 @@ async fn what_was_offered_is_read_back_and_is_there_after_a_restart() {
     assert_eq!(count(&level, 1000..2000, 5 << 9).await, 1000);
     assert_eq!(count(&level, 2000..2100, BLOCK_BYTES).await, 0);
     let figures = level.figures()[0];
-    assert_eq!((figures.hits, figures.errors, figures.wrong), (2000, 0, 0));
+    assert_eq!((figures.hits, figures.read_errors), (2000, 0));
+    assert_eq!((figures.write_errors, figures.wrong), (0, 0));
     assert_eq!(level.misses(), 100);
     level.close().await;
     assert_eq!(level.index_bytes(), 0);
@@ -150,7 +147,7 @@ async fn what_was_offered_is_read_back_and_is_there_after_a_restart() {
     level.close().await;
 
     // Another device, or another pool's: it holds nothing.
-    let other = SecondLevel::new(rig.world.clone(), rig.tasks(), free());
+    let other = SecondLevel::new(rig.world.clone(), free());
     assert!(other.add(rig.device(8).await));
     settle(&other).await;
     assert_eq!(other.figures()[0].rebuilt, Rebuilt::default());
@@ -173,7 +170,8 @@ async fn a_ring_that_went_round_holds_the_newest_over_restarts() {
         fill(&level, first..first + 5000, BLOCK_BYTES).await;
         first += 5000;
         let figures = level.figures()[0];
-        assert_eq!((figures.errors, figures.wrong), (0, 0));
+        assert_eq!((figures.read_errors, figures.write_errors), (0, 0));
+        assert_eq!(figures.wrong, 0);
         assert_eq!(figures.is_filled, first > 8600);
         assert_eq!(count(&level, first - 5000..first, BLOCK_BYTES).await, 5000);
         level.close().await;

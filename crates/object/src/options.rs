@@ -49,6 +49,8 @@ pub struct WriteProperties {
     pub record_bytes: u32,
     /// What is kept in the cache (`primarycache`).
     pub cached: Cached,
+    /// What the second level of the cache may keep (`secondarycache`).
+    pub cached_second: Cached,
     /// Of what blocks are read ahead (`prefetch`); metadata is never read ahead here.
     pub prefetched: Cached,
 }
@@ -105,6 +107,7 @@ impl Default for WriteProperties {
             special_small_blocks: 0,
             record_bytes: 128 << 10,
             cached: Cached::All,
+            cached_second: Cached::All,
             prefetched: Cached::All,
         }
     }

@@ -9,7 +9,6 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use zio::ReadContext;
 
 use crate::dnode::{Dnode, Found};
 use crate::objset::ObjectSet;
@@ -109,18 +108,19 @@ impl ReadAhead {
 
 /// Starts reading one block; false when its pointer is not in memory.
 fn start(set: &ObjectSet, dnode: &Dnode, block: u64) -> bool {
-    let pointer = {
+    let (pointer, object_type) = {
         let state = dnode.lock();
         if !matches!(state.find(block, NEWEST), Found::Disk) {
             return true;
         }
-        set.blocks.try_resolve(dnode.id, &state.tree, block)
+        let pointer = set.blocks.try_resolve(dnode.id, &state.tree, block);
+        (pointer, state.meta().object_type)
     };
     let Some(pointer) = pointer else {
         return false;
     };
     if !pointer.is_hole() && !pointer.is_embedded() && !set.options().without_key {
-        let context = ReadContext::read_ahead(set.blocks.bookmark(dnode.id, 0, block));
+        let context = set.blocks.read_context(dnode.id, object_type, 0, block);
         set.pipeline().prefetch(&pointer, &context);
     }
     true

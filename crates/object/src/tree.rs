@@ -73,9 +73,14 @@ impl Blocks {
         level: u8,
         block: u64,
     ) -> ReadContext {
+        let (cached, cached_second) = {
+            let properties = self.properties.read();
+            (properties.cached, properties.cached_second)
+        };
         ReadContext {
             without_key: self.options.without_key,
-            cache: self.properties.read().cached.on_read(object_type, level),
+            cache: cached.on_read(object_type, level),
+            not_second: !cached_second.has(object_type, level),
             ..ReadContext::new(self.bookmark(object, level, block))
         }
     }

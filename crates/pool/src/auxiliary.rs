@@ -1,6 +1,6 @@
 //! Spares and cache devices: what they are, whether they are there, and their lists in the MOS. A
-//! spare that stands in for a device is a part of the vdev tree as well (`spares`); second-level
-//! caches are not used by this release, and hold nothing but copies.
+//! spare that stands in for a device is a part of the vdev tree as well (`spares`); cache devices at
+//! work belong to the second level of the cache (`second`).
 //!
 //! Several pools may have the same spare, which then has one guid in all of their lists. Its label
 //! tells whether one of them uses it: there is nothing else that all of them would see, since they
@@ -34,7 +34,7 @@ use zio::Tx;
 
 use crate::layout::{self, LeafFacts, Making};
 use crate::standby::{SpareUse, spare_use};
-use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus};
+use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus, second};
 
 /// Longest packed list that is believed, in bytes.
 const LIST_BYTES_MAX: u64 = 16 << 20;
@@ -56,6 +56,8 @@ pub(crate) struct AuxList {
     /// What keeps others off them, by guid: all that are there and not in the vdev tree, which
     /// holds its own.
     holds: BTreeMap<Guid, Hold>,
+    /// Those that were taken out of use, until the pool is imported anew.
+    offline: BTreeSet<Guid>,
 }
 
 impl AuxList {
@@ -70,7 +72,15 @@ impl AuxList {
         guids.map(Guid::new).collect()
     }
 
-    /// Lets go of a device that the vdev tree is to have.
+    /// Notes that a device is to be used, or not.
+    pub(crate) fn set_offline(&mut self, guid: Guid, is_offline: bool) {
+        match is_offline {
+            true => self.offline.insert(guid),
+            false => self.offline.remove(&guid),
+        };
+    }
+
+    /// Lets go of a device that the vdev tree or the second level of the cache is to have.
     pub(crate) fn release(&mut self, guid: Guid) {
         self.holds.remove(&guid);
     }
@@ -231,8 +241,13 @@ impl Auxiliary {
             // Held again before they are let go: one may have been lent to another pool meanwhile.
             let _before = std::mem::take(&mut list.holds);
             for config in &list.configs {
-                let status = status(config, class, places).await;
-                if let Some(path) = status.path.as_deref().filter(|_| is_idle(&status)) {
+                let mut status = status(config, class, places).await;
+                if list.offline.contains(&status.guid) {
+                    status.state = VdevState::Offline;
+                    status.aux = VdevAux::None;
+                }
+                let is_idle = is_idle(&status) && !places.in_use.contains(&status.guid);
+                if let Some(path) = status.path.as_deref().filter(|_| is_idle) {
                     let hold = hold(path, places).await;
                     list.holds.extend(hold.map(|hold| (status.guid, hold)));
                 }
@@ -313,6 +328,8 @@ pub(crate) struct Places<'a> {
     pub(crate) paths: &'a BTreeMap<Guid, String>,
     /// The pool is only read: nobody is kept off.
     pub(crate) read_only: bool,
+    /// Cache devices that the second level has open.
+    pub(crate) in_use: BTreeSet<Guid>,
 }
 
 /// The lists of spares and cache devices in the MOS.
@@ -435,7 +452,8 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         }
     }
     if class == VdevClass::Cache && out.state == VdevState::Online {
-        let sector = 1u64 << config.u64("ashift").unwrap_or(0).min(16);
+        out.ashift = config.u64("ashift").unwrap_or(0).min(16) as u8;
+        let sector = 1u64 << out.ashift;
         out.size_bytes = (out.physical_bytes & !(LABEL_BYTES - 1))
             .saturating_sub(LABEL_START_BYTES + LABEL_END_BYTES)
             .saturating_sub(sector.max(CACHE_HEADER_BYTES));
@@ -497,7 +515,7 @@ pub(crate) async fn add_auxiliary(
     write_lists(spa, lists, tx, &new.classes()).await
 }
 
-/// Looks how spares and cache devices are.
+/// Looks how spares and cache devices are, and uses the latter.
 pub(crate) async fn look_at_auxiliary(spa: &Spa, lists: &Mutex<Auxiliary>) {
     let before = lists.lock().clone();
     let pool = spa.identity.name();
@@ -507,7 +525,11 @@ pub(crate) async fn look_at_auxiliary(spa: &Spa, lists: &Mutex<Auxiliary>) {
         tree: &spa.tree,
         paths: &BTreeMap::new(),
         read_only: spa.read_only,
+        in_use: (spa.pipeline.second_level().figures().iter())
+            .map(|figures| figures.device)
+            .collect(),
     };
     let after = before.look(&places).await;
     *lists.lock() = after;
+    second::follow(spa, lists).await;
 }

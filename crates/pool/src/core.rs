@@ -108,6 +108,7 @@ impl Core {
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.scans.closed();
+        self.pipeline.second_level().abandon();
         self.auxiliary.lock().release();
         self.dsl.tasks().close();
         // Of a pool that is given up, some may wait for devices that never answer.

@@ -52,6 +52,7 @@ mod reopen;
 mod returning;
 mod rewind;
 mod salvage;
+mod second;
 mod spares;
 mod spec;
 mod split;

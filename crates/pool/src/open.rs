@@ -155,6 +155,7 @@ pub(crate) fn start(core: &Arc<Core>) {
     core.passes.start();
     core.start_spares();
     core.start_deadman();
+    crate::second::watch(core);
 }
 
 /// Names what no pool can do without, in an error of reading it.
@@ -766,6 +767,7 @@ async fn import_on(
     if !spec.read_only && !spec.only_looked_at {
         // What went bad while nobody looked, and what is not there.
         core.spares.want_all(&core.tree);
+        crate::second::follow(&core, &core.auxiliary).await;
     }
     Ok(core)
 }

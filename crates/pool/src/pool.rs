@@ -26,8 +26,8 @@ use zio::ZioError;
 use crate::core::Core;
 use crate::{
     AddSpec, AttachSpec, CreateSpec, HistoryRecord, ImportSpec, OfflineSpec, Onlined, PoolError,
-    PoolHealth, PoolStatus, Rewound, SplitSpec, create, reopen, rewind, split, status, topology,
-    vdevs,
+    PoolHealth, PoolStatus, Rewound, SplitSpec, create, reopen, rewind, second, split, status,
+    topology, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -223,6 +223,9 @@ impl Pool {
             None => Some(core.passes.gate.lock().await),
             Some(_) => core.passes.gate.try_lock().ok(),
         };
+        if core.suspended().is_none() {
+            core.pipeline.second_level().close().await;
+        }
         core.identity.lock().pool_state = pool_state;
         core.events.tell(match pool_state {
             config::STATE_DESTROYED => Sysevent::PoolDestroy,
@@ -614,6 +617,12 @@ impl Pool {
             core.spares.want_all(&core.tree);
             topology::allow_blocks(core);
             core.txgs.kick();
+            // Who administrates the pool right now looks at them as well.
+            if let Ok(_admin) = core.admin.try_lock() {
+                let meant = device.and_then(|device| second::called(core, device));
+                let is_meant = |guid| device.is_none() || meant == Some(guid);
+                second::try_again(core, |figures| is_meant(figures.device)).await;
+            }
         }
         Ok(())
     }

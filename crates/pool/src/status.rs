@@ -17,6 +17,7 @@ use crate::checkpoint::CheckpointStatus;
 use crate::core::Core;
 use crate::layout::usable_bytes;
 use crate::removed::RemovalStatus;
+use crate::second;
 use crate::tables::ExpansionStatus;
 use crate::vdevstatus::{PoolHealth, VdevState, VdevStatus};
 
@@ -329,6 +330,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
     let suspended_why = core.suspended();
     let scan = core.scans.scan.status(&core.scans);
     let checkpoint = core.checkpoint_status();
+    let caches = second::statuses(core);
     let auxiliary = core.auxiliary.lock();
     let (version, errata) = {
         let pairs = core.identity.lock();
@@ -343,7 +345,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         synced_txg: core.txgs.synced_txg(),
         root,
         spares: auxiliary.spares.statuses.clone(),
-        caches: auxiliary.caches.statuses.clone(),
+        caches,
         scan,
         error_scrub: core.scans.error_scrub.status(),
         checkpoint,

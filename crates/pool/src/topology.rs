@@ -42,7 +42,7 @@ use crate::newtops::Emptied;
 use crate::vdevs::{evacuate, is_itself_called};
 use crate::{
     DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, auxiliary, labelroom, reopen,
-    spares,
+    second, spares,
 };
 
 /// Txgs that can be under way at once (`TXG_CONCURRENT_STATES`).
@@ -509,6 +509,10 @@ pub(crate) async fn offline(
 ) -> Result<(), PoolError> {
     let _admin = core.admin.lock().await;
     core.check_not_suspended()?;
+    if let Some(cache) = second::called(core, target) {
+        second::offline(core, cache).await;
+        return Ok(());
+    }
     let guid = find(core, target)?.guid();
     let top = core.tree.topology().top_of(guid);
     let top = top.ok_or(TopologyError::NoSuchVdev { guid })?;
@@ -542,6 +546,10 @@ pub(crate) async fn online(
 ) -> Result<Onlined, PoolError> {
     let _admin = core.admin.lock().await;
     core.check_not_suspended()?;
+    if let Some(cache) = second::called(core, target) {
+        let (state, was_usable) = second::online(core, cache).await;
+        return Ok(Onlined { state, was_usable });
+    }
     let vdev = find(core, target)?;
     let guid = vdev.guid();
     let was_usable = vdev.state().0.is_usable();

@@ -43,7 +43,7 @@ use crate::core::Core;
 use crate::layout::{self, Making};
 use crate::newtops::Emptied;
 use crate::topology::allow_blocks;
-use crate::{PoolError, VdevClass, VdevSpec, labelroom};
+use crate::{PoolError, VdevClass, VdevSpec, labelroom, second};
 
 /// Txgs after which everything must have left a log vdev: those under way, and those that freed
 /// space waits.
@@ -241,6 +241,7 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
             what: Removal::Auxiliary(class, guid),
         };
         core.run_task(task).await?;
+        second::follow(core, &core.auxiliary).await;
         let about = About::auxiliary(guid, path);
         core.events.tell_vdev(Sysevent::VdevRemoveAux, about);
         return Ok(());

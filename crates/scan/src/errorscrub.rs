@@ -349,10 +349,10 @@ impl ErrorScrub {
             let context = ReadContext {
                 // What cannot be decrypted is verified by its checksum.
                 without_key: true,
-                bookmark,
                 priority: Priority::Scrub,
                 cache: CacheUse::Bypass,
                 speculative: bookmark.level == Bookmark::ZIL_LEVEL,
+                ..ReadContext::new(bookmark)
             };
             let reader = scans.spa.pipeline.reader();
             let read = reader.scan(&pointer, &context, ScanRead::Scrub).await;

@@ -14,8 +14,9 @@ use device::{BoxFuture, World};
 use format::Txg;
 use parking_lot::Mutex;
 use pool::{
-    CreateSpec, EventSink, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool,
-    Rewind, ScanSpec, VdevStatus, is_default_feature, supported_features,
+    AddSpec, CreateSpec, EventSink, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec,
+    Pool, Rewind, ScanSpec, VdevClass, VdevLayout, VdevSpec, VdevStatus, is_default_feature,
+    supported_features,
 };
 use zio::alloc::DEFER_TXGS;
 
@@ -30,6 +31,10 @@ use crate::work::{Book, WorkOptions, Worker};
 
 /// Name of the pool.
 pub const POOL: &str = "tank";
+/// A cache device.
+const CACHE: &str = "ssd";
+/// Memory for blocks, where much is to be read from a cache device.
+const LITTLE_MEMORY_BYTES: u64 = 1 << 20;
 /// Virtual time that nothing takes: longer is hanging.
 const PATIENCE: Duration = Duration::from_secs(4 * 3600);
 
@@ -74,6 +79,9 @@ pub struct Plan {
     /// All disks fail now and then, and lose what is in their caches: the pool stands still, until
     /// they are well and it is cleared. Nothing may show of that.
     pub standstills: bool,
+    /// A cache device of so many MiB that fails, lies and vanishes, and so little memory that much
+    /// is read from there. Nothing may show of that.
+    pub cached_mib: Option<u64>,
     /// Property `dedup` of the pool, if it is not off; then little of what is written is new.
     pub dedup: Option<&'static str>,
     /// Property `autotrim`, on disks that carry discards out at once and for good. After a power
@@ -118,6 +126,7 @@ impl Plan {
             log: false,
             faults: false,
             standstills: false,
+            cached_mib: None,
             dedup: None,
             autotrim: false,
             passes: false,
@@ -154,6 +163,8 @@ pub struct Outcome {
     pub shared_references: u64,
     /// References to cloned blocks that were seen after power cuts.
     pub cloned_references: u64,
+    /// Reads from a cache device.
+    pub cached_reads: u64,
     /// Discards.
     pub discards: u64,
     /// States before the newest that were verified after power cuts.
@@ -574,6 +585,22 @@ async fn stop_and_go(world: &World, pool: &Weak<Pool>, disks: &[SimDisk], mut rn
     }
 }
 
+/// Gives the pool a cache device.
+async fn add_cache(sim: &SimWorld, pool: &Pool, mib: u64) -> Result<(), Failure> {
+    sim.add_disk(CACHE, mib << 20);
+    let cache = VdevSpec {
+        layout: VdevLayout::Leaf(leaf(CACHE.to_owned())),
+        class: VdevClass::Cache,
+    };
+    let spec = AddSpec {
+        vdevs: vec![cache],
+        ashift: None,
+        force: false,
+        allow_ashift_mismatch: false,
+    };
+    Ok(pool.add(&spec).await?)
+}
+
 /// Imports the pool and reads everything, which replays the logs.
 async fn recover(
     sim: &SimWorld,
@@ -662,6 +689,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             create_with(&sim, plan.layout, plan.disk_mib, plan.small_sectors, lacks).await?
         }
     };
+    if let Some(mib) = plan.cached_mib {
+        add_cache(&sim, &pool, mib).await?;
+    }
     if let Some(dedup) = plan.dedup {
         crate::dedup::prepare(&pool, dedup).await?;
     }
@@ -727,6 +757,15 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
                 torment(&world, &pool, &victims, size_bytes, rng).await;
             }));
         }
+        if let (Some(mib), Some(ssd)) = (plan.cached_mib, sim.disk(CACHE)) {
+            let memory = pool.pipeline().cache().shared();
+            memory.set_limit_bytes(LITTLE_MEMORY_BYTES);
+            let (world, pool) = (sim.world(), Arc::downgrade(&pool));
+            let rng = Rng::new(rng.next_u64());
+            world.clone().spawn.spawn(Box::pin(async move {
+                torment(&world, &pool, &[ssd], mib << 20, rng).await;
+            }));
+        }
         if plan.passes {
             crate::passes::spawn(&sim.world(), &pool, Rng::new(rng.next_u64()));
         }
@@ -772,6 +811,8 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
         };
         patiently("the work", working).await?;
         let in_the_middle = !sim.is_powered();
+        let caches = pool.status().caches;
+        outcome.cached_reads += caches.iter().map(|cache| cache.read_ops).sum::<u64>();
         // What is freed can be used again two txgs later, whether these left uberblocks or not; one
         // more may be nearly done. And an import does not know what waited. So these states are
         // whole by all means.
@@ -812,6 +853,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             if let Some(disk) = sim.disk(&name) {
                 disk.clear_faults();
             }
+        }
+        if let Some(ssd) = sim.disk(CACHE) {
+            ssd.set_gone(rng.percent(20));
         }
         for victim in &victims {
             // It may stay away.

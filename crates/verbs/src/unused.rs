@@ -1,17 +1,9 @@
 //! Vdevs that are kept for OpenZFS, and that nothing here uses yet: who adds one is told so.
 
-use api::{VdevClass, VdevLayout, VdevSpec};
+use api::{VdevLayout, VdevSpec};
 
 /// What is said of vdevs that a pool has and that do nothing yet.
 pub(crate) fn not_used(vdevs: &[VdevSpec]) -> Vec<String> {
-    let caches = vdevs.iter().filter(|vdev| vdev.class == VdevClass::Cache);
-    let caches = caches.flat_map(|vdev| match &vdev.layout {
-        VdevLayout::Device(device) => Some(format!(
-            "cache device {} is kept for OpenZFS and not used here yet: nothing is cached on it",
-            device.path
-        )),
-        _ => None,
-    });
     let is_spare =
         |vdev: &&VdevSpec| matches!(vdev.layout, VdevLayout::Draid { spares, .. } if spares > 0);
     let spares = vdevs.iter().find(is_spare).map(|_| {
@@ -19,5 +11,5 @@ pub(crate) fn not_used(vdevs: &[VdevSpec]) -> Vec<String> {
          device as a spare ('zpool add POOL spare DEVICE')"
             .to_owned()
     });
-    caches.chain(spares).collect()
+    spares.into_iter().collect()
 }

@@ -61,6 +61,7 @@ mod san;
 mod schedule;
 mod schemathesis;
 mod scrub;
+mod second;
 mod secrets;
 mod silent;
 mod smb;

@@ -407,12 +407,12 @@ impl Walk<'_> {
 
     fn context(&self, at: &Bookmark) -> ReadContext {
         ReadContext {
-            bookmark: *at,
             priority: Priority::Async,
             cache: CacheUse::NoFill,
-            speculative: false,
             // Pointers are in the clear; the key is gone with the dataset.
             without_key: true,
+            not_second: true,
+            ..ReadContext::new(*at)
         }
     }
 

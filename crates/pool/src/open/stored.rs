@@ -2,7 +2,7 @@
 //! of it but the checksum salt is something that a pool can do without: what cannot be read is left
 //! out, and said ([`lost`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use device::World;
@@ -123,6 +123,7 @@ pub(super) async fn load_directory(
         tree: &ground.tree,
         paths: &spec.found.paths,
         read_only: spec.read_only,
+        in_use: BTreeSet::new(),
     };
     out.auxiliary = auxiliary::read(mos, &places).await?;
     Ok(out)

@@ -27,6 +27,7 @@ mod rewind;
 mod scan;
 mod scan_peer;
 mod scrub;
+mod second;
 mod stall;
 mod tasks;
 mod trim;

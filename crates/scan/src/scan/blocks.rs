@@ -274,10 +274,10 @@ impl Blocks {
         ReadContext {
             // What cannot be decrypted is verified by its checksum.
             without_key: true,
-            bookmark,
             priority: Priority::Scrub,
             cache: CacheUse::Bypass,
             speculative: is_log,
+            ..ReadContext::new(bookmark)
         }
     }
 

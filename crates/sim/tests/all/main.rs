@@ -17,6 +17,7 @@ mod passes;
 mod rebuild;
 mod redaction;
 mod resilver;
+mod second;
 mod spare_work;
 pub mod spares;
 mod split;

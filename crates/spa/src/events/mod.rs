@@ -253,6 +253,22 @@ impl Events {
         self.tell_about(what, Some(about), NvList::new());
     }
 
+    /// Tells that a cache device, which worked, failed and is not used any more.
+    pub fn cache_failed(&self, guid: Guid, path: Option<String>) {
+        let about = About {
+            guid,
+            state: VdevState::Faulted,
+            path,
+        };
+        let mut more = NvList::new();
+        more.set("vdev_laststate", VdevState::Healthy.code());
+        let mut teller = self.teller.lock();
+        self.settle_with(&mut teller);
+        if let Some(spa) = teller.spa.upgrade() {
+            teller.send(&spa, "resource.fs.zfs.statechange", Some(&about), more);
+        }
+    }
+
     /// Tells that something was done, with more pairs.
     pub fn tell_about(&self, what: Sysevent, about: Option<About>, more: NvList) {
         let mut teller = self.teller.lock();

@@ -335,6 +335,12 @@ impl Cache {
         shard.lock().contains(self.pool, &key)
     }
 
+    /// Whether the block was here not long ago and had to leave; counts as nothing.
+    pub fn remembers(&self, key: CacheKey) -> bool {
+        let (shard, key) = self.shard(key);
+        shard.lock().remembers(&key)
+    }
+
     /// Keeps a block, replacing what was there under this key.
     pub fn insert(&self, key: CacheKey, data: Bytes) {
         let (shard, key) = self.shard(key);

@@ -209,6 +209,11 @@ impl Shard {
         part.is_some_and(|part| part.entries.contains_key(key))
     }
 
+    /// Whether it left not long ago; the key says of which pool.
+    pub(super) fn remembers(&self, key: &Hashed) -> bool {
+        self.ghost_counts.contains_key(&key.hash)
+    }
+
     pub(super) fn remove(&mut self, pool: usize, key: &Hashed) {
         if let Some(part) = self.parts.get_mut(pool) {
             part.remove(key);

@@ -63,6 +63,9 @@ mod read;
 #[cfg(test)]
 mod repair_tests;
 mod scrub;
+mod second;
+#[cfg(test)]
+mod second_tests;
 mod sharing;
 mod suspension;
 #[cfg(test)]
@@ -78,6 +81,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use bytes::Bytes;
 use device::{TaskPanic, Tasks, World};
 use format::{BlockPointer, Txg};
+use l2arc::{LevelOptions, SecondLevel};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use vdev::{ErrorSink, LabelSync, VdevTree};
@@ -146,6 +150,7 @@ pub struct Pipeline {
     tree: Arc<VdevTree>,
     allocator: Arc<Allocator>,
     cache: Arc<Cache>,
+    second: Arc<SecondLevel>,
     salt: Arc<PoolSalt>,
     suspension: Arc<Suspension>,
     keys: Arc<Keys>,
@@ -191,6 +196,7 @@ impl Pipeline {
             salt: salt.clone(),
             suspension: suspension.clone(),
         });
+        let second = SecondLevel::new(world.clone(), LevelOptions::default());
         let gangs = Arc::new(GangReader {
             copies: copies.clone(),
         });
@@ -199,6 +205,7 @@ impl Pipeline {
             world: world.clone(),
             tasks: tasks.clone(),
             cache: cache.clone(),
+            second: second.clone(),
             keys: keys.clone(),
             copies,
             gangs: gangs.clone(),
@@ -259,6 +266,7 @@ impl Pipeline {
             tree,
             allocator,
             cache,
+            second,
             salt,
             suspension,
             keys,
@@ -298,6 +306,11 @@ impl Pipeline {
     /// The cache.
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
+    }
+
+    /// The second level of the cache: the pool's cache devices.
+    pub fn second_level(&self) -> &Arc<SecondLevel> {
+        &self.second
     }
 
     /// Whether the pool writes.

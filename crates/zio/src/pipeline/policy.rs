@@ -33,6 +33,8 @@ pub struct ReadContext {
     /// checking its MAC, and blocks of dnodes with their bonuses as they are stored. Such blocks do
     /// not go through the cache.
     pub without_key: bool,
+    /// The second level of the cache does not take it (property `secondarycache`).
+    pub not_second: bool,
 }
 
 impl ReadContext {
@@ -40,15 +42,6 @@ impl ReadContext {
     pub fn new(bookmark: Bookmark) -> Self {
         ReadContext {
             bookmark,
-            ..ReadContext::default()
-        }
-    }
-
-    /// A read ahead of need.
-    pub fn read_ahead(bookmark: Bookmark) -> Self {
-        ReadContext {
-            bookmark,
-            priority: Priority::Async,
             ..ReadContext::default()
         }
     }

@@ -1,4 +1,4 @@
-//! Reading blocks: cache, copies, decryption, decompression.
+//! Reading blocks: cache, its second level, copies, decryption, decompression.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -8,6 +8,7 @@ use bytes::Bytes;
 use codec::compress::decompress;
 use device::{BoxFuture, Tasks, World};
 use format::{BlockPointer, Compression, EmbeddedKind, Pointer};
+use l2arc::SecondLevel;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use vdev::Priority;
@@ -78,6 +79,7 @@ pub struct Reader {
     pub(super) world: World,
     pub(super) tasks: Tasks,
     pub(super) cache: Arc<Cache>,
+    pub(super) second: Arc<SecondLevel>,
     pub(super) keys: Arc<Keys>,
     pub(super) copies: Arc<Copies>,
     pub(super) gangs: Arc<GangReader>,
@@ -247,7 +249,7 @@ impl Reader {
     ) -> Result<Bytes, ZioError> {
         validate(bp)?;
         let unlock = self.keys.unlock(bp, context)?;
-        let stored = self.read_stored(bp, context).await?;
+        let stored = self.read_nearest(bp, context).await?;
         let result = self.open(bp, unlock, stored).await;
         if matches!(result, Err(ZioError::Authentication { .. })) && !context.speculative {
             self.copies.report_damage(bp, context.bookmark);
