@@ -1,12 +1,12 @@
 //! The cache gives memory back while it is short, and takes it again afterwards.
 //!
 //! Each second the kernel's figures are read ([`MemoryPressure`]) and [`CacheLimit`] decides, which
-//! looks at nothing else. Memory is short when tasks of the server's control group waited for memory
-//! for a tenth of that second; when tasks of the machine did, and little of its memory can be had
-//! (else they wait because of their own groups' limits, where nothing that is given back helps); or
-//! when a group is nearly at its `memory.high`, above which the kernel would hold the server up.
-//! While it is short, the limit falls by a sixteenth of what it is at most, down to a quarter. When
-//! nothing has been short for half a minute, it rises again, eight times as slowly.
+//! looks at nothing else. Memory is short when tasks of the server's control group waited for
+//! memory for a tenth of that second; when tasks of the machine did, and little of its memory can
+//! be had (else they wait because of their own groups' limits, where nothing that is given back
+//! helps); or when a group is nearly at its `memory.high`, above which the kernel would hold the
+//! server up. While it is short, the limit falls by a sixteenth of what it is at most, down to a
+//! quarter. When nothing has been short for half a minute, it rises again, eight times as slowly.
 //!
 //! What tasks waited in the last second, not the kernel's average of the last ten, is what counts:
 //! otherwise ten steps would be taken for each that was needed.
@@ -155,8 +155,8 @@ mod tests {
             Self { limit, pressure }
         }
 
-        /// So many seconds, in each of which tasks of the group wait this long, those of the machine
-        /// that long.
+        /// So many seconds, in each of which tasks of the group wait this long, those of the
+        /// machine that long.
         fn pass(&mut self, seconds: u32, own_ms: u64, others_ms: u64) -> u64 {
             let more = |stalled: &mut Option<Duration>, ms| {
                 *stalled = stalled.map(|stalled| stalled + Duration::from_millis(ms));

@@ -85,7 +85,8 @@ fn checksum_of(stored: u64) -> Checksum {
     }
 }
 
-/// Values of `primarycache`, `secondarycache` and `prefetch` (`zfs_cache_type_t`, include/sys/fs/zfs.h).
+/// Values of `primarycache`, `secondarycache` and `prefetch` (`zfs_cache_type_t`,
+/// include/sys/fs/zfs.h).
 fn cached_of(stored: u64) -> Cached {
     match stored {
         0 => Cached::None,

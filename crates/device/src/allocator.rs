@@ -109,7 +109,8 @@ unsafe extern "C" {
     fn mi_collect(force: bool);
     /// Leaves what the calling thread has to all threads (`mi_thread_done`, mimalloc.h).
     fn mi_thread_done();
-    /// Has the calling thread begin anew, where it does not have any (`mi_thread_init`, mimalloc.h).
+    /// Has the calling thread begin anew, where it does not have any (`mi_thread_init`,
+    /// mimalloc.h).
     fn mi_thread_init();
 }
 

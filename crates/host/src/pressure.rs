@@ -1,5 +1,5 @@
-//! How short memory is for this process, as the kernel tells it: who waits for memory (PSI), and how
-//! full control groups are that have a limit above which the kernel takes memory back by force.
+//! How short memory is for this process, as the kernel tells it: who waits for memory (PSI), and
+//! how full control groups are that have a limit above which the kernel takes memory back by force.
 
 use std::path::Path;
 use std::time::Duration;

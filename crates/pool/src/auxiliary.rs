@@ -1,6 +1,6 @@
 //! Spares and cache devices: what they are, whether they are there, and their lists in the MOS. A
-//! spare that stands in for a device is a part of the vdev tree as well (`spares`); cache devices at
-//! work belong to the second level of the cache (`second`).
+//! spare that stands in for a device is a part of the vdev tree as well (`spares`); cache devices
+//! at work belong to the second level of the cache (`second`).
 //!
 //! Several pools may have the same spare, which then has one guid in all of their lists. Its label
 //! tells whether one of them uses it: there is nothing else that all of them would see, since they

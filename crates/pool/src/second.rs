@@ -3,8 +3,8 @@
 //! Whoever changes the list of cache devices, or looks at them again, has the second level follow
 //! ([`follow`]): it opens what is there and not in use, and lets go of what is gone, offline or no
 //! longer listed. A device that failed stays with it, unused, and is told as faulted until `zpool
-//! clear`, `zpool online` or an import tries it again ([`try_again`]). None of this is ever a reason
-//! to refuse or to delay something else: what cannot be used is warned of.
+//! clear`, `zpool online` or an import tries it again ([`try_again`]). None of this is ever a
+//! reason to refuse or to delay something else: what cannot be used is warned of.
 //!
 //! A pool that is open read-only has none: its devices would have to be written.
 //!

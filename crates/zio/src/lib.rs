@@ -10,9 +10,9 @@
 //!
 //! Lock order inside this crate (a later lock may be taken while an earlier one is held, never the
 //! other way; no lock is held across an await): txg state; allocator rotor; allocator top; the
-//! cache's pool numbers; cache shard; then those of crate `vdev`. The list of who can give memory back (`cache::Charge`)
-//! comes before all: it is held while they do, with locks of crates above. In practice most code
-//! holds one of them at a time.
+//! cache's pool numbers; cache shard; then those of crate `vdev`. The list of who can give memory
+//! back (`cache::Charge`) comes before all: it is held while they do, with locks of crates above.
+//! In practice most code holds one of them at a time.
 
 #![forbid(unsafe_code)]
 

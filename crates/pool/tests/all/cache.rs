@@ -1,5 +1,6 @@
 //! Goal: pools that are given the same cache have it together, tell their parts of it by kind, and
-//! leave it free when they are exported. Method: two pools on files, which dedup, and their figures.
+//! leave it free when they are exported. Method: two pools on files, which dedup, and their
+//! figures.
 
 use std::sync::Arc;
 

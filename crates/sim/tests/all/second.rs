@@ -1,6 +1,7 @@
 //! Goal: a cache device that fails, lies, hangs, vanishes and loses its power changes nothing of
-//! what a pool gives, before and after crashes. Method: torture with hardly any memory, so that much
-//! is read from the cache device; small ones begin empty after each import, large ones are warm.
+//! what a pool gives, before and after crashes. Method: torture with hardly any memory, so that
+//! much is read from the cache device; small ones begin empty after each import, large ones are
+//! warm.
 
 use sim::torture::{Plan, run_plan, seeds};
 

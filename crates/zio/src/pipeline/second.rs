@@ -1,9 +1,9 @@
 //! Reading through the second level of the cache.
 //!
 //! A block that is not in memory is asked of the cache devices first, and what the pool's own
-//! devices gave is offered to them. Both is of its stored form: what comes from there is verified as
-//! any other copy, and opened (decrypted, decompressed) behind. So a wrong copy is nobody's error:
-//! the pool is asked.
+//! devices gave is offered to them. Both is of its stored form: what comes from there is verified
+//! as any other copy, and opened (decrypted, decompressed) behind. So a wrong copy is nobody's
+//! error: the pool is asked.
 //!
 //! Not for blocks that nothing can be verified by (`checksum=off`), and not for gang blocks, which
 //! are read in parts.
