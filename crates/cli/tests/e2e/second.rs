@@ -127,14 +127,13 @@ fn cache_devices_go_to_openzfs_and_back_warm() {
     zdb_is_clean(&server.path("disks"), "tank");
 
     let Some(peer) = Peer::find() else { return };
-    let script = format!(
-        "set -e\n\
+    let script = "set -e\n\
          params=/sys/module/zfs/parameters\n\
          echo 0 > $params/l2arc_noprefetch\n\
          echo 0 > $params/l2arc_headroom\n\
          echo 67108864 > $params/l2arc_write_max\n\
          zpool import -N -d /dev/disk/peer -R /mnt tank\n\
-         stat() {{ awk -v name=$1 '$1 == name {{ print $3 }}' /proc/spl/kstat/zfs/arcstats; }}\n\
+         stat() { awk -v name=$1 '$1 == name { print $3 }' /proc/spl/kstat/zfs/arcstats; }\n\
          for i in $(seq 100); do [ $(stat l2_rebuild_bufs) -ge 300 ] && break; sleep 0.2; done\n\
          grep l2_ /proc/spl/kstat/zfs/arcstats\n\
          echo 'correct horse battery staple' > /key\n\
@@ -158,9 +157,8 @@ fn cache_devices_go_to_openzfs_and_back_warm() {
            [ $(stat l2_size) -ge $((held + 40000000)) ] && break; sleep 0.2\n\
          done\n\
          grep l2_ /proc/spl/kstat/zfs/arcstats\n\
-         zpool export tank\n"
-    );
-    let text = peer.run(&disks, &script);
+         zpool export tank\n";
+    let text = peer.run(&disks, script);
     let line = |word: &str| -> Vec<String> {
         let mut lines = text.lines();
         let found = lines.find(|line| line.starts_with(word));

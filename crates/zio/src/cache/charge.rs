@@ -38,6 +38,9 @@ pub trait Holder: Send + Sync {
     fn give_back(&self, is_enough: &dyn Fn() -> bool);
 }
 
+/// Who can give memory back, and on which charge.
+type Registered = (Weak<dyn Holder>, Weak<Charge>);
+
 /// What all pools are charged.
 #[derive(Default)]
 pub(super) struct Charges {
@@ -45,7 +48,7 @@ pub(super) struct Charges {
     share_bytes: AtomicU64,
     /// From how many bytes on holders are asked.
     ask_at_bytes: AtomicU64,
-    holders: Mutex<VecDeque<(Weak<dyn Holder>, Weak<Charge>)>>,
+    holders: Mutex<VecDeque<Registered>>,
     /// More may be given back than whoever asks holders now may have been told.
     is_asked_again: AtomicBool,
     pools: Mutex<Vec<Weak<Charge>>>,
