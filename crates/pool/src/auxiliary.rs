@@ -531,5 +531,8 @@ pub(crate) async fn look_at_auxiliary(spa: &Spa, lists: &Mutex<Auxiliary>) {
     };
     let after = before.look(&places).await;
     *lists.lock() = after;
-    second::follow(spa, lists).await;
+    if !spa.read_only {
+        let level = spa.pipeline.second_level();
+        second::follow(level, &spa.world, spa.guid(), lists).await;
+    }
 }

@@ -155,7 +155,18 @@ pub(crate) fn start(core: &Arc<Core>) {
     core.passes.start();
     core.start_spares();
     core.start_deadman();
-    crate::second::watch(core);
+    let weak = Arc::downgrade(core);
+    core.pipeline
+        .second_level()
+        .on_failure(Box::new(move |guid| {
+            let Some(core) = weak.upgrade() else { return };
+            let path = {
+                let lists = core.auxiliary.lock();
+                let status = lists.caches.status(guid);
+                status.and_then(|status| status.path.clone())
+            };
+            core.events.cache_failed(guid, path);
+        }));
 }
 
 /// Names what no pool can do without, in an error of reading it.
@@ -767,7 +778,8 @@ async fn import_on(
     if !spec.read_only && !spec.only_looked_at {
         // What went bad while nobody looked, and what is not there.
         core.spares.want_all(&core.tree);
-        crate::second::follow(&core, &core.auxiliary).await;
+        let level = core.pipeline.second_level();
+        crate::second::follow(level, &core.world, core.guid(), &core.auxiliary).await;
     }
     Ok(core)
 }

@@ -26,8 +26,8 @@ use zio::ZioError;
 use crate::core::Core;
 use crate::{
     AddSpec, AttachSpec, CreateSpec, HistoryRecord, ImportSpec, OfflineSpec, Onlined, PoolError,
-    PoolHealth, PoolStatus, Rewound, SplitSpec, create, reopen, rewind, second, split, status,
-    topology, vdevs,
+    PoolHealth, PoolStatus, Rewound, SplitSpec, auxiliary, create, reopen, rewind, second, split,
+    status, topology, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -619,9 +619,10 @@ impl Pool {
             core.txgs.kick();
             // Who administrates the pool right now looks at them as well.
             if let Ok(_admin) = core.admin.try_lock() {
-                let meant = device.and_then(|device| second::called(core, device));
+                let meant = device.and_then(|device| core.auxiliary.lock().caches.find(device));
                 let is_meant = |guid| device.is_none() || meant == Some(guid);
-                second::try_again(core, |figures| is_meant(figures.device)).await;
+                second::let_go_of_failed(core.pipeline.second_level(), is_meant).await;
+                auxiliary::look_at_auxiliary(core, &core.auxiliary).await;
             }
         }
         Ok(())

@@ -330,7 +330,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
     let suspended_why = core.suspended();
     let scan = core.scans.scan.status(&core.scans);
     let checkpoint = core.checkpoint_status();
-    let caches = second::statuses(core);
+    let caches = second::statuses(core.pipeline.second_level(), &core.auxiliary);
     let auxiliary = core.auxiliary.lock();
     let (version, errata) = {
         let pairs = core.identity.lock();

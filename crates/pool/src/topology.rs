@@ -509,8 +509,10 @@ pub(crate) async fn offline(
 ) -> Result<(), PoolError> {
     let _admin = core.admin.lock().await;
     core.check_not_suspended()?;
-    if let Some(cache) = second::called(core, target) {
-        second::offline(core, cache).await;
+    let cache = core.auxiliary.lock().caches.find(target);
+    if let Some(cache) = cache {
+        core.auxiliary.lock().caches.set_offline(cache, true);
+        auxiliary::look_at_auxiliary(core, &core.auxiliary).await;
         return Ok(());
     }
     let guid = find(core, target)?.guid();
@@ -546,9 +548,17 @@ pub(crate) async fn online(
 ) -> Result<Onlined, PoolError> {
     let _admin = core.admin.lock().await;
     core.check_not_suspended()?;
-    if let Some(cache) = second::called(core, target) {
-        let (state, was_usable) = second::online(core, cache).await;
-        return Ok(Onlined { state, was_usable });
+    let cache = core.auxiliary.lock().caches.find(target);
+    if let Some(cache) = cache {
+        let level = core.pipeline.second_level();
+        let before = second::state_of(level, &core.auxiliary, cache);
+        core.auxiliary.lock().caches.set_offline(cache, false);
+        second::let_go_of_failed(level, |guid| guid == cache).await;
+        auxiliary::look_at_auxiliary(core, &core.auxiliary).await;
+        return Ok(Onlined {
+            state: second::state_of(level, &core.auxiliary, cache),
+            was_usable: before == crate::VdevState::Online,
+        });
     }
     let vdev = find(core, target)?;
     let guid = vdev.guid();

@@ -241,7 +241,8 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
             what: Removal::Auxiliary(class, guid),
         };
         core.run_task(task).await?;
-        second::follow(core, &core.auxiliary).await;
+        let level = core.pipeline.second_level();
+        second::follow(level, &core.world, core.guid(), &core.auxiliary).await;
         let about = About::auxiliary(guid, path);
         core.events.tell_vdev(Sysevent::VdevRemoveAux, about);
         return Ok(());
