@@ -649,14 +649,26 @@ fn another_host_is_reached_by_ssh() {
         "--keep",
         "hourly=1",
     ];
-    // Nobody is there: the snapshot is taken all the same.
-    std::fs::write(server.path("down"), "").expect("a file");
+    // Nobody is there to be asked: nothing is kept, and no snapshot is taken.
+    let down = server.path("down");
+    let refused = |words: &[&str]| {
+        let output = server.command(words);
+        let said = text_of(&output);
+        assert!(!output.status.success(), "{said}");
+        assert!(said.contains("ssh to me@host: No route to host"), "{said}");
+    };
+    std::fs::write(&down, "").expect("a file");
+    refused(&replicate);
+    assert_eq!(listed(&server, "tank-src"), Value::Null);
+    assert_eq!(snapshots(&server, "tank/src").len(), 1);
+    std::fs::remove_file(&down).expect("removed");
     let output = server.command(&replicate);
-    let said = text_of(&output);
-    assert!(!output.status.success(), "{said}");
-    assert!(said.contains("ssh to me@host: No route to host"), "{said}");
-    assert_eq!(snapshots(&server, "tank/src").len(), 2);
-    std::fs::remove_file(server.path("down")).expect("removed");
+    assert!(output.status.success(), "{}", text_of(&output));
+    // Nobody is there later on: the snapshot is taken all the same.
+    std::fs::write(&down, "").expect("a file");
+    refused(&["replicate", "--run", "tank-src"]);
+    assert_eq!(snapshots(&server, "tank/src").len(), 3);
+    std::fs::remove_file(&down).expect("removed");
     server.ok("replicate --run tank-src");
     // What the rule does not keep is gone on both sides.
     same(&server, "tank/src", &other, "far/copy", true);

@@ -80,13 +80,6 @@ fn volume_of_up(server: &Server) -> (String, String) {
     let kept: serde_json::Value = serde_json::from_slice(&kept).expect("JSON");
     let secret = kept["pond"]["secret"].as_str().expect("a secret");
     assert!(!log.contains(secret) && !log.contains("#setup="), "{log}");
-    let link = server.state().join("setup-link");
-    let told = format!("with the link in {}", link.display());
-    assert!(log.contains(&told), "{log}");
-    let mode = std::fs::metadata(&link).expect("a link").permissions();
-    assert_eq!(mode.mode() & 0o777, 0o600);
-    let text = std::fs::read_to_string(&link).expect("a link");
-    assert_eq!(text, server.ok("console"));
     (iqn.to_owned(), secret.to_owned())
 }
 
@@ -101,9 +94,17 @@ fn the_volume_of_up_is_for_who_has_its_secret() {
     let mut server = Server::prepare();
     // Any port; the one that it has is told.
     server.iscsi_port = 0;
+    server.https = Some("--https=127.0.0.1:0");
     server.launch(&["up", "--size", "1G"]);
     server.wait_until("up says what runs", || server.log().contains("stop:"));
     let log = server.log();
+    let link = server.state().join("setup-link");
+    let told = format!("with the link in {}", link.display());
+    assert!(log.contains(&told), "{log}");
+    let mode = std::fs::metadata(&link).expect("a link").permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    let text = std::fs::read_to_string(&link).expect("a link");
+    assert!(server.ok("console").contains(text.trim()), "{text}");
     let (iqn, secret) = volume_of_up(&server);
     let info = server.ok("info");
     let told = |text: &str| -> u16 {

@@ -81,16 +81,20 @@ async fn make(images: &Images) -> (Arc<Pool>, World, Vec<LeafSpec>, Vec<ObjectId
 async fn a_cache_device_is_warm_after_an_import() {
     let images = Images::new();
     let (pool, world, _leaves, objects) = make(&images).await;
-    read_all(&pool, &objects).await;
-    until_quiet(&pool).await;
+    // What comes faster than it is written is not waited for; it is offered again.
+    for _ in 0..5 {
+        read_all(&pool, &objects).await;
+        until_quiet(&pool).await;
+    }
     let status = the_cache(&pool);
     // 40 MiB, half of which compresses.
     assert!(status.allocated_bytes > 15 << 20, "{status:?}");
     assert!(status.size_bytes > 1100 << 20, "{status:?}");
-    let before = data_reads(&pool);
+    let before = (status.read_ops, data_reads(&pool));
     read_all(&pool, &objects).await;
-    let (hits, reads) = (the_cache(&pool).read_ops, data_reads(&pool) - before);
-    assert!(hits >= 320 && reads < 100, "{hits} hits, {reads} reads");
+    let hits = the_cache(&pool).read_ops - before.0;
+    let reads = data_reads(&pool) - before.1;
+    assert!(hits >= 320 && reads < 50, "{hits} hits, {reads} reads");
 
     pool.export(false).await.expect("export");
     let pool = import(&world, images.path()).await;

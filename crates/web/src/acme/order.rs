@@ -237,10 +237,15 @@ impl<'a> Buyer<'a> {
                 ));
             };
             answers.add(&challenge.token, challenge.key_authorization().as_str());
-            challenge
-                .set_ready()
-                .await
-                .map_err(|error| failed(&error))?;
+            // One that answers quickly tells here already what it saw.
+            challenge.set_ready().await.map_err(|error| match error {
+                Error::Api(problem) if is_about_proof(problem.r#type.as_deref()) => {
+                    let why = problem.detail.clone();
+                    let why = why.unwrap_or_else(|| problem.to_string());
+                    self.not_seen(&format!("{name}: {why}"))
+                }
+                error => failed(&error),
+            })?;
         }
         Ok(())
     }
@@ -266,12 +271,24 @@ impl<'a> Buyer<'a> {
         if let (true, Some(error)) = (whys.is_empty(), error) {
             return self.failed("does not see the proofs", &error);
         }
+        self.not_seen(&whys.join("; "))
+    }
+
+    fn not_seen(&self, why: &str) -> String {
         format!(
-            "{} does not see the proofs: {}; port 80 of each name has to lead to this server",
-            self.directory,
-            whys.join("; ")
+            "{} does not see the proofs: {why}; port 80 of each name has to lead to this server",
+            self.directory
         )
     }
+}
+
+/// Whether this kind of problem is one of looking for a proof (RFC 8555 section 6.7).
+fn is_about_proof(kind: Option<&str>) -> bool {
+    let name = kind.and_then(|kind| kind.strip_prefix("urn:ietf:params:acme:error:"));
+    matches!(
+        name,
+        Some("connection" | "dns" | "incorrectResponse" | "tls" | "unauthorized")
+    )
 }
 
 fn is_no_account(error: &Error) -> bool {
