@@ -122,11 +122,12 @@ impl Rig {
 }
 
 /// Unmounts. Programs that another test starts have all open files of this process until their
-/// `exec`: for a moment the mount may be busy.
+/// `exec`, and a namespace of mounts that it makes has this mount as well until it is rid of it: for
+/// a moment the mount may be busy, or in use elsewhere.
 async fn unmount(mount: &Mount) {
     for _ in 0..200 {
         match mount.unmount(UnmountMode::Clean).await {
-            Err(MountError::Busy { .. }) => {
+            Err(MountError::Busy { .. } | MountError::Elsewhere { .. }) => {
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
             done => return done.expect("unmount"),
