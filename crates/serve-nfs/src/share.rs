@@ -376,6 +376,9 @@ impl Shares {
     /// [`ShareError`].
     pub async fn add(&self, spec: ShareSpec, verifier: u64) -> Result<(), ShareError> {
         if self.has(&spec.dataset) && !self.is_served(&spec.dataset) {
+            // Until it is there again, its clients are to ask again, as they do now: to be told
+            // that a file is gone they would take for the truth.
+            self.set_awaited(&spec.dataset, Some(spec.identity));
             self.remove(&spec.dataset).await;
         }
         if let Some(share) = self.of_dataset(&spec.dataset) {

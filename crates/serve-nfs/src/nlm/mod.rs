@@ -79,6 +79,9 @@ pub(crate) struct Wanted {
     process: u32,
     offset: u64,
     length: u64,
+    /// How often the client had begun anew when it asked, as its status monitor counts; 0 where it
+    /// does not say.
+    state: u32,
 }
 
 /// A request.
@@ -115,9 +118,11 @@ pub(crate) enum Request {
 #[derive(Debug, Clone)]
 pub(crate) enum StatusRequest {
     Null,
-    /// A client began anew, and has no locks.
+    /// A client began anew, and has none of the locks that it took before.
     Notify {
         machine: Bytes,
+        /// The state that it is in now.
+        state: u32,
     },
 }
 
@@ -131,6 +136,7 @@ impl Wanted {
             process: reader.u32()?,
             offset: reader.u64()?,
             length: reader.u64()?,
+            state: 0,
         })
     }
 
@@ -149,6 +155,7 @@ impl Wanted {
             owner_handle: Bytes::copy_from_slice(&self.owner_handle),
             range: Range::new(self.offset, self.length)?,
             is_exclusive,
+            client_state: self.state,
         })
     }
 }
@@ -171,8 +178,9 @@ impl Request {
             2 | 22 => {
                 let cookie = cookie(reader)?;
                 let (waits, is_exclusive) = (reader.bool()?, reader.bool()?);
-                let wanted = Wanted::read(cookie, reader)?;
-                let (is_reclaimed, _state) = (reader.bool()?, reader.u32()?);
+                let mut wanted = Wanted::read(cookie, reader)?;
+                let is_reclaimed = reader.bool()?;
+                wanted.state = reader.u32()?;
                 Self::Lock {
                     wanted,
                     is_exclusive,
@@ -222,6 +230,7 @@ impl StatusRequest {
             0 => Self::Null,
             6 => Self::Notify {
                 machine: reader.opaque(NAME_BYTES_MAX)?,
+                state: reader.u32()?,
             },
             _ => return Ok(None),
         }))
@@ -418,7 +427,7 @@ impl Locks {
             }
             Request::FreeAll { machine } => {
                 let client = peer.ip().to_canonical();
-                self.table.free(client, &machine, has_root_port(peer));
+                self.table.free(client, &machine, None, has_root_port(peer));
                 Outcome::Success(Writer::new())
             }
         }
@@ -478,10 +487,14 @@ impl Locks {
 
     /// Carries a request to the status monitor out.
     pub(crate) fn execute_status(&self, peer: SocketAddr, request: &StatusRequest) -> Outcome {
-        if let StatusRequest::Notify { machine } = request {
-            tracing::info!(%peer, "an NFS client began anew; its locks are free");
-            let client = peer.ip().to_canonical();
-            self.table.free(client, machine, has_root_port(peer));
+        if let StatusRequest::Notify { machine, state } = request
+            && !machine.is_empty()
+        {
+            let (client, is_root) = (peer.ip().to_canonical(), has_root_port(peer));
+            // It comes again until it is answered, be it after new locks were taken.
+            if self.table.free(client, machine, Some(*state), is_root) {
+                tracing::info!(%peer, "an NFS client began anew; its locks are free");
+            }
         }
         Outcome::Success(Writer::new())
     }

@@ -84,6 +84,9 @@ pub(crate) struct Lock {
     pub(crate) owner_handle: Bytes,
     pub(crate) range: Range,
     pub(crate) is_exclusive: bool,
+    /// Of a client of version 3, how often it had begun anew when it asked; 0 where it does not
+    /// say.
+    pub(crate) client_state: u32,
 }
 
 /// Why a lock is not given.
@@ -111,6 +114,7 @@ struct Waiting {
     file: Handle,
     owner: Arc<Owner>,
     range: Range,
+    client_state: u32,
 }
 
 /// A place among those who wait for locks; dropping it ends the wait. Others may end it too.
@@ -216,6 +220,7 @@ impl Table {
             file: *file,
             owner: Arc::clone(&wanted.owner),
             range: wanted.range,
+            client_state: wanted.client_state,
         };
         state.waiting.insert(number, waiting);
         Waiter {
@@ -318,21 +323,37 @@ impl Table {
     }
 
     /// Gives back all that a client of version 3 has that calls itself so, and ends its waits; with
-    /// no name, whatever it is called. Who says so from a port that every user can have
-    /// (`by_root_port` is false) says it of what was locked from such ports alone.
-    pub(crate) fn free(&self, client: IpAddr, machine: &[u8], by_root_port: bool) {
-        let is_of = |owner: &Owner| {
+    /// no name, whatever it is called. What it asked for in the state that it is in now
+    /// (`client_state`) stays. Who says so from a port that every user can have (`by_root_port` is
+    /// false) says it of what was locked from such ports alone. Whether there was anything.
+    pub(crate) fn free(
+        &self,
+        client: IpAddr,
+        machine: &[u8],
+        client_state: Option<u32>,
+        by_root_port: bool,
+    ) -> bool {
+        let is_of = |owner: &Owner, asked_in: u32| {
             owner.of_version_4.is_none()
                 && owner.client == client
                 && (by_root_port || !owner.has_root_port)
                 && (machine.is_empty() || owner.machine == machine)
+                && (asked_in == 0 || Some(asked_in) != client_state)
         };
         let mut state = self.state.lock();
-        state.waiting.retain(|_, waiting| !is_of(&waiting.owner));
+        let waited = state.waiting.len();
+        state
+            .waiting
+            .retain(|_, waiting| !is_of(&waiting.owner, waiting.client_state));
+        let gave_up = state.waiting.len() < waited;
+        // Anybody may say so: of a client without locks it costs nothing.
+        if !gave_up && !state.by_client.contains_key(&client) {
+            return false;
+        }
         let mut freed = 0;
         state.by_file.retain(|_, held| {
             let before = held.len();
-            held.retain(|lock| !is_of(&lock.owner));
+            held.retain(|lock| !is_of(&lock.owner, lock.client_state));
             freed += before - held.len();
             !held.is_empty()
         });
@@ -345,7 +366,11 @@ impl Table {
             }
         }
         drop(state);
-        self.released.notify_waiters();
+        let is_anything = gave_up || freed > 0;
+        if is_anything {
+            self.released.notify_waiters();
+        }
+        is_anything
     }
 }
 
@@ -377,7 +402,7 @@ mod tests {
         table
             .unlock(&file(), owner, Range::new(5, 0).unwrap())
             .unwrap();
-        table.free(owner.client, b"other", true);
+        table.free(owner.client, b"other", None, true);
         assert!(granted(&all[1]).is_some());
         table.cancel(&file(), owner, wanted.range);
         assert!(all.iter().all(|waiter| granted(waiter).is_none()));
@@ -387,9 +412,9 @@ mod tests {
             .unwrap();
         assert_eq!(granted(&waiter), None);
         let waiter = waits();
-        table.free(owner.client, b"", false);
+        table.free(owner.client, b"", None, false);
         assert!(matches!(granted(&waiter), Some(Err(Denied::Held(_)))));
-        table.free(owner.client, b"", true);
+        table.free(owner.client, b"", None, true);
         // The one that held it has nothing any more either.
         assert_eq!(granted(&waiter), None);
         let waiter = waits();
@@ -411,6 +436,7 @@ mod tests {
             owner_handle: Bytes::new(),
             range: Range::new(offset, length).unwrap(),
             is_exclusive,
+            client_state: 7,
         }
     }
 
@@ -431,10 +457,14 @@ mod tests {
         assert!(table.test(&file(), &lock(2, 3, 1, true)).is_some());
         assert!(table.test(&file(), &lock(2, 6, 1, true)).is_some());
         assert_eq!(table.state.lock().count, 4);
-        table.free("10.0.0.1".parse().unwrap(), b"other", true);
-        table.free("10.0.0.1".parse().unwrap(), b"m", false);
+        let free = |machine: &[u8], state, by_root_port| {
+            table.free("10.0.0.1".parse().unwrap(), machine, state, by_root_port)
+        };
+        assert!(!free(b"other", None, true));
+        assert!(!free(b"m", None, false));
+        assert!(!free(b"m", Some(7), true));
         assert_eq!(table.state.lock().count, 4);
-        table.free("10.0.0.1".parse().unwrap(), b"m", true);
+        assert!(free(b"m", Some(9), true));
         let state = table.state.lock();
         assert!(state.by_file.is_empty() && state.by_client.is_empty() && state.count == 0);
         assert_eq!(Range::new(u64::MAX, 2), None);

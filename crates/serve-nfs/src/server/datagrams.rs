@@ -38,18 +38,23 @@ pub(super) async fn serve(
             received = socket.recv_from(&mut call) => received,
             _ = stopped.changed() => return,
         };
-        let answered = match received {
+        let (outcome, may_go_on) = match received {
             Ok((length, peer)) => {
                 let call = Bytes::copy_from_slice(&call[..length]);
-                one(&socket, &service, port, call, peer).await
+                // Where nothing can be sent to, such as port 0, is the sender's affair.
+                (one(&socket, &service, port, call, peer).await, true)
             }
-            Err(error) => Err(error),
+            // The answer of a port that nobody listens at, which the next one may not meet.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => (Err(error), true),
+            Err(error) => (Err(error), false),
         };
-        if let Err(error) = answered {
+        if let Err(error) = outcome {
             tracing::debug!(%error, "a datagram for the status monitor is lost");
-            // Such as the answer of a port that nobody listens at, which the next one may not meet.
-            if error.kind() != io::ErrorKind::ConnectionRefused {
-                tokio::time::sleep(TROUBLE_PAUSE).await;
+        }
+        if !may_go_on {
+            tokio::select! {
+                () = tokio::time::sleep(TROUBLE_PAUSE) => {}
+                _ = stopped.changed() => return,
             }
         }
     }

@@ -522,6 +522,7 @@ fn lock_of(owner: &Arc<Owner>, wanted: Wanted) -> Lock {
     Lock {
         owner: Arc::clone(owner),
         owner_handle: Bytes::new(),
+        client_state: 0,
         range: wanted.range,
         is_exclusive: wanted.is_exclusive,
     }

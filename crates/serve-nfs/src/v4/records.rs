@@ -40,6 +40,8 @@ pub(crate) struct Records {
     writing: Mutex<()>,
     /// Clients whose records are to be removed.
     doomed: Mutex<Vec<Bytes>>,
+    /// Who waits for that has this, so that few threads wait for `writing`.
+    settling: tokio::sync::Mutex<()>,
 }
 
 impl Records {
@@ -48,6 +50,7 @@ impl Records {
             directory,
             writing: Mutex::default(),
             doomed: Mutex::default(),
+            settling: tokio::sync::Mutex::default(),
         })
     }
 }
@@ -166,6 +169,10 @@ impl Records {
         if self.doomed.lock().is_empty() {
             return;
         }
+        let _alone = self.settling.lock().await;
+        if self.doomed.lock().is_empty() {
+            return;
+        }
         let records = Arc::clone(self);
         // It does not panic.
         let _ = tokio::task::spawn_blocking(move || records.remove_doomed()).await;
@@ -181,16 +188,21 @@ impl Records {
         if doomed.is_empty() {
             return;
         }
-        let mut removed = doomed.iter().try_for_each(|owner| {
+        let (mut has_removed, mut failed) = (false, None);
+        // One that stays is not to keep the others.
+        for owner in &doomed {
             match fs::remove_file(directory.join(file_name(owner))) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
+                Ok(()) => has_removed = true,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => failed = Some(error),
             }
-        });
-        if removed.is_ok() {
-            removed = File::open(directory).and_then(|directory| directory.sync_all());
         }
-        if let Err(error) = removed {
+        // Clients that come and go without ever having had a record cost nobody a flush.
+        if has_removed {
+            let synced = File::open(directory).and_then(|directory| directory.sync_all());
+            failed = failed.or(synced.err());
+        }
+        if let Some(error) = failed {
             tracing::warn!(%error, "records of NFS clients cannot be removed");
         }
         // Only who is `alone` takes any out, and others put theirs behind these.

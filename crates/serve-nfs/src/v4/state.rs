@@ -320,10 +320,13 @@ impl State {
     ) -> Result<(Arc<Records>, Bytes), Status> {
         self.sweep(now);
         let client = self.clients.get(&id).ok_or(Status::STALE_CLIENTID)?;
-        match client.is_complete {
-            true => Err(Status::COMPLETE_ALREADY),
-            false => Ok((Arc::clone(&self.records), client.owner.clone())),
+        if client.is_complete {
+            return Err(Status::COMPLETE_ALREADY);
         }
+        // Else an end of the grace meanwhile would doom the record that is stored now. Until it is,
+        // the one of the earlier run stands for it.
+        self.grace.waiting.remove(&client.owner);
+        Ok((Arc::clone(&self.records), client.owner.clone()))
     }
 
     /// A client has reclaimed all that it wants, and its record is stored.
@@ -337,7 +340,6 @@ impl State {
             return Err(Status::STALE_CLIENTID);
         };
         client.is_complete = true;
-        self.grace.waiting.remove(owner);
         Ok(())
     }
 

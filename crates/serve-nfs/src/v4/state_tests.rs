@@ -114,6 +114,27 @@ async fn who_is_silent_loses_what_it_has_and_its_record_first() {
     assert!(!state.opens.has_client(two) && state.sessions.is_empty());
 }
 
+/// A client's record is stored while the grace ends.
+#[tokio::test]
+async fn an_end_of_the_grace_meanwhile_leaves_a_client_its_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = Arc::default();
+    let start = Instant::now();
+    let mut before = state(&table, Some(directory.path()));
+    let (id, _) = session(&mut before, b"one", start);
+    complete(&mut before, id, start);
+    let mut state = state(&table, Some(directory.path()));
+    assert!(state.is_grace(start));
+    let (one, _) = session(&mut state, b"one", start + GRACE - SWEEP);
+    let (records, owner) = state.reclaim_complete(one, start + GRACE - SWEEP).unwrap();
+    records.add(&owner).unwrap();
+    assert!(!state.is_grace(start + GRACE));
+    state.reclaim_completed(one, &owner).unwrap();
+    state.records.settled().await;
+    let found = Records::load(Some(directory.path().into()), 0);
+    assert_eq!(found.owners, HashSet::from([owner]));
+}
+
 #[tokio::test]
 async fn the_grace_ends_in_time_whoever_is_missing() {
     let directory = tempfile::tempdir().unwrap();
