@@ -80,7 +80,7 @@ impl Blocks {
         ReadContext {
             without_key: self.options.without_key,
             cache: cached.on_read(object_type, level),
-            not_second: !cached_second.has(object_type, level),
+            second: cached_second.has(object_type, level),
             ..ReadContext::new(self.bookmark(object, level, block))
         }
     }

@@ -492,6 +492,10 @@ pub(crate) async fn import(
         ground.tree.close();
     }
     let core = result?;
+    if !core.read_only && !spec.only_looked_at {
+        let level = core.pipeline.second_level();
+        crate::second::follow(level, &core.world, core.guid(), &core.auxiliary).await;
+    }
     let unfinished = split::unfinished(&trusted);
     if !core.read_only && !unfinished.is_empty() {
         split::finish(&core, &unfinished).await?;
@@ -778,8 +782,6 @@ async fn import_on(
     if !spec.read_only && !spec.only_looked_at {
         // What went bad while nobody looked, and what is not there.
         core.spares.want_all(&core.tree);
-        let level = core.pipeline.second_level();
-        crate::second::follow(level, &core.world, core.guid(), &core.auxiliary).await;
     }
     Ok(core)
 }

@@ -411,7 +411,6 @@ impl Walk<'_> {
             cache: CacheUse::NoFill,
             // Pointers are in the clear; the key is gone with the dataset.
             without_key: true,
-            not_second: true,
             ..ReadContext::new(*at)
         }
     }

@@ -17,7 +17,7 @@ use super::placement::Placement;
 use super::prepare::Stored;
 use super::read::Reader;
 use super::sharing::Sharing;
-use super::{ReadContext, WritePolicy};
+use super::{CacheUse, ReadContext, WritePolicy};
 use crate::cache::{Cache, CacheKey};
 use crate::error::ZioError;
 
@@ -180,6 +180,9 @@ impl DedupWriter {
         });
         let Ok(bp) = bp else { return false };
         let context = ReadContext {
+            // What is in the pool counts: a copy of a cache would vouch for a block that has rotted
+            // meanwhile, and the new data be lost with it.
+            cache: CacheUse::Bypass,
             speculative: true,
             ..ReadContext::new(policy.bookmark)
         };

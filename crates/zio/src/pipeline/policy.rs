@@ -33,8 +33,9 @@ pub struct ReadContext {
     /// checking its MAC, and blocks of dnodes with their bonuses as they are stored. Such blocks do
     /// not go through the cache.
     pub without_key: bool,
-    /// The second level of the cache does not take it (property `secondarycache`).
-    pub not_second: bool,
+    /// The second level of the cache may take it (property `secondarycache`): what somebody asked
+    /// for, no streams and no walks.
+    pub second: bool,
 }
 
 impl ReadContext {

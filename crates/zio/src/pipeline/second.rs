@@ -56,7 +56,7 @@ impl Reader {
             self.second.was_wrong(&copy);
         }
         let stored = self.read_stored(bp, context).await?;
-        if !context.not_second {
+        if context.second {
             let was_here = CacheKey::of(bp).is_some_and(|key| self.cache.remembers(key));
             let worth = match was_here {
                 true => Worth::Again,

@@ -61,10 +61,13 @@ impl Rig {
 }
 
 fn context() -> ReadContext {
-    ReadContext::new(Bookmark {
-        objset: OBJSET.into(),
-        ..Bookmark::default()
-    })
+    ReadContext {
+        second: true,
+        ..ReadContext::new(Bookmark {
+            objset: OBJSET.into(),
+            ..Bookmark::default()
+        })
+    }
 }
 
 fn policy() -> WritePolicy {
@@ -123,7 +126,7 @@ fn what_is_not_to_be_kept_there_is_not() {
             ..policy()
         };
         let unwanted = ReadContext {
-            not_second: true,
+            second: false,
             ..context()
         };
         let bypass = ReadContext {
