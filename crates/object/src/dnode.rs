@@ -403,8 +403,8 @@ pub(crate) struct Dnode {
 
 /// What an object in memory takes in bytes, but for a long bonus, a ZAP's content and what is
 /// dirty: beside itself its dnode as on disk, with pointers and bonus in allocations of their own,
-/// and its place in the table.
-const DNODE_BYTES: usize = size_of::<Dnode>() + size_of::<DnodePhys>() + 512;
+/// and its place in the table. The allocator rounds up by an eighth on average.
+const DNODE_BYTES: usize = (size_of::<Dnode>() + size_of::<DnodePhys>() + 512) / 8 * 9;
 /// What an object that is dirty takes in bytes until its txg is synced, but for its blocks: itself,
 /// which has to stay, its slot, and what the sync makes of them.
 pub(crate) const DIRTY_DNODE_BYTES: u64 =
