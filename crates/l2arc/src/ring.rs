@@ -505,8 +505,13 @@ pub(crate) async fn rebuild(
         };
         for entry in block.entries.iter().rev() {
             let fits = (geometry.start..geometry.end).contains(&entry.offset_bytes)
-                && entry.offset_bytes + entry.stored_bytes <= geometry.end;
-            let Some(position) = written(entry.offset_bytes).filter(|_| fits) else {
+                && entry.stored_bytes <= geometry.end - entry.offset_bytes;
+            // Whatever stands there: places outside the ring have no position.
+            let position = match fits {
+                true => written(entry.offset_bytes),
+                false => None,
+            };
+            let Some(position) = position else {
                 continue;
             };
             let found = Found {

@@ -5,9 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use codec::{compute, label_verifier, seal};
 use device::World;
 use device::sim::{Fault, FaultEffect, PowerCut, SimDisk, SimOp, SimWorld};
-use format::{Compression, Dva, Guid, Txg, VdevId};
+use format::{
+    Checksum, Compression, Dva, Endian, Guid, L2DeviceHeader, L2Entry, L2LogBlock, L2LogPointer,
+    LABEL_START_BYTES, Txg, VdevId,
+};
 
 use super::*;
 
@@ -151,6 +155,64 @@ async fn what_was_offered_is_read_back_and_is_there_after_a_restart() {
     assert!(other.add(rig.device(8).await));
     settle(&other).await;
     assert_eq!(other.figures()[0].rebuilt, Rebuilt::default());
+}
+
+/// Log blocks with right checksums name places that are none: what they say is passed over, and the
+/// device is used.
+#[tokio::test(start_paused = true)]
+async fn a_log_block_may_say_anything() {
+    const HEADER_BYTES: usize = 4096;
+    let header_at = LABEL_START_BYTES;
+    for offset_bytes in [0, 1 << 20, u64::MAX - 511, DISK_BYTES - 512] {
+        let rig = Rig::new(DISK_BYTES);
+        let level = rig.level(free()).await;
+        settle(&level).await;
+        fill(&level, 0..10, BLOCK_BYTES).await;
+        level.close().await;
+        let mut header = L2DeviceHeader::decode(&rig.disk.peek(header_at, 512)).unwrap();
+        let entry = L2Entry {
+            dva: block(1, BLOCK_BYTES).dva,
+            birth: block(1, BLOCK_BYTES).birth,
+            offset_bytes,
+            logical_bytes: BLOCK_BYTES,
+            stored_bytes: BLOCK_BYTES,
+            compression: Compression::Off,
+            level: 0,
+            metadata: false,
+            protected: false,
+            prefetched: false,
+            state: 1,
+        };
+        let hostile = L2LogBlock {
+            previous: L2LogPointer::default(),
+            entries: vec![entry],
+        };
+        let hostile = hostile.encode();
+        let at = header.start_bytes + (512 << 20);
+        let sum = compute(Checksum::Fletcher4, Endian::Little, &hostile, None).unwrap();
+        let newest = header.newest[0];
+        let payload = (newest.payload_offset_bytes, newest.payload_bytes);
+        let length = L2LogBlock::BYTES as u64;
+        header.newest[0] = L2LogPointer::new(at, payload, length, Compression::Off, sum);
+        header.newest[1] = L2LogPointer::default();
+        let device = rig.device(7).await.device;
+        device.write(at, hostile.into()).await.unwrap();
+        let mut sealed = header.encode(HEADER_BYTES);
+        let verifier = label_verifier(header_at);
+        seal(Checksum::Label, Endian::Little, &verifier, &mut sealed).unwrap();
+        device.write(header_at, sealed.into()).await.unwrap();
+        drop(device);
+        let level = rig.level(free()).await;
+        settle(&level).await;
+        let figures = level.figures()[0];
+        assert_eq!(
+            (figures.state, figures.rebuilt.log_blocks),
+            (State::Online, 1)
+        );
+        assert_eq!(figures.rebuilt.blocks, 0);
+        fill(&level, 0..10, BLOCK_BYTES).await;
+        assert_eq!(count(&level, 0..10, BLOCK_BYTES).await, 10);
+    }
 }
 
 #[tokio::test(start_paused = true)]
