@@ -51,8 +51,9 @@ pub enum Model {
 }
 
 impl Model {
-    /// The same disk `factor` times slower in all that it does, with caches `factor` times smaller.
-    /// With a size `factor` times smaller it needs the same time for the whole of it.
+    /// The same disk `factor` times slower in all that it does, a hard disk with caches `factor`
+    /// times smaller. With a size `factor` times smaller it needs the same time for the whole of
+    /// it.
     #[must_use]
     pub fn scaled(&self, factor: u32) -> Model {
         match self {

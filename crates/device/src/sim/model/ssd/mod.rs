@@ -127,7 +127,8 @@ impl SsdSpec {
             read_busy_ns: self.read_busy_ns * by,
             write_busy_ns: self.write_busy_ns * by,
             write_answer_ns: self.write_answer_ns * by,
-            buffer_bytes: self.buffer_bytes / by,
+            // Pages under way: a smaller buffer would keep dies idle.
+            buffer_bytes: self.buffer_bytes,
             ..self.clone()
         }
     }
@@ -289,8 +290,10 @@ impl Ssd {
         let mut at_ns = begun_ns;
         for page in pages {
             self.host_pages += 1;
-            self.link_free_ns = self.link_free_ns.max(at_ns) + link_ns;
-            at_ns = self.link_free_ns;
+            // As for reads: a page that waits for room in the buffer keeps no other command off
+            // the link.
+            self.link_free_ns = self.link_free_ns.max(begun_ns) + link_ns;
+            at_ns = self.link_free_ns.max(at_ns + link_ns);
             while let Some(&Reverse(done_ns)) = self.buffered.peek() {
                 if done_ns > at_ns && self.buffered.len() < room {
                     break;
