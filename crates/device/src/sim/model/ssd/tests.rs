@@ -266,3 +266,44 @@ fn reads_wait_for_what_their_die_is_doing() {
     }
     assert!(sum_ns as f64 / 2000.0 > 2.0 * idle.mean_ns);
 }
+
+/// Scaled 1:64 in sizes and rates, a load takes as long as before: its dies are as busy.
+#[test]
+fn a_scaled_disk_is_the_same_disk_slower() {
+    let model = Model::Ssd(SsdSpec::INTEL_X25_M_160GB);
+    for (op, access, block_bytes, depth) in [
+        (SimOp::Write, Access::Sequential, 4096, 1),
+        (SimOp::Write, Access::Sequential, 1 << 20, 1),
+        (SimOp::Read, Access::Random, 4096, 32),
+    ] {
+        let load = Load {
+            count: 2 * GB / 64 / block_bytes,
+            ..load(op, access, block_bytes, depth, 2 * GB / 64)
+        };
+        let [whole, scaled] = [1, 64].map(|factor: u32| {
+            let size_bytes = 160 * GB / u64::from(factor);
+            let mut disk = Machine::new(&model.scaled(factor), size_bytes);
+            let filled = fill(&mut disk, 2 * GB / 64);
+            measure(&mut disk, filled.end_ns, &load).iops * f64::from(factor)
+        });
+        within(scaled, whole, 0.03, "operations/s");
+    }
+}
+
+/// While a large write waits for its dies, what needs none of them has the link.
+#[test]
+fn a_write_that_waits_for_flash_keeps_nothing_off_the_link() {
+    let mut disk = x25_m();
+    let mut rng = crate::sim::rng::Rng::new(1);
+    let command = |op, offset_bytes, length_bytes| Command {
+        op,
+        offset_bytes,
+        length_bytes,
+    };
+    let write = command(SimOp::Write, 0, 4 << 20);
+    let written_ns = disk.submit(0, 0, &write, &mut rng).unwrap();
+    // Nothing was ever written there.
+    let read = command(SimOp::Read, 1 << 30, 4096);
+    let read_ns = disk.submit(1000, 1, &read, &mut rng).unwrap();
+    assert!(read_ns < written_ns / 2, "{read_ns} of {written_ns} ns");
+}
