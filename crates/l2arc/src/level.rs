@@ -8,7 +8,8 @@
 //!
 //! **Writing.** Each device has a queue of few megabytes and a task that empties it, in writes of
 //! up to a megabyte. A full queue takes nothing more: nobody ever waits for a cache device to
-//! write. A block goes to the device whose queue is the shortest.
+//! write. A block goes to the device whose queue is the shortest, of those to the one that wrote
+//! the least.
 //!
 //! **Reading.** The index tells device and place. What is read is verified by whoever asked; if it
 //! is wrong, that is told ([`SecondLevel::was_wrong`]), the copy is forgotten, and the device is
@@ -556,7 +557,10 @@ impl SecondLevel {
         let takers = members
             .iter()
             .filter_map(|member| Some((member.takes(block, worth, now_ns)?, member)));
-        let Some((_, member)) = takers.min_by_key(|(bytes, _)| *bytes) else {
+        let by_need = |(waiting_bytes, member): &(u64, &Arc<Member>)| {
+            (*waiting_bytes, member.written_bytes.load(Ordering::Relaxed))
+        };
+        let Some((_, member)) = takers.min_by_key(by_need) else {
             return;
         };
         let entry = L2Entry {
