@@ -12,9 +12,13 @@
 //! that is a lost hit and nothing else; with a billion blocks it is one read in ten million.
 //!
 //! The table is cut into shards, each with a lock of its own, which grow by a quarter, one at a
-//! time. A shard that may not grow any more (the limit of memory is reached) takes nothing new.
+//! time. Its memory comes from somebody's limit ([`Memory`]). A shard that may not grow any more
+//! takes nothing new, and what does not fit is counted. Where the limit shrinks, shards are
+//! forgotten one after the other until the table fits: their blocks are on the device for nobody,
+//! and come back when they are read from the pool again.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use format::{Dva, Txg};
 use parking_lot::Mutex;
@@ -31,6 +35,22 @@ const POSITION_BITS: u32 = 56;
 pub(crate) const DEVICES_MAX: usize = 256;
 /// Bytes of a slot.
 pub(crate) const SLOT_BYTES: u64 = 16;
+
+/// A limit that the table's memory counts in. Its functions must not wait, and must not call the
+/// table.
+pub trait Memory: Send + Sync {
+    /// Bytes that may be taken now.
+    fn left_bytes(&self) -> u64;
+
+    /// Takes up to so many bytes; returns how many.
+    fn take(&self, bytes: u64) -> u64;
+
+    /// Gives back so many of those that were taken.
+    fn give_back(&self, bytes: u64);
+
+    /// Whether more is taken than may be: the limit is lower than it was.
+    fn is_over(&self) -> bool;
+}
 
 /// A block by its first place in the pool and the txg in which that was written, as a hash: equal
 /// for equal blocks in each run.
@@ -180,14 +200,15 @@ impl Shard {
         self.used >= self.slots.len() / 8 * 7
     }
 
-    /// Builds it anew with what is true and room for a quarter more of that, but no longer than
-    /// `slots_max`, or than it is.
-    fn rebuild(&mut self, truth: &Truth, slots_max: u64) {
-        self.built_at = truth.changes.load(Ordering::Acquire);
+    fn live(&self, truth: &Truth) -> usize {
+        let slots = self.slots.iter();
+        let live = slots.filter(|slot| !slot.is_empty() && truth.holds(slot.found()));
+        live.count()
+    }
+
+    /// Builds it anew with what is true, in so many slots, which have room for that.
+    fn rebuild(&mut self, truth: &Truth, length: usize) {
         let is_true = |slot: &&Slot| !slot.is_empty() && truth.holds(slot.found());
-        let live = self.slots.iter().filter(is_true).count();
-        let most = (slots_max as usize).max(self.slots.len());
-        let length = (live / 2 * 3).max(SLOTS_MIN).min(most);
         let old = std::mem::replace(&mut self.slots, vec![Slot::default(); length]);
         self.used = 0;
         for slot in old.iter().filter(is_true) {
@@ -203,32 +224,84 @@ impl Shard {
 pub(crate) struct Index {
     shards: Box<[Mutex<Shard>]>,
     truth: Truth,
+    memory: Arc<dyn Memory>,
     slots: AtomicU64,
-    slots_max: AtomicU64,
+    left_out: AtomicU64,
+    /// The shard that is forgotten next.
+    hand: AtomicUsize,
 }
 
 impl Index {
-    /// A table of at most so many bytes.
-    pub(crate) fn new(limit_bytes: u64) -> Self {
+    /// A table whose memory is part of somebody's limit.
+    pub(crate) fn new(memory: Arc<dyn Memory>) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             truth: Truth {
                 from: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
                 changes: AtomicU64::new(1),
             },
+            memory,
             slots: AtomicU64::new(0),
-            slots_max: AtomicU64::new(limit_bytes / SLOT_BYTES),
+            left_out: AtomicU64::new(0),
+            hand: AtomicUsize::new(0),
         }
-    }
-
-    pub(crate) fn set_limit_bytes(&self, limit_bytes: u64) {
-        self.slots_max
-            .store(limit_bytes / SLOT_BYTES, Ordering::Relaxed);
     }
 
     /// What the table takes, in bytes.
     pub(crate) fn size_bytes(&self) -> u64 {
         self.slots.load(Ordering::Relaxed) * SLOT_BYTES
+    }
+
+    /// Blocks that found no room, as often as they were to be noted.
+    pub(crate) fn left_out(&self) -> u64 {
+        self.left_out.load(Ordering::Relaxed)
+    }
+
+    /// Forgets shards until the table is no longer over its limit, or `is_enough` says so.
+    pub(crate) fn give_back(&self, is_enough: &dyn Fn() -> bool) {
+        for _ in 0..SHARDS {
+            if !self.memory.is_over() || is_enough() {
+                return;
+            }
+            let at = self.hand.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let mut shard = self.shards[at].lock();
+            let forgotten = std::mem::take(&mut *shard);
+            self.resized(forgotten.slots.len(), 0);
+        }
+    }
+
+    /// Counts a shard whose memory is taken already, or is given back here.
+    fn resized(&self, before: usize, after: usize) {
+        let (before, after) = (before as u64, after as u64);
+        self.slots.fetch_add(after, Ordering::Relaxed);
+        self.slots.fetch_sub(before, Ordering::Relaxed);
+        let less_bytes = before.saturating_sub(after) * SLOT_BYTES;
+        self.memory.give_back(less_bytes);
+    }
+
+    /// Builds a shard anew, with room for a quarter more than what is true if there is the memory
+    /// for that, and where it `may_grow`.
+    fn rebuild(&self, shard: &mut Shard, may_grow: bool) {
+        let built_at = self.truth.changes.load(Ordering::Acquire);
+        let before = shard.slots.len();
+        let live = shard.live(&self.truth);
+        let mut length = (live / 2 * 3).max(SLOTS_MIN);
+        if length > before {
+            let wanted_bytes = (length - before) as u64 * SLOT_BYTES;
+            let taken_bytes = match may_grow {
+                true => self.memory.take(wanted_bytes),
+                false => 0,
+            };
+            self.memory.give_back(taken_bytes % SLOT_BYTES);
+            length = before + (taken_bytes / SLOT_BYTES) as usize;
+        }
+        if length < SLOTS_MIN {
+            self.memory.give_back((length - before) as u64 * SLOT_BYTES);
+            return;
+        }
+        shard.rebuild(&self.truth, length);
+        shard.built_at = built_at;
+        self.resized(before, length);
     }
 
     /// Entries of this device are true from this position on.
@@ -251,26 +324,27 @@ impl Index {
     /// Notes where a block is; `false` where there is no room for it. An entry that is true is
     /// replaced only with `replace`.
     pub(crate) fn insert(&self, key: Hashed, found: Found, replace: bool) -> bool {
+        let is_noted = self.note(key, found, replace);
+        if !is_noted {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        is_noted
+    }
+
+    fn note(&self, key: Hashed, found: Found, replace: bool) -> bool {
         let mut shard = self.shards[key.shard()].lock();
         if shard.slots.is_empty() || shard.is_full() {
             let before = shard.slots.len() as u64;
-            let others = self.slots.load(Ordering::Relaxed) - before;
-            let most = self
-                .slots_max
-                .load(Ordering::Relaxed)
-                .saturating_sub(others);
+            let left = self.memory.left_bytes() / SLOT_BYTES;
             // It is built anew even where it may not grow, if there is something that is no longer
             // true.
-            let may_grow = most > before + before / 8;
+            let may_grow = left > before / 8 && before + left >= SLOTS_MIN as u64;
             let may_shrink = shard.built_at < self.truth.changes.load(Ordering::Acquire);
-            if before.max(SLOTS_MIN as u64) > most || !may_grow && !may_shrink {
+            if !may_grow && (!may_shrink || before == 0) {
                 return false;
             }
-            shard.rebuild(&self.truth, most);
-            let after = shard.slots.len() as u64;
-            self.slots.fetch_add(after, Ordering::Relaxed);
-            self.slots.fetch_sub(before, Ordering::Relaxed);
-            if shard.is_full() {
+            self.rebuild(&mut shard, may_grow);
+            if shard.slots.is_empty() || shard.is_full() {
                 return false;
             }
         }
@@ -305,26 +379,27 @@ impl Index {
             if shard.slots.is_empty() {
                 continue;
             }
-            let before = shard.slots.len() as u64;
-            shard.rebuild(&self.truth, before);
+            self.rebuild(&mut shard, false);
             if shard.used == 0 {
-                shard.slots = Vec::new();
+                let forgotten = std::mem::take(&mut *shard);
+                self.resized(forgotten.slots.len(), 0);
             }
-            let after = shard.slots.len() as u64;
-            self.slots.fetch_add(after, Ordering::Relaxed);
-            self.slots.fetch_sub(before, Ordering::Relaxed);
         }
     }
 
     /// How many blocks it names that are there.
-    #[cfg(test)]
-    pub(crate) fn count(&self) -> usize {
-        let true_ones = |shard: &Mutex<Shard>| {
-            let shard = shard.lock();
-            let slots = shard.slots.iter().filter(|slot| !slot.is_empty());
-            slots.filter(|slot| self.truth.holds(slot.found())).count()
-        };
-        self.shards.iter().map(true_ones).sum()
+    pub(crate) fn count(&self) -> u64 {
+        let live = self
+            .shards
+            .iter()
+            .map(|shard| shard.lock().live(&self.truth));
+        live.sum::<usize>() as u64
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        self.memory.give_back(self.size_bytes());
     }
 }
 
@@ -335,6 +410,7 @@ mod tests {
     use format::VdevId;
 
     use super::*;
+    use crate::tests::Limit;
 
     fn key(number: u64) -> Hashed {
         let dva = Dva::new(VdevId::new(0), number * 4096, 4096, false).expect("it fits");
@@ -350,7 +426,7 @@ mod tests {
     }
 
     fn index(limit_bytes: u64) -> Index {
-        let index = Index::new(limit_bytes);
+        let index = Index::new(Limit::new(limit_bytes));
         (0..3).for_each(|device| index.set_truth(device, 0));
         index
     }
@@ -412,7 +488,10 @@ mod tests {
             }
         }
         let is_true = |at: &&u64| **at >= truth[(**at % 3) as usize];
-        assert_eq!(index.count(), model.values().filter(is_true).count());
+        assert_eq!(
+            index.count() as usize,
+            model.values().filter(is_true).count()
+        );
     }
 
     #[test]
@@ -432,6 +511,43 @@ mod tests {
         (0..3).for_each(|device| index.set_truth(device, u64::MAX));
         index.sweep();
         assert_eq!((index.count(), index.size_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn it_gives_back_what_is_over_a_limit_that_shrank_and_all_of_it_in_the_end() {
+        let limit = Limit::new(1 << 20);
+        let index = Index::new(limit.clone());
+        index.set_truth(0, 0);
+        let at = |position| Found {
+            device: 0,
+            position,
+            sectors: 8,
+        };
+        let noted = (0..200_000).filter(|number| index.insert(key(*number), at(*number), true));
+        let noted = noted.count() as u64;
+        assert_eq!(index.left_out(), 200_000 - noted);
+        assert_eq!(index.count(), noted);
+        assert_eq!(limit.taken_bytes(), index.size_bytes());
+        // Nothing as long as it is within its limit, or others gave enough.
+        index.give_back(&|| false);
+        limit.set(1 << 19);
+        index.give_back(&|| true);
+        assert_eq!(index.count(), noted);
+        index.give_back(&|| false);
+        assert!(index.size_bytes() <= 1 << 19);
+        assert!(index.size_bytes() > 7 << 16, "{}", index.size_bytes());
+        assert_eq!(limit.taken_bytes(), index.size_bytes());
+        // What is left is found, and what was forgotten is not kept again.
+        let left = (0..200_000).filter(|number| index.find(key(*number)) == Some(at(*number)));
+        assert_eq!(left.count() as u64, index.count());
+        for number in 0..200_000 {
+            index.insert(key(number), at(number), true);
+        }
+        assert!(index.size_bytes() <= 1 << 19);
+        index.sweep();
+        assert_eq!(limit.taken_bytes(), index.size_bytes());
+        drop(index);
+        assert_eq!(limit.taken_bytes(), 0);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use format::{Compression, Dva, Guid, L2Entry, Txg};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, oneshot};
 
-use crate::index::{DEVICES_MAX, Found, Hashed, Index};
+use crate::index::{DEVICES_MAX, Found, Hashed, Index, Memory};
 use crate::ring::{self, Geometry, Identity, Outgoing, Rebuilt, Ring};
 
 /// What waits for a device to write it, at most.
@@ -98,8 +98,6 @@ pub struct CacheDevice {
 /// What may be set.
 #[derive(Debug, Clone, Copy)]
 pub struct LevelOptions {
-    /// Memory of the index at most, in bytes.
-    pub index_bytes_max: u64,
     /// How often a day a device may be written over, in hundredths; `None` without limit.
     pub rounds_a_day_percent: Option<u32>,
 }
@@ -107,7 +105,6 @@ pub struct LevelOptions {
 impl Default for LevelOptions {
     fn default() -> Self {
         Self {
-            index_bytes_max: 256 << 20,
             rounds_a_day_percent: Some(100),
         }
     }
@@ -153,6 +150,13 @@ pub struct Figures {
     pub wrong: u64,
     /// What the last rebuild found.
     pub rebuilt: Rebuilt,
+}
+
+impl Figures {
+    /// Whether what it holds from before is being read.
+    pub fn is_rebuilding(&self) -> bool {
+        self.state == State::Rebuilding
+    }
 }
 
 /// Tells how much a device may write.
@@ -380,12 +384,12 @@ pub type FailureHook = Box<dyn Fn(Guid) + Send + Sync>;
 
 impl SecondLevel {
     /// One without devices. A task of it that panics takes all devices out, and is nobody else's
-    /// error.
-    pub fn new(world: World, options: LevelOptions) -> Arc<Self> {
+    /// error. The index is part of what `memory` limits.
+    pub fn new(world: World, options: LevelOptions, memory: Arc<dyn Memory>) -> Arc<Self> {
         Arc::new_cyclic(|level: &Weak<Self>| Self {
             tasks: Tasks::new(&world, fail_at_panic(level.clone())),
             world,
-            index: Arc::new(Index::new(options.index_bytes_max)),
+            index: Arc::new(Index::new(memory)),
             options,
             members: RwLock::default(),
             misses: AtomicU64::new(0),
@@ -399,14 +403,24 @@ impl SecondLevel {
         let _ = self.on_failure.set(hook);
     }
 
-    /// Changes how much memory the index may have, in bytes.
-    pub fn set_index_bytes_max(&self, limit_bytes: u64) {
-        self.index.set_limit_bytes(limit_bytes);
-    }
-
     /// What the index takes, in bytes.
     pub fn index_bytes(&self) -> u64 {
         self.index.size_bytes()
+    }
+
+    /// Blocks that the devices have. It goes through the whole index.
+    pub fn blocks(&self) -> u64 {
+        self.index.count()
+    }
+
+    /// Blocks that were not kept since there was no memory for them in the index.
+    pub fn left_out(&self) -> u64 {
+        self.index.left_out()
+    }
+
+    /// Has the index forget blocks until it is within its limit, or `is_enough` says so.
+    pub fn give_back(&self, is_enough: &dyn Fn() -> bool) {
+        self.index.give_back(is_enough);
     }
 
     /// Reads that no device had the block of.

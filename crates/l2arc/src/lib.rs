@@ -20,6 +20,7 @@ mod index;
 mod level;
 mod ring;
 
+pub use index::Memory;
 pub use level::{
     Block, CacheDevice, Copy, FailureHook, Figures, LevelOptions, SecondLevel, State, Worth,
 };

@@ -2,6 +2,7 @@
 //! it does is anybody's error. Method: simulated disks; contents that follow from the block.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +19,50 @@ use super::*;
 const DISK_BYTES: u64 = 3 << 30;
 const BLOCK_BYTES: u64 = 128 << 10;
 
+/// A limit that can be changed.
+pub(crate) struct Limit {
+    limit_bytes: AtomicU64,
+    taken_bytes: AtomicU64,
+}
+
+impl Limit {
+    pub(crate) fn new(limit_bytes: u64) -> Arc<Self> {
+        Arc::new(Self {
+            limit_bytes: AtomicU64::new(limit_bytes),
+            taken_bytes: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn set(&self, limit_bytes: u64) {
+        self.limit_bytes.store(limit_bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.taken_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Memory for Limit {
+    fn left_bytes(&self) -> u64 {
+        let limit_bytes = self.limit_bytes.load(Ordering::Relaxed);
+        limit_bytes.saturating_sub(self.taken_bytes())
+    }
+
+    fn take(&self, bytes: u64) -> u64 {
+        let bytes = bytes.min(self.left_bytes());
+        self.taken_bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.taken_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        self.taken_bytes() > self.limit_bytes.load(Ordering::Relaxed)
+    }
+}
+
 struct Rig {
     sim: SimWorld,
     world: World,
@@ -33,7 +78,7 @@ impl Rig {
     }
 
     async fn level(&self, options: LevelOptions) -> Arc<SecondLevel> {
-        let level = SecondLevel::new(self.world.clone(), options);
+        let level = SecondLevel::new(self.world.clone(), options, Limit::new(1 << 28));
         assert!(level.add(self.device(7).await));
         level
     }
@@ -151,7 +196,7 @@ async fn what_was_offered_is_read_back_and_is_there_after_a_restart() {
     level.close().await;
 
     // Another device, or another pool's: it holds nothing.
-    let other = SecondLevel::new(rig.world.clone(), free());
+    let other = SecondLevel::new(rig.world.clone(), free(), Limit::new(1 << 28));
     assert!(other.add(rig.device(8).await));
     settle(&other).await;
     assert_eq!(other.figures()[0].rebuilt, Rebuilt::default());

@@ -10,6 +10,10 @@
 //! ([`Charge::settle_again`]), as what is dirty cannot be given back before. What is in use, or
 //! dirty, stays over the share; dirty objects are bounded with the dirty data of the txgs.
 //!
+//! The indexes of second levels are charged as well, but are no more than half of the share, by all
+//! pools together: what does not fit there is not taken in at all ([`l2arc::Memory`]). They are
+//! asked back only where they are more than that, since the limit is lower than it was.
+//!
 //! Charging is two atomic additions. Locks: the list of holders, then what holders lock; nobody who
 //! settles may have a lock of a holder's. The list of pools comes last.
 
@@ -17,12 +21,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use l2arc::{Memory, SecondLevel};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Parts of the share: so much is asked back at once, and so much more than was left is charged
 /// before it is tried again.
 const STEPS: u64 = 64;
+/// Parts of the share that the indexes of second levels may have one of.
+const INDEX_PARTS: u64 = 2;
 /// Parts of the share, or of what is over it if that is more: where not enough could be given back,
 /// so much more is charged before it is tried again.
 const OVER_STEPS: u64 = 16;
@@ -46,6 +53,8 @@ type Registered = (Weak<dyn Holder>, Weak<Charge>);
 pub(super) struct Charges {
     used_bytes: AtomicU64,
     share_bytes: AtomicU64,
+    /// What of it indexes of second levels have.
+    indexes_bytes: AtomicU64,
     /// From how many bytes on holders are asked.
     ask_at_bytes: AtomicU64,
     holders: Mutex<VecDeque<Registered>>,
@@ -135,6 +144,44 @@ impl Charge {
     /// pool has more than its floor of it.
     pub async fn is_over(&self) {
         self.over.notified().await;
+    }
+}
+
+/// The limit of a pool's index of its second level.
+impl Memory for Charge {
+    fn left_bytes(&self) -> u64 {
+        let taken_bytes = self.all.indexes_bytes.load(Ordering::Relaxed);
+        (self.share_bytes() / INDEX_PARTS).saturating_sub(taken_bytes)
+    }
+
+    fn take(&self, bytes: u64) -> u64 {
+        let most = self.share_bytes() / INDEX_PARTS;
+        let after = |taken: u64| taken.saturating_add(bytes).min(most).max(taken);
+        let indexes = &self.all.indexes_bytes;
+        let before = indexes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+            Some(after(taken))
+        });
+        // It never refuses.
+        let (Ok(before) | Err(before)) = before;
+        let taken_bytes = after(before) - before;
+        self.add(taken_bytes);
+        taken_bytes
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.all.indexes_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.subtract(bytes);
+    }
+
+    fn is_over(&self) -> bool {
+        let taken_bytes = self.all.indexes_bytes.load(Ordering::Relaxed);
+        taken_bytes > self.share_bytes() / INDEX_PARTS
+    }
+}
+
+impl Holder for SecondLevel {
+    fn give_back(&self, is_enough: &dyn Fn() -> bool) {
+        SecondLevel::give_back(self, is_enough);
     }
 }
 
@@ -397,6 +444,31 @@ mod tests {
             heard.as_mut().poll(&mut context).is_ready()
         });
         assert_eq!(heard, [false, true, true]);
+    }
+
+    #[test]
+    fn indexes_have_half_of_the_share_and_count_in_it() {
+        let one = charge(6400);
+        let two = one.all.join();
+        let things = Shelf::new(&two);
+        assert_eq!(Memory::take(&*one, 3000), 3000);
+        assert_eq!(Memory::left_bytes(&*two), 200);
+        assert_eq!(Memory::take(&*two, 3000), 200);
+        assert_eq!(Memory::take(&*two, 1), 0);
+        // Others find so much less.
+        for _ in 0..1000 {
+            things.put(&two, 10, true);
+        }
+        assert_eq!(one.used_bytes(), 3000);
+        assert!(two.used_bytes() <= 3500, "{}", two.used_bytes());
+        assert!(!Memory::is_over(&*one));
+        one.all.set_share_bytes(3200);
+        assert!(Memory::is_over(&*one) && Memory::is_over(&*two));
+        assert_eq!((Memory::left_bytes(&*one), Memory::take(&*one, 10)), (0, 0));
+        Memory::give_back(&*one, 3000);
+        assert!(!Memory::is_over(&*two));
+        assert_eq!(one.used_bytes(), 0);
+        assert_eq!(Memory::left_bytes(&*one), 1400);
     }
 
     #[test]

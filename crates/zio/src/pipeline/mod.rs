@@ -196,7 +196,10 @@ impl Pipeline {
             salt: salt.clone(),
             suspension: suspension.clone(),
         });
-        let second = SecondLevel::new(world.clone(), LevelOptions::default());
+        let charge = cache.charge();
+        let second = SecondLevel::new(world.clone(), LevelOptions::default(), charge.clone());
+        let holder = Arc::downgrade(&second);
+        charge.add_holder(holder);
         let gangs = Arc::new(GangReader {
             copies: copies.clone(),
         });
