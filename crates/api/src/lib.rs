@@ -11,6 +11,7 @@
 
 mod activity;
 mod alerts;
+mod cache;
 mod certificate;
 mod common;
 mod condition;
@@ -49,6 +50,10 @@ pub use alerts::{
     Alert, AlertDisk, AlertFact, AlertList, AlertListReply, AlertRule, AlertSettings,
     AlertSettingsGet, AlertSettingsReply, AlertSettingsSet, AlertSeverity, AlertTest,
     AlertTestReply, CertificateBy, Delivery, MailTls, StandingAlert, StatePart,
+};
+pub use cache::{
+    CacheDeviceReport, CacheGet, CacheGetReply, CacheKind, CacheKindReport, CacheLookups,
+    PoolCacheReport, SecondLevelReport,
 };
 pub use certificate::{
     ACME_DIRECTORY, AcmeProgress, AcmeSettings, CertificateRenew, CertificateRenewReply,

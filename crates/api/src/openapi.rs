@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
-    AuditList, CSRF_HEADER, Call, CertificateRenew, CertificateSet, CertificateStatus, ConsoleLink,
+    AuditList, CSRF_HEADER, CacheGet, Call, CertificateRenew, CertificateSet, CertificateStatus, ConsoleLink,
     DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow, DiskTest, EVENTS_PATH, Event,
     FILE_DOWNLOAD_PATH, Failure, FileList, FileRestore, IscsiSecretList, IscsiSecretRemove,
     IscsiSecretSet, Job, JobCancel, JobGet, JobList, JobResult, ReplicationChange,
@@ -315,6 +315,7 @@ pub fn openapi(version: &str) -> Value {
         JobResult,
         ReportGet,
         ReportList,
+        CacheGet,
         ScheduleList,
         SchedulePause,
         ScheduleRemove,

@@ -10,6 +10,7 @@ mod usage;
 
 mod alerts;
 mod apikey;
+mod cache;
 mod certificate;
 mod client;
 mod columns;
@@ -81,6 +82,8 @@ enum Command {
     Shares(shares::Shares),
     /// Tell what was read and written, over an hour to a year
     Reports(reports::Reports),
+    /// Tell what caches hold, how often they help, and what more memory would gain
+    Cache(cache::Cache),
     /// Send the snapshots of a dataset elsewhere, again and again
     Replicate(Box<replicate::Replicate>),
     /// Have the server do things again and again: scrubs, trims, snapshots, tests of disks
@@ -235,6 +238,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Info => server::info(&Client::new(state, of_root)?),
         Command::Iscsi(iscsi) => iscsi.run(&Client::new(state, of_root)?),
         Command::Shares(shares) => shares.run(&Client::new(state, of_root)?),
+        Command::Cache(cache) => cache.run(&Client::new(state, of_root)?),
         Command::Reports(reports) => reports.run(&Client::new(state, of_root)?),
         Command::Replicate(replicate) => replicate.run(&Client::new(state, of_root)?),
         Command::Schedule(schedule) => schedule.run(&Client::new(state, of_root)?),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
-    AuditEntry, AuditList, Call, CertificateRenew, CertificateSet, CertificateStatus, ConsoleLink,
+    AuditEntry, AuditList, CacheGet, Call, CertificateRenew, CertificateSet, CertificateStatus, ConsoleLink,
     DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow, DiskTest, EVENTS_PATH, Empty,
     FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore, IscsiSecretList,
     IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult,
@@ -180,6 +180,7 @@ fn finished(router: Router) -> Router {
 }
 
 fn requests(service: Arc<Service>) -> Router {
+    let serving = Arc::clone(&service.serving);
     let routes = Routes {
         parts: Arc::clone(&service),
         service: Arc::clone(&service),
@@ -448,6 +449,10 @@ fn requests(service: Arc<Service>) -> Router {
         })
         .on_behalf(|figures, caller, call: ReportGet| async move {
             figures::get(&figures, call, caller.may_change()).await
+        })
+        .on(move |figures, call: CacheGet| {
+            let serving = Arc::clone(&serving);
+            async move { figures::cache(&figures, &serving.pools, call).await }
         })
         .with_events()
         .with_downloads()

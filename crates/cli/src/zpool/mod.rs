@@ -18,7 +18,7 @@ mod split;
 mod status;
 mod topology;
 mod vdevs;
-mod words;
+pub mod words;
 
 pub use get::source_text;
 

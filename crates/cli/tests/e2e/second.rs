@@ -69,6 +69,46 @@ fn import(server: &mut Server, disks: &[String]) {
     server.ok(&format!("zpool import {search} -l tank"));
 }
 
+/// What `millpond cache` says of a pool that was read from its cache device.
+fn look_at_caches(server: &Server) {
+    let told = server.ok("cache tank --json");
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("a number: {told}"));
+    assert!(number(&told["limit_bytes"]) <= number(&told["limit_max_bytes"]));
+    let pool = &told["pools"][0];
+    assert_eq!(pool["pool"], "tank");
+    let kinds = pool["kinds"].as_array().expect("kinds");
+    let data = kinds.iter().find(|kind| kind["kind"] == "data");
+    let data = data.expect("data");
+    assert!(number(&data["misses"]) > 300 && number(&data["size_bytes"]) > 40 << 20);
+    let second = &pool["second"];
+    let blocks = number(&second["blocks"]);
+    let index_bytes = number(&second["index_bytes"]);
+    assert!(blocks >= 300, "{told}");
+    // Each of its 64 parts has room for 64 blocks at least.
+    let index_bytes_max = (blocks * 32).max(64 * 64 * 16);
+    assert!(
+        (blocks * 16..=index_bytes_max).contains(&index_bytes),
+        "{told}"
+    );
+    assert!(number(&pool["charged_bytes"]) > index_bytes, "{told}");
+    assert_eq!(second["left_out"], 0);
+    let device = &second["devices"][0];
+    assert_eq!(device["state"], "online");
+    assert!(number(&device["hits"]) >= 300, "{told}");
+    assert_eq!(device["used_bytes"], cache_of(server)["allocated_bytes"]);
+    // The same for people, who name no pool, or one that is not here.
+    let text = server.ok("cache");
+    for part in ["tank: ", "all blocks", "cache devices: ", "twice as much"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(
+        text.contains("ONLINE") || text.contains("REBUILDING"),
+        "{text}"
+    );
+    assert!(server.fails("cache nobody").contains("no such pool"));
+}
+
 #[test]
 fn cache_devices_go_to_openzfs_and_back_warm() {
     if !can_mount() {
@@ -117,6 +157,7 @@ fn cache_devices_go_to_openzfs_and_back_warm() {
     assert_eq!(cache_of(&server)["checksum_errors"], 0);
     let listed = server.ok("zpool list -v -Hp -o name,size,alloc tank");
     assert!(listed.contains("cache"), "{listed}");
+    look_at_caches(&server);
     server.ok("zpool export tank");
     server.detach();
     let stored = std::fs::read(&ssd).expect("the cache device");

@@ -3,6 +3,7 @@
 //!
 //! | Module | What it is |
 //! |---|---|
+//! | [`cache`] | what the API tells of caches |
 //! | [`reading`] | what the server counts, at one moment |
 //! | [`report`] | what the API tells of what was |
 //!
@@ -20,6 +21,7 @@
 //! which they were made. `before` is held while samples are taken in. What a report needs is in the
 //! store, whose locks are its own.
 
+mod cache;
 mod reading;
 mod report;
 
@@ -34,6 +36,7 @@ use series::{BUCKETS, Column, Key, Sample, SeriesError, Shape, Store};
 use serving::Serving;
 
 use reading::{Part, Reading};
+pub use cache::cache;
 pub use report::{get, list};
 
 /// Seconds between two readings.

@@ -131,7 +131,8 @@ fn add_pool(out: &mut Vec<Reading>, open: &OpenPool) {
         parts,
         peaks: [vec![None; 7], vec![Some(log_peak as f64)]].concat(),
     });
-    for leaf in leaves {
+    // What cache devices read and write is none of the pool's own devices.
+    for leaf in leaves.into_iter().chain(&status.caches) {
         out.extend(of_device(&status.name, leaf, stats.get(&leaf.guid)));
     }
 }

@@ -81,10 +81,24 @@ families! {
         "What may be in it unless memory is short.";
     CACHE_SIZE: Gauge "millpond_cache_size_bytes" "bytes" "What of a pool is in it.";
     CACHE_CHARGED: Gauge "millpond_cache_charged_bytes" "bytes"
-        "Objects and files in memory, which count in its limit.";
+        "Objects, files and indexes of cache devices, which count in its limit.";
     CACHE_BLOCKS: Gauge "millpond_cache_blocks" "" "Blocks in it.";
     CACHE_HITS: Counter "millpond_cache_hits" "" "Reads that found their block in it.";
     CACHE_MISSES: Counter "millpond_cache_misses" "" "Reads that did not.";
+
+    CACHE_GHOST_HITS: Counter "millpond_cache_ghost_hits" ""
+        "Misses whose block had left it not long before.";
+
+    CACHE_INDEX: Gauge "millpond_cache_devices_index_bytes" "bytes"
+        "Memory of the index of what the pool's cache devices hold.";
+    CACHE_LEFT_OUT: Counter "millpond_cache_devices_left_out" ""
+        "Blocks that cache devices did not keep, as the index had no memory for them.";
+    CACHE_DEVICES_MISSES: Counter "millpond_cache_devices_misses" ""
+        "Reads whose block no cache device had.";
+    CACHE_DEVICE_SIZE: Gauge "millpond_cache_device_size_bytes" "bytes"
+        "Space of the cache device.";
+    CACHE_DEVICE_USED: Gauge "millpond_cache_device_used_bytes" "bytes"
+        "What of it holds something.";
 
     SCAN_RUNNING: Gauge "millpond_scan_running" ""
         "Whether a scrub or resilver is under way and not paused.";

@@ -283,6 +283,20 @@ fn add_cache(out: &mut Exposition, open: &OpenPool) {
         out.add(&families::CACHE_BLOCKS, labels, counts.blocks);
         out.add(&families::CACHE_HITS, labels, counts.hits);
         out.add(&families::CACHE_MISSES, labels, counts.misses);
+        out.add(&families::CACHE_GHOST_HITS, labels, counts.ghost_hits);
+    }
+    let level = open.pool.pipeline().second_level();
+    if level.is_empty() {
+        return;
+    }
+    out.add(&families::CACHE_INDEX, &[pool], level.index_bytes());
+    out.add(&families::CACHE_LEFT_OUT, &[pool], level.left_out());
+    out.add(&families::CACHE_DEVICES_MISSES, &[pool], level.misses());
+    for device in level.figures() {
+        let guid = device.device.get().to_string();
+        let labels = &[pool, ("guid", guid.as_str())];
+        out.add(&families::CACHE_DEVICE_SIZE, labels, device.size_bytes);
+        out.add(&families::CACHE_DEVICE_USED, labels, device.used_bytes);
     }
 }
 

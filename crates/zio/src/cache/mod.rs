@@ -158,6 +158,9 @@ pub struct CacheCounts {
     pub hits: u64,
     /// Lookups that did not.
     pub misses: u64,
+    /// Those of them whose block had left not long before: about those that a cache of twice the
+    /// size had found.
+    pub ghost_hits: u64,
     /// Bytes in use.
     pub size_bytes: u64,
     /// Blocks.
@@ -184,6 +187,7 @@ impl CacheStats {
         self.by_kind.iter().fold(zero, |sum, counts| CacheCounts {
             hits: sum.hits + counts.hits,
             misses: sum.misses + counts.misses,
+            ghost_hits: sum.ghost_hits + counts.ghost_hits,
             size_bytes: sum.size_bytes + counts.size_bytes,
             blocks: sum.blocks + counts.blocks,
         })
@@ -231,6 +235,7 @@ impl SharedCache {
             charge: self.charges.join(),
             hits: Default::default(),
             misses: Default::default(),
+            ghost_hits: Default::default(),
         }
     }
 
@@ -249,6 +254,11 @@ impl SharedCache {
             let blocks = shard.lock().clear(pool);
             drop(blocks);
         }
+    }
+
+    /// What counts in the limit beside blocks: of all pools together.
+    pub fn charged_bytes(&self) -> u64 {
+        self.charges.used_bytes()
     }
 
     /// What blocks, and what counts beside them, may take: of all pools together.
@@ -290,6 +300,7 @@ pub struct Cache {
     /// By kind of block.
     hits: [AtomicU64; BlockKind::ALL.len()],
     misses: [AtomicU64; BlockKind::ALL.len()],
+    ghost_hits: [AtomicU64; BlockKind::ALL.len()],
 }
 
 impl Cache {
@@ -319,13 +330,21 @@ impl Cache {
     pub fn get(&self, key: CacheKey) -> Option<Bytes> {
         let kind = key.kind as usize;
         let (shard, key) = self.shard(key);
-        let found = shard.lock().get(self.pool, &key);
+        let (found, is_ghost) = {
+            let mut shard = shard.lock();
+            let found = shard.get(self.pool, &key);
+            let is_ghost = found.is_none() && shard.remembers(&key);
+            (found, is_ghost)
+        };
         let counters = if found.is_some() {
             &self.hits
         } else {
             &self.misses
         };
         counters[kind].fetch_add(1, Ordering::Relaxed);
+        if is_ghost {
+            self.ghost_hits[kind].fetch_add(1, Ordering::Relaxed);
+        }
         found
     }
 
@@ -368,6 +387,7 @@ impl Cache {
         for (kind, counts) in out.by_kind.iter_mut().enumerate() {
             counts.hits = self.hits[kind].load(Ordering::Relaxed);
             counts.misses = self.misses[kind].load(Ordering::Relaxed);
+            counts.ghost_hits = self.ghost_hits[kind].load(Ordering::Relaxed);
         }
         for shard in &self.shared.shards {
             let held = shard.lock().held(self.pool);

@@ -127,6 +127,7 @@ fn kinds_are_counted_apart_and_tell_no_blocks_apart() {
         let counts = CacheCounts {
             hits: blocks,
             misses: blocks,
+            ghost_hits: 0,
             size_bytes: blocks * (4096 + OVERHEAD_BYTES),
             blocks,
         };
@@ -138,6 +139,33 @@ fn kinds_are_counted_apart_and_tell_no_blocks_apart() {
     assert!(!cache.contains(key(0)));
     assert_eq!(cache.stats().of(BlockKind::Data).blocks, 0);
     assert_eq!(cache.stats().total().blocks, 5);
+}
+
+#[test]
+fn misses_of_blocks_that_left_not_long_before_are_counted_apart() {
+    let cache = Cache::new(8 << 20);
+    let hot = 1200;
+    scan(&cache, 0..hot);
+    (0..hot).for_each(|number| assert!(cache.get(key(number)).is_some()));
+    // Nearly three times what there is room for, the first of which are forgotten.
+    let scanned = 10_000..15_000;
+    scan(&cache, scanned.clone());
+    let gone = scanned.filter(|number| !cache.contains(key(*number)));
+    let gone: Vec<u64> = gone.collect();
+    let remembered = gone.iter().filter(|number| cache.remembers(key(**number)));
+    let remembered = remembered.count() as u64;
+    assert!((1000..2000).contains(&remembered), "{remembered}");
+    assert_eq!(cache.stats().total().ghost_hits, 0);
+    for number in &gone {
+        assert_eq!(cache.get(key(*number)), None);
+    }
+    let counts = cache.stats().of(BlockKind::Data);
+    assert_eq!(counts.misses, gone.len() as u64);
+    assert_eq!(counts.ghost_hits, remembered);
+    // Neither a hit nor a block that was never here.
+    assert!(cache.get(key(0)).is_some());
+    assert_eq!(cache.get(key(20_000)), None);
+    assert_eq!(cache.stats().total().ghost_hits, remembered);
 }
 
 #[test]
