@@ -99,7 +99,6 @@ impl Rig {
 fn free() -> LevelOptions {
     LevelOptions {
         rounds_a_day_percent: None,
-        ..LevelOptions::default()
     }
 }
 
