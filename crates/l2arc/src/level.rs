@@ -24,7 +24,7 @@ use bytes::Bytes;
 use device::{Device, TaskPanic, Tasks, World};
 use format::{Compression, Dva, Guid, L2Entry, Txg};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, watch};
 
 use crate::index::{DEVICES_MAX, Found, Hashed, Index, Memory};
 use crate::ring::{self, Geometry, Identity, Outgoing, Rebuilt, Ring};
@@ -77,12 +77,13 @@ pub struct Block {
 }
 
 /// A copy that was read; whoever verifies it says so when it is wrong.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Copy {
     /// As it is stored.
     pub stored: Bytes,
     key: Hashed,
     found: Found,
+    member: Weak<Member>,
 }
 
 /// A device to be used as a cache.
@@ -207,13 +208,15 @@ struct Queue {
     is_filled: bool,
     used_bytes: u64,
     rebuilt: Rebuilt,
-    closing: Option<oneshot::Sender<()>>,
+    is_closing: bool,
 }
 
 struct Member {
     ring: Arc<Ring>,
     queue: Mutex<Queue>,
     wake: Notify,
+    /// Closed when its task has ended, however.
+    ended: watch::Receiver<()>,
     is_gone: AtomicBool,
     on_failure: Arc<OnceLock<FailureHook>>,
     hits: AtomicU64,
@@ -278,7 +281,7 @@ impl Member {
     fn takes(&self, block: &Block, worth: Worth, now_ns: u64) -> Option<u64> {
         let mut queue = self.queue.lock();
         let is_wanted = queue.state == State::Online
-            && queue.closing.is_none()
+            && !queue.is_closing
             && queue.bytes + block.stored_bytes <= QUEUE_BYTES_MAX;
         if !is_wanted {
             return None;
@@ -292,8 +295,7 @@ impl Member {
     }
 
     /// Writes what waits, until the device fails or is to be closed.
-    /// Whoever waits for the end is returned.
-    async fn run(&self, world: World) -> Option<oneshot::Sender<()>> {
+    async fn run(&self, world: World) {
         let rebuilt = ring::rebuild(self.ring.clone(), |done| self.queue.lock().rebuilt = done);
         let mut writer = match rebuilt.await {
             Ok((writer, rebuilt)) => {
@@ -309,13 +311,13 @@ impl Member {
             Err(error) => {
                 tracing::warn!(%error, "a cache device cannot be read");
                 self.fail();
-                return self.queue.lock().closing.take();
+                return;
             }
         };
         loop {
             let wake = self.wake.notified();
             let Some(batch) = self.next_batch() else {
-                if self.is_gone.load(Ordering::Acquire) || self.queue.lock().closing.is_some() {
+                if self.is_gone.load(Ordering::Acquire) || self.queue.lock().is_closing {
                     break;
                 }
                 wake.await;
@@ -340,14 +342,12 @@ impl Member {
                 }
             }
         }
-        let closing = self.queue.lock().closing.take();
         if !self.is_gone.load(Ordering::Acquire)
             && let Err(error) = writer.close().await
         {
             tracing::warn!(%error, "a cache device cannot be closed in an orderly way");
         }
         self.ring.index.set_truth(self.ring.number, u64::MAX);
-        closing
     }
 
     fn next_batch(&self) -> Option<Vec<Outgoing>> {
@@ -374,6 +374,9 @@ pub struct SecondLevel {
     index: Arc<Index>,
     options: LevelOptions,
     members: RwLock<Vec<Arc<Member>>>,
+    /// Numbers of devices that were let go of, until their tasks have ended: a write of one that
+    /// hangs may still come to an end, and tell the index so. Locked after `members`.
+    leaving: Mutex<Vec<(u8, watch::Receiver<()>)>>,
     misses: AtomicU64,
     is_closed: AtomicBool,
     on_failure: Arc<OnceLock<FailureHook>>,
@@ -392,6 +395,7 @@ impl SecondLevel {
             index: Arc::new(Index::new(memory)),
             options,
             members: RwLock::default(),
+            leaving: Mutex::default(),
             misses: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
             on_failure: Arc::default(),
@@ -449,18 +453,23 @@ impl SecondLevel {
         if self.is_closed.load(Ordering::Acquire) {
             return false;
         }
+        let mut leaving = self.leaving.lock();
+        leaving.retain(|(_, ended)| ended.has_changed().is_ok());
         let is_free = |number: &usize| {
-            let mut rings = members.iter().map(|member| member.ring.number);
-            !rings.any(|other| usize::from(other) == *number)
+            let rings = members.iter().map(|member| member.ring.number);
+            let mut taken = rings.chain(leaving.iter().map(|(number, _)| *number));
+            !taken.any(|other| usize::from(other) == *number)
         };
         let Some(number) = (0..DEVICES_MAX).find(is_free) else {
             return false;
         };
+        drop(leaving);
         // The number may have been another device's.
         self.index.set_truth(number as u8, u64::MAX);
         self.index.sweep();
         let percent = self.options.rounds_a_day_percent;
         let now_ns = self.world.clock.monotonic_ns();
+        let (end, ended) = watch::channel(());
         let member = Arc::new(Member {
             ring: Arc::new(Ring {
                 device: device.device,
@@ -477,9 +486,10 @@ impl SecondLevel {
                 is_filled: false,
                 used_bytes: 0,
                 rebuilt: Rebuilt::default(),
-                closing: None,
+                is_closing: false,
             }),
             wake: Notify::new(),
+            ended,
             is_gone: AtomicBool::new(false),
             on_failure: self.on_failure.clone(),
             hits: AtomicU64::new(0),
@@ -494,12 +504,11 @@ impl SecondLevel {
         members.push(member.clone());
         let world = self.world.clone();
         self.tasks.spawn("cache device", async move {
-            let closing = member.run(world).await;
-            // Whoever waits may open the device anew.
-            drop(member);
-            if let Some(closed) = closing {
-                let _ = closed.send(());
-            }
+            // Dropped last, also by a task that is cancelled or panics: whoever waits may open the
+            // device anew.
+            let _end = end;
+            let member = member;
+            member.run(world).await;
         });
         true
     }
@@ -511,21 +520,26 @@ impl SecondLevel {
             let at = members
                 .iter()
                 .position(|member| member.ring.identity.device == device);
-            at.map(|at| members.remove(at))
+            at.map(|at| {
+                let member = members.remove(at);
+                let mut leaving = self.leaving.lock();
+                leaving.push((member.ring.number, member.ended.clone()));
+                member
+            })
         };
         let Some(member) = removed else { return };
-        let (send, closed) = oneshot::channel();
         let is_failed = {
             let mut queue = member.queue.lock();
-            queue.closing = Some(send);
+            queue.is_closing = true;
             queue.state == State::Failed
         };
         member.wake.notify_one();
+        let mut ended = member.ended.clone();
+        drop(member);
         if !is_failed {
-            // Cancelled tasks drop the sender.
-            let _ = closed.await;
+            // Nothing is ever sent: it is an error when the task has ended.
+            let _ = ended.changed().await;
         }
-        self.index.set_truth(member.ring.number, u64::MAX);
         let index = self.index.clone();
         self.world.compute(move || index.sweep()).await;
     }
@@ -631,7 +645,13 @@ impl SecondLevel {
                 member.hits.fetch_add(1, Ordering::Relaxed);
                 let bytes = stored.len() as u64;
                 member.read_bytes.fetch_add(bytes, Ordering::Relaxed);
-                Some(Copy { stored, key, found })
+                let member = Arc::downgrade(&member);
+                Some(Copy {
+                    stored,
+                    key,
+                    found,
+                    member,
+                })
             }
             Some(Ok(None)) => None,
             Some(Err(_)) | None => {
@@ -645,9 +665,7 @@ impl SecondLevel {
     /// A copy was wrong: it is forgotten, and its device is counted.
     pub fn was_wrong(&self, copy: &Copy) {
         self.index.remove(copy.key, copy.found);
-        let members = self.members.read();
-        let mut members = members.iter();
-        if let Some(member) = members.find(|member| member.ring.number == copy.found.device) {
+        if let Some(member) = copy.member.upgrade() {
             member.hits.fetch_sub(1, Ordering::Relaxed);
             member.count(&member.wrong, 1);
         }

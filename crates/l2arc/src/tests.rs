@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use codec::{compute, label_verifier, seal};
+use codec::checksum::{compute, label_verifier, seal};
 use device::World;
 use device::sim::{Fault, FaultEffect, PowerCut, SimDisk, SimOp, SimWorld};
 use format::{
@@ -84,7 +84,11 @@ impl Rig {
     }
 
     async fn device(&self, guid: u64) -> CacheDevice {
-        let device = self.world.opener.open("ssd", false).await;
+        self.device_at("ssd", guid).await
+    }
+
+    async fn device_at(&self, path: &str, guid: u64) -> CacheDevice {
+        let device = self.world.opener.open(path, false).await;
         CacheDevice {
             device: device.expect("the disk"),
             identity: Identity {
@@ -353,6 +357,60 @@ async fn a_full_device_is_written_within_its_budget_of_wear() {
     );
     assert!(a_day >= size / 10 * 8, "{a_day} of {size} bytes in a day");
     assert_eq!(count(&level, 1_010_000..1_022_000, BLOCK_BYTES).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_fill_side_by_side() {
+    let rig = Rig::new(DISK_BYTES);
+    rig.sim.add_disk("other", DISK_BYTES);
+    let level = rig.level(free()).await;
+    assert!(level.add(rig.device_at("other", 8).await));
+    settle(&level).await;
+    // One at a time: no queue is ever longer than the other.
+    for number in 0..200 {
+        fill(&level, number..number + 1, BLOCK_BYTES).await;
+        settle(&level).await;
+    }
+    let written: Vec<u64> = level
+        .figures()
+        .iter()
+        .map(|one| one.written_bytes)
+        .collect();
+    assert!(
+        written[0].abs_diff(written[1]) <= 2 * BLOCK_BYTES,
+        "{written:?}"
+    );
+}
+
+/// A device hangs, is let go of, and another one comes: what the first one does at last is not
+/// taken for the other's.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_ends_late_is_not_taken_for_another_devices() {
+    let rig = Rig::new(DISK_BYTES);
+    rig.sim.add_disk("other", DISK_BYTES);
+    let level = rig.level(free()).await;
+    settle(&level).await;
+    fill(&level, 0..100, BLOCK_BYTES).await;
+    rig.disk
+        .inject(Fault::new(SimOp::Write, FaultEffect::Stall));
+    level.offer(
+        &block(100, BLOCK_BYTES),
+        &content(100, BLOCK_BYTES),
+        Worth::Again,
+    );
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    rig.disk.inject(Fault::new(SimOp::Read, FaultEffect::Stall));
+    for number in 0..4 {
+        assert!(level.read(&block(number, BLOCK_BYTES)).await.is_none());
+    }
+    assert_eq!(level.figures()[0].state, State::Failed);
+    level.remove(Guid::new(7)).await;
+    assert!(level.add(rig.device_at("other", 8).await));
+    fill(&level, 200..300, BLOCK_BYTES).await;
+    rig.disk.release();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(count(&level, 200..300, BLOCK_BYTES).await, 100);
+    assert_eq!(count(&level, 0..101, BLOCK_BYTES).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
