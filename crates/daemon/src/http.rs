@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
-    AuditEntry, AuditList, CacheGet, Call, CertificateRenew, CertificateSet, CertificateStatus, ConsoleLink,
-    DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow, DiskTest, EVENTS_PATH, Empty,
-    FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore, IscsiSecretList,
-    IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult,
-    METRICS_PATH, OPENAPI_PATH, ReplicationChange, ReplicationCreate, ReplicationList,
+    AuditEntry, AuditList, CacheGet, Call, CertificateRenew, CertificateSet, CertificateStatus,
+    ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow, DiskTest,
+    EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore,
+    IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList,
+    JobResult, METRICS_PATH, OPENAPI_PATH, ReplicationChange, ReplicationCreate, ReplicationList,
     ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList, STREAM_JOB_HEADER,
     STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet,
     ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove,

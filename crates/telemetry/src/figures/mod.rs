@@ -35,8 +35,8 @@ use parking_lot::Mutex;
 use series::{BUCKETS, Column, Key, Sample, SeriesError, Shape, Store};
 use serving::Serving;
 
-use reading::{Part, Reading};
 pub use cache::cache;
+use reading::{Part, Reading};
 pub use report::{get, list};
 
 /// Seconds between two readings.
