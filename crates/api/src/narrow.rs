@@ -69,6 +69,17 @@ impl ReceiveGuard {
             }
         }
     }
+
+    /// Whether a receive into `target` may make a clone of snapshot `origin` where the stream alone
+    /// names it. A clone shows all that its origin has, so whoever may do no more than receive gets
+    /// clones only of what is in the tree that they receive into.
+    pub fn takes_origin(&self, origin: &str, target: &str) -> bool {
+        match self {
+            Self::None | Self::Operator => true,
+            Self::User => is_within(origin, head(target)),
+            Self::Replica(dataset) => is_within(origin, dataset),
+        }
+    }
 }
 
 /// Whether a name is of a dataset, or of one below it, or of a snapshot or bookmark of these.
@@ -168,6 +179,31 @@ mod tests {
             assert!(!is_within(name, "a/b"), "{name}");
         }
         assert!(check_names(&[], "a/b").is_err());
+    }
+
+    /// Goal: the permission to receive lets nobody read what others have, as the origin of a clone.
+    #[test]
+    fn an_origin_that_only_the_stream_names_is_of_the_tree_that_is_received_into() {
+        let replica = ReceiveGuard::Replica("t/me".into());
+        for (origin, is_theirs) in [
+            ("t/me@s", true),
+            ("t/me/below@s", true),
+            ("t/mean@s", false),
+            ("t/others@s", false),
+            ("t@s", false),
+        ] {
+            for target in ["t/me", "t/me@as"] {
+                let user = ReceiveGuard::User.takes_origin(origin, target);
+                assert_eq!(user, is_theirs, "{origin} {target}");
+            }
+            assert_eq!(
+                replica.takes_origin(origin, "t/me/x"),
+                is_theirs,
+                "{origin}"
+            );
+            assert!(ReceiveGuard::Operator.takes_origin(origin, "t/me"));
+            assert!(ReceiveGuard::None.takes_origin(origin, "t/me"));
+        }
     }
 
     #[test]

@@ -374,18 +374,23 @@ impl Run<'_> {
         let is_clone = begin.flags & Begin::FLAG_CLONE != 0;
         if is_clone && place.origin.is_none() && place.existing.is_none() {
             let found = self.snapshot_with(begin.from_guid.get()).await?;
-            // Of a replication the origin is its own.
-            let found = found.filter(|origin| match &self.call.guard {
-                ReceiveGuard::Replica(dataset) => api::is_within(origin, dataset),
-                _ => true,
-            });
+            if found.is_none() && self.call.guard == ReceiveGuard::User {
+                let message = format!(
+                    "cannot receive into '{head}': the origin of the clone is not in '{}'; one \
+                     that is elsewhere is named with '-o origin=', for which the permission \
+                     'clone' on it is needed",
+                    self.call.target
+                );
+                return Err(Failure::new(FailureKind::Denied, message));
+            }
             let missing = || self.refused_at(&name, is_full, true, ReceiveObstacle::NoOrigin);
             place.origin = Some(found.ok_or_else(missing)?);
         }
         Ok(place)
     }
 
-    /// The snapshot of this pool that has a GUID.
+    /// The snapshot of this pool that has a GUID, among those that may be the origin of a clone.
+    /// Copies in the same pool have one GUID.
     async fn snapshot_with(&self, guid: u64) -> Result<Option<String>, Failure> {
         let everything = ListOptions {
             snapshots: true,
@@ -394,9 +399,12 @@ impl Run<'_> {
         let directories = self.open.pool.dsl().directories();
         let all = directories.list(&self.open.pool.name(), &everything).await;
         let all = all.map_err(|error| from_dataset("cannot receive", &error))?;
-        let found = all
-            .into_iter()
-            .find(|info| info.kind == DatasetKind::Snapshot && info.guid.get() == guid);
+        let (guard, target) = (&self.call.guard, &self.call.target);
+        let found = all.into_iter().find(|info| {
+            info.kind == DatasetKind::Snapshot
+                && info.guid.get() == guid
+                && guard.takes_origin(&info.name, target)
+        });
         Ok(found.map(|info| info.name))
     }
 
