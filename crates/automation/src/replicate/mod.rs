@@ -593,6 +593,9 @@ mod tests {
         assert_eq!(remove(&unread).await.unwrap_err().kind, FailureKind::Io);
         let entries = replications.lock();
         assert!(entries["a"].check_stays().is_ok() && entries["a"].kept.course.is_paused);
+        // It is still paused after the next start.
+        let again = Replications::load(&state);
+        assert!(again.lock()["a"].kept.course.is_paused);
     }
 
     #[test]

@@ -460,6 +460,8 @@ impl<K: Recurs> Table<K> {
         if let Some(entry) = entries.get_mut(name).filter(|entry| entry.is_removed) {
             if let Err(error) = leave(&entry.kept) {
                 entry.is_removed = false;
+                // Else it would go on after the next start.
+                self.save_or_warn(&entries);
                 let message = format!(
                     "cannot remove {} '{name}': what it knows of snapshots could not be kept: \
                      {error}; it stays, and is paused",
