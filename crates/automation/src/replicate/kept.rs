@@ -6,6 +6,7 @@ use api::{ReplicationResult, ReplicationWhat, ScheduleWhen, Secret};
 use serde::{Deserialize, Serialize};
 use serving::mounts::is_at_or_below;
 
+use super::left::LeftNotes;
 use super::names;
 use crate::timetable::{Kept, Recurs, Table};
 
@@ -50,6 +51,24 @@ pub(crate) fn unmarked(replications: &Replications) -> HashSet<u64> {
         .values()
         .flat_map(|entry| entry.kept.own.unmarked.values());
     all.flatten().copied().collect()
+}
+
+/// Why snapshots of a dataset stay, of which any may be needed: nobody can read which replications
+/// there are, or what those that were removed have left. `names` are after the `@`; `None` where
+/// that is known.
+pub(crate) fn all_stay(
+    replications: &Replications,
+    left: &LeftNotes,
+    dataset: &str,
+    names: &[String],
+) -> Option<Vec<(String, String)>> {
+    if !replications.are_unknown() && !left.are_unknown() {
+        return None;
+    }
+    let why = "a replication may need it: which ones are needed could not be read as the server \
+               started";
+    let stays = |name: &String| (format!("{dataset}@{name}"), why.to_owned());
+    Some(names.iter().map(stays).collect())
 }
 
 /// Whether a replication has sent a dataset of which nobody here knows what both sides have: there

@@ -33,7 +33,7 @@ use api::{
     ReplicationTarget, ReplicationWhat, Secret,
 };
 
-pub(crate) use kept::{Replication, Replications, may_need_any, unmarked};
+pub(crate) use kept::{Replication, Replications, all_stay, may_need_any, unmarked};
 pub(crate) use left::LeftNotes;
 
 use crate::Automation;
@@ -590,6 +590,18 @@ mod tests {
         put().unwrap();
         let unread = LeftNotes::load(&state);
         assert!(unread.are_unknown() && unread.problem().is_some());
+        // Any snapshot may be needed: none goes.
+        let stay = |replications: &Replications, left: &LeftNotes| {
+            let stay = all_stay(replications, left, "tank/a", &["s".to_owned()]);
+            stay.map(|stay| stay.into_iter().map(|(name, _)| name).collect::<Vec<_>>())
+        };
+        assert_eq!(stay(&replications, &left), None);
+        assert_eq!(stay(&replications, &unread), Some(vec!["tank/a@s".into()]));
+        let other = tempfile::tempdir().unwrap();
+        std::fs::write(other.path().join("replications.json"), "[1,").unwrap();
+        let other = Arc::new(host::State::open(other.path()).unwrap());
+        let lost = Replications::load(&other);
+        assert_eq!(stay(&lost, &left), Some(vec!["tank/a@s".into()]));
         assert_eq!(remove(&unread).await.unwrap_err().kind, FailureKind::Io);
         let entries = replications.lock();
         assert!(entries["a"].check_stays().is_ok() && entries["a"].kept.course.is_paused);

@@ -21,6 +21,8 @@
 //!   that there can be none (in a full pool there may be no room for a bookmark). Of a dataset that
 //!   a replication has sent and of which there is neither, nobody knows what is needed: nothing
 //!   goes before the new one is taken.
+//! - Where nobody can read which replications there are, or what removed ones have left, nothing
+//!   goes at all, and the result says so.
 //! - Datasets of other schedules, and what people took, are not touched, though they fill the pool.
 //!
 //! A crash in between leaves less of what would go anyway.
@@ -40,7 +42,7 @@ use super::pool_of;
 use crate::Automation;
 use crate::SelfTests;
 use crate::replicate::names::guid_of_bookmark;
-use crate::replicate::{may_need_any, unmarked};
+use crate::replicate::{all_stay, may_need_any, unmarked};
 use crate::timetable::rule::{self, moment, of_moment};
 use crate::timetable::{destroy_snapshots, now_s, take_snapshot};
 use service::error::from_dataset;
@@ -484,7 +486,11 @@ impl Run {
 
     async fn destroy(&mut self, dataset: &str, names: &[String]) {
         let (serving, command) = (&self.automation.serving, self.command());
-        let left = destroy_snapshots(serving, &self.work, &command, dataset, names).await;
+        let (replications, notes) = (&self.automation.replications, &self.automation.left);
+        let left = match all_stay(replications, notes, dataset, names) {
+            Some(left) => left,
+            None => destroy_snapshots(serving, &self.work, &command, dataset, names).await,
+        };
         let gone = names.len().saturating_sub(left.len());
         self.result.destroyed += gone as u64;
         let room = LEFT_MAX.saturating_sub(self.result.left.len());
@@ -588,7 +594,7 @@ impl Run {
                 .chain(unmarked(replications))
                 .chain(left.guids())
                 .collect(),
-            may_be_any: may_need_any(replications, dataset, &short) || left.are_unknown(),
+            may_be_any: may_need_any(replications, dataset, &short),
         })
     }
 }

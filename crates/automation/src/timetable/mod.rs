@@ -242,6 +242,11 @@ impl<K: Recurs> Table<K> {
         }
     }
 
+    /// Whether nobody knows which there are.
+    pub(crate) fn are_unknown(&self) -> bool {
+        self.file.unread().is_some()
+    }
+
     /// What is wrong with their file.
     pub(crate) fn problem(&self) -> Option<FileProblem> {
         self.file.problem()

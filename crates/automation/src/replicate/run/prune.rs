@@ -23,6 +23,9 @@
 //!   for a bookmark.
 //! - A run that fails again and again takes one of each class of the rule in all, and no more.
 //!
+//! Where the notes of removed replications could not be read, nothing goes on either side, at the
+//! end of a run or for room: any snapshot may be the last that another pair has in common.
+//!
 //! Held snapshots, and those of others, never go. A crash in between leaves less of what the rule
 //! would not keep.
 
@@ -31,7 +34,7 @@ use std::time::Duration;
 
 use api::{Failure, Keep, ReplicationNote};
 
-use super::super::kept::{may_need_any, unmarked};
+use super::super::kept::{all_stay, may_need_any, unmarked};
 use super::super::names;
 use super::super::plan::{Point, SourceSet, TargetSet, newest_common};
 use super::{Run, Side, Sides, lacks_room};
@@ -218,6 +221,9 @@ impl Run {
         there: &str,
         doomed: &[String],
     ) -> Result<Vec<(String, String)>, Failure> {
+        if let Some(left) = self.all_stay(there, doomed) {
+            return Ok(left);
+        }
         match &self.side {
             Side::Local => Ok(self.destroy_here(there, doomed).await),
             Side::Ssh(ssh) => self.or_stopped(ssh.destroy(there, doomed)).await,
@@ -229,7 +235,16 @@ impl Run {
         }
     }
 
+    /// All of them, and why, where nobody knows which are needed.
+    fn all_stay(&self, dataset: &str, names: &[String]) -> Option<Vec<(String, String)>> {
+        let (replications, left) = (&self.automation.replications, &self.automation.left);
+        all_stay(replications, left, dataset, names)
+    }
+
     async fn destroy_here(&self, dataset: &str, names: &[String]) -> Vec<(String, String)> {
+        if let Some(left) = self.all_stay(dataset, names) {
+            return left;
+        }
         destroy_snapshots(
             &self.automation.serving,
             &self.work,
