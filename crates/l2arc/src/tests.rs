@@ -406,6 +406,7 @@ async fn a_write_that_ends_late_is_not_taken_for_another_devices() {
     assert_eq!(level.figures()[0].state, State::Failed);
     level.remove(Guid::new(7)).await;
     assert!(level.add(rig.device_at("other", 8).await));
+    settle(&level).await;
     fill(&level, 200..300, BLOCK_BYTES).await;
     rig.disk.release();
     tokio::time::sleep(Duration::from_secs(60)).await;

@@ -132,9 +132,15 @@ async fn destroy_snapshots(
         add_clones(open, call, &mut doomed).await?;
         check_holds(&doing, &doomed)?;
     }
-    let mut clone_names = in_order(&doomed);
-    clone_names.retain(|name| !names.contains(name));
+    // All that is not a snapshot is a clone, or below one.
+    let heads = doomed
+        .iter()
+        .filter(|info| info.kind != DatasetKind::Snapshot);
+    let heads: BTreeSet<&str> = heads.map(|info| info.name.as_str()).collect();
+    let clone_names = of_heads(in_order(&doomed), &heads);
     let reclaimed = freed_by(open, &listed, &names).await.map_err(failed)?;
+    let mut rest = names.clone();
+    rest.retain(|name| !clone_names.contains(name));
     if !call.dry_run {
         // All of them or none: nothing has happened yet.
         serving.release_unused_snapshots(&names).await?;
@@ -146,29 +152,36 @@ async fn destroy_snapshots(
             let (mode, work) = (mode(call.force), Some(work));
             put_away_and_destroy(serving, open, &clone_names, mode, false, work).await?;
         }
-        serving.release_snapshots(&names).await;
+        serving.release_snapshots(&rest).await;
         // Those that are in use go later, where that was asked for.
         let _nobody = match call.defer {
             true => None,
-            false => Some(alone(open, &names, mode(call.force)).await?),
+            false => Some(alone(open, &rest, mode(call.force)).await?),
         };
         open.pool
             .dsl()
             .destroyer()
-            .destroy_snapshots(&names, call.defer)
+            .destroy_snapshots(&rest, call.defer)
             .await
             .map_err(failed)?;
         serving.events.tell(EventKind::DatasetsDestroyed {
-            names: names.clone(),
+            names: rest.clone(),
         });
     }
     let mut all = clone_names;
-    all.extend(names);
+    all.extend(rest);
     Ok(ZfsDestroyReply {
         names: all,
         reclaimed_bytes: Some(reclaimed),
         refused: Vec::new(),
     })
+}
+
+/// Those that are one of these datasets or a snapshot of one. Snapshots of a clone go before it,
+/// also those that were asked for by name.
+fn of_heads(mut names: Vec<String>, heads: &BTreeSet<&str>) -> Vec<String> {
+    names.retain(|name| heads.contains(name.split('@').next().unwrap_or(name)));
+    names
 }
 
 /// Space that comes free with these snapshots, each run of neighbours together
@@ -746,6 +759,23 @@ mod tests {
                 assert!(at(name) < at(above), "{order:?}");
             }
         }
+    }
+
+    /// Goal: `zfs destroy -R t@a,b` takes a clone's own `@b` with the clone, and before it.
+    #[test]
+    fn snapshots_of_a_clone_go_with_it() {
+        let doomed = [
+            ("t@a", None),
+            ("t@b", None),
+            ("t/c@b", None),
+            ("t/c", Some("t@a")),
+            ("t/c@own", None),
+        ];
+        let gone = of_heads(order_of(&doomed), &BTreeSet::from(["t/c"]));
+        let (last, snapshots) = gone.split_last().unwrap();
+        let snapshots: BTreeSet<&str> = snapshots.iter().map(String::as_str).collect();
+        assert_eq!(last, "t/c");
+        assert_eq!(snapshots, BTreeSet::from(["t/c@b", "t/c@own"]));
     }
 
     /// Goal: what can be destroyed in no order is found before anything is destroyed.

@@ -122,8 +122,8 @@ impl Rig {
 }
 
 /// Unmounts. Programs that another test starts have all open files of this process until their
-/// `exec`, and a namespace of mounts that it makes has this mount as well until it is rid of it: for
-/// a moment the mount may be busy, or in use elsewhere.
+/// `exec`, and a namespace of mounts that it makes has this mount as well until it lets go of it:
+/// for a moment the mount may be busy, or in use elsewhere.
 async fn unmount(mount: &Mount) {
     for _ in 0..200 {
         match mount.unmount(UnmountMode::Clean).await {
