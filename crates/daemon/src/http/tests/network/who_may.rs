@@ -51,6 +51,7 @@ const MAY: &str = "
 /v1/alerts/settings-set a
 /v1/alerts/test oa
 /v1/audit/list a
+/v1/cache/get voau
 /v1/certificate/renew a
 /v1/certificate/settings-set a
 /v1/certificate/status a
