@@ -13,10 +13,13 @@
 //!
 //! The table is cut into shards, each with a lock of its own, which grow by a quarter, one at a
 //! time. Its memory comes from somebody's limit ([`Memory`]). A shard that may not grow any more
-//! takes nothing new, and what does not fit is counted. Where the limit shrinks, shards are
+//! forgets the oldest quarter of each device's blocks for new ones, so that what was written last
+//! is found; of what was written before a restart it takes no more than fits. What there was no
+//! memory for is counted. Where the limit shrinks, shards are
 //! forgotten one after the other until the table fits: their blocks are on the device for nobody,
 //! and come back when they are read from the pool again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -206,12 +209,38 @@ impl Shard {
         live.count()
     }
 
-    /// Builds it anew with what is true, in so many slots, which have room for that.
-    fn rebuild(&mut self, truth: &Truth, length: usize) {
-        let is_true = |slot: &&Slot| !slot.is_empty() && truth.holds(slot.found());
+    /// Forgets the oldest quarter of what each device has, and all that is not true; how many that
+    /// are.
+    fn forget_oldest(&mut self, truth: &Truth) -> usize {
+        let mut by_device: BTreeMap<u8, Vec<u64>> = BTreeMap::new();
+        let slots = self.slots.iter().filter(|slot| !slot.is_empty());
+        for found in slots.map(Slot::found) {
+            by_device
+                .entry(found.device)
+                .or_default()
+                .push(found.position);
+        }
+        let oldest_kept: BTreeMap<u8, u64> = by_device
+            .into_iter()
+            .map(|(device, mut positions)| {
+                // Of few there may be less than four.
+                let at = (positions.len() / 4).max(1).min(positions.len() - 1);
+                (device, *positions.select_nth_unstable(at).1)
+            })
+            .collect();
+        let before = self.used;
+        self.rebuild(self.slots.len(), |found| {
+            truth.holds(found) && found.position >= oldest_kept[&found.device]
+        });
+        before - self.used
+    }
+
+    /// Builds it anew with what it `keeps`, in so many slots, which have room for that.
+    fn rebuild(&mut self, length: usize, keeps: impl Fn(Found) -> bool) {
+        let is_kept = |slot: &&Slot| !slot.is_empty() && keeps(slot.found());
         let old = std::mem::replace(&mut self.slots, vec![Slot::default(); length]);
         self.used = 0;
-        for slot in old.iter().filter(is_true) {
+        for slot in old.iter().filter(is_kept) {
             if let Some(at) = self.find(slot.tag()) {
                 self.slots[at] = *slot;
                 self.used += 1;
@@ -252,7 +281,7 @@ impl Index {
         self.slots.load(Ordering::Relaxed) * SLOT_BYTES
     }
 
-    /// Blocks that found no room, as often as they were to be noted.
+    /// Blocks that found no room, as often as they were to be noted, and such that made room.
     pub(crate) fn left_out(&self) -> u64 {
         self.left_out.load(Ordering::Relaxed)
     }
@@ -299,7 +328,7 @@ impl Index {
             self.memory.give_back((length - before) as u64 * SLOT_BYTES);
             return;
         }
-        shard.rebuild(&self.truth, length);
+        shard.rebuild(length, |found| self.truth.holds(found));
         shard.built_at = built_at;
         self.resized(before, length);
     }
@@ -322,7 +351,7 @@ impl Index {
     }
 
     /// Notes where a block is; `false` where there is no room for it. An entry that is true is
-    /// replaced only with `replace`.
+    /// replaced only with `replace`, and only then others make room.
     pub(crate) fn insert(&self, key: Hashed, found: Found, replace: bool) -> bool {
         let is_noted = self.note(key, found, replace);
         if !is_noted {
@@ -340,12 +369,18 @@ impl Index {
             // true.
             let may_grow = left > before / 8 && before + left >= SLOTS_MIN as u64;
             let may_shrink = shard.built_at < self.truth.changes.load(Ordering::Acquire);
-            if !may_grow && (!may_shrink || before == 0) {
+            if may_grow || may_shrink && before > 0 {
+                self.rebuild(&mut shard, may_grow);
+            }
+            if shard.slots.is_empty() || shard.is_full() && !replace {
                 return false;
             }
-            self.rebuild(&mut shard, may_grow);
-            if shard.slots.is_empty() || shard.is_full() {
-                return false;
+            if shard.is_full() {
+                let forgotten = shard.forget_oldest(&self.truth);
+                self.left_out.fetch_add(forgotten as u64, Ordering::Relaxed);
+                if shard.is_full() {
+                    return false;
+                }
             }
         }
         let Some(at) = shard.find(key.tag()) else {
@@ -497,7 +532,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_not_kept() {
         let index = index(1 << 20);
-        let kept = (0..200_000).filter(|number| index.insert(key(*number), found(*number), true));
+        let kept = (0..200_000).filter(|number| index.insert(key(*number), found(*number), false));
         let kept = kept.count();
         assert!((30_000..65_536).contains(&kept), "{kept}");
         assert!(index.size_bytes() <= 1 << 20);
@@ -514,6 +549,25 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_of_each_device_are_found_where_there_is_no_room_for_all() {
+        let index = index(1 << 20);
+        for number in 0..200_000 {
+            assert!(index.insert(key(number), found(number), true), "{number}");
+        }
+        assert!(index.size_bytes() <= 1 << 20);
+        let there = |number: &u64| index.find(key(*number)) == Some(found(*number));
+        assert_eq!((170_000..200_000).filter(there).count(), 30_000);
+        let count = (0..200_000).filter(there).count() as u64;
+        assert_eq!((index.count(), index.left_out()), (count, 200_000 - count));
+        // A device that is written less keeps what it has longer.
+        for device in 0..3 {
+            let is_of = |number: &u64| found(*number).device == device;
+            let of_device = (0..200_000).filter(is_of).filter(there).count();
+            assert!(of_device > 10_000, "{of_device} of {device}");
+        }
+    }
+
+    #[test]
     fn it_gives_back_what_is_over_a_limit_that_shrank_and_all_of_it_in_the_end() {
         let limit = Limit::new(1 << 20);
         let index = Index::new(limit.clone());
@@ -523,7 +577,7 @@ mod tests {
             position,
             sectors: 8,
         };
-        let noted = (0..200_000).filter(|number| index.insert(key(*number), at(*number), true));
+        let noted = (0..200_000).filter(|number| index.insert(key(*number), at(*number), false));
         let noted = noted.count() as u64;
         assert_eq!(index.left_out(), 200_000 - noted);
         assert_eq!(index.count(), noted);
