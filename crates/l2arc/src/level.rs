@@ -33,8 +33,12 @@ use crate::ring::{self, Geometry, Identity, Outgoing, Rebuilt, Ring};
 const QUEUE_BYTES_MAX: u64 = 16 << 20;
 /// What is written in one go.
 const BATCH_BYTES: u64 = 1 << 20;
-/// Errors and wrong copies after which a device is taken out.
+/// Errors and wrong copies within [`FAILURES_TIME`] after which a device is taken out. Few over a
+/// long time may have other reasons: a copy is taken for another block's now and then, as the index
+/// knows blocks by a hash.
 const FAILURES_MAX: u64 = 32;
+/// After so long, failures are counted anew.
+const FAILURES_TIME: Duration = Duration::from_secs(3600);
 /// A read that is late counts as so many errors: each holds somebody up for [`READ_TIME_MAX`].
 const LATE_WEIGHT: u64 = 8;
 /// Devices that are let go of have this long to write what leads to what they hold.
@@ -226,8 +230,25 @@ struct Member {
     read_errors: AtomicU64,
     write_errors: AtomicU64,
     wrong: AtomicU64,
-    /// What decides whether it is taken out.
-    failures: AtomicU64,
+    failures: Mutex<Failures>,
+}
+
+/// What decides whether a device is taken out.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u64,
+    since_ns: u64,
+}
+
+impl Failures {
+    /// Whether it is enough with so many more.
+    fn are_too_many(&mut self, more: u64, now_ns: u64) -> bool {
+        if u128::from(now_ns.saturating_sub(self.since_ns)) > FAILURES_TIME.as_nanos() {
+            (self.count, self.since_ns) = (0, now_ns);
+        }
+        self.count += more;
+        self.count >= FAILURES_MAX
+    }
 }
 
 impl Member {
@@ -251,10 +272,10 @@ impl Member {
     }
 
     /// Counts a failure; a device that fails too often is taken out.
-    fn count(&self, counter: &AtomicU64, weight: u64) {
+    fn count(&self, counter: &AtomicU64, weight: u64, now_ns: u64) {
         counter.fetch_add(1, Ordering::Relaxed);
-        let before = self.failures.fetch_add(weight, Ordering::Relaxed);
-        if before + weight >= FAILURES_MAX {
+        let are_too_many = self.failures.lock().are_too_many(weight, now_ns);
+        if are_too_many {
             self.fail();
         }
     }
@@ -499,7 +520,7 @@ impl SecondLevel {
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
             wrong: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
+            failures: Mutex::default(),
         });
         members.push(member.clone());
         let world = self.world.clone();
@@ -655,7 +676,8 @@ impl SecondLevel {
             }
             Some(Ok(None)) => None,
             Some(Err(_)) | None => {
-                member.count(&member.read_errors, weight);
+                let now_ns = self.world.clock.monotonic_ns();
+                member.count(&member.read_errors, weight, now_ns);
                 self.index.remove(key, found);
                 None
             }
@@ -667,7 +689,8 @@ impl SecondLevel {
         self.index.remove(copy.key, copy.found);
         if let Some(member) = copy.member.upgrade() {
             member.hits.fetch_sub(1, Ordering::Relaxed);
-            member.count(&member.wrong, 1);
+            let now_ns = self.world.clock.monotonic_ns();
+            member.count(&member.wrong, 1, now_ns);
         }
     }
 }

@@ -450,4 +450,15 @@ async fn a_device_that_fails_lies_or_hangs_is_nobodys_error() {
     }
     assert_eq!(wrong, 32);
     assert_eq!(level.figures()[0].state, State::Failed);
+    // Few in a long time are nobody's fault.
+    let rig = Rig::new(DISK_BYTES);
+    let level = rig.level(free()).await;
+    settle(&level).await;
+    fill(&level, 0..200, BLOCK_BYTES).await;
+    for number in 0..200 {
+        let copy = level.read(&block(number, BLOCK_BYTES)).await;
+        level.was_wrong(&copy.expect("it is there"));
+        tokio::time::sleep(Duration::from_secs(600)).await;
+    }
+    assert_eq!(level.figures()[0].state, State::Online);
 }

@@ -85,6 +85,16 @@ impl AuxList {
         self.holds.remove(&guid);
     }
 
+    /// A device that was released cannot be used by them for this reason.
+    pub(crate) fn leave(&mut self, guid: Guid, why: VdevAux, hold: Option<Hold>) {
+        let mut statuses = self.statuses.iter_mut();
+        if let Some(status) = statuses.find(|status| status.guid == guid) {
+            status.state = VdevState::CantOpen;
+            status.aux = why;
+            self.holds.extend(hold.map(|hold| (guid, hold)));
+        }
+    }
+
     /// The guid of the device that a person calls `name`: path, guid, or the last part of the path.
     pub(crate) fn find(&self, name: &str) -> Option<Guid> {
         self.statuses

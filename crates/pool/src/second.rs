@@ -4,7 +4,7 @@
 //! ([`follow`]): it opens what is there and not in use, and lets go of what is gone, offline or no
 //! longer listed. A device that failed stays with it, unused, and is told as faulted until `zpool
 //! clear`, `zpool online` or an import tries it again ([`let_go_of_failed`]). None of this is ever
-//! a reason to refuse or to delay something else: what cannot be used is warned of.
+//! a reason to refuse something else: what cannot be used is warned of, and told as unavailable.
 //!
 //! A pool that is open read-only has none: its devices would have to be written.
 //!
@@ -70,6 +70,7 @@ pub(crate) async fn follow(
             Err(error) => {
                 let path = place.path;
                 tracing::warn!(path, %error, "a cache device cannot be used");
+                leave(world, lists, guid, &path, VdevAux::OpenFailed).await;
                 continue;
             }
         };
@@ -81,8 +82,15 @@ pub(crate) async fn follow(
         if !is_used {
             let path = place.path;
             tracing::warn!(path, "a cache device is too small, or there are too many");
+            leave(world, lists, guid, &path, VdevAux::TooSmall).await;
         }
     }
+}
+
+/// Says why a device is not used until it is looked at again, and keeps others off it as before.
+async fn leave(world: &World, lists: &Mutex<Auxiliary>, guid: Guid, path: &str, why: VdevAux) {
+    let hold = world.opener.hold(path).await;
+    lists.lock().caches.leave(guid, why, hold.ok());
 }
 
 /// The device, if it is still the right one.
