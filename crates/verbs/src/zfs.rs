@@ -399,6 +399,11 @@ pub fn zfs_rollback<'a>(
             serving.release_unused_snapshots(&newer).await?;
             let in_use = |error| from_access(&doing, &error);
             open.access.settled(&newer).await.map_err(in_use)?;
+            // Who cannot go on with what the snapshot has is found before anything is destroyed.
+            match open.access.exchange(head, std::future::ready(())).await {
+                Err(AccessError::InUse { name, .. }) if name == head && call.force => {}
+                tried => tried.map_err(in_use)?,
+            }
             // They are not kept alone: what puts the clones back may open them.
             drop(crate::destroy::alone(&open, &newer, UnmountMode::Clean).await?);
             let mode = mode(call.force);

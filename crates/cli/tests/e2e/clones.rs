@@ -199,6 +199,21 @@ fn a_clone_above_its_origin_is_not_destroyed_in_part() {
     bed.export_clean();
 }
 
+/// Goal: `zfs destroy -R` of several snapshots takes a clone whose own snapshot is one of those
+/// named.
+#[test]
+fn a_clone_goes_with_its_snapshots_that_were_named() {
+    let Some(bed) = Bed::new() else { return };
+    bed.ok("zfs create tank/t");
+    bed.ok("zfs snapshot tank/t@a");
+    bed.ok("zfs clone tank/t@a tank/t/c");
+    bed.ok("zfs snapshot tank/t/c@own");
+    bed.ok("zfs snapshot -r tank/t@b");
+    bed.ok("zfs destroy -R tank/t@a,b");
+    assert_eq!(bed.names("filesystem,snapshot"), "tank\ntank/t\n");
+    bed.export_clean();
+}
+
 /// Goal: what is held, in use or too big is found before clones are destroyed for it.
 #[test]
 fn what_is_refused_is_refused_before_clones_go() {
