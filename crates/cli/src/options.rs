@@ -99,6 +99,10 @@ pub struct ServerOptions {
     /// Most memory for the cache, such as 2G (default: a quarter of what the process may have)
     #[arg(long, value_name = "SIZE", value_parser = size_word)]
     cache: Option<String>,
+    /// How much of itself a cache device is written in a day once it is full, in percent, or 'off'
+    /// for no limit (default: 100)
+    #[arg(long, value_name = "PERCENT", value_parser = wear_word)]
+    cache_wear: Option<String>,
 }
 
 /// The words that the lines of a file stand for.
@@ -120,6 +124,18 @@ fn size_word(text: &str) -> Result<String, String> {
     parsed
         .map(|_| text.to_owned())
         .map_err(|error| error.to_string())
+}
+
+/// Hundredths of a cache device a day; `None` without limit.
+fn wear(text: &str) -> Option<u32> {
+    text.trim_end_matches('%').parse().ok()
+}
+
+fn wear_word(text: &str) -> Result<String, String> {
+    match text == "off" || wear(text).is_some_and(|percent| percent > 0) {
+        true => Ok(text.to_owned()),
+        false => Err("write a number of percent above 0, or 'off'".into()),
+    }
 }
 
 fn smb(text: &str) -> Result<SmbListen, String> {
@@ -204,6 +220,7 @@ impl ServerOptions {
             ("operator-mounts", text(path(&self.operator_mounts)?)),
             ("ups", text(self.ups.as_ref().map(ToString::to_string))),
             ("cache", text(self.cache.clone())),
+            ("cache-wear", text(self.cache_wear.clone())),
         ];
         told.extend(
             others
@@ -250,6 +267,7 @@ impl ServerOptions {
             operator_mounts: self.operator_mounts.or(below.operator_mounts),
             ups: self.ups.or(below.ups),
             cache: self.cache.or(below.cache),
+            cache_wear: self.cache_wear.or(below.cache_wear),
         }
     }
 
@@ -285,6 +303,7 @@ impl ServerOptions {
             certificate: all.certificate.zip(all.key),
             operator_mounts: all.operator_mounts,
             cache_bytes: size(all.cache.as_deref())?,
+            cache_wear_percent: all.cache_wear.as_deref().map_or(Some(100), wear),
             ups: all.ups,
             settings,
             file: kept.then(|| (path, file.text())),
@@ -442,6 +461,10 @@ mod tests {
         let usual = start(state, &[], false).expect("options");
         assert_eq!(usual.smb, SmbListen::Near(SMB_HERE));
         assert_eq!((usual.nfs_address, usual.insecure), (NFS_HERE, false));
+        assert_eq!(usual.cache_wear_percent, Some(100));
+        let unlimited = start(state, &["--cache-wear=off"], false).expect("options");
+        assert_eq!(unlimited.cache_wear_percent, None);
+        assert!(start(state, &["--cache-wear=0"], false).is_err());
         let words = [
             "--nfs=192.0.2.1:2049",
             "--iscsi=192.0.2.1:3260",
@@ -451,6 +474,7 @@ mod tests {
             "--insecure",
             "--iscsi-sessions=7",
             "--cache=2G",
+            "--cache-wear=30%",
             "--ups=cellar",
         ];
         // Only 'up' has it remembered.
@@ -463,6 +487,7 @@ mod tests {
         assert_eq!((later.smb, later.https), (SmbListen::Off, Https::Off));
         assert_eq!((later.insecure, later.iscsi_sessions), (true, Some(7)));
         assert_eq!(later.cache_bytes, Some(2 << 30));
+        assert_eq!(later.cache_wear_percent, Some(30));
         assert_eq!(
             later.ups.map(|ups| ups.to_string()).as_deref(),
             Some("cellar@localhost")

@@ -92,6 +92,9 @@ pub struct Options {
     pub operator_mounts: Option<PathBuf>,
     /// Most memory for the cache in bytes; a quarter of the machine's where not given.
     pub cache_bytes: Option<u64>,
+    /// How often a day a cache device that is full may be written over, in hundredths; `None`
+    /// without limit.
+    pub cache_wear_percent: Option<u32>,
     /// The UPS that the power comes from.
     pub ups: Option<UpsAddress>,
     /// What is told of these options to who asks.

@@ -102,7 +102,7 @@ impl Service {
             state.directory().join("nfs"),
             Arc::clone(&world.random),
         );
-        let pools = Arc::new(Pools::new(&state, cache_bytes));
+        let pools = Arc::new(Pools::new(&state, cache_bytes, options.cache_wear_percent));
         let owners = Arc::new(Owners::load(state.directory()));
         let volumes = Volumes::new(
             state.directory().join("zvol"),

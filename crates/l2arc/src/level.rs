@@ -45,9 +45,10 @@ const LATE_WEIGHT: u64 = 8;
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(10);
 /// A read that takes longer is given up, and counts as an error.
 const READ_TIME_MAX: Duration = Duration::from_secs(2);
-const DAY_NS: u128 = 86_400_000_000_000;
+const SECOND_NS: u128 = 1_000_000_000;
+const DAY_NS: u128 = 86_400 * SECOND_NS;
 /// What a device may write at once of what it saved up: this part of a day.
-const BURST_PARTS_OF_DAY: u128 = 24;
+const BURST_PARTS_OF_DAY: u64 = 24;
 /// States of the ARC that a log block notes (`arc_state_type_t`): used once, used often.
 const STATE_MRU: u8 = 1;
 const STATE_MFU: u8 = 3;
@@ -103,14 +104,19 @@ pub struct CacheDevice {
 /// What may be set.
 #[derive(Debug, Clone, Copy)]
 pub struct LevelOptions {
-    /// How often a day a device may be written over, in hundredths; `None` without limit.
+    /// How often a day a device that was filled once may be written over, in hundredths; `None`
+    /// without limit.
     pub rounds_a_day_percent: Option<u32>,
+    /// How many bytes a second a device is written at most, also while it is filled for the first
+    /// time; `None` as many as it takes. OpenZFS's `l2arc_write_max`.
+    pub rate_max: Option<u64>,
 }
 
 impl Default for LevelOptions {
     fn default() -> Self {
         Self {
             rounds_a_day_percent: Some(100),
+            rate_max: None,
         }
     }
 }
@@ -167,17 +173,35 @@ impl Figures {
 /// Tells how much a device may write.
 #[derive(Debug)]
 struct Budget {
-    /// What it may write in a day; `None` without limit.
-    day_bytes: Option<u64>,
+    /// What it may write in `period_ns`; `None` without limit.
+    bytes: Option<u64>,
+    period_ns: u128,
+    /// What it may save up.
+    most_bytes: u64,
     left_bytes: u64,
     told_ns: u64,
 }
 
 impl Budget {
-    fn new(length_bytes: u64, percent: Option<u32>, now_ns: u64) -> Self {
+    /// So many hundredths of its length in a day.
+    fn a_day(length_bytes: u64, percent: Option<u32>, now_ns: u64) -> Self {
         let day = |percent: u32| (u128::from(length_bytes) * u128::from(percent) / 100) as u64;
+        let bytes = percent.map(day);
         Self {
-            day_bytes: percent.map(day),
+            bytes,
+            period_ns: DAY_NS,
+            most_bytes: bytes.unwrap_or(0) / BURST_PARTS_OF_DAY,
+            left_bytes: 0,
+            told_ns: now_ns,
+        }
+    }
+
+    /// So many bytes a second, but for one write.
+    fn a_second(bytes: Option<u64>, now_ns: u64) -> Self {
+        Self {
+            bytes,
+            period_ns: SECOND_NS,
+            most_bytes: bytes.unwrap_or(0).max(BATCH_BYTES),
             left_bytes: 0,
             told_ns: now_ns,
         }
@@ -185,15 +209,15 @@ impl Budget {
 
     /// What may be written now, in bytes.
     fn left_bytes(&mut self, now_ns: u64) -> u64 {
-        let Some(day_bytes) = self.day_bytes else {
+        let Some(bytes) = self.bytes else {
             return u64::MAX;
         };
         let passed_ns = u128::from(now_ns.saturating_sub(self.told_ns));
-        let earned_bytes = (u128::from(day_bytes) * passed_ns / DAY_NS) as u64;
+        let earned_bytes = u128::from(bytes) * passed_ns / self.period_ns;
         if earned_bytes > 0 {
             self.told_ns = now_ns;
-            let most = (u128::from(day_bytes) / BURST_PARTS_OF_DAY) as u64;
-            self.left_bytes = self.left_bytes.saturating_add(earned_bytes).min(most);
+            let left_bytes = u128::from(self.left_bytes) + earned_bytes;
+            self.left_bytes = left_bytes.min(self.most_bytes.into()) as u64;
         }
         self.left_bytes
     }
@@ -207,12 +231,24 @@ impl Budget {
 struct Queue {
     blocks: VecDeque<Outgoing>,
     bytes: u64,
+    /// Of wear, once it was filled.
     budget: Budget,
+    rate: Budget,
     state: State,
     is_filled: bool,
     used_bytes: u64,
     rebuilt: Rebuilt,
     is_closing: bool,
+}
+
+impl Queue {
+    /// What waits is spent already, so that nothing more is taken than may be written.
+    fn spend(&mut self, bytes: u64) {
+        self.rate.spend(bytes);
+        if self.is_filled {
+            self.budget.spend(bytes);
+        }
+    }
 }
 
 struct Member {
@@ -308,15 +344,16 @@ impl Member {
             return None;
         }
         let waiting_bytes = queue.bytes;
-        let needed_bytes = waiting_bytes + block.stored_bytes;
+        let needed_bytes = block.stored_bytes;
         let is_worth_wear = worth == Worth::Again || block.metadata;
         let is_allowed =
             !queue.is_filled || is_worth_wear && queue.budget.left_bytes(now_ns) >= needed_bytes;
-        is_allowed.then_some(waiting_bytes)
+        let is_slow_enough = queue.rate.left_bytes(now_ns) >= needed_bytes;
+        (is_allowed && is_slow_enough).then_some(waiting_bytes)
     }
 
     /// Writes what waits, until the device fails or is to be closed.
-    async fn run(&self, world: World) {
+    async fn run(&self) {
         let rebuilt = ring::rebuild(self.ring.clone(), |done| self.queue.lock().rebuilt = done);
         let mut writer = match rebuilt.await {
             Ok((writer, rebuilt)) => {
@@ -344,6 +381,7 @@ impl Member {
                 wake.await;
                 continue;
             };
+            let queued_bytes: u64 = batch.iter().map(|block| block.stored.len() as u64).sum();
             match writer.write(batch).await {
                 Ok(bytes) => {
                     self.writes.fetch_add(1, Ordering::Relaxed);
@@ -351,10 +389,8 @@ impl Member {
                     let mut queue = self.queue.lock();
                     queue.is_filled = !writer.is_first_round();
                     queue.used_bytes = writer.used_bytes();
-                    if queue.is_filled {
-                        queue.budget.left_bytes(world.clock.monotonic_ns());
-                        queue.budget.spend(bytes);
-                    }
+                    // Beside the blocks, log blocks and what fills sectors up.
+                    queue.spend(bytes.saturating_sub(queued_bytes));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a cache device cannot be written");
@@ -393,7 +429,7 @@ pub struct SecondLevel {
     world: World,
     tasks: Tasks,
     index: Arc<Index>,
-    options: LevelOptions,
+    options: Mutex<LevelOptions>,
     members: RwLock<Vec<Arc<Member>>>,
     /// Numbers of devices that were let go of, until their tasks have ended: a write of one that
     /// hangs may still come to an end, and tell the index so. Locked after `members`.
@@ -414,7 +450,7 @@ impl SecondLevel {
             tasks: Tasks::new(&world, fail_at_panic(level.clone())),
             world,
             index: Arc::new(Index::new(memory)),
-            options,
+            options: Mutex::new(options),
             members: RwLock::default(),
             leaving: Mutex::default(),
             misses: AtomicU64::new(0),
@@ -426,6 +462,19 @@ impl SecondLevel {
     /// Has `hook` hear of each device that fails, from now on. The first call counts.
     pub fn on_failure(&self, hook: FailureHook) {
         let _ = self.on_failure.set(hook);
+    }
+
+    /// Changes what may be set, also of devices that are in use. What they saved up is lost.
+    pub fn set_options(&self, options: LevelOptions) {
+        let members = self.members.read();
+        *self.options.lock() = options;
+        let now_ns = self.world.clock.monotonic_ns();
+        for member in members.iter() {
+            let length_bytes = member.ring.geometry.length_bytes();
+            let mut queue = member.queue.lock();
+            queue.budget = Budget::a_day(length_bytes, options.rounds_a_day_percent, now_ns);
+            queue.rate = Budget::a_second(options.rate_max, now_ns);
+        }
     }
 
     /// What the index takes, in bytes.
@@ -488,7 +537,7 @@ impl SecondLevel {
         // The number may have been another device's.
         self.index.set_truth(number as u8, u64::MAX);
         self.index.sweep();
-        let percent = self.options.rounds_a_day_percent;
+        let options = *self.options.lock();
         let now_ns = self.world.clock.monotonic_ns();
         let (end, ended) = watch::channel(());
         let member = Arc::new(Member {
@@ -502,7 +551,12 @@ impl SecondLevel {
             queue: Mutex::new(Queue {
                 blocks: VecDeque::new(),
                 bytes: 0,
-                budget: Budget::new(geometry.length_bytes(), percent, now_ns),
+                budget: Budget::a_day(
+                    geometry.length_bytes(),
+                    options.rounds_a_day_percent,
+                    now_ns,
+                ),
+                rate: Budget::a_second(options.rate_max, now_ns),
                 state: State::Rebuilding,
                 is_filled: false,
                 used_bytes: 0,
@@ -523,13 +577,12 @@ impl SecondLevel {
             failures: Mutex::default(),
         });
         members.push(member.clone());
-        let world = self.world.clone();
         self.tasks.spawn("cache device", async move {
             // Dropped last, also by a task that is cancelled or panics: whoever waits may open the
             // device anew.
             let _end = end;
             let member = member;
-            member.run(world).await;
+            member.run().await;
         });
         true
     }
@@ -630,6 +683,7 @@ impl SecondLevel {
         };
         let mut queue = member.queue.lock();
         queue.bytes += stored.len() as u64;
+        queue.spend(stored.len() as u64);
         queue.blocks.push_back(Outgoing {
             entry,
             stored: stored.clone(),

@@ -103,6 +103,7 @@ impl Rig {
 fn free() -> LevelOptions {
     LevelOptions {
         rounds_a_day_percent: None,
+        ..LevelOptions::default()
     }
 }
 
@@ -357,6 +358,31 @@ async fn a_full_device_is_written_within_its_budget_of_wear() {
     );
     assert!(a_day >= size / 10 * 8, "{a_day} of {size} bytes in a day");
     assert_eq!(count(&level, 1_010_000..1_022_000, BLOCK_BYTES).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_is_written_no_faster_than_it_may_be() {
+    let rig = Rig::new(DISK_BYTES);
+    let level = rig.level(free()).await;
+    settle(&level).await;
+    let rate = 7_000_000;
+    level.set_options(LevelOptions {
+        rate_max: Some(rate),
+        ..free()
+    });
+    let begun = tokio::time::Instant::now();
+    for number in 0..20_000 {
+        let stored = content(number, BLOCK_BYTES);
+        level.offer(&block(number, BLOCK_BYTES), &stored, Worth::First);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    settle(&level).await;
+    let most = rate * begun.elapsed().as_secs();
+    let written = level.figures()[0].written_bytes;
+    assert!(
+        (most / 10 * 9..=most + (2 << 20)).contains(&written),
+        "{written} of {most} bytes"
+    );
 }
 
 #[tokio::test(start_paused = true)]

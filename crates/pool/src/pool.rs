@@ -16,6 +16,7 @@ use device::{BoxFuture, World};
 use format::Bookmark;
 use format::{Guid, NvList, Txg};
 use futures::future::{Either, select};
+use l2arc::LevelOptions;
 use spa::events::{About, Sysevent};
 use spa::history::HistoryWhat;
 use spa::props::Change;
@@ -538,6 +539,16 @@ impl Pool {
     /// Changes how many bytes may wait to be written (`zfs_dirty_data_max`).
     pub fn set_dirty_max_bytes(&self, bytes: u64) {
         self.core.txgs.set_dirty_max_bytes(bytes);
+    }
+
+    /// Changes how often a day a cache device that is full may be written over, in hundredths;
+    /// `None` without limit.
+    pub fn set_cache_wear(&self, rounds_a_day_percent: Option<u32>) {
+        let level = self.core.pipeline.second_level();
+        level.set_options(LevelOptions {
+            rounds_a_day_percent,
+            ..LevelOptions::default()
+        });
     }
 
     /// Last transaction group on disk.

@@ -139,17 +139,20 @@ pub struct Pools {
     list: PoolList,
     cache: Arc<SharedCache>,
     cache_bytes: u64,
+    cache_wear_percent: Option<u32>,
 }
 
 impl Pools {
-    /// None yet; all of the last run are away. They are to have a cache of at most `cache_bytes`.
-    pub fn new(state: &State, cache_bytes: u64) -> Self {
+    /// None yet; all of the last run are away. They are to have a cache of at most `cache_bytes`,
+    /// and cache devices that are full are written over at most so many hundredths a day.
+    pub fn new(state: &State, cache_bytes: u64, cache_wear_percent: Option<u32>) -> Self {
         Self {
             table: Mutex::default(),
             names: PoolNames::default(),
             list: PoolList::load(state),
             cache: SharedCache::new(cache_bytes),
             cache_bytes,
+            cache_wear_percent,
         }
     }
 
@@ -166,6 +169,7 @@ impl Pools {
     /// Takes in a pool whose name is claimed. Gives a warning where the next start will not import
     /// it.
     pub fn insert(&self, open: &Arc<OpenPool>) -> Option<String> {
+        open.pool.set_cache_wear(self.cache_wear_percent);
         self.table.lock().insert(open.pool.name(), Arc::clone(open));
         self.share_out_dirty();
         let error = self.write_list().err().filter(|_| open.is_cached())?;

@@ -19,6 +19,7 @@ use bytes::Bytes;
 use device::World;
 use device::sim::model::{HddSpec, LinkSpec, SsdSpec};
 use device::sim::{Latency, Model, SimLink, SimWorld};
+use l2arc::LevelOptions;
 use parking_lot::Mutex;
 use pool::{
     AddSpec, CreateSpec, FeatureChoice, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
@@ -162,6 +163,17 @@ impl Server {
             allow_ashift_mismatch: false,
         };
         Ok(self.pool.add(&spec).await?)
+    }
+
+    /// Has the cache devices filled as the published server's were: by `bytes_a_second` in all, of
+    /// the whole story, however empty they are.
+    pub fn fill_slowly(&self, bytes_a_second: u64) {
+        let level = self.pool.pipeline().second_level();
+        let devices = level.figures().len().max(1) as u64;
+        level.set_options(LevelOptions {
+            rounds_a_day_percent: None,
+            rate_max: Some(bytes_a_second / u64::from(self.factor) / devices),
+        });
     }
 
     /// What was written to the cache devices, in bytes of the whole story.

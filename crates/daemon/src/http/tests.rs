@@ -38,6 +38,7 @@ impl Server {
             certificate: None,
             operator_mounts: None,
             cache_bytes: Some(64 << 20),
+            cache_wear_percent: Some(100),
             ups: None,
             settings: Vec::new(),
             file: None,

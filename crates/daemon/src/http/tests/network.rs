@@ -93,6 +93,7 @@ fn options(state: PathBuf) -> Options {
         certificate: None,
         operator_mounts: None,
         cache_bytes: Some(64 << 20),
+        cache_wear_percent: Some(100),
         ups: None,
         settings: Vec::new(),
         file: None,
