@@ -114,7 +114,7 @@ use gang_read::GangReader;
 use gang_write::GangPlanner;
 pub use gang_write::WideGangs;
 use placement::Placement;
-use read::Flights;
+use read::{Flights, PREFETCH_UNIT_BYTES};
 
 /// Settings of a pipeline.
 #[derive(Debug, Clone)]
@@ -127,8 +127,8 @@ pub struct PipelineOptions {
     pub read_only: bool,
     /// Blocks that are written at the same time, at most.
     pub writes_in_flight_max: usize,
-    /// Blocks that are read ahead at the same time, at most.
-    pub prefetches_max: usize,
+    /// Bytes, uncompressed, that are read ahead at the same time, at most.
+    pub prefetch_bytes_max: u64,
 }
 
 impl Default for PipelineOptions {
@@ -138,7 +138,8 @@ impl Default for PipelineOptions {
             fail_mode: FailMode::Wait,
             read_only: false,
             writes_in_flight_max: 256,
-            prefetches_max: 64,
+            // A window of each of a few streams; hard disks want a megabyte each to be busy.
+            prefetch_bytes_max: 32 << 20,
         }
     }
 }
@@ -213,7 +214,9 @@ impl Pipeline {
             copies,
             gangs: gangs.clone(),
             flights: Flights::default(),
-            prefetches: Arc::new(Semaphore::new(options.prefetches_max)),
+            prefetches: Arc::new(Semaphore::new(
+                (options.prefetch_bytes_max / PREFETCH_UNIT_BYTES) as usize,
+            )),
         });
         let placement = Arc::new(Placement {
             tree: tree.clone(),

@@ -74,6 +74,9 @@ impl Flights {
     }
 }
 
+/// What is read ahead is counted in such units; smaller blocks count as one.
+pub(super) const PREFETCH_UNIT_BYTES: u64 = 16 << 10;
+
 /// Reads blocks by their pointers.
 pub struct Reader {
     pub(super) world: World,
@@ -84,6 +87,7 @@ pub struct Reader {
     pub(super) copies: Arc<Copies>,
     pub(super) gangs: Arc<GangReader>,
     pub(super) flights: Flights,
+    /// A permit for each [`PREFETCH_UNIT_BYTES`].
     pub(super) prefetches: Arc<Semaphore>,
 }
 
@@ -159,7 +163,8 @@ impl Reader {
         if self.cache.contains(key) {
             return;
         }
-        let Ok(place) = self.prefetches.clone().try_acquire_owned() else {
+        let units = (bp.lsize_bytes().div_ceil(PREFETCH_UNIT_BYTES)).max(1) as u32;
+        let Ok(place) = self.prefetches.clone().try_acquire_many_owned(units) else {
             return;
         };
         let (reader, bp) = (self.clone(), *bp);
