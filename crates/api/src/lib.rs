@@ -155,11 +155,11 @@ pub use zfs::{
     ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply, ZfsUnmount,
 };
 pub use zpool::{
-    FoundPoolReport, HistoryRecord, ImportedPool, PoolHistory, PoolReport, PoolUpgrade,
+    FoundPoolReport, HistoryRecord, ImportedPool, PoolHistory, PoolReport, PoolUpgrade, Prefetched,
     RewindReport, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply, ZpoolAttach, ZpoolClear,
     ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolDetach, ZpoolExport, ZpoolHistory,
     ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList, ZpoolListReply,
-    ZpoolOffline, ZpoolOnline, ZpoolOnlineReply, ZpoolReguid, ZpoolRemove, ZpoolReopen,
-    ZpoolResilver, ZpoolSet, ZpoolSplit, ZpoolSplitReply, ZpoolSync, ZpoolUpgrade,
-    ZpoolUpgradeReply,
+    ZpoolOffline, ZpoolOnline, ZpoolOnlineReply, ZpoolPrefetch, ZpoolPrefetchReply, ZpoolReguid,
+    ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolSet, ZpoolSplit, ZpoolSplitReply, ZpoolSync,
+    ZpoolUpgrade, ZpoolUpgradeReply,
 };

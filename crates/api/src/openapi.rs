@@ -23,8 +23,9 @@ use crate::{
     ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd,
     ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
     ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
-    ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
-    ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove, ZpoolReopen,
+    ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim,
+    ZpoolUpgrade,
 };
 
 /// Path of the description itself, which a `GET` gives.
@@ -394,6 +395,7 @@ pub fn openapi(version: &str) -> Value {
         ZpoolList,
         ZpoolOffline,
         ZpoolOnline,
+        ZpoolPrefetch,
         ZpoolReguid,
         ZpoolRemove,
         ZpoolReopen,

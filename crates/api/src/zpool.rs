@@ -774,6 +774,42 @@ impl Call for ZpoolSync {
     type Reply = Empty;
 }
 
+/// What `zpool prefetch` reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Prefetched {
+    /// Dedup tables.
+    Ddt,
+    /// Tables of cloned blocks.
+    Brt,
+}
+
+/// `zpool prefetch`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ZpoolPrefetch {
+    /// Name of the pool.
+    pub name: String,
+    /// What of it; without a word all.
+    #[serde(default)]
+    pub what: Option<Prefetched>,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ZpoolPrefetchReply {
+    /// Bytes of the tables, as they are in memory.
+    pub read_bytes: u64,
+}
+
+impl Call for ZpoolPrefetch {
+    const PATH: &'static str = "/v1/zpool/prefetch";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot prefetch tables of '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
+    type Reply = ZpoolPrefetchReply;
+}
+
 /// `zpool clear`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

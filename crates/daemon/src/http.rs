@@ -32,9 +32,9 @@ use api::{
     ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
     ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
     ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
-    ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid,
-    ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
-    ZpoolSync, ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
+    ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolPrefetch,
+    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
+    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
 };
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, Request};
@@ -254,6 +254,9 @@ fn requests(service: Arc<Service>) -> Router {
         })
         .on(|serving, call: ZpoolSync| async move {
             zpool::zpool_sync(&serving.pools, &call).await
+        })
+        .on(|serving, call: ZpoolPrefetch| async move {
+            zpool::zpool_prefetch(&serving.pools, &call).await
         })
         .on(|serving, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&serving.events)) })
         .on(|serving, _: ZpoolEventsClear| async move {

@@ -41,6 +41,7 @@ use zio::pipeline::waits_for_devices;
 use zio::{CloneKey, Pipeline, Tx};
 
 use crate::CloneStatus;
+use crate::prefetch::read_whole;
 
 /// Entries that are looked up at the same time.
 const LOOKUPS_IN_FLIGHT: usize = 64;
@@ -171,6 +172,18 @@ impl CloneTables {
     pub fn is_foreign(&self) -> bool {
         let tables = self.tables.lock();
         tables.values().any(|table| table.phys.byte_order != 0)
+    }
+
+    /// Reads all tables into the cache; how many bytes that were.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn prefetch(&self, mos: &Arc<ObjectSet>) -> Result<u64, PoolError> {
+        let objects: Vec<ObjectId> = {
+            let tables = self.tables.lock();
+            tables.values().map(|table| table.phys.entries).collect()
+        };
+        read_whole(mos, &objects).await
     }
 
     /// Sums over all tables.

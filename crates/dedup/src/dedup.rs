@@ -53,6 +53,7 @@ use zio::alloc::Allocator;
 use zio::pipeline::{DedupName, DedupTables, StoredEntry};
 use zio::{Pipeline, Tx, ZioError};
 
+use crate::prefetch::read_whole;
 use crate::status::{BUCKETS, DedupStatus};
 use log::Logs;
 
@@ -195,6 +196,21 @@ impl Dedup {
         }
         self.has_logs.store(has_logs, Ordering::Release);
         Ok(())
+    }
+
+    /// Reads all tables into the cache; how many bytes that were. Logs are in memory as it is.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn prefetch(&self) -> Result<u64, PoolError> {
+        let objects: Vec<ObjectId> = {
+            let tables = self.tables.read();
+            let zaps = tables
+                .values()
+                .flat_map(|table| table.zaps.iter().flatten());
+            zaps.map(Zap::id).collect()
+        };
+        read_whole(&self.mos, &objects).await
     }
 
     /// Whether logs of another release wait to be flushed.

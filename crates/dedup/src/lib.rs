@@ -15,6 +15,7 @@
 
 mod clones;
 mod dedup;
+mod prefetch;
 mod status;
 
 use std::sync::Arc;

@@ -541,6 +541,23 @@ impl Pool {
         self.core.txgs.set_dirty_max_bytes(bytes);
     }
 
+    /// Reads tables of deduplicated (`dedup`) and of cloned blocks (`clones`) into the cache (`zpool
+    /// prefetch`); how many bytes they have. Being dropped ends it.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn prefetch(&self, dedup: bool, clones: bool) -> Result<u64, PoolError> {
+        let shared = &self.core.shared_blocks;
+        let mut read_bytes = 0;
+        if dedup {
+            read_bytes += shared.dedup.prefetch().await?;
+        }
+        if clones {
+            read_bytes += shared.clones.prefetch(self.core.dsl.mos()).await?;
+        }
+        Ok(read_bytes)
+    }
+
     /// Changes how often a day a cache device that is full may be written over, in hundredths;
     /// `None` without limit.
     pub fn set_cache_wear(&self, rounds_a_day_percent: Option<u32>) {

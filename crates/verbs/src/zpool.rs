@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    DeviceKind, DeviceSpec, Empty, EventKind, Failure, FailureKind, PoolHistory, Refusal, Settings,
-    VdevLayout as ApiLayout, VdevSpec as ApiVdev, ZpoolClear, ZpoolCreate, ZpoolCreateReply,
-    ZpoolDestroy, ZpoolEventsClearReply, ZpoolEventsReply, ZpoolExport, ZpoolHistory,
-    ZpoolHistoryReply, ZpoolList, ZpoolListReply, ZpoolSet, ZpoolStatus, ZpoolStatusReply,
-    ZpoolSync,
+    DeviceKind, DeviceSpec, Empty, EventKind, Failure, FailureKind, PoolHistory, Prefetched,
+    Refusal, Settings, VdevLayout as ApiLayout, VdevSpec as ApiVdev, ZpoolClear, ZpoolCreate,
+    ZpoolCreateReply, ZpoolDestroy, ZpoolEventsClearReply, ZpoolEventsReply, ZpoolExport,
+    ZpoolHistory, ZpoolHistoryReply, ZpoolList, ZpoolListReply, ZpoolPrefetch, ZpoolPrefetchReply,
+    ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
 };
 use dataset::DatasetError;
 use device::{BoxFuture, DeviceError, PathKind, Place, World};
@@ -636,6 +636,26 @@ pub fn zpool_sync<'a>(
             }
         }
         all_done(&failures)
+    })
+}
+
+/// `zpool prefetch`.
+pub fn zpool_prefetch<'a>(
+    pools: &'a Pools,
+    call: &'a ZpoolPrefetch,
+) -> BoxFuture<'a, Result<ZpoolPrefetchReply, Failure>> {
+    Box::pin(async move {
+        let open = pools.get(&call.name)?;
+        let doing = format!("cannot prefetch tables of '{}'", call.name);
+        let has = |what| call.what.is_none_or(|wanted| wanted == what);
+        let work = async {
+            let read = open
+                .pool
+                .prefetch(has(Prefetched::Ddt), has(Prefetched::Brt));
+            read.await.map_err(|error| from_pool(&doing, &error))
+        };
+        let read_bytes = open.leaving(&doing, false, work).await?;
+        Ok(ZpoolPrefetchReply { read_bytes })
     })
 }
 

@@ -22,7 +22,10 @@ pub mod words;
 
 pub use get::source_text;
 
-use api::{ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolSet, ZpoolStatus, ZpoolSync};
+use api::{
+    Prefetched, ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolPrefetch, ZpoolSet,
+    ZpoolStatus, ZpoolSync,
+};
 use clap::{Args, Parser, Subcommand};
 
 use crate::client::Client;
@@ -88,6 +91,8 @@ enum Command {
     History(History),
     /// Write everything that is pending
     Sync(Sync),
+    /// Read tables of deduplicated and of cloned blocks into memory
+    Prefetch(Prefetch),
     /// Clear device errors, resume a suspended pool
     Clear(Clear),
     /// Print what pools told of, and what they tell
@@ -152,6 +157,22 @@ struct Sync {
     #[arg(short)]
     force: bool,
     pools: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct Prefetch {
+    /// ddt (dedup tables) or brt (tables of cloned blocks); both without it
+    #[arg(short = 't', value_name = "TYPE", value_parser = prefetched)]
+    what: Option<Prefetched>,
+    pool: String,
+}
+
+fn prefetched(text: &str) -> Result<Prefetched, String> {
+    match text {
+        "ddt" => Ok(Prefetched::Ddt),
+        "brt" => Ok(Prefetched::Brt),
+        _ => Err("it is ddt or brt".into()),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -239,6 +260,13 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
             client.call(&ZpoolSync {
                 names: sync.pools,
                 force: sync.force,
+            })?;
+            Ok(())
+        }
+        Command::Prefetch(prefetch) => {
+            client.call(&ZpoolPrefetch {
+                name: prefetch.pool,
+                what: prefetch.what,
             })?;
             Ok(())
         }

@@ -245,3 +245,55 @@ fn deduplicated_files_go_to_openzfs_and_back() {
         zdb_is_clean(&bed.server.path("disks"), pool);
     }
 }
+
+/// Goal: `zpool prefetch` has tables in memory after an import. Method: a table of thousands of
+/// entries, of the kind that is written with each transaction group.
+#[test]
+fn tables_are_in_memory_when_they_were_prefetched() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disks = server.disks(1, 1 << 30);
+    let mount = server.text("mnt");
+    server.ok(&format!(
+        "zpool create -o feature@fast_dedup=disabled -O dedup=on -O recordsize=4K -m {mount} tank {}",
+        disks[0]
+    ));
+    run(
+        "bash",
+        &[
+            "-euc",
+            &format!(
+                "head -c 20M /dev/urandom >{mount}/f; cp --reflink=always {mount}/f {mount}/g"
+            ),
+        ],
+    );
+    server.ok("zpool sync tank");
+    server.ok("zpool export tank");
+    server.ok(&format!("zpool import -d {} tank", server.text("disks")));
+    let in_memory = |kind: &str| {
+        let told = server.ok("cache tank --json");
+        let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+        let kinds = told["pools"][0]["kinds"].as_array().expect("kinds");
+        let found = kinds
+            .iter()
+            .find(|one| one["kind"] == kind)
+            .expect("the kind");
+        found["size_bytes"].as_u64().expect("bytes")
+    };
+    let before = in_memory("dedup-table");
+    server.ok("zpool prefetch -t ddt tank");
+    let after = in_memory("dedup-table");
+    // 5,120 entries take more than 100 bytes each.
+    assert!(after >= before + 500_000, "{before} before, {after} after");
+    server.ok("zpool prefetch -t brt tank");
+    server.ok("zpool prefetch tank");
+    assert!(
+        server
+            .fails("zpool prefetch -t other tank")
+            .contains("ddt or brt")
+    );
+    assert!(server.fails("zpool prefetch none").contains("none"));
+    server.ok("zpool destroy tank");
+}

@@ -159,6 +159,7 @@ const MAY: &str = "
 /v1/zpool/list voau
 /v1/zpool/offline oa
 /v1/zpool/online oa
+/v1/zpool/prefetch oa
 /v1/zpool/reguid oa
 /v1/zpool/remove oa
 /v1/zpool/reopen oa
