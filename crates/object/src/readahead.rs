@@ -391,7 +391,7 @@ mod tests {
         let mut reached = [0; 9];
         for step in 0..400 {
             for (stream, reached) in reached.iter_mut().enumerate() {
-                let at = (1000 * M << stream) + step * 16_384;
+                let at = ((1000 * M) << stream) + step * 16_384;
                 if let Some((from, to)) = one(&ahead.note(at, 16_384)) {
                     assert!(from >= *reached && from >= at);
                     assert!(to - at <= WINDOW_SHARE_BYTES + 16_384);
