@@ -77,6 +77,7 @@ pub use pool::{Pool, PoolNumbers, Properties, Scans};
 pub use probe::{Probe, Unusable, probe};
 pub use removed::{RemovalState, RemovalStatus};
 pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
+pub use second::set_cache_wear;
 pub use spa::features::{
     SupportedFeature, is_default_feature, is_left_out_of_upgrades, supported_features,
 };
@@ -88,7 +89,7 @@ pub use spa::{
 pub use spec::{CreateSpec, FeatureChoice, ImportSpec, MissingLogs, Rewind};
 pub use split::SplitSpec;
 pub use status::PoolStatus;
-pub use tables::ExpansionStatus;
+pub use tables::{ExpansionStatus, prefetch_tables};
 pub use topology::{AttachSpec, OfflineSpec, Onlined};
 pub use trim::{
     ActivityCommand, ActivityKind, ActivityObstacle, ActivityOutcome, ActivitySpec, ActivityState,

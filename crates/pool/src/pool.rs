@@ -16,7 +16,6 @@ use device::{BoxFuture, World};
 use format::Bookmark;
 use format::{Guid, NvList, Txg};
 use futures::future::{Either, select};
-use l2arc::LevelOptions;
 use spa::events::{About, Sysevent};
 use spa::history::HistoryWhat;
 use spa::props::Change;
@@ -539,33 +538,6 @@ impl Pool {
     /// Changes how many bytes may wait to be written (`zfs_dirty_data_max`).
     pub fn set_dirty_max_bytes(&self, bytes: u64) {
         self.core.txgs.set_dirty_max_bytes(bytes);
-    }
-
-    /// Reads tables of deduplicated (`dedup`) and of cloned blocks (`clones`) into the cache (`zpool
-    /// prefetch`); how many bytes they have. Being dropped ends it.
-    ///
-    /// # Errors
-    /// Of reading.
-    pub async fn prefetch(&self, dedup: bool, clones: bool) -> Result<u64, PoolError> {
-        let shared = &self.core.shared_blocks;
-        let mut read_bytes = 0;
-        if dedup {
-            read_bytes += shared.dedup.prefetch().await?;
-        }
-        if clones {
-            read_bytes += shared.clones.prefetch(self.core.dsl.mos()).await?;
-        }
-        Ok(read_bytes)
-    }
-
-    /// Changes how often a day a cache device that is full may be written over, in hundredths;
-    /// `None` without limit.
-    pub fn set_cache_wear(&self, rounds_a_day_percent: Option<u32>) {
-        let level = self.core.pipeline.second_level();
-        level.set_options(LevelOptions {
-            rounds_a_day_percent,
-            ..LevelOptions::default()
-        });
     }
 
     /// Last transaction group on disk.

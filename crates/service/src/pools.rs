@@ -169,7 +169,7 @@ impl Pools {
     /// Takes in a pool whose name is claimed. Gives a warning where the next start will not import
     /// it.
     pub fn insert(&self, open: &Arc<OpenPool>) -> Option<String> {
-        open.pool.set_cache_wear(self.cache_wear_percent);
+        pool::set_cache_wear(&open.pool, self.cache_wear_percent);
         self.table.lock().insert(open.pool.name(), Arc::clone(open));
         self.share_out_dirty();
         let error = self.write_list().err().filter(|_| open.is_cached())?;

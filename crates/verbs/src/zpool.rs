@@ -649,10 +649,9 @@ pub fn zpool_prefetch<'a>(
         let doing = format!("cannot prefetch tables of '{}'", call.name);
         let has = |what| call.what.is_none_or(|wanted| wanted == what);
         let work = async {
-            let read = open
-                .pool
-                .prefetch(has(Prefetched::Ddt), has(Prefetched::Brt));
-            read.await.map_err(|error| from_pool(&doing, &error))
+            let (dedup, clones) = (has(Prefetched::Ddt), has(Prefetched::Brt));
+            let read = pool::prefetch_tables(&open.pool, dedup, clones).await;
+            read.map_err(|error| from_pool(&doing, &error))
         };
         let read_bytes = open.leaving(&doing, false, work).await?;
         Ok(ZpoolPrefetchReply { read_bytes })
