@@ -64,8 +64,21 @@ pub enum CacheKind {
     DedupTable,
 }
 
+/// What the cache of a pool did since the pool was imported.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CacheCounts {
+    /// Blocks in memory, each kind.
+    pub kinds: Vec<CacheKindReport>,
+    /// Reads that a cache device answered.
+    pub device_hits: u64,
+    /// Reads that no cache device had the block of.
+    pub device_misses: u64,
+    /// Bytes of memory that the index of what cache devices hold takes.
+    pub index_bytes: u64,
+}
+
 /// Blocks of a kind in memory. Lookups are counted since the pool was imported.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheKindReport {
     /// The kind.
     pub kind: CacheKind,

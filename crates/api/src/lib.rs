@@ -52,8 +52,8 @@ pub use alerts::{
     AlertTestReply, CertificateBy, Delivery, MailTls, StandingAlert, StatePart,
 };
 pub use cache::{
-    CacheDeviceReport, CacheGet, CacheGetReply, CacheKind, CacheKindReport, CacheLookups,
-    PoolCacheReport, SecondLevelReport,
+    CacheCounts, CacheDeviceReport, CacheGet, CacheGetReply, CacheKind, CacheKindReport,
+    CacheLookups, PoolCacheReport, SecondLevelReport,
 };
 pub use certificate::{
     ACME_DIRECTORY, AcmeProgress, AcmeSettings, CertificateRenew, CertificateRenewReply,

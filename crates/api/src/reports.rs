@@ -18,6 +18,11 @@ pub enum ReportSubject {
         /// Its name.
         pool: String,
     },
+    /// What the cache in memory and the cache devices are to a pool.
+    Cache {
+        /// The pool.
+        pool: String,
+    },
     /// A device of a pool.
     Device {
         /// The pool.
@@ -89,6 +94,33 @@ pub enum ReportFigure {
     CacheMisses,
     /// Bytes in the cache.
     CacheBytes,
+    /// Of the cache: the part of reads that found their block in memory, 0 to 1.
+    CacheHitRate,
+    /// Of the cache: the part of reads that memory or a cache device answered, 0 to 1.
+    CacheAnswerRate,
+    /// Of the cache: reads of what files and volumes hold that found it in memory, per second.
+    CacheDataHits,
+    /// Those that did not.
+    CacheDataMisses,
+    /// Reads of metadata that found it in memory, per second.
+    CacheMetadataHits,
+    /// Those that did not.
+    CacheMetadataMisses,
+    /// Reads of dedup tables that found their block in memory, per second.
+    CacheDedupTableHits,
+    /// Those that did not.
+    CacheDedupTableMisses,
+    /// Misses whose block had left memory not long before, per second: about those that twice as
+    /// much memory had answered.
+    CacheGhostHits,
+    /// Reads that cache devices answered, per second.
+    CacheDeviceHits,
+    /// Reads that no cache device had the block of, per second.
+    CacheDeviceMisses,
+    /// Bytes that cache devices hold.
+    CacheDeviceBytes,
+    /// Bytes of memory that the index of it takes.
+    CacheIndexBytes,
     /// Bytes that intent logs hold, on log devices and elsewhere. The most of it is what a log
     /// device has to have room for.
     LogBytes,

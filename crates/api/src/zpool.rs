@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
 use crate::{
-    Access, Call, Empty, Failure, FoundCondition, Guid, JobKind, NewKey, PoolHealth, PropertyMap,
-    Role, Settings, VdevReport, VdevSpec, VdevState,
+    Access, CacheCounts, Call, Empty, Failure, FoundCondition, Guid, JobKind, NewKey, PoolHealth,
+    PropertyMap, Role, Settings, VdevReport, VdevSpec, VdevState,
 };
 
 /// `zpool create`.
@@ -655,6 +655,9 @@ pub struct PoolReport {
     pub properties: PropertyMap,
     /// The vdev tree.
     pub tree: VdevReport,
+    /// What its cache did since then.
+    #[serde(default)]
+    pub cache: CacheCounts,
 }
 
 impl Call for ZpoolList {

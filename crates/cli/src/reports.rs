@@ -65,6 +65,7 @@ fn words(subject: &ReportSubject, label: Option<&str>) -> (&'static str, Vec<Str
         |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
     match subject {
         ReportSubject::Pool { pool } => ("pool", text(&[pool])),
+        ReportSubject::Cache { pool } => ("cache", text(&[pool])),
         ReportSubject::Device { pool, guid } => {
             let guid = guid.to_string();
             ("device", text(&[pool, label.unwrap_or(&guid), &guid]))
@@ -83,7 +84,7 @@ fn words(subject: &ReportSubject, label: Option<&str>) -> (&'static str, Vec<Str
 /// What a subject is called in a row.
 fn name(subject: &ReportSubject, label: Option<&str>) -> String {
     match subject {
-        ReportSubject::Pool { pool } => pool.clone(),
+        ReportSubject::Pool { pool } | ReportSubject::Cache { pool } => pool.clone(),
         ReportSubject::Device { guid, .. } => label.map_or_else(|| guid.to_string(), str::to_owned),
         ReportSubject::Mount { dataset } => dataset.clone(),
         ReportSubject::Share {
@@ -149,12 +150,14 @@ impl Reports {
         let shown = Shown(self.parseable);
         if self.points {
             let columns = names.into_iter().chain([Column::left("TIME")]);
-            let columns: Vec<_> = columns.chain(RATES.map(Column::right)).collect();
+            let columns: Vec<_> = columns.chain(RATES.into_iter().chain(KINDS).map(Column::right));
+            let columns: Vec<_> = columns.collect();
             let rows: Vec<_> = reports.iter().flat_map(|one| shown.points(one)).collect();
             print!("{}", columns::render(&columns, &rows, self.scripted));
             return Ok(());
         }
-        let columns: Vec<_> = names.into_iter().chain(SUMS.map(Column::right)).collect();
+        let numbers = SUMS.into_iter().chain(KINDS).map(Column::right);
+        let columns: Vec<_> = names.into_iter().chain(numbers).collect();
         let rows: Vec<_> = reports.iter().map(|one| shown.sums(one)).collect();
         print!("{}", columns::render(&columns, &rows, self.scripted));
         if list.left_out > 0 {
@@ -168,13 +171,53 @@ impl Reports {
 }
 
 /// Headings of a row of what points come to: in all, then the most in a second, then the time that
-/// 99 of 100 took at most (of shares and mounts the mean).
-const SUMS: [&str; 8] = [
-    "READ", "WRITTEN", "READS", "WRITES", "READ/S", "WRITE/S", "RTIME", "WTIME",
+/// 99 of 100 took at most (of shares and mounts the mean), then hits of caches.
+const SUMS: [&str; 9] = [
+    "READ", "WRITTEN", "READS", "WRITES", "READ/S", "WRITE/S", "RTIME", "WTIME", "HITS%",
 ];
 /// Headings of a row of one point.
 const RATES: [&str; 10] = [
     "READ/S", "WRITE/S", "READS/S", "WRITES/S", "RTIME", "WTIME", "CACHE", "HITS%", "LOG", "QUEUE",
+];
+/// Headings of the rest of both: hits of caches by kind of block, and of cache devices.
+const KINDS: [&str; 4] = ["DATA%", "META%", "DEDUP%", "L2%"];
+
+/// Figures that are hits, and those that are misses.
+type Lookups = (&'static [ReportFigure], &'static [ReportFigure]);
+
+/// All of memory: a pool tells them together, its cache by kind.
+const HITS: Lookups = (
+    &[
+        ReportFigure::CacheHits,
+        ReportFigure::CacheDataHits,
+        ReportFigure::CacheMetadataHits,
+        ReportFigure::CacheDedupTableHits,
+    ],
+    &[
+        ReportFigure::CacheMisses,
+        ReportFigure::CacheDataMisses,
+        ReportFigure::CacheMetadataMisses,
+        ReportFigure::CacheDedupTableMisses,
+    ],
+);
+/// As [`KINDS`] has them.
+const BY_KIND: [Lookups; KINDS.len()] = [
+    (
+        &[ReportFigure::CacheDataHits],
+        &[ReportFigure::CacheDataMisses],
+    ),
+    (
+        &[ReportFigure::CacheMetadataHits],
+        &[ReportFigure::CacheMetadataMisses],
+    ),
+    (
+        &[ReportFigure::CacheDedupTableHits],
+        &[ReportFigure::CacheDedupTableMisses],
+    ),
+    (
+        &[ReportFigure::CacheDeviceHits],
+        &[ReportFigure::CacheDeviceMisses],
+    ),
 ];
 
 /// How numbers are shown: exactly, or for people.
@@ -221,8 +264,24 @@ impl Shown {
             self.number(nice_bytes, most(WrittenBytes)),
             self.number(nice_time, read_time),
             self.number(nice_time, write_time),
+            self.share(HITS, total),
         ]);
+        row.extend(BY_KIND.map(|of| self.share(of, total)));
         row
+    }
+
+    /// What hits are of hits and misses, in percent.
+    fn share(
+        &self,
+        (hits, misses): Lookups,
+        amount: impl Fn(ReportFigure) -> Option<f64>,
+    ) -> String {
+        let sum = |figures: &[ReportFigure]| -> f64 {
+            figures.iter().filter_map(|figure| amount(*figure)).sum()
+        };
+        let (hits, misses) = (sum(hits), sum(misses));
+        let share = (hits + misses > 0.0).then(|| 100.0 * hits / (hits + misses));
+        self.number(nice_count, share)
     }
 
     /// A row for each point.
@@ -233,11 +292,6 @@ impl Shown {
         let row = |(at, time_s): (usize, &u64)| {
             let value = |figure| value(at, figure);
             let or = |one: ReportFigure, other| value(one).or_else(|| value(other));
-            let hits = value(ReportFigure::CacheHits);
-            let misses = value(ReportFigure::CacheMisses);
-            let share = hits
-                .zip(misses)
-                .filter(|(hits, misses)| hits + misses > 0.0);
             let mut row = Self::start(report);
             row.push(match self.0 {
                 true => time_s.to_string(),
@@ -257,13 +311,11 @@ impl Shown {
                     or(ReportFigure::WriteTimeP99, ReportFigure::WriteTime),
                 ),
                 self.number(nice_bytes, value(ReportFigure::CacheBytes)),
-                self.number(
-                    nice_count,
-                    share.map(|(hits, misses)| 100.0 * hits / (hits + misses)),
-                ),
+                self.share(HITS, value),
                 self.number(nice_bytes, value(ReportFigure::LogBytes)),
                 self.number(nice_count, value(ReportFigure::Queue)),
             ]);
+            row.extend(BY_KIND.map(|of| self.share(of, value)));
             row
         };
         report.times_s.iter().enumerate().map(row).collect()
@@ -301,10 +353,10 @@ mod tests {
             ],
         };
         let sums = Shown(true).sums(&report);
-        let wanted = "device /dev/sda 30720 - - - 2048 - - -";
+        let wanted = "device /dev/sda 30720 - - - 2048 - - - - - - - -";
         assert_eq!(sums.join(" "), wanted);
         let points = Shown(true).points(&report);
-        let wanted = "device /dev/sda 110 2048 - - - - - - - - 4";
+        let wanted = "device /dev/sda 110 2048 - - - - - - - - 4 - - - -";
         assert_eq!((points.len(), points[1].join(" ").as_str()), (2, wanted));
         assert_eq!(Shown(false).points(&report)[0][3], "1K");
         let subject = ReportedSubject {
@@ -312,6 +364,26 @@ mod tests {
             label: report.label,
             seen_s: 0,
         };
+        let cache = Report {
+            subject: ReportSubject::Cache {
+                pool: "tank".into(),
+            },
+            label: None,
+            times_s: vec![100],
+            figures: vec![
+                values(ReportFigure::CacheDataHits, &[1.0]),
+                values(ReportFigure::CacheDataMisses, &[3.0]),
+                values(ReportFigure::CacheMetadataHits, &[4.0]),
+                values(ReportFigure::CacheMetadataMisses, &[0.0]),
+                values(ReportFigure::CacheDeviceHits, &[2.0]),
+                values(ReportFigure::CacheDeviceMisses, &[1.0]),
+            ],
+        };
+        let sums = Shown(true).sums(&cache);
+        assert_eq!(sums.join(" "), "cache tank - - - - - - - - 63 25 100 - 67");
+        let points = Shown(true).points(&cache);
+        let wanted = "cache tank 100 - - - - - - - 63 - - 25 100 - 67";
+        assert_eq!(points[0].join(" "), wanted);
         for (name, is) in [
             ("tank", true),
             ("/dev/sda", true),

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 
 use api::{
-    ActivityReport, CheckpointReport, ClassIo, DatasetKind as ApiKind, DedupBucket, DedupCounts,
-    DedupReport, ExpansionReport, HistoryRecord as ApiRecord, IoClass, IoReport, Latencies,
-    Operations, PoolReport, PoolStatusReport, Property, PropertyMap, RebuildReport, RemovalReport,
-    ScanReport, Source, VdevAux, VdevKind, VdevReport,
+    ActivityReport, CacheCounts, CacheKind, CacheKindReport, CheckpointReport, ClassIo,
+    DatasetKind as ApiKind, DedupBucket, DedupCounts, DedupReport, ExpansionReport,
+    HistoryRecord as ApiRecord, IoClass, IoReport, Latencies, Operations, PoolReport,
+    PoolStatusReport, Property, PropertyMap, RebuildReport, RemovalReport, ScanReport, Source,
+    VdevAux, VdevKind, VdevReport,
 };
 use dataset::{DatasetKind, PropertySetting, props};
 use format::{Guid, NvList, NvValue};
@@ -15,6 +16,7 @@ use pool::{
     PoolStatus, PropertySource, RemovalState, RemovalStatus, ScanStatus, VdevClass, VdevState,
     VdevStatus,
 };
+use zio::{BlockKind, Cache};
 
 use crate::condition;
 
@@ -258,8 +260,44 @@ pub fn pool(pool: &Pool) -> PoolReport {
         txg: status.synced_txg.get(),
         uptime_ns: pool.uptime_ns(),
         properties,
+        cache: cache(pool, &tree),
         tree,
     }
+}
+
+/// What the cache of a pool did.
+fn cache(pool: &Pool, tree: &VdevReport) -> CacheCounts {
+    let pipeline = pool.pipeline();
+    let level = pipeline.second_level();
+    let devices = tree.children.iter();
+    let devices = devices.filter(|vdev| vdev.class == api::VdevClass::Cache);
+    CacheCounts {
+        kinds: cache_kinds(pipeline.cache()),
+        device_hits: devices.map(|vdev| vdev.reads.count).sum(),
+        device_misses: level.misses(),
+        index_bytes: level.index_bytes(),
+    }
+}
+
+/// Blocks in memory, each kind.
+pub fn cache_kinds(cache: &Cache) -> Vec<CacheKindReport> {
+    let stats = cache.stats();
+    let kinds = BlockKind::ALL.into_iter().map(|kind| {
+        let counts = stats.of(kind);
+        CacheKindReport {
+            kind: match kind {
+                BlockKind::Data => CacheKind::Data,
+                BlockKind::Metadata => CacheKind::Metadata,
+                BlockKind::DedupTable => CacheKind::DedupTable,
+            },
+            size_bytes: counts.size_bytes,
+            blocks: counts.blocks,
+            hits: counts.hits,
+            misses: counts.misses,
+            ghost_hits: counts.ghost_hits,
+        }
+    });
+    kinds.collect()
 }
 
 /// Adds the dataset that property `bootfs` names.

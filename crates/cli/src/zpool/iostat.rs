@@ -11,7 +11,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use anyhow::bail;
-use api::{Guid, IoReport, Operations, PoolReport, VdevClass, VdevKind, VdevReport, ZpoolList};
+use api::{
+    CacheCounts, CacheKind, Guid, IoReport, Operations, PoolReport, VdevClass, VdevKind,
+    VdevReport, ZpoolList,
+};
 use clap::Args;
 
 use super::repeat::Repeat;
@@ -37,6 +40,10 @@ pub struct Iostat {
     /// Queue depths
     #[arg(short = 'q')]
     queues: bool,
+    /// Reads that the cache answered, and that it did not: data, metadata, dedup tables, and on
+    /// cache devices (not in OpenZFS)
+    #[arg(long)]
+    cache: bool,
     /// Histograms of request sizes
     #[arg(short = 'r')]
     sizes: bool,
@@ -108,6 +115,16 @@ const QUEUES: Group = Group {
     ],
     exact_width: 6,
 };
+const CACHE: Group = Group {
+    top: &[
+        ("data", 2),
+        ("metadata", 2),
+        ("dedup_table", 2),
+        ("l2cache", 2),
+    ],
+    bottom: &["hit", "miss", "hit", "miss", "hit", "miss", "hit", "miss"],
+    exact_width: 10,
+};
 const TIMES: Group = Group {
     top: &[
         ("total_wait", 2),
@@ -161,6 +178,7 @@ struct Seen {
 struct Before {
     uptime_ns: u64,
     vdevs: BTreeMap<Guid, Seen>,
+    cache: CacheCounts,
 }
 
 impl Before {
@@ -179,8 +197,21 @@ impl Before {
         Self {
             uptime_ns: pool.uptime_ns,
             vdevs,
+            cache: pool.cache.clone(),
         }
     }
+}
+
+/// Hits and misses of the cache, in the order of their columns.
+fn lookups(cache: &CacheCounts) -> Vec<u64> {
+    let kinds = [CacheKind::Data, CacheKind::Metadata, CacheKind::DedupTable];
+    let in_memory = kinds.into_iter().flat_map(|kind| {
+        let mut known = cache.kinds.iter();
+        let counts = known.find(|counts| counts.kind == kind);
+        counts.map_or([0; 2], |counts| [counts.hits, counts.misses])
+    });
+    let on_devices = [cache.device_hits, cache.device_misses];
+    in_memory.chain(on_devices).collect()
 }
 
 /// The histograms of latencies, in the order of their columns.
@@ -233,6 +264,7 @@ struct Choice {
 
 /// How one pool is printed.
 struct Round<'a> {
+    cache: &'a CacheCounts,
     before: Option<&'a Before>,
     scale: f64,
     width: usize,
@@ -244,6 +276,9 @@ impl Iostat {
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         if (self.sizes || self.times) && (self.latencies || self.queues) {
             bail_usage!("[-r|-w] isn't allowed with [-c|-l|-q]");
+        }
+        if (self.sizes || self.times) && self.cache {
+            bail_usage!("[-r|-w] isn't allowed with --cache");
         }
         if self.sizes && self.times {
             bail_usage!("Only one of [-r|-w] can be passed at a time");
@@ -371,6 +406,7 @@ impl Iostat {
         let mut groups = vec![&CAPACITY];
         groups.extend(self.latencies.then_some(&LATENCIES));
         groups.extend(self.queues.then_some(&QUEUES));
+        groups.extend(self.cache.then_some(&CACHE));
         let width = |group: &Group| if self.parseable { group.exact_width } else { 5 };
         groups
             .into_iter()
@@ -411,6 +447,7 @@ impl Iostat {
                 passed => NS_PER_SECOND / passed as f64,
             };
             let round = Round {
+                cache: &pool.cache,
                 before,
                 scale,
                 width,
@@ -484,9 +521,9 @@ impl Iostat {
     }
 
     /// The fields of a vdev's line, by groups.
-    fn fields(&self, vdev: &VdevReport, old: &Seen, scale: f64) -> Vec<Vec<String>> {
+    fn fields(&self, vdev: &VdevReport, old: &Seen, round: &Round) -> Vec<Vec<String>> {
         let rate =
-            |new: u64, old: u64| self.number((new.saturating_sub(old) as f64 * scale) as u64);
+            |new: u64, old: u64| self.number((new.saturating_sub(old) as f64 * round.scale) as u64);
         let mut capacity = match (vdev.size_bytes, self.parseable) {
             (0, false) => vec!["-".to_owned(), "-".to_owned()],
             (size, _) => vec![
@@ -513,12 +550,25 @@ impl Iostat {
             let depths = classes.flat_map(|class| [class.pending, class.active]);
             groups.push(depths.map(|depth| self.number(depth)).collect());
         }
+        if self.cache {
+            let new = lookups(round.cache);
+            // It is the pool's, none of its vdevs'.
+            let fields = match (vdev.kind == VdevKind::Root, round.before) {
+                (false, _) => vec!["-".to_owned(); new.len()],
+                (true, None) => new.into_iter().map(|now| rate(now, 0)).collect(),
+                (true, Some(before)) => {
+                    let both = new.into_iter().zip(lookups(&before.cache));
+                    both.map(|(now, then)| rate(now, then)).collect()
+                }
+            };
+            groups.push(fields);
+        }
         groups
     }
 
     fn line(&self, out: &mut String, vdev: &VdevReport, old: &Seen, round: &Round, depth: usize) {
         let name = self.name(vdev);
-        let groups = self.fields(vdev, old, round.scale);
+        let groups = self.fields(vdev, old, round);
         if self.scripted {
             let _ = writeln!(out, "{name}\t{}", groups.concat().join("\t"));
             return;
@@ -667,323 +717,4 @@ impl Iostat {
 }
 
 #[cfg(test)]
-mod tests {
-    use api::{ClassIo, IoClass, Latencies};
-
-    use super::*;
-
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        iostat: Iostat,
-    }
-
-    fn iostat(words: &[&str]) -> Iostat {
-        use clap::Parser;
-        Line::parse_from(std::iter::once("iostat").chain(words.iter().copied())).iostat
-    }
-
-    fn pool(factor: u64) -> PoolReport {
-        let leaf = |name: &str, guid| VdevReport {
-            name: format!("/dev/{name}"),
-            path: Some(format!("/dev/{name}")),
-            kind: VdevKind::Disk,
-            guid: Guid(guid),
-            reads: Operations {
-                count: 10 * factor,
-                bytes: 10_240 * factor,
-            },
-            writes: Operations {
-                count: 20 * factor,
-                bytes: 2_097_152 * factor,
-            },
-            ..VdevReport::default()
-        };
-        let log = VdevReport {
-            class: VdevClass::Log,
-            size_bytes: 1 << 30,
-            ..leaf("sdc", 5)
-        };
-        PoolReport {
-            name: "tank".into(),
-            guid: Guid(1),
-            health: Default::default(),
-            txg: 1,
-            uptime_ns: 10_000_000_000 * factor,
-            properties: Default::default(),
-            tree: VdevReport {
-                name: "tank".into(),
-                kind: VdevKind::Root,
-                guid: Guid(1),
-                size_bytes: 2 << 30,
-                allocated_bytes: 1 << 20,
-                reads: Operations {
-                    count: 20 * factor,
-                    bytes: 20_480 * factor,
-                },
-                writes: Operations {
-                    count: 40 * factor,
-                    bytes: 4_194_304 * factor,
-                },
-                children: vec![leaf("sda", 3), leaf("sdb", 4), log],
-                ..VdevReport::default()
-            },
-        }
-    }
-
-    /// One request in each of some buckets, `factor` times; sizes of 4K, put together of 64K.
-    fn io(factor: u64) -> Box<IoReport> {
-        let buckets = |count: usize, places: &[usize]| {
-            let mut out = vec![0; count];
-            places.iter().for_each(|place| out[*place] = factor);
-            out
-        };
-        let time = |place: usize| buckets(37, &[place]);
-        Box::new(IoReport {
-            classes: IoClass::ALL
-                .into_iter()
-                .zip([factor, 0, 0, 7, 0, 0, 0])
-                .zip([0, 2048, 0, 10, 0, 0, 0])
-                .map(|((class, pending), active)| ClassIo {
-                    class,
-                    pending,
-                    active,
-                    individual: buckets(25, &[12]),
-                    aggregated: buckets(25, &[16]),
-                    queued: buckets(
-                        37,
-                        if class <= IoClass::AsyncWrite {
-                            &[10]
-                        } else {
-                            &[]
-                        },
-                    ),
-                })
-                .collect(),
-            reads: Latencies {
-                total: time(20),
-                disk: time(19),
-            },
-            writes: Latencies {
-                total: buckets(37, &[20, 22]),
-                disk: time(21),
-            },
-        })
-    }
-
-    fn pool_with_io(factor: u64) -> PoolReport {
-        let mut pool = pool(factor);
-        pool.tree.io = Some(io(factor));
-        for child in &mut pool.tree.children {
-            child.io = Some(io(factor));
-        }
-        pool
-    }
-
-    /// Goal: the table is OpenZFS's. Method: one compared with what OpenZFS 2.3 prints for such
-    /// numbers.
-    #[test]
-    fn reports_look_like_those_of_openzfs() {
-        let none = BTreeMap::new();
-        assert_eq!(
-            iostat(&[]).report(&[pool(1)], &[], &none, true),
-            "              capacity     operations     bandwidth \n\
-             pool        alloc   free   read  write   read  write\n\
-             ----------  -----  -----  -----  -----  -----  -----\n\
-             tank           1M  2.00G      2      4     2K   410K\n"
-        );
-        let before = BTreeMap::from([(Guid(1), Before::of(&pool(1)))]);
-        assert_eq!(
-            iostat(&["-H", "-p"]).report(&[pool(3)], &[], &before, false),
-            "tank\t1048576\t2146435072\t2\t4\t2048\t419430\n"
-        );
-        let verbose = iostat(&["-v"]).report(&[pool(1)], &[], &none, true);
-        for line in [
-            "  sda           -      -      1      2     1K   205K\n",
-            "logs            -      -      -      -      -      -\n",
-            "  sdc           0     1G      1      2     1K   205K\n",
-        ] {
-            assert!(verbose.contains(line), "{line}{verbose}");
-        }
-    }
-
-    /// Goal: the same with latencies and queues. Method: headings as OpenZFS 2.3 printed them, and
-    /// numbers by hand.
-    #[test]
-    fn latencies_and_queues_look_like_those_of_openzfs() {
-        let none = BTreeMap::new();
-        let text = iostat(&["-lq"]).report(&[pool_with_io(1)], &[], &none, true);
-        let expected = concat!(
-            "              capacity     operations     bandwidth    total_wait     disk_wait    \
-             syncq_wait    asyncq_wait  scrub   trim  rebuild   syncq_read    syncq_write   \
-             asyncq_read  asyncq_write   scrubq_read   trimq_write  rebuildq_write\n",
-            "pool        alloc   free   read  write   read  write   read  write   read  write   \
-             read  write   read  write   wait   wait   wait   pend  activ   pend  activ   pend  \
-             activ   pend  activ   pend  activ   pend  activ   pend  activ\n",
-            "----------  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  \
-             -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  \
-             -----  -----  -----  -----  -----  -----  -----  -----  -----\n",
-            "tank           1M  2.00G      2      4     2K   410K    1ms    3ms  786us    3ms    \
-             1us    1us    1us    1us      -      -      -      1      0      0     2K      0      \
-             0      7     10      0      0      0      0      0      0\n",
-        );
-        assert_eq!(text, expected);
-        let exact = iostat(&["-lp"]).report(&[pool_with_io(1)], &[], &none, true);
-        assert!(
-            exact.starts_with(
-                "                        capacity                         \
-             operations                         bandwidth                   \
-             total_wait               disk_wait              syncq_wait              \
-             asyncq_wait            scrub        trim     rebuild\n"
-            ),
-            "{exact}"
-        );
-        assert!(
-            exact.ends_with(
-                "     1572864     3932160      786432     3145728        1536        1536        \
-                 1536        1536           -           -           -\n"
-            ),
-            "{exact}"
-        );
-        // Latencies are those of the interval, depths those of the moment.
-        let before = BTreeMap::from([(Guid(1), Before::of(&pool_with_io(3)))]);
-        let mut still = pool_with_io(3);
-        still.uptime_ns += 1_000_000_000;
-        let text = iostat(&["-lqH"]).report(&[still], &[], &before, false);
-        assert_eq!(
-            text,
-            "tank\t1M\t2.00G\t0\t0\t0\t0\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t3\t0\t0\t2K\t0\t0\t\
-             7\t10\t0\t0\t0\t0\t0\t0\n"
-        );
-    }
-
-    /// Goal: the same of histograms.
-    #[test]
-    fn histograms_look_like_those_of_openzfs() {
-        let none = BTreeMap::new();
-        let sizes = iostat(&["-r"]).report(&[pool_with_io(1)], &[], &none, true);
-        let head = concat!(
-            "\n",
-            "tank          sync_read    sync_write    async_read    async_write      scrub         \
-             trim         rebuild  \n",
-            "req_size      ind    agg    ind    agg    ind    agg    ind    agg    ind    agg    \
-             ind    agg    ind    agg\n",
-            "----------  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  \
-             -----  -----  -----  -----\n",
-            "512             0      0      0      0      0      0      0      0      0      0      \
-             0      0      0      0\n",
-        );
-        assert!(sizes.starts_with(head), "{sizes}");
-        assert!(
-            sizes.contains("\n4K              1      0      1      0"),
-            "{sizes}"
-        );
-        assert!(
-            sizes.contains("\n64K             0      1      0      1"),
-            "{sizes}"
-        );
-        let end = format!("\n{}\n", "-".repeat(108));
-        assert!(sizes.ends_with(&end), "{sizes}");
-        // 512 to 16M, three lines of heading, and lines above and below.
-        assert_eq!(sizes.lines().count(), 16 + 5);
-
-        let times = iostat(&["-w"]).report(&[pool_with_io(1)], &[], &none, true);
-        let head = concat!(
-            "\n",
-            "tank         total_wait     disk_wait    syncq_wait    asyncq_wait\n",
-            "latency      read  write   read  write   read  write   read  write  scrub   trim  \
-             rebuild\n",
-            "----------  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  \
-             -----\n",
-            "1ns             0      0      0      0      0      0      0      0      0      0      \
-             0\n",
-        );
-        assert!(times.starts_with(head), "{times}");
-        for line in [
-            "2us             0      0      0      0      1      1      1      1      0      0      \
-             0\n",
-            "1ms             0      0      1      0      0      0      0      0      0      0      \
-             0\n",
-            "2ms             1      1      0      0      0      0      0      0      0      0      \
-             0\n",
-            "8ms             0      1      0      0      0      0      0      0      0      0      \
-             0\n",
-            "137s            0      0      0      0      0      0      0      0      0      0      \
-             0\n\
-             ---------------------------------------------------------------------------------------\n",
-        ] {
-            assert!(times.contains(line), "{line}{times}");
-        }
-        // In an interval: so many a second.
-        let before = BTreeMap::from([(Guid(1), Before::of(&pool_with_io(1)))]);
-        let times = iostat(&["-wH"]).report(&[pool_with_io(31)], &[], &before, false);
-        assert!(times.starts_with("\ntank\n1\t0\t"), "{times}");
-        assert!(times.contains("\n2097151\t0\t0\t0\t0"), "{times}");
-        let mut busy = pool_with_io(6001);
-        busy.uptime_ns = pool(31).uptime_ns;
-        let times = iostat(&["-wH"]).report(&[busy], &[], &before, false);
-        assert!(times.contains("\n2097151\t20\t20\t0\t0"), "{times}");
-        // Every vdev has its own; exact numbers make columns wide.
-        let verbose = iostat(&["-rvp"]).report(&[pool_with_io(1_000_000)], &[], &none, true);
-        assert_eq!(verbose.matches("req_size  ").count(), 4);
-        assert!(verbose.contains("  -------  -------"), "{verbose}");
-        assert!(verbose.contains("\n\n\nsdc  "), "{verbose}");
-    }
-
-    /// Goal: words are pools, or vdevs, or a pool and its vdevs; nothing else.
-    #[test]
-    fn words_are_pools_or_vdevs() {
-        let mut other = pool(1);
-        (other.name, other.guid) = ("other".into(), Guid(2));
-        other.tree.children.truncate(1);
-        other.tree.children[0] = VdevReport {
-            name: "/dev/vda".into(),
-            path: Some("/dev/vda".into()),
-            kind: VdevKind::Disk,
-            guid: Guid(77),
-            ..VdevReport::default()
-        };
-        let pools = [pool(1), other];
-        let choose = |words: &[&str]| {
-            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            iostat(&[]).choose(&words, &pools)
-        };
-        let choice = |pools: &[u64], vdevs: &[&str]| Choice {
-            pools: pools.iter().copied().map(Guid).collect(),
-            vdevs: vdevs.iter().map(|vdev| (*vdev).to_owned()).collect(),
-        };
-        for (words, expected) in [
-            (&[] as &[&str], choice(&[], &[])),
-            (&["other", "tank"], choice(&[2, 1], &[])),
-            (
-                &["sda", "/dev/vda", "5"],
-                choice(&[], &["sda", "/dev/vda", "5"]),
-            ),
-            (&["tank", "sda", "sdc"], choice(&[1], &["sda", "sdc"])),
-        ] {
-            assert_eq!(choose(words).expect("known"), expected, "{words:?}");
-        }
-        let error = choose(&["tank", "vda", "tank", "x"]).expect_err("not in tank");
-        assert_eq!(
-            error.to_string(),
-            "Expected either a list of pools, or list of vdevs in \"tank\", but got:\n\tvda (vdev \
-             in another pool)\n\ttank (pool)\n\tx (unknown)"
-        );
-        let error = choose(&["nosuch"]).expect_err("unknown").to_string();
-        assert!(
-            error.starts_with("Unable to parse pools/vdevs list"),
-            "{error}"
-        );
-
-        let only = ["sda".to_owned(), "sdc".to_owned()];
-        assert_eq!(
-            iostat(&[]).report(&[pool(1)], &only, &BTreeMap::new(), true),
-            "              capacity     operations     bandwidth \n\
-             vdev        alloc   free   read  write   read  write\n\
-             ----------  -----  -----  -----  -----  -----  -----\n\
-             sda             -      -      1      2     1K   205K\n\
-             sdc             0     1G      1      2     1K   205K\n\
-             ----------  -----  -----  -----  -----  -----  -----\n"
-        );
-    }
-}
+mod tests;

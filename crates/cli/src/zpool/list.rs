@@ -1,6 +1,8 @@
 //! `zpool list` (`zpool_do_list`, cmd/zpool/zpool_main.c).
 
-use api::{PoolReport, Source, VdevClass, VdevReport, ZpoolList};
+use std::collections::BTreeMap;
+
+use api::{PoolReport, Property, Source, VdevClass, VdevReport, ZpoolList};
 use clap::Args;
 use serde_json::{Map, Value};
 
@@ -13,6 +15,10 @@ use crate::{json, numbers, refusals};
 
 const DEFAULT_COLUMNS: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,\
                                capacity,dedupratio,health,altroot";
+
+/// What the memory for the index of cache devices is called. It is a column of this command alone,
+/// no property: OpenZFS has none, and lists those of a pool in `zpool get all`.
+const CACHE_INDEX: &str = "cacheindex";
 
 /// List pools with their sizes and health.
 #[derive(Debug, Args)]
@@ -95,6 +101,7 @@ fn is_number(property: &str) -> bool {
             | "ashift"
             | "version"
             | "last_scrubbed_txg"
+            | CACHE_INDEX
     )
 }
 
@@ -111,7 +118,7 @@ pub(super) fn shown(property: &str, value: &str, parseable: bool) -> String {
     match property {
         "size" | "allocated" | "free" | "checkpoint" | "expandsize" | "freeing" | "leaked"
         | "bcloneused" | "bclonesaved" | "dedupused" | "dedupsaved" | "dedup_table_size"
-        | "dedup_table_quota" => value.parse().map_or_else(
+        | "dedup_table_quota" | CACHE_INDEX => value.parse().map_or_else(
             |_| value.to_owned(),
             |bytes| {
                 if bytes == 0 && matches!(property, "checkpoint" | "expandsize") {
@@ -164,8 +171,11 @@ impl List {
         named
             .iter()
             .for_each(|why| eprintln!("{}", refusals::words(why)));
-        let pools = reply.pools;
+        let mut pools = reply.pools;
         let names: Vec<&str> = self.columns.split(',').map(full_name).collect();
+        if names.contains(&CACHE_INDEX) {
+            pools.iter_mut().for_each(add_cache_index);
+        }
         if let (Some(pool), Some(unknown)) = (
             pools.first(),
             names.iter().find(|name| !known(&pools, name)),
@@ -225,6 +235,8 @@ impl List {
             })
             .collect();
         let mut rows = Vec::new();
+        // Of lines of cache devices: what is told beside the columns.
+        let mut notes = BTreeMap::new();
         for pool in &pools {
             rows.push(
                 names
@@ -244,6 +256,9 @@ impl List {
                 }
                 for (class, _) in CLASSES {
                     if of_class(class).next().is_some() {
+                        if class == VdevClass::Cache {
+                            notes.extend(cache_note(pool, &names).map(|note| (rows.len(), note)));
+                        }
                         rows.push(self.class_row(class, pool, &names));
                     }
                     for child in of_class(class) {
@@ -253,11 +268,16 @@ impl List {
             }
         }
         let text = render(&columns, &rows, self.scripted);
-        let without_headings = text.split_once('\n').map_or("", |(_, rows)| rows);
-        if headings || self.scripted {
+        if self.scripted {
             print!("{text}");
-        } else {
-            print!("{without_headings}");
+            return Ok(());
+        }
+        // The first line is the headings.
+        for (at, line) in text.lines().enumerate().skip(usize::from(!headings)) {
+            match at.checked_sub(1).and_then(|row| notes.get(&row)) {
+                Some(note) => println!("{line}  {note}"),
+                None => println!("{line}"),
+            }
         }
         Ok(())
     }
@@ -410,6 +430,27 @@ impl List {
         }
         out.insert(name, Value::Object(entry));
     }
+}
+
+fn add_cache_index(pool: &mut PoolReport) {
+    let index = Property {
+        value: pool.cache.index_bytes.to_string(),
+        source: Source::None,
+    };
+    pool.properties.insert(CACHE_INDEX.to_owned(), index);
+}
+
+/// How much memory the index of a pool's cache devices takes, for people; nothing where there is
+/// none, or a column tells it.
+fn cache_note(pool: &PoolReport, names: &[&str]) -> Option<String> {
+    let index_bytes = pool.cache.index_bytes;
+    let is_told = index_bytes > 0 && !names.contains(&CACHE_INDEX);
+    is_told.then(|| {
+        format!(
+            "{} of memory for their index",
+            numbers::nice_bytes(index_bytes)
+        )
+    })
 }
 
 fn numbers_or_exact(bytes: u64, parseable: bool) -> String {

@@ -107,6 +107,78 @@ fn look_at_caches(server: &Server) {
         "{text}"
     );
     assert!(server.fails("cache nobody").contains("no such pool"));
+    look_at_commands(server, index_bytes);
+    look_at_reports(server);
+}
+
+/// `zpool list` tells how much memory the index takes, to people and to who asks for it;
+/// `zpool iostat` tells what caches answered. Without that, both say what OpenZFS says.
+fn look_at_commands(server: &Server, index_bytes: u64) {
+    let listed = server.ok("zpool list -v tank");
+    let mut lines = listed.lines();
+    let line = lines.find(|line| line.starts_with("cache"));
+    let line = line.unwrap_or_else(|| panic!("a heading: {listed}"));
+    assert!(line.ends_with("K of memory for their index"), "{listed}");
+    let column = server.ok("zpool list -v -o name,cacheindex tank");
+    assert!(!column.contains("of memory"), "{column}");
+    let exact = server.ok("zpool list -Hp -o cacheindex,name tank");
+    assert_eq!(exact, format!("{index_bytes}\ttank\n"));
+    let json = server.ok("zpool list -j --json-int -o name,cacheindex tank");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let told = &json["pools"]["tank"]["properties"]["cacheindex"]["value"];
+    assert_eq!(told.as_u64(), Some(index_bytes), "{json}");
+    // Programs see none of it that do not ask.
+    let scripted = server.ok("zpool list -vHp tank");
+    assert!(!scripted.contains("memory"), "{scripted}");
+    let rows = scripted.lines();
+    let columns: Vec<usize> = rows.map(|row| row.split('\t').count()).collect();
+    assert_eq!(columns, [11, 11, 1, 11], "{scripted}");
+    assert!(!server.ok("zpool get all tank").contains("cacheindex"));
+    let plain = server.ok("zpool iostat -vHp tank");
+    let columns = |text: &str| -> Vec<usize> {
+        let rows = text.lines();
+        rows.map(|row| row.split('\t').count()).collect()
+    };
+    assert_eq!(columns(&plain), [7; 3], "{plain}");
+    let hits = server.ok("zpool iostat -vHp --cache tank");
+    assert_eq!(columns(&hits), [15; 3], "{hits}");
+    let devices = hits.lines().skip(1);
+    assert!(
+        devices
+            .clone()
+            .all(|row| row.ends_with("\t-\t-\t-\t-\t-\t-\t-\t-")),
+        "{hits}"
+    );
+    let refused = server.fails("zpool iostat -r --cache tank");
+    assert!(refused.contains("--cache"), "{refused}");
+}
+
+/// Reports have the same over time, by kind, and how it got warm.
+fn look_at_reports(server: &Server) {
+    let of_cache = |figure: &str, what: &str| -> Option<f64> {
+        let told = server.ok("reports tank --json");
+        let told: Value = serde_json::from_str(&told).expect("JSON");
+        let reports = told["reports"].as_array()?.iter();
+        let mut caches = reports.filter(|report| report["subject"]["of"] == "cache");
+        let mut figures = caches.next()?["figures"].as_array()?.iter();
+        let found = figures.find(|one| one["figure"] == figure)?;
+        found[what].as_f64()
+    };
+    server.wait_until("the hits of the cache device are in the report", || {
+        of_cache("cache-device-hits", "total").is_some_and(|hits| hits >= 300.0)
+    });
+    assert!(of_cache("cache-metadata-hits", "total").is_some_and(|hits| hits > 0.0));
+    let memory = of_cache("cache-hit-rate", "value").expect("a rate");
+    let both = of_cache("cache-answer-rate", "value").expect("a rate");
+    assert!(
+        0.0 < memory && memory < both && both <= 1.0,
+        "{memory} {both}"
+    );
+    let held = of_cache("cache-device-bytes", "most").expect("bytes");
+    assert!(held > f64::from(30 << 20), "{held}");
+    assert!(of_cache("cache-index-bytes", "most").is_some_and(|bytes| bytes > 0.0));
+    let listed = server.ok("reports tank -H");
+    assert!(listed.contains("cache\ttank\t-\t"), "{listed}");
 }
 
 #[test]

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use api::{
-    CacheDeviceReport, CacheGet, CacheGetReply, CacheKind, CacheKindReport, CacheLookups, Failure,
-    FailureKind, PoolCacheReport, SecondLevelReport, VdevClass, VdevReport,
+    CacheDeviceReport, CacheGet, CacheGetReply, CacheLookups, Failure, FailureKind,
+    PoolCacheReport, SecondLevelReport, VdevClass, VdevReport,
 };
 use series::{Key, Point, Shape, Span};
 use service::pools::{OpenPool, Pools};
-use service::reports::tree;
-use zio::BlockKind;
+use service::reports::{cache_kinds, tree};
 
 use super::{DEVICE, EVERY_S, Figures, POOL, now_s, shape_of};
 
@@ -54,26 +53,11 @@ pub async fn cache(
 }
 
 fn of_pool(figures: &Figures, open: &OpenPool) -> PoolCacheReport {
-    let (pool, stats) = (open.pool.name(), open.pool.pipeline().cache().stats());
-    let kinds = BlockKind::ALL.map(|kind| {
-        let counts = stats.of(kind);
-        CacheKindReport {
-            kind: match kind {
-                BlockKind::Data => CacheKind::Data,
-                BlockKind::Metadata => CacheKind::Metadata,
-                BlockKind::DedupTable => CacheKind::DedupTable,
-            },
-            size_bytes: counts.size_bytes,
-            blocks: counts.blocks,
-            hits: counts.hits,
-            misses: counts.misses,
-            ghost_hits: counts.ghost_hits,
-        }
-    });
+    let (pool, cache) = (open.pool.name(), open.pool.pipeline().cache());
     let past = Past::of(figures, POOL, vec![pool.clone()]);
     PoolCacheReport {
-        charged_bytes: stats.charged_bytes,
-        kinds: kinds.to_vec(),
+        charged_bytes: cache.stats().charged_bytes,
+        kinds: cache_kinds(cache),
         minute: past.now().map(|point| lookups(&point)),
         hour: past.over(Span::Hour).map(|point| lookups(&point)),
         day: past.over(Span::Day).map(|point| lookups(&point)),

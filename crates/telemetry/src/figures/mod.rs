@@ -49,6 +49,7 @@ const LAST: Duration = Duration::from_secs(5);
 const LIMIT_BYTES: u64 = 49_000_000;
 
 const POOL: &str = "pool";
+const CACHE: &str = "cache";
 const DEVICE: &str = "device";
 const MOUNT: &str = "mount";
 const SHARE: &str = "share";
@@ -57,6 +58,22 @@ const CLIENT: &str = "client";
 /// Bytes read and written, reads, writes; then hits and misses of the cache; bytes in the cache and
 /// of intent logs.
 const POOL_COLUMNS: &[Column] = &[
+    Column::Amount,
+    Column::Amount,
+    Column::Amount,
+    Column::Amount,
+    Column::Amount,
+    Column::Amount,
+    Column::Level,
+    Column::Level,
+];
+/// Hits and misses of the cache in memory: of data, of metadata, of dedup tables; those of its
+/// misses that twice as much memory had answered; hits and misses of cache devices; bytes that
+/// these hold, and of the index of it.
+const CACHE_COLUMNS: &[Column] = &[
+    Column::Amount,
+    Column::Amount,
+    Column::Amount,
     Column::Amount,
     Column::Amount,
     Column::Amount,
@@ -81,8 +98,9 @@ const CLIENT_COLUMNS: &[Column] = &[Column::Amount; 4];
 
 /// What is kept. Pools and devices go before shares, those before clients: strangers make as many
 /// of these as they like.
-static SHAPES: [Shape; 5] = [
+static SHAPES: [Shape; 6] = [
     shape(POOL, POOL_COLUMNS, 2, 0, 12_000_000),
+    shape(CACHE, CACHE_COLUMNS, 0, 0, 12_000_000),
     shape(DEVICE, DEVICE_COLUMNS, 2, 1, 40_000_000),
     shape(MOUNT, SHARE_COLUMNS, 0, 2, 12_000_000),
     shape(SHARE, SHARE_COLUMNS, 0, 2, 15_000_000),

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use access::TrafficCounts;
-use pool::{IoStats, VdevStatus};
+use pool::{IoStats, PoolStatus, VdevStatus};
 use series::{BUCKETS, Column, Histogram, Key, Sample};
 
-use super::{CLIENT, DEVICE, MOUNT, POOL, SHARE};
+use super::{CACHE, CLIENT, DEVICE, MOUNT, POOL, SHARE};
 use service::pools::OpenPool;
 use serving::Serving;
 use serving::mounts::MountTraffic;
 use serving::nfs::Nfs;
 use serving::volumes::Volumes;
+use zio::BlockKind;
 
 /// Counters and levels of something.
 #[derive(Clone, Debug)]
@@ -131,9 +132,44 @@ fn add_pool(out: &mut Vec<Reading>, open: &OpenPool) {
         parts,
         peaks: [vec![None; 7], vec![Some(log_peak as f64)]].concat(),
     });
+    out.push(of_cache(open, &status));
     // What cache devices read and write is none of the pool's own devices.
     for leaf in leaves.into_iter().chain(&status.caches) {
         out.extend(of_device(&status.name, leaf, stats.get(&leaf.guid)));
+    }
+}
+
+/// The cache in memory and each cache device count by themselves: one that is removed takes nothing
+/// of what the others did with it.
+fn of_cache(open: &OpenPool, status: &PoolStatus) -> Reading {
+    let pipeline = open.pool.pipeline();
+    let (stats, level) = (pipeline.cache().stats(), pipeline.second_level());
+    let kinds = [BlockKind::Data, BlockKind::Metadata, BlockKind::DedupTable];
+    let lookups = kinds.map(|kind| [stats.of(kind).hits, stats.of(kind).misses]);
+    let ghosts = stats.total().ghost_hits;
+    let rest = [ghosts, 0, level.misses(), 0, level.index_bytes()];
+    let mut parts = vec![Part {
+        id: status.guid.get().to_string(),
+        columns: [&lookups.concat()[..], &rest].concat(),
+        histograms: Vec::new(),
+    }];
+    parts.extend(status.caches.iter().map(|device| {
+        Part {
+            id: device.guid.get().to_string(),
+            columns: [
+                &[0; 7][..],
+                &[device.read_ops, 0, device.allocated_bytes, 0],
+            ]
+            .concat(),
+            histograms: Vec::new(),
+        }
+    }));
+    Reading {
+        key: key(CACHE, &[&status.name]),
+        label: String::new(),
+        is_here: true,
+        parts,
+        peaks: Vec::new(),
     }
 }
 

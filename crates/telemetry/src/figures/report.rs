@@ -10,7 +10,7 @@ use api::{
 use series::{Key, Known, Point, Shape, Span, quantile};
 
 use super::reading::nanoseconds;
-use super::{CLIENT, DEVICE, Figures, MOUNT, POOL, SHARE, now_s, shape_of};
+use super::{CACHE, CLIENT, DEVICE, Figures, MOUNT, POOL, SHARE, now_s, shape_of};
 
 /// How a figure follows from points.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,6 +23,8 @@ enum Source {
     Percentile(usize, f64),
     /// One column divided by another one.
     Quotient(usize, usize),
+    /// Some columns that are counted as a part of the first ones, 0 to 1.
+    Part(&'static [usize], usize),
 }
 
 const TRAFFIC: [(ReportFigure, Source); 4] = [
@@ -45,6 +47,29 @@ const POOLS: [(ReportFigure, Source); 4] = [
     (ReportFigure::CacheBytes, Source::Level(6)),
     (ReportFigure::LogBytes, Source::Level(7)),
 ];
+/// The first columns of a cache's shape: hits and misses of memory, by kind.
+const LOOKUPS: usize = 6;
+const CACHES: [(ReportFigure, Source); 13] = [
+    (
+        ReportFigure::CacheHitRate,
+        Source::Part(&[0, 2, 4], LOOKUPS),
+    ),
+    (
+        ReportFigure::CacheAnswerRate,
+        Source::Part(&[0, 2, 4, 7], LOOKUPS),
+    ),
+    (ReportFigure::CacheDataHits, Source::Amount(0)),
+    (ReportFigure::CacheDataMisses, Source::Amount(1)),
+    (ReportFigure::CacheMetadataHits, Source::Amount(2)),
+    (ReportFigure::CacheMetadataMisses, Source::Amount(3)),
+    (ReportFigure::CacheDedupTableHits, Source::Amount(4)),
+    (ReportFigure::CacheDedupTableMisses, Source::Amount(5)),
+    (ReportFigure::CacheGhostHits, Source::Amount(6)),
+    (ReportFigure::CacheDeviceHits, Source::Amount(7)),
+    (ReportFigure::CacheDeviceMisses, Source::Amount(8)),
+    (ReportFigure::CacheDeviceBytes, Source::Level(9)),
+    (ReportFigure::CacheIndexBytes, Source::Level(10)),
+];
 const DEVICES: [(ReportFigure, Source); 1] = [(ReportFigure::Queue, Source::Level(4))];
 const SHARES: [(ReportFigure, Source); 2] = [
     (ReportFigure::ReadTime, Source::Quotient(4, 2)),
@@ -55,13 +80,14 @@ const SHARES: [(ReportFigure, Source); 2] = [
 fn figures_of(shape: &str) -> Vec<(ReportFigure, Source)> {
     let more: &[&[(ReportFigure, Source)]] = match shape {
         POOL => &[&TIMES, &POOLS],
+        CACHE => &[&CACHES],
         DEVICE => &[&TIMES, &DEVICES],
         MOUNT | SHARE => &[&SHARES],
         _ => &[],
     };
-    let mut all = TRAFFIC.to_vec();
-    all.extend(more.iter().copied().flatten());
-    all
+    let traffic: &[(ReportFigure, Source)] = if shape == CACHE { &[] } else { &TRAFFIC };
+    let all = traffic.iter().chain(more.iter().copied().flatten());
+    all.copied().collect()
 }
 
 impl Source {
@@ -81,6 +107,11 @@ impl Source {
                 let by = column(by).filter(|by| *by > 0.0)?;
                 Some(column(index)? / by)
             }
+            Self::Part(parts, whole) => {
+                let whole: f64 = (0..whole).filter_map(column).sum();
+                let part: f64 = parts.iter().copied().filter_map(column).sum();
+                (whole > 0.0).then(|| (part / whole).min(1.0))
+            }
         }
     }
 
@@ -90,7 +121,7 @@ impl Source {
             Self::Amount(index) | Self::Level(index) => {
                 point.figures.get(index).map(|figure| figure.most)
             }
-            Self::Percentile(..) | Self::Quotient(..) => None,
+            Self::Percentile(..) | Self::Quotient(..) | Self::Part(..) => None,
         }
     }
 
@@ -138,6 +169,7 @@ fn protocol_of(word: &str) -> Option<Protocol> {
 fn key_of(subject: &ReportSubject) -> Key {
     let (shape, names) = match subject {
         ReportSubject::Pool { pool } => (POOL, vec![pool.clone()]),
+        ReportSubject::Cache { pool } => (CACHE, vec![pool.clone()]),
         ReportSubject::Device { pool, guid } => (DEVICE, vec![pool.clone(), guid.to_string()]),
         ReportSubject::Mount { dataset } => (MOUNT, vec![dataset.clone()]),
         ReportSubject::Share {
@@ -169,6 +201,7 @@ fn subject_of(key: &Key) -> Option<ReportSubject> {
     let text = String::clone;
     Some(match (key.shape, &key.names[..]) {
         (POOL, [pool]) => ReportSubject::Pool { pool: text(pool) },
+        (CACHE, [pool]) => ReportSubject::Cache { pool: text(pool) },
         (DEVICE, [pool, guid]) => ReportSubject::Device {
             pool: text(pool),
             guid: Guid(guid.parse().ok()?),
@@ -306,6 +339,9 @@ mod tests {
             ReportSubject::Pool {
                 pool: "tank".into(),
             },
+            ReportSubject::Cache {
+                pool: "tank".into(),
+            },
             ReportSubject::Device {
                 pool: "tank".into(),
                 guid: Guid(u64::MAX),
@@ -329,7 +365,7 @@ mod tests {
             told.map(|one| one.subject).collect::<Vec<_>>()
         };
         assert_eq!(told(true), all);
-        assert_eq!(told(false), all[..4]);
+        assert_eq!(told(false), all[..5]);
         for subject in all {
             let key = key_of(&subject);
             assert_eq!(subject_of(&key), Some(subject));
@@ -341,6 +377,11 @@ mod tests {
                     Source::Level(index) => shape.columns[index] == series::Column::Level,
                     Source::Percentile(index, _) => index < shape.histograms,
                     Source::Quotient(index, by) => index.max(by) < shape.columns.len(),
+                    Source::Part(parts, whole) => {
+                        let all = parts.iter().copied().chain(0..whole);
+                        let mut columns = all.map(|index| shape.columns[index]);
+                        columns.all(|column| column == series::Column::Amount)
+                    }
                 };
                 assert!(is_there, "{figure:?} of {}", shape.name);
             }
@@ -385,5 +426,53 @@ mod tests {
         assert!(times.values[1].is_none() && times.highest.is_empty());
         assert!(half > f64::from(1 << 20) && half < f64::from(1 << 21));
         assert_eq!(told(ReportFigure::WriteTimeP99).value, None);
+    }
+
+    #[test]
+    fn parts_of_lookups_follow_from_hits_and_misses() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (store, _) = Store::open(directory.path(), &super::super::SHAPES, 10_000_000);
+        let key = key_of(&ReportSubject::Cache {
+            pool: "tank".into(),
+        });
+        // Cold, then warm: of 100 lookups memory has 20 and devices 30, then memory has 60.
+        let samples = [
+            (1_000_000_000, [10.0, 70.0, 6.0, 9.0, 4.0, 1.0, 5.0, 30.0]),
+            (1_000_000_010, [50.0, 40.0, 6.0, 0.0, 4.0, 0.0, 5.0, 0.0]),
+            (1_000_000_020, [0.0; 8]),
+        ];
+        for (time_s, amounts) in samples {
+            let sample = Sample {
+                covered_ms: 10_000,
+                columns: [&amounts[..], &[7.0, 4096.0, 512.0]].concat(),
+                peaks: vec![None; 11],
+                histograms: Vec::new(),
+            };
+            store.take(time_s, &[(key.clone(), String::new(), sample)]);
+        }
+        let points = store.read(&key, Span::Hour, 1_000_000_020).expect("points");
+        let shape = shape_of(CACHE).expect("a shape");
+        let told = |wanted: ReportFigure| {
+            let all = figures_of(CACHE).into_iter();
+            let mut found = all.filter(|(figure, _)| *figure == wanted);
+            let (figure, source) = found.next().expect("one");
+            source.values(shape, figure, &points)
+        };
+        let rate = told(ReportFigure::CacheHitRate);
+        assert_eq!(rate.values, [Some(0.2), Some(0.6), None]);
+        assert_eq!((rate.value, rate.total), (Some(0.4), None));
+        assert!(rate.highest.is_empty() && rate.most.is_none());
+        let answered = told(ReportFigure::CacheAnswerRate);
+        assert_eq!(answered.values, [Some(0.5), Some(0.6), None]);
+        assert_eq!(told(ReportFigure::CacheMetadataHits).total, Some(12.0));
+        assert_eq!(told(ReportFigure::CacheDeviceBytes).value, Some(4096.0));
+        assert_eq!(told(ReportFigure::CacheIndexBytes).value, Some(512.0));
+        // What memory and devices have is known of no pool, and traffic of no cache.
+        let has = |shape, wanted| {
+            figures_of(shape)
+                .iter()
+                .any(|(figure, _)| *figure == wanted)
+        };
+        assert!(!has(CACHE, ReportFigure::Reads) && !has(POOL, ReportFigure::CacheHitRate));
     }
 }
