@@ -45,6 +45,7 @@ const PAGES = [
   '#/alerts',
   '#/disks',
   '#/reports',
+  '#/cache',
   '#/jobs',
   '#/events',
   '#/account',

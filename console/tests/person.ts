@@ -33,6 +33,22 @@ export async function go(page: Page, path: string): Promise<void> {
   await expect(page.getByText('Loading…')).toHaveCount(0);
 }
 
+/** Asks the server as a page does; what it answers. */
+export async function ask(page: Page, path: string, body: object): Promise<unknown> {
+  const { status, text } = await page.evaluate(
+    async ([where, what]) => {
+      const info = await fetch('/v1/session/info', { method: 'POST', body: '{}' });
+      const { csrf } = (await info.json()) as { csrf: string };
+      const headers = { 'X-Millpond-CSRF': csrf, 'Content-Type': 'application/json' };
+      const answer = await fetch(where ?? '', { method: 'POST', headers, body: what ?? '' });
+      return { status: answer.status, text: await answer.text() };
+    },
+    [path, JSON.stringify(body)],
+  );
+  expect(status, `${path}: ${text}`).toBe(200);
+  return JSON.parse(text);
+}
+
 /** Neither in light nor in dark, nor on a phone, is anything wrong with what is there. */
 export async function look(page: Page, what: string): Promise<void> {
   for (const colorScheme of ['light', 'dark'] as const) {

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 
 import { expect, test, type Page } from '@playwright/test';
 
-import { go, pool, signedIn } from './person';
+import { ask as asked, go, pool, signedIn } from './person';
 
 const to = process.env['MILLPOND_PICTURES'] ?? '';
 
@@ -44,18 +44,8 @@ async function shots(name: string): Promise<void> {
   await page.setViewportSize({ width: 1280, height: 800 });
 }
 
-/** Asks the server as a page does. */
 async function ask(path: string, body: object): Promise<void> {
-  const status = await page.evaluate(
-    async ([where, what]) => {
-      const info = await fetch('/v1/session/info', { method: 'POST', body: '{}' });
-      const { csrf } = (await info.json()) as { csrf: string };
-      const headers = { 'X-Millpond-CSRF': csrf, 'Content-Type': 'application/json' };
-      return (await fetch(where ?? '', { method: 'POST', headers, body: what ?? '' })).status;
-    },
-    [path, JSON.stringify(body)],
-  );
-  expect(status, path).toBe(200);
+  await asked(page, path, body);
 }
 
 test('schedules', async () => {
@@ -110,6 +100,12 @@ test('reports', async () => {
   await go(page, '#/reports');
   await page.getByLabel('Of', { exact: true }).selectOption({ label: pool });
   await shots('reports');
+});
+
+test('the cache', async () => {
+  await go(page, '#/cache');
+  await page.getByLabel('Pool', { exact: true }).selectOption(pool);
+  await shots('cache');
 });
 
 test('files of a snapshot', async () => {

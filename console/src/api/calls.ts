@@ -1,5 +1,6 @@
 /** Every request that the console makes: its path, what it takes, what comes back. */
 import type { AlertCalls } from './alerts';
+import type { CacheCalls } from './cache';
 import type { CertificateCalls } from './certificate';
 import type { UpsCalls } from './ups';
 import type { FileCalls } from './files';
@@ -13,7 +14,14 @@ interface Named {
 
 /** Requests by path. */
 export interface Calls
-  extends AlertCalls, CertificateCalls, FileCalls, ReplicationCalls, ReportCalls, UpsCalls {
+  extends
+    AlertCalls,
+    CacheCalls,
+    CertificateCalls,
+    FileCalls,
+    ReplicationCalls,
+    ReportCalls,
+    UpsCalls {
   '/v1/session/info': [api.Empty, api.SessionInfo];
   '/v1/session/login': [{ user: string; password: string; totp?: string | null }, api.Session];
   '/v1/session/logout': [api.Empty, api.Empty];

@@ -3,6 +3,7 @@ import type { Empty, Protocol } from './types';
 
 export type ReportSubject =
   | { of: 'pool'; pool: string }
+  | { of: 'cache'; pool: string }
   | { of: 'device'; pool: string; guid: string }
   | { of: 'mount'; dataset: string }
   | { of: 'share'; protocol: Protocol; dataset: string; share: string }
@@ -24,6 +25,19 @@ export type ReportFigure =
   | 'cache-hits'
   | 'cache-misses'
   | 'cache-bytes'
+  | 'cache-hit-rate'
+  | 'cache-answer-rate'
+  | 'cache-data-hits'
+  | 'cache-data-misses'
+  | 'cache-metadata-hits'
+  | 'cache-metadata-misses'
+  | 'cache-dedup-table-hits'
+  | 'cache-dedup-table-misses'
+  | 'cache-ghost-hits'
+  | 'cache-device-hits'
+  | 'cache-device-misses'
+  | 'cache-device-bytes'
+  | 'cache-index-bytes'
   | 'log-bytes'
   | 'queue';
 

@@ -37,6 +37,25 @@ it('draws what there is, with a gap where nothing is known', () => {
   ]);
 });
 
+it('draws how warm a cache is as parts of a whole', () => {
+  const warm: Report = {
+    ...report,
+    subject: { of: 'cache', pool: 'tank' },
+    figures: [
+      values('cache-hit-rate', [0.2, 0.4, 0.5]),
+      values('cache-answer-rate', [0.5, 0.9, 1]),
+      values('cache-metadata-hits', [1, 2, 3]),
+      values('cache-data-hits', [4, 5, 6]),
+    ],
+  };
+  const charts = reports.charts(warm, { step_s: 10 });
+  expect(charts.map(({ kind }) => [kind.id, kind.unit])).toEqual([
+    ['warmth', 'share'],
+    ['kindHits', 'rate'],
+  ]);
+  expect(charts[1]?.lines.map(({ name }) => name)).toEqual(['Data', 'Metadata']);
+});
+
 it('calls things as people do', () => {
   const client = {
     of: 'client',
@@ -57,6 +76,10 @@ it('calls things as people do', () => {
   const subjects = [client, device].map((subject) => ({ subject, label: null, seen_s: 0 }));
   const groups = reports.grouped(subjects);
   expect(groups.map(({ of }) => of)).toEqual(['device', 'client']);
+  const cache = { of: 'cache', pool: 'tank' } as const;
+  expect(reports.nameOf({ subject: cache, label: null })).toBe('tank');
+  expect(reports.keyOf(cache)).not.toBe(reports.keyOf({ of: 'pool', pool: 'tank' }));
+  expect(reports.commandOf(cache, null, 'day')).toBe('millpond reports tank --last day --points');
   expect(new Set([client, device].map(reports.keyOf)).size).toBe(2);
 });
 
@@ -65,6 +88,8 @@ it('shows values in their units', () => {
   expect(reports.shown(1536, 'byteRate')).toBe('1.50 KiB/s');
   expect(reports.shown(2.25, 'rate')).toBe('2.3/s');
   expect(reports.shown(12_345.6, 'count')).toBe('12,346');
+  expect(reports.shown(0.256, 'share')).toBe('26%');
+  expect(reports.shown(0, 'share')).toBe('0%');
   expect(reports.time(999)).toBe('999 ns');
   expect(reports.time(1_250_000)).toBe('1.25 ms');
   expect(reports.time(25e9)).toBe('25.0 s');

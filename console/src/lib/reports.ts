@@ -9,7 +9,7 @@ import type {
   ReportValues,
 } from '../api/reports';
 import { t } from '../texts/en';
-import { rate, size } from './units';
+import { percent, rate, size } from './units';
 
 export const SPANS = [
   'hour',
@@ -24,6 +24,8 @@ export function keyOf(subject: ReportSubject): string {
   switch (subject.of) {
     case 'pool':
       return JSON.stringify(['pool', subject.pool]);
+    case 'cache':
+      return JSON.stringify(['cache', subject.pool]);
     case 'device':
       return JSON.stringify(['device', subject.pool, subject.guid]);
     case 'mount':
@@ -51,6 +53,7 @@ export function nameOf({
 }): string {
   switch (subject.of) {
     case 'pool':
+    case 'cache':
       return subject.pool;
     case 'device':
       return label ?? subject.guid;
@@ -71,7 +74,7 @@ export function nameOf({
 export function grouped(
   subjects: readonly ReportedSubject[],
 ): { of: ReportSubject['of']; subjects: ReportedSubject[] }[] {
-  const order = ['pool', 'device', 'mount', 'share', 'client'] as const;
+  const order = ['pool', 'cache', 'device', 'mount', 'share', 'client'] as const;
   return order
     .map((of) => ({ of, subjects: subjects.filter(({ subject }) => subject.of === of) }))
     .filter((group) => group.subjects.length > 0);
@@ -82,6 +85,7 @@ export function commandOf(subject: ReportSubject, label: string | null, span: Re
   const name = (): string => {
     switch (subject.of) {
       case 'pool':
+      case 'cache':
         return subject.pool;
       case 'device':
         return label ?? subject.guid;
@@ -96,7 +100,7 @@ export function commandOf(subject: ReportSubject, label: string | null, span: Re
   return `millpond reports ${word} --last ${span} --points`;
 }
 
-export type Unit = 'bytes' | 'byteRate' | 'rate' | 'time' | 'count';
+export type Unit = 'bytes' | 'byteRate' | 'rate' | 'time' | 'count' | 'share';
 
 /** Nanoseconds as `1.25 ms`. */
 export function time(nanoseconds: number): string {
@@ -133,6 +137,8 @@ export function shown(value: number | null, unit: Unit): string {
       return time(value);
     case 'count':
       return plain(value);
+    case 'share':
+      return percent(value, 1);
   }
 }
 
@@ -161,6 +167,21 @@ export const KINDS: readonly Kind[] = [
   { id: 'meanTimes', unit: 'time', figures: ['read-time', 'write-time'] },
   { id: 'hits', unit: 'rate', figures: ['cache-hits', 'cache-misses'] },
   { id: 'cache', unit: 'bytes', figures: ['cache-bytes'] },
+  { id: 'warmth', unit: 'share', figures: ['cache-hit-rate', 'cache-answer-rate'] },
+  { id: 'fill', unit: 'bytes', figures: ['cache-device-bytes'] },
+  {
+    id: 'kindHits',
+    unit: 'rate',
+    figures: ['cache-data-hits', 'cache-metadata-hits', 'cache-dedup-table-hits'],
+  },
+  {
+    id: 'kindMisses',
+    unit: 'rate',
+    figures: ['cache-data-misses', 'cache-metadata-misses', 'cache-dedup-table-misses'],
+  },
+  { id: 'ghosts', unit: 'rate', figures: ['cache-ghost-hits'] },
+  { id: 'second', unit: 'rate', figures: ['cache-device-hits', 'cache-device-misses'] },
+  { id: 'index', unit: 'bytes', figures: ['cache-index-bytes'] },
   { id: 'log', unit: 'bytes', figures: ['log-bytes'] },
   { id: 'queue', unit: 'count', figures: ['queue'] },
 ];

@@ -8,6 +8,7 @@ it('has an address for each page', () => {
   expect(pageOf('/schedules')).toEqual({ page: 'schedules' });
   expect(pageOf('/disks')).toEqual({ page: 'disks' });
   expect(pageOf('/reports')).toEqual({ page: 'reports' });
+  expect(pageOf('/cache')).toEqual({ page: 'cache' });
   expect(pageOf('/certificate')).toEqual({ page: 'certificate' });
   expect(pageOf('/jobs/1')).toEqual({ page: 'missing' });
   expect(pageOf('/nowhere')).toEqual({ page: 'missing' });

@@ -13,6 +13,7 @@ export type Page =
   | { page: 'alerts' }
   | { page: 'replication' }
   | { page: 'reports' }
+  | { page: 'cache' }
   | { page: 'jobs' }
   | { page: 'events' }
   | { page: 'users' }
@@ -36,6 +37,7 @@ const SIMPLE = [
   'alerts',
   'replication',
   'reports',
+  'cache',
   'jobs',
   'events',
   'users',

@@ -13,6 +13,7 @@ import type {
 } from '../api/types';
 import { schedules } from './schedules';
 import { alerts } from './alerts';
+import { cache } from './cache';
 import { certificate } from './certificate';
 import { ups } from './ups';
 import { files } from './files';
@@ -55,6 +56,7 @@ export const t = {
     alerts: 'Alerts',
     replication: 'Replication',
     reports: 'Reports',
+    cache: 'Cache',
     disks: 'Disks',
     jobs: 'Jobs',
     events: 'Events',
@@ -731,6 +733,7 @@ export const t = {
   schedules,
 
   reports,
+  cache,
 
   jobs: {
     title: 'Jobs',
