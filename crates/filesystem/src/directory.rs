@@ -1,28 +1,12 @@
 //! Reading directories.
-//!
-//! Cookies: 0 is the start, 1 is after `.`, 2 after `..`; then they are the ZAP's cursor and 2
-//! (hash, and number among equals), so they stay good while other entries come and go. They fit
-//! into 63 bits.
-
-use object::ZapCursor;
 
 use crate::access_times::accessed;
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
+use crate::list_ahead;
+use crate::listing::{END_COOKIE, to_cookie, to_cursor};
 use crate::types::{Attributes, DirEntry, FileKind};
 use crate::znode::parse_dirent;
-
-/// The cookie after the last entry.
-const END_COOKIE: u64 = i64::MAX as u64;
-/// Cookies before the ZAP's.
-const FIRST_COOKIE: u64 = 2;
-
-fn to_cookie(cursor: ZapCursor) -> u64 {
-    if cursor == ZapCursor::END {
-        return END_COOKIE;
-    }
-    cursor.cookie().saturating_add(FIRST_COOKIE).min(END_COOKIE)
-}
 
 impl Filesystem {
     /// Entries from `cookie` on (0: from the start, with `.` and `..`), at most `count_max`; none
@@ -37,6 +21,7 @@ impl Filesystem {
         let _entered = self.opening.enter().await?;
         let node = self.files.node(ino).await?;
         accessed(&self.opening, &node);
+        list_ahead::names_listed(&self.files, &node, &found);
         Ok(found)
     }
 
@@ -72,7 +57,7 @@ impl Filesystem {
         if cookie >= END_COOKIE || found.len() >= count_max {
             return Ok(found);
         }
-        let cursor = ZapCursor::from_cookie(cookie.saturating_sub(FIRST_COOKIE));
+        let cursor = to_cursor(cookie);
         for entry in zap.entries(cursor, count_max - found.len()).await? {
             let value = entry.value.as_u64().ok_or(FsError::Corrupt {
                 ino,
@@ -100,8 +85,11 @@ impl Filesystem {
         /// Dnodes read at the same time.
         const TOGETHER: usize = 32;
         use futures::StreamExt;
-        let entries = self.read_directory(ino, cookie, count_max).await?;
+        let entries = self.peek_directory(ino, cookie, count_max).await?;
         let _entered = self.opening.enter().await?;
+        let node = self.files.node(ino).await?;
+        accessed(&self.opening, &node);
+        list_ahead::attributes_listed(&self.files, &node, &entries);
         let with_attributes = futures::stream::iter(entries)
             .map(async |entry| {
                 let attributes = match self.files.node(entry.ino).await {

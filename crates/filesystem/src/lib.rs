@@ -56,6 +56,8 @@ mod files;
 mod filesystem;
 mod folding;
 mod init;
+mod list_ahead;
+mod listing;
 mod locking;
 mod log;
 mod names;

@@ -35,6 +35,9 @@ impl Filesystem {
         let _entered = self.opening.enter().await?;
         let directory = self.files.node(parent).await?;
         directory.entries()?;
+        if let Some(listing) = &directory.listing {
+            listing.is_looked_into();
+        }
         if name.len() > crate::names::LONG_NAME_BYTES_MAX {
             return Err(too_long(&self.opening, name));
         }

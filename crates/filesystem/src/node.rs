@@ -31,6 +31,7 @@ use tokio::sync::OwnedMutexGuard;
 use zio::{Charge, Charged, Holder};
 
 use crate::error::{FsError, Result};
+use crate::listing::Listing;
 use crate::rank::{Place, Rank};
 use crate::znode::{Znode, is_of_xattr};
 
@@ -76,6 +77,8 @@ pub(crate) struct Node {
     pub(crate) object: Object,
     /// The entries of a directory.
     pub(crate) zap: Option<Zap>,
+    /// How far who lists a directory is read ahead of.
+    pub(crate) listing: Option<Arc<Listing>>,
     rank: Rank,
     pub(crate) ranges: RangeLock,
     pub(crate) xattrs: tokio::sync::RwLock<()>,
@@ -100,6 +103,7 @@ impl Node {
         Arc::new(Self {
             ino,
             object,
+            listing: zap.is_some().then(Arc::default),
             zap,
             rank,
             ranges: RangeLock::default(),

@@ -81,6 +81,7 @@ pub use options::{
     Cached, DedupProperty, NewObject, ObjsetOptions, RedundantMetadata, WriteProperties,
 };
 pub use raw::{RawObject, RawRoot};
+pub use readahead::read_dnodes_ahead;
 pub use sa::{AttributeId, Sa, SaAttribute, SaFixed, SaRegistration};
 pub use salvage::{DnodeRun, Piece, SalvagedZap, Written, salvage_zap};
 pub use spacemap::{SpaceMapEntry, SpaceMapKind, SpaceMapObject};

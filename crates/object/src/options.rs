@@ -51,7 +51,7 @@ pub struct WriteProperties {
     pub cached: Cached,
     /// What the second level of the cache may keep (`secondarycache`).
     pub cached_second: Cached,
-    /// Of what blocks are read ahead (`prefetch`); metadata is never read ahead here.
+    /// Of what blocks are read ahead (`prefetch`).
     pub prefetched: Cached,
 }
 

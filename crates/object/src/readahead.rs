@@ -7,28 +7,36 @@
 //! are remembered for a while, as one may begin with them. A stream that nobody reads on makes room
 //! for others, and what was read ahead for it is all that was in vain.
 //!
-//! Reads that overtook each other on their way here (the kernel has several under way) come soon
-//! before or after the expected place, and belong to the stream as well. Blocks are found through
-//! the tree and handed to the pipeline's own background reads, which bound how much is under way.
+//! Reads that overtook each other on their way here (clients have several under way) come soon
+//! before or after the expected place, and belong to the stream as well. What such a read passes
+//! over is soon read: a stream that leaves out more than it should is none, and ends. Blocks are
+//! found through the tree and handed to the pipeline's own background reads, which bound how much
+//! is under way.
+//!
+//! Who lists a directory tells which objects come next ([`read_dnodes_ahead`]).
 //!
 //! Behaviour as of OpenZFS's module/zfs/dmu_zfetch.c, which has forward streams alone.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use format::{DNODES_PER_BLOCK, ObjectId, ObjectType};
 use parking_lot::Mutex;
 
 use crate::dnode::{Dnode, Found};
+use crate::object::Object;
 use crate::objset::ObjectSet;
 use crate::tree::NEWEST;
 
-const WINDOW_MIN_BYTES: u64 = 256 << 10;
+const WINDOW_MIN_BYTES: u64 = 64 << 10;
 /// Windows of all streams of a handle.
 const WINDOW_MAX_BYTES: u64 = 8 << 20;
 /// What each stream may have, however many there are.
 const WINDOW_SHARE_BYTES: u64 = 1 << 20;
 /// Reads of a stream that are under way together, at most: by so many their order may be mixed up.
-const READS_AT_ONCE: u64 = 4;
+const READS_AT_ONCE: u64 = 16;
+/// Reads from this size on are large.
+const LARGE_BYTES: u64 = 256 << 10;
 const STREAMS_MAX: usize = 16;
 /// Reads that belong to no stream, of which each may be the beginning of one.
 const ALONE_MAX: usize = 16;
@@ -36,7 +44,9 @@ const ALONE_MAX: usize = 16;
 const SECONDS_MAX: usize = 4;
 /// After so many reads of others a stream is over.
 const PATIENCE: u64 = 1024;
-/// Strided reads that are read ahead, at most.
+/// Strided reads that are read ahead, in the beginning (three random reads may be as far apart by
+/// chance) and at most.
+const STRIDES_MIN: u64 = 2;
 const STRIDES_MAX: u64 = 64;
 
 /// Bytes of an object.
@@ -70,7 +80,10 @@ struct Stream {
     last: Range,
     /// Up to where was read ahead, in the stream's way; of a strided one, how many reads.
     ahead: u64,
+    /// How much is to be read ahead: bytes; of a strided one, reads.
     window: u64,
+    /// Bytes that were passed over and did not come since.
+    skipped: u64,
     /// The number of its last read.
     used: u64,
 }
@@ -87,8 +100,15 @@ impl Stream {
             last,
             ahead,
             window: 0,
+            skipped: 0,
             used,
         }
+    }
+
+    /// Whether it leaves out more than reads that overtook each other do. What it leaves out for
+    /// good may be a third of all.
+    fn is_over(&self) -> bool {
+        self.skipped > self.last.length().saturating_mul(READS_AT_ONCE)
     }
 
     /// How far a read is from what was expected, if it may be of this stream.
@@ -114,11 +134,32 @@ impl Stream {
             Way::Strided { .. } => false,
         };
         if is_late {
+            self.skipped = self.skipped.saturating_sub(read.length());
             return Vec::new();
         }
+        let passed_over = match self.way {
+            Way::Forward => read.from.saturating_sub(self.last.to),
+            Way::Backward => self.last.from.saturating_sub(read.to),
+            Way::Strided { .. } => 0,
+        };
+        let made_up = read.length() / 2;
+        self.skipped = (self.skipped + passed_over).saturating_sub(made_up);
         self.last = read;
-        let window_max = window_max.max(WINDOW_MIN_BYTES);
-        self.window = (self.window * 2).clamp(WINDOW_MIN_BYTES, window_max);
+        let (least, most) = match self.way {
+            Way::Forward | Way::Backward => (WINDOW_MIN_BYTES, window_max),
+            Way::Strided { .. } => {
+                let reads = window_max / read.length().max(1);
+                (STRIDES_MIN, reads.clamp(STRIDES_MIN, STRIDES_MAX))
+            }
+        };
+        if passed_over == 0 {
+            self.window = (self.window * 2).clamp(least, most);
+        } else if self.window <= least {
+            // Near the end of what was hardly a stream yet: it may be a random read.
+            return Vec::new();
+        }
+        // Other streams may have come since.
+        self.window = self.window.min(most);
         // In pieces of half a window, so that not every small read does something.
         match self.way {
             Way::Forward => {
@@ -141,7 +182,7 @@ impl Stream {
                 vec![Range { from, to }]
             }
             Way::Strided { by } => {
-                let most = (self.window / read.length().max(1)).clamp(2, STRIDES_MAX);
+                let most = self.window;
                 let done = self.ahead.saturating_sub(1);
                 if most.saturating_sub(done) < most / 2 {
                     self.ahead = done;
@@ -177,7 +218,13 @@ impl Streams {
             to: offset.saturating_add(length),
         };
         let far = |(at, stream): (usize, &Stream)| Some((stream.distance(read)?, at));
-        let nearest = self.streams.iter().enumerate().filter_map(far).min();
+        let mut nearest = self.streams.iter().enumerate().filter_map(far).min();
+        if let Some((_, at)) = nearest
+            && self.streams[at].is_over()
+        {
+            self.streams.swap_remove(at);
+            nearest = None;
+        }
         let at = match nearest {
             Some((_, at)) => at,
             None => {
@@ -191,7 +238,10 @@ impl Streams {
                 self.begin(way, read)
             }
         };
-        let window_max = (WINDOW_MAX_BYTES / self.streams.len() as u64).max(WINDOW_SHARE_BYTES);
+        let reads = self.reads;
+        let is_read = |stream: &&Stream| reads - stream.used < PATIENCE;
+        let streams = self.streams.iter().filter(is_read).count().max(1) as u64;
+        let window_max = (WINDOW_MAX_BYTES / streams).max(WINDOW_SHARE_BYTES);
         let stream = &mut self.streams[at];
         // From the very start counts as the beginning of a stream, if it is read on.
         if nearest.is_none() && offset == 0 {
@@ -203,7 +253,7 @@ impl Streams {
     /// Which way a stream goes that this read makes of one that was alone, if it does.
     fn beginning(&mut self, read: Range) -> Option<Way> {
         // Small reads must have been sequential for that, lest random ones seem to be.
-        let reach = match read.length() >= WINDOW_MIN_BYTES {
+        let reach = match read.length() >= LARGE_BYTES {
             true => read.length().saturating_mul(READS_AT_ONCE),
             false => 0,
         };
@@ -277,14 +327,13 @@ impl ReadAhead {
         if ranges.is_empty() {
             return;
         }
-        let properties = set.properties();
         let (object_type, block_bytes, last) = {
             let state = dnode.lock();
             let meta = state.meta();
             let block_bytes = u64::from(meta.block_bytes);
             (meta.object_type, block_bytes, meta.max_block)
         };
-        if !properties.prefetched.has(object_type, 0) || !properties.cached.has(object_type, 0) {
+        if !is_read_ahead(set, object_type) {
             return;
         }
         let of_range = |range: Range| {
@@ -293,22 +342,77 @@ impl ReadAhead {
         };
         let mut blocks: Vec<u64> = ranges.into_iter().flat_map(of_range).collect();
         blocks.dedup();
-        if let Some(at) = blocks.iter().position(|block| !start(set, dnode, *block)) {
-            // An indirect block is not in memory: wait for it elsewhere.
-            blocks.drain(..at);
-            let (set, dnode) = (set.clone(), dnode.clone());
-            let tasks = set.pipeline().tasks().clone();
-            tasks.spawn("read ahead", async move {
-                for block in blocks {
-                    let tree = dnode.lock().tree.clone();
-                    if set.blocks.resolve(dnode.id, &tree, block).await.is_err() {
-                        return;
-                    }
-                    start(&set, &dnode, block);
-                }
-            });
+        start_all(set, dnode, blocks);
+    }
+}
+
+/// Starts reading blocks of dnodes of objects that are about to be asked for, side by side
+/// (`dmu_prefetch_dnode`, module/zfs/dmu.c); of those that are tables, which is said with them, the
+/// first block as well. As all that is read ahead this is bounded by the pipeline; nothing is read
+/// where metadata is not to be read ahead, or not to be kept.
+pub fn read_dnodes_ahead(set: &Arc<ObjectSet>, objects: impl Iterator<Item = (ObjectId, bool)>) {
+    if !is_read_ahead(set, ObjectType::DNODE) {
+        return;
+    }
+    let mut blocks = BTreeSet::new();
+    let mut tables = Vec::new();
+    for (id, is_table) in objects {
+        if id.get() >= ObjectId::LIMIT || set.table.get(id.get()).is_some() {
+            continue;
+        }
+        blocks.insert(id.get() / DNODES_PER_BLOCK);
+        if is_table {
+            tables.push(id);
         }
     }
+    if !blocks.is_empty() {
+        start_all(set, &set.meta_dnode, blocks.into_iter().collect());
+    }
+    if !tables.is_empty() {
+        let set = set.clone();
+        let tasks = set.pipeline().tasks().clone();
+        tasks.spawn("read ahead", async move {
+            for table in tables {
+                // Whoever needs it will hear of errors.
+                if let Ok(object) = set.hold(table).await {
+                    start_all(&set, &object.dnode, vec![0]);
+                }
+            }
+        });
+    }
+}
+
+/// Starts reading blocks of an object that are about to be asked for.
+pub(crate) fn read_blocks_ahead(object: &Object, blocks: Vec<u64>) {
+    let object_type = object.dnode.lock().meta().object_type;
+    if is_read_ahead(object.objset(), object_type) {
+        start_all(object.objset(), &object.dnode, blocks);
+    }
+}
+
+fn is_read_ahead(set: &ObjectSet, object_type: ObjectType) -> bool {
+    let properties = set.properties();
+    properties.prefetched.has(object_type, 0) && properties.cached.has(object_type, 0)
+}
+
+/// Starts reading blocks in this order.
+fn start_all(set: &Arc<ObjectSet>, dnode: &Arc<Dnode>, mut blocks: Vec<u64>) {
+    let Some(at) = blocks.iter().position(|block| !start(set, dnode, *block)) else {
+        return;
+    };
+    // An indirect block is not in memory: wait for it elsewhere.
+    blocks.drain(..at);
+    let (set, dnode) = (set.clone(), dnode.clone());
+    let tasks = set.pipeline().tasks().clone();
+    tasks.spawn("read ahead", async move {
+        for block in blocks {
+            let tree = dnode.lock().tree.clone();
+            if set.blocks.resolve(dnode.id, &tree, block).await.is_err() {
+                return;
+            }
+            start(&set, &dnode, block);
+        }
+    });
 }
 
 /// Starts reading one block; false when its pointer is not in memory.
@@ -383,6 +487,91 @@ mod tests {
         assert_eq!(ahead.note(500 * M, 4096), []);
         assert_eq!(ahead.note(400 * M, 4096), []);
         assert_eq!(ahead.note(400 * M + 8192, 4096), [], "random reads");
+    }
+
+    #[test]
+    fn nine_reads_at_a_time_are_one_stream_in_any_order() {
+        let mut ahead = Streams::default();
+        let mut random = 77_u64;
+        let mut read = std::collections::BTreeSet::new();
+        let mut known = 0;
+        for group in 0..400 {
+            let mut places: Vec<u64> = (group * 9..group * 9 + 9).collect();
+            while !places.is_empty() {
+                random = random.wrapping_mul(6_364_136_223_846_793_005) | 1;
+                let place = places.swap_remove((random >> 33) as usize % places.len());
+                for range in ahead.note(place * 16_384, 16_384) {
+                    assert!(range.from >= known, "{range:?} again");
+                    known = range.to;
+                }
+                read.insert(place);
+            }
+            assert!(
+                group < 2 || known > (group + 1) * 9 * 16_384,
+                "{group}: {known}"
+            );
+        }
+        assert_eq!(ahead.streams.len(), 1);
+    }
+
+    #[test]
+    fn who_leaves_out_much_is_not_read_ahead_of_as_if_all_were_read() {
+        for steps in [3, 5, 12] {
+            let mut ahead = Streams::default();
+            let mut bytes = 0;
+            for step in 0..1000 {
+                let ranges = ahead.note(step * steps * 16_384, 16_384);
+                bytes += ranges.iter().map(|range| range.length()).sum::<u64>();
+            }
+            let asked = 1000 * 16_384;
+            assert!(bytes > asked * 9 / 10, "{steps}: {bytes} bytes read ahead");
+            assert!(bytes < asked + 3 * M, "{steps}: {bytes} bytes read ahead");
+        }
+        // Who leaves out a little is read ahead of all the same.
+        let mut ahead = Streams::default();
+        let places = (0..10_000).filter(|place| place % 10 != 0);
+        let mut known = 0;
+        for place in places {
+            if let Some((_, to)) = one(&ahead.note(M + place * 16_384, 16_384)) {
+                known = to;
+            }
+            assert!(place < 4 || known > M + place * 16_384, "{place}");
+        }
+    }
+
+    #[test]
+    fn reads_that_are_strided_by_chance_cost_little() {
+        let mut ahead = Streams::default();
+        let mut random = 12_345_u64;
+        let mut bytes = 0;
+        for _ in 0..10_000 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            // A small file, so that chance is high.
+            let place = (random >> 33) % 4096;
+            let ranges = ahead.note(place * 16_384, 16_384);
+            bytes += ranges.iter().map(|range| range.length()).sum::<u64>();
+        }
+        assert!(bytes < 10_000 * 16_384 / 5, "{bytes}");
+    }
+
+    #[test]
+    fn streams_that_are_over_take_nothing_of_others_windows() {
+        let mut ahead = Streams::default();
+        for stream in 0..15 {
+            for step in 0..3 {
+                ahead.note((1000 * M << stream) + step * 16_384, 16_384);
+            }
+        }
+        let mut most = 0;
+        for step in 0..4000 {
+            let at = 7 * M + step * 16_384;
+            if let Some((from, to)) = one(&ahead.note(at, 16_384)) {
+                most = most.max(to - from);
+            }
+        }
+        assert!(most > WINDOW_SHARE_BYTES, "{most}");
     }
 
     #[test]

@@ -18,6 +18,12 @@ use zio::Tx;
 use super::value::{ZapCursor, ZapEntry, ZapValue};
 use crate::error::{ObjectError, OfObject, Result, damaged};
 use crate::object::Object;
+use crate::readahead::read_blocks_ahead;
+
+/// Leaves that are read ahead of who goes through all entries, and entries of the pointer table in
+/// which they are looked for.
+const LEAVES_AHEAD: usize = 32;
+const TABLE_AHEAD: usize = 2048;
 
 /// A fat ZAP; the caller holds the ZAP's lock.
 pub(super) struct Fat<'a> {
@@ -487,6 +493,32 @@ impl Fat<'_> {
         self.write_block(tx, 1, leaf.into_bytes()).await
     }
 
+    /// Starts reading the leaves at and after a hash, as far as the table that leads to them is in
+    /// memory.
+    fn read_leaves_ahead(&self, hash: u64) {
+        let Ok(head) = self.try_block(0) else { return };
+        let Ok(header) = self.header_of(&head) else {
+            return;
+        };
+        let first = zap_hash_index(hash, header.table.shift);
+        let indexes = (first..=zap_hash_index(u64::MAX, header.table.shift)).take(TABLE_AHEAD);
+        let pointer = |index| {
+            if header.has_embedded_table() {
+                return FatZapHeader::embedded_pointer(&head, Endian::Little, index);
+            }
+            let (block, at) = self.table_place(header.table.first_block, index);
+            let table = self.try_block(block).ok()?;
+            let word = table.as_chunks::<8>().0.get(at)?;
+            Some(u64::from_le_bytes(*word))
+        };
+        let mut blocks: Vec<u64> = indexes.map_while(pointer).collect();
+        // Several entries in a row lead to a leaf that was not split as often.
+        blocks.dedup();
+        blocks.retain(|block| *block != 0 && *block < header.free_block);
+        blocks.truncate(LEAVES_AHEAD);
+        read_blocks_ahead(self.object, blocks);
+    }
+
     /// Up to `limit` entries at or after a cursor, in order.
     pub(super) async fn entries(
         &self,
@@ -501,7 +533,13 @@ impl Fat<'_> {
             return Ok(out);
         };
         while out.len() < limit {
-            let found = self.find(hash).await?;
+            let found = match self.try_find(hash) {
+                Some(found) => found?,
+                None => {
+                    self.read_leaves_ahead(hash);
+                    self.find(hash).await?
+                }
+            };
             let leaf = &found.leaf;
             let entries = leaf.entries().of(id)?;
             let first = entries.partition_point(|entry| (entry.hash, entry.cd) < (hash, cd));
