@@ -150,8 +150,8 @@ impl Reports {
         let shown = Shown(self.parseable);
         if self.points {
             let columns = names.into_iter().chain([Column::left("TIME")]);
-            let columns: Vec<_> = columns.chain(RATES.into_iter().chain(KINDS).map(Column::right));
-            let columns: Vec<_> = columns.collect();
+            let numbers = RATES.into_iter().chain(KINDS).map(Column::right);
+            let columns: Vec<_> = columns.chain(numbers).collect();
             let rows: Vec<_> = reports.iter().flat_map(|one| shown.points(one)).collect();
             print!("{}", columns::render(&columns, &rows, self.scripted));
             return Ok(());

@@ -561,7 +561,7 @@ mod tests {
         let mut ahead = Streams::default();
         for stream in 0..15 {
             for step in 0..3 {
-                ahead.note((1000 * M << stream) + step * 16_384, 16_384);
+                ahead.note(((1000 * M) << stream) + step * 16_384, 16_384);
             }
         }
         let mut most = 0;

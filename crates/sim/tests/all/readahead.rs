@@ -8,6 +8,7 @@
 //! over what they do not read. RAID-Z has parity among its data, which takes as much of a disk's
 //! time as what is read: a stream is worth as many disks as hold data.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -235,13 +236,14 @@ impl Target {
 }
 
 async fn run(target: &Target, reads: &[(u64, u64)], depth: usize) {
-    let left = Arc::new(parking_lot::Mutex::new(reads.to_vec().into_iter()));
+    let left: VecDeque<(u64, u64)> = reads.iter().copied().collect();
+    let left = Arc::new(parking_lot::Mutex::new(left));
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..depth {
         let (target, left) = (target.clone(), left.clone());
         tasks.spawn(async move {
             loop {
-                let next = left.lock().next();
+                let next = left.lock().pop_front();
                 let Some((offset, length)) = next else { return };
                 target.read(offset, length).await;
             }
