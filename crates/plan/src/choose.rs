@@ -1,0 +1,257 @@
+//! Which layouts there are for so many disks, and which is the best for what.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ask::Planned;
+use crate::full::{Load, Rates};
+use crate::{DiskKind, Layout, PlanError};
+
+/// What a pool is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Purpose {
+    /// Files that are read and written here and there.
+    Random,
+    /// Few big files, read and written from beginning to end.
+    Stream,
+    /// Disks of virtual machines, and databases.
+    Vm,
+    /// Backups: written, and hardly ever read.
+    Backup,
+}
+
+impl Purpose {
+    /// All of them.
+    pub const ALL: [Purpose; 4] = [
+        Purpose::Random,
+        Purpose::Stream,
+        Purpose::Vm,
+        Purpose::Backup,
+    ];
+
+    /// What clients usually do then: blocks as `recordsize` and `volblocksize` are by default (1 MiB
+    /// for backups), as many at a time as several clients ask for.
+    pub fn usual_load(self) -> Load {
+        let (block_bytes, depth, read_share) = match self {
+            Purpose::Random => (128 << 10, 32, 0.7),
+            Purpose::Stream => (128 << 10, 32, 0.5),
+            Purpose::Vm => (16 << 10, 32, 0.6),
+            Purpose::Backup => (1 << 20, 32, 0.1),
+        };
+        Load {
+            block_bytes,
+            depth,
+            read_share,
+            streams: 0,
+            stream_rate: 0,
+        }
+    }
+
+    /// How much rates count beside the bytes that fit, 0 to 1.
+    fn weight_of_rates(self) -> f64 {
+        match self {
+            Purpose::Random | Purpose::Vm => 0.7,
+            Purpose::Stream => 0.5,
+            Purpose::Backup => 0.2,
+        }
+    }
+
+    /// The rate that counts.
+    fn rate(self, rates: &Rates, load: &Load) -> f64 {
+        let share = load.read_share.clamp(0.0, 1.0);
+        match self {
+            Purpose::Random | Purpose::Vm => rates.mixed_iops,
+            Purpose::Stream | Purpose::Backup => {
+                1.0 / (share / rates.read_rate + (1.0 - share) / rates.write_rate)
+            }
+        }
+    }
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Purpose::Random => "random",
+            Purpose::Stream => "stream",
+            Purpose::Vm => "vm",
+            Purpose::Backup => "backup",
+        }
+    }
+}
+
+impl std::str::FromStr for Purpose {
+    type Err = PlanError;
+
+    fn from_str(word: &str) -> Result<Self, PlanError> {
+        let mut all = Purpose::ALL.into_iter();
+        all.find(|purpose| purpose.word() == word)
+            .ok_or_else(|| PlanError::word(word, "a use is random, stream, vm or backup"))
+    }
+}
+
+/// Data disks of a RAID-Z vdev that is not unusually wide, at most.
+const DATA_MAX: u64 = 16;
+/// Disks from which on dRAID is worth its whole stripes.
+const DRAID_MIN: u64 = 10;
+/// Disks for each distributed spare.
+const DISKS_OF_SPARE: u64 = 24;
+/// Disks that a vdev has at most.
+const CHILDREN_MAX: u64 = 255;
+
+/// Every sensible layout of so many disks: mirrors of two and three, RAID-Z of each parity with two
+/// to sixteen data disks, dRAID from ten disks on. A layout leaves an eighth of the disks over at
+/// most (they are spares then), and has redundancy unless there is but one disk.
+pub fn layouts(disks: u64) -> Vec<Layout> {
+    let mut found = BTreeSet::new();
+    if disks == 1 {
+        found.insert(Layout::Stripe { disks });
+    }
+    let leaves_few = |used: u64| used > 0 && disks - used <= (disks / 8).max(1);
+    for ways in 2..=3 {
+        let vdevs = disks / ways;
+        if leaves_few(vdevs * ways) {
+            found.insert(Layout::Mirror { vdevs, ways });
+        }
+    }
+    for parity in 1..=3 {
+        for width in parity + 2..=parity + DATA_MAX {
+            let vdevs = disks / width;
+            if leaves_few(vdevs * width) {
+                found.insert(Layout::Raidz {
+                    parity,
+                    vdevs,
+                    disks: width,
+                });
+            }
+        }
+        if disks < DRAID_MIN {
+            continue;
+        }
+        let vdevs = disks.div_ceil(CHILDREN_MAX);
+        let children = disks / vdevs;
+        let spares = children.div_ceil(DISKS_OF_SPARE);
+        for data in [4, 8] {
+            let layout = Layout::Draid {
+                parity,
+                data,
+                vdevs,
+                children,
+                spares,
+            };
+            if layout.check().is_ok() && leaves_few(layout.disks()) {
+                found.insert(layout);
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// A pool should not be lost more often than this in a year.
+const LOSS_MAX: f64 = 1e-3;
+/// Nor should blocks be.
+const DAMAGE_MAX: f64 = 1e-2;
+
+/// Why a layout is recommended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reason {
+    /// The best for the purpose, of those that are safe.
+    Best,
+    /// None is safe: the one that loses data least often.
+    Safest,
+    /// The only one.
+    Only,
+}
+
+/// The layout that is the best for a purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Recommended {
+    /// For what.
+    pub purpose: Purpose,
+    /// Which.
+    pub layout: Layout,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Which of the layouts is the best, with the rates that each has under the purpose's load; `None`
+/// without layouts.
+///
+/// Of those that lose data rarely enough, the one with the biggest product of rate and usable bytes,
+/// each to the power of its weight: so twice the rate is worth the same wherever it begins. If none
+/// is safe, the safest.
+pub fn recommend(
+    purpose: Purpose,
+    load: &Load,
+    planned: &[Planned],
+    rates: &[Rates],
+) -> Option<Recommended> {
+    let is_safe = |planned: &Planned| {
+        planned.risk.may_fail > 0
+            && planned.risk.loss_per_year <= LOSS_MAX
+            && planned.risk.damage_per_year <= DAMAGE_MAX
+    };
+    let weight = purpose.weight_of_rates();
+    let value = |index: usize| {
+        let rate = purpose.rate(&rates[index], load).max(1e-9);
+        let bytes = planned[index].usable_for(load.block_bytes).max(1) as f64;
+        weight * rate.ln() + (1.0 - weight) * bytes.ln()
+    };
+    let all = 0..planned.len().min(rates.len());
+    let best = all
+        .clone()
+        .filter(|index| is_safe(&planned[*index]))
+        .max_by(|one, other| value(*one).total_cmp(&value(*other)));
+    let (index, reason) = match best {
+        _ if all.len() == 1 => (0, Reason::Only),
+        Some(index) => (index, Reason::Best),
+        None => {
+            let damage = |index: &usize| planned[*index].risk.damage_per_year;
+            let safest = all.min_by(|one, other| damage(one).total_cmp(&damage(other)))?;
+            (safest, Reason::Safest)
+        }
+    };
+    Some(Recommended {
+        purpose,
+        layout: planned[index].layout,
+        reason,
+    })
+}
+
+/// What disks that are no data disks may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Helper {
+    /// A mirror for metadata and small blocks.
+    Special,
+    /// A log device.
+    Log,
+    /// A cache device.
+    Cache,
+    /// Spares.
+    Spare,
+    /// Nothing: they are not better than those that hold the data.
+    Nothing,
+}
+
+/// What further disks may do for a pool on `data` disks.
+pub fn helper(data: DiskKind, other: DiskKind, count: u64, purpose: Purpose) -> Helper {
+    let rank = |kind| match kind {
+        DiskKind::Hdd => 0,
+        DiskKind::Ssd => 1,
+        DiskKind::Nvme => 2,
+    };
+    if rank(other) <= rank(data) {
+        return match other == data {
+            true => Helper::Spare,
+            false => Helper::Nothing,
+        };
+    }
+    match purpose {
+        // A special vdev that is lost takes the pool along: two at least.
+        Purpose::Random | Purpose::Stream | Purpose::Backup if count >= 2 => Helper::Special,
+        Purpose::Vm => Helper::Log,
+        _ => Helper::Cache,
+    }
+}
