@@ -1,16 +1,22 @@
 //! How much fits: the arithmetic by which a pool is made, so that the figure is the one that
 //! `zfs list` tells of it.
 //!
-//! | Step | Source in OpenZFS |
-//! |---|---|
-//! | A disk is used in multiples of 256 KiB, less two labels of 256 KiB and the boot block of 3.5 MiB at its start, two labels at its end | `vdev_open`, `VDEV_LABEL_START_SIZE`, `VDEV_LABEL_END_SIZE` |
-//! | A vdev has the smallest disk's bytes, RAID-Z those times its disks; dRAID keeps 32 MiB of each disk, and has whole rows of 16 MiB in whole groups, without its spares | `vdev_raidz_open`, `vdev_draid_open` |
-//! | It is cut into about 200 metaslabs of 512 MiB to 16 GiB; what is left over at its end is not used; on dRAID a metaslab has whole stripes only | `vdev_metaslab_set_size`, `vdev_draid_metaslab_init` |
-//! | Raw bytes become usable ones by the ratio that blocks of 128 KiB have, rounded down to 512ths | `vdev_set_deflate_ratio` |
-//! | 1/32 of that is kept back, at least 128 MiB (or half the pool), at most 128 GiB | `spa_get_slop_space` |
+//! 1. A disk is used in multiples of 256 KiB, less two labels of 256 KiB and the boot block of
+//!    3.5 MiB at its start, and two labels at its end (`vdev_open`, module/zfs/vdev.c;
+//!    `VDEV_LABEL_START_SIZE`, `VDEV_LABEL_END_SIZE`).
+//! 2. A vdev has the smallest disk's bytes, RAID-Z those times its disks (`vdev_raidz_open`). dRAID
+//!    keeps 32 MiB of each disk, and has whole rows of 16 MiB in whole groups, without its spares
+//!    (`vdev_draid_open`).
+//! 3. It is cut into about 200 metaslabs of 512 MiB to 16 GiB; what is left over at its end is not
+//!    used (`vdev_metaslab_set_size`). On dRAID a metaslab has whole stripes only
+//!    (`vdev_draid_metaslab_init`).
+//! 4. Raw bytes become usable ones by the ratio that blocks of 128 KiB have, rounded down to 512ths
+//!    (`vdev_set_deflate_ratio`).
+//! 5. 1/32 of that is kept back, at least 128 MiB (or half the pool), at most 128 GiB
+//!    (`spa_get_slop_space`, module/zfs/spa_misc.c).
 //!
-//! OpenZFS also sets a metaslab of each vdev with more than 64 of them aside for the intent log, and
-//! keeps that much less back (at most half), so that its figure is the same but for the biggest
+//! OpenZFS also sets a metaslab of each vdev with more than 64 of them aside for the intent log,
+//! and keeps that much less back (at most half), so that its figure is the same but for the biggest
 //! pools. Millpond sets none aside, and this module neither.
 
 use serde::{Deserialize, Serialize};

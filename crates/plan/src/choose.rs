@@ -1,10 +1,9 @@
-//! Which layouts there are for so many disks, and which is the best for what.
+//! Which layouts there are for so many disks, and what counts for what.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ask::Planned;
 use crate::full::{Load, Rates};
 use crate::{DiskKind, Layout, PlanError};
 
@@ -31,8 +30,8 @@ impl Purpose {
         Purpose::Backup,
     ];
 
-    /// What clients usually do then: blocks as `recordsize` and `volblocksize` are by default (1 MiB
-    /// for backups), as many at a time as several clients ask for.
+    /// What clients usually do then: blocks as `recordsize` and `volblocksize` are by default (1
+    /// MiB for backups), as many at a time as several clients ask for.
     pub fn usual_load(self) -> Load {
         let (block_bytes, depth, read_share) = match self {
             Purpose::Random => (128 << 10, 32, 0.7),
@@ -50,7 +49,7 @@ impl Purpose {
     }
 
     /// How much rates count beside the bytes that fit, 0 to 1.
-    fn weight_of_rates(self) -> f64 {
+    pub(crate) fn weight_of_rates(self) -> f64 {
         match self {
             Purpose::Random | Purpose::Vm => 0.7,
             Purpose::Stream => 0.5,
@@ -59,7 +58,7 @@ impl Purpose {
     }
 
     /// The rate that counts.
-    fn rate(self, rates: &Rates, load: &Load) -> f64 {
+    pub(crate) fn rate(self, rates: &Rates, load: &Load) -> f64 {
         let share = load.read_share.clamp(0.0, 1.0);
         match self {
             Purpose::Random | Purpose::Vm => rates.mixed_iops,
@@ -147,11 +146,6 @@ pub fn layouts(disks: u64) -> Vec<Layout> {
     found.into_iter().collect()
 }
 
-/// A pool should not be lost more often than this in a year.
-const LOSS_MAX: f64 = 1e-3;
-/// Nor should blocks be.
-const DAMAGE_MAX: f64 = 1e-2;
-
 /// Why a layout is recommended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -173,50 +167,6 @@ pub struct Recommended {
     pub layout: Layout,
     /// Why.
     pub reason: Reason,
-}
-
-/// Which of the layouts is the best, with the rates that each has under the purpose's load; `None`
-/// without layouts.
-///
-/// Of those that lose data rarely enough, the one with the biggest product of rate and usable bytes,
-/// each to the power of its weight: so twice the rate is worth the same wherever it begins. If none
-/// is safe, the safest.
-pub fn recommend(
-    purpose: Purpose,
-    load: &Load,
-    planned: &[Planned],
-    rates: &[Rates],
-) -> Option<Recommended> {
-    let is_safe = |planned: &Planned| {
-        planned.risk.may_fail > 0
-            && planned.risk.loss_per_year <= LOSS_MAX
-            && planned.risk.damage_per_year <= DAMAGE_MAX
-    };
-    let weight = purpose.weight_of_rates();
-    let value = |index: usize| {
-        let rate = purpose.rate(&rates[index], load).max(1e-9);
-        let bytes = planned[index].usable_for(load.block_bytes).max(1) as f64;
-        weight * rate.ln() + (1.0 - weight) * bytes.ln()
-    };
-    let all = 0..planned.len().min(rates.len());
-    let best = all
-        .clone()
-        .filter(|index| is_safe(&planned[*index]))
-        .max_by(|one, other| value(*one).total_cmp(&value(*other)));
-    let (index, reason) = match best {
-        _ if all.len() == 1 => (0, Reason::Only),
-        Some(index) => (index, Reason::Best),
-        None => {
-            let damage = |index: &usize| planned[*index].risk.damage_per_year;
-            let safest = all.min_by(|one, other| damage(one).total_cmp(&damage(other)))?;
-            (safest, Reason::Safest)
-        }
-    };
-    Some(Recommended {
-        purpose,
-        layout: planned[index].layout,
-        reason,
-    })
 }
 
 /// What disks that are no data disks may be.

@@ -51,7 +51,7 @@ const JUMP: f64 = 0.5;
 /// What clients do.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Bytes of a block, as it is stored: the record size of filesystems, the block size of volumes.
+    /// Bytes of a block, as it is stored: record size of filesystems, block size of volumes.
     pub block_bytes: u64,
     /// Blocks that are asked for at the same time, by all clients together.
     pub depth: u64,

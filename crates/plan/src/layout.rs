@@ -223,9 +223,9 @@ impl fmt::Display for Layout {
     }
 }
 
-/// As [`Layout`] is displayed; one vdev needs no `1x`, `raidz1` is `raidz`, `draid` is `draid1`, and
-/// a dRAID's parts come in any order, without data disks 8 or what is left, and without spares
-/// none, as `zpool create` takes them.
+/// As [`Layout`] is displayed; one vdev needs no `1x`, `raidz1` is `raidz`, `draid` is `draid1`,
+/// and a dRAID's parts come in any order, without data disks 8 or what is left, and without
+/// spares none, as `zpool create` takes them.
 impl FromStr for Layout {
     type Err = PlanError;
 
@@ -320,8 +320,8 @@ pub struct Footprint {
 
 impl Footprint {
     /// Of a block of `block_bytes` as it is stored, in sectors of 2^`ashift` bytes
-    /// (`vdev_default_asize`, `vdev_raidz_psize_to_asize`, `vdev_draid_psize_to_asize`; columns as in
-    /// `vdev_raidz_map_alloc`).
+    /// (`vdev_default_asize`, `vdev_raidz_psize_to_asize`, `vdev_draid_psize_to_asize`; columns
+    /// as in `vdev_raidz_map_alloc`).
     pub fn of(layout: Layout, ashift: u32, block_bytes: u64) -> Self {
         let sectors = block_bytes.max(1).div_ceil(1 << ashift);
         match layout {

@@ -15,7 +15,7 @@
 //! | [`risk`] | chances of loss in a year |
 //! | [`scan`] | how long scrubs and rebuilds take |
 //! | [`sizes`] | log devices, cache devices, dedup tables, special vdevs |
-//! | [`choose`] | which layouts there are, and which is the best for what |
+//! | [`choose`] | which layouts there are, and what counts for what |
 //! | [`note`] | what is worth saying about an answer: facts, and sentences of them |
 //!
 //! **Pure.** No I/O, no clock, no randomness: equal questions give equal answers. Figures and
@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod amount;
+mod answer;
 mod ask;
 pub mod capacity;
 pub mod choose;
@@ -43,7 +44,8 @@ pub mod sizes;
 #[cfg(test)]
 mod tests;
 
-pub use ask::{Answer, Cost, Model, Planned, Question, answer};
+pub use answer::answer;
+pub use ask::{Answer, Cost, Model, Planned, Question};
 pub use error::PlanError;
 pub use hardware::{Bus, DiskKind, Disks};
 pub use layout::Layout;

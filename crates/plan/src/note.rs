@@ -236,9 +236,9 @@ fn fixed(layout: Layout) -> String {
              become raidz."
         ),
         Layout::Raidz { parity, .. } => format!(
-            "{layout}: its parity is {parity} for good. Its vdevs can get more disks, one at a time \
-             (zpool attach), what is written before keeps the old relation of data to parity, and \
-             no vdev of the pool can be removed."
+            "{layout}: its parity is {parity} for good. Its vdevs can get more disks, one at a \
+             time (zpool attach), what is written before keeps the old relation of data to \
+             parity, and no vdev of the pool can be removed."
         ),
         Layout::Draid { .. } => format!(
             "{layout}: parity, data disks of a group, number of disks and spares are so for good; \

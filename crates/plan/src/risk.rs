@@ -18,7 +18,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DiskKind, Layout};
+use crate::{DiskKind, Layout, PlanError};
 
 const YEAR_SECONDS: f64 = 365.25 * 86400.0;
 /// Sets of failed disks of which [`Risk::survives`] tells.
@@ -50,6 +50,55 @@ impl Assumptions {
             filled: 0.8,
             scrub_interval_seconds: 30.0 * 86400.0,
         }
+    }
+
+    /// Whether all figures can be true.
+    ///
+    /// # Errors
+    /// [`PlanError::OutOfRange`].
+    pub fn check(&self) -> Result<(), PlanError> {
+        let bounds = [
+            (
+                "the failures of a disk in a year",
+                self.failures_per_year,
+                1e-6..=10.0,
+                "0.000001 to 10",
+            ),
+            (
+                "the time until a disk is replaced",
+                self.replace_seconds,
+                0.0..=1e9,
+                "0 to 1,000,000,000 seconds",
+            ),
+            (
+                "the bits read for an error",
+                self.bits_per_error,
+                1e9..=1e24,
+                "10^9 to 10^24",
+            ),
+            (
+                "the part of the pool that is in use",
+                self.filled,
+                0.0..=1.0,
+                "0 to 1",
+            ),
+            (
+                "the time between scrubs",
+                self.scrub_interval_seconds,
+                60.0..=1e10,
+                "60 to 10,000,000,000 seconds",
+            ),
+        ];
+        for (what, value, range, wanted) in bounds {
+            if !range.contains(&value) {
+                return Err(PlanError::OutOfRange {
+                    what,
+                    value: value.to_string(),
+                    wanted,
+                });
+            }
+        }
+        Ok(())
     }
 }
 

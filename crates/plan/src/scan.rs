@@ -43,8 +43,8 @@ impl Passes {
             Layout::Stripe { .. } => None,
             Layout::Mirror { .. } => Some(used_bytes / reading(1).min(writing(1))),
             Layout::Raidz { .. } => Some(used_bytes / reading(others).min(writing(1))),
-            // Each of the others reads its part of the groups that had the disk, and writes its part
-            // of the distributed spare (`vdev_rebuild`).
+            // Each of the others reads its part of the groups that had the disk, and writes its
+            // part of the distributed spare (`vdev_rebuild`).
             Layout::Draid { data, spares, .. } if spares > 0 => {
                 let moved = used_bytes * (data + 1) as f64 / others as f64;
                 Some(moved / reading(others).min(writing(others)))

@@ -2,8 +2,8 @@
 //! *y* random accesses and *z* sequential bytes a second.
 //!
 //! Each vdev of RAID-Z does what one of its disks does at random, since each block is on all of
-//! them, and reads and writes at the rate of its data disks. Each disk of a mirror reads for itself;
-//! all of them write the same.
+//! them, and reads and writes at the rate of its data disks. Each disk of a mirror reads for
+//! itself; all of them write the same.
 
 use serde::{Deserialize, Serialize};
 

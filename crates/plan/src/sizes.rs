@@ -58,8 +58,8 @@ pub struct CacheMemory {
     pub openzfs_bytes: u64,
 }
 
-/// The memory that a cache device of `device_bytes` takes when it is full of blocks of `block_bytes`
-/// as stored.
+/// The memory that a cache device of `device_bytes` takes when it is full of blocks of
+/// `block_bytes` as stored.
 pub fn cache_memory(device_bytes: u64, block_bytes: u64) -> CacheMemory {
     let blocks = device_bytes / block_bytes.max(512);
     CacheMemory {
@@ -69,10 +69,11 @@ pub fn cache_memory(device_bytes: u64, block_bytes: u64) -> CacheMemory {
     }
 }
 
-/// Bytes of memory for each entry of a dedup table. An entry takes six chunks of 24 bytes of a ZAP's
-/// leaf: one for itself, two for the key of 40 bytes, two or three for the value. Leaves are split
-/// when they are full, so that they are between half and quite full: 130 to 260 bytes, on average
-/// at ln 2 of full. Tables of 16,384 to 114,688 entries had 130 to 171 (`zpool status -D`).
+/// Bytes of memory for each entry of a dedup table. An entry takes about five chunks of 24 bytes of
+/// a ZAP's leaf: one for itself, two for the key of 40 bytes, two or three for the value. Leaves
+/// are split when they are full, so that they are between half and quite full: 130 to 260 bytes,
+/// on average at ln 2 of full. Tables of 16,384 to 114,688 entries had 130 to 171
+/// (`zpool status -D`).
 const DEDUP_MEMORY_BYTES: u64 = 188;
 /// Bytes on disk for each: leaves are compressed, and there are two copies of each. The same tables
 /// had 213 to 239.
@@ -148,8 +149,8 @@ pub struct SpecialSize {
 }
 
 /// The size of a special vdev for `data_bytes` in blocks of `block_bytes`, in `files` files, with
-/// `small_blocks_bytes` of blocks that go there too, and `dedup_bytes` of a dedup table. Metadata is
-/// counted as it is before compression, which makes it about half as big.
+/// `small_blocks_bytes` of blocks that go there too, and `dedup_bytes` of a dedup table. Metadata
+/// is counted as it is before compression, which makes it about half as big.
 pub fn special_size(
     data_bytes: u64,
     block_bytes: u64,
@@ -206,7 +207,7 @@ pub fn volume_cost(layout: Layout, ashift: u32, volume_bytes: u64, block_bytes: 
     let blocks = volume_bytes.div_ceil(block_bytes);
     let usual = Footprint::of(layout, ashift, 128 << 10).allocated_bytes;
     let ratio = (128 << 10) / (usual >> 9);
-    let counted = (on_disks(block_bytes) / copies >> 9) * ratio;
+    let counted = on_disks(block_bytes) / copies / 512 * ratio;
     VolumeCost {
         block_bytes,
         counted_bytes: blocks.saturating_mul(counted),

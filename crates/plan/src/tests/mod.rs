@@ -1,6 +1,6 @@
-//! Goal: the planner's figures are those that the engine and measurements have. Method: the engine's
-//! own arithmetic beside ours, over random layouts; the published tables; the disk model of crate
-//! `device`; sums that can be done by hand.
+//! Goal: the planner's figures are those that the engine and measurements have. Method: the
+//! engine's own arithmetic beside ours, over random layouts; the published tables; the disk model
+//! of crate `device`; sums that can be done by hand.
 
 mod answers;
 mod rates;

@@ -26,8 +26,8 @@ fn buses(words: &[&str]) -> Vec<Bus> {
     words.iter().map(parse).collect()
 }
 
-/// The table of issue 45 that everybody computes by hand: `12y 4y 12z 4z`, and what fits on disks of
-/// 500 GB. No figure is rounded.
+/// The table of issue 45 that everybody computes by hand: `12y 4y 12z 4z`, and what fits on disks
+/// of 500 GB. No figure is rounded.
 #[test]
 fn the_simple_model_is_the_published_table() {
     for (word, of_disk, data_bytes) in [
@@ -184,6 +184,54 @@ fn small_blocks_leave_disks_free_for_others() {
     );
 }
 
+/// The table in docs/plan.md is what the models say: its rows are made here as they stand there.
+#[test]
+fn the_documents_table_is_the_models() {
+    let document = include_str!("../../../../docs/plan.md");
+    let buses = buses(&["pcix133:8", "pcix100:8"]);
+    let path = Path {
+        buses: &buses,
+        network_rate: None,
+    };
+    let word_of = |limit: &Limit| match limit {
+        Limit::Seeks => "seeks",
+        Limit::Disks => "disks",
+        Limit::Queue => "queue",
+        Limit::Bus(_) => "bus",
+        Limit::Parity(_) => "parity over the bus",
+        Limit::Network => "network",
+    };
+    for (word, measured) in [
+        ("mirror:4x3", ""),
+        ("raidz2:2x6", "2.3y 7.2z 5.3z "),
+        ("raidz:3x5", "3.3y 8.8z 5.2z "),
+        ("raidz:5x3", "3.8y 10.2z 4.8z "),
+        ("mirror:7x2", ""),
+    ] {
+        let simple = Simple::of(layout(word), 500_000_000_000);
+        let full = Rates::of(layout(word), &story_disks(), 9, &CLIENT, path);
+        let limits = &full.limited_by;
+        let row = format!(
+            "| `{word}` | {}y {}y {}z {}z | {:.1} TB | {measured}| {:.1}y {:.1}y {:.1}z {:.1}z | \
+             {}, {}, {}, {} |",
+            simple.iops_read,
+            simple.iops_write,
+            simple.rate_read,
+            simple.rate_write,
+            simple.data_bytes as f64 / 1e12,
+            full.read_iops / 90.0,
+            full.write_iops / 90.0,
+            full.read_rate / 72e6,
+            full.write_rate / 72e6,
+            word_of(&limits.read_iops),
+            word_of(&limits.write_iops),
+            word_of(&limits.read_rate),
+            word_of(&limits.write_rate),
+        );
+        assert!(document.contains(&row), "{row}");
+    }
+}
+
 /// Nothing is faster than its parts: rates stay below bus and network, and grow with disks.
 #[test]
 fn nothing_is_faster_than_its_way() {
@@ -241,8 +289,8 @@ fn flash_works_at_several_reads() {
 /// served in each.
 #[test]
 fn a_closed_network_is_what_sums_by_hand_give() {
-    // Of states (2,0), (1,1), (0,2) with equal rates each is as likely; two of three keep one counter
-    // busy.
+    // Of states (2,0), (1,1), (0,2) with equal rates each is as likely; two of three keep one
+    // counter busy.
     within(
         closed_network(2, &[1.0, 1.0]),
         4.0 / 3.0,

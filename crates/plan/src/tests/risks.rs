@@ -41,7 +41,8 @@ fn chances_are_those_of_the_textbook() {
     within(raidz.loss_per_year, expected, 0.01, "raidz2");
 }
 
-/// Parity, a third copy, a spare and a quick rebuild each make loss less likely; more vdevs more so.
+/// Parity, a third copy, a spare and a quick rebuild each make loss less likely, and more vdevs
+/// make it more likely.
 #[test]
 fn what_makes_loss_less_likely() {
     let of = |word, spares, days: f64| {

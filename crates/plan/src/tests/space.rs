@@ -164,8 +164,8 @@ fn one_disk_step_by_step() {
     assert_eq!(capacity.usable_bytes, 116 * (4 << 30) / 32 * 31);
 }
 
-/// What small blocks take on RAID-Z of six disks with double parity and sectors of 4 KiB: each alone
-/// has two sectors of parity, and comes in threes.
+/// What small blocks take on RAID-Z of six disks with double parity and sectors of 4 KiB: each
+/// alone has two sectors of parity, and comes in threes.
 #[test]
 fn small_blocks_on_raidz_take_what_they_take() {
     let of = |block_bytes| volume_cost(layout("raidz2:1x6"), 12, 1 << 30, block_bytes);
