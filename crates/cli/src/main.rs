@@ -27,6 +27,7 @@ mod man;
 mod numbers;
 mod options;
 mod periods;
+mod plan;
 mod prompt;
 mod refusals;
 mod replicate;
@@ -96,6 +97,8 @@ enum Command {
     User(user::User),
     /// Keys for programs that use the API over the network
     Apikey(apikey::Apikey),
+    /// Tell what disks will do as a pool, before they are bought
+    Plan(plan::Plan),
     /// Show the labels and uberblocks of a device or file
     Labels(labels::Labels),
     /// Save the files of a pool that will not open
@@ -249,6 +252,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Alerts(alerts) => alerts.run(&Client::new(state, of_root)?),
         Command::Disks(disks) => disks.run(&Client::new(state, of_root)?),
         Command::Ups(ups) => ups.run(&Client::new(state, of_root)?),
+        Command::Plan(plan) => plan.run(|| Client::new(state, of_root)),
         Command::Labels(labels) => labels.run(),
         Command::Openapi => openapi(),
         Command::Completions(completions) => completions.run(),

@@ -44,6 +44,7 @@ mod nfs41;
 mod nopwrite;
 mod options;
 mod packages;
+mod plan;
 mod posix;
 mod properties;
 mod races;

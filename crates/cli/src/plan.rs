@@ -1,0 +1,309 @@
+//! `millpond plan`: what disks will do as a pool, before they are bought.
+
+use ::plan::choose::Purpose;
+use ::plan::full::{Limit, Load};
+use ::plan::{Answer, Bus, DiskKind, Disks, Layout, Model, PlanError, Planned, Question};
+use anyhow::Context;
+use api::DiskList;
+use clap::{Args, ValueEnum};
+
+use crate::client::Client;
+use crate::columns::{self, Column};
+use crate::numbers::nice_bytes;
+
+/// Tells what disks will do as a pool, layout by layout.
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// Disks: 16x500GB, 2x400GB:ssd, 16x500GB:hdd:90seeks:72MB/s:price=55 (default: the host's)
+    #[arg(long = "disks", value_name = "DISKS", value_parser = word::<Disks>)]
+    disks: Vec<Disks>,
+    /// So many of the disks are spares
+    #[arg(long, default_value_t = 0)]
+    spares: u64,
+    /// Layouts: mirror:7x2, raidz2:2x6, draid2:4d:11c:1s (default: all that make sense)
+    #[arg(long = "layout", value_name = "LAYOUT", value_parser = word::<Layout>)]
+    layouts: Vec<Layout>,
+    /// What the pool is for; rates are of the first (default: random)
+    #[arg(long = "use", value_name = "USE")]
+    purposes: Vec<Use>,
+    /// Multiples of one disk, or seeks, queues, buses and the network
+    #[arg(long, value_enum, default_value_t = Way::Full)]
+    model: Way,
+    /// Size of a block that is read or written
+    #[arg(long, value_parser = size)]
+    block: Option<u64>,
+    /// Blocks that are asked for at the same time
+    #[arg(long)]
+    depth: Option<u64>,
+    /// Buses of the disks: pcix133, pcie3x8, 520MB/350MB; with :8 for eight disks on it
+    #[arg(long = "bus", value_name = "BUS", value_parser = word::<Bus>)]
+    buses: Vec<Bus>,
+    /// What the network carries: 1Gbit, 125MB
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    network: Option<u64>,
+    /// Memory of the server
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
+    /// log2 of a sector's size
+    #[arg(long, default_value_t = 12)]
+    ashift: u32,
+    /// Print JSON, with exact numbers
+    #[arg(short, long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Use {
+    Random,
+    Stream,
+    Vm,
+    Backup,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Way {
+    Simple,
+    Full,
+}
+
+/// Reads a word as the planner does, with its sentence when it is wrong.
+fn word<T: std::str::FromStr<Err = PlanError>>(word: &str) -> Result<T, String> {
+    word.parse().map_err(|error: PlanError| error.to_string())
+}
+
+fn size(word: &str) -> Result<u64, String> {
+    ::plan::amount::parse_bytes(word).map_err(|error| error.to_string())
+}
+
+fn rate(word: &str) -> Result<u64, String> {
+    ::plan::amount::parse_rate(word).map_err(|error| error.to_string())
+}
+
+impl Plan {
+    /// Prints it. `client` is asked for only where the host's disks are meant.
+    pub fn run(self, client: impl FnOnce() -> anyhow::Result<Client>) -> anyhow::Result<()> {
+        let (json, way) = (self.json, self.model);
+        let question = self.question(client)?;
+        let answer = ::plan::answer(&question)?;
+        match (json, way) {
+            (true, _) => println!("{}", serde_json::to_string_pretty(&answer)?),
+            (false, Way::Simple) => print!("{}", simple(&answer)),
+            (false, Way::Full) => print!("{}", full(&answer)),
+        }
+        Ok(())
+    }
+
+    fn question(self, client: impl FnOnce() -> anyhow::Result<Client>) -> anyhow::Result<Question> {
+        let purposes: Vec<Purpose> = match self.purposes.is_empty() {
+            true => vec![Purpose::Random],
+            false => self
+                .purposes
+                .iter()
+                .map(|purpose| (*purpose).into())
+                .collect(),
+        };
+        let usual = purposes[0].usual_load();
+        let is_changed = self.block.is_some() || self.depth.is_some();
+        let load = is_changed.then(|| Load {
+            block_bytes: self.block.unwrap_or(usual.block_bytes),
+            depth: self.depth.unwrap_or(usual.depth),
+            ..usual
+        });
+        let disks = match self.disks.is_empty() {
+            true => of_host(&client()?)?,
+            false => self.disks,
+        };
+        Ok(Question {
+            disks,
+            spares: self.spares,
+            layouts: self.layouts,
+            purposes,
+            load,
+            model: match self.model {
+                Way::Simple => Model::Simple,
+                Way::Full => Model::Full,
+            },
+            ashift: self.ashift,
+            buses: self.buses,
+            network_rate: self.network,
+            memory_bytes: self.memory,
+            assumed: None,
+        })
+    }
+}
+
+impl From<Use> for Purpose {
+    fn from(purpose: Use) -> Self {
+        match purpose {
+            Use::Random => Purpose::Random,
+            Use::Stream => Purpose::Stream,
+            Use::Vm => Purpose::Vm,
+            Use::Backup => Purpose::Backup,
+        }
+    }
+}
+
+/// The host's disks that nothing uses, alike ones together.
+fn of_host(client: &Client) -> anyhow::Result<Vec<Disks>> {
+    let reply = client.call(&DiskList {})?;
+    let mut out: Vec<Disks> = Vec::new();
+    for disk in &reply.disks {
+        if disk.in_use.is_some() {
+            continue;
+        }
+        let kind = match disk.is_rotational {
+            true => DiskKind::Hdd,
+            false if disk.name.starts_with("nvme") => DiskKind::Nvme,
+            false => DiskKind::Ssd,
+        };
+        let alike = |known: &&mut Disks| known.kind == kind && known.size_bytes == disk.size_bytes;
+        match out.iter_mut().find(alike) {
+            Some(known) => known.count += 1,
+            None => out.push(Disks::usual(1, disk.size_bytes, kind)),
+        }
+    }
+    match out.is_empty() {
+        true => Err(PlanError::NoDisks).context(
+            "this host has no disk that nothing uses; say which to plan with, as in \
+             --disks 16x500GB",
+        ),
+        false => Ok(out),
+    }
+}
+
+/// Multiples as people write them in tables: `12y`, `3.5z`.
+fn multiple(value: f64, unit: char) -> String {
+    match value.fract() == 0.0 {
+        true => format!("{value:.0}{unit}"),
+        false => format!("{value:.1}{unit}"),
+    }
+}
+
+fn simple(answer: &Answer) -> String {
+    let columns = [
+        Column::left("LAYOUT"),
+        Column::right("IOPS READ"),
+        Column::right("WRITE"),
+        Column::right("RATE READ"),
+        Column::right("WRITE"),
+        Column::right("DATA"),
+        Column::right("USABLE"),
+    ];
+    let row = |planned: &Planned| {
+        let simple = planned.simple?;
+        Some(vec![
+            planned.layout.to_string(),
+            multiple(simple.iops_read, 'y'),
+            multiple(simple.iops_write, 'y'),
+            multiple(simple.rate_read, 'z'),
+            multiple(simple.rate_write, 'z'),
+            ::plan::amount::show_bytes(simple.data_bytes),
+            ::plan::amount::show_bytes(planned.usable_bytes),
+        ])
+    };
+    let rows: Vec<Vec<String>> = answer.layouts.iter().filter_map(row).collect();
+    let mut out = columns::render(&columns, &rows, false);
+    let disks = &answer.disks;
+    out.push_str(&format!(
+        "\ny is what one disk does at random, {:.0} a second; z its rate, {}/s.\n",
+        disks.accesses_per_second,
+        ::plan::amount::show_bytes(disks.rate)
+    ));
+    out
+}
+
+fn limit(limit: &Limit) -> String {
+    match limit {
+        Limit::Seeks => "seeks".into(),
+        Limit::Disks => "disks".into(),
+        Limit::Queue => "queue".into(),
+        Limit::Network => "network".into(),
+        Limit::Bus(name) => name.clone(),
+        Limit::Parity(name) => format!("{name}, parity"),
+    }
+}
+
+fn percent(chance: f64) -> String {
+    match chance * 100.0 {
+        percent if percent >= 0.01 => format!("{percent:.2}%"),
+        percent if percent > 0.0 => format!("{percent:.0e}%"),
+        _ => "0".into(),
+    }
+}
+
+fn hours(seconds: f64) -> String {
+    match seconds / 3600.0 {
+        hours if hours >= 48.0 => format!("{:.1} d", hours / 24.0),
+        hours if hours >= 1.0 => format!("{hours:.1} h"),
+        hours => format!("{:.0} min", hours * 60.0),
+    }
+}
+
+fn full(answer: &Answer) -> String {
+    let mut columns = vec![
+        Column::left("LAYOUT"),
+        Column::right("USABLE"),
+        Column::right("LOSS/YEAR"),
+        Column::right("READS/S"),
+        Column::right("WRITES/S"),
+        Column::right("READ/S"),
+        Column::right("WRITE/S"),
+        Column::right("SCRUB"),
+        Column::right("REBUILD"),
+        Column::left("LIMITED BY"),
+    ];
+    let has_prices = answer.layouts.iter().any(|planned| planned.cost.is_some());
+    if has_prices {
+        columns.insert(9, Column::right("PER TB"));
+        columns.insert(10, Column::right("PER IOPS"));
+    }
+    let row = |planned: &Planned| {
+        let by = &planned.limited_by;
+        let mut row = vec![
+            planned.layout.to_string(),
+            ::plan::amount::show_bytes(planned.usable_bytes),
+            percent(planned.loss_per_year),
+            format!("{:.0}", planned.read_iops),
+            format!("{:.0}", planned.write_iops),
+            nice_bytes(planned.read_rate as u64),
+            nice_bytes(planned.write_rate as u64),
+            hours(planned.scrub_seconds),
+            planned.rebuild_seconds.map_or_else(|| "-".into(), hours),
+        ];
+        if has_prices {
+            let cost = |cost: Option<f64>| cost.map_or_else(|| "-".into(), |it| format!("{it:.2}"));
+            row.push(cost(planned.cost.map(|cost| cost.per_terabyte)));
+            row.push(cost(planned.cost.map(|cost| cost.per_read_iops)));
+        }
+        let limits = [&by.read_iops, &by.write_iops, &by.read_rate, &by.write_rate];
+        row.push(limits.map(limit).join(" "));
+        row
+    };
+    let rows: Vec<Vec<String>> = answer.layouts.iter().map(row).collect();
+    let mut out = columns::render(&columns, &rows, false);
+    let load = &answer.load;
+    out.push_str(&format!(
+        "\nRandom reads and writes of {}, {} at a time. LIMITED BY: of the four rates, in order.\n",
+        nice_bytes(load.block_bytes),
+        load.depth
+    ));
+    for note in &answer.notes {
+        out.push_str(&format!("{}\n", note.sentence()));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multiples_and_chances_are_short() {
+        assert_eq!(multiple(12.0, 'y'), "12y");
+        assert_eq!(multiple(3.25, 'z'), "3.2z");
+        assert_eq!(percent(0.0234), "2.34%");
+        assert_eq!(percent(0.000_000_5), "5e-5%");
+        assert_eq!(hours(7200.0), "2.0 h");
+        assert_eq!(hours(300_000.0), "3.5 d");
+    }
+}
