@@ -1,9 +1,9 @@
 //! Reading ahead of who lists a directory with all about its entries (`ls -l`).
 //!
-//! What is told of an entry is in its dnode, and dnodes of neighbours in a directory, whose order is
-//! that of hashes, are anywhere. So blocks of dnodes are read side by side, of what was just listed
-//! and of what is listed next; of directories the first block as well, without which nothing is
-//! told of them.
+//! What is told of an entry is in its dnode, and dnodes of neighbours in a directory, whose order
+//! is that of hashes, are anywhere. So blocks of dnodes are read side by side, of what was just
+//! listed and of what is listed next; of directories the first block as well, without which nothing
+//! is told of them.
 //!
 //! - Who asks for attributes with the entries is read ahead of by [`ENTRIES_AHEAD`], as soon as an
 //!   entry was not in memory. Nothing is done for a directory whose files are in memory.

@@ -9,6 +9,9 @@ use crate::risk::{Assumptions, Risk};
 use crate::simple::Simple;
 use crate::{Bus, Disks, Layout, Note, PlanError};
 
+/// Buses, layouts or uses of a question at most.
+const LIST_MAX: usize = 256;
+
 /// Which model tells rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -119,8 +122,8 @@ pub struct Planned {
 impl Planned {
     /// Bytes that fit of blocks of one size.
     pub fn usable_for(&self, block_bytes: u64) -> u64 {
-        let blocks = self.capacity.for_blocks_of(block_bytes);
-        blocks.map_or(self.usable_bytes, |blocks| blocks.usable_bytes)
+        let blocks = self.capacity.for_blocks_of(self.layout, block_bytes);
+        blocks.usable_bytes
     }
 }
 
@@ -162,12 +165,14 @@ impl Question {
                 "1 kB/s or more",
             );
         }
-        if self.buses.len() > 1000 {
-            return bad(
-                "the number of buses",
-                self.buses.len().to_string(),
-                "up to 1,000",
-            );
+        for (what, count) in [
+            ("the number of buses", self.buses.len()),
+            ("the number of layouts", self.layouts.len()),
+            ("the number of uses", self.purposes.len()),
+        ] {
+            if count > LIST_MAX {
+                return bad(what, count.to_string(), "up to 256");
+            }
         }
         for bus in &self.buses {
             if bus.read_rate < 1000 || bus.write_rate < 1000 {

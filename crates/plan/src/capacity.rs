@@ -61,6 +61,8 @@ pub struct Capacity {
     pub metaslab_bytes: u64,
     /// Usable 512ths of raw bytes.
     pub deflate_ratio: u64,
+    /// log2 of the bytes of a sector.
+    pub ashift: u32,
     /// The same for other sizes of blocks.
     pub by_block: Vec<BlockCapacity>,
 }
@@ -109,21 +111,7 @@ impl Capacity {
         let deflated = (vdev_bytes >> 9) * deflate_ratio * layout.vdevs();
         let slop_bytes = slop_bytes(deflated);
         let usable_bytes = deflated - slop_bytes;
-        let copies = match layout {
-            Layout::Mirror { ways, .. } => ways,
-            _ => 1,
-        };
-        let by_block = BLOCKS_BYTES.iter().map(|block_bytes| {
-            let allocated = Footprint::of(layout, ashift, *block_bytes).allocated_bytes;
-            // Usable bytes count what a block takes by the same ratio.
-            let counted = (allocated >> 9) * deflate_ratio;
-            BlockCapacity {
-                block_bytes: *block_bytes,
-                on_disks_bytes: allocated * copies,
-                usable_bytes: usable_bytes / counted.max(1) * block_bytes,
-            }
-        });
-        Ok(Capacity {
+        let mut capacity = Capacity {
             disk_bytes: disk_bytes.saturating_mul(layout.disks()),
             raw_bytes: vdev_bytes * layout.vdevs(),
             slop_bytes,
@@ -131,14 +119,28 @@ impl Capacity {
             metaslabs,
             metaslab_bytes: 1 << shift,
             deflate_ratio,
-            by_block: by_block.collect(),
-        })
+            ashift,
+            by_block: Vec::new(),
+        };
+        let of_block = |bytes: &u64| capacity.for_blocks_of(layout, *bytes);
+        capacity.by_block = BLOCKS_BYTES.iter().map(of_block).collect();
+        Ok(capacity)
     }
 
-    /// The entry of [`Self::by_block`] for a size of blocks that is in it.
-    pub fn for_blocks_of(&self, block_bytes: u64) -> Option<&BlockCapacity> {
-        let mut all = self.by_block.iter();
-        all.find(|entry| entry.block_bytes == block_bytes)
+    /// How much fits of blocks of one size on the layout that this is the capacity of.
+    pub fn for_blocks_of(&self, layout: Layout, block_bytes: u64) -> BlockCapacity {
+        let copies = match layout {
+            Layout::Mirror { ways, .. } => ways,
+            _ => 1,
+        };
+        let allocated = Footprint::of(layout, self.ashift, block_bytes).allocated_bytes;
+        // Usable bytes count what a block takes by the same ratio.
+        let counted = allocated / 512 * self.deflate_ratio;
+        BlockCapacity {
+            block_bytes,
+            on_disks_bytes: allocated * copies,
+            usable_bytes: self.usable_bytes / counted.max(1) * block_bytes,
+        }
     }
 }
 

@@ -356,20 +356,39 @@ pub fn through(buses: &[Bus], count: u64, rate_of: impl Fn(&Bus) -> u64) -> Opti
         .min_by(|one, other| one.0.total_cmp(&other.0))
 }
 
-/// How many of `count` disks are on each bus: one after the other where most room is left in
-/// relation, later buses first among equals, so that the slow one that is named last gets the odd
-/// disk. More than fit go where they are spread evenly.
+/// How many of `count` disks are on each bus: evenly, as far as each has room. What does not come
+/// out even goes to the buses that are named last. More than fit are spread evenly too.
 fn spread(buses: &[Bus], count: u64) -> Vec<u64> {
-    let mut on = vec![0u64; buses.len()];
-    for _ in 0..count.min(100_000) {
-        let has_room = |index: usize| buses[index].disks == 0 || on[index] < buses[index].disks;
-        let free = (0..buses.len()).filter(|index| has_room(*index));
-        let least = free.rev().min_by_key(|index| on[*index]);
-        let least = least.or_else(|| (0..buses.len()).rev().min_by_key(|index| on[*index]));
-        match least {
-            Some(index) => on[index] += 1,
-            None => break,
+    let rooms = || {
+        let room_of = |bus: &Bus| match bus.disks {
+            0 => u64::MAX,
+            disks => disks,
+        };
+        buses.iter().map(room_of)
+    };
+    let up_to = |level: u64| {
+        let taken = rooms().map(|room| room.min(level));
+        taken.fold(0, u64::saturating_add)
+    };
+    // The highest level up to which all can be filled.
+    let (mut level, mut above) = (0, count + 1);
+    while above - level > 1 {
+        let middle = level + (above - level) / 2;
+        match up_to(middle) <= count {
+            true => level = middle,
+            false => above = middle,
         }
+    }
+    let mut on: Vec<u64> = rooms().map(|room| room.min(level)).collect();
+    let mut left = count - up_to(level);
+    for (on, room) in on.iter_mut().zip(rooms()).rev() {
+        if left > 0 && room > *on {
+            (*on, left) = (*on + 1, left - 1);
+        }
+    }
+    let all = buses.len().max(1) as u64;
+    for (index, on) in on.iter_mut().rev().enumerate() {
+        *on += left / all + u64::from((index as u64) < left % all);
     }
     on
 }

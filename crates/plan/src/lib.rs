@@ -16,6 +16,7 @@
 //! | [`scan`] | how long scrubs and rebuilds take |
 //! | [`sizes`] | log devices, cache devices, dedup tables, special vdevs |
 //! | [`choose`] | which layouts there are, and what counts for what |
+//! | [`look`] | what is odd about vdevs that are about to be made |
 //! | [`note`] | what is worth saying about an answer: facts, and sentences of them |
 //!
 //! **Pure.** No I/O, no clock, no randomness: equal questions give equal answers. Figures and
@@ -36,6 +37,7 @@ mod error;
 pub mod full;
 pub mod hardware;
 pub mod layout;
+pub mod look;
 pub mod note;
 pub mod risk;
 pub mod scan;

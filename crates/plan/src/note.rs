@@ -101,6 +101,34 @@ pub enum Note {
         /// Served without a gap.
         streams_max: u64,
     },
+    /// Sectors are configured smaller than the disks have them.
+    SmallSectors {
+        /// Bytes of a sector, as the pool would have it.
+        configured_bytes: u64,
+        /// As the disks have it.
+        native_bytes: u64,
+    },
+    /// Disks of one vdev are of different sizes.
+    UnequalDisks {
+        /// The vdev.
+        layout: Layout,
+        /// Bytes of them that are not used.
+        unused_bytes: u64,
+    },
+    /// Vdevs differ in how many of their disks may fail.
+    WeakestVdev {
+        /// The one of which the fewest may.
+        layout: Layout,
+        /// How many.
+        may_fail: u64,
+    },
+    /// Vdevs differ in size.
+    UnequalVdevs {
+        /// Bytes of data on the smallest.
+        smallest_bytes: u64,
+        /// Bytes of data on the biggest.
+        biggest_bytes: u64,
+    },
     /// What chances are computed from.
     Assumed {
         /// The assumptions.
@@ -210,6 +238,40 @@ impl Note {
                 streams_max,
             } => format!(
                 "{layout} serves {streams_max} such streams without a gap, and not {streams}."
+            ),
+            Note::SmallSectors {
+                configured_bytes,
+                native_bytes,
+            } => format!(
+                "block size: {configured_bytes}B configured, {native_bytes}B native. What does not \
+                 fill a sector has to be read before it is written, for as long as the vdev \
+                 exists; give ashift={}.",
+                native_bytes.max(&1).ilog2()
+            ),
+            Note::UnequalDisks {
+                layout,
+                unused_bytes,
+            } => format!(
+                "Disks of {layout} are of different sizes: {} of them are not used until the \
+                 smallest is replaced by a bigger one.",
+                show_bytes(*unused_bytes)
+            ),
+            Note::WeakestVdev { layout, may_fail } => format!(
+                "The pool is as safe as its weakest vdev, {layout}, of which {} may fail.",
+                match may_fail {
+                    0 => "no disk".to_owned(),
+                    1 => "one disk".to_owned(),
+                    disks => format!("{disks} disks"),
+                }
+            ),
+            Note::UnequalVdevs {
+                smallest_bytes,
+                biggest_bytes,
+            } => format!(
+                "Vdevs are of different sizes, {} to {}: most of what is written goes to the \
+                 bigger ones, so that the pool is less fast than vdevs that are alike.",
+                show_bytes(*smallest_bytes),
+                show_bytes(*biggest_bytes)
             ),
             Note::Assumed { assumed } => format!(
                 "Chances are for disks of which {:.1} % fail in a year, each by itself, {} until \

@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod auxiliary;
+mod caches;
 mod change;
 mod checkpoint;
 mod claims;
@@ -68,6 +69,7 @@ pub use ::scan::{
     ErrorScrubStatus, RebuildState, RebuildStatus, ScanFunction, ScanState, ScanStatus,
     ScrubCommand, ScrubNumbers,
 };
+pub use caches::{prefetch_tables, set_cache_wear};
 pub use checkpoint::CheckpointStatus;
 pub use create::check_create;
 pub use dedup::{CloneStatus, DedupStatus};
@@ -77,7 +79,6 @@ pub use pool::{Pool, PoolNumbers, Properties, Scans};
 pub use probe::{Probe, Unusable, probe};
 pub use removed::{RemovalState, RemovalStatus};
 pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
-pub use second::set_cache_wear;
 pub use spa::features::{
     SupportedFeature, is_default_feature, is_left_out_of_upgrades, supported_features,
 };
@@ -89,7 +90,7 @@ pub use spa::{
 pub use spec::{CreateSpec, FeatureChoice, ImportSpec, MissingLogs, Rewind};
 pub use split::SplitSpec;
 pub use status::PoolStatus;
-pub use tables::{ExpansionStatus, prefetch_tables};
+pub use tables::ExpansionStatus;
 pub use topology::{AttachSpec, OfflineSpec, Onlined};
 pub use trim::{
     ActivityCommand, ActivityKind, ActivityObstacle, ActivityOutcome, ActivitySpec, ActivityState,

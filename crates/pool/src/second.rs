@@ -16,26 +16,17 @@ use std::sync::Arc;
 
 use device::{Device, World};
 use format::{Guid, Txg};
-use l2arc::{CacheDevice, Figures, Identity, LevelOptions, SecondLevel, State};
+use l2arc::{CacheDevice, Figures, Identity, SecondLevel, State};
 use parking_lot::Mutex;
 use vdev::{VdevAux, read_labels};
 
 use crate::auxiliary::Auxiliary;
-use crate::{Pool, PoolError, VdevState, VdevStatus};
+use crate::{PoolError, VdevState, VdevStatus};
 
 /// Where a cache device is, and the size of its sectors.
 struct Place {
     path: String,
     ashift: u32,
-}
-
-/// Changes how often a day a cache device that is full may be written over, in hundredths; `None`
-/// without limit.
-pub fn set_cache_wear(pool: &Pool, rounds_a_day_percent: Option<u32>) {
-    pool.pipeline().second_level().set_options(LevelOptions {
-        rounds_a_day_percent,
-        ..LevelOptions::default()
-    });
 }
 
 fn usable(lists: &Mutex<Auxiliary>) -> BTreeMap<Guid, Place> {

@@ -9,8 +9,8 @@ use object::{ObjectSet, Zap};
 use spa::{config, directory};
 use vdev::{VdevKind, VdevTree};
 
+use crate::PoolError;
 use crate::removed::{self, RemovalStatus};
-use crate::{Pool, PoolError};
 
 /// A RAID-Z expansion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,23 +46,6 @@ pub(crate) async fn load(mos: &Arc<ObjectSet>, tree: &VdevTree) -> Result<Tables
         out.checkpoint = Some(decode_checkpoint(&value.to_u64s())?);
     }
     Ok(out)
-}
-
-/// Reads tables of deduplicated (`dedup`) and of cloned blocks (`clones`) into the cache
-/// (`zpool prefetch`); how many bytes they have. Being dropped ends it.
-///
-/// # Errors
-/// Of reading.
-pub async fn prefetch_tables(pool: &Pool, dedup: bool, clones: bool) -> Result<u64, PoolError> {
-    let shared = &pool.core.shared_blocks;
-    let mut read_bytes = 0;
-    if dedup {
-        read_bytes += shared.dedup.prefetch().await?;
-    }
-    if clones {
-        read_bytes += shared.clones.prefetch(pool.dsl().mos()).await?;
-    }
-    Ok(read_bytes)
 }
 
 /// A checkpoint's uberblock is stored as 64-bit integers, fewer in pools of older releases.

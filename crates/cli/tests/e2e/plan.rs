@@ -1,5 +1,5 @@
-//! Goal: `millpond plan` tells what its users, and programs, look for, without a server. Method: the
-//! published table of five layouts, and the names in the JSON.
+//! Goal: `millpond plan` tells what its users, and programs, look for, without a server. Method:
+//! the published table of five layouts, and the names in the JSON.
 
 use std::process::{Command, Output};
 

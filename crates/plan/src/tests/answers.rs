@@ -2,6 +2,7 @@
 
 use super::{layout, story_disks};
 use crate::choose::{Purpose, Reason, layouts};
+use crate::look::{Vdev, look_at};
 use crate::{Answer, DiskKind, Disks, Layout, Model, Note, PlanError, Question, answer};
 
 fn story(model: Model) -> Question {
@@ -159,6 +160,60 @@ fn what_cannot_be_undone_is_said_before() {
     }
     let json = serde_json::to_value(&answer.notes).expect("JSON");
     assert_eq!(json[0]["note"], "recommended");
+}
+
+/// What is odd about new vdevs is said, and nothing of those that are alike.
+#[test]
+fn odd_vdevs_are_told_of() {
+    let vdev = |word, disks_bytes: &[u64]| Vdev {
+        layout: layout(word),
+        disks_bytes: disks_bytes.to_vec(),
+        sector_bytes: 4096,
+    };
+    let tera = 1_000_000_000_000;
+    let alike = vdev("raidz:1x3", &[tera; 3]);
+    let pool = [alike];
+    assert_eq!(look_at(&pool, &pool, 12), []);
+    assert_eq!(look_at(&[], &pool, 9), []);
+    assert_eq!(
+        look_at(&pool, &[], 9),
+        [Note::SmallSectors {
+            configured_bytes: 512,
+            native_bytes: 4096
+        }]
+    );
+    let odd = vdev("raidz:1x3", &[tera, 2 * tera, tera]);
+    assert_eq!(
+        look_at(&[odd], &pool, 12),
+        [Note::UnequalDisks {
+            layout: layout("raidz:1x3"),
+            unused_bytes: tera
+        }]
+    );
+    let single = vdev("stripe:1", &[tera]);
+    assert_eq!(
+        look_at(&[single], &pool, 12),
+        [
+            Note::WeakestVdev {
+                layout: layout("stripe:1"),
+                may_fail: 0
+            },
+            Note::UnequalVdevs {
+                smallest_bytes: tera,
+                biggest_bytes: 2 * tera
+            }
+        ]
+    );
+    let said = Note::SmallSectors {
+        configured_bytes: 512,
+        native_bytes: 4096,
+    };
+    let said = said.sentence();
+    assert!(
+        said.starts_with("block size: 512B configured, 4096B native."),
+        "{said}"
+    );
+    assert!(said.ends_with("give ashift=12."), "{said}");
 }
 
 /// Questions that have no answer are refused with a sentence that says what to do.

@@ -5,6 +5,7 @@ use device::sim::model::{Access, HddSpec, Load as DiskLoad, Machine, Model as Di
 
 use super::{layout, story_disks, within};
 use crate::full::{Limit, Load, Path, Rates, closed_network, two_stages};
+use crate::hardware::through;
 use crate::simple::Simple;
 use crate::{Bus, DiskKind, Disks};
 
@@ -182,6 +183,26 @@ fn small_blocks_leave_disks_free_for_others() {
         of(4096),
         of(128 << 10)
     );
+}
+
+/// Disks are spread over buses evenly, as far as there is room: what the fullest carries for each
+/// of its disks is what all get.
+#[test]
+fn disks_are_spread_over_buses() {
+    let each = |words: &[&str], count| {
+        let buses = buses(words);
+        let (rate, bus) = through(&buses, count, |bus| bus.read_rate).expect("a rate");
+        (rate.round() as u64, bus)
+    };
+    // The odd disk is on the last bus.
+    assert_eq!(each(&["100MB", "100MB"], 3), (150_000_000, 1));
+    // Two on the small one, eight on the other.
+    assert_eq!(each(&["100MB:2", "100MB"], 10), (125_000_000, 1));
+    // More than there is room for.
+    assert_eq!(each(&["100MB:2", "100MB:4"], 12), (171_428_571, 1));
+    assert_eq!(each(&["100MB"], 100_000), (100_000_000, 0));
+    assert_eq!(each(&["100MB", "1MB"], 1), (1_000_000, 1));
+    assert!(through(&[], 5, |bus| bus.read_rate).is_none());
 }
 
 /// The table in docs/plan.md is what the models say: its rows are made here as they stand there.

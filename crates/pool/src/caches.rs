@@ -1,0 +1,32 @@
+//! What is asked of a pool about its caches: tables in memory before they are used, and how much
+//! cache devices may wear.
+
+use l2arc::LevelOptions;
+
+use crate::{Pool, PoolError};
+
+/// Reads tables of deduplicated (`dedup`) and of cloned blocks (`clones`) into the cache
+/// (`zpool prefetch`); how many bytes they have. Being dropped ends it.
+///
+/// # Errors
+/// Of reading.
+pub async fn prefetch_tables(pool: &Pool, dedup: bool, clones: bool) -> Result<u64, PoolError> {
+    let shared = &pool.core.shared_blocks;
+    let mut read_bytes = 0;
+    if dedup {
+        read_bytes += shared.dedup.prefetch().await?;
+    }
+    if clones {
+        read_bytes += shared.clones.prefetch(pool.dsl().mos()).await?;
+    }
+    Ok(read_bytes)
+}
+
+/// Changes how often a day a cache device that is full may be written over, in hundredths; `None`
+/// without limit.
+pub fn set_cache_wear(pool: &Pool, rounds_a_day_percent: Option<u32>) {
+    pool.pipeline().second_level().set_options(LevelOptions {
+        rounds_a_day_percent,
+        ..LevelOptions::default()
+    });
+}
