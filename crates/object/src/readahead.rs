@@ -143,7 +143,10 @@ impl Stream {
             Way::Strided { .. } => 0,
         };
         let made_up = read.length() / 2;
-        self.skipped = self.skipped.saturating_add(passed_over).saturating_sub(made_up);
+        self.skipped = self
+            .skipped
+            .saturating_add(passed_over)
+            .saturating_sub(made_up);
         self.last = read;
         let (least, most) = match self.way {
             Way::Forward | Way::Backward => (WINDOW_MIN_BYTES, window_max),
