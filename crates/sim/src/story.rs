@@ -32,19 +32,16 @@ use crate::torture::{POOL, host};
 use crate::verify::Failure;
 
 const GB: u64 = 1_000_000_000;
+/// Size of each hard disk.
+const DISK_BYTES: u64 = 500 * GB;
 /// Hard disks, two in each mirror.
 const DISKS: usize = 20;
-/// So many times what of the set is on a hard disk, the disk holds from its outermost to its
-/// innermost track. The real ones had 500 GB. How the set lay on them is not published, but that
-/// each did about 90 reads a second: so many come from a set that is spread over the disk, half as
-/// many again from one that lies side by side at the outer end.
-const SPREAD: u64 = 2;
 /// Size of each cache device.
 const CACHE_DEVICE_BYTES: u64 = 160 * GB;
 /// Cache in memory.
-pub const CACHE_BYTES: u64 = 11 * GB;
-/// What the published server's reads were from.
-pub const SET_BYTES: u64 = 25 * GB;
+const CACHE_BYTES: u64 = 11 * GB;
+/// What is read from.
+const SET_BYTES: u64 = 25 * GB;
 /// One read; a block of the volume.
 const READ_BYTES: u64 = 4096;
 /// Reads at a time.
@@ -91,22 +88,21 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes the pool and fills the volume with a set of [`SET_BYTES`], or of another size. Writing
-    /// takes no virtual time; then the disks get their models, and the cache is empty.
+    /// Makes the pool and fills the volume. Writing takes no virtual time; then the disks get their
+    /// models, and the cache is empty.
     ///
     /// # Errors
     /// Of the engine.
-    pub async fn new(seed: u64, factor: u32, set_bytes: u64) -> Result<Self, Failure> {
+    pub async fn new(seed: u64, factor: u32) -> Result<Self, Failure> {
         let by = u64::from(factor);
-        let disk_bytes = set_bytes / (DISKS as u64 / 2) * SPREAD;
         let sim = SimWorld::in_microseconds(seed);
         let names: Vec<String> = (0..DISKS).map(|disk| format!("disk{disk}")).collect();
         for name in &names {
-            sim.add_disk(name, whole_mebibytes(disk_bytes / by))
+            sim.add_disk(name, whole_mebibytes(DISK_BYTES / by))
                 .set_latency(Latency::NONE);
         }
         let pool = Pool::create(&sim.world(), spec(&names)).await?;
-        let set_bytes = whole_mebibytes(set_bytes / by);
+        let set_bytes = whole_mebibytes(SET_BYTES / by);
         let init = Arc::new(ZvolInit::new(set_bytes, READ_BYTES as u32));
         let datasets = pool.dsl().datasets();
         let properties = [("compression".to_owned(), "off".to_owned())];
@@ -185,12 +181,6 @@ impl Server {
         let caches = self.pool.status().caches;
         let bytes: u64 = caches.iter().map(|cache| cache.write_bytes).sum();
         bytes * u64::from(self.factor)
-    }
-
-    /// Memory that the index of the cache devices takes, in bytes for each block that they hold.
-    pub fn index_bytes_per_block(&self) -> f64 {
-        let level = self.pool.pipeline().second_level();
-        level.index_bytes() as f64 / level.blocks().max(1) as f64
     }
 
     /// Exports the pool and imports it again: memory is empty then.

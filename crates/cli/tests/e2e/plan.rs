@@ -68,7 +68,7 @@ fn programs_find_the_figures_by_their_names() {
 fn what_cannot_be_is_said() {
     for (words, says) in [
         ("--disks 3x500GB --layout raidz2:1x6", "6"),
-        ("--disks many", "16x500GB"),
+        ("--disks many", "such as 500GB"),
         ("--disks 4x500GB --layout raid5:4", "mirror:7x2"),
         ("--disks 4x1MB", "64 MiB"),
     ] {

@@ -14,7 +14,6 @@ mod multihost;
 mod newkeys;
 mod panics;
 mod passes;
-mod readahead;
 mod rebuild;
 mod redaction;
 mod resilver;
