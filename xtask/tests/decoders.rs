@@ -46,6 +46,8 @@ const REVIEWED: &[(&str, Why)] = &[
         A_PERSONS_WORDS,
     ),
     ("serving/src/smb/words.rs Words::parse", A_PERSONS_WORDS),
+    ("plan/src/amount.rs parse_bytes", A_PERSONS_WORDS),
+    ("plan/src/amount.rs parse_rate", A_PERSONS_WORDS),
     (
         "dataset/src/state/deadlist.rs decode_space",
         Through("block_lists"),

@@ -6,6 +6,8 @@ pub mod flip;
 pub mod model;
 pub mod tree;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -132,15 +134,29 @@ async fn find(world: &World, dir: &Path) -> FoundPool {
     found.remove(0)
 }
 
-/// The image as a power cut would leave it now.
+/// The image as a power cut would leave it now. Its labels are read before all else: of a pool that
+/// is written meanwhile they lead to what is there already.
 pub fn cut(image: &Image) -> Image {
+    /// Two labels.
+    const ENDS_BYTES: usize = 512 << 10;
     let after = Image::empty();
-    let copied = Command::new("cp")
+    let [from, to] = [image, &after].map(|one| one.path().join("d0.img"));
+    let file = File::open(&from).expect("the image");
+    let end = file.metadata().expect("its size").len() - ENDS_BYTES as u64;
+    let ends = [0, end].map(|at| {
+        let mut labels = vec![0; ENDS_BYTES];
+        file.read_exact_at(&mut labels, at).expect("labels");
+        (at, labels)
+    });
+    let copy = Command::new("cp")
         .arg("--sparse=always")
-        .arg(image.path().join("d0.img"))
-        .arg(after.path().join("d0.img"))
+        .args([&from, &to])
         .status();
-    assert!(copied.expect("cp").success());
+    assert!(copy.expect("cp").success());
+    let file = File::options().write(true).open(&to).expect("the copy");
+    for (at, labels) in ends {
+        file.write_all_at(&labels, at).expect("labels");
+    }
     after
 }
 
