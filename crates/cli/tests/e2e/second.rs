@@ -156,8 +156,9 @@ fn look_at_commands(server: &Server, index_bytes: u64) {
 /// Reports have the same over time, by kind, and how it got warm.
 fn look_at_reports(server: &Server) {
     let of_cache = |figure: &str, what: &str| -> Option<f64> {
-        let told = server.ok("reports tank --json");
-        let told: Value = serde_json::from_str(&told).expect("JSON");
+        // Until a pool was looked at for the first time there is no report of it.
+        let told = server.command(&["reports", "tank", "--json"]);
+        let told: Value = serde_json::from_slice(&told.stdout).ok()?;
         let reports = told["reports"].as_array()?.iter();
         let mut caches = reports.filter(|report| report["subject"]["of"] == "cache");
         let mut figures = caches.next()?["figures"].as_array()?.iter();
