@@ -11,6 +11,10 @@
 //! write. A block goes to the device whose queue is the shortest, of those to the one that wrote
 //! the least.
 //!
+//! **Trimming.** Off unless it is asked for ([`LevelOptions::trim_ahead_percent`]), as in OpenZFS:
+//! a ring is written in sequence, so a solid-state disk finds room in large pieces by itself, and
+//! there are disks that answer nobody while they trim. What becomes of trims is nobody's error.
+//!
 //! **Reading.** The index tells device and place. What is read is verified by whoever asked; if it
 //! is wrong, that is told ([`SecondLevel::was_wrong`]), the copy is forgotten, and the device is
 //! taken out when it was wrong too often. A device that does not answer in time is not waited for.
@@ -21,13 +25,13 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use device::{Device, TaskPanic, Tasks, World};
+use device::{Clock, Device, TaskPanic, Tasks, World};
 use format::{Compression, Dva, Guid, L2Entry, Txg};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 use crate::index::{DEVICES_MAX, Found, Hashed, Index, Memory};
-use crate::ring::{self, Geometry, Identity, Outgoing, Rebuilt, Ring};
+use crate::ring::{self, Geometry, Identity, Outgoing, Rebuilt, Ring, Trim, Trimmed};
 
 /// What waits for a device to write it, at most.
 const QUEUE_BYTES_MAX: u64 = 16 << 20;
@@ -110,6 +114,10 @@ pub struct LevelOptions {
     /// How many bytes a second a device is written at most, also while it is filled for the first
     /// time; `None` as many as it takes. OpenZFS's `l2arc_write_max`.
     pub rate_max: Option<u64>,
+    /// How much more than is about to be written is evicted and trimmed, in hundredths of that but
+    /// 64 MiB at least; a device that is empty is trimmed as a whole. 0: nothing is. OpenZFS's
+    /// `l2arc_trim_ahead`, with the same default.
+    pub trim_ahead_percent: u32,
 }
 
 impl Default for LevelOptions {
@@ -117,6 +125,7 @@ impl Default for LevelOptions {
         Self {
             rounds_a_day_percent: Some(100),
             rate_max: None,
+            trim_ahead_percent: 0,
         }
     }
 }
@@ -161,6 +170,8 @@ pub struct Figures {
     pub wrong: u64,
     /// What the last rebuild found.
     pub rebuilt: Rebuilt,
+    /// What became of trims.
+    pub trimmed: Trimmed,
 }
 
 impl Figures {
@@ -238,6 +249,8 @@ struct Queue {
     is_filled: bool,
     used_bytes: u64,
     rebuilt: Rebuilt,
+    trim_ahead_percent: u32,
+    trimmed: Trimmed,
     is_closing: bool,
 }
 
@@ -252,6 +265,7 @@ impl Queue {
 }
 
 struct Member {
+    clock: Arc<dyn Clock>,
     ring: Arc<Ring>,
     queue: Mutex<Queue>,
     wake: Notify,
@@ -304,7 +318,13 @@ impl Member {
             write_errors: self.write_errors.load(Ordering::Relaxed),
             wrong: self.wrong.load(Ordering::Relaxed),
             rebuilt: queue.rebuilt,
+            trimmed: queue.trimmed,
         }
+    }
+
+    /// Whether it failed, or is let go of.
+    fn is_ending(&self) -> bool {
+        self.is_gone.load(Ordering::Acquire) || self.queue.lock().is_closing
     }
 
     /// Counts a failure; a device that fails too often is taken out.
@@ -375,20 +395,26 @@ impl Member {
         loop {
             let wake = self.wake.notified();
             let Some(batch) = self.next_batch() else {
-                if self.is_gone.load(Ordering::Acquire) || self.queue.lock().is_closing {
+                if self.is_ending() {
                     break;
                 }
                 wake.await;
                 continue;
             };
             let queued_bytes: u64 = batch.iter().map(|block| block.stored.len() as u64).sum();
-            match writer.write(batch).await {
+            let trim = Trim {
+                ahead_percent: self.queue.lock().trim_ahead_percent,
+                now_s: self.clock.wall_ns() / SECOND_NS as u64,
+                goes_on: &|| !self.is_ending(),
+            };
+            match writer.write(batch, trim).await {
                 Ok(bytes) => {
                     self.writes.fetch_add(1, Ordering::Relaxed);
                     self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
                     let mut queue = self.queue.lock();
                     queue.is_filled = !writer.is_first_round();
                     queue.used_bytes = writer.used_bytes();
+                    queue.trimmed = writer.trimmed();
                     // Beside the blocks, log blocks and what fills sectors up.
                     queue.spend(bytes.saturating_sub(queued_bytes));
                 }
@@ -474,6 +500,7 @@ impl SecondLevel {
             let mut queue = member.queue.lock();
             queue.budget = Budget::a_day(length_bytes, options.rounds_a_day_percent, now_ns);
             queue.rate = Budget::a_second(options.rate_max, now_ns);
+            queue.trim_ahead_percent = options.trim_ahead_percent;
         }
     }
 
@@ -541,6 +568,7 @@ impl SecondLevel {
         let now_ns = self.world.clock.monotonic_ns();
         let (end, ended) = watch::channel(());
         let member = Arc::new(Member {
+            clock: self.world.clock.clone(),
             ring: Arc::new(Ring {
                 device: device.device,
                 geometry,
@@ -561,6 +589,8 @@ impl SecondLevel {
                 is_filled: false,
                 used_bytes: 0,
                 rebuilt: Rebuilt::default(),
+                trim_ahead_percent: options.trim_ahead_percent,
+                trimmed: Trimmed::default(),
                 is_closing: false,
             }),
             wake: Notify::new(),

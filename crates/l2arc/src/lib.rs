@@ -24,7 +24,7 @@ pub use index::Memory;
 pub use level::{
     Block, CacheDevice, Copy, FailureHook, Figures, LevelOptions, SecondLevel, State, Worth,
 };
-pub use ring::{Geometry, Identity, Rebuilt};
+pub use ring::{Geometry, Identity, Rebuilt, Trimmed};
 
 #[cfg(test)]
 mod tests;

@@ -9,12 +9,21 @@
 //! orderly way loses nothing: its last log block is filled up with blocks that it names already,
 //! since OpenZFS takes full ones only, and a block that is named twice for one that it knows.
 //!
+//! **Trimming** ([`Trim`]), where it is asked for and the device can: what was evicted is trimmed
+//! once the header says durably that it is gone, and before anything is written there; the writer
+//! waits for that, as a trim that ends late would take what was written meanwhile. A ring that was
+//! never full, and was not trimmed yet, is trimmed from the hand to its end: nothing is there. What
+//! a trim leaves behind is undefined, so after a crash the log must not lead there: the header
+//! leads to no log block of which anything was evicted. A trim that fails is no error.
+//!
 //! A write that fails ends the device: who owns the ring takes it out.
 //!
-//! Source: module/zfs/arc.c (`l2arc_add_vdev`, `l2arc_evict`, `l2arc_log_blk_commit`,
-//! `l2arc_rebuild`, `l2arc_log_blkptr_valid`).
+//! Source: module/zfs/arc.c (`l2arc_add_vdev`, `l2arc_evict`, `l2arc_write_size`,
+//! `l2arc_log_blk_commit`, `l2arc_rebuild`, `l2arc_log_blkptr_valid`), module/zfs/vdev_trim.c
+//! (`vdev_trim_l2arc_thread`).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -38,6 +47,13 @@ const ENTRY_SHIFT: u32 = 24;
 const AHEAD_BYTES: u64 = 32 << 20;
 /// The same, as a part of a small device.
 const AHEAD_PART: u64 = 32;
+/// Where what was evicted is trimmed, so much more is evicted at least.
+const TRIM_AHEAD_BYTES_MIN: u64 = 64 << 20;
+/// What is trimmed by one command, at most: between two of them, reads have their turn.
+const TRIM_COMMAND_BYTES: u64 = 32 << 20;
+/// A device that was trimmed as a whole (`VDEV_TRIM_COMPLETE`, include/sys/fs/zfs.h). Where OpenZFS
+/// trims ahead, it takes no other device's log for true.
+const TRIM_COMPLETE: u64 = 4;
 
 /// Where things are on a cache device, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,6 +158,38 @@ pub(crate) struct Outgoing {
     pub(crate) stored: Bytes,
 }
 
+/// How a device is to be trimmed.
+#[derive(Clone, Copy)]
+pub(crate) struct Trim<'a> {
+    /// How much more is evicted and trimmed than is needed, in hundredths of that, but at least
+    /// [`TRIM_AHEAD_BYTES_MIN`]; 0: nothing is trimmed.
+    pub(crate) ahead_percent: u32,
+    /// The time, in seconds of Unix time.
+    pub(crate) now_s: u64,
+    /// Asked before each command: what is left out is not trimmed, that is all.
+    pub(crate) goes_on: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Trim<'_> {
+    /// Nothing is trimmed.
+    const NONE: Trim<'static> = Trim {
+        ahead_percent: 0,
+        now_s: 0,
+        goes_on: &|| false,
+    };
+}
+
+/// What became of trims.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Trimmed {
+    /// Commands that the device carried out.
+    pub commands: u64,
+    /// Bytes that it was told of with them.
+    pub bytes: u64,
+    /// Commands that failed.
+    pub errors: u64,
+}
+
 /// What a rebuild found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rebuilt {
@@ -175,6 +223,10 @@ pub(crate) struct Writer {
     newest: [L2LogPointer; 2],
     logs: VecDeque<Log>,
     truth: u64,
+    /// When the device was trimmed as a whole, and how far (`vdev_trim_state_t`).
+    trimmed_s: u64,
+    trim_state: u64,
+    trimmed: Trimmed,
 }
 
 impl Writer {
@@ -193,6 +245,9 @@ impl Writer {
             newest: [L2LogPointer::default(); 2],
             logs: VecDeque::new(),
             truth: 0,
+            trimmed_s: 0,
+            trim_state: 0,
+            trimmed: Trimmed::default(),
         };
         writer.set_truth();
         writer
@@ -215,6 +270,12 @@ impl Writer {
         now.saturating_sub(from) << SECTOR_SHIFT
     }
 
+    /// What became of trims.
+    pub(crate) fn trimmed(&self) -> Trimmed {
+        self.trimmed
+    }
+
+    /// Evicts what is before the eviction's hand: nothing leads there any more.
     fn set_truth(&mut self) {
         let geometry = &self.ring.geometry;
         let from = if self.first_round {
@@ -224,12 +285,26 @@ impl Writer {
         };
         self.truth = self.truth.max(from);
         self.ring.index.set_truth(self.ring.number, self.truth);
+        self.forget_evicted_logs();
+    }
+
+    /// Log blocks of which something was evicted lead nowhere: neither may the header lead to them.
+    /// Where a round is but a few large blocks long, a place before the newest one's end would seem
+    /// to be of this round, and is of the last one.
+    fn forget_evicted_logs(&mut self) {
         while self
             .logs
             .front()
             .is_some_and(|log| log.position < self.truth)
         {
             self.logs.pop_front();
+        }
+        if self.logs.is_empty() {
+            self.newest = [L2LogPointer::default(); 2];
+        }
+        if self.open_position < self.truth {
+            self.open.entries.clear();
+            self.payload_bytes = 0;
         }
     }
 
@@ -253,12 +328,16 @@ impl Writer {
     ///
     /// # Errors
     /// Those of the device: it is of no use any more.
-    pub(crate) async fn write(&mut self, blocks: Vec<Outgoing>) -> Result<u64, DeviceError> {
+    pub(crate) async fn write(
+        &mut self,
+        blocks: Vec<Outgoing>,
+        trim: Trim<'_>,
+    ) -> Result<u64, DeviceError> {
         let needed_bytes = self.needed_bytes(&blocks);
         if needed_bytes == 0 || needed_bytes > self.batch_bytes_max() {
             return Ok(0);
         }
-        self.make_room(needed_bytes).await?;
+        self.make_room(needed_bytes, trim).await?;
         let geometry = self.ring.geometry;
         let first = self.hand;
         let mut parts = Vec::with_capacity(2 * blocks.len());
@@ -347,28 +426,85 @@ impl Writer {
         Bytes::from(stored)
     }
 
-    /// Evicts what lies where the next `needed_bytes` go.
-    async fn make_room(&mut self, needed_bytes: u64) -> Result<(), DeviceError> {
+    /// Evicts what lies where the next `needed_bytes` go, and trims it.
+    async fn make_room(&mut self, needed_bytes: u64, trim: Trim<'_>) -> Result<(), DeviceError> {
         let geometry = self.ring.geometry;
-        let mut is_changed = false;
+        let is_trimming = trim.ahead_percent > 0 && self.ring.device.supports_discard();
+        if is_trimming && self.first_round && self.trim_state != TRIM_COMPLETE {
+            self.trim_rest(trim).await?;
+        }
+        // Two ranges: to the end of the last round, and in this one.
+        let mut gone = [0..0, 0..0];
         if self.hand + needed_bytes > geometry.end {
+            if !self.first_round {
+                gone[0] = self.evicted..geometry.end;
+            }
             self.hand = geometry.start;
             self.evicted = geometry.start;
             self.first_round = false;
             self.round += 1;
-            is_changed = true;
         }
-        if !self.first_round && self.hand + needed_bytes > self.evicted {
-            let ahead = AHEAD_BYTES.min(geometry.length_bytes() / AHEAD_PART);
-            self.evicted = (self.hand + needed_bytes + ahead).min(geometry.end);
-            is_changed = true;
+        if self.first_round || self.hand + needed_bytes <= self.evicted {
+            return Ok(());
         }
-        if is_changed {
-            self.set_truth();
-            self.write_header().await?;
-            self.ring.device.flush().await?;
+        let from = self.evicted;
+        let mut bytes = needed_bytes + AHEAD_BYTES.min(geometry.length_bytes() / AHEAD_PART);
+        if is_trimming {
+            let ahead_bytes = u128::from(bytes) * u128::from(trim.ahead_percent) / 100;
+            let ahead_bytes = u64::try_from(ahead_bytes).unwrap_or(u64::MAX);
+            let most_bytes = needed_bytes.max(geometry.length_bytes() / 4);
+            bytes = bytes.saturating_add(ahead_bytes.max(TRIM_AHEAD_BYTES_MIN));
+            bytes = bytes.min(most_bytes);
+        }
+        self.evicted = (self.hand + bytes).min(geometry.end);
+        gone[1] = from..self.evicted;
+        self.set_truth();
+        self.write_header().await?;
+        self.ring.device.flush().await?;
+        if is_trimming {
+            for range in gone {
+                self.trim(range, trim).await;
+            }
         }
         Ok(())
+    }
+
+    /// Trims a ring that was never full from the hand on, where it holds nothing. The header leads
+    /// to nothing there, whatever header there was before.
+    async fn trim_rest(&mut self, trim: Trim<'_>) -> Result<(), DeviceError> {
+        self.write_header().await?;
+        self.ring.device.flush().await?;
+        if !self.trim(self.hand..self.ring.geometry.end, trim).await {
+            return Ok(());
+        }
+        // It is not tried again if it failed: so does OpenZFS.
+        self.trim_state = TRIM_COMPLETE;
+        self.trimmed_s = trim.now_s;
+        self.write_header().await
+    }
+
+    /// Trims what nothing leads to; whether it was told to go on to the end. Whoever stops waiting
+    /// must not write there: the device would still be at work.
+    async fn trim(&mut self, range: Range<u64>, trim: Trim<'_>) -> bool {
+        let mut at = range.start;
+        while at < range.end {
+            if !(trim.goes_on)() {
+                return false;
+            }
+            let bytes = (range.end - at).min(TRIM_COMMAND_BYTES);
+            match self.ring.device.discard(at, bytes).await {
+                Ok(()) => {
+                    self.trimmed.commands += 1;
+                    self.trimmed.bytes += bytes;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a trim of a cache device failed");
+                    self.trimmed.errors += 1;
+                }
+            }
+            at += bytes;
+        }
+        true
     }
 
     /// Writes the header. What it leads to must be durable; it is itself with the next flush.
@@ -386,8 +522,8 @@ impl Writer {
             newest: self.newest,
             log_bytes: self.logs.iter().map(|log| log.stored_bytes).sum(),
             log_blocks: self.logs.len() as u64,
-            trimmed_s: 0,
-            trim_state: 0,
+            trimmed_s: self.trimmed_s,
+            trim_state: self.trim_state,
         };
         let mut bytes = header.encode(geometry.header_bytes as usize);
         let verifier = label_verifier(LABEL_START_BYTES);
@@ -407,8 +543,10 @@ impl Writer {
         let log_bytes = self.ring.geometry.aligned(L2LogBlock::BYTES as u64);
         let is_open = !self.open.entries.is_empty();
         if is_open && self.hand + log_bytes <= self.ring.geometry.end {
-            self.make_room(log_bytes).await?;
-            let named = self.open.entries.clone();
+            self.make_room(log_bytes, Trim::NONE).await?;
+        }
+        let named = self.open.entries.clone();
+        if !named.is_empty() && self.hand + log_bytes <= self.ring.geometry.end {
             let missing = entries.saturating_sub(named.len());
             self.open.entries.extend(named.iter().cycle().take(missing));
             let offset_bytes = self.hand;
@@ -467,13 +605,18 @@ pub(crate) async fn rebuild(
     let Some(header) = read_header(&ring).await? else {
         return Ok((writer, done));
     };
+    writer.trimmed_s = header.trimmed_s;
+    writer.trim_state = header.trim_state;
     let geometry = ring.geometry;
     let newest = header.newest[0];
     let hand = newest.offset_bytes.saturating_add(newest.stored_bytes());
     if newest.is_none() || !(geometry.start..=geometry.end).contains(&hand) {
+        if !header.first_round {
+            // What is there is of no use any more.
+            writer.trim_state = 0;
+        }
         return Ok((writer, done));
     }
-    writer.newest = header.newest;
     writer.first_round = header.first_round;
     writer.round = 2;
     writer.hand = hand;
@@ -484,6 +627,7 @@ pub(crate) async fn rebuild(
         writer.hand = geometry.start;
     }
     writer.set_truth();
+    writer.newest = header.newest;
     let truth = writer.truth;
     // The last round that log blocks tell of.
     let written = |offset_bytes: u64| {
@@ -495,8 +639,9 @@ pub(crate) async fn rebuild(
     let mut pointers = header.newest;
     let mut last = u64::MAX;
     while let Some(position) = place_of(&pointers[0], &geometry).and_then(written) {
-        // Each is before the one that led to it: else the chain came round.
-        if position >= last {
+        // Each is before the one that led to it: else the chain came round. Those that were evicted
+        // are not counted any more.
+        if position >= last || done.log_blocks >= header.log_blocks {
             break;
         }
         last = position;

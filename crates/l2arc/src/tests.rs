@@ -107,6 +107,13 @@ fn free() -> LevelOptions {
     }
 }
 
+fn trimming() -> LevelOptions {
+    LevelOptions {
+        trim_ahead_percent: 100,
+        ..free()
+    }
+}
+
 fn block(number: u64, stored_bytes: u64) -> Block {
     Block {
         dva: Dva::new(VdevId::new(0), number << 20, stored_bytes, false).expect("it fits"),
@@ -487,4 +494,170 @@ async fn a_device_that_fails_lies_or_hangs_is_nobodys_error() {
         tokio::time::sleep(Duration::from_secs(600)).await;
     }
     assert_eq!(level.figures()[0].state, State::Online);
+}
+
+/// An empty device is trimmed as a whole, then what is evicted, before it is written, and nothing
+/// that is still held.
+#[tokio::test(start_paused = true)]
+async fn what_is_ahead_is_trimmed_before_it_is_written() {
+    let rig = Rig::new(1100 << 20);
+    rig.disk.poke(600 << 20, &[1; 4096]);
+    let level = rig.level(trimming()).await;
+    settle(&level).await;
+    assert_eq!(level.figures()[0].trimmed, Trimmed::default());
+    fill(&level, 0..100, BLOCK_BYTES).await;
+    let figures = level.figures()[0];
+    assert_eq!(figures.trimmed.bytes, figures.size_bytes);
+    assert_eq!(rig.disk.peek(600 << 20, 4096), [0; 4096]);
+    // What it holds stays when it is added again, and it is not trimmed as a whole again.
+    level.close().await;
+    let header = L2DeviceHeader::decode(&rig.disk.peek(LABEL_START_BYTES, 512)).unwrap();
+    assert_eq!(header.trim_state, 4);
+    let level = rig.level(trimming()).await;
+    settle(&level).await;
+    rig.sim.start_log();
+    fill(&level, 100..20_000, BLOCK_BYTES).await;
+    let mut trimmed = vec![];
+    let mut written = 0;
+    for op in rig.sim.take_log() {
+        let (from, to) = (op.offset_bytes, op.offset_bytes + op.length_bytes);
+        match op.op {
+            SimOp::Discard => trimmed.push(from..to),
+            SimOp::Write if from >= header.start_bytes && !trimmed.is_empty() => {
+                let is_within = |range: &std::ops::Range<u64>| from < range.end && range.start < to;
+                // Each place once for each time that it was trimmed.
+                let lies_in = trimmed.iter().filter(|range| is_within(range)).count();
+                assert!(lies_in > 0, "{from}..{to} was not trimmed");
+                written += op.length_bytes;
+            }
+            _ => {}
+        }
+    }
+    assert!(
+        trimmed
+            .iter()
+            .all(|range| range.start >= header.start_bytes)
+    );
+    assert!(written > 1 << 30, "{written}");
+    let figures = level.figures()[0];
+    assert_eq!(figures.trimmed.commands, trimmed.len() as u64);
+    assert!(figures.trimmed.bytes >= written, "{:?}", figures.trimmed);
+    assert!(figures.trimmed.bytes <= written + (300 << 20));
+    assert_eq!((figures.wrong, figures.trimmed.errors), (0, 0));
+    assert!(count(&level, 12_500..20_000, BLOCK_BYTES).await == 7500);
+}
+
+/// Trims are off unless asked for; asked for later, what the device does not hold is trimmed.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_trimmed_unless_it_is_asked_for() {
+    let rig = Rig::new(1100 << 20);
+    let level = rig.level(free()).await;
+    settle(&level).await;
+    fill(&level, 0..100, BLOCK_BYTES).await;
+    assert_eq!(rig.sim.counts().discards, 0);
+    level.set_options(trimming());
+    fill(&level, 100..200, BLOCK_BYTES).await;
+    let figures = level.figures()[0];
+    let held_bytes = 100 * BLOCK_BYTES;
+    let rest_bytes = figures.size_bytes - figures.trimmed.bytes;
+    assert!((held_bytes..held_bytes + (1 << 20)).contains(&rest_bytes));
+    assert_eq!(count(&level, 0..200, BLOCK_BYTES).await, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trim_that_fails_or_is_lost_is_nobodys_error() {
+    for effect in [FaultEffect::Error, FaultEffect::Lost] {
+        let rig = Rig::new(1100 << 20);
+        rig.disk.inject(Fault::new(SimOp::Discard, effect));
+        let level = rig.level(trimming()).await;
+        settle(&level).await;
+        fill(&level, 0..12_000, BLOCK_BYTES).await;
+        let figures = level.figures()[0];
+        assert_eq!(figures.state, State::Online);
+        assert_eq!((figures.read_errors, figures.write_errors), (0, 0));
+        let told = (figures.trimmed.errors > 0, figures.trimmed.bytes > 0);
+        assert_eq!(
+            told,
+            (effect == FaultEffect::Error, effect == FaultEffect::Lost)
+        );
+        assert_eq!(count(&level, 5_000..12_000, BLOCK_BYTES).await, 7000);
+        level.close().await;
+    }
+}
+
+/// Whatever moment the power goes at, what is found again was not trimmed.
+#[tokio::test(start_paused = true)]
+async fn a_crash_never_leads_to_what_was_trimmed() {
+    let ops = [SimOp::Discard, SimOp::Write, SimOp::Flush];
+    for seed in 0..6u64 {
+        let rig = Rig::new(1100 << 20);
+        rig.disk.set_eager_discards(true);
+        let level = rig.level(trimming()).await;
+        settle(&level).await;
+        // The next eviction is not far.
+        fill(&level, 0..8700, BLOCK_BYTES).await;
+        let (op, how) = match seed % 2 {
+            0 => (ops[(seed % 3) as usize], PowerCut::LoseUnflushed),
+            _ => (ops[(seed % 3) as usize], PowerCut::Random),
+        };
+        rig.sim.cut_power_at(op, 1 + seed / 3, how);
+        for number in 8700..12_000 {
+            let stored = content(number, BLOCK_BYTES);
+            level.offer(&block(number, BLOCK_BYTES), &stored, Worth::Again);
+            if number.is_multiple_of(16) {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        rig.sim.crash(how).await;
+        rig.sim.power_on();
+        let level = rig.level(trimming()).await;
+        settle(&level).await;
+        // Each is as it was offered.
+        let there = count(&level, 0..12_000, BLOCK_BYTES).await;
+        assert!(there > 5000, "seed {seed}: {there}");
+        fill(&level, 50_000..50_500, BLOCK_BYTES).await;
+        assert_eq!(count(&level, 50_000..50_500, BLOCK_BYTES).await, 500);
+        count(&level, 0..12_000, BLOCK_BYTES).await;
+        level.close().await;
+    }
+}
+
+/// The newest log block is of the last round, and lies where this round goes already: it was taken
+/// for one of this round, and for true.
+#[tokio::test(start_paused = true)]
+async fn a_round_of_few_large_blocks_leads_to_nothing_that_is_gone() {
+    // 69 fit, and a log block names 68.
+    const LARGE_BYTES: u64 = 63 << 18;
+    let large = |number| Block {
+        logical_bytes: 16 << 20,
+        ..block(number << 4, LARGE_BYTES)
+    };
+    for options in [free(), trimming()] {
+        let rig = Rig::new(1100 << 20);
+        let level = rig.level(options).await;
+        settle(&level).await;
+        let offer = async |level: &SecondLevel, numbers: std::ops::Range<u64>| {
+            for number in numbers {
+                level.offer(&large(number), &content(number, LARGE_BYTES), Worth::Again);
+                settle(level).await;
+            }
+        };
+        offer(&level, 0..3).await;
+        level.close().await;
+        let level = rig.level(options).await;
+        settle(&level).await;
+        assert_eq!(level.figures()[0].rebuilt.blocks, 3);
+        offer(&level, 3..70).await;
+        assert!(level.figures()[0].is_filled);
+        rig.sim.crash(PowerCut::KeepAll).await;
+        rig.sim.power_on();
+        let level = rig.level(options).await;
+        settle(&level).await;
+        for number in 0..70 {
+            if let Some(copy) = level.read(&large(number)).await {
+                assert_eq!(copy.stored, content(number, LARGE_BYTES), "block {number}");
+            }
+        }
+        assert_eq!(level.figures()[0].rebuilt.blocks, 0);
+    }
 }

@@ -173,6 +173,7 @@ impl Server {
         level.set_options(LevelOptions {
             rounds_a_day_percent: None,
             rate_max: Some(bytes_a_second / u64::from(self.factor) / devices),
+            trim_ahead_percent: 0,
         });
     }
 
