@@ -103,6 +103,10 @@ pub struct ServerOptions {
     /// for no limit (default: 100)
     #[arg(long, value_name = "PERCENT", value_parser = wear_word)]
     cache_wear: Option<String>,
+    /// Trims what a cache device is about to overwrite, and so much more in percent, but 64 MiB at
+    /// least; a new one as a whole (default: 0, nothing is trimmed)
+    #[arg(long, value_name = "PERCENT", value_parser = percent_word)]
+    cache_trim_ahead: Option<String>,
 }
 
 /// The words that the lines of a file stand for.
@@ -126,13 +130,20 @@ fn size_word(text: &str) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Hundredths of a cache device a day; `None` without limit.
-fn wear(text: &str) -> Option<u32> {
+/// Hundredths.
+fn percent(text: &str) -> Option<u32> {
     text.trim_end_matches('%').parse().ok()
 }
 
+fn percent_word(text: &str) -> Result<String, String> {
+    match percent(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("write a number of percent".into()),
+    }
+}
+
 fn wear_word(text: &str) -> Result<String, String> {
-    match text == "off" || wear(text).is_some_and(|percent| percent > 0) {
+    match text == "off" || percent(text).is_some_and(|percent| percent > 0) {
         true => Ok(text.to_owned()),
         false => Err("write a number of percent above 0, or 'off'".into()),
     }
@@ -221,6 +232,7 @@ impl ServerOptions {
             ("ups", text(self.ups.as_ref().map(ToString::to_string))),
             ("cache", text(self.cache.clone())),
             ("cache-wear", text(self.cache_wear.clone())),
+            ("cache-trim-ahead", text(self.cache_trim_ahead.clone())),
         ];
         told.extend(
             others
@@ -268,6 +280,7 @@ impl ServerOptions {
             ups: self.ups.or(below.ups),
             cache: self.cache.or(below.cache),
             cache_wear: self.cache_wear.or(below.cache_wear),
+            cache_trim_ahead: self.cache_trim_ahead.or(below.cache_trim_ahead),
         }
     }
 
@@ -303,7 +316,13 @@ impl ServerOptions {
             certificate: all.certificate.zip(all.key),
             operator_mounts: all.operator_mounts,
             cache_bytes: size(all.cache.as_deref())?,
-            cache_wear_percent: all.cache_wear.as_deref().map_or(Some(100), wear),
+            // Without limit where it is 'off'.
+            cache_wear_percent: all.cache_wear.as_deref().map_or(Some(100), percent),
+            cache_trim_ahead_percent: all
+                .cache_trim_ahead
+                .as_deref()
+                .and_then(percent)
+                .unwrap_or(0),
             ups: all.ups,
             settings,
             file: kept.then(|| (path, file.text())),
@@ -465,6 +484,8 @@ mod tests {
         let unlimited = start(state, &["--cache-wear=off"], false).expect("options");
         assert_eq!(unlimited.cache_wear_percent, None);
         assert!(wear_word("0").is_err() && wear_word("much").is_err());
+        assert_eq!(usual.cache_trim_ahead_percent, 0);
+        assert!(start(state, &["--cache-trim-ahead=off"], false).is_err());
         let words = [
             "--nfs=192.0.2.1:2049",
             "--iscsi=192.0.2.1:3260",
@@ -475,6 +496,7 @@ mod tests {
             "--iscsi-sessions=7",
             "--cache=2G",
             "--cache-wear=30%",
+            "--cache-trim-ahead=50",
             "--ups=cellar",
         ];
         // Only 'up' has it remembered.
@@ -488,6 +510,7 @@ mod tests {
         assert_eq!((later.insecure, later.iscsi_sessions), (true, Some(7)));
         assert_eq!(later.cache_bytes, Some(2 << 30));
         assert_eq!(later.cache_wear_percent, Some(30));
+        assert_eq!(later.cache_trim_ahead_percent, 50);
         assert_eq!(
             later.ups.map(|ups| ups.to_string()).as_deref(),
             Some("cellar@localhost")

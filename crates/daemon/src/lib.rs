@@ -95,6 +95,9 @@ pub struct Options {
     /// How often a day a cache device that is full may be written over, in hundredths; `None`
     /// without limit.
     pub cache_wear_percent: Option<u32>,
+    /// How much more than a cache device is about to overwrite is trimmed, in hundredths of that
+    /// but 64 MiB at least; 0: nothing is.
+    pub cache_trim_ahead_percent: u32,
     /// The UPS that the power comes from.
     pub ups: Option<UpsAddress>,
     /// What is told of these options to who asks.

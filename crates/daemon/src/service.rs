@@ -12,7 +12,7 @@ use std::time::Duration;
 use api::{Failure, FailureKind, ServerInfoReply, ServerOption};
 use device::World;
 use futures::future::join_all;
-use pool::HostIdentity;
+use pool::{CacheDeviceOptions, HostIdentity};
 use serve_iscsi::Limits;
 use tokio::sync::{Notify, watch};
 
@@ -102,7 +102,11 @@ impl Service {
             state.directory().join("nfs"),
             Arc::clone(&world.random),
         );
-        let pools = Arc::new(Pools::new(&state, cache_bytes, options.cache_wear_percent));
+        let cache_devices = CacheDeviceOptions {
+            rounds_a_day_percent: options.cache_wear_percent,
+            trim_ahead_percent: options.cache_trim_ahead_percent,
+        };
+        let pools = Arc::new(Pools::new(&state, cache_bytes, cache_devices));
         let owners = Arc::new(Owners::load(state.directory()));
         let volumes = Volumes::new(
             state.directory().join("zvol"),

@@ -22,11 +22,21 @@ pub async fn prefetch_tables(pool: &Pool, dedup: bool, clones: bool) -> Result<u
     Ok(read_bytes)
 }
 
-/// Changes how often a day a cache device that is full may be written over, in hundredths; `None`
-/// without limit.
-pub fn set_cache_wear(pool: &Pool, rounds_a_day_percent: Option<u32>) {
+/// What may be set of the cache devices of a pool.
+#[derive(Debug, Clone, Copy)]
+pub struct CacheDeviceOptions {
+    /// How often a day one that is full may be written over, in hundredths; `None` without limit.
+    pub rounds_a_day_percent: Option<u32>,
+    /// How much more than is about to be overwritten is trimmed, in hundredths of that, but 64 MiB
+    /// at least; 0: nothing is.
+    pub trim_ahead_percent: u32,
+}
+
+/// Changes how cache devices are written and trimmed.
+pub fn set_cache_devices(pool: &Pool, options: CacheDeviceOptions) {
     pool.pipeline().second_level().set_options(LevelOptions {
-        rounds_a_day_percent,
+        rounds_a_day_percent: options.rounds_a_day_percent,
+        trim_ahead_percent: options.trim_ahead_percent,
         ..LevelOptions::default()
     });
 }

@@ -69,7 +69,7 @@ pub use ::scan::{
     ErrorScrubStatus, RebuildState, RebuildStatus, ScanFunction, ScanState, ScanStatus,
     ScrubCommand, ScrubNumbers,
 };
-pub use caches::{prefetch_tables, set_cache_wear};
+pub use caches::{CacheDeviceOptions, prefetch_tables, set_cache_devices};
 pub use checkpoint::CheckpointStatus;
 pub use create::check_create;
 pub use dedup::{CloneStatus, DedupStatus};

@@ -148,6 +148,9 @@ fn tell(status: &mut VdevStatus, figures: &Figures) {
     status.read_bytes = figures.read_bytes;
     status.write_ops = figures.writes;
     status.write_bytes = figures.written_bytes;
+    status.trim_ops = figures.trimmed.commands;
+    status.trim_bytes = figures.trimmed.bytes;
+    status.trim_errors = figures.trimmed.errors;
     status.read_errors = figures.read_errors;
     status.write_errors = figures.write_errors;
     status.checksum_errors = figures.wrong;

@@ -15,7 +15,7 @@ use access::Access;
 use api::{Failure, FailureKind};
 use format::Txg;
 use parking_lot::Mutex;
-use pool::Pool;
+use pool::{CacheDeviceOptions, Pool};
 use zio::SharedCache;
 
 use crate::background::Background;
@@ -139,20 +139,19 @@ pub struct Pools {
     list: PoolList,
     cache: Arc<SharedCache>,
     cache_bytes: u64,
-    cache_wear_percent: Option<u32>,
+    cache_devices: CacheDeviceOptions,
 }
 
 impl Pools {
-    /// None yet; all of the last run are away. They are to have a cache of at most `cache_bytes`,
-    /// and cache devices that are full are written over at most so many hundredths a day.
-    pub fn new(state: &State, cache_bytes: u64, cache_wear_percent: Option<u32>) -> Self {
+    /// None yet; all of the last run are away. They are to have a cache of at most `cache_bytes`.
+    pub fn new(state: &State, cache_bytes: u64, cache_devices: CacheDeviceOptions) -> Self {
         Self {
             table: Mutex::default(),
             names: PoolNames::default(),
             list: PoolList::load(state),
             cache: SharedCache::new(cache_bytes),
             cache_bytes,
-            cache_wear_percent,
+            cache_devices,
         }
     }
 
@@ -169,7 +168,7 @@ impl Pools {
     /// Takes in a pool whose name is claimed. Gives a warning where the next start will not import
     /// it.
     pub fn insert(&self, open: &Arc<OpenPool>) -> Option<String> {
-        pool::set_cache_wear(&open.pool, self.cache_wear_percent);
+        pool::set_cache_devices(&open.pool, self.cache_devices);
         self.table.lock().insert(open.pool.name(), Arc::clone(open));
         self.share_out_dirty();
         let error = self.write_list().err().filter(|_| open.is_cached())?;

@@ -94,6 +94,7 @@ fn options(state: PathBuf) -> Options {
         operator_mounts: None,
         cache_bytes: Some(64 << 20),
         cache_wear_percent: Some(100),
+        cache_trim_ahead_percent: 0,
         ups: None,
         settings: Vec::new(),
         file: None,
