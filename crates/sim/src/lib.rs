@@ -24,6 +24,7 @@
 // Whole pools and those who work with them are deep futures.
 #![recursion_limit = "256"]
 
+mod cache_device;
 pub mod copies;
 pub mod datasets;
 pub mod dedup;

@@ -14,12 +14,12 @@ use device::{BoxFuture, World};
 use format::Txg;
 use parking_lot::Mutex;
 use pool::{
-    AddSpec, CreateSpec, EventSink, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec,
-    Pool, Rewind, ScanSpec, VdevClass, VdevLayout, VdevSpec, VdevStatus, is_default_feature,
-    supported_features,
+    CreateSpec, EventSink, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool,
+    Rewind, ScanSpec, VdevStatus, is_default_feature, supported_features,
 };
 use zio::alloc::DEFER_TXGS;
 
+use crate::cache_device;
 use crate::copies::every_copy;
 use crate::golden::Golden;
 use crate::history::History;
@@ -31,8 +31,6 @@ use crate::work::{Book, WorkOptions, Worker};
 
 /// Name of the pool.
 pub const POOL: &str = "tank";
-/// A cache device.
-const CACHE: &str = "ssd";
 /// Memory for blocks, where much is to be read from a cache device.
 const LITTLE_MEMORY_BYTES: u64 = 1 << 20;
 /// Virtual time that nothing takes: longer is hanging.
@@ -82,6 +80,9 @@ pub struct Plan {
     /// A cache device of so many MiB that fails, lies and vanishes, and so little memory that much
     /// is read from there. Nothing may show of that.
     pub cached_mib: Option<u64>,
+    /// It is trimmed ahead of what is written: trims take effect at once and for good, and some of
+    /// them fail.
+    pub cache_trim: bool,
     /// Property `dedup` of the pool, if it is not off; then little of what is written is new.
     pub dedup: Option<&'static str>,
     /// Property `autotrim`, on disks that carry discards out at once and for good. After a power
@@ -127,6 +128,7 @@ impl Plan {
             faults: false,
             standstills: false,
             cached_mib: None,
+            cache_trim: false,
             dedup: None,
             autotrim: false,
             passes: false,
@@ -312,7 +314,7 @@ pub(crate) fn disk_name(number: usize) -> String {
     format!("disk{number}")
 }
 
-fn leaf(path: String) -> LeafSpec {
+pub(crate) fn leaf(path: String) -> LeafSpec {
     LeafSpec {
         path,
         is_file: false,
@@ -585,22 +587,6 @@ async fn stop_and_go(world: &World, pool: &Weak<Pool>, disks: &[SimDisk], mut rn
     }
 }
 
-/// Gives the pool a cache device.
-async fn add_cache(sim: &SimWorld, pool: &Pool, mib: u64) -> Result<(), Failure> {
-    sim.add_disk(CACHE, mib << 20);
-    let cache = VdevSpec {
-        layout: VdevLayout::Leaf(leaf(CACHE.to_owned())),
-        class: VdevClass::Cache,
-    };
-    let spec = AddSpec {
-        vdevs: vec![cache],
-        ashift: None,
-        force: false,
-        allow_ashift_mismatch: false,
-    };
-    Ok(pool.add(&spec).await?)
-}
-
 /// Imports the pool and reads everything, which replays the logs.
 async fn recover(
     sim: &SimWorld,
@@ -690,7 +676,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
         }
     };
     if let Some(mib) = plan.cached_mib {
-        add_cache(&sim, &pool, mib).await?;
+        cache_device::add(&sim, &pool, mib).await?;
     }
     if let Some(dedup) = plan.dedup {
         crate::dedup::prepare(&pool, dedup).await?;
@@ -757,9 +743,12 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
                 torment(&world, &pool, &victims, size_bytes, rng).await;
             }));
         }
-        if let (Some(mib), Some(ssd)) = (plan.cached_mib, sim.disk(CACHE)) {
+        if let (Some(mib), Some(ssd)) = (plan.cached_mib, sim.disk(cache_device::NAME)) {
             let memory = pool.pipeline().cache().shared();
             memory.set_limit_bytes(LITTLE_MEMORY_BYTES);
+            if plan.cache_trim {
+                cache_device::trim(&pool, &ssd);
+            }
             let (world, pool) = (sim.world(), Arc::downgrade(&pool));
             let rng = Rng::new(rng.next_u64());
             world.clone().spawn.spawn(Box::pin(async move {
@@ -854,7 +843,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
                 disk.clear_faults();
             }
         }
-        if let Some(ssd) = sim.disk(CACHE) {
+        if let Some(ssd) = sim.disk(cache_device::NAME) {
             ssd.set_gone(rng.percent(20));
         }
         for victim in &victims {
