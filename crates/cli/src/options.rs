@@ -485,7 +485,6 @@ mod tests {
         assert_eq!(unlimited.cache_wear_percent, None);
         assert!(wear_word("0").is_err() && wear_word("much").is_err());
         assert_eq!(usual.cache_trim_ahead_percent, 0);
-        assert!(start(state, &["--cache-trim-ahead=off"], false).is_err());
         let words = [
             "--nfs=192.0.2.1:2049",
             "--iscsi=192.0.2.1:3260",
