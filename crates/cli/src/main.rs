@@ -39,6 +39,7 @@ mod settings;
 mod shares;
 mod state;
 mod streams;
+mod trial;
 mod ups;
 mod user;
 mod version;
@@ -99,6 +100,8 @@ enum Command {
     Apikey(apikey::Apikey),
     /// Tell what disks will do as a pool, before they are bought
     Plan(plan::Plan),
+    /// Try a pool on simulated disks, before they are bought
+    Try(trial::Try),
     /// Show the labels and uberblocks of a device or file
     Labels(labels::Labels),
     /// Save the files of a pool that will not open
@@ -253,6 +256,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Disks(disks) => disks.run(&Client::new(state, of_root)?),
         Command::Ups(ups) => ups.run(&Client::new(state, of_root)?),
         Command::Plan(plan) => plan.run(|| Client::new(state, of_root)),
+        Command::Try(trial) => trial.run(),
         Command::Labels(labels) => labels.run(),
         Command::Openapi => openapi(),
         Command::Completions(completions) => completions.run(),

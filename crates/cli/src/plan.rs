@@ -67,7 +67,7 @@ enum Way {
 }
 
 /// Reads a word as the planner does, with its sentence when it is wrong.
-fn word<T: std::str::FromStr<Err = PlanError>>(word: &str) -> Result<T, String> {
+pub fn word<T: std::str::FromStr<Err = PlanError>>(word: &str) -> Result<T, String> {
     word.parse().map_err(|error: PlanError| error.to_string())
 }
 

@@ -1,0 +1,93 @@
+//! `millpond try`: a pool on simulated disks, before the disks are bought.
+
+use std::io::Write;
+
+use ::plan::Layout;
+use ::trial::{CATALOG, STORIES, Trial, story};
+use anyhow::Context;
+use clap::Args;
+
+/// Tries a pool on simulated disks: the engine itself, in virtual time.
+#[derive(Debug, Args)]
+pub struct Try {
+    /// A trial's file, or the name of one that is ready
+    #[arg(conflicts_with = "layout")]
+    trial: Option<String>,
+    /// Try this layout instead: mirror:7x2, raidz2:2x6, draid2:4d:11c:1s
+    #[arg(long, requires = "disk", value_parser = crate::plan::word::<Layout>)]
+    layout: Option<Layout>,
+    /// Model of its disks, by the name in --list
+    #[arg(long, requires = "layout")]
+    disk: Option<String>,
+    /// Name the trials that are ready, and the disks that there are models of
+    #[arg(short, long, conflicts_with = "trial")]
+    list: bool,
+    /// Print the file of a trial that is ready, to be changed
+    #[arg(long, requires = "trial")]
+    show: bool,
+    /// All sizes and rates are smaller by this factor (default: as the file says)
+    #[arg(long)]
+    scale: Option<u32>,
+    /// Print JSON, with exact numbers
+    #[arg(short, long)]
+    json: bool,
+}
+
+impl Try {
+    /// Tells it.
+    pub fn run(self) -> anyhow::Result<()> {
+        let mut trial = match (&self.trial, self.layout, &self.disk) {
+            (_, Some(layout), Some(disk)) => Trial::usual(layout, disk)?,
+            (Some(name), _, _) => {
+                let text = file(name)?;
+                if self.show {
+                    print!("{text}");
+                    return Ok(());
+                }
+                Trial::parse(&text).with_context(|| name.clone())?
+            }
+            (None, _, _) => {
+                print!("{}", list());
+                return Ok(());
+            }
+        };
+        if let Some(scale) = self.scale {
+            trial = trial.at_scale(scale)?;
+        }
+        let mut progress = |step: &str| {
+            // Nobody looks at it where standard error is closed.
+            let _ = writeln!(std::io::stderr(), "{step} ...");
+        };
+        let report = ::trial::run(&trial, &mut progress, &|| false)?;
+        match self.json {
+            true => println!("{}", serde_json::to_string_pretty(&report)?),
+            false => print!("{}", report.markdown()),
+        }
+        Ok(())
+    }
+}
+
+/// A trial's file, or one that is ready.
+fn file(name: &str) -> anyhow::Result<String> {
+    match story(name) {
+        Some(text) => Ok(text.to_owned()),
+        None => std::fs::read_to_string(name).with_context(|| {
+            format!("cannot read {name}; `millpond try --list` names the trials that are ready")
+        }),
+    }
+}
+
+fn list() -> String {
+    let mut out = String::from("Trials that are ready:\n");
+    for (name, text) in STORIES {
+        let title = Trial::parse(text)
+            .map(|trial| trial.title)
+            .unwrap_or_default();
+        out.push_str(&format!("  {name:<12} {title}\n"));
+    }
+    out.push_str("\nDisks that there are models of:\n");
+    for known in CATALOG {
+        out.push_str(&format!("  {:<18} {}\n", known.name, known.title));
+    }
+    out
+}

@@ -1,0 +1,283 @@
+//! The steps of a trial, one after the other.
+
+use std::time::Duration;
+
+use pool::{AttachSpec, LeafSpec, Pool, ScanState, ScrubCommand, VdevStatus};
+
+use crate::report::{Outcome, Report};
+use crate::server::Server;
+use crate::spec::{Load, STEP_MAX, Step, Trial};
+use crate::{TrialError, engine};
+use crate::{load, predict};
+
+/// A part of a resource that is in use for so much of the time is what limits.
+const LIMITING_PERCENT: f64 = 90.0;
+/// Disks wait now and then for their turn while others of the vdev work.
+const DISKS_LIMITING_PERCENT: f64 = 75.0;
+
+/// Tells a trial. `progress` hears of each step when it begins; `is_stopped` is asked between
+/// steps.
+///
+/// # Errors
+/// What is wrong with the trial, or the engine's failure.
+///
+/// # Panics
+/// When there is no memory for a runtime.
+pub fn run(
+    trial: &Trial,
+    progress: &mut dyn FnMut(&str),
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<Report, TrialError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(tell(trial, progress, is_stopped))
+}
+
+async fn tell(
+    trial: &Trial,
+    progress: &mut dyn FnMut(&str),
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<Report, TrialError> {
+    progress("fill");
+    let mut server = Server::new(trial).await?;
+    let mut steps = Vec::new();
+    for (number, step) in trial.step.iter().enumerate() {
+        if is_stopped() {
+            return Err(TrialError::Stopped);
+        }
+        let name = name(step);
+        progress(&name);
+        let before = Use::of(&server, trial);
+        let outcome = match step {
+            Step::Load(load) => {
+                let seed = trial.seed << 8 | number as u64;
+                let loaded = load::run(&server, trial, load, seed).await?;
+                Outcome {
+                    predicted_iops: predict::iops(trial, load)?,
+                    ..of_load(name, load, loaded)
+                }
+            }
+            Step::Fail { disk } => {
+                fail(&server, *disk).await?;
+                continue;
+            }
+            Step::Replace { disk, sequential } => {
+                let new = server.new_disk(trial, *disk)?;
+                replace(&server, *disk, new, *sequential).await?;
+                of_scan(name, &server, trial)
+            }
+            Step::Scrub => {
+                let begun = server.pool.scans().scrub(ScrubCommand::Start).await;
+                begun.map_err(engine("beginning the scrub"))?;
+                until(&server, "the scrub", |pool| !is_scanning(pool)).await?;
+                of_scan(name, &server, trial)
+            }
+            Step::Restart => {
+                server.restart(trial).await?;
+                continue;
+            }
+        };
+        steps.push(before.until_now(&server, trial, outcome));
+    }
+    server.close().await?;
+    Ok(Report {
+        title: trial.title.clone(),
+        layout: trial.pool.layout.to_string(),
+        disk: trial.disk()?.title.to_owned(),
+        scale: trial.scale,
+        steps,
+    })
+}
+
+fn name(step: &Step) -> String {
+    match step {
+        Step::Load(load) => load.name.clone(),
+        Step::Fail { disk } => format!("disk {disk} fails"),
+        Step::Replace { disk, .. } => format!("resilver of disk {disk}"),
+        Step::Scrub => "scrub".into(),
+        Step::Restart => "restart".into(),
+    }
+}
+
+/// For how long things were in use until a time.
+struct Use {
+    at_ns: u64,
+    disks_ns: u64,
+    buses_ns: Vec<u64>,
+    network_bytes: (u64, u64),
+    cache_bytes: u64,
+}
+
+impl Use {
+    fn of(server: &Server, trial: &Trial) -> Self {
+        let at_ns = server.world.clock.monotonic_ns();
+        let network = server.network.as_ref();
+        Use {
+            at_ns,
+            disks_ns: server.busy.iter().map(|busy| busy.busy_ns(at_ns)).sum(),
+            buses_ns: server.buses.iter().map(|bus| bus.busy_ns()).collect(),
+            network_bytes: network
+                .map(|network| network.sent_bytes())
+                .unwrap_or_default(),
+            cache_bytes: server.cache_bytes_written(trial),
+        }
+    }
+
+    /// Adds to an outcome what was in use meanwhile.
+    fn until_now(&self, server: &Server, trial: &Trial, mut outcome: Outcome) -> Outcome {
+        let now = Use::of(server, trial);
+        let passed_ns = (now.at_ns - self.at_ns).max(1) as f64;
+        let disks = (now.disks_ns - self.disks_ns) as f64 / server.busy.len().max(1) as f64;
+        let buses = now.buses_ns.iter().zip(&self.buses_ns);
+        let bus = buses.map(|(now, before)| now - before).max();
+        let percent = |ns: f64| ns / passed_ns * 100.0;
+        outcome.disks_busy_percent = percent(disks);
+        let has_caches = !trial.pool.cache.is_empty();
+        // A restart counts anew, but is no step of its own.
+        let written = now.cache_bytes.saturating_sub(self.cache_bytes);
+        outcome.cache_written_bytes = has_caches.then_some(written);
+        outcome.bus_busy_percent = bus.map(|ns| percent(ns as f64));
+        outcome.network_busy_percent = server.network.as_ref().map(|network| {
+            let to = now.network_bytes.0 - self.network_bytes.0;
+            let from = now.network_bytes.1 - self.network_bytes.1;
+            let bits = to.max(from) as f64 * 8.0 * f64::from(trial.scale);
+            let all = network.links() as f64 * 1e9;
+            bits / all / (passed_ns / 1e9) * 100.0
+        });
+        let limits = |percent: Option<f64>| percent.is_some_and(|busy| busy >= LIMITING_PERCENT);
+        outcome.limited_by = if limits(outcome.network_busy_percent) {
+            "network"
+        } else if limits(outcome.bus_busy_percent) {
+            "bus"
+        } else if outcome.disks_busy_percent >= DISKS_LIMITING_PERCENT {
+            "disks"
+        } else {
+            "requests"
+        };
+        outcome.seconds = passed_ns / 1e9;
+        outcome
+    }
+}
+
+fn empty(name: String) -> Outcome {
+    Outcome {
+        name,
+        seconds: 0.0,
+        iops: None,
+        rate: None,
+        mean_ms: None,
+        longest_ms: None,
+        hits_permille: None,
+        cache_written_bytes: None,
+        limited_by: "",
+        disks_busy_percent: 0.0,
+        bus_busy_percent: None,
+        network_busy_percent: None,
+        predicted_iops: None,
+        published_iops: None,
+        published_rate: None,
+        points: Vec::new(),
+    }
+}
+
+fn of_load(name: String, load: &Load, loaded: load::Loaded) -> Outcome {
+    let points = match loaded.points.len() {
+        1 => Vec::new(),
+        _ => loaded.points,
+    };
+    Outcome {
+        iops: Some(loaded.iops),
+        rate: Some(loaded.iops * load.block as f64),
+        mean_ms: Some(loaded.mean.as_secs_f64() * 1e3),
+        longest_ms: Some(loaded.longest.as_secs_f64() * 1e3),
+        hits_permille: Some(loaded.hits_permille),
+        published_iops: load.published_iops,
+        published_rate: load.published_rate.map(|rate| rate as f64),
+        points,
+        ..empty(name)
+    }
+}
+
+fn of_scan(name: String, server: &Server, trial: &Trial) -> Outcome {
+    let scan = server.pool.status().scan;
+    let rate = scan.map(|scan| {
+        let seconds = (scan.end_time_s.saturating_sub(scan.start_time_s)).max(1);
+        scan.examined_bytes as f64 * f64::from(trial.scale) / seconds as f64
+    });
+    Outcome {
+        rate,
+        ..empty(name)
+    }
+}
+
+/// A disk is pulled out; the pool goes on without it.
+async fn fail(server: &Server, number: usize) -> Result<(), TrialError> {
+    let name = format!("disk{number}");
+    if let Some(disk) = server.sim.disk(&name) {
+        disk.set_gone(true);
+    }
+    let looked = server.pool.reopen(false).await;
+    looked.map_err(engine("looking at the disks"))
+}
+
+async fn replace(
+    server: &Server,
+    number: usize,
+    new: String,
+    sequential: bool,
+) -> Result<(), TrialError> {
+    let spec = AttachSpec {
+        device: LeafSpec {
+            path: new.clone(),
+            is_file: false,
+        },
+        ashift: None,
+        force: true,
+        replace: true,
+        sequential,
+    };
+    let attached = server.pool.attach(&format!("disk{number}"), &spec).await;
+    attached.map_err(engine("beginning the replacement"))?;
+    until(server, "the resilver", |pool| {
+        let root = pool.status().root;
+        let new = find(&root, &new);
+        !is_scanning(pool) && new.is_some_and(|new| !new.is_stale)
+    })
+    .await
+}
+
+fn find<'a>(vdev: &'a VdevStatus, path: &str) -> Option<&'a VdevStatus> {
+    if vdev.path.as_deref() == Some(path) {
+        return Some(vdev);
+    }
+    vdev.children.iter().find_map(|child| find(child, path))
+}
+
+fn is_scanning(pool: &Pool) -> bool {
+    let scan = pool.status().scan;
+    scan.is_some_and(|scan| scan.state == ScanState::Scanning)
+}
+
+/// Waits for it, a second at a time.
+async fn until(
+    server: &Server,
+    what: &str,
+    is_done: impl Fn(&Pool) -> bool,
+) -> Result<(), TrialError> {
+    let step = Duration::from_secs(1);
+    let mut waited = Duration::ZERO;
+    while !is_done(&server.pool) {
+        if let Some(why) = server.pool.suspended() {
+            return Err(TrialError::Spec(format!("the pool is suspended: {why}")));
+        }
+        if waited >= STEP_MAX {
+            return Err(TrialError::Spec(format!("{what} has not ended in 30 days")));
+        }
+        server.world.clock.sleep(step).await;
+        waited += step;
+    }
+    Ok(())
+}
