@@ -5,7 +5,8 @@
 //! takes long can be followed as a [`Job`]; what happens is told as a stream of [`Event`]s
 //! (docs/api.md). Values travel in their parseable form (bytes, seconds, full names), states as
 //! enums, GUIDs as strings; turning them into words and columns for people is the reader's
-//! business. The types hold no engine types, so that a client links nothing of the engine.
+//! business. The types hold no engine types, so that a client links nothing of the engine; those of
+//! the planner are its own, which is no part of the engine.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +29,7 @@ mod nouns;
 mod openapi;
 mod people;
 mod permissions;
+mod planning;
 mod replications;
 mod reports;
 mod schedules;
@@ -100,6 +102,7 @@ pub use people::{
 pub use permissions::{
     GrantReport, Grantee, GrantsReport, Needed, ZfsAllow, ZfsAllowList, ZfsAllowListReply,
 };
+pub use planning::{PlanAsk, PlanAskReply, PlanLog, PlanLogReply};
 pub use replications::{
     Keep, ReplicationChange, ReplicationCreate, ReplicationList, ReplicationListReply,
     ReplicationNote, ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult,

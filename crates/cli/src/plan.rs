@@ -1,11 +1,12 @@
 //! `millpond plan`: what disks will do as a pool, before they are bought.
 
+use ::plan::amount::show_bytes;
 use ::plan::choose::Purpose;
 use ::plan::full::{Limit, Load};
-use ::plan::{Answer, Bus, DiskKind, Disks, Layout, Model, PlanError, Planned, Question};
-use anyhow::Context;
-use api::DiskList;
-use clap::{Args, ValueEnum};
+use ::plan::{Answer, Bus, Disks, Layout, Model, Note, PlanError, Planned, Question};
+use anyhow::bail;
+use api::{PlanAsk, PlanLog, PlanLogReply};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::client::Client;
 use crate::columns::{self, Column};
@@ -13,7 +14,10 @@ use crate::numbers::nice_bytes;
 
 /// Tells what disks will do as a pool, layout by layout.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Plan {
+    #[command(subcommand)]
+    what: Option<What>,
     /// Disks: 16x500GB, 2x400GB:ssd, 16x500GB:hdd:90seeks:72MB/s:price=55 (default: the host's)
     #[arg(long = "disks", value_name = "DISKS", value_parser = word::<Disks>)]
     disks: Vec<Disks>,
@@ -44,9 +48,34 @@ pub struct Plan {
     /// Memory of the server
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
+    /// The most that intent logs held, where that was seen: 1.51GB
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    log_seen: Option<u64>,
     /// log2 of a sector's size
     #[arg(long, default_value_t = 12)]
     ashift: u32,
+    /// Print JSON, with exact numbers
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// What else can be planned.
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Tell how big a log device of a pool need be
+    Log(Log),
+}
+
+/// Tells how big a log device need be, by what the pool's intent logs held and by the network.
+#[derive(Debug, Args)]
+struct Log {
+    pool: String,
+    /// What the network carries: 1Gbit, 125MB
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    network: Option<u64>,
+    /// Until writes are on the pool's other devices (default: 8)
+    #[arg(long, value_name = "SECONDS")]
+    interval: Option<f64>,
     /// Print JSON, with exact numbers
     #[arg(short, long)]
     json: bool,
@@ -80,11 +109,17 @@ fn rate(word: &str) -> Result<u64, String> {
 }
 
 impl Plan {
-    /// Prints it. `client` is asked for only where the host's disks are meant.
+    /// Prints it. `client` is asked for only where the host's disks or a pool are meant.
     pub fn run(self, client: impl FnOnce() -> anyhow::Result<Client>) -> anyhow::Result<()> {
+        if let Some(What::Log(log)) = self.what {
+            return log.run(&client()?);
+        }
         let (json, way) = (self.json, self.model);
-        let question = self.question(client)?;
-        let answer = ::plan::answer(&question)?;
+        let question = self.question();
+        let answer = match question.disks.is_empty() {
+            true => client()?.call(&PlanAsk { question })?.answer,
+            false => ::plan::answer(&question)?,
+        };
         match (json, way) {
             (true, _) => println!("{}", serde_json::to_string_pretty(&answer)?),
             (false, Way::Simple) => print!("{}", simple(&answer)),
@@ -93,7 +128,7 @@ impl Plan {
         Ok(())
     }
 
-    fn question(self, client: impl FnOnce() -> anyhow::Result<Client>) -> anyhow::Result<Question> {
+    fn question(self) -> Question {
         let purposes: Vec<Purpose> = match self.purposes.is_empty() {
             true => vec![Purpose::Random],
             false => self
@@ -109,12 +144,8 @@ impl Plan {
             depth: self.depth.unwrap_or(usual.depth),
             ..usual
         });
-        let disks = match self.disks.is_empty() {
-            true => of_host(&client()?)?,
-            false => self.disks,
-        };
-        Ok(Question {
-            disks,
+        Question {
+            disks: self.disks,
             spares: self.spares,
             layouts: self.layouts,
             purposes,
@@ -127,8 +158,9 @@ impl Plan {
             buses: self.buses,
             network_rate: self.network,
             memory_bytes: self.memory,
+            log_seen_bytes: self.log_seen,
             assumed: None,
-        })
+        }
     }
 }
 
@@ -143,31 +175,52 @@ impl From<Use> for Purpose {
     }
 }
 
-/// The host's disks that nothing uses, alike ones together.
-fn of_host(client: &Client) -> anyhow::Result<Vec<Disks>> {
-    let reply = client.call(&DiskList {})?;
-    let mut out: Vec<Disks> = Vec::new();
-    for disk in &reply.disks {
-        if disk.in_use.is_some() {
-            continue;
+impl Log {
+    fn run(&self, client: &Client) -> anyhow::Result<()> {
+        let reply = client.call(&PlanLog {
+            pool: self.pool.clone(),
+            network_rate: self.network,
+            seconds: self.interval,
+        })?;
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&reply)?);
+            return Ok(());
         }
-        let kind = match disk.is_rotational {
-            true => DiskKind::Hdd,
-            false if disk.name.starts_with("nvme") => DiskKind::Nvme,
-            false => DiskKind::Ssd,
-        };
-        let alike = |known: &&mut Disks| known.kind == kind && known.size_bytes == disk.size_bytes;
-        match out.iter_mut().find(alike) {
-            Some(known) => known.count += 1,
-            None => out.push(Disks::usual(1, disk.size_bytes, kind)),
+        if reply.size.is_none() {
+            bail!(
+                "nothing is known by which to plan a log device of '{}': no report has seen its \
+                 intent logs in use. Say what the network carries, as in --network 1Gbit",
+                self.pool
+            );
         }
+        print!("{}", self.told(&reply));
+        Ok(())
     }
-    match out.is_empty() {
-        true => Err(PlanError::NoDisks).context(
-            "this host has no disk that nothing uses; say which to plan with, as in \
-             --disks 16x500GB",
-        ),
-        false => Ok(out),
+
+    fn told(&self, reply: &PlanLogReply) -> String {
+        let Some(size) = reply.size else {
+            return String::new();
+        };
+        let mut out = String::new();
+        if let (Some(rate), Some(bytes)) = (self.network, size.by_network_bytes) {
+            out.push_str(&format!(
+                "{}/s for {} seconds, and as much again while that is written: {}.\n",
+                show_bytes(rate),
+                reply.seconds,
+                show_bytes(bytes)
+            ));
+        }
+        if let (Some(seen), Some(bytes)) = (reply.seen_bytes, size.by_use_bytes) {
+            out.push_str(&format!(
+                "The intent logs of '{}' held {} at most within a year, and with half as much \
+                 again: {}.\n",
+                self.pool,
+                show_bytes(seen),
+                show_bytes(bytes)
+            ));
+        }
+        out.push_str(&format!("{}\n", Note::Log { bytes: size.bytes }.sentence()));
+        out
     }
 }
 
@@ -197,8 +250,8 @@ fn simple(answer: &Answer) -> String {
             multiple(simple.iops_write, 'y'),
             multiple(simple.rate_read, 'z'),
             multiple(simple.rate_write, 'z'),
-            ::plan::amount::show_bytes(simple.data_bytes),
-            ::plan::amount::show_bytes(planned.usable_bytes),
+            show_bytes(simple.data_bytes),
+            show_bytes(planned.usable_bytes),
         ])
     };
     let rows: Vec<Vec<String>> = answer.layouts.iter().filter_map(row).collect();
@@ -207,7 +260,7 @@ fn simple(answer: &Answer) -> String {
     out.push_str(&format!(
         "\ny is what one disk does at random, {:.0} a second; z its rate, {}/s.\n",
         disks.accesses_per_second,
-        ::plan::amount::show_bytes(disks.rate)
+        show_bytes(disks.rate)
     ));
     out
 }
@@ -261,7 +314,7 @@ fn full(answer: &Answer) -> String {
         let by = &planned.limited_by;
         let mut row = vec![
             planned.layout.to_string(),
-            ::plan::amount::show_bytes(planned.usable_bytes),
+            show_bytes(planned.usable_bytes),
             percent(planned.loss_per_year),
             format!("{:.0}", planned.read_iops),
             format!("{:.0}", planned.write_iops),
@@ -296,6 +349,36 @@ fn full(answer: &Answer) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::plan::sizes::log_size;
+
+    /// The two figures of the story: 125 MB/s for 8 seconds, and 1.51 GB that were seen.
+    #[test]
+    fn a_log_device_is_planned_by_the_network_and_by_what_was_seen() {
+        let told = |network: Option<u64>, seen_bytes| {
+            let log = Log {
+                pool: "tank".into(),
+                network,
+                interval: None,
+                json: false,
+            };
+            log.told(&PlanLogReply {
+                seen_bytes,
+                seconds: 8.0,
+                size: log_size(network, 8.0, seen_bytes),
+            })
+        };
+        let by_network = told(Some(125_000_000), None);
+        assert!(
+            by_network.starts_with("125 MB/s for 8 seconds"),
+            "{by_network}"
+        );
+        assert!(by_network.contains("bigger than 2.00 GB"), "{by_network}");
+        let both = told(Some(125_000_000), Some(1_510_000_000));
+        assert!(both.contains("held 1.51 GB at most"), "{both}");
+        // What was seen counts.
+        assert!(both.contains("bigger than 2.26 GB") || both.contains("bigger than 2.27 GB"));
+        assert_eq!(told(None, None), "");
+    }
 
     #[test]
     fn multiples_and_chances_are_short() {

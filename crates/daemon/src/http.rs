@@ -21,20 +21,20 @@ use api::{
     ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow, DiskTest,
     EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore,
     IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList,
-    JobResult, METRICS_PATH, OPENAPI_PATH, ReplicationChange, ReplicationCreate, ReplicationList,
-    ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList, STREAM_JOB_HEADER,
-    STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet,
-    ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove,
-    UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark,
-    ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys,
-    ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive,
-    ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend,
-    ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
-    ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
-    ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
-    ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolPrefetch,
-    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
-    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
+    JobResult, METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanLog, ReplicationChange, ReplicationCreate,
+    ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList,
+    STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun,
+    ScheduleSet, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
+    SmbUserRemove, UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList,
+    ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds,
+    ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote,
+    ZfsReceive, ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback,
+    ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount,
+    ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
+    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
+    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
+    ZpoolPrefetch, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
+    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
 };
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, Request};
@@ -198,6 +198,10 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|service, _: DiskList| async move {
             let sysfs = service.disks.drives.sysfs();
             disks::disk_list(&service.serving, sysfs, &service.looks).await
+        })
+        .on(|service, call: PlanAsk| async move {
+            let sysfs = service.disks.drives.sysfs();
+            disks::plan_ask(&service.serving, sysfs, &service.looks, call).await
         })
         .with(&service.serving)
         .on(|serving, call: ZpoolCreate| async move { zpool::zpool_create(&serving, call).await })
@@ -453,6 +457,7 @@ fn requests(service: Arc<Service>) -> Router {
         .on_behalf(|figures, caller, call: ReportGet| async move {
             figures::get(&figures, call, caller.may_change()).await
         })
+        .on(|figures, call: PlanLog| async move { figures::plan_log(&figures, call).await })
         .on(move |figures, call: CacheGet| {
             let serving = Arc::clone(&serving);
             async move { figures::cache(&figures, &serving.pools, call).await }

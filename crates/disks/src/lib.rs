@@ -16,6 +16,7 @@
 mod lights;
 mod list;
 mod overview;
+mod planner;
 mod smart;
 
 use std::collections::{BTreeSet, HashMap};
@@ -31,6 +32,7 @@ use parking_lot::Mutex;
 pub use lights::{lights_test, locate};
 pub use list::{Looks, disk_list};
 pub use overview::{overview, show, states};
+pub use planner::plan_ask;
 pub use smart::test;
 
 use automation::{Disks, SelfTests};

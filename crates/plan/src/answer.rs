@@ -4,10 +4,11 @@ use crate::ask::{Answer, Cost, Model, Planned, Question};
 use crate::capacity::Capacity;
 use crate::choose::{self, Purpose, Reason, Recommended, helper};
 use crate::full::{Limit, LimitedBy, Load, Path, Rates};
+use crate::look::{look_at_cache, small_blocks};
 use crate::risk::{Assumptions, Risk};
 use crate::scan::{Passes, used_of_disk};
 use crate::simple::Simple;
-use crate::sizes::{LOG_SECONDS, cache_memory, log_size, volume_cost};
+use crate::sizes::{LOG_SECONDS, log_size};
 use crate::{Disks, Layout, Note, PlanError};
 
 /// A pool should not be lost more often than this in a year.
@@ -20,6 +21,7 @@ const DAMAGE_MAX: f64 = 1e-2;
 /// # Errors
 /// No disks, figures out of bounds, or a layout that cannot be on these disks.
 pub fn answer(question: &Question) -> Result<Answer, PlanError> {
+    let question = &question.or_usual();
     question.check()?;
     let disks = question.data_disks()?.clone();
     let count = disks.count.saturating_sub(question.spares);
@@ -30,7 +32,7 @@ pub fn answer(question: &Question) -> Result<Answer, PlanError> {
     if layouts.is_empty() {
         return Err(PlanError::TooFewDisks {
             layout: "a pool".to_owned(),
-            needed: 1 + question.spares,
+            needed: question.spares.saturating_add(1),
             count: disks.count,
         });
     }
@@ -257,8 +259,6 @@ impl Plan<'_> {
     fn notes_of(&self, one: &Planned, load: &Load) -> Vec<Note> {
         /// From so many data disks on a vdev of RAID-Z is wide.
         const WIDE: f64 = 12.0;
-        /// Blocks with less data than this in what they take are told of, where others have more.
-        const POOR: f64 = 0.8;
         /// Chance of lost blocks in a year that is told of.
         const DAMAGE: f64 = 1e-3;
         let layout = one.layout;
@@ -266,21 +266,7 @@ impl Plan<'_> {
         if layout.may_fail() == 0 {
             notes.push(Note::NoRedundancy { layout });
         }
-        let volume = volume_cost(layout, self.question.ashift, 1 << 30, load.block_bytes);
-        let usual = volume_cost(
-            layout,
-            self.question.ashift,
-            1 << 30,
-            volume.better_block_bytes,
-        );
-        if volume.efficiency < POOR * usual.efficiency {
-            notes.push(Note::SmallBlocks {
-                layout,
-                block_bytes: load.block_bytes,
-                efficiency: volume.efficiency,
-                better_block_bytes: volume.better_block_bytes,
-            });
-        }
+        notes.extend(small_blocks(layout, self.question.ashift, load.block_bytes));
         if layout.may_fail() > 0 && one.risk.damage_per_year > DAMAGE {
             notes.push(Note::Unreadable {
                 layout,
@@ -324,19 +310,11 @@ impl Plan<'_> {
                 helper: what,
             });
             let device_bytes = others.count.saturating_mul(others.size_bytes);
-            let index_bytes = cache_memory(device_bytes, load.block_bytes).bytes;
-            if let (choose::Helper::Cache, Some(memory_bytes)) = (what, question.memory_bytes)
-                && index_bytes > memory_bytes / 8
-            {
-                notes.push(Note::CacheMemory {
-                    device_bytes,
-                    index_bytes,
-                    memory_bytes,
-                });
+            if let (choose::Helper::Cache, Some(memory_bytes)) = (what, question.memory_bytes) {
+                notes.extend(look_at_cache(device_bytes, load.block_bytes, memory_bytes));
             }
-            if let (choose::Helper::Log, Some(size)) =
-                (what, log_size(question.network_rate, LOG_SECONDS, None))
-            {
+            let size = log_size(question.network_rate, LOG_SECONDS, question.log_seen_bytes);
+            if let (choose::Helper::Log, Some(size)) = (what, size) {
                 notes.push(Note::Log { bytes: size.bytes });
             }
         }

@@ -1,5 +1,6 @@
 //! Questions and answers.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::capacity::Capacity;
@@ -9,11 +10,12 @@ use crate::risk::{Assumptions, Risk};
 use crate::simple::Simple;
 use crate::{Bus, Disks, Layout, Note, PlanError};
 
-/// Buses, layouts or uses of a question at most.
+/// Kinds of disks, buses or layouts of a question at most.
 const LIST_MAX: usize = 256;
 
 /// Which model tells rates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanModel")]
 #[serde(rename_all = "lowercase")]
 pub enum Model {
     /// Multiples of one disk ([`crate::simple`]).
@@ -24,8 +26,9 @@ pub enum Model {
 }
 
 /// What one wants to know.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanQuestion")]
+#[serde(default, deny_unknown_fields)]
 pub struct Question {
     /// Disks. Those that hold most together hold the data; what others may be, notes tell.
     pub disks: Vec<Disks>,
@@ -47,6 +50,8 @@ pub struct Question {
     pub network_rate: Option<u64>,
     /// Bytes of memory.
     pub memory_bytes: Option<u64>,
+    /// The most that intent logs of such clients held, in bytes, where it was seen.
+    pub log_seen_bytes: Option<u64>,
     /// About failures, where it is not what is usual for the kind of disk.
     pub assumed: Option<Assumptions>,
 }
@@ -64,13 +69,15 @@ impl Default for Question {
             buses: Vec::new(),
             network_rate: None,
             memory_bytes: None,
+            log_seen_bytes: None,
             assumed: None,
         }
     }
 }
 
 /// What a layout costs, in the currency of the disks' prices.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanCost")]
 pub struct Cost {
     /// All disks of the kind that holds the data, with spares.
     pub total: f64,
@@ -81,7 +88,8 @@ pub struct Cost {
 }
 
 /// A layout as it would be.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanLayout")]
 pub struct Planned {
     /// Which.
     pub layout: Layout,
@@ -128,7 +136,8 @@ impl Planned {
 }
 
 /// The layouts side by side.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanAnswer")]
 pub struct Answer {
     /// The disks that hold the data.
     pub disks: Disks,
@@ -143,6 +152,14 @@ pub struct Answer {
 }
 
 impl Question {
+    /// The same, with what is usual for disks where nothing was said of them.
+    pub(crate) fn or_usual(&self) -> Self {
+        let mut question = self.clone();
+        let disks = question.disks.into_iter();
+        question.disks = disks.map(Disks::or_usual).collect();
+        question
+    }
+
     /// Whether all figures can be true.
     pub(crate) fn check(&self) -> Result<(), PlanError> {
         let bad = |what, value: String, wanted| {
@@ -166,13 +183,20 @@ impl Question {
             );
         }
         for (what, count) in [
+            ("the number of kinds of disks", self.disks.len()),
             ("the number of buses", self.buses.len()),
             ("the number of layouts", self.layouts.len()),
-            ("the number of uses", self.purposes.len()),
         ] {
             if count > LIST_MAX {
                 return bad(what, count.to_string(), "up to 256");
             }
+        }
+        if self.purposes.len() > Purpose::ALL.len() {
+            return bad(
+                "the number of uses",
+                self.purposes.len().to_string(),
+                "up to 4, each once",
+            );
         }
         for bus in &self.buses {
             if bus.read_rate < 1000 || bus.write_rate < 1000 {

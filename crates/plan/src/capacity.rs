@@ -19,6 +19,7 @@
 //! and keeps that much less back (at most half), so that its figure is the same but for the biggest
 //! pools. Millpond sets none aside, and this module neither.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::PlanError;
@@ -45,7 +46,8 @@ const BLOCKS_BYTES: [u64; 7] = [
 ];
 
 /// How much fits on a layout.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanCapacity")]
 pub struct Capacity {
     /// Bytes of all disks of the layout, as they are sold.
     pub disk_bytes: u64,
@@ -68,7 +70,8 @@ pub struct Capacity {
 }
 
 /// How much fits of blocks of one size that compression does not make smaller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanBlockCapacity")]
 pub struct BlockCapacity {
     /// Bytes of a block, as stored.
     pub block_bytes: u64,
@@ -106,6 +109,9 @@ impl Capacity {
             _ => 0,
         };
         let vdev_bytes = bytes_in_metaslabs(metaslabs, shift, stripe_bytes);
+        if vdev_bytes == 0 {
+            return Err(too_small());
+        }
         let big = Footprint::of(layout, ashift, 128 << 10).allocated_bytes;
         let deflate_ratio = (128 << 10) / (big >> 9);
         let deflated = (vdev_bytes >> 9) * deflate_ratio * layout.vdevs();

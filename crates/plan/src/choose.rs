@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::full::{Load, Rates};
 use crate::{DiskKind, Layout, PlanError};
 
 /// What a pool is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanPurpose")]
 #[serde(rename_all = "lowercase")]
 pub enum Purpose {
     /// Files that are read and written here and there.
@@ -143,11 +145,14 @@ pub fn layouts(disks: u64) -> Vec<Layout> {
             }
         }
     }
-    found.into_iter().collect()
+    // Of very many disks there would be more vdevs than a pool has.
+    let can_be = |layout: &Layout| layout.check().is_ok();
+    found.into_iter().filter(can_be).collect()
 }
 
 /// Why a layout is recommended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanReason")]
 #[serde(rename_all = "lowercase")]
 pub enum Reason {
     /// The best for the purpose, of those that are safe.
@@ -159,7 +164,8 @@ pub enum Reason {
 }
 
 /// The layout that is the best for a purpose.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanRecommended")]
 pub struct Recommended {
     /// For what.
     pub purpose: Purpose,
@@ -170,7 +176,8 @@ pub struct Recommended {
 }
 
 /// What disks that are no data disks may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanHelper")]
 #[serde(rename_all = "lowercase")]
 pub enum Helper {
     /// A mirror for metadata and small blocks.

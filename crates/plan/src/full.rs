@@ -31,6 +31,7 @@
 //!
 //! Caches, processors, and metadata.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::hardware::through;
@@ -49,7 +50,8 @@ const PIECE_BYTES: f64 = (1 << 20) as f64;
 const JUMP: f64 = 0.5;
 
 /// What clients do.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanLoad")]
 pub struct Load {
     /// Bytes of a block, as it is stored: record size of filesystems, block size of volumes.
     pub block_bytes: u64,
@@ -73,7 +75,8 @@ pub struct Path<'a> {
 }
 
 /// What limits a rate.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanLimit")]
 #[serde(rename_all = "lowercase")]
 pub enum Limit {
     /// The disks' accesses.
@@ -112,7 +115,8 @@ pub struct Rates {
 }
 
 /// What limits each of [`Rates`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanLimitedBy")]
 pub struct LimitedBy {
     /// Random reads.
     pub read_iops: Limit,

@@ -3,13 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::PlanError;
 use crate::amount::{parse_bytes, parse_rate};
 
 /// What a disk is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanDiskKind")]
 #[serde(rename_all = "lowercase")]
 pub enum DiskKind {
     /// Platters and an arm.
@@ -105,7 +107,8 @@ impl fmt::Display for DiskKind {
 }
 
 /// Some disks that are alike.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanDisks")]
 pub struct Disks {
     /// How many.
     pub count: u64,
@@ -113,15 +116,31 @@ pub struct Disks {
     pub size_bytes: u64,
     /// What they are made of.
     pub kind: DiskKind,
-    /// Small random reads a second of each, one at a time.
+    /// Small random reads a second of each, one at a time. In a question, 0 is what is usual for
+    /// the kind.
+    #[serde(default)]
     pub accesses_per_second: f64,
-    /// Sequential bytes a second of each.
+    /// Sequential bytes a second of each. In a question, 0 is what is usual for the kind.
+    #[serde(default)]
     pub rate: u64,
     /// What each costs, in any currency; 0 when that is not known.
+    #[serde(default)]
     pub price: f64,
 }
 
 impl Disks {
+    /// With what is usual for the kind where nothing was said.
+    #[must_use]
+    pub(crate) fn or_usual(mut self) -> Self {
+        if self.accesses_per_second == 0.0 {
+            self.accesses_per_second = self.kind.usual_accesses_per_second();
+        }
+        if self.rate == 0 {
+            self.rate = self.kind.usual_rate();
+        }
+        self
+    }
+
     /// Disks with the figures that are usual for their kind.
     pub fn usual(count: u64, size_bytes: u64, kind: DiskKind) -> Self {
         Disks {
@@ -234,7 +253,8 @@ impl fmt::Display for Disks {
 }
 
 /// Something that several disks share on their way to memory: a controller, its slot, a bus.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanBus")]
 pub struct Bus {
     /// What people call it.
     pub name: String,

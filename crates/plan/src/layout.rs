@@ -1,8 +1,10 @@
 //! How disks become vdevs, and how blocks lie on them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::PlanError;
@@ -299,6 +301,20 @@ impl<'de> Deserialize<'de> for Layout {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let word = String::deserialize(deserializer)?;
         word.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// As it is written: a word.
+impl JsonSchema for Layout {
+    fn schema_name() -> Cow<'static, str> {
+        "PlanLayoutWord".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "A layout: mirror:7x2, raidz2:2x6, draid2:4d:11c:1s, stripe:5.",
+        })
     }
 }
 

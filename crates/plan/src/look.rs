@@ -1,7 +1,9 @@
-//! What is worth saying about vdevs that are about to be made (`zpool create`, `zpool add`).
+//! What is worth saying about vdevs and volumes that are about to be made (`zpool create`,
+//! `zpool add`, `zfs create -V`).
 
 use std::collections::BTreeSet;
 
+use crate::sizes::{cache_memory, volume_cost};
 use crate::{Layout, Note};
 
 /// A vdev that holds data: one that is about to be made, or one of the pool.
@@ -76,4 +78,67 @@ pub fn look_at(new: &[Vdev], pool: &[Vdev], ashift: u32) -> Vec<Note> {
         });
     }
     notes
+}
+
+/// Blocks with less data than this in what they take are told of, where others have more.
+const POOR: f64 = 0.8;
+
+/// Blocks of `block_bytes` that take much more on a layout than bigger ones would, in sectors of
+/// 2^`ashift` bytes.
+pub fn small_blocks(layout: Layout, ashift: u32, block_bytes: u64) -> Option<Note> {
+    let efficiency = |bytes| volume_cost(layout, ashift, 1 << 30, bytes).efficiency;
+    let volume = volume_cost(layout, ashift, 1 << 30, block_bytes);
+    let better_block_bytes = volume.better_block_bytes;
+    let is_poor = volume.efficiency < POOR * efficiency(better_block_bytes);
+    is_poor.then_some(Note::SmallBlocks {
+        layout,
+        block_bytes,
+        efficiency: volume.efficiency,
+        better_block_bytes,
+    })
+}
+
+/// A volume of `volume_bytes` in blocks of `block_bytes` that will cost much more on one of the
+/// pool's vdevs, in sectors of 2^ashift bytes, than bigger blocks would; told for the vdev on which
+/// it costs most.
+pub fn look_at_volume(
+    vdevs: &[(Layout, u32)],
+    volume_bytes: u64,
+    block_bytes: u64,
+) -> Option<Note> {
+    let cost = |(layout, ashift): (Layout, u32)| {
+        let Some(Note::SmallBlocks {
+            better_block_bytes, ..
+        }) = small_blocks(layout, ashift, block_bytes)
+        else {
+            return None;
+        };
+        let of = |bytes| volume_cost(layout, ashift, volume_bytes, bytes);
+        Some(Note::SmallVolume {
+            layout,
+            volume_bytes,
+            block_bytes,
+            on_disks_bytes: of(block_bytes).on_disks_bytes,
+            counted_bytes: of(block_bytes).counted_bytes,
+            better_block_bytes,
+            better_on_disks_bytes: of(better_block_bytes).on_disks_bytes,
+        })
+    };
+    let on_disks = |note: &Note| match note {
+        Note::SmallVolume { on_disks_bytes, .. } => *on_disks_bytes,
+        _ => 0,
+    };
+    let parity = vdevs.iter().filter(|(layout, _)| layout.parity() > 0);
+    parity.filter_map(|vdev| cost(*vdev)).max_by_key(on_disks)
+}
+
+/// Cache devices of `device_bytes` together whose index takes more than an eighth of the memory
+/// when they are full of blocks of `block_bytes`.
+pub fn look_at_cache(device_bytes: u64, block_bytes: u64, memory_bytes: u64) -> Option<Note> {
+    let index_bytes = cache_memory(device_bytes, block_bytes).bytes;
+    (index_bytes > memory_bytes / 8).then_some(Note::CacheMemory {
+        device_bytes,
+        index_bytes,
+        memory_bytes,
+    })
 }

@@ -2,6 +2,7 @@
 //!
 //! A note is a fact with its figures, so that a program can use it; [`Note::sentence`] says it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::amount::{show_block, show_bytes, show_chance, show_seconds};
@@ -10,7 +11,8 @@ use crate::risk::Assumptions;
 use crate::{DiskKind, Layout};
 
 /// Something to know before the pool is made.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanNote")]
 #[serde(rename_all = "snake_case", tag = "note")]
 #[non_exhaustive]
 pub enum Note {
@@ -47,6 +49,23 @@ pub enum Note {
         efficiency: f64,
         /// Size of blocks that are nearly as good as can be there.
         better_block_bytes: u64,
+    },
+    /// A volume of small blocks takes much more than its data.
+    SmallVolume {
+        /// On which vdev.
+        layout: Layout,
+        /// Bytes of the volume.
+        volume_bytes: u64,
+        /// Bytes of a block.
+        block_bytes: u64,
+        /// Bytes that it takes on disks when it is full, with parity and padding.
+        on_disks_bytes: u64,
+        /// Bytes that it takes of what `zfs list` tells as available.
+        counted_bytes: u64,
+        /// Size of blocks that are nearly as good as can be there.
+        better_block_bytes: u64,
+        /// Bytes that it would take on disks with them.
+        better_on_disks_bytes: u64,
     },
     /// An unreadable sector during a rebuild is likely to hit data that nothing else has.
     Unreadable {
@@ -187,6 +206,24 @@ impl Note {
                 show_block(*block_bytes),
                 efficiency * 100.0,
                 show_block(*better_block_bytes),
+            ),
+            Note::SmallVolume {
+                layout,
+                volume_bytes,
+                block_bytes,
+                on_disks_bytes,
+                counted_bytes,
+                better_block_bytes,
+                better_on_disks_bytes,
+            } => format!(
+                "On {layout}, a volume of {} in blocks of {} takes {} on disks when it is full, \
+                 and {} of what is available; in blocks of {} it takes {} on disks.",
+                show_bytes(*volume_bytes),
+                show_block(*block_bytes),
+                show_bytes(*on_disks_bytes),
+                show_bytes(*counted_bytes),
+                show_block(*better_block_bytes),
+                show_bytes(*better_on_disks_bytes)
             ),
             Note::Unreadable {
                 layout,

@@ -16,6 +16,7 @@
 //! A sector that cannot be read while nothing else has its data costs the blocks that are there,
 //! and not the pool: that chance is told apart ([`Risk::damage_per_year`]).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{DiskKind, Layout, PlanError};
@@ -25,7 +26,8 @@ const YEAR_SECONDS: f64 = 365.25 * 86400.0;
 const FAILED_MAX: usize = 6;
 
 /// What is assumed about failures.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanAssumptions")]
 pub struct Assumptions {
     /// Part of the disks that fail in a year.
     pub failures_per_year: f64,
@@ -103,7 +105,8 @@ impl Assumptions {
 }
 
 /// What may happen to a pool.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanRisk")]
 pub struct Risk {
     /// Chance that the pool is lost, in a year.
     pub loss_per_year: f64,

@@ -5,12 +5,14 @@
 //! them, and reads and writes at the rate of its data disks. Each disk of a mirror reads for
 //! itself; all of them write the same.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Layout;
 
 /// Rates in multiples of one disk's.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanMultiples")]
 pub struct Simple {
     /// Random reads, in multiples of a disk's accesses a second (y).
     pub iops_read: f64,

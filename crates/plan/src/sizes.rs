@@ -1,6 +1,7 @@
 //! How big to make what is beside the data: log devices, cache devices, dedup tables, special
 //! vdevs.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::PlanError;
@@ -13,7 +14,8 @@ pub const LOG_SECONDS: f64 = 8.0;
 const LOG_GROUPS: f64 = 2.0;
 
 /// How big a log device should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PlanLogSize")]
 pub struct LogSize {
     /// By what the network brings: nothing more can come.
     pub by_network_bytes: Option<u64>,

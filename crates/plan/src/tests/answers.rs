@@ -2,7 +2,7 @@
 
 use super::{layout, story_disks};
 use crate::choose::{Purpose, Reason, layouts};
-use crate::look::{Vdev, look_at};
+use crate::look::{Vdev, look_at, look_at_cache, look_at_volume};
 use crate::{Answer, DiskKind, Disks, Layout, Model, Note, PlanError, Question, answer};
 
 fn story(model: Model) -> Question {
@@ -274,4 +274,133 @@ fn figures_are_numbers() {
             }
         }
     }
+}
+
+/// Goal: a question over the network needs no figures that are usual, and no question, however
+/// strange, ends the server. Method: a question with the least of it beside one with all; then
+/// questions with figures at and beyond their bounds.
+#[test]
+fn what_is_usual_need_not_be_said() {
+    let text = r#"{"disks": [{"count": 4, "size_bytes": 4000000000000, "kind": "hdd"}]}"#;
+    let least: Question = serde_json::from_str(text).expect("a question");
+    let full = Question {
+        disks: vec![Disks::usual(4, 4_000_000_000_000, DiskKind::Hdd)],
+        ..Question::default()
+    };
+    assert_eq!(planned(&least), planned(&full));
+    let misspelt = r#"{"disks": [], "spare": 1}"#;
+    assert!(serde_json::from_str::<Question>(misspelt).is_err());
+    let most = u64::MAX;
+    let strange = |change: fn(&mut Question)| {
+        let mut question = full.clone();
+        change(&mut question);
+        answer(&question)
+    };
+    let changes: [fn(&mut Question); 14] = [
+        |question| question.spares = u64::MAX,
+        |question| question.ashift = u32::MAX,
+        |question| question.network_rate = Some(u64::MAX),
+        |question| question.memory_bytes = Some(0),
+        |question| question.log_seen_bytes = Some(u64::MAX),
+        |question| question.disks[0].count = u64::MAX,
+        |question| question.disks[0].size_bytes = 1 << 60,
+        |question| (question.disks[0].count, question.spares) = (100_000, 99_998),
+        |question| question.disks[0].rate = u64::MAX,
+        |question| question.disks[0].accesses_per_second = f64::MAX,
+        |question| question.disks[0].price = -1.0,
+        |question| {
+            question
+                .disks
+                .push(Disks::usual(100_000, 1 << 60, DiskKind::Nvme))
+        },
+        |question| question.purposes = vec![Purpose::Vm; 5],
+        |question| question.purposes = Vec::new(),
+    ];
+    for change in changes {
+        // Figures or a sentence; no panic.
+        match strange(change) {
+            Ok(told) => assert!(!told.layouts.is_empty()),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    let mut load = Purpose::Stream.usual_load();
+    (load.depth, load.streams, load.stream_rate) = (most, most, most);
+    let mut question = full.clone();
+    question.load = Some(load);
+    assert_eq!(planned(&question).layouts[0].streams_max, Some(0));
+}
+
+/// More disks than a pool has mirrors: layouts that cannot be are left out, and others are told.
+#[test]
+fn very_many_disks_have_layouts_too() {
+    let all = layouts(100_000);
+    assert!(!all.is_empty());
+    assert!(all.iter().all(|layout| layout.check().is_ok()), "{all:?}");
+}
+
+/// The size of a log device is by what was seen, where that is known.
+#[test]
+fn a_log_device_is_as_big_as_what_was_seen_asks_for() {
+    let question = |log_seen_bytes| Question {
+        disks: vec![
+            Disks::usual(8, 4_000_000_000_000, DiskKind::Hdd),
+            Disks::usual(1, 400_000_000_000, DiskKind::Ssd),
+        ],
+        purposes: vec![Purpose::Vm],
+        network_rate: Some(125_000_000),
+        log_seen_bytes,
+        ..Question::default()
+    };
+    let log = |question: &Question| {
+        let notes = planned(question).notes.into_iter();
+        let mut sizes = notes.filter_map(|note| match note {
+            Note::Log { bytes } => Some(bytes),
+            _ => None,
+        });
+        sizes.next()
+    };
+    assert_eq!(log(&question(None)), Some(2_000_000_000));
+    assert_eq!(log(&question(Some(1_510_000_000))), Some(2_265_000_000));
+}
+
+/// Goal: small blocks on RAID-Z are told of before a volume is made, on the vdev where they cost
+/// most, and never on mirrors. Method: the table of docs/plan.md.
+#[test]
+fn volumes_of_small_blocks_are_told_what_they_cost() {
+    let of = |vdevs: &[(Layout, u32)], block_bytes| look_at_volume(vdevs, 10 << 30, block_bytes);
+    let raidz2 = (layout("raidz2:1x6"), 12);
+    let mirror = (layout("mirror:1x2"), 12);
+    let told = of(&[mirror, raidz2], 4 << 10).expect("a note");
+    let Note::SmallVolume {
+        layout,
+        on_disks_bytes,
+        better_block_bytes,
+        better_on_disks_bytes,
+        ..
+    } = &told
+    else {
+        panic!("{told:?}");
+    };
+    assert_eq!(*layout, raidz2.0);
+    // 12K for each 4K; 24K for each 16K.
+    assert_eq!((*on_disks_bytes, *better_block_bytes), (30 << 30, 16 << 10));
+    assert_eq!(*better_on_disks_bytes, 15 << 30);
+    assert!(
+        told.sentence().contains("blocks of 4K"),
+        "{}",
+        told.sentence()
+    );
+    assert_eq!(of(&[mirror, raidz2], 16 << 10), None);
+    assert_eq!(of(&[mirror], 4 << 10), None);
+    // Sectors of 512 bytes: 4K are eight of them.
+    assert_eq!(of(&[(raidz2.0, 9)], 4 << 10), None);
+}
+
+/// An eighth of the memory is what the index of cache devices may take without a word.
+#[test]
+fn a_cache_device_without_memory_for_its_index_is_told_of() {
+    let gib = 1 << 30;
+    assert_eq!(look_at_cache(400 * gib, 8 << 10, 16 * gib), None);
+    let told = look_at_cache(400 * gib, 8 << 10, 8 * gib).expect("a note");
+    assert!(told.sentence().contains("memory"), "{}", told.sentence());
 }

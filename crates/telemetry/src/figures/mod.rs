@@ -37,7 +37,7 @@ use serving::Serving;
 
 pub use cache::cache;
 use reading::{Part, Reading};
-pub use report::{get, list};
+pub use report::{get, list, plan_log};
 
 /// Seconds between two readings.
 const EVERY_S: u64 = 10;

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use api::{
-    Failure, FailureKind, Guid, Protocol, REPORT_SUBJECTS_MAX, Report, ReportFigure, ReportGet,
-    ReportGetReply, ReportListReply, ReportSpan, ReportSubject, ReportValues, ReportedSubject,
+    Failure, FailureKind, Guid, PlanLog, PlanLogReply, Protocol, REPORT_SUBJECTS_MAX, Report,
+    ReportFigure, ReportGet, ReportGetReply, ReportListReply, ReportSpan, ReportSubject,
+    ReportValues, ReportedSubject,
 };
+use plan::sizes::{LOG_SECONDS, log_size};
 use series::{Key, Known, Point, Shape, Span, quantile};
 
 use super::reading::nanoseconds;
@@ -278,6 +280,42 @@ pub async fn get(
         Failure::new(FailureKind::Other, message)
     };
     reading.await.map_err(failed)
+}
+
+/// How big a log device of a pool need be: by the most that its intent logs held within a year, and
+/// by the network.
+///
+/// # Errors
+/// A time that cannot be.
+pub async fn plan_log(figures: &Arc<Figures>, call: PlanLog) -> Result<PlanLogReply, Failure> {
+    let seconds = call.seconds.unwrap_or(LOG_SECONDS);
+    if !(1.0..=3600.0).contains(&seconds) {
+        let message = format!(
+            "cannot plan a log device: {seconds} seconds are not 1 to 3,600; it is the time until \
+             a write is on the pool's other devices"
+        );
+        return Err(Failure::new(FailureKind::Invalid, message));
+    }
+    let subject = ReportSubject::Pool { pool: call.pool };
+    let year = ReportGet {
+        subjects: vec![subject],
+        span: ReportSpan::Year,
+        figures: vec![ReportFigure::LogBytes],
+    };
+    let told = get(figures, year, false).await?;
+    let seen_bytes = most(&told);
+    Ok(PlanLogReply {
+        seen_bytes,
+        seconds,
+        size: log_size(call.network_rate, seconds, seen_bytes),
+    })
+}
+
+/// The highest value of the only figure of a report, if there was any.
+fn most(told: &ReportGetReply) -> Option<u64> {
+    let mut figures = told.reports.iter().flat_map(|report| &report.figures);
+    let most = figures.next()?.most?;
+    (most >= 1.0).then_some(most as u64)
 }
 
 fn read(figures: &Figures, call: &ReportGet) -> ReportGetReply {

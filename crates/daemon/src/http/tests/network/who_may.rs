@@ -77,6 +77,8 @@ const MAY: &str = "
 /v1/keys/make a
 /v1/keys/remove a
 /v1/openapi.json voau
+/v1/plan/ask voau
+/v1/plan/log voau
 /v1/replications/change a
 /v1/replications/create a
 /v1/replications/list oa
