@@ -111,6 +111,9 @@ pub struct ZfsCreateReply {
     pub exists: bool,
     /// The properties that were set, worked-out ones among them.
     pub properties: Settings,
+    /// What is worth knowing of it: that a volume takes much more space than it holds.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 impl Call for ZfsCreate {

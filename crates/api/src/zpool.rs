@@ -48,7 +48,8 @@ pub struct ZpoolCreate {
 pub struct ZpoolCreateReply {
     /// The layout.
     pub layout: Vec<VdevSpec>,
-    /// What went less than perfectly (the root filesystem could not be mounted, for example).
+    /// What went less than perfectly (the root filesystem could not be mounted, for example), and
+    /// what is worth knowing of the vdevs: sectors that are too small, sizes that differ.
     pub warnings: Vec<String>,
 }
 
@@ -98,7 +99,7 @@ pub struct ZpoolAddReply {
     /// Those that it would get, in full.
     #[serde(default)]
     pub layout: Vec<VdevSpec>,
-    /// What of it is not used.
+    /// What of it is not used, and what is worth knowing of the new vdevs.
     #[serde(default)]
     pub warnings: Vec<String>,
 }

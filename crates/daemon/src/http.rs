@@ -201,7 +201,8 @@ fn requests(service: Arc<Service>) -> Router {
         })
         .on(|service, call: PlanAsk| async move {
             let sysfs = service.disks.drives.sysfs();
-            disks::plan_ask(&service.serving, sysfs, &service.looks, call).await
+            let listed = disks::disk_list(&service.serving, sysfs, &service.looks);
+            disks::plan_ask(call, listed).await
         })
         .with(&service.serving)
         .on(|serving, call: ZpoolCreate| async move { zpool::zpool_create(&serving, call).await })

@@ -1,26 +1,20 @@
 //! The planner's answers (crate `plan`), also about the disks of the host that nothing uses.
 
-use api::{DiskReport, Failure, FailureKind, PlanAsk, PlanAskReply};
-use drives::Sysfs;
+use api::{DiskListReply, DiskReport, Failure, FailureKind, PlanAsk, PlanAskReply};
 use plan::{DiskKind, Disks, PlanError};
 
-use crate::list::{Looks, disk_list};
-use serving::Serving;
-
 /// What disks will do as a pool. Where none are named, they are those of the host that nothing
-/// uses, with its memory.
+/// uses, with its memory; `disks_of_host` lists them then ([`crate::disk_list`]).
 ///
 /// # Errors
 /// What is wrong with the question, as [`plan::answer`] has it.
 pub async fn plan_ask(
-    serving: &Serving,
-    sysfs: &Sysfs,
-    looks: &Looks,
     call: PlanAsk,
+    disks_of_host: impl Future<Output = Result<DiskListReply, Failure>>,
 ) -> Result<PlanAskReply, Failure> {
     let mut question = call.question;
     if question.disks.is_empty() {
-        question.disks = unused(&disk_list(serving, sysfs, looks).await?.disks);
+        question.disks = unused(&disks_of_host.await?.disks);
         if question.disks.is_empty() {
             let message = "this host has no disk that nothing uses; say which to plan with, such \
                            as 16x500GB";

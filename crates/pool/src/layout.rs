@@ -452,6 +452,20 @@ pub async fn device_use(world: &World, path: &str) -> Result<Option<DeviceUse>, 
     used_for(world, path, label.as_ref()).await
 }
 
+/// How big a device is that a vdev may be made of, and the biggest sector that it has, physically;
+/// both in bytes. A file has no sectors of its own, and counts as having the smallest.
+///
+/// # Errors
+/// It cannot be opened.
+pub async fn device_sizes(world: &World, leaf: &LeafSpec) -> Result<(u64, u64), PoolError> {
+    let device = vdev::open_patiently(world, &leaf.path, true).await?;
+    let sector_bytes = match leaf.is_file {
+        true => 1 << ASHIFT_MIN,
+        false => u64::from(device.sector_bytes()),
+    };
+    Ok((device.size_bytes(), sector_bytes))
+}
+
 /// Opens and examines the devices of new vdevs: pools on them are spared, and what other software
 /// has there (`check_device`, cmd/zpool/os/linux/zpool_vdev_os.c); with `force`, nothing is.
 pub(crate) async fn examine(

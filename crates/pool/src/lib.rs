@@ -74,7 +74,7 @@ pub use checkpoint::CheckpointStatus;
 pub use create::check_create;
 pub use dedup::{CloneStatus, DedupStatus};
 pub use discover::{FoundPool, FoundState, ScanSpec, found_in_cache, scan};
-pub use layout::device_use;
+pub use layout::{device_sizes, device_use};
 pub use pool::{Pool, PoolNumbers, Properties, Scans};
 pub use probe::{Probe, Unusable, probe};
 pub use removed::{RemovalState, RemovalStatus};

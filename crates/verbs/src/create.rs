@@ -8,11 +8,13 @@ use dataset::DatasetError;
 use filesystem::ZplInit;
 use volume::ZvolInit;
 
+use crate::look;
 use crate::owners::OwnedQuota;
 use crate::properties::by_full_names;
 use crate::zpool::typed;
 use service::error::from_dataset;
 use service::pools::OpenPool;
+use service::reports;
 use serving::Serving;
 use serving::iscsi::ISCSI_PROPERTY;
 use serving::nfs::NFS_PROPERTY;
@@ -156,7 +158,18 @@ pub fn zfs_create<'a>(
             ancestors: false,
             exists: false,
             properties: planned.iter().cloned().collect(),
+            warnings: Vec::new(),
         };
+        let number = |wanted: &str| {
+            let found = planned.iter().find(|(name, _)| name == wanted);
+            found
+                .and_then(|(_, text)| dataset::props::parse_size(text).ok())
+                .unwrap_or(0)
+        };
+        if call.volume_size_bytes.is_some() {
+            let tree = reports::tree(&open.pool.status());
+            reply.warnings = look::at_volume(&tree, number("volsize"), number("volblocksize"));
+        }
         // The usual block size is not worth a word.
         if !call.properties.contains_key("volblocksize") {
             reply.properties.shift_remove("volblocksize");
@@ -182,12 +195,6 @@ pub fn zfs_create<'a>(
             make_parents(serving, &open, &call.name, &doing, call.parents_unmounted).await?;
         }
         if call.volume_size_bytes.is_some() {
-            let number = |wanted: &str| {
-                let found = planned.iter().find(|(name, _)| name == wanted);
-                found
-                    .and_then(|(_, text)| dataset::props::parse_size(text).ok())
-                    .unwrap_or(0)
-            };
             let block_bytes = u32::try_from(number("volblocksize")).unwrap_or(u32::MAX);
             let init = ZvolInit::new(number("volsize"), block_bytes);
             dsl.datasets()

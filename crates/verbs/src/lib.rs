@@ -17,6 +17,7 @@ pub mod diff;
 pub mod files;
 pub mod import;
 pub mod keys;
+mod look;
 pub mod order;
 pub mod owners;
 pub mod permissions;

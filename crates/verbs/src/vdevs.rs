@@ -9,6 +9,7 @@ use device::{BoxFuture, World};
 use format::{Guid, Uberblock};
 use pool::AddSpec;
 
+use crate::look;
 use crate::replication;
 use crate::unused::not_used;
 use crate::zpool::{described, is_of_pool, layouts, vdev_failure};
@@ -31,7 +32,11 @@ pub fn zpool_add<'a>(
         }
         crate::zpool::refuse_open_devices(serving, &vdevs, call.allow_in_use).await?;
         let tree = reports::pool(&open.pool).tree;
-        let warnings = not_used(&call.vdevs);
+        let mut warnings = not_used(&call.vdevs);
+        let stored = open.pool.properties().get("ashift");
+        let stored = stored.and_then(|ashift| ashift.value.parse().ok());
+        let ashift = call.ashift.map(u32::from).or(stored).unwrap_or(0);
+        warnings.extend(look::at_vdevs(&serving.world, Some(&tree), &vdevs, ashift).await);
         if call.dry_run {
             let layout = described(&call.vdevs, &vdevs);
             return Ok(ZpoolAddReply {

@@ -17,6 +17,7 @@ use futures::StreamExt;
 use pool::{CreateSpec, FeatureChoice, LeafSpec, Pool, PoolError, VdevClass, VdevLayout, VdevSpec};
 use serve_fuse::UnmountMode;
 
+use crate::look;
 use crate::owners::OwnedQuota;
 use crate::properties::by_full_names;
 use crate::replication;
@@ -338,12 +339,15 @@ pub fn zpool_create<'a>(
             events: Some(serving.events.clone()),
             cache: Some(Arc::clone(serving.pools.cache())),
         };
+        let ashift = asked_ashift(&spec.properties);
+        let mut warnings = not_used(&call.vdevs);
+        warnings.extend(look::at_vdevs(&serving.world, None, &spec.vdevs, ashift).await);
         if call.dry_run {
             let checked = pool::check_create(&serving.world, &spec).await;
             checked.map_err(|error| create_failure(&doing, &error))?;
             return Ok(ZpoolCreateReply {
                 layout: described(&call.vdevs, &spec.vdevs),
-                warnings: not_used(&call.vdevs),
+                warnings,
             });
         }
         let key = crate::keys::new_key(&doing, call.key.as_ref(), &spec.root_properties, None)?;
@@ -352,7 +356,6 @@ pub fn zpool_create<'a>(
             .map_err(|error| create_failure(&doing, &error))?;
         log_command(&pool, &call.command).await;
         let root = pool.name();
-        let mut warnings = not_used(&call.vdevs);
         warnings.extend(serving.adopt(pool, Arrival::Created, true).await);
         let open = serving.pools.of_dataset(&root)?;
         let set_quotas = async {
@@ -368,6 +371,15 @@ pub fn zpool_create<'a>(
             warnings,
         })
     })
+}
+
+/// The sectors that properties ask for, as log2 of their bytes; zero where they are the devices'.
+fn asked_ashift(properties: &[(String, String)]) -> u32 {
+    let mut typed = properties.iter().rev();
+    let ashift = typed.find(|(name, _)| name == "ashift");
+    ashift
+        .and_then(|(_, value)| value.parse().ok())
+        .unwrap_or(0)
 }
 
 /// A device that belongs to a pool that is open here cannot be used again, not even with force,

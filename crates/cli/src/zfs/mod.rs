@@ -443,6 +443,9 @@ fn run_create(create: Create, client: &Client, typed: String) -> anyhow::Result<
         dry_run: create.dry_run,
         command: typed,
     })?;
+    for warning in &reply.warnings {
+        eprintln!("{warning}");
+    }
     if (create.verbose || create.parseable) && !reply.exists {
         let name = &create.dataset;
         if reply.ancestors {
