@@ -143,8 +143,8 @@ pub use streams::{
 pub use ups::{UpsCondition, UpsReport, UpsStatus, UpsStatusReply};
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,
-    Operations, RebuildReport, RebuildState, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport,
-    VdevSpec, VdevState,
+    Operations, RebuildReport, RebuildState, SmallSectors, VdevAux, VdevClass, VdevKind,
+    VdevLayout, VdevReport, VdevSpec, VdevState,
 };
 pub use zevents::{
     Digits, Pair, PairValue, ZfsEvent, ZpoolEvents, ZpoolEventsClear, ZpoolEventsClearReply,

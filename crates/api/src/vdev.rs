@@ -299,6 +299,9 @@ pub struct VdevReport {
     /// `log2` of the smallest block, of top-level vdevs.
     #[serde(default)]
     pub ashift: u8,
+    /// Of a leaf that is open: its device has bigger sectors than the vdev is written in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub small_sectors: Option<SmallSectors>,
     /// Properties that were set: native ones where they differ from their defaults, and those of
     /// users.
     #[serde(default, skip_serializing_if = "Settings::is_empty")]
@@ -309,6 +312,16 @@ pub struct VdevReport {
     /// Members.
     #[serde(default)]
     pub children: Vec<VdevReport>,
+}
+
+/// What a vdev is written in, where its device has bigger sectors: what does not fill one of these
+/// has to be read before it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SmallSectors {
+    /// Bytes of a sector, as the vdev has it.
+    pub configured_bytes: u32,
+    /// Bytes of a sector of the device, physically.
+    pub native_bytes: u32,
 }
 
 /// Operations that were done.

@@ -431,6 +431,7 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         allocated_bytes: 0,
         fragmentation_percent: None,
         ashift: 0,
+        small_sectors: None,
         properties: Vec::new(),
         children: Vec::new(),
     };

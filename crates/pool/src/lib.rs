@@ -98,7 +98,7 @@ pub use trim::{
 };
 pub use vdev::{DeadmanLimits, IoStats, TopologyError, VdevAux};
 pub use vdevs::{AddSpec, clear_label, label_guid};
-pub use vdevstatus::{PoolHealth, VdevState, VdevStatus};
+pub use vdevstatus::{PoolHealth, SmallSectors, VdevState, VdevStatus};
 
 /// Decodes bytes as values that the MOS holds and `format` has no codec of: for fuzzers.
 #[doc(hidden)]

@@ -19,7 +19,7 @@ use crate::layout::usable_bytes;
 use crate::removed::RemovalStatus;
 use crate::second;
 use crate::tables::ExpansionStatus;
-use crate::vdevstatus::{PoolHealth, VdevState, VdevStatus};
+use crate::vdevstatus::{PoolHealth, SmallSectors, VdevState, VdevStatus};
 
 /// A pool's state.
 #[derive(Debug, Clone)]
@@ -145,7 +145,22 @@ pub(crate) fn vdev_status(
     class: VdevClass,
     spaces: &BTreeMap<VdevId, TopSpace>,
 ) -> VdevStatus {
-    vdev_status_below(vdev, class, spaces, false)
+    vdev_status_below(vdev, class, spaces, false, vdev.ashift())
+}
+
+/// Whether a device has bigger sectors than its top-level vdev is written in, which are of
+/// 2^`ashift` bytes (`print_status_config`, cmd/zpool/zpool_main.c).
+fn small_sectors(vdev: &Vdev, ashift: u32) -> Option<SmallSectors> {
+    // A vdev that could not be opened may have none.
+    if !(vdev::ASHIFT_MIN..=vdev::ASHIFT_MAX).contains(&ashift) {
+        return None;
+    }
+    let native_bytes = vdev.leaf()?.device()?.sector_bytes();
+    let configured_bytes = 1u32 << ashift;
+    (configured_bytes < native_bytes).then_some(SmallSectors {
+        configured_bytes,
+        native_bytes,
+    })
 }
 
 /// Whether a device lacks writes that others of its top-level vdev have. Of one that is not usable
@@ -161,12 +176,13 @@ fn is_stale(vdev: &Vdev) -> bool {
     !missing.is_empty() && vdev.top().is_none() && vdev.state().0.is_usable()
 }
 
-/// `full` says that the top-level vdev gets no new blocks.
+/// `full` says that the top-level vdev gets no new blocks; its sectors are of 2^`ashift` bytes.
 fn vdev_status_below(
     vdev: &Arc<Vdev>,
     class: VdevClass,
     spaces: &BTreeMap<VdevId, TopSpace>,
     full: bool,
+    ashift: u32,
 ) -> VdevStatus {
     let is_set = |name| vdev.config_u64(name).is_some_and(|value| value != 0);
     let full = full || is_set("non_allocating");
@@ -221,11 +237,12 @@ fn vdev_status_below(
             Some(_) => vdev.ashift() as u8,
             None => device.map_or(0, |device| device.sector_bytes().trailing_zeros() as u8),
         },
+        small_sectors: small_sectors(vdev, ashift),
         properties: Vec::new(),
         children: vdev
             .children()
             .iter()
-            .map(|child| vdev_status_below(child, class, spaces, full))
+            .map(|child| vdev_status_below(child, class, spaces, full, ashift))
             .collect(),
     }
 }
@@ -323,6 +340,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         allocated_bytes: space(|vdev| vdev.allocated_bytes),
         fragmentation_percent: None,
         ashift: 0,
+        small_sectors: None,
         properties: vdevprops::of_root(core),
         children,
     };

@@ -65,6 +65,15 @@ impl PoolHealth {
     }
 }
 
+/// What a vdev is written in, where its device has bigger sectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SmallSectors {
+    /// Bytes of a sector, as the top-level vdev has it (`vs_configured_ashift`).
+    pub configured_bytes: u32,
+    /// Bytes of a sector of the device, physically (`vs_physical_ashift`).
+    pub native_bytes: u32,
+}
+
 /// One vdev, with those below it.
 #[derive(Debug, Clone)]
 pub struct VdevStatus {
@@ -143,6 +152,8 @@ pub struct VdevStatus {
     /// `log2` of the smallest block of a top-level vdev, or of the sector of a leaf's device; else
     /// zero.
     pub ashift: u8,
+    /// Of a leaf that is open: its device has bigger sectors than the vdev is written in.
+    pub small_sectors: Option<SmallSectors>,
     /// Settable properties that differ from their defaults, and those of users, as text.
     pub properties: Vec<(String, String)>,
     /// Those below.

@@ -136,6 +136,10 @@ pub fn vdev(status: &VdevStatus) -> VdevReport {
         trim_errors: status.trim_errors,
         parity: status.parity,
         ashift: status.ashift,
+        small_sectors: status.small_sectors.map(|sectors| api::SmallSectors {
+            configured_bytes: sectors.configured_bytes,
+            native_bytes: sectors.native_bytes,
+        }),
         properties: status.properties.iter().cloned().collect(),
         io: None,
         children: status.children.iter().map(vdev).collect(),

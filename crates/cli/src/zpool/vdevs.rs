@@ -316,6 +316,9 @@ fn config_line(
             text.push_str(&format!(" {:>5}", 0));
         }
     }
+    if let Some(sizes) = columns.counters.then(|| block_sizes(vdev)).flatten() {
+        text.push_str(&format!("  {sizes}"));
+    }
     if let Some(note) = words::note(vdev) {
         text.push_str(&format!("  {note}"));
     }
@@ -336,6 +339,20 @@ fn config_line(
         text.push_str(&activity(&vdev.trim, columns.trim, trim));
     }
     text
+}
+
+/// That a device has bigger sectors than its vdev is written in, of one with which nothing else is
+/// wrong (`print_status_config`, with its environment variable).
+fn block_sizes(vdev: &VdevReport) -> Option<String> {
+    const IGNORE: &str = "ZPOOL_STATUS_NON_NATIVE_ASHIFT_IGNORE";
+    let is_told = vdev.children.is_empty() && vdev.class != VdevClass::Spare && vdev.aux.is_none();
+    let sectors = vdev.small_sectors.filter(|_| is_told)?;
+    std::env::var_os(IGNORE).is_none().then(|| {
+        format!(
+            "block size: {}B configured, {}B native",
+            sectors.configured_bytes, sectors.native_bytes
+        )
+    })
 }
 
 /// What a scan does about a device (`print_status_config`). Without one, OpenZFS says nothing of a
@@ -440,6 +457,37 @@ mod tests {
         leaf.initialize = Some(report(ActivityState::Canceled));
         assert!(line(&leaf, brief).ends_with("    0"));
         assert!(line(&leaf, columns).contains("  (uninitialized)  (100% trimmed"));
+    }
+
+    /// As OpenZFS has it: of a device with which nothing else is wrong, and in no list of what can
+    /// be imported.
+    #[test]
+    fn devices_with_bigger_sectors_are_told() {
+        let mut leaf = VdevReport {
+            name: "/d".into(),
+            small_sectors: Some(api::SmallSectors {
+                configured_bytes: 512,
+                native_bytes: 4096,
+            }),
+            ..VdevReport::default()
+        };
+        let columns = Columns {
+            counters: true,
+            ..Columns::default()
+        };
+        let line = |leaf: &VdevReport, columns| config_line(leaf, 0, 4, Naming::default(), columns);
+        assert_eq!(
+            line(&leaf, columns),
+            "\t/d    ONLINE       0     0     0  block size: 512B configured, 4096B native"
+        );
+        leaf.is_removing = true;
+        assert!(line(&leaf, columns).ends_with("4096B native  (removing)"));
+        assert_eq!(
+            line(&leaf, Columns::default()),
+            "\t/d    ONLINE  (removing)"
+        );
+        leaf.aux = Some(api::VdevAux::External);
+        assert!(!line(&leaf, columns).contains("block size"));
     }
 
     #[test]

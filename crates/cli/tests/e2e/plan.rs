@@ -1,9 +1,13 @@
-//! Goal: `millpond plan` tells what its users, and programs, look for, without a server. Method:
-//! the published table of five layouts, and the names in the JSON.
+//! Goal: `millpond plan` tells what its users, and programs, look for, without a server, and so
+//! does the API; what cannot be changed is said when pools and volumes are made. Method: the
+//! published table of five layouts, the names in the JSON, and commands whose vdevs or blocks are
+//! odd.
 
 use std::process::{Command, Output};
 
-use crate::harness::MILLPOND;
+use serde_json::json as value;
+
+use crate::harness::{MILLPOND, Server, text_of};
 
 fn plan(words: &str) -> Output {
     let mut command = Command::new(MILLPOND);
@@ -77,4 +81,81 @@ fn what_cannot_be_is_said() {
         assert!(!output.status.success(), "{words}");
         assert!(told.contains(says), "{words}: {told}");
     }
+}
+
+/// The API answers as the command does, and tells its notes as sentences.
+#[test]
+fn the_api_answers_as_the_command_does() {
+    let server = Server::start();
+    let question = value!({
+        "question": {
+            "disks": [{"count": 16, "size_bytes": 500_000_000_000_u64, "kind": "hdd"}],
+            "spares": 1,
+            "layouts": ["raidz2:2x6", "mirror:7x2"],
+        },
+    });
+    let told = server.ask("/v1/plan/ask", &question);
+    let words = "--disks 16x500GB --spares 1 --layout raidz2:2x6 --layout mirror:7x2";
+    assert_eq!(told["answer"], json(words));
+    let notes = told["answer"]["notes"].as_array().expect("notes");
+    let sentences = told["sentences"].as_array().expect("sentences");
+    assert!(
+        !notes.is_empty() && notes.len() == sentences.len(),
+        "{told}"
+    );
+    let wrong = value!({"question": {"disks": question["question"]["disks"],
+                                     "layouts": ["raidz2:9x6"]}});
+    let refused = server.ask("/v1/plan/ask", &wrong);
+    assert_eq!(refused["kind"], "invalid", "{refused}");
+    // By the network alone: nothing was in intent logs yet.
+    let log = value!({"pool": "tank", "network_rate": 125_000_000});
+    let told = server.ask("/v1/plan/log", &log);
+    assert_eq!(told["size"]["bytes"], 2_000_000_000, "{told}");
+    assert!(told["seen_bytes"].is_null(), "{told}");
+    let said = server.ok("plan log tank --network 1Gbit");
+    assert!(said.contains("bigger than 2.00 GB"), "{said}");
+    let refused = server.fails("plan log tank");
+    assert!(refused.contains("--network"), "{refused}");
+}
+
+/// Warnings go to standard error, and nothing is refused for them.
+#[test]
+fn odd_vdevs_and_small_blocks_are_told_when_they_are_made() {
+    let server = Server::start();
+    let disks = server.disks(6, 128 << 20);
+    let bigger = server.text("bigger");
+    let file = std::fs::File::create(&bigger).expect("a file");
+    file.set_len(256 << 20).expect("a sparse file");
+    let run = |words: &str| {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let output = server.command(&words);
+        assert!(output.status.success(), "{words:?}: {}", text_of(&output));
+        let told = String::from_utf8(output.stdout).expect("text");
+        (told, String::from_utf8(output.stderr).expect("text"))
+    };
+    // Vdevs that are alike are nothing to speak of.
+    let raidz = format!("raidz2 {}", disks[..5].join(" "));
+    let create = format!("-o ashift=12 -O mountpoint=none tank {raidz}");
+    let (_, said) = run(&format!("zpool create -n {create}"));
+    assert_eq!(said, "");
+    let (_, said) = run(&format!("zpool create {create}"));
+    assert_eq!(said, "");
+    // A dry run tells the same as the command, beside what the pool has.
+    let (told, said) = run(&format!("zpool add -n -f tank {bigger}"));
+    assert!(told.contains("would update 'tank'"), "{told}");
+    assert!(
+        said.contains("warning: The pool is as safe as its weakest vdev, stripe:1"),
+        "{said}"
+    );
+    let (told, again) = run(&format!("zpool add -f tank {bigger}"));
+    assert_eq!((told.as_str(), again), ("", said));
+    // Half of a volume's blocks on raidz2 are parity and padding, and more.
+    let (told, said) = run("zfs create -n -s -V 64M -b 4K tank/small");
+    assert_eq!(told, "");
+    assert!(
+        said.contains("warning: On raidz2:1x5") && said.contains("blocks of 4K"),
+        "{said}"
+    );
+    let (_, said) = run("zfs create -n -s -V 64M -b 64K tank/big");
+    assert_eq!(said, "");
 }

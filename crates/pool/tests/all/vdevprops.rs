@@ -252,3 +252,32 @@ async fn properties_of_the_root_need_a_feature() {
     assert_eq!(of(&pool, top), pairs(&[("comment", "on top")]));
     pool.export(false).await.expect("export");
 }
+
+/// Goal: a vdev that is written in smaller sectors than its devices have is told as such, on the
+/// devices that have them (`print_status_config`). Method: a mirror of a disk with sectors of 4 KiB
+/// and one of 512 bytes, as OpenZFS would have made it with `ashift=9`, and one as disks want it.
+#[tokio::test(start_paused = true)]
+async fn devices_with_bigger_sectors_are_told() {
+    for (ashift, configured_bytes) in [("9", Some(512)), ("0", None)] {
+        let sim = device::sim::SimWorld::new(9);
+        let leaves = [("disk0", 512), ("disk1", 4096)].map(|(name, sector_bytes)| {
+            sim.add_disk(name, 96 << 20).set_sector_bytes(sector_bytes);
+            pool::LeafSpec {
+                path: name.to_owned(),
+                is_file: false,
+            }
+        });
+        let mut spec = spec("tank", vec![normal(VdevLayout::Mirror(leaves.to_vec()))]);
+        spec.properties.push(("ashift".into(), ashift.into()));
+        let pool = Pool::create(&sim.world(), spec).await.expect("create");
+        let root = pool.status().root;
+        let told = |index: usize| root.children[0].children[index].small_sectors;
+        let wanted = configured_bytes.map(|configured_bytes| pool::SmallSectors {
+            configured_bytes,
+            native_bytes: 4096,
+        });
+        assert_eq!((told(0), told(1)), (None, wanted), "ashift {ashift}");
+        assert_eq!(root.children[0].small_sectors, None);
+        pool.export(false).await.expect("export");
+    }
+}
