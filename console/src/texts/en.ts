@@ -759,6 +759,7 @@ export const t = {
       replicate: 'Replication',
       schedule: 'Schedule',
       restore: 'Restore of files',
+      'dedup-forecast': 'Forecast of deduplication',
     } as Record<string, string>,
     states: {
       running: 'Running',

@@ -77,6 +77,8 @@ pub enum JobKind {
     /// Puts files from a snapshot back. Canceling it leaves what is there as it was, and what was
     /// restored by then beside it.
     Restore,
+    /// Foretells what dedup tables would hold. Canceling it leaves nothing.
+    DedupForecast,
     /// Replicates datasets. Canceling it leaves what was received whole; the next run goes on.
     Replicate,
 }

@@ -102,7 +102,7 @@ pub use people::{
 pub use permissions::{
     GrantReport, Grantee, GrantsReport, Needed, ZfsAllow, ZfsAllowList, ZfsAllowListReply,
 };
-pub use planning::{PlanAsk, PlanAskReply, PlanLog, PlanLogReply};
+pub use planning::{PlanAsk, PlanAskReply, PlanDedup, PlanDedupReply, PlanLog, PlanLogReply};
 pub use replications::{
     Keep, ReplicationChange, ReplicationCreate, ReplicationList, ReplicationListReply,
     ReplicationNote, ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult,

@@ -5,12 +5,13 @@ use ::plan::choose::Purpose;
 use ::plan::full::{Limit, Load};
 use ::plan::{Answer, Bus, Disks, Layout, Model, Note, PlanError, Planned, Question};
 use anyhow::bail;
-use api::{PlanAsk, PlanLog, PlanLogReply};
+use api::{PlanAsk, PlanDedup, PlanDedupReply, PlanLog, PlanLogReply};
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::client::Client;
 use crate::columns::{self, Column};
 use crate::numbers::nice_bytes;
+use crate::zpool::progress;
 
 /// Tells what disks will do as a pool, layout by layout.
 #[derive(Debug, Args)]
@@ -64,6 +65,20 @@ pub struct Plan {
 enum What {
     /// Tell how big a log device of a pool need be
     Log(Log),
+    /// Foretell what dedup tables of a pool would hold, and what deduplication would save
+    Dedup(Dedup),
+}
+
+/// Foretells what dedup tables would hold if all that a pool has were deduplicated.
+#[derive(Debug, Args)]
+struct Dedup {
+    pool: String,
+    /// So many different blocks are remembered; of more, they are a sample (default: 1048576)
+    #[arg(long, value_name = "BLOCKS")]
+    sample: Option<u64>,
+    /// Print JSON, with exact numbers
+    #[arg(short, long)]
+    json: bool,
 }
 
 /// Tells how big a log device need be, by what the pool's intent logs held and by the network.
@@ -111,8 +126,10 @@ fn rate(word: &str) -> Result<u64, String> {
 impl Plan {
     /// Prints it. `client` is asked for only where the host's disks or a pool are meant.
     pub fn run(self, client: impl FnOnce() -> anyhow::Result<Client>) -> anyhow::Result<()> {
-        if let Some(What::Log(log)) = self.what {
-            return log.run(&client()?);
+        match self.what {
+            Some(What::Log(log)) => return log.run(&client()?),
+            Some(What::Dedup(dedup)) => return dedup.run(&client()?),
+            None => {}
         }
         let (json, way) = (self.json, self.model);
         let question = self.question();
@@ -220,6 +237,42 @@ impl Log {
             ));
         }
         out.push_str(&format!("{}\n", Note::Log { bytes: size.bytes }.sentence()));
+        out
+    }
+}
+
+impl Dedup {
+    fn run(&self, client: &Client) -> anyhow::Result<()> {
+        let reply = client.call_until_interrupted(&PlanDedup {
+            pool: self.pool.clone(),
+            sample: self.sample,
+        })?;
+        match self.json {
+            true => println!("{}", serde_json::to_string_pretty(&reply)?),
+            false => print!("{}", Self::told(&reply)),
+        }
+        Ok(())
+    }
+
+    /// As `zdb -S` and `zpool status -D` have it, then the ratio.
+    fn told(reply: &PlanDedupReply) -> String {
+        let report = (reply.table.entries > 0).then_some(&reply.table);
+        let mut out = progress::dedup(report, false);
+        out.push_str(&format!("dedup = {:.2}", reply.ratio));
+        if reply.sampled < 1.0 {
+            out.push_str(&format!(
+                " ± {:.2} (by {:.3} % of the blocks)",
+                reply.ratio_error,
+                reply.sampled * 100.0
+            ));
+        }
+        out.push('\n');
+        if reply.unreadable > 0 {
+            out.push_str(&format!(
+                "{} blocks of pointers could not be read; scrub the pool\n",
+                reply.unreadable
+            ));
+        }
         out
     }
 }
@@ -378,6 +431,24 @@ mod tests {
         // What was seen counts.
         assert!(both.contains("bigger than 2.26 GB") || both.contains("bigger than 2.27 GB"));
         assert_eq!(told(None, None), "");
+    }
+
+    #[test]
+    fn a_forecast_of_dedup_tells_its_error_only_where_there_is_one() {
+        let mut reply = PlanDedupReply {
+            sampled: 1.0,
+            ratio: 1.5,
+            ..PlanDedupReply::default()
+        };
+        let told = Dedup::told(&reply);
+        assert!(told.ends_with("\ndedup = 1.50\n"), "{told}");
+        (reply.sampled, reply.ratio_error, reply.unreadable) = (0.125, 0.04, 2);
+        reply.table.entries = 7;
+        let told = Dedup::told(&reply);
+        assert!(told.contains("DDT entries 7"), "{told}");
+        let end = "dedup = 1.50 ± 0.04 (by 12.500 % of the blocks)\n2 blocks of pointers could \
+                   not be read; scrub the pool\n";
+        assert!(told.ends_with(end), "{told}");
     }
 
     #[test]

@@ -21,20 +21,20 @@ use api::{
     ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow, DiskTest,
     EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore,
     IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList,
-    JobResult, METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanLog, ReplicationChange, ReplicationCreate,
-    ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList,
-    STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun,
-    ScheduleSet, ServerInfo, ServerStop, ShareList, SmbUserAdd, SmbUserList, SmbUserPassword,
-    SmbUserRemove, UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList,
-    ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds,
-    ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsPromote,
-    ZfsReceive, ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback,
-    ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount,
-    ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
-    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
-    ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
-    ZpoolPrefetch, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet,
-    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
+    JobResult, METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanDedup, PlanLog, ReplicationChange,
+    ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun,
+    ReportGet, ReportList, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause,
+    ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerStop, ShareList, SmbUserAdd,
+    SmbUserList, SmbUserPassword, SmbUserRemove, UpsStatus, UserAdd, UserChange, UserList,
+    UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy,
+    ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
+    ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename,
+    ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace,
+    ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint,
+    ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
+    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
+    ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub,
+    ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
 };
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, Request};
@@ -65,9 +65,9 @@ use service::jobs::{Asker, Jobs, Work};
 use telemetry::{figures, metrics};
 use verbs::create::Maker;
 use verbs::{
-    activity, create, destroy, diff, files, import, keys, owners, permissions, properties, receive,
-    redact, reopen, replica, rewrite, scrub, send, snapshots, split, topology, upgrade, usage,
-    vdevs, zfs, zpool,
+    activity, create, destroy, diff, files, import, keys, owners, permissions, planning,
+    properties, receive, redact, reopen, replica, rewrite, scrub, send, snapshots, split, topology,
+    upgrade, usage, vdevs, zfs, zpool,
 };
 use web::message::{end_after_secrets, refuse, understand};
 use web::{Bounded, about};
@@ -373,6 +373,9 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|serving, call: IscsiSecretRemove| async move {
             serving.volumes.secret_remove(call).await
         })
+        .on_job(|serving, call: PlanDedup, work| async move {
+            planning::plan_dedup(&serving.pools, call, &work).await
+        })
         .on(|serving, call: FileList| async move { files::list(&serving.pools, &call).await })
         .on_job(|serving, call: FileRestore, work| async move {
             files::restore(&serving, &call, &work).await
@@ -581,7 +584,11 @@ impl<P: Send + Sync + 'static> Routes<P> {
             };
             let can_cancel = matches!(
                 kind,
-                JobKind::Destroy | JobKind::Redact | JobKind::Rewrite | JobKind::Restore
+                JobKind::Destroy
+                    | JobKind::Redact
+                    | JobKind::Rewrite
+                    | JobKind::Restore
+                    | JobKind::DedupForecast
             );
             let work = service
                 .serving

@@ -10,11 +10,13 @@
 //! | `dedup` | blocks with the same content, by checksum, found when they are written | ddt.c |
 //! | `clones` | blocks that files share because a range was cloned | brt.c |
 //! | `status` | what both save, for reports | ddt_stats.c |
+//! | `forecast` | what tables would hold if all was deduplicated | zdb.c: `dump_simulated_ddt` |
 
 #![forbid(unsafe_code)]
 
 mod clones;
 mod dedup;
+mod forecast;
 mod prefetch;
 mod status;
 
@@ -24,6 +26,7 @@ use spa::{Participant, Pass, Spa, Turn};
 
 pub use clones::CloneTables;
 pub use dedup::{Dedup, QUOTA_AUTO, of_pool};
+pub use forecast::{Forecast, Forecasted, Forecasting};
 pub use status::{CloneStatus, DedupStatus};
 
 /// A pool's tables of shared blocks.
@@ -32,6 +35,8 @@ pub struct SharedBlocks {
     pub dedup: Arc<Dedup>,
     /// Tables of cloned blocks.
     pub clones: CloneTables,
+    /// What tables would hold.
+    pub forecast: Arc<Forecast>,
 }
 
 impl SharedBlocks {
@@ -58,6 +63,9 @@ impl Participant for SharedBlocks {
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
+            if pass.is_first() {
+                self.forecast.turn(pass).await;
+            }
             if self.clones.settle(pass).await? {
                 self.note_saved_space(pass.spa);
             }

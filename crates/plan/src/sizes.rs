@@ -96,6 +96,14 @@ pub struct DedupSize {
     pub reads_of_write: f64,
 }
 
+/// Bytes of memory, and bytes on disk, that a dedup table of so many entries takes.
+pub fn dedup_table(entries: u64) -> (u64, u64) {
+    (
+        entries.saturating_mul(DEDUP_MEMORY_BYTES),
+        entries.saturating_mul(DEDUP_DISK_BYTES),
+    )
+}
+
 /// A dedup table for `data_bytes` of data in blocks of `block_bytes` as stored, each of which is
 /// there `ratio` times, with `memory_bytes` for the table.
 ///
@@ -116,12 +124,12 @@ pub fn dedup_size(
     }
     let blocks = data_bytes / block_bytes.max(512);
     let entries = (blocks as f64 / ratio).ceil() as u64;
-    let needed = entries.saturating_mul(DEDUP_MEMORY_BYTES);
+    let (needed, disk_bytes) = dedup_table(entries);
     let missing = 1.0 - (memory_bytes as f64 / needed.max(1) as f64).min(1.0);
     Ok(DedupSize {
         entries,
         memory_bytes: needed,
-        disk_bytes: entries.saturating_mul(DEDUP_DISK_BYTES),
+        disk_bytes,
         saved_bytes: (data_bytes as f64 * (1.0 - 1.0 / ratio)) as u64,
         reads_of_write: missing,
     })

@@ -108,6 +108,7 @@ impl Core {
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.scans.closed();
+        self.shared_blocks.forecast.closed();
         self.pipeline.second_level().abandon();
         self.auxiliary.lock().release();
         self.dsl.tasks().close();

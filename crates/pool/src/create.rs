@@ -310,6 +310,7 @@ async fn create_on(
         shared_blocks: SharedBlocks {
             dedup,
             clones: CloneTables::none(&spec.name),
+            forecast: Arc::default(),
         },
         tables: crate::tables::Tables::default(),
         looping: ground.pipeline.tasks().group(),

@@ -38,6 +38,7 @@ mod create;
 mod deadman;
 mod deferred;
 mod discover;
+mod forecast;
 mod gone;
 mod heart;
 mod hooks;
@@ -72,8 +73,9 @@ pub use ::scan::{
 pub use caches::{CacheDeviceOptions, prefetch_tables, set_cache_devices};
 pub use checkpoint::CheckpointStatus;
 pub use create::check_create;
-pub use dedup::{CloneStatus, DedupStatus};
+pub use dedup::{CloneStatus, DedupStatus, Forecasted, Forecasting};
 pub use discover::{FoundPool, FoundState, ScanSpec, found_in_cache, scan};
+pub use forecast::forecast_dedup;
 pub use layout::{device_sizes, device_use};
 pub use pool::{Pool, PoolNumbers, Properties, Scans};
 pub use probe::{Probe, Unusable, probe};

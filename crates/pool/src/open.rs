@@ -715,7 +715,11 @@ async fn import_on(
         replacements: Replacements::default(),
         spares,
         returned: Mutex::default(),
-        shared_blocks: SharedBlocks { dedup, clones },
+        shared_blocks: SharedBlocks {
+            dedup,
+            clones,
+            forecast: Arc::default(),
+        },
         tables,
         looping: ground.pipeline.tasks().group(),
         passes: Arc::new(Passes {

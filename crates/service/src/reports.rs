@@ -10,7 +10,7 @@ use api::{
     VdevAux, VdevKind, VdevReport,
 };
 use dataset::{DatasetKind, PropertySetting, props};
-use format::{Guid, NvList, NvValue};
+use format::{DdtStat, Guid, NvList, NvValue};
 use pool::{
     ActivityState, ActivityStatus, HistoryRecord, HistoryWhat, IoStats, Pool, PoolHealth,
     PoolStatus, PropertySource, RemovalState, RemovalStatus, ScanStatus, VdevClass, VdevState,
@@ -412,26 +412,29 @@ fn dedup(status: &PoolStatus) -> Option<DedupReport> {
         entries: dedup.entries,
         disk_bytes: dedup.table_bytes,
         core_bytes: dedup.core_bytes,
-        histogram: (0..)
-            .zip(&dedup.histogram)
-            .filter(|(_, stat)| stat.blocks > 0)
-            .map(|(references_log2, stat)| DedupBucket {
-                references_log2,
-                allocated: DedupCounts {
-                    blocks: stat.blocks,
-                    lsize_bytes: stat.lsize_bytes,
-                    psize_bytes: stat.psize_bytes,
-                    dsize_bytes: stat.dsize_bytes,
-                },
-                referenced: DedupCounts {
-                    blocks: stat.referenced_blocks,
-                    lsize_bytes: stat.referenced_lsize_bytes,
-                    psize_bytes: stat.referenced_psize_bytes,
-                    dsize_bytes: stat.referenced_dsize_bytes,
-                },
-            })
-            .collect(),
+        histogram: dedup_histogram(&dedup.histogram),
     })
+}
+
+/// Sums over blocks by powers of two of their references, where there are any.
+pub fn dedup_histogram(stats: &[DdtStat]) -> Vec<DedupBucket> {
+    let all = (0..).zip(stats).filter(|(_, stat)| stat.blocks > 0);
+    let buckets = all.map(|(references_log2, stat)| DedupBucket {
+        references_log2,
+        allocated: DedupCounts {
+            blocks: stat.blocks,
+            lsize_bytes: stat.lsize_bytes,
+            psize_bytes: stat.psize_bytes,
+            dsize_bytes: stat.dsize_bytes,
+        },
+        referenced: DedupCounts {
+            blocks: stat.referenced_blocks,
+            lsize_bytes: stat.referenced_lsize_bytes,
+            psize_bytes: stat.referenced_psize_bytes,
+            dsize_bytes: stat.referenced_dsize_bytes,
+        },
+    });
+    buckets.collect()
 }
 
 fn rebuild(status: &pool::RebuildStatus) -> RebuildReport {

@@ -21,6 +21,7 @@ mod look;
 pub mod order;
 pub mod owners;
 pub mod permissions;
+pub mod planning;
 pub mod properties;
 pub mod receive;
 pub mod redact;

@@ -9,7 +9,7 @@ mod get;
 mod import;
 mod iostat;
 mod list;
-mod progress;
+pub mod progress;
 mod rebuild;
 mod repeat;
 mod scan;

@@ -158,4 +158,16 @@ fn odd_vdevs_and_small_blocks_are_told_when_they_are_made() {
     );
     let (_, said) = run("zfs create -n -s -V 64M -b 64K tank/big");
     assert_eq!(said, "");
+    // There is nothing in it yet.
+    let (told, _) = run("plan dedup tank");
+    assert!(told.ends_with("dedup = 1.00\n"), "{told}");
+    let refused = server.fails("plan dedup tank --sample 5");
+    assert!(refused.contains("a sample has 100"), "{refused}");
+    let job = server.ask("/v1/jobs/list", &value!({"pool": "tank"}));
+    let jobs = job["jobs"].as_array().expect("jobs").iter();
+    let mut ended = jobs.filter(|job| job["kind"] == "dedup-forecast");
+    assert!(
+        ended.any(|job| job["state"] == "finished" && job["can_cancel"] == true),
+        "{job}"
+    );
 }

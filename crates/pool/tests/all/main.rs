@@ -15,6 +15,7 @@ mod dedup;
 mod defer;
 mod errlog;
 mod faults;
+mod forecast;
 mod golden;
 mod import;
 mod layouts;

@@ -78,6 +78,7 @@ const MAY: &str = "
 /v1/keys/remove a
 /v1/openapi.json voau
 /v1/plan/ask voau
+/v1/plan/dedup oa
 /v1/plan/log voau
 /v1/replications/change a
 /v1/replications/create a
