@@ -126,7 +126,7 @@ fn rate(word: &str) -> Result<u64, String> {
 impl Plan {
     /// Prints it. `client` is asked for only where the host's disks or a pool are meant.
     pub fn run(self, client: impl FnOnce() -> anyhow::Result<Client>) -> anyhow::Result<()> {
-        match self.what {
+        match &self.what {
             Some(What::Log(log)) => return log.run(&client()?),
             Some(What::Dedup(dedup)) => return dedup.run(&client()?),
             None => {}

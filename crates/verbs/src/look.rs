@@ -57,7 +57,10 @@ fn notes(
     } else {
         ashift
     };
-    let tops = pool.map_or(&[][..], |pool| &pool.children);
+    let tops: &[VdevReport] = match pool {
+        Some(pool) => &pool.children,
+        None => &[],
+    };
     let of = |class: pool::VdevClass| {
         let all = new.iter().filter(move |(of, _)| *of == class);
         all.map(|(_, vdev)| vdev.clone()).collect::<Vec<Vdev>>()
