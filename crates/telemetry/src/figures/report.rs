@@ -513,4 +513,49 @@ mod tests {
         };
         assert!(!has(CACHE, ReportFigure::Reads) && !has(POOL, ReportFigure::CacheHitRate));
     }
+
+    /// Goal: what a pool's intent logs held at most counts for the size of a log device, and the
+    /// network where nothing was seen. Method: a sample with a peak, a pool without, bad times.
+    #[tokio::test]
+    async fn a_log_device_is_planned_by_the_highest_of_a_year() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let figures = Figures::load(directory.path());
+        let subject = ReportSubject::Pool {
+            pool: "tank".into(),
+        };
+        let sample = Sample {
+            covered_ms: 10_000,
+            columns: vec![0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 512.0, 64.0],
+            peaks: [vec![None; 7], vec![Some(1_510_000_000.0)]].concat(),
+            histograms: vec![[0; BUCKETS]; 2],
+        };
+        let samples = [(key_of(&subject), String::new(), sample)];
+        figures.store.take(now_s(), &samples);
+        let ask = async |pool: &str, network_rate, seconds| {
+            let call = PlanLog {
+                pool: pool.into(),
+                network_rate,
+                seconds,
+            };
+            plan_log(&figures, call).await
+        };
+        let told = ask("tank", Some(125_000_000), None).await.expect("a size");
+        assert_eq!((told.seen_bytes, told.seconds), (Some(1_510_000_000), 8.0));
+        let size = told.size.expect("a size");
+        assert_eq!(size.by_network_bytes, Some(2_000_000_000));
+        assert_eq!(size.bytes, 2_265_000_000);
+        let told = ask("other", Some(125_000_000), Some(4.0)).await;
+        let told = told.expect("a size");
+        assert_eq!(told.seen_bytes, None);
+        assert_eq!(told.size.expect("a size").bytes, 1_000_000_000);
+        let told = ask("other", None, None).await.expect("an answer");
+        assert!(told.size.is_none());
+        for seconds in [0.0, 4000.0, -1.0] {
+            let refused = ask("tank", None, Some(seconds)).await;
+            assert_eq!(
+                refused.expect_err("no such time").kind,
+                FailureKind::Invalid
+            );
+        }
+    }
 }
