@@ -215,20 +215,15 @@ struct Position {
     until: Txg,
 }
 
-/// What the last turn left.
-#[derive(Debug, Clone, Default)]
-struct Turned {
-    turns: u64,
-    /// Why there will be none after it; an empty reason where all was walked.
-    ended: Option<String>,
-}
+/// What a turn left: why there will be none after it, an empty reason where all was walked.
+type Ended = Option<String>;
 
 struct Run {
     sample: Mutex<Sample>,
     position: Mutex<Position>,
     met_bytes: AtomicU64,
     unreadable: AtomicU64,
-    turned: watch::Sender<Turned>,
+    turned: watch::Sender<Ended>,
 }
 
 /// The forecast that is under way in a pool, if one is.
@@ -242,7 +237,7 @@ pub struct Forecasting {
     forecast: Arc<Forecast>,
     run: Arc<Run>,
     txgs: Arc<TxgManager>,
-    turned: watch::Receiver<Turned>,
+    turned: watch::Receiver<Ended>,
 }
 
 impl Forecast {
@@ -257,7 +252,7 @@ impl Forecast {
         if run.is_some() {
             return None;
         }
-        let (turned, receiver) = watch::channel(Turned::default());
+        let (turned, receiver) = watch::channel(None);
         let new = Arc::new(Run {
             sample: Mutex::new(Sample::new(blocks_max)),
             position: Mutex::default(),
@@ -277,10 +272,8 @@ impl Forecast {
     /// The pool is closed: whoever waits hears so.
     pub fn closed(&self) {
         if let Some(run) = self.run.lock().clone() {
-            run.turned.send_modify(|turned| {
-                turned
-                    .ended
-                    .get_or_insert_with(|| "the pool was closed; import it and try again".into());
+            run.turned.send_modify(|ended| {
+                ended.get_or_insert_with(|| "the pool was closed; import it and try again".into());
             });
         }
     }
@@ -290,14 +283,12 @@ impl Forecast {
         let Some(run) = self.run.lock().clone() else {
             return;
         };
-        if run.turned.borrow().ended.is_some() {
+        if run.turned.borrow().is_some() {
             return;
         }
         let ended = may_fail(run.work(pass)).await;
-        run.turned.send_modify(|turned| {
-            turned.turns += 1;
-            turned.ended = ended;
-        });
+        // Also a turn that leaves more to do is told.
+        run.turned.send_replace(ended);
     }
 }
 
@@ -310,7 +301,7 @@ impl Forecasting {
         self.txgs.go_on();
         // Its sender is there as long as this is.
         let _ = self.turned.changed().await;
-        match &self.turned.borrow_and_update().ended {
+        match &*self.turned.borrow_and_update() {
             None => Ok(false),
             Some(why) if why.is_empty() => Ok(true),
             Some(why) => Err(why.clone()),
@@ -384,7 +375,7 @@ fn turn_of(pass: &Pass<'_>) -> IsOver {
 
 impl Run {
     /// Walks until the turn is over. Why no more turn is needed, if none is.
-    async fn work(self: &Arc<Self>, pass: &Pass<'_>) -> Option<String> {
+    async fn work(self: &Arc<Self>, pass: &Pass<'_>) -> Ended {
         let (mos, pipeline) = (pass.spa.dsl.mos(), &pass.spa.pipeline);
         if self.position.lock().places.is_none() {
             match places(mos).await {
