@@ -73,8 +73,8 @@ impl Call for PlanLog {
 pub struct PlanDedup {
     /// Name of the pool.
     pub pool: String,
-    /// How many different blocks are remembered, 100 to 67,108,864, about 50 bytes of memory each;
-    /// 1,048,576 where nothing is said. Of a pool that has more, these are a sample.
+    /// How many different blocks are remembered, 100 to 16,777,216, up to 100 bytes of memory
+    /// each; 1,048,576 where nothing is said. Of a pool that has more, these are a sample.
     #[serde(default)]
     pub sample: Option<u64>,
 }

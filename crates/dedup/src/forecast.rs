@@ -241,7 +241,7 @@ pub struct Forecasting {
 }
 
 impl Forecast {
-    /// Begins one that remembers so many different blocks, about 50 bytes each; `None` while
+    /// Begins one that remembers so many different blocks, up to 100 bytes each; `None` while
     /// another one is under way.
     pub fn begin(
         self: &Arc<Self>,

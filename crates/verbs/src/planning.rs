@@ -13,7 +13,7 @@ use service::reports::dedup_histogram;
 
 /// Different blocks that are remembered where nothing is said, and what may be said.
 const SAMPLE: u64 = 1 << 20;
-const SAMPLES: std::ops::RangeInclusive<u64> = 100..=1 << 26;
+const SAMPLES: std::ops::RangeInclusive<u64> = 100..=1 << 24;
 /// How often it is looked whether somebody wants it to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -32,7 +32,7 @@ pub fn plan_dedup<'a>(
         let failed = |kind, why: &str| Failure::new(kind, format!("{doing}: {why}"));
         let sample = call.sample.unwrap_or(SAMPLE);
         if !SAMPLES.contains(&sample) {
-            let why = "a sample has 100 to 67,108,864 blocks";
+            let why = "a sample has 100 to 16,777,216 blocks";
             return Err(failed(FailureKind::Invalid, why));
         }
         let (begun, total) = {
