@@ -12,6 +12,7 @@
 
 mod activity;
 mod alerts;
+mod buses;
 mod cache;
 mod certificate;
 mod common;
@@ -52,6 +53,10 @@ pub use alerts::{
     Alert, AlertDisk, AlertFact, AlertList, AlertListReply, AlertRule, AlertSettings,
     AlertSettingsGet, AlertSettingsReply, AlertSettingsSet, AlertSeverity, AlertTest,
     AlertTestReply, CertificateBy, Delivery, MailTls, StandingAlert, StatePart,
+};
+pub use buses::{
+    BusDisk, BusLink, Controller, ControllerKind, HostBuses, HostBusesReply, LinkKind, LinkWidth,
+    NetworkPort, PoolBuses, PoolLimit,
 };
 pub use cache::{
     CacheCounts, CacheDeviceReport, CacheGet, CacheGetReply, CacheKind, CacheKindReport,

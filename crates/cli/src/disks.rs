@@ -8,6 +8,7 @@ use api::{
 };
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::buses;
 use crate::client::Client;
 use crate::columns::{self, Column};
 use crate::numbers::nice_bytes;
@@ -60,6 +61,8 @@ enum Command {
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },
+    /// Show what disks hang on, and what holds up each pool
+    Buses,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -98,6 +101,7 @@ impl Disks {
                 Ok(())
             }
             Some(Command::LightsTest { seconds }) => lights_test(client, self.json, seconds),
+            Some(Command::Buses) => buses::run(client, self.json, self.scripted),
         }
     }
 }

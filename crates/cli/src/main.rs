@@ -10,6 +10,7 @@ mod usage;
 
 mod alerts;
 mod apikey;
+mod buses;
 mod cache;
 mod certificate;
 mod client;

@@ -19,7 +19,7 @@ use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
     AuditEntry, AuditList, CacheGet, Call, CertificateRenew, CertificateSet, CertificateStatus,
     ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow, DiskTest,
-    EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore,
+    EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore, HostBuses,
     IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList,
     JobResult, METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanDedup, PlanLog, ReplicationChange,
     ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun,
@@ -420,6 +420,7 @@ fn requests(service: Arc<Service>) -> Router {
         })
         .with(&service.disks)
         .on(|disks, _: DiskOverview| async move { Ok(disks::overview(&disks).await) })
+        .on(|disks, _: HostBuses| async move { Ok(disks::buses(&disks).await) })
         .on_behalf(|disks, caller, call: DiskShow| async move {
             disks::show(&disks, &call, caller.may_change()).await
         })

@@ -1,5 +1,5 @@
 //! The disks of the host and the pools on them: a list of all for who makes a pool, how they are,
-//! self-tests, and lights (crate `drives` speaks to them and knows of no pools).
+//! what they hang on, self-tests, and lights (crate `drives` speaks to them and knows of no pools).
 //!
 //! Three tasks do all of it. One asks each disk now and then how it is (module `smart`); one looks
 //! at the pools whenever something happened, and once a minute, and switches lights (module
@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod buses;
 mod lights;
 mod list;
 mod overview;
@@ -29,6 +30,7 @@ use api::{AlertSettings, Failure, SelfTestKind, SmartReport, SmartState};
 use drives::{Book, History, Lamps, Sysfs};
 use parking_lot::Mutex;
 
+pub use buses::buses;
 pub use lights::{lights_test, locate};
 pub use list::{Looks, disk_list};
 pub use overview::{overview, show, states};

@@ -4,6 +4,7 @@
 //! | Part | What it does |
 //! |---|---|
 //! | [`Sysfs`] | disks, partitions, multipath, enclosures: the kernel's tree, without I/O to disks |
+//! | [`buses`] | what lies between memory, disks and network: PCI Express, SATA, SAS |
 //! | [`Smartctl`] | asks a disk how it is, and has it test itself; leaves one alone that hangs |
 //! | [`History`] | how a disk was, a bounded number of times, in the state directory |
 //! | [`Lamps`] | switches lights: SES, NPEM, `ledctl` |
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod book;
+pub mod buses;
 mod history;
 mod lights;
 mod smart;

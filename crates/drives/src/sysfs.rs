@@ -264,23 +264,24 @@ impl Sysfs {
 
     /// The number of the slot for cards or hot-plugged disks that a disk is in.
     fn pci_slot(&self, real: &Path) -> Option<String> {
-        let slots = self.root.join("bus/pci/slots");
         let addresses = Self::pci_addresses(real);
-        let found = names(&slots).into_iter().find(|name| {
-            // Without the function: `0000:3d:00`.
-            let address = line(&slots.join(name).join("address"));
-            address.is_some_and(|address| {
-                let is_there =
-                    |one: &String| one.rsplit_once('.').is_some_and(|(a, _)| a == address);
-                addresses.last().is_some_and(is_there)
-            })
-        });
-        found.map(|name| format!("PCI slot {name}"))
+        let name = self.slot_name(addresses.last()?)?;
+        Some(format!("PCI slot {name}"))
+    }
+
+    /// What the firmware calls the slot that a PCI function is in.
+    pub(crate) fn slot_name(&self, address: &str) -> Option<String> {
+        let slots = self.root.join("bus/pci/slots");
+        // Without the function: `0000:3d:00`.
+        let (device, _) = address.rsplit_once('.')?;
+        names(&slots)
+            .into_iter()
+            .find(|name| line(&slots.join(name).join("address")).as_deref() == Some(device))
     }
 }
 
 /// `0000:3d:00.0`.
-fn is_pci_address(text: &str) -> bool {
+pub(crate) fn is_pci_address(text: &str) -> bool {
     let Some((bus, function)) = text.rsplit_once('.') else {
         return false;
     };

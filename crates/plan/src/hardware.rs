@@ -290,6 +290,10 @@ impl Bus {
     /// What a name of a bus stands for: rates from the disks and to them.
     fn known(name: &str) -> Option<(u64, u64)> {
         let both = |rate: u64| Some((rate, rate));
+        let lanes_of = |word: &str| {
+            let lanes = word.parse::<u64>().ok();
+            lanes.filter(|lanes| (1..=32).contains(lanes))
+        };
         if let Some(rest) = name.strip_prefix("pcie") {
             let (generation, lanes) = rest.split_once('x')?;
             // Bytes a second of one lane after its encoding (8b/10b, from generation 3 on
@@ -302,11 +306,19 @@ impl Bus {
                 "5" => 3_938_400_000,
                 _ => return None,
             };
-            let lanes: u64 = lanes
-                .parse()
-                .ok()
-                .filter(|lanes| (1..=32).contains(lanes))?;
-            return both(lane * lanes * PCIE_PERCENT / 100);
+            return both(lane * lanes_of(lanes)? * PCIE_PERCENT / 100);
+        }
+        if let Some(rest) = name.strip_prefix("sas") {
+            let (generation, lanes) = rest.split_once('x')?;
+            // Bytes a second of one lane beside its frames, as of SATA.
+            let lane = match generation {
+                "1" => 270_000_000,
+                "2" => 540_000_000,
+                "3" => 1_080_000_000,
+                "4" => 2_160_000_000,
+                _ => return None,
+            };
+            return both(lane * lanes_of(lanes)?);
         }
         match name {
             "pcix66" => Some(Self::pcix(name, 200)),
@@ -316,10 +328,6 @@ impl Bus {
             "sata1" => both(135_000_000),
             "sata2" => both(270_000_000),
             "sata3" => both(540_000_000),
-            // Four lanes to an expander.
-            "sas1x4" => both(1_080_000_000),
-            "sas2x4" => both(2_160_000_000),
-            "sas3x4" => both(4_320_000_000),
             _ => None,
         }
     }

@@ -109,6 +109,23 @@ impl Fake {
         );
     }
 
+    /// Has its disks hang on a controller with one lane of PCI Express 1.
+    fn behind_a_slow_slot(&self) {
+        let controller = self.root.join("devices/pci0000:00/0000:00:1f.2");
+        for which in ["current", "max"] {
+            let file = |what: &str| controller.join(format!("{which}_link_{what}"));
+            write(&file("speed"), "2.5 GT/s PCIe\n");
+            write(&file("width"), "1\n");
+        }
+        write(&controller.join("class"), "0x010601\n");
+        for (index, name) in self.names.iter().enumerate() {
+            let real = controller.join("host0/block").join(name);
+            std::fs::create_dir_all(real.parent().expect("a directory")).expect("made");
+            std::fs::rename(self.block(index), &real).expect("moved");
+            link(&self.block(index), &real);
+        }
+    }
+
     /// Takes it out again.
     fn pull(&self, index: usize) {
         std::fs::remove_dir_all(self.block(index)).expect("pulled");
@@ -190,6 +207,7 @@ fn disks_are_known_found_and_lit() {
     let devices = server.attach(&files);
     let fake = Fake::of(&mut server, &devices);
     let names = fake.names.clone();
+    fake.behind_a_slow_slot();
     server.launch(&["daemon"]);
     let pool = format!("disks{}", std::process::id());
     let (d0, d1, d2) = (&devices[0], &devices[1], &devices[2]);
@@ -204,6 +222,21 @@ fn disks_are_known_found_and_lit() {
     assert_eq!(first["members"][0]["pool"], *pool);
     assert_eq!(first["members"][0]["vdev"], "mirror-0");
     assert_eq!(named(&disks, &names[2])["members"], json!([]));
+
+    // What they hang on: 180 MB/s each, and 200 of 250 MB/s that the lane carries.
+    let buses = server.ok("disks buses --json");
+    let buses: Value = serde_json::from_str(&buses).expect("JSON");
+    assert_eq!(buses["controllers"][0]["kind"], "sata");
+    assert_eq!(buses["links"][0]["rate"], 200_000_000);
+    assert_eq!(buses["links"][0]["disks"].as_array().map(Vec::len), Some(3));
+    let of_pool = &buses["pools"][0];
+    assert_eq!(of_pool["pool"], *pool);
+    assert_eq!(of_pool["disks_rate"], 360_000_000);
+    assert_eq!(of_pool["rate"], 200_000_000);
+    let text = server.ok("disks buses");
+    let expected = format!("{pool}: 0000:00:1f (pcie1x1) is full before the disks are");
+    assert!(text.contains(&expected), "{text}");
+
     let shown = server.ok("disks show Z0");
     for expected in [
         "temperature:    31 °C",
@@ -487,6 +520,7 @@ fn without_smartctl_and_lights_people_are_told_what_to_install() {
     let said = crate::harness::text_of(&output);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("there are no disks") && said.contains("apt install smartmontools"));
+    assert_eq!(server.ok("disks buses"), "there are no disks\n");
     assert!(
         server
             .fails("disks lights-test")

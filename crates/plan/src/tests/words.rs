@@ -130,7 +130,12 @@ fn disks_and_buses() {
     let bus: Bus = "520MB/350MB".parse().expect("a bus");
     assert_eq!((bus.read_rate, bus.write_rate), (520_000_000, 350_000_000));
     assert!("pcie3x8".parse::<Bus>().expect("a bus").read_rate > 6_000_000_000);
-    for word in ["", "isa", "pcie9x4", "pcie3x0", "0MB", "520MB:x"] {
+    let sas = |word: &str| word.parse::<Bus>().expect("a bus").read_rate;
+    assert_eq!(sas("sas2x4"), 2_160_000_000);
+    assert_eq!(sas("sas3x1"), sas("sas3x8") / 8);
+    for word in [
+        "", "isa", "sas2", "sas9x4", "sas2x0", "pcie9x4", "pcie3x0", "0MB", "520MB:x",
+    ] {
         assert!(word.parse::<Bus>().is_err(), "{word}");
     }
 }

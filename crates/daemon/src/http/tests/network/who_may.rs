@@ -66,6 +66,7 @@ const MAY: &str = "
 /v1/files/download oa
 /v1/files/list oa
 /v1/files/restore oa
+/v1/host/buses voau
 /v1/iscsi/secret/list a
 /v1/iscsi/secret/remove a
 /v1/iscsi/secret/set a
