@@ -44,6 +44,7 @@ const PAGES = [
   '#/schedules',
   '#/alerts',
   '#/disks',
+  '#/plan',
   '#/reports',
   '#/cache',
   '#/jobs',

@@ -319,6 +319,39 @@ test('who may only look sees no files, and no replications', async ({ browser })
   await viewer.close();
 });
 
+test('what disks will do is planned before they are bought', async () => {
+  await go('#/plan');
+  const plan = page.getByRole('button', { name: 'Plan', exact: true });
+  await page.getByLabel('Number', { exact: true }).fill('16');
+  await page.getByLabel('Size of each').fill('big');
+  await expect(page.getByText('A size is a number with a unit')).toBeVisible();
+  await expect(plan).toBeDisabled();
+  await page.getByLabel('Size of each').fill('500GB');
+  await page.getByLabel('Spares', { exact: true }).fill('1');
+  await page.getByLabel('Layouts', { exact: true }).fill('mirror:7x2 raidz2:2x6');
+  await plan.click();
+  const table = page.getByRole('table', { name: 'Layouts side by side' });
+  const rows = table.getByRole('row');
+  await expect(rows).toHaveCount(3);
+  const fixed = page.getByRole('region', { name: 'What cannot be changed later' });
+  await expect(fixed).toContainText('raidz2:2x6: its parity is 2 for good');
+  const usable = table.getByRole('columnheader', { name: 'Usable' });
+  await usable.getByRole('button').click();
+  await expect(usable).toHaveAttribute('aria-sort', 'descending');
+  await expect(rows.nth(1)).toContainText('raidz2:2x6');
+  await usable.getByRole('button').click();
+  await expect(rows.nth(1)).toContainText('mirror:7x2');
+  const command = 'millpond plan --disks 16x500GB --spares 1 --layout mirror:7x2 --layout raidz2:2x6';
+  await expect(page.getByText(command)).toBeVisible();
+  await look('a plan');
+
+  // What cannot be planned is told in the planner's words.
+  await page.getByLabel('Layouts', { exact: true }).fill('mirror:9x2');
+  await plan.click();
+  await expect(page.getByRole('alert')).toContainText('mirror:9x2 needs 18 disks');
+  await expect(table).toHaveCount(0);
+});
+
 test('the browser had nothing to complain about', () => {
   expect(complaints).toEqual([]);
 });

@@ -1,9 +1,11 @@
 /** Every request that the console makes: its path, what it takes, what comes back. */
 import type { AlertCalls } from './alerts';
+import type { BusCalls } from './buses';
 import type { CacheCalls } from './cache';
 import type { CertificateCalls } from './certificate';
 import type { UpsCalls } from './ups';
 import type { FileCalls } from './files';
+import type { PlanCalls } from './plan';
 import type { ReplicationCalls } from './replications';
 import type { ReportCalls } from './reports';
 import type * as api from './types';
@@ -16,9 +18,11 @@ interface Named {
 export interface Calls
   extends
     AlertCalls,
+    BusCalls,
     CacheCalls,
     CertificateCalls,
     FileCalls,
+    PlanCalls,
     ReplicationCalls,
     ReportCalls,
     UpsCalls {

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 
-import { inOrder, planOf, type Choice } from './plan';
+import { adviceOf, inOrder, planOf, type Choice } from './plan';
 
 const choice: Choice = {
   disks: [
@@ -33,6 +33,18 @@ it('puts like disks together', () => {
     '/dev/a',
     '/dev/c',
   ]);
+});
+
+it('asks the planner of small blocks on the smallest of the disks', () => {
+  const asked = adviceOf(choice.disks, choice.layout);
+  expect(asked.disks).toEqual([{ count: 4, size_bytes: 1, kind: 'hdd' }]);
+  expect(asked.layouts).toEqual(['mirror:2x2']);
+  expect(asked.load?.block_bytes).toBe(4096);
+  const flash = [
+    { path: '/dev/a', sizeBytes: 2, kind: 'nvme' as const },
+    { path: '/dev/b', sizeBytes: 3, kind: 'ssd' as const },
+  ];
+  expect(adviceOf(flash, choice.layout).disks[0]).toMatchObject({ size_bytes: 2, kind: 'ssd' });
 });
 
 it('makes a pool and shares a filesystem', () => {

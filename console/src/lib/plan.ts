@@ -1,13 +1,17 @@
 /** From what is chosen in the wizard to what is done, in order. */
+import type { DiskKind, PlanQuestion } from '../api/plan';
 import type { Settings } from '../api/types';
 import type { Action } from './actions';
 import * as make from './actions';
 import { vdevsOf, type Layout } from './capacity';
+import { wordOf } from './planner';
 import { formatIscsi, formatNfs, formatSmb } from './sharing';
 
 export interface ChosenDisk {
   path: string;
   sizeBytes: number;
+  /** Where the server knows it. */
+  kind?: DiskKind;
 }
 
 export interface Choice {
@@ -36,6 +40,32 @@ export function inOrder(disks: readonly ChosenDisk[]): ChosenDisk[] {
   return [...disks].sort((a, b) => b.sizeBytes - a.sizeBytes);
 }
 
+/**
+ * What the planner is asked of a layout: with blocks of 4K, the smallest that clients of volumes
+ * ask for. All disks count as the smallest, and as the slowest kind; those of which nothing is known
+ * count as hard disks.
+ */
+export function adviceOf(disks: readonly ChosenDisk[], layout: Layout): PlanQuestion {
+  const kinds = new Set(disks.map(({ kind }) => kind ?? 'hdd'));
+  const kind = kinds.has('hdd') ? 'hdd' : kinds.has('ssd') ? 'ssd' : 'nvme';
+  return {
+    disks: [
+      {
+        count: disks.length,
+        size_bytes: Math.min(...disks.map(({ sizeBytes }) => sizeBytes)),
+        kind,
+      },
+    ],
+    spares: 0,
+    layouts: [wordOf(layout)],
+    purposes: ['vm'],
+    load: { block_bytes: 4096, depth: 32, read_share: 0.6, streams: 0, stream_rate: 0 },
+    buses: [],
+    network_rate: null,
+    memory_bytes: null,
+  };
+}
+
 /** Full name of what is made below the pool. */
 export function datasetOf(choice: Pick<Choice, 'pool' | 'dataset'>): string {
   return `${choice.pool}/${choice.dataset}`;
@@ -46,12 +76,15 @@ export function secretOf(choice: Pick<Choice, 'pool' | 'dataset'>): string {
   return `${choice.pool}-${choice.dataset}`.replace(/[^A-Za-z0-9_.-]/g, '-');
 }
 
-export function planOf(choice: Choice): Action[] {
+/** The first of all: the pool. */
+export function createPoolOf(choice: Choice): Action<'/v1/zpool/create'> {
   const paths = inOrder(choice.disks).map(({ path }) => path);
   const root: Settings = { compression: choice.compression };
-  const plan: Action[] = [
-    make.createPool(choice.pool, vdevsOf(choice.layout, paths), root, choice.force),
-  ];
+  return make.createPool(choice.pool, vdevsOf(choice.layout, paths), root, choice.force);
+}
+
+export function planOf(choice: Choice): Action[] {
+  const plan: Action[] = [createPoolOf(choice)];
   const name = datasetOf(choice);
   if (choice.what === 'filesystem') {
     const properties: Settings = {};

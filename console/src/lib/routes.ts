@@ -8,6 +8,7 @@ export type Page =
   | { page: 'dataset'; name: string; tab: DatasetTab }
   | { page: 'shares' }
   | { page: 'disks' }
+  | { page: 'plan' }
   | { page: 'setup' }
   | { page: 'schedules' }
   | { page: 'alerts' }
@@ -32,6 +33,7 @@ const SIMPLE = [
   'datasets',
   'shares',
   'disks',
+  'plan',
   'setup',
   'schedules',
   'alerts',

@@ -13,11 +13,13 @@ import type {
 } from '../api/types';
 import { schedules } from './schedules';
 import { alerts } from './alerts';
+import { buses } from './buses';
 import { cache } from './cache';
 import { certificate } from './certificate';
 import { ups } from './ups';
 import { files } from './files';
 import { many } from './many';
+import { plan } from './plan';
 import { replications } from './replications';
 import { reports } from './reports';
 import { shares } from './shares';
@@ -27,6 +29,8 @@ export { many };
 
 export const t = {
   disks,
+  buses,
+  plan,
   certificate,
   product: 'Millpond',
   skip: 'Skip to content',
@@ -58,6 +62,7 @@ export const t = {
     reports: 'Reports',
     cache: 'Cache',
     disks: 'Disks',
+    plan: 'Plan',
     jobs: 'Jobs',
     events: 'Events',
     users: 'Users and keys',
