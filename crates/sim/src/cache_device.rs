@@ -27,10 +27,11 @@ pub(crate) async fn add(sim: &SimWorld, pool: &Pool, mib: u64) -> Result<(), Fai
 
 /// Has it trimmed. The disk carries trims out at once and for good; a fifth of them fail.
 pub(crate) fn trim(pool: &Pool, disk: &SimDisk) {
-    pool.set_cache_devices(CacheDeviceOptions {
+    let options = CacheDeviceOptions {
         rounds_a_day_percent: None,
         trim_ahead_percent: 100,
-    });
+    };
+    pool::set_cache_devices(pool, options);
     disk.set_eager_discards(true);
     disk.inject(Fault::new(SimOp::Discard, FaultEffect::Error).chance(200));
 }

@@ -236,6 +236,7 @@ impl Server {
             level.set_options(LevelOptions {
                 rounds_a_day_percent: None,
                 rate_max: Some(rate / by / devices),
+                trim_ahead_percent: 0,
             });
         }
         server
