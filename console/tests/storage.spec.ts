@@ -341,7 +341,8 @@ test('what disks will do is planned before they are bought', async () => {
   await expect(rows.nth(1)).toContainText('raidz2:2x6');
   await usable.getByRole('button').click();
   await expect(rows.nth(1)).toContainText('mirror:7x2');
-  const command = 'millpond plan --disks 16x500GB --spares 1 --layout mirror:7x2 --layout raidz2:2x6';
+  const command =
+    'millpond plan --disks 16x500GB --spares 1 --layout mirror:7x2 --layout raidz2:2x6';
   await expect(page.getByText(command)).toBeVisible();
   await look('a plan');
 

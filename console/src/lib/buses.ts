@@ -110,9 +110,7 @@ function diskNodes(disks: readonly BusDisk[], links: ReadonlyMap<string, BusLink
     groups.set(key, group);
   }
   const title = (names: readonly string[]): string =>
-    names.length > 3
-      ? t.disks(names.length, names[0] ?? '', names.at(-1) ?? '')
-      : names.join(', ');
+    names.length > 3 ? t.disks(names.length, names[0] ?? '', names.at(-1) ?? '') : names.join(', ');
   return [...groups.values()].map(({ names, text, state }) => ({
     id: `disks ${names.join(' ')}`,
     title: title(names),
