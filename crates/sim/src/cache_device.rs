@@ -3,7 +3,7 @@
 use device::sim::{Fault, FaultEffect, SimDisk, SimOp, SimWorld};
 use pool::{AddSpec, CacheDeviceOptions, Pool, VdevClass, VdevLayout, VdevSpec};
 
-use crate::torture::leaf;
+use crate::layout::leaf;
 use crate::verify::Failure;
 
 /// The name of its disk.

@@ -4,6 +4,14 @@ use pool::{LeafSpec, VdevClass, VdevLayout, VdevSpec};
 
 use crate::rng::Rng;
 
+/// A disk.
+pub(crate) fn leaf(path: String) -> LeafSpec {
+    LeafSpec {
+        path,
+        is_file: false,
+    }
+}
+
 /// How disks are put together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {

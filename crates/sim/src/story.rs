@@ -22,11 +22,11 @@ use device::sim::{Latency, Model, SimLink, SimWorld};
 use l2arc::LevelOptions;
 use parking_lot::Mutex;
 use pool::{
-    AddSpec, CreateSpec, FeatureChoice, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
-    VdevLayout, VdevSpec,
+    AddSpec, CreateSpec, FeatureChoice, ImportSpec, Pool, ScanSpec, VdevClass, VdevLayout, VdevSpec,
 };
 use volume::{Volume, ZvolInit};
 
+use crate::layout::leaf;
 use crate::rng::Rng;
 use crate::torture::{POOL, host};
 use crate::verify::Failure;
@@ -321,13 +321,6 @@ impl Client {
             self.link.to_client(HEAD_BYTES + bytes as u64).await;
             (self.ended).fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
-    }
-}
-
-fn leaf(path: String) -> LeafSpec {
-    LeafSpec {
-        path,
-        is_file: false,
     }
 }
 

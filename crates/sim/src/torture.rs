@@ -14,8 +14,8 @@ use device::{BoxFuture, World};
 use format::Txg;
 use parking_lot::Mutex;
 use pool::{
-    CreateSpec, EventSink, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool,
-    Rewind, ScanSpec, VdevStatus, is_default_feature, supported_features,
+    CreateSpec, EventSink, FeatureChoice, FoundPool, HostIdentity, ImportSpec, Pool, Rewind,
+    ScanSpec, VdevStatus, is_default_feature, supported_features,
 };
 use zio::alloc::DEFER_TXGS;
 
@@ -24,6 +24,7 @@ use crate::copies::every_copy;
 use crate::golden::Golden;
 use crate::history::History;
 pub use crate::layout::Layout;
+use crate::layout::leaf;
 use crate::model::{DatasetModel, State, list, observe};
 use crate::rng::Rng;
 use crate::verify::{Failure, Report, verify_pool};
@@ -312,13 +313,6 @@ fn spec_on(layout: Layout, force: bool) -> CreateSpec {
 
 pub(crate) fn disk_name(number: usize) -> String {
     format!("disk{number}")
-}
-
-pub(crate) fn leaf(path: String) -> LeafSpec {
-    LeafSpec {
-        path,
-        is_file: false,
-    }
 }
 
 /// The pool on the disks.

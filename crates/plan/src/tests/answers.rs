@@ -241,7 +241,7 @@ fn bad_questions_are_refused() {
         Err(PlanError::OutOfRange { .. })
     ));
     question.ashift = 12;
-    question.disks[0].rate = 0;
+    question.disks[0].rate = 1;
     assert!(matches!(
         answer(&question),
         Err(PlanError::OutOfRange { .. })
