@@ -1,13 +1,13 @@
-//! A pool tried before its disks are bought: the engine itself, on models of disks, in virtual time.
+//! A pool tried before its disks are bought: the engine itself, on models of disks.
 //!
-//! A [`Trial`] names disks by model, a layout, a set of data and steps: loads of reads and writes, a
-//! disk that fails, a replacement, a scrub. [`run`] makes the pool, fills the set, and does the
-//! steps one after the other; a [`Report`] says how fast each was and what limited it. Nothing of
-//! the engine is replaced but its world: devices, clock, tasks.
+//! A [`Trial`] names disks by model, a layout, a set of data and steps: loads of reads and writes,
+//! a disk that fails, a replacement, a scrub. [`run`] makes the pool, fills the set, and does the
+//! steps one after the other, in virtual time; a [`Report`] says how fast each was and what limited
+//! it. Nothing of the engine is replaced but its world: devices, clock, tasks.
 //!
 //! Real time is spent on what the engine computes, so a trial is told at a fraction of its size
-//! ([`Trial::scale`]): all sizes and rates are smaller by it and all delays longer, so that it takes
-//! as long in virtual time as the whole one. Figures in a report are those of the whole one.
+//! ([`Trial::scale`]): all sizes and rates are smaller by it and all delays longer, so that it
+//! takes as long in virtual time as the whole one. Figures in a report are those of the whole one.
 //!
 //! What is not simulated: servers and clients beside their messages. A request costs a message each
 //! way over the network, when the trial has one, and some time of the server's processor.
