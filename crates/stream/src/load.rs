@@ -20,8 +20,9 @@ use zio::pipeline::{CacheUse, Pipeline};
 use crate::StreamError;
 use crate::events::Event;
 
-/// Blocks, and what else is sent in between, that are loaded or wait to be written.
-const BLOCKS_MAX: usize = 128;
+/// Blocks, and what else is sent in between, that are loaded or wait to be written. Small blocks
+/// must be many, lest a disk has too little to read at once.
+const BLOCKS_MAX: usize = 1024;
 /// The same, in bytes of blocks. More than the biggest block.
 const BYTES_MAX: usize = 64 << 20;
 
@@ -219,10 +220,12 @@ impl Loader {
                 what: format!("block {number} of object {object} cannot be sent encrypted"),
             });
         }
+        let bookmark = Bookmark::new(self.objset, ObjectId::new(object), 0, number);
         let context = ReadContext {
             cache: CacheUse::NoFill,
             without_key: self.is_raw(),
-            ..ReadContext::new(Bookmark::new(self.objset, ObjectId::new(object), 0, number))
+            // As in `issue_data_read` (module/zfs/dmu_send.c).
+            ..ReadContext::in_background(bookmark)
         };
         let is_stored =
             self.is_raw() || number != Bookmark::SPILL_BLOCK_ID && self.sends_stored(&pointer);

@@ -355,11 +355,8 @@ impl Leaf {
             offset.saturating_add(LABEL_START_BYTES)
         };
         let io = Self::io(Operation::Read, raw, length, context);
-        let swept = match context.priority {
-            // Boxed: others' futures, which hold this one, are to stay small.
-            Priority::Scrub => Box::pin(self.queue.sweep(&device, raw, length)).await,
-            Priority::Sync | Priority::Async => None,
-        };
+        let queue = &self.queue;
+        let swept = queue.sweep(&device, raw, length, context.priority).await;
         let (result, io) = match swept {
             Some(Swept { data, span }) => {
                 if let Some(span) = span.filter(|span| span.is_slow()) {

@@ -2,10 +2,11 @@
 //!
 //! **Reads** (`vdev_mirror_child_select`, module/zfs/vdev_mirror.c) go to the readable child with
 //! the fewest reads in flight that does not miss the block's transaction group; among equals, areas
-//! of 2 MiB take turns. What fails, by the device or by checksum, is read from the others, and then
-//! repaired with what was good. Scrubs read every child that does not miss the block, resilvers as
-//! few as will do; both write it to those that miss it, which is no error of theirs
-//! (`vdev_mirror_io_done`).
+//! of 2 MiB take turns. What nobody waits for yet goes by areas alone, as long as no child falls
+//! far behind: neighbours read by one disk are one operation, read by two they are many. What
+//! fails, by the device or by checksum, is read from the others, and then repaired with what was
+//! good. Scrubs read every child that does not miss the block, resilvers as few as will do; both
+//! write it to those that miss it, which is no error of theirs (`vdev_mirror_io_done`).
 //!
 //! A child that misses the block has something else in its place, unless it was given the block
 //! meanwhile. Only a checksum tells. Where none is verified here (parts of a block, as below
@@ -24,13 +25,20 @@ use futures::future::join_all;
 use crate::io::{IoContext, ReadFailure, Verify, WriteFailure};
 use crate::kind::MirrorVdev;
 use crate::node::Vdev;
-use crate::report::ScanRead;
+use crate::report::{Priority, ScanRead};
 use crate::state::Counters;
+
+/// So many reads in flight count as none to who does not wait for them.
+const CROWD: usize = 128;
 
 impl MirrorVdev {
     /// Children in the order in which to try them.
-    fn candidates(&self, offset: u64, birth: Txg) -> Vec<usize> {
+    fn candidates(&self, offset: u64, birth: Txg, priority: Priority) -> Vec<usize> {
         let count = self.children.len();
+        let crowd = match priority {
+            Priority::Async => CROWD,
+            Priority::Sync | Priority::Scrub => 1,
+        };
         let preferred = (offset >> 21) as usize % count.max(1);
         let mut order: Vec<usize> = (0..count)
             .filter(|index| self.children[*index].is_readable())
@@ -39,7 +47,7 @@ impl MirrorVdev {
             let child = &self.children[*index];
             (
                 child.is_missing(offset, birth),
-                child.reads_in_flight(),
+                child.reads_in_flight() / crowd,
                 (index + count - preferred) % count,
             )
         });
@@ -76,7 +84,7 @@ impl MirrorVdev {
         // A child that has the block did not give it.
         let mut has_failed = false;
         let mut bad = Vec::new();
-        for index in self.candidates(offset, context.birth) {
+        for index in self.candidates(offset, context.birth, context.priority) {
             let child = &self.children[index];
             let is_missing = child.is_missing(offset, context.birth);
             if good.is_some() && is_missing {

@@ -1,8 +1,8 @@
 //! The queue of one leaf: bounds what is in flight, and puts adjacent writes together.
 //!
-//! **Reads** go straight to the device; a semaphore per [`Priority`] bounds them, so that
-//! read-ahead never takes the places of those who wait. Those of a scrub have a queue of their own
-//! ([`super::sweep`]).
+//! **Reads** that somebody waits for go straight to the device. Those of a scrub, and small ones
+//! ahead of who will ask, are put together in queues of their own ([`super::sweep`]). A semaphore
+//! per [`Priority`] bounds them, so that none takes the places of those who wait.
 //!
 //! **Writes** that somebody waits for (intent log, labels) go straight to the device too. Those of
 //! a txg are mostly sequential, from many tasks at once: they are queued by offset and taken from
@@ -43,6 +43,8 @@ const WRITERS_MAX: usize = 10;
 const SYNC_READS_MAX: usize = 64;
 const ASYNC_READS_MAX: usize = 32;
 const SYNC_WRITES_MAX: usize = 32;
+/// Larger reads are worth an operation each, and a copy of them would cost more.
+const AHEAD_BYTES_MAX: usize = 64 << 10;
 
 pub(super) type WriteResult = Result<(), LeafError>;
 /// Who hears of slow writes: offset on the device, length, when.
@@ -79,7 +81,8 @@ struct Batch {
 pub(super) struct Queue {
     sync_reads: Semaphore,
     async_reads: Semaphore,
-    sweep: Sweep,
+    scans: Sweep,
+    ahead: Sweep,
     sync_writes: Semaphore,
     pending: Mutex<Pending>,
     meter: Meter,
@@ -90,7 +93,8 @@ impl Queue {
         Queue {
             sync_reads: Semaphore::new(SYNC_READS_MAX),
             async_reads: Semaphore::new(ASYNC_READS_MAX),
-            sweep: Sweep::default(),
+            scans: Sweep::of_scans(),
+            ahead: Sweep::ahead(),
             sync_writes: Semaphore::new(SYNC_WRITES_MAX),
             pending: Mutex::new(Pending::default()),
             meter: Meter::new(clock),
@@ -102,14 +106,21 @@ impl Queue {
         &self.meter
     }
 
-    /// A scrub's read; `None` when that is to be tried alone.
+    /// A read that may be put together with others; `None` when it is to be tried alone.
     pub(super) async fn sweep(
         &self,
         device: &Arc<dyn Device>,
         offset: u64,
         length: usize,
+        priority: Priority,
     ) -> Option<Swept> {
-        self.sweep.read(&self.meter, device, offset, length).await
+        let sweep = match priority {
+            Priority::Scrub => &self.scans,
+            Priority::Async if length <= AHEAD_BYTES_MAX => &self.ahead,
+            Priority::Async | Priority::Sync => return None,
+        };
+        // Boxed: others' futures, which hold this one, are to stay small.
+        Box::pin(sweep.read(&self.meter, device, offset, length)).await
     }
 
     /// A place for a read.
@@ -117,7 +128,7 @@ impl Queue {
         let places = match context.priority {
             Priority::Sync => &self.sync_reads,
             Priority::Async => &self.async_reads,
-            Priority::Scrub => &self.sweep.places,
+            Priority::Scrub => &self.scans.places,
         };
         self.place(places, IoClass::of_read(context)).await
     }

@@ -1,4 +1,5 @@
-//! A scrub's or resilver's reads of one leaf: few large operations, which give way to others.
+//! Reads of one leaf that are put together: a scrub's or resilver's, and small ones ahead of who
+//! will ask.
 //!
 //! **Adjacent reads are one.** Requests wait by offset. Whoever gets a place takes the next run of
 //! them, also those of others, across gaps that cost less than another operation would, and reads
@@ -8,12 +9,18 @@
 //! run to do the same.
 //!
 //! **Few at a time.** The more operations are under way, the fewer reads are left to be one: a disk
-//! that does few operations per second would be given small ones (`zfs_vdev_scrub_max_active`).
+//! that does few operations per second would be given small ones (`zfs_vdev_scrub_max_active`,
+//! `zfs_vdev_async_read_max_active`). What is read ahead has more of them when a crowd waits that
+//! is all over the device.
 //!
-//! **Others come first.** While somebody waits for I/O of this leaf, or did a moment ago, one of
-//! these reads is under way at a time, a shorter one, and then none for as long as it took
-//! (`zfs_vdev_nia_delay`, the same file: non-interactive I/O is held to its minimum while there is
-//! interactive I/O). A disk that answers others is busy with a scan half of the time at most.
+//! **Scans let others go first.** While somebody waits for I/O of this leaf, or did a moment ago,
+//! one of a scan's reads is under way at a time, a shorter one, and then none for as long as it
+//! took (`zfs_vdev_nia_delay`, the same file: non-interactive I/O is held to its minimum while
+//! there is interactive I/O). A disk that answers others is busy with a scan half of the time at
+//! most.
+//!
+//! **What stays in memory is copied** out of the run: a block that is kept would keep the whole run
+//! with it.
 //!
 //! Lock: `waiting`, for operations on maps only.
 
@@ -28,8 +35,12 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use super::meter::{IoClass, Meter, Span};
 
-/// Operations under way.
-const READS_MAX: usize = 4;
+/// A scan's operations under way.
+const SCANS_MAX: usize = 4;
+/// Operations ahead of who will ask, and how many more there are while so many reads wait.
+const AHEAD_MAX: usize = 3;
+const AHEAD_MORE: usize = 29;
+const CROWD: usize = 48;
 /// Bytes of one operation made of several reads (`zfs_vdev_aggregation_limit`).
 const RUN_BYTES_MAX: u64 = 1 << 20;
 /// The same while others have I/O here.
@@ -73,10 +84,13 @@ struct Run {
     parts: Vec<(u64, Entry)>,
 }
 
-/// The reads of one leaf.
+/// The reads of one kind of one leaf.
 pub(super) struct Sweep {
+    class: IoClass,
     /// Places for operations.
     pub(super) places: Semaphore,
+    /// More of them, for a crowd.
+    more: Semaphore,
     /// The one place while others have I/O here.
     courtesy: Semaphore,
     /// Until when that rests, by the meter's clock; written by who has it.
@@ -84,10 +98,22 @@ pub(super) struct Sweep {
     waiting: Mutex<Waiting>,
 }
 
-impl Default for Sweep {
-    fn default() -> Self {
+impl Sweep {
+    /// Of scrubs and resilvers.
+    pub(super) fn of_scans() -> Self {
+        Self::new(IoClass::Scrub, SCANS_MAX, 0)
+    }
+
+    /// Of what nobody asked for yet.
+    pub(super) fn ahead() -> Self {
+        Self::new(IoClass::AsyncRead, AHEAD_MAX, AHEAD_MORE)
+    }
+
+    fn new(class: IoClass, places: usize, more: usize) -> Self {
         Sweep {
-            places: Semaphore::new(READS_MAX),
+            class,
+            places: Semaphore::new(places),
+            more: Semaphore::new(more),
             courtesy: Semaphore::new(1),
             rest_until_ns: AtomicU64::new(0),
             waiting: Mutex::default(),
@@ -114,22 +140,20 @@ impl Sweep {
     ) -> Option<Swept> {
         let (done, mut answer) = oneshot::channel();
         let arrived_ns = meter.now_ns();
-        self.waiting.lock().push(
-            offset,
-            Entry {
-                device: device.clone(),
-                length: length as u64,
-                arrived_ns,
-                done,
-            },
-        );
-        let _waiting = meter.wait(IoClass::Scrub);
+        let entry = Entry {
+            device: device.clone(),
+            length: length as u64,
+            arrived_ns,
+            done,
+        };
+        self.waiting.lock().push(offset, entry);
+        let _waiting = meter.wait(self.class);
         loop {
             tokio::select! {
                 biased;
                 swept = &mut answer => return swept.ok(),
-                place = self.places.acquire() => {
-                    let _place = place.expect("the places are never closed");
+                place = self.place() => {
+                    let _place = place;
                     let courtesy = self.give_way(meter).await;
                     let bytes_max = match courtesy {
                         Some(_) => COURTEOUS_BYTES_MAX,
@@ -139,7 +163,7 @@ impl Sweep {
                     match run {
                         Some(run) => {
                             let begun_ns = meter.now_ns();
-                            run.read(meter).await;
+                            run.read(meter, self.class).await;
                             if courtesy.is_some() {
                                 self.rest(begun_ns, meter.now_ns());
                             }
@@ -152,9 +176,20 @@ impl Sweep {
         }
     }
 
+    /// A place for an operation.
+    async fn place(&self) -> SemaphorePermit<'_> {
+        if self.waiting.lock().entries.len() >= CROWD
+            && let Ok(place) = self.more.try_acquire()
+        {
+            return place;
+        }
+        let place = self.places.acquire().await;
+        place.expect("the places are never closed")
+    }
+
     /// While others have I/O here: waits for the one place that is left.
     async fn give_way(&self, meter: &Meter) -> Option<SemaphorePermit<'_>> {
-        if !meter.has_foreground(COURTESY_NS) {
+        if self.class != IoClass::Scrub || !meter.has_foreground(COURTESY_NS) {
             return None;
         }
         let permit = self.courtesy.acquire().await.ok()?;
@@ -229,23 +264,29 @@ impl Waiting {
 
 impl Run {
     /// Reads it and answers all; when that fails, none.
-    async fn read(self, meter: &Meter) {
+    async fn read(self, meter: &Meter, class: IoClass) {
         let begun_ns = meter.now_ns();
-        let active = meter.work(IoClass::Scrub);
+        let active = meter.work(class);
         let bytes = self.end - self.offset;
         let Ok(data) = self.device.read(self.offset, bytes as usize).await else {
             return;
         };
         drop(active);
-        let span = meter.end(IoClass::Scrub, begun_ns);
-        meter.count_size(IoClass::Scrub, bytes, self.parts.len() > 1);
+        let span = meter.end(class, begun_ns);
+        let is_aggregate = self.parts.len() > 1;
+        meter.count_size(class, bytes, is_aggregate);
+        let is_copied = is_aggregate && class != IoClass::Scrub;
         let mut told = Some(span);
         for (offset, part) in self.parts {
             let arrived_ns = part.arrived_ns;
-            meter.count_request(IoClass::Scrub, arrived_ns, begun_ns, span.ended_ns);
+            meter.count_request(class, arrived_ns, begun_ns, span.ended_ns);
             let from = (offset - self.offset) as usize;
+            let of_run = data.slice(from..from + part.length as usize);
             let swept = Swept {
-                data: data.slice(from..from + part.length as usize),
+                data: match is_copied {
+                    true => Bytes::copy_from_slice(&of_run),
+                    false => of_run,
+                },
                 span: told.take(),
             };
             // Nobody there: the caller went away.
@@ -343,7 +384,7 @@ mod tests {
         sim.add_disk("disk", 64 << 20);
         let device = sim.world().opener.open("disk", false).await.unwrap();
         let meter = Meter::new(sim.world().clock.clone());
-        let sweep = Sweep::default();
+        let sweep = Sweep::of_scans();
         let m = 1u64 << 20;
         let begun_ns = meter.now_ns();
         for at in 0..16 {
@@ -368,7 +409,7 @@ mod tests {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("memory", 1 << 20));
         let content: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 512) as u8).collect();
         device.write(0, content.clone().into()).await.unwrap();
-        let sweep = Sweep::default();
+        let sweep = Sweep::of_scans();
         let meter = Meter::new(Arc::new(SystemClock));
         for foreground in [false, true] {
             let held = foreground.then(|| meter.work(IoClass::SyncRead));
@@ -381,7 +422,7 @@ mod tests {
                 }
             });
             // All wait before the first is read.
-            let places = sweep.places.acquire_many(READS_MAX as u32).await.unwrap();
+            let places = sweep.places.acquire_many(SCANS_MAX as u32).await.unwrap();
             let (reads, ()) = futures::join!(futures::future::join_all(reads), async {
                 tokio::task::yield_now().await;
                 drop(places);
@@ -399,7 +440,7 @@ mod tests {
         assert_eq!((stats.pending[scrub], stats.active[scrub]), (0, 0));
         // Beyond the end nobody gets anything, and all are told.
         let end = 1 << 20;
-        let places = sweep.places.acquire_many(READS_MAX as u32).await.unwrap();
+        let places = sweep.places.acquire_many(SCANS_MAX as u32).await.unwrap();
         let (one, other, ()) = futures::join!(
             sweep.read(&meter, &device, end - 4096, 4096),
             sweep.read(&meter, &device, end, 4096),
@@ -408,5 +449,43 @@ mod tests {
         assert!(one.is_none() && other.is_none());
         let alone = sweep.read(&meter, &device, end - 4096, 4096).await;
         assert!(alone.is_some());
+    }
+
+    #[tokio::test]
+    async fn what_is_read_ahead_is_one_operation_and_no_block_keeps_the_others() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("memory", 1 << 20));
+        let content: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 512) as u8).collect();
+        device.write(0, content.clone().into()).await.unwrap();
+        let (sweep, meter) = (Sweep::ahead(), Meter::new(Arc::new(SystemClock)));
+        let places = sweep.places.acquire_many(AHEAD_MAX as u32).await.unwrap();
+        let block = 32 << 10;
+        let reads = (0..32u64).map(|at| sweep.read(&meter, &device, at * block, block as usize));
+        let (blocks, ()) = futures::join!(futures::future::join_all(reads), async {
+            drop(places);
+        });
+        let blocks: Vec<Bytes> = blocks.into_iter().map(|read| read.unwrap().data).collect();
+        assert_eq!(blocks.concat(), content);
+        let sizes = meter.values().aggregated[IoClass::AsyncRead as usize];
+        assert_eq!((sizes[20], sizes.iter().sum::<u64>()), (1, 1));
+        assert!(blocks.into_iter().all(|block| block.try_into_mut().is_ok()));
+    }
+
+    #[tokio::test]
+    async fn a_crowd_all_over_the_device_has_more_operations() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("memory", 64 << 20));
+        let (sweep, meter) = (Sweep::ahead(), Meter::new(Arc::new(SystemClock)));
+        let done = || {
+            meter.values().individual[IoClass::AsyncRead as usize]
+                .iter()
+                .sum::<u64>()
+        };
+        let places = sweep.places.acquire_many(AHEAD_MAX as u32).await.unwrap();
+        let reads = (0..2 * CROWD as u64).map(|at| sweep.read(&meter, &device, at << 18, 4096));
+        let (read, ()) = futures::join!(futures::future::join_all(reads), async {
+            // The places that there are always are taken, so a crowd does not come to wait.
+            assert!(done() > CROWD as u64, "{}", done());
+            drop(places);
+        });
+        assert!(read.iter().all(Option::is_some));
     }
 }

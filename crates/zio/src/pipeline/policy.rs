@@ -46,6 +46,15 @@ impl ReadContext {
             ..ReadContext::default()
         }
     }
+
+    /// One of many that are under way together: those that somebody waits for go first, and
+    /// neighbours on a disk are read at once.
+    pub fn in_background(bookmark: Bookmark) -> Self {
+        ReadContext {
+            priority: Priority::Async,
+            ..ReadContext::new(bookmark)
+        }
+    }
 }
 
 /// Where a block of an intent log may be.
