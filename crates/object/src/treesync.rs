@@ -4,6 +4,10 @@
 //! whole is walked to tell its blocks dead, without reading level-0 blocks. An indirect block whose
 //! pointers are all holes becomes a hole.
 //!
+//! Blocks are written side by side and get their places in the order of the object ([`Turn`]): what
+//! was written at a time lies in sequence on disk. Subtrees are worked on side by side as well, but
+//! the blocks of one begin when those of the one before it have begun.
+//!
 //! # Births of holes (feature `hole_birth`)
 //! A block that becomes a hole leaves a pointer that remembers the txg; so do the pointers of an
 //! indirect block that is made where such a hole was. A pointer that never was anything else than
@@ -22,7 +26,7 @@ use format::{
 use futures::StreamExt;
 use vdev::AllocClass;
 use vdev::Priority;
-use zio::pipeline::DedupPolicy;
+use zio::pipeline::{DedupPolicy, Turn, Turns};
 use zio::{RawBlock, WritePolicy, ZioError};
 
 use crate::dnode::{Meta, RawData, Slot, Tree, shl, shr};
@@ -188,7 +192,7 @@ impl<'a> TreeSync<'a> {
                 old.pointers[index]
             };
             tree.pointers[index] = self
-                .sync_child(levels - 1, index as u64, before, grown)
+                .sync_child(levels - 1, index as u64, before, grown, None)
                 .await?;
         }
         Ok(tree)
@@ -200,13 +204,14 @@ impl<'a> TreeSync<'a> {
         number: u64,
         old: BlockPointer,
         grown: Option<Grown<'s>>,
+        turn: Option<Turn>,
     ) -> BoxFuture<'s, Result<BlockPointer>> {
         Box::pin(async move {
             if level > 0 {
-                return self.sync_indirect(level, number, old, grown).await;
+                return self.sync_indirect(level, number, old, grown, turn).await;
             }
             if let Some(data) = self.blocks.get(&number) {
-                return self.write_leaf(number, &old, data.clone()).await;
+                return self.write_leaf(number, &old, data.clone(), turn).await;
             }
             if let Some(raw) = self.raw.get(&number) {
                 return self.write_raw(Role::Tree, number, &old, raw).await;
@@ -228,6 +233,7 @@ impl<'a> TreeSync<'a> {
         number: u64,
         old: BlockPointer,
         grown: Option<Grown<'_>>,
+        mut turn: Option<Turn>,
     ) -> Result<BlockPointer> {
         let shift = self.meta.pointers_shift();
         let span = shift * u32::from(level);
@@ -278,10 +284,23 @@ impl<'a> TreeSync<'a> {
             })
             .collect();
         let mut changed = grown_here.is_some();
+        if let Some(turn) = &mut turn {
+            turn.come().await;
+        }
+        let mut turns = Turns::default();
+        let mut left = befores.len();
         let mut running = futures::stream::iter(befores)
-            .map(|(child, before)| async move {
-                let after = self.sync_child(level - 1, child, before, grown).await;
-                (child, before, after)
+            .map(|(child, before)| {
+                let of_child = turns.next_turn();
+                left -= 1;
+                if left == 0 {
+                    turn = None;
+                }
+                async move {
+                    let below = level - 1;
+                    let after = self.sync_child(below, child, before, grown, Some(of_child));
+                    (child, before, after.await)
+                }
             })
             .buffer_unordered(limit);
         while let Some((child, before, after)) = running.next().await {
@@ -311,7 +330,8 @@ impl<'a> TreeSync<'a> {
             data.extend_from_slice(&child.encode());
             fill = fill.saturating_add(if child.is_hole() { 0 } else { child.fill() });
         }
-        self.write(Role::Tree, level, number, &old, Bytes::from(data), fill)
+        let data = Bytes::from(data);
+        self.write(Role::Tree, level, number, &old, data, fill, None)
             .await
     }
 
@@ -465,6 +485,7 @@ impl<'a> TreeSync<'a> {
         number: u64,
         old: &BlockPointer,
         data: Bytes,
+        turn: Option<Turn>,
     ) -> Result<BlockPointer> {
         let fill = if self.meta.object_type == ObjectType::DNODE {
             count_dnodes(&data)
@@ -475,8 +496,11 @@ impl<'a> TreeSync<'a> {
         // One that became shorter or longer meanwhile holds something else.
         let is_same = self.moved.contains(number) && !old.is_hole() && old.lsize_bytes() == bytes;
         let new = match is_same {
-            true => self.relocate(number, old, data, fill).await?,
-            false => self.write(Role::Tree, 0, number, old, data, fill).await?,
+            true => self.relocate(number, old, data, fill, turn).await?,
+            false => {
+                let write = self.write(Role::Tree, 0, number, old, data, fill, turn);
+                write.await?
+            }
         };
         if let Some(txgs) = &self.ctx.txgs {
             txgs.sync_progress(self.ctx.txg, bytes);
@@ -490,7 +514,7 @@ impl<'a> TreeSync<'a> {
         data: Bytes,
     ) -> Result<BlockPointer> {
         let number = format::Bookmark::SPILL_BLOCK_ID;
-        self.write(Role::Spill, 0, number, old, data, 1).await
+        self.write(Role::Spill, 0, number, old, data, 1, None).await
     }
 
     pub(crate) async fn write_raw_spill(
@@ -551,7 +575,7 @@ impl<'a> TreeSync<'a> {
         let (meta, nothing) = (Meta::free(), Slot::default());
         let object = ObjectId::META_DNODE;
         let work = TreeSync::new(set, ctx, acct, object, &meta, &meta, &nothing);
-        work.write(Role::Root, 0, 0, old, data, fill).await
+        work.write(Role::Root, 0, 0, old, data, fill, None).await
     }
 
     async fn write(
@@ -562,6 +586,7 @@ impl<'a> TreeSync<'a> {
         old: &BlockPointer,
         data: Bytes,
         fill: u64,
+        turn: Option<Turn>,
     ) -> Result<BlockPointer> {
         let mut policy = self.policy(role, level, number);
         policy.hole_birth = self.set.options().hole_birth && *old != BlockPointer::HOLE;
@@ -585,13 +610,13 @@ impl<'a> TreeSync<'a> {
         let mut new = if in_place {
             pipeline.rewrite(txg, old, data, &policy).await?
         } else if role == Role::Tree && self.may_be_stored(number, old, &policy) {
-            let new = pipeline.overwrite(txg, old, data, &policy).await?;
+            let new = pipeline.overwrite(txg, old, data, &policy, turn).await?;
             if new == *old {
                 return Ok(new);
             }
             new
         } else {
-            pipeline.write(txg, data, &policy).await?
+            pipeline.write_in_turn(txg, data, &policy, turn).await?
         };
         if !new.is_hole() && !new.is_embedded() {
             new.set_fill(fill);
@@ -626,12 +651,14 @@ impl<'a> TreeSync<'a> {
         old: &BlockPointer,
         data: Bytes,
         fill: u64,
+        turn: Option<Turn>,
     ) -> Result<BlockPointer> {
         let mut policy = self.policy(Role::Tree, 0, number);
         policy.hole_birth = self.set.options().hole_birth;
         policy.fill = fill;
         let pipeline = &self.ctx.pipeline;
-        let new = pipeline.relocate(self.ctx.txg, old, data, &policy).await?;
+        let txg = self.ctx.txg;
+        let new = pipeline.relocate(txg, old, data, &policy, turn).await?;
         if new != *old {
             self.kill(Some(old));
             self.bear(&new);

@@ -113,7 +113,9 @@ impl DedupWriter {
                 copies: (copies - have) as u8,
                 ..*policy
             };
-            let written = self.placement.write(txg, None, &stored.data, &more, false);
+            let written = self
+                .placement
+                .write(txg, None, &stored.data, &more, false, None);
             let dvas = match written.await {
                 Ok(dvas) => dvas,
                 Err(ZioError::NoSpace { .. }) => return Ok(None),

@@ -70,6 +70,7 @@ mod sharing;
 mod suspension;
 #[cfg(test)]
 mod tests;
+mod turns;
 #[cfg(test)]
 mod vdev_tests;
 mod write;
@@ -101,6 +102,7 @@ pub use sharing::{SharedHook, Sharing};
 pub use suspension::{
     SuspendHook, SuspendState, Suspension, may_fail, must_succeed, waits_for_devices,
 };
+pub use turns::{Turn, Turns};
 pub use write::Writer;
 
 use crate::alloc::{Allocator, SpaceTotals};
@@ -413,6 +415,20 @@ impl Pipeline {
         self.writer.write(txg, data, policy).await
     }
 
+    /// [`Writer::write_in_turn`].
+    ///
+    /// # Errors
+    /// As that.
+    pub async fn write_in_turn(
+        &self,
+        txg: Txg,
+        data: Bytes,
+        policy: &WritePolicy,
+        turn: Option<Turn>,
+    ) -> Result<BlockPointer, ZioError> {
+        self.writer.write_in_turn(txg, data, policy, turn).await
+    }
+
     /// [`Writer::rewrite`].
     ///
     /// # Errors
@@ -437,8 +453,9 @@ impl Pipeline {
         old: &BlockPointer,
         data: Bytes,
         policy: &WritePolicy,
+        turn: Option<Turn>,
     ) -> Result<BlockPointer, ZioError> {
-        self.writer.relocate(txg, old, data, policy).await
+        self.writer.relocate(txg, old, data, policy, turn).await
     }
 
     /// [`Writer::overwrite`].
@@ -451,8 +468,9 @@ impl Pipeline {
         old: &BlockPointer,
         data: Bytes,
         policy: &WritePolicy,
+        turn: Option<Turn>,
     ) -> Result<BlockPointer, ZioError> {
-        self.writer.overwrite(txg, old, data, policy).await
+        self.writer.overwrite(txg, old, data, policy, turn).await
     }
 
     /// [`Frees::free`].

@@ -11,6 +11,7 @@ use vdev::{AllocClass, IoContext, VdevTree, WriteFailure};
 use super::WritePolicy;
 use super::gang_write::{GangPlanner, Piece, Places};
 use super::suspension::Suspension;
+use super::turns::Turn;
 use crate::alloc::{Allocator, Request};
 use crate::error::ZioError;
 
@@ -145,7 +146,7 @@ impl Placement {
 
     /// Writes a block where it should go. Where that fails though its device works it goes
     /// elsewhere; then the pool is suspended, and what is left is written when it resumes
-    /// (`zio_done`: `ZIO_REEXECUTE_NOW`). In pieces only with `gang`.
+    /// (`zio_done`: `ZIO_REEXECUTE_NOW`). In pieces only with `gang`. It is chosen in its turn.
     pub(super) async fn write(
         &self,
         txg: Txg,
@@ -153,7 +154,11 @@ impl Placement {
         stored: &Bytes,
         policy: &WritePolicy,
         gang: bool,
+        mut turn: Option<Turn>,
     ) -> Result<Places, ZioError> {
+        if let Some(turn) = &mut turn {
+            turn.come().await;
+        }
         let io = IoContext {
             bookmark: policy.bookmark,
             priority: policy.priority,
@@ -191,6 +196,7 @@ impl Placement {
                 chosen => break chosen?,
             }
         };
+        drop(turn);
         // Places that were given up stay taken meanwhile, so that none is chosen again.
         let mut bad = Vec::new();
         let result = loop {

@@ -15,6 +15,7 @@ use super::keys::Keys;
 use super::placement::Placement;
 use super::prepare::{Preparation, Prepared, stored_kinds};
 use super::suspension::Suspension;
+use super::turns::Turn;
 use crate::cache::{Cache, CacheKey};
 use crate::error::ZioError;
 
@@ -61,7 +62,22 @@ impl Writer {
         data: Bytes,
         policy: &WritePolicy,
     ) -> Result<BlockPointer, ZioError> {
-        self.write_version(txg, Version::New, data, policy).await
+        self.write_in_turn(txg, data, policy, None).await
+    }
+
+    /// [`Self::write`], but it gets its place in its turn.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub async fn write_in_turn(
+        &self,
+        txg: Txg,
+        data: Bytes,
+        policy: &WritePolicy,
+        turn: Option<Turn>,
+    ) -> Result<BlockPointer, ZioError> {
+        self.write_version(txg, Version::New, data, policy, turn)
+            .await
     }
 
     /// Writes a new version of `old`: in its place when it was born in this txg and has the same
@@ -77,7 +93,7 @@ impl Writer {
         data: Bytes,
         policy: &WritePolicy,
     ) -> Result<BlockPointer, ZioError> {
-        self.write_version(txg, Version::InPlaceOf(old), data, policy)
+        self.write_version(txg, Version::InPlaceOf(old), data, policy, None)
             .await
     }
 
@@ -96,8 +112,9 @@ impl Writer {
         old: &BlockPointer,
         data: Bytes,
         policy: &WritePolicy,
+        turn: Option<Turn>,
     ) -> Result<BlockPointer, ZioError> {
-        self.write_version(txg, Version::Same(old), data, policy)
+        self.write_version(txg, Version::Same(old), data, policy, turn)
             .await
     }
 
@@ -114,8 +131,9 @@ impl Writer {
         old: &BlockPointer,
         data: Bytes,
         policy: &WritePolicy,
+        turn: Option<Turn>,
     ) -> Result<BlockPointer, ZioError> {
-        self.write_version(txg, Version::Over(old), data, policy)
+        self.write_version(txg, Version::Over(old), data, policy, turn)
             .await
     }
 
@@ -150,6 +168,7 @@ impl Writer {
         version: Version<'a>,
         data: Bytes,
         policy: &'a WritePolicy,
+        turn: Option<Turn>,
     ) -> BoxFuture<'a, Result<BlockPointer, ZioError>> {
         Box::pin(async move {
             let bytes = data.len() as u64;
@@ -205,6 +224,8 @@ impl Writer {
                         Version::Same(old) if !old.is_hole() => Some(old),
                         _ => None,
                     };
+                    // What tables have needs no place of its own, and nobody is to wait for them.
+                    let turn = turn.filter(|_| policy.dedup.is_none());
                     if let Some(dedup) = policy.dedup {
                         let shared = self.dedup.write(txg, &data, &stored, &policy, dedup, same);
                         if let Some(bp) = shared.await? {
@@ -222,7 +243,7 @@ impl Writer {
                     };
                     let dvas = self
                         .placement
-                        .write(txg, old, &stored.data, &policy, true)
+                        .write(txg, old, &stored.data, &policy, true, turn)
                         .await?;
                     let mut bp = BlockPointer::regular(&RegularPointer {
                         dvas,
