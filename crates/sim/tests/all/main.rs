@@ -14,6 +14,7 @@ mod multihost;
 mod newkeys;
 mod panics;
 mod passes;
+mod readahead;
 mod rebuild;
 mod redaction;
 mod resilver;
