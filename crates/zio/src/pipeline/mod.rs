@@ -14,6 +14,7 @@
 //! | `dedup` | [`Dedup`] | live entries of dedup tables, references to drop |
 //! | `frees` | [`Frees`] | frees and claims blocks; gang blocks to free |
 //! | `prepare` | | compression, encryption and checksum of what is written |
+//! | `turns` | [`Turns`] | in which order blocks get their space |
 //! | `gang_write` | `GangPlanner` | plans gang blocks |
 //! | `placement` | `Placement` | allocates a block's space and writes it |
 //! | `dedup_write` | `DedupWriter` | writes blocks that may be shared |
