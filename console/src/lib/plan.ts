@@ -42,8 +42,8 @@ export function inOrder(disks: readonly ChosenDisk[]): ChosenDisk[] {
 
 /**
  * What the planner is asked of a layout: with blocks of 4K, the smallest that clients of volumes
- * ask for. All disks count as the smallest, and as the slowest kind; those of which nothing is known
- * count as hard disks.
+ * ask for. All disks count as the smallest, and as the slowest kind; those of which nothing is
+ * known count as hard disks.
  */
 export function adviceOf(disks: readonly ChosenDisk[], layout: Layout): PlanQuestion {
   const kinds = new Set(disks.map(({ kind }) => kind ?? 'hdd'));

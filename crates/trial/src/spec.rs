@@ -487,9 +487,9 @@ mod tests {
                 "rate = \"1MB\"\n disks = 21",
                 "buses",
             ),
-            ("bytes = \"25GB\"", "bytes = \"25 pounds\"", "64K"),
+            ("bytes = \"25GB\"", "bytes = \"25 pounds\"", "128K"),
             ("seconds = 600", "second = 600", "second"),
-            ("mirror:10x2", "mirror:10", "layout"),
+            ("mirror:10x2", "mirror:10", "buses"),
         ] {
             assert!(GOOD.contains(from), "{from}");
             let error = Trial::parse(&GOOD.replace(from, to))

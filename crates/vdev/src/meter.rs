@@ -10,8 +10,9 @@
 //! (intent log, labels, repairs of what a program read) are synchronous, queued ones (transaction
 //! groups) and a scrub's repairs asynchronous. Discards have their sizes and their number under
 //! way, but no queue to wait in. Sequential rebuilds count as scrubs: their own class stays at
-//! zero. Queued writes are put together, a scrub's reads, and small ones ahead of who will ask; other
-//! reads never are. Flushes, heartbeats, and what opens, labels and probes read are not counted.
+//! zero. Queued writes are put together, a scrub's reads, and small ones ahead of who will ask;
+//! other reads never are. Flushes, heartbeats, and what opens, labels and probes read are not
+//! counted.
 //!
 //! **Times.** What a request waits for is a place (or its turn in the queue of writes), then the
 //! device. Queue and total time are those of each request, the device's time that of each

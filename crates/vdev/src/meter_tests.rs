@@ -147,8 +147,9 @@ fn classes_are_told_apart_and_failures_left_out() {
         assert_eq!(stats.individual[trims][SIZE_BUCKETS - 1], 1);
         assert_eq!(stats.queued[trims], [0; LATENCY_BUCKETS]);
 
+        // What may be put together with others is tried alone when it fails.
         pool.disk("m0")
-            .inject(Fault::new(SimOp::Read, FaultEffect::Error).times(1));
+            .inject(Fault::new(SimOp::Read, FaultEffect::Error).times(2));
         let failed = leaf.read(0, 512, &ahead).await;
         assert!(failed.is_err());
         let again = first.io_stats();
