@@ -4,9 +4,10 @@
 //! places in the order of the object all the same: who reads it again finds neighbours side by
 //! side, which a disk reads at once. Only places wait for their turn, nothing else.
 //!
-//! A turn ends when it is dropped, whatever became of its block. Whoever makes turns starts the
-//! work of an earlier one first: else a later one, which holds what an earlier one needs, would
-//! wait forever.
+//! A turn ends when it is dropped, whatever became of its block. Where that happens before the turn
+//! has come (a block needs no place), the next one does not wait for those before it: the order is
+//! what is best, and nothing depends on it. Whoever makes turns starts the work of an earlier one
+//! first: else a later one, which holds what an earlier one needs, would wait forever.
 
 use tokio::sync::oneshot;
 
@@ -36,7 +37,7 @@ impl Turns {
 }
 
 impl Turn {
-    /// Completes when all before it are over.
+    /// Completes when the one before it is over.
     pub async fn come(&mut self) {
         if let Some(before) = &mut self.before {
             // Nothing is ever sent.
@@ -58,7 +59,7 @@ mod tests {
         let mut third = all.pop().unwrap();
         assert!(futures::poll!(std::pin::pin!(last.come())).is_pending());
         all[0].come().await;
-        // One that is given up ends as well, but those after it wait for those before it.
+        // One that is given up ends as well: the next one waits for it alone.
         drop(all.pop());
         assert!(futures::poll!(std::pin::pin!(last.come())).is_pending());
         assert!(futures::poll!(std::pin::pin!(third.come())).is_ready());
