@@ -215,7 +215,7 @@ impl<'a> TreeSync<'a> {
                 return self.write_leaf(number, &old, data.clone(), turn).await;
             }
             if let Some(raw) = self.raw.get(&number) {
-                return self.write_raw(Role::Tree, number, &old, raw).await;
+                return self.write_raw(Role::Tree, number, &old, raw, turn).await;
             }
             if let Some(shared) = self.cloned.get(&number) {
                 return Ok(self.share(&old, shared));
@@ -524,7 +524,7 @@ impl<'a> TreeSync<'a> {
         raw: &RawData,
     ) -> Result<BlockPointer> {
         let number = format::Bookmark::SPILL_BLOCK_ID;
-        self.write_raw(Role::Spill, number, old, raw).await
+        self.write_raw(Role::Spill, number, old, raw, None).await
     }
 
     /// Writes a level-0 block as it was sent. A block of dnodes that says nothing of its MAC keeps
@@ -535,6 +535,7 @@ impl<'a> TreeSync<'a> {
         number: u64,
         old: &BlockPointer,
         raw: &RawData,
+        turn: Option<Turn>,
     ) -> Result<BlockPointer> {
         let mut policy = self.policy(role, 0, number);
         let mut block = raw.block;
@@ -555,7 +556,8 @@ impl<'a> TreeSync<'a> {
         };
         let txg = self.ctx.txg;
         let stored = raw.stored.clone();
-        let new = self.ctx.pipeline.write(txg, stored, &policy).await?;
+        let pipeline = &self.ctx.pipeline;
+        let new = pipeline.write_in_turn(txg, stored, &policy, turn).await?;
         self.kill(Some(old));
         self.bear(&new);
         if let Some(txgs) = &self.ctx.txgs {
@@ -609,6 +611,8 @@ impl<'a> TreeSync<'a> {
             && old.birth() == txg;
         let pipeline = &self.ctx.pipeline;
         let mut new = if in_place {
+            // It has its place.
+            drop(turn);
             pipeline.rewrite(txg, old, data, &policy).await?
         } else if role == Role::Tree && self.may_be_stored(number, old, &policy) {
             let new = pipeline.overwrite(txg, old, data, &policy, turn).await?;

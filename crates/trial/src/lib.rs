@@ -15,6 +15,8 @@
 #![forbid(unsafe_code)]
 
 mod bus;
+#[cfg(test)]
+mod capacity_tests;
 mod catalog;
 mod load;
 mod predict;

@@ -24,7 +24,7 @@ use crate::rng::Rng;
 use crate::spec::{Devices, SetKind, Trial, model};
 use crate::{TrialError, engine};
 
-const POOL: &str = "trial";
+pub(crate) const POOL: &str = "trial";
 const DATASET: &str = "trial/set";
 const FILE: &[u8] = b"set";
 const ASHIFT: u8 = 12;
@@ -462,7 +462,7 @@ fn vdevs(layout: Layout, names: &[String]) -> Vec<VdevSpec> {
     vdevs.map(of_one).collect()
 }
 
-fn create_spec(layout: Layout, names: &[String]) -> CreateSpec {
+pub(crate) fn create_spec(layout: Layout, names: &[String]) -> CreateSpec {
     CreateSpec {
         name: POOL.into(),
         vdevs: vdevs(layout, names),
