@@ -184,9 +184,10 @@ pub(crate) async fn write_node(
         if outlives {
             let sync = is_of_xattr(&changed);
             let written = LogRecord::write(ObjectId::new(node.ino), sync, offset, length);
-            if size < chunk_end {
-                let cut = log::truncated(node.ino, sync, size, 0);
-                files.record_together(&tx, [written, cut]);
+            let cut = (size < chunk_end).then(|| log::truncated(node.ino, sync, size, 0));
+            // An extended attribute has its old value or its new one, wherever the log ends.
+            if sync || cut.is_some() {
+                files.record_together(&tx, [written].into_iter().chain(cut));
             } else {
                 files.record(&tx, written);
             }

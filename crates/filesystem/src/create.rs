@@ -6,19 +6,24 @@ use bytes::Bytes;
 use dataset::DirtyEstimate;
 use format::{LogCreateKind, ObjectId, ObjectType};
 use object::{NewObject, Object, Zap, ZapOptions};
+use zil::LogRecord;
 use zio::Tx;
 
 use crate::acl::{ACLMODE_RESTRICTED, Acl, AclInherit};
-use crate::changes::Change;
+use crate::changes::{Change, Former};
 use crate::checks::may_change_entries;
+use crate::content::grown_block_bytes;
 use crate::entries::find;
 use crate::error::{FsError, Result};
 use crate::files::Files;
+use crate::locking::lock_after;
 use crate::log;
 use crate::node::{Locked, Node};
 use crate::quota::Quotas;
+use crate::remove::drop_link;
 use crate::stored_acl::{read_acl, store_long};
 use crate::types::{Caller, FileKind, Time};
+use crate::unlinked::Unlinked;
 use crate::znode::{
     self, LINKS_MAX, PARENT_ATTRIBUTES, Znode, attr, dirent, parent_changed, pflags,
 };
@@ -47,6 +52,9 @@ pub(crate) struct Make<'a> {
     pub(crate) acl: Option<Acl>,
     /// Flags of the upper half given in a log record.
     pub(crate) flags: u64,
+    /// What a regular file holds from the beginning, in one transaction with its name; what a log
+    /// block can say of at most.
+    pub(crate) content: Bytes,
 }
 
 impl Make<'_> {
@@ -60,6 +68,7 @@ impl Make<'_> {
             replayed: None,
             acl: None,
             flags: 0,
+            content: Bytes::new(),
         }
     }
 }
@@ -77,7 +86,30 @@ pub(crate) async fn make_in(
     if find(files.rules, &directory, name).await?.is_some() {
         return Err(FsError::Exists { ino: directory.ino });
     }
-    make_entry(files, quotas, &directory, name, make).await
+    make_entry(files, quotas, &directory, name, make, None).await
+}
+
+/// A file that gives its only name to a new one, and goes into the delete queue.
+pub(crate) struct Replaced<'a> {
+    pub(crate) unlinked: &'a Unlinked,
+    pub(crate) file: &'a Arc<Node>,
+}
+
+/// Makes a file in place of another one, or of none, in one transaction, of which a crash leaves
+/// all or nothing.
+///
+/// # Errors
+/// [`FsError::Corrupt`], where the pool names as the other one what cannot be it.
+pub(crate) async fn make_in_place(
+    files: &Files,
+    quotas: &Quotas,
+    directory: &Arc<Node>,
+    name: &[u8],
+    make: &Make<'_>,
+    replaced: Option<Replaced<'_>>,
+) -> Result<Arc<Node>> {
+    let directory = directory.lock().await?;
+    make_entry(files, quotas, &directory, name, make, replaced).await
 }
 
 /// The attributes that a new file in `directory` gets, and its list of access.
@@ -173,7 +205,7 @@ async fn new_znode(
         size: match make.kind {
             FileKind::Directory => 2,
             FileKind::Symlink => make.target.map_or(0, |target| target.len() as u64),
-            _ => 0,
+            _ => make.content.len() as u64,
         },
         generation: make.replayed.map_or(txg, |replayed| replayed.generation),
         uid,
@@ -234,6 +266,11 @@ async fn new_object(
         };
         (object, None)
     };
+    if !make.content.is_empty() {
+        let block = first_block_bytes(files, make.content.len() as u64);
+        object.set_block_size(tx, block as u32, 0).await?;
+        object.write(tx, 0, make.content.clone()).await?;
+    }
     let external = match znode.is_old {
         true => store_long(files, tx, acl).await?,
         false => None,
@@ -271,13 +308,15 @@ async fn new_object(
     Ok((object, zap, external))
 }
 
-/// Makes a file and its entry, in one transaction.
+/// Makes a file and its entry, in one transaction. With a file that it replaces `name` is that
+/// one's, as it is stored.
 async fn make_entry(
     files: &Files,
     quotas: &Quotas,
     directory: &Locked,
     name: &[u8],
     make: &Make<'_>,
+    replaced: Option<Replaced<'_>>,
 ) -> Result<Arc<Node>> {
     if directory.znode().links >= LINKS_MAX && make.kind == FileKind::Directory {
         return Err(FsError::TooManyLinks { ino: directory.ino });
@@ -299,7 +338,22 @@ async fn make_entry(
     // What may wait for the disk is done before the txg is held.
     let (mut znode, acl) = new_znode(files, directory, make, 0).await?;
     let outlives = files.outlives_crash(directory).await?;
-    let tx = files.assign(DirtyEstimate::metadata()).await?;
+    let estimate = match make.content.len() as u64 {
+        0 => DirtyEstimate::metadata(),
+        length => {
+            quotas.check_file(&znode).await?;
+            let block = first_block_bytes(files, length);
+            DirtyEstimate::write(length.next_multiple_of(block)).in_blocks_of(block as u32)
+        }
+    };
+    let before = match &replaced {
+        Some(replaced) => {
+            let file = lock_after(directory, replaced.file).await?;
+            Some((replaced.unlinked.lock.lock().await, replaced.unlinked, file))
+        }
+        None => None,
+    };
+    let tx = files.assign(estimate).await?;
     if make.replayed.is_none() {
         znode.generation = tx.txg().get();
     }
@@ -311,7 +365,12 @@ async fn make_entry(
     let node = Node::new_locked(ino, object, zap, znode);
     files.nodes.insert_new(Arc::clone(&node.node));
     let value = dirent(ino, make.kind, files.version);
-    if let Err(error) = directory.entries()?.add_u64(&tx, name, value).await {
+    let entries = directory.entries()?;
+    let named = match &before {
+        Some(_) => entries.update_u64(&tx, name, value).await,
+        None => entries.add_u64(&tx, name, value).await,
+    };
+    if let Err(error) = named {
         // Nothing refers to the object yet, and nothing else to its list.
         files.nodes.remove(&node);
         files.objset.free(&tx, ObjectId::new(ino)).await?;
@@ -323,8 +382,15 @@ async fn make_entry(
     files.tell(Change::Name {
         directory: directory.ino,
         name,
-        before: None,
+        before: before.as_ref().map(|(_, _, file)| Former {
+            ino: file.ino,
+            is_directory: false,
+            is_removed: true,
+        }),
     });
+    if let Some((_, unlinked, file)) = &before {
+        drop_link(files, unlinked, &tx, file).await?;
+    }
     if outlives {
         let kind = match make.kind {
             FileKind::Directory => LogCreateKind::Directory,
@@ -332,11 +398,21 @@ async fn make_entry(
             _ => LogCreateKind::File,
         };
         let (parent, target) = (directory.ino, make.target.unwrap_or_default());
-        let record = log::created(kind, parent, ino, slots, &znode, name, target);
-        files.record(&tx, record);
+        let created = log::created(kind, parent, ino, slots, &znode, name, target);
+        let length = make.content.len() as u64;
+        if length == 0 && before.is_none() {
+            files.record(&tx, created);
+        } else {
+            let removed = before
+                .as_ref()
+                .map(|(_, _, file)| log::removed(false, parent, file.ino, name));
+            let written = LogRecord::write(ObjectId::new(ino), true, 0, length);
+            let all = removed.into_iter().chain([created, written]);
+            files.record_together(&tx, all);
+        }
     }
     let mut changed = parent_changed(directory.znode(), files.opening.now(), files.uses_fuids());
-    changed.size = changed.size.saturating_add(1);
+    changed.size = changed.size.saturating_add(u64::from(before.is_none()));
     changed.links += u64::from(make.kind == FileKind::Directory);
     files
         .store(&tx, directory, changed, &PARENT_ATTRIBUTES, [])
@@ -363,6 +439,12 @@ pub(crate) async fn new_xattr_directory(
     let node = Node::new(object.id().get(), object, zap, znode);
     files.nodes.insert_new(Arc::clone(&node));
     Ok(node)
+}
+
+/// The block size of a new file of so many bytes.
+fn first_block_bytes(files: &Files, length: u64) -> u64 {
+    let record_bytes = u64::from(files.opening.settings().record_bytes);
+    grown_block_bytes(512, 0, length, record_bytes)
 }
 
 fn inherited_project(parent: &Znode) -> u64 {

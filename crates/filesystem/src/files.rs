@@ -160,8 +160,8 @@ impl Files {
         }
     }
 
-    /// Logs several changes that no commit may tear apart.
-    pub(crate) fn record_together<const N: usize>(&self, tx: &Tx, records: [LogRecord; N]) {
+    /// Logs several changes, of which a crash leaves all or none.
+    pub(crate) fn record_together(&self, tx: &Tx, records: impl IntoIterator<Item = LogRecord>) {
         if let Some(log) = &self.log {
             log.record_together(tx, records);
         }

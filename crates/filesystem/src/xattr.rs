@@ -9,8 +9,15 @@
 //! A file's attributes are changed under its lock of attributes ([`Node::xattrs`]), which comes
 //! before all others. While a file of the directory is made or removed the file's own lock is held
 //! as well, so that the record of that is not behind the one that takes the file's last name: a
-//! replay would not find the directory. A crash in the middle of writing an attribute in a
-//! directory can leave it empty or cut, as with OpenZFS; in the dnode it is old or new.
+//! replay would not find the directory.
+//!
+//! After a crash, and in a snapshot, an attribute has its old value or its new one, in either place
+//! (with OpenZFS one in a directory may be empty or cut). The file of a new attribute is made and
+//! filled in one transaction, the value of an old one is written over in one, and what the log says
+//! of either is in one block of it ([`zil::Zil::record_together`]): `TX_CREATE` and `TX_WRITE`, or
+//! `TX_WRITE` and `TX_TRUNCATE`, which OpenZFS replays one by one, and goes on where another crash
+//! cuts that off. A file that is longer than Linux lets attributes be was made by another system:
+//! another one takes its place (`TX_REMOVE`, `TX_CREATE`, `TX_WRITE`).
 
 use std::sync::Arc;
 
@@ -23,8 +30,8 @@ use zil::LogRecord;
 
 use crate::attributes::set_locked;
 use crate::content::{Place, free_space, join, read_node, write_node};
-use crate::create::{Make, Replayed, make_in, new_xattr_directory};
-use crate::entries::find;
+use crate::create::{Make, Replaced, Replayed, make_in_place, new_xattr_directory};
+use crate::entries::{entry_node, find};
 use crate::error::{FsError, Result};
 use crate::files::Files;
 use crate::locking::check_after;
@@ -390,21 +397,17 @@ impl Xattrs {
         value: &[u8],
     ) -> Result<()> {
         let directory = self.make_xattr_directory(node, None).await?;
-        match find(self.files.rules, &directory, name).await? {
-            Some((ino, _)) => self.rewrite(&self.files.node(ino).await?, value).await?,
-            None => {
-                let of = node.znode();
-                let owner = Caller::new(of.uid as u32, of.gid as u32);
-                let make = Make::new(FileKind::Regular, 0o644, owner);
-                let file = {
-                    check_after(node, &directory)?;
-                    let _owner = node.lock().await?;
-                    make_in(&self.files, &self.quotas, &directory, name, &make).await?
-                };
-                if let Err(error) = self.rewrite(&file, value).await {
-                    self.remove_file(node, &directory, name).await?;
-                    return Err(error);
-                }
+        let there = match find(self.files.rules, &directory, name).await? {
+            Some((ino, stored)) => Some((entry_node(&self.files, &directory, ino).await?, stored)),
+            None => None,
+        };
+        match &there {
+            Some((file, _)) if file.znode().size <= VALUE_BYTES_MAX as u64 => {
+                self.rewrite(file, value).await?;
+            }
+            _ => {
+                let there = there.as_ref().map(|(file, stored)| (file, &stored[..]));
+                self.make_file(node, &directory, name, value, there).await?;
             }
         }
         if !node.znode().is_old {
@@ -421,15 +424,47 @@ impl Xattrs {
         self.touch(node).await
     }
 
-    /// Gives a file in the directory of attributes another content: the one or the other is there
-    /// after a crash, and the old one where there is no room (OpenZFS cuts the file first,
-    /// `zpl_xattr_set_dir`). One that is longer than Linux lets attributes be was made by another
-    /// system; of that more is written over than one transaction takes.
-    async fn rewrite(&self, file: &Arc<Node>, value: &[u8]) -> Result<()> {
-        let before = file.znode().size;
-        if before > VALUE_BYTES_MAX as u64 {
-            free_space(&self.files, file, 0, 0).await?;
+    /// Makes the file of an attribute, in place of one that is there under this name, as it is
+    /// stored, if there is one: in one transaction, with its value. So there is the value that was,
+    /// or none, or the new one after a crash, and in a snapshot.
+    async fn make_file(
+        &self,
+        of: &Arc<Node>,
+        directory: &Arc<Node>,
+        name: &[u8],
+        value: &[u8],
+        there: Option<(&Arc<Node>, &[u8])>,
+    ) -> Result<()> {
+        let owner = of.znode();
+        let owner = Caller::new(owner.uid as u32, owner.gid as u32);
+        let make = Make {
+            content: Bytes::copy_from_slice(value),
+            ..Make::new(FileKind::Regular, 0o644, owner)
+        };
+        let stored = there.map_or(name, |(_, stored)| match stored {
+            [] => name,
+            stored => stored,
+        });
+        let replaced = there.map(|(file, _)| Replaced {
+            unlinked: &self.unlinked,
+            file,
+        });
+        check_after(of, directory)?;
+        let _owner = of.lock().await?;
+        let (files, quotas) = (&self.files, &self.quotas);
+        make_in_place(files, quotas, directory, stored, &make, replaced).await?;
+        if let Some((file, _)) = there
+            && !self.files.nodes.is_retained(file.ino)
+        {
+            self.unlinked.spawn_reap(file.ino);
         }
+        Ok(())
+    }
+
+    /// Gives a file in the directory of attributes another content, in one transaction: the one or
+    /// the other is there after a crash, and the old one where there is no room (OpenZFS cuts the
+    /// file first, `zpl_xattr_set_dir`). Neither may be longer than Linux lets attributes be.
+    async fn rewrite(&self, file: &Arc<Node>, value: &[u8]) -> Result<()> {
         let before = file.znode().size;
         // What is beyond its end must be zero.
         let mut content = value.to_vec();

@@ -1,7 +1,8 @@
 //! From records to log blocks: what goes into which block, in which form.
 //!
 //! A record's length is a multiple of 8. Writes are cut where a block ends; each piece is a record
-//! of its own, with the data behind its fixed part ([`LogWriteBody`]).
+//! of its own, with the data behind its fixed part ([`LogWriteBody`]). What belongs together
+//! ([`EntryBody::Together`]) begins in a block that has room for all of it.
 
 use bytes::Bytes;
 use format::{Endian, LogHeader, LogWrite, LogWriteBody, Txg, ZIL_MIN_BLOCK_BYTES, ZilLink};
@@ -41,6 +42,18 @@ pub(crate) fn block_bytes(records: u64) -> u64 {
         .min(BLOCK_BYTES_MAX)
 }
 
+/// Bytes of an entry in the log, where no write of it is cut.
+fn record_bytes(entry: &Entry) -> usize {
+    match &entry.body {
+        EntryBody::Encoded(body) => LogHeader::BYTES + body.len().next_multiple_of(8),
+        EntryBody::Write { length_bytes, .. } => {
+            WRITE_BYTES + (*length_bytes as usize).next_multiple_of(8)
+        }
+        EntryBody::Together(entries) => entries.iter().map(record_bytes).sum(),
+        EntryBody::Overflow => 0,
+    }
+}
+
 /// Puts records into blocks: the first one has the given size, more are as big as they need to be.
 pub(crate) struct Packer {
     full: Vec<Records>,
@@ -60,12 +73,13 @@ impl Packer {
         }
     }
 
-    /// Adds a record. `false` when it is too long for any block: it cannot be logged.
+    /// Adds a record, or those that belong together. `false` when they are too long for any block:
+    /// they cannot be logged.
     #[must_use]
     pub fn add(&mut self, entry: &Entry) -> bool {
         match &entry.body {
             EntryBody::Encoded(body) => {
-                let length = LogHeader::BYTES + body.len().next_multiple_of(8);
+                let length = record_bytes(entry);
                 if length > RECORD_BYTES_MAX {
                     return false;
                 }
@@ -79,6 +93,14 @@ impl Packer {
                 length_bytes,
                 data,
             } => self.add_write(entry, *offset_bytes, *length_bytes, data),
+            EntryBody::Together(entries) => {
+                let length = record_bytes(entry);
+                if length > RECORD_BYTES_MAX {
+                    return false;
+                }
+                self.make_room(length);
+                return entries.iter().all(|entry| self.add(entry));
+            }
             EntryBody::Overflow => return false,
         }
         true

@@ -25,11 +25,13 @@
 //!
 //! # Writes
 //! Data goes into the log's blocks (`WR_COPIED`), cut into records where blocks end, whatever its
-//! size. There are no indirect writes (`WR_INDIRECT`, `dmu_sync`): they would need blocks that are
-//! written before their transaction group, which the object layer cannot take over. What they are
-//! good for, not writing much data twice, is done otherwise: where more than 16 MiB of an object,
-//! or 64 MiB in all, would have to be logged, the commit waits for the transaction group. Logs of
-//! OpenZFS that have indirect writes are replayed.
+//! size. A log ends between two blocks, so what a crash must not tear apart, as the records of an
+//! extended attribute, is in one block ([`Zil::record_together`]). There are no indirect writes
+//! (`WR_INDIRECT`, `dmu_sync`): they would need blocks that are written before their transaction
+//! group, which the object layer cannot take over. What they are good for, not writing much data
+//! twice, is done otherwise: where more than 16 MiB of an object, or 64 MiB in all, would have to
+//! be logged, the commit waits for the transaction group. Logs of OpenZFS that have indirect writes
+//! are replayed.
 //!
 //! # Room
 //! Blocks go to log devices, or among the data. There a log takes one only if everything under way

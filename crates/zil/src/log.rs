@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use device::World;
-use format::{BlockPointer, ObjectId, Txg, ZilHeader};
+use format::{BlockPointer, LogKind, ObjectId, Txg, ZilHeader};
 use object::{ObjectSet, SyncContext};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
@@ -216,11 +216,48 @@ impl Zil {
 
     /// Adds a record about a change made in `tx`. The data of a write is taken from the object now.
     pub fn record(&self, tx: &Tx, record: LogRecord) {
-        self.record_together(tx, [record]);
+        let (sync, pulls) = (record.sync, record.pulls);
+        if let Some(entry) = self.entry(tx, record) {
+            self.shared.pending.lock().admit(entry, sync, pulls);
+        }
     }
 
-    /// Adds several, which no commit tears apart.
-    pub fn record_together<const N: usize>(&self, tx: &Tx, records: [LogRecord; N]) {
+    /// Adds records of one change, of which a crash leaves all or none: they are in one block of
+    /// the log, where a write may otherwise go on in the next one. A change that is too big for a
+    /// block has its commits wait for the txg. All of them go where the first one does.
+    pub fn record_together(&self, tx: &Tx, records: impl IntoIterator<Item = LogRecord>) {
+        let mut first: Option<(ObjectId, LogKind, bool, bool)> = None;
+        let mut entries = Vec::new();
+        for record in records {
+            let LogRecord {
+                object,
+                kind,
+                sync,
+                pulls,
+                ..
+            } = record;
+            first.get_or_insert((object, kind, sync, pulls));
+            entries.extend(self.entry(tx, record));
+        }
+        let Some((object, kind, sync, pulls)) = first.filter(|_| !entries.is_empty()) else {
+            return;
+        };
+        let is_lost = |entry: &Entry| matches!(entry.body, EntryBody::Overflow);
+        let body = match entries.iter().any(is_lost) {
+            true => EntryBody::Overflow,
+            false => EntryBody::Together(entries),
+        };
+        let entry = Entry {
+            kind,
+            txg: tx.txg(),
+            object,
+            body,
+        };
+        self.shared.pending.lock().admit(entry, sync, pulls);
+    }
+
+    /// A record as it waits; nothing where there is nothing to log.
+    fn entry(&self, tx: &Tx, record: LogRecord) -> Option<Entry> {
         let shared = &self.shared;
         let replaying = *shared.replaying.lock();
         match replaying {
@@ -228,50 +265,40 @@ impl Zil {
             Replaying::Named(sequence) => {
                 shared.chain.lock().replayed.insert(tx.txg(), sequence);
                 shared.objset.dirty_root(tx);
-                return;
+                return None;
             }
-            Replaying::Repeatable => return,
+            Replaying::Repeatable => return None,
         }
         if shared.owner.settings().sync == SyncMode::Disabled {
             shared
                 .unrecorded
                 .fetch_max(tx.txg().get(), Ordering::Relaxed);
-            return;
+            return None;
         }
-        let entries = records.map(|record| {
-            let body = match record.content {
-                LogContent::Encoded(body) => EntryBody::Encoded(body),
-                LogContent::Write {
-                    length_bytes: 0, ..
-                } => return None,
-                LogContent::Write {
+        let body = match record.content {
+            LogContent::Encoded(body) => EntryBody::Encoded(body),
+            LogContent::Write {
+                length_bytes: 0, ..
+            } => return None,
+            LogContent::Write {
+                offset_bytes,
+                length_bytes,
+            } => match shared.capture(record.object, offset_bytes, length_bytes) {
+                Some(data) => EntryBody::Write {
                     offset_bytes,
                     length_bytes,
-                } => match shared.capture(record.object, offset_bytes, length_bytes) {
-                    Some(data) => EntryBody::Write {
-                        offset_bytes,
-                        length_bytes,
-                        data,
-                    },
-                    None => EntryBody::Overflow,
+                    data,
                 },
-                LogContent::Unlogged => EntryBody::Overflow,
-            };
-            let entry = Entry {
-                kind: record.kind,
-                txg: tx.txg(),
-                object: record.object,
-                body,
-            };
-            Some((entry, record.sync, record.pulls))
-        });
-        let mut pending = shared.pending.lock();
-        for (entry, sync, pulls) in entries.into_iter().flatten() {
-            if pulls {
-                pending.select(entry.object);
-            }
-            pending.add(entry, sync);
-        }
+                None => EntryBody::Overflow,
+            },
+            LogContent::Unlogged => EntryBody::Overflow,
+        };
+        Some(Entry {
+            kind: record.kind,
+            txg: tx.txg(),
+            object: record.object,
+            body,
+        })
     }
 
     /// Makes the records of `object` (zero: of all) durable, and everything recorded before them

@@ -51,6 +51,9 @@ pub(crate) enum EntryBody {
         length_bytes: u64,
         data: Vec<Bytes>,
     },
+    /// Several of one txg, which a crash must not tear apart: a log block has all of them, and
+    /// none of their writes is cut.
+    Together(Vec<Entry>),
     /// Dropped: the txg has to be waited for.
     Overflow,
 }
@@ -62,6 +65,7 @@ impl Entry {
             + match &self.body {
                 EntryBody::Encoded(body) => body.len() as u64,
                 EntryBody::Write { length_bytes, .. } => *length_bytes,
+                EntryBody::Together(entries) => entries.iter().map(Entry::bytes).sum(),
                 EntryBody::Overflow => 0,
             }
     }
@@ -148,6 +152,14 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    /// Adds a record, after all that is recorded of its object so far if it `pulls`.
+    pub fn admit(&mut self, entry: Entry, ordered: bool, pulls: bool) {
+        if pulls {
+            self.select(entry.object);
+        }
+        self.add(entry, ordered);
+    }
+
     /// Adds a record.
     pub fn add(&mut self, entry: Entry, ordered: bool) {
         let txg = entry.txg;

@@ -36,3 +36,4 @@ mod streams;
 mod unlinked;
 mod unreadable;
 mod unreplayed;
+mod whole_attributes;

@@ -855,3 +855,49 @@ fn what_is_cut_of_a_write_ends_with_a_page() {
         }
     }
 }
+
+#[test]
+fn what_belongs_together_is_in_one_block() {
+    let write = |length: usize| EntryBody::Write {
+        offset_bytes: 0,
+        length_bytes: length as u64,
+        data: vec![Bytes::from(vec![1; length])],
+    };
+    let encoded = |length: usize| EntryBody::Encoded(vec![2; length].into());
+    let together = |length: usize| {
+        let entries = vec![
+            entry(LogKind::Create, 5, encoded(100)),
+            entry(LogKind::Write, 5, write(length)),
+            entry(LogKind::Truncate, 5, encoded(24)),
+        ];
+        entry(LogKind::Create, 5, EntryBody::Together(entries))
+    };
+    for first in [4096, 8192, 128 << 10] {
+        for length in [1, 4000, 54_921, 65_536] {
+            let mut packer = Packer::new(first, 0);
+            for _ in 0..20 {
+                assert!(packer.add(&together(length)));
+            }
+            let (blocks, sequence) = packer.finish();
+            assert_eq!(sequence, 60, "no write is cut");
+            for block in &blocks {
+                let mut kinds = Vec::new();
+                let mut rest = &block.bytes[..];
+                while !rest.is_empty() {
+                    let word = |index: usize| {
+                        let raw = rest[index * 8..].first_chunk::<8>().expect("a word");
+                        u64::from_le_bytes(*raw)
+                    };
+                    kinds.push(word(0));
+                    let whole = word(1) as usize;
+                    rest = &rest[whole..];
+                }
+                // `TX_CREATE`, `TX_WRITE`, `TX_TRUNCATE`.
+                let whole = [1, 9, 10].repeat(kinds.len() / 3);
+                assert_eq!(kinds, whole, "{first} {length}");
+                assert!(block.block_bytes() <= BLOCK_BYTES_MAX);
+            }
+        }
+    }
+    assert!(!Packer::new(4096, 0).add(&together(RECORD_BYTES_MAX)));
+}
