@@ -63,8 +63,8 @@ async fn make(fs: &Filesystem, name: &[u8]) -> u64 {
 
 /// Sets an attribute to what no caller may: as the file that it is.
 async fn set_oversize(fs: &Filesystem, ino: u64, name: &[u8], value: &[u8]) {
-    /// No other file has this length.
-    const MARK_BYTES: u64 = 12_347;
+    /// No other file has this length, which is too long for a dnode.
+    const MARK_BYTES: u64 = 40_347;
     set(fs, ino, name, &old_value(MARK_BYTES as usize)).await;
     for number in 1..1000 {
         let Ok(found) = fs.attributes(number).await else {
