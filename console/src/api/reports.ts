@@ -6,6 +6,7 @@ export type ReportSubject =
   | { of: 'cache'; pool: string }
   | { of: 'device'; pool: string; guid: string }
   | { of: 'mount'; dataset: string }
+  | { of: 'portal'; address: string }
   | { of: 'share'; protocol: Protocol; dataset: string; share: string }
   | { of: 'client'; protocol: Protocol; dataset: string; share: string; client: string };
 

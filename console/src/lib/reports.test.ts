@@ -76,6 +76,13 @@ it('calls things as people do', () => {
   const subjects = [client, device].map((subject) => ({ subject, label: null, seen_s: 0 }));
   const groups = reports.grouped(subjects);
   expect(groups.map(({ of }) => of)).toEqual(['device', 'client']);
+  const portal = { of: 'portal', address: '10.0.0.1:3260' } as const;
+  expect(reports.nameOf({ subject: portal, label: null })).toBe('10.0.0.1:3260');
+  expect(reports.commandOf(portal, null, 'hour')).toBe(
+    'millpond reports 10.0.0.1:3260 --last hour --points',
+  );
+  const both = [client, portal].map((subject) => ({ subject, label: null, seen_s: 0 }));
+  expect(reports.grouped(both).map(({ of }) => of)).toEqual(['portal', 'client']);
   const cache = { of: 'cache', pool: 'tank' } as const;
   expect(reports.nameOf({ subject: cache, label: null })).toBe('tank');
   expect(reports.keyOf(cache)).not.toBe(reports.keyOf({ of: 'pool', pool: 'tank' }));

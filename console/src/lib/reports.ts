@@ -30,6 +30,8 @@ export function keyOf(subject: ReportSubject): string {
       return JSON.stringify(['device', subject.pool, subject.guid]);
     case 'mount':
       return JSON.stringify(['mount', subject.dataset]);
+    case 'portal':
+      return JSON.stringify(['portal', subject.address]);
     case 'share':
       return JSON.stringify(['share', subject.protocol, subject.dataset, subject.share]);
     case 'client':
@@ -59,6 +61,8 @@ export function nameOf({
       return label ?? subject.guid;
     case 'mount':
       return subject.dataset;
+    case 'portal':
+      return subject.address;
     case 'share':
       return t.reports.by(subject.dataset, t.shares.protocols[subject.protocol]);
     case 'client':
@@ -74,7 +78,7 @@ export function nameOf({
 export function grouped(
   subjects: readonly ReportedSubject[],
 ): { of: ReportSubject['of']; subjects: ReportedSubject[] }[] {
-  const order = ['pool', 'cache', 'device', 'mount', 'share', 'client'] as const;
+  const order = ['pool', 'cache', 'device', 'mount', 'portal', 'share', 'client'] as const;
   return order
     .map((of) => ({ of, subjects: subjects.filter(({ subject }) => subject.of === of) }))
     .filter((group) => group.subjects.length > 0);
@@ -92,6 +96,8 @@ export function commandOf(subject: ReportSubject, label: string | null, span: Re
       case 'mount':
       case 'share':
         return subject.dataset;
+      case 'portal':
+        return subject.address;
       case 'client':
         return subject.client;
     }

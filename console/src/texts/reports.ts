@@ -11,6 +11,7 @@ export const reports = {
     cache: 'Caches of pools',
     device: 'Devices',
     mount: 'Mounted filesystems',
+    portal: 'Portals of iSCSI (paths)',
     share: 'Shares',
     client: 'Clients of shares',
   },

@@ -36,6 +36,12 @@ pub enum ReportSubject {
         /// The filesystem.
         dataset: String,
     },
+    /// A portal of iSCSI: an address of the server, whatever is read and written by it. The portals
+    /// of a target are the paths to it.
+    Portal {
+        /// Address and port, as initiators used it.
+        address: String,
+    },
     /// All clients of a share together.
     Share {
         /// Protocol.

@@ -71,6 +71,7 @@ fn words(subject: &ReportSubject, label: Option<&str>) -> (&'static str, Vec<Str
             ("device", text(&[pool, label.unwrap_or(&guid), &guid]))
         }
         ReportSubject::Mount { dataset } => ("mount", text(&[dataset])),
+        ReportSubject::Portal { address } => ("portal", text(&[address])),
         ReportSubject::Share { dataset, share, .. } => ("share", text(&[dataset, share])),
         ReportSubject::Client {
             dataset,
@@ -87,6 +88,7 @@ fn name(subject: &ReportSubject, label: Option<&str>) -> String {
         ReportSubject::Pool { pool } | ReportSubject::Cache { pool } => pool.clone(),
         ReportSubject::Device { guid, .. } => label.map_or_else(|| guid.to_string(), str::to_owned),
         ReportSubject::Mount { dataset } => dataset.clone(),
+        ReportSubject::Portal { address } => address.clone(),
         ReportSubject::Share {
             protocol: by,
             dataset,

@@ -16,8 +16,8 @@ use crate::scsi::{
 };
 use crate::server::Joining;
 use crate::text::ISCSI_NAME_BYTES_MAX;
-use crate::traffic::{ClientTraffic, UnitTraffic};
-use access::Traffic;
+use crate::traffic::{ByPortal, ClientTraffic, UnitTraffic};
+use access::{Traffic, TrafficCounts};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -351,6 +351,7 @@ struct Inner {
     limits: Limits,
     /// Where servers listen.
     portals: RwLock<Vec<SocketAddr>>,
+    by_portal: ByPortal,
 }
 
 impl std::fmt::Debug for Inner {
@@ -390,6 +391,7 @@ impl TargetSet {
                 next_tsih: AtomicU64::new(0),
                 limits,
                 portals: RwLock::default(),
+                by_portal: ByPortal::default(),
             }),
         }
     }
@@ -436,6 +438,17 @@ impl TargetSet {
             }
         }
         named
+    }
+
+    /// Counters of what comes in by an address of this host.
+    pub(crate) fn count_of(&self, local: SocketAddr) -> Arc<Traffic> {
+        self.inner.by_portal.of(local)
+    }
+
+    /// What has been done by each portal since the server began, by the address that initiators
+    /// used.
+    pub fn traffic_by_portal(&self) -> BTreeMap<SocketAddr, TrafficCounts> {
+        self.inner.by_portal.counts()
     }
 
     /// What clients have done, by unit.

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use access::TrafficCounts;
+use access::{Traffic, TrafficCounts};
+use parking_lot::Mutex;
 
 /// Initiators of a unit that are remembered when their sessions have ended; others count for the
 /// unit alone.
@@ -58,7 +60,7 @@ impl UnitTraffic {
 
 /// What sessions that have ended have done.
 #[derive(Debug, Default)]
-pub(crate) struct Ended(parking_lot::Mutex<EndedCounts>);
+pub(crate) struct Ended(Mutex<EndedCounts>);
 
 #[derive(Debug, Default)]
 struct EndedCounts {
@@ -81,9 +83,60 @@ impl Ended {
     }
 }
 
+/// Addresses of this host that are counted by themselves: one that listens on every address has as
+/// many portals as that has addresses.
+const PORTALS_MAX: usize = 256;
+
+/// Counters by the address of this host that connections came in by.
+#[derive(Debug, Default)]
+pub(crate) struct ByPortal(Mutex<BTreeMap<SocketAddr, Arc<Traffic>>>);
+
+impl ByPortal {
+    /// The counters of an address; nobody's, where there are too many already.
+    pub(crate) fn of(&self, local: SocketAddr) -> Arc<Traffic> {
+        let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+        let mut all = self.0.lock();
+        match all.len() < PORTALS_MAX || all.contains_key(&local) {
+            true => Arc::clone(all.entry(local).or_default()),
+            false => Arc::default(),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> BTreeMap<SocketAddr, TrafficCounts> {
+        let all = self.0.lock();
+        let counts = all
+            .iter()
+            .map(|(portal, traffic)| (*portal, traffic.counts()));
+        counts.collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn portals_count_by_the_address_that_was_used() {
+        let all = ByPortal::default();
+        let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let time = std::time::Duration::from_millis(1);
+        for (portal, bytes) in [
+            ("10.0.0.1:3260", 512),
+            ("[::ffff:10.0.0.1]:3260", 1024),
+            ("10.0.1.1:3260", 4096),
+        ] {
+            let kind = access::TrafficKind::Read;
+            all.of(address(portal)).count(kind, bytes, time);
+        }
+        let counts = all.counts();
+        assert_eq!(counts.len(), 2);
+        assert_eq!(counts[&address("10.0.0.1:3260")].read_bytes, 1536);
+        assert_eq!(counts[&address("10.0.1.1:3260")].reads, 1);
+        for port in 0..2 * PORTALS_MAX as u16 {
+            all.of(address(&format!("10.0.2.1:{port}")));
+        }
+        assert_eq!(all.counts().len(), PORTALS_MAX);
+    }
 
     #[test]
     fn initiators_are_remembered_and_not_too_many_of_them() {

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use access::User;
+use access::{TrafficCounts, User};
 use api::{
     Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretListReply, IscsiSecretRemove,
     IscsiSecretReport, IscsiSecretSet, IscsiSecretSetReply, NotShared, Protocol, ShareClient,
@@ -259,6 +259,11 @@ impl Volumes {
             })
         });
         shared.collect()
+    }
+
+    /// What was read and written by each portal, by the address that initiators used.
+    pub fn traffic_by_portal(&self) -> BTreeMap<SocketAddr, TrafficCounts> {
+        self.targets().traffic_by_portal()
     }
 
     /// What is offered, with what is counted of it.

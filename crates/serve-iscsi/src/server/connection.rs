@@ -270,6 +270,9 @@ async fn begin(
             names.map(|name| (name, addresses.clone())).collect()
         }),
     );
+    session
+        .lines()
+        .count_for(LineId::FIRST, targets.count_of(local));
     let wire = Wire::new(LineId::FIRST, connection, &parameters, place);
     let driver = Driver {
         wires: vec![wire],
@@ -670,6 +673,10 @@ impl Driver {
         } = *joining;
         Login::set_tsih(&mut header, self.registration.tsih());
         self.session.answer_login(line, header, text);
+        if let Ok(local) = connection.socket.local_addr() {
+            let portal = self.targets.count_of(local);
+            self.session.lines().count_for(line, portal);
+        }
         self.wires
             .push(Wire::new(line, connection, &parameters, place));
     }

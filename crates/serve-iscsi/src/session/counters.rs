@@ -11,8 +11,16 @@ use std::sync::Arc;
 pub(super) struct Counters(Vec<(u16, Arc<Traffic>)>);
 
 impl Counters {
-    /// Counts a command that has ended, having moved so many bytes.
-    pub(super) fn count(&mut self, nexus: &Nexus, expected: &Expected, status: u8, bytes: u64) {
+    /// Counts a command that has ended, having moved so many bytes, for its unit and the portal by
+    /// which it came.
+    pub(super) fn count(
+        &mut self,
+        nexus: &Nexus,
+        portal: Option<&Traffic>,
+        expected: &Expected,
+        status: u8,
+        bytes: u64,
+    ) {
         let Some((kind, lun)) = expected.kind else {
             return;
         };
@@ -21,10 +29,12 @@ impl Counters {
             self.0.push((lun, nexus.traffic(lun)));
             self.0.len() - 1
         });
-        let traffic = &self.0[at].1;
-        match status {
-            status::GOOD => traffic.count(kind, bytes, expected.arrived.elapsed()),
-            _ => traffic.count_failure(),
+        let time = expected.arrived.elapsed();
+        for traffic in [Some(&*self.0[at].1), portal].into_iter().flatten() {
+            match status {
+                status::GOOD => traffic.count(kind, bytes, time),
+                _ => traffic.count_failure(),
+            }
         }
     }
 }

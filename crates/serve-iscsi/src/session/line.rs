@@ -2,7 +2,9 @@
 
 use crate::login::Parameters;
 use crate::pdu::{Header, OutQueue};
+use access::Traffic;
 use bytes::Bytes;
+use std::sync::{Arc, OnceLock};
 
 /// Names a connection of a session. Never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +33,8 @@ pub(super) struct Line {
     pub(super) text_out: Option<(u32, Vec<u8>)>,
     /// Nothing more is to be received.
     is_closing: bool,
+    /// Counters of the portal that it came in by.
+    portal: OnceLock<Arc<Traffic>>,
 }
 
 impl Line {
@@ -48,6 +52,7 @@ impl Line {
             text_in: Vec::new(),
             text_out: None,
             is_closing: false,
+            portal: OnceLock::new(),
         }
     }
 
@@ -82,6 +87,18 @@ impl Lines {
         self.all
             .push(Line::new(id, parameters, connection_id, stat_sn));
         id
+    }
+
+    /// What is done by a connection counts for this portal, once and for all.
+    pub(crate) fn count_for(&self, id: LineId, portal: Arc<Traffic>) {
+        if let Some(line) = self.get(id) {
+            let _ = line.portal.set(portal);
+        }
+    }
+
+    /// Counters of the portal of a connection.
+    pub(super) fn portal(&self, id: LineId) -> Option<&Traffic> {
+        self.get(id)?.portal.get().map(|portal| &**portal)
     }
 
     /// Whether it was there.

@@ -289,7 +289,9 @@ impl Session {
         let line = expected.line;
         if let Some(nexus) = &self.nexus {
             let bytes = sent.max(expected.data_out.unwrap_or(0));
-            self.counters.count(nexus, &expected, outcome.status, bytes);
+            let portal = self.lines.portal(line);
+            let status = outcome.status;
+            self.counters.count(nexus, portal, &expected, status, bytes);
         }
         match sent {
             0 => self.memory.give_back(held),

@@ -8,10 +8,10 @@
 //! | [`report`] | what the API tells of what was |
 //!
 //! Every ten seconds one thread reads the counters that the server has anyway, and takes in what
-//! came since it read them before. Nothing is counted for it alone but by mounts. Clients that come
-//! and go between two readings are counted all the same: their counters outlive connections and
-//! mounts, though not shares. When the server stops it reads once more; when it crashes the last
-//! two minutes are lost.
+//! came since it read them before. Nothing is counted for it alone but by mounts and portals.
+//! Clients that come and go between two readings are counted all the same: their counters outlive
+//! connections and mounts, though not shares. When the server stops it reads once more; when it
+//! crashes the last two minutes are lost.
 //!
 //! Counters are told apart by what counts, not by what it is called ([`reading::Part`]): a dataset
 //! that is renamed goes on under its new name with what comes from then on, and a device that
@@ -54,6 +54,7 @@ const DEVICE: &str = "device";
 const MOUNT: &str = "mount";
 const SHARE: &str = "share";
 const CLIENT: &str = "client";
+const PORTAL: &str = "portal";
 
 /// Bytes read and written, reads, writes; then hits and misses of the cache; bytes in the cache and
 /// of intent logs.
@@ -93,17 +94,18 @@ const DEVICE_COLUMNS: &[Column] = &[
 ];
 /// Bytes read and written, reads, writes; nanoseconds of reads and of writes.
 const SHARE_COLUMNS: &[Column] = &[Column::Amount; 6];
-/// Bytes read and written, reads, writes.
+/// Bytes read and written, reads, writes. Portals have the same.
 const CLIENT_COLUMNS: &[Column] = &[Column::Amount; 4];
 
 /// What is kept. Pools and devices go before shares, those before clients: strangers make as many
 /// of these as they like.
-static SHAPES: [Shape; 6] = [
+static SHAPES: [Shape; 7] = [
     shape(POOL, POOL_COLUMNS, 2, 0, 12_000_000),
     shape(CACHE, CACHE_COLUMNS, 0, 0, 12_000_000),
     shape(DEVICE, DEVICE_COLUMNS, 2, 1, 40_000_000),
     shape(MOUNT, SHARE_COLUMNS, 0, 2, 12_000_000),
     shape(SHARE, SHARE_COLUMNS, 0, 2, 15_000_000),
+    shape(PORTAL, CLIENT_COLUMNS, 0, 2, 6_000_000),
     shape(CLIENT, CLIENT_COLUMNS, 0, 3, 15_000_000),
 ];
 

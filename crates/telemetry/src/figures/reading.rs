@@ -6,7 +6,7 @@ use access::TrafficCounts;
 use pool::{IoStats, PoolStatus, VdevStatus};
 use series::{BUCKETS, Column, Histogram, Key, Sample};
 
-use super::{CACHE, CLIENT, DEVICE, MOUNT, POOL, SHARE};
+use super::{CACHE, CLIENT, DEVICE, MOUNT, POOL, PORTAL, SHARE};
 use service::pools::OpenPool;
 use serving::Serving;
 use serving::mounts::MountTraffic;
@@ -271,6 +271,11 @@ fn add_mounts(out: &mut Vec<Reading>, mounts: Vec<MountTraffic>) {
 }
 
 fn add_iscsi(out: &mut Vec<Reading>, volumes: &Volumes) {
+    for (portal, counts) in volumes.traffic_by_portal() {
+        let portal = portal.to_string();
+        let part = of_traffic(portal.clone(), &counts, 4);
+        out.push(of_part(key(PORTAL, &[&portal]), true, part));
+    }
     for (share, unit) in volumes.traffic() {
         let Some(unit) = unit else { continue };
         let names = ["iscsi", &share.dataset, &share.name];

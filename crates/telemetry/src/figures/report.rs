@@ -12,7 +12,7 @@ use plan::sizes::{LOG_SECONDS, log_size};
 use series::{Key, Known, Point, Shape, Span, quantile};
 
 use super::reading::nanoseconds;
-use super::{CACHE, CLIENT, DEVICE, Figures, MOUNT, POOL, SHARE, now_s, shape_of};
+use super::{CACHE, CLIENT, DEVICE, Figures, MOUNT, POOL, PORTAL, SHARE, now_s, shape_of};
 
 /// How a figure follows from points.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -174,6 +174,7 @@ fn key_of(subject: &ReportSubject) -> Key {
         ReportSubject::Cache { pool } => (CACHE, vec![pool.clone()]),
         ReportSubject::Device { pool, guid } => (DEVICE, vec![pool.clone(), guid.to_string()]),
         ReportSubject::Mount { dataset } => (MOUNT, vec![dataset.clone()]),
+        ReportSubject::Portal { address } => (PORTAL, vec![address.clone()]),
         ReportSubject::Share {
             protocol,
             dataset,
@@ -210,6 +211,9 @@ fn subject_of(key: &Key) -> Option<ReportSubject> {
         },
         (MOUNT, [dataset]) => ReportSubject::Mount {
             dataset: text(dataset),
+        },
+        (PORTAL, [address]) => ReportSubject::Portal {
+            address: text(address),
         },
         (SHARE, [protocol, dataset, share]) => ReportSubject::Share {
             protocol: protocol_of(protocol)?,
@@ -387,6 +391,9 @@ mod tests {
             ReportSubject::Mount {
                 dataset: "tank/a".into(),
             },
+            ReportSubject::Portal {
+                address: "10.0.0.1:3260".into(),
+            },
             share(None),
             share(Some("10.0.0.1")),
         ];
@@ -403,7 +410,7 @@ mod tests {
             told.map(|one| one.subject).collect::<Vec<_>>()
         };
         assert_eq!(told(true), all);
-        assert_eq!(told(false), all[..5]);
+        assert_eq!(told(false), all[..6]);
         for subject in all {
             let key = key_of(&subject);
             assert_eq!(subject_of(&key), Some(subject));
