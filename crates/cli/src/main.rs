@@ -79,7 +79,7 @@ enum Command {
     Down,
     /// Tell what the server does
     Info,
-    /// Who may log in to volumes shared by iSCSI
+    /// Who may log in to volumes shared by iSCSI, and what the paths to a target carry
     Iscsi(iscsi::Iscsi),
     /// List what is shared on the network, who uses it, and how much
     Shares(shares::Shares),
@@ -243,7 +243,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Start => Client::new(state, of_root)?.start_server(),
         Command::Down => server::down(&Client::new(state, of_root)?),
         Command::Info => server::info(&Client::new(state, of_root)?),
-        Command::Iscsi(iscsi) => iscsi.run(&Client::new(state, of_root)?),
+        Command::Iscsi(iscsi) => iscsi.run(|| Client::new(state, of_root)),
         Command::Shares(shares) => shares.run(&Client::new(state, of_root)?),
         Command::Cache(cache) => cache.run(&Client::new(state, of_root)?),
         Command::Reports(reports) => reports.run(&Client::new(state, of_root)?),

@@ -14,8 +14,9 @@
 //! | `traffic` | reports of what clients read and wrote |
 //! | [`TargetSet`] | targets, who may log in, sessions |
 //! | [`Server`] | sockets |
+//! | [`Initiator`] | the other end, as far as a look at paths needs it |
 //!
-//! Everything but [`Server`] runs without sockets: bytes go in, bytes and requests to run a
+//! Everything but [`Server`] and [`Initiator`] runs without sockets: bytes go in, bytes and requests to run a
 //! command come out, so that it can be tested and simulated.
 //!
 //! Supported: RFC 7143 with several connections to a session and ErrorRecoveryLevel 0; CRC32C
@@ -30,6 +31,7 @@
 
 mod budget;
 mod error;
+mod initiator;
 mod login;
 mod lun;
 mod memory;
@@ -43,6 +45,9 @@ mod traffic;
 mod volume_unit;
 
 pub use error::{ServerError, TargetError};
+pub use initiator::{
+    FoundPortal, FoundTarget, Identity, Initiator, InitiatorError, Rate, UnitFacts,
+};
 pub use login::{Authentication, ChapCredentials};
 pub use lun::{Extent, LogicalUnit, LunError, LunIdentity, ReservationStore};
 pub use memory::MemoryUnit;
@@ -65,6 +70,7 @@ pub fn decode_for_fuzzing(data: &[u8]) {
     while let Ok(Ok(frame)) = pdu::next_frame(&mut input, framing) {
         let _ = (frame.header.opcode(), text::parse(&frame.data));
     }
+    initiator::decode_for_fuzzing(data);
     scsi::decode_reservation_for_fuzzing(data);
     scsi::decode_copy_for_fuzzing(data);
     if let Some(cdb) = data.first_chunk::<16>() {

@@ -10,19 +10,27 @@ pub(crate) const KEYS_MAX: usize = 256;
 pub(crate) enum TextError {
     #[error("text is not key=value pairs ended by NUL")]
     Malformed,
-    #[error("text has more than {KEYS_MAX} keys")]
+    #[error("text has too many keys")]
     TooMany,
 }
 
 /// Splits a text into its pairs. Keys are at most 63 bytes of the allowed characters; values are
 /// UTF-8. An empty pair (stray NUL) is skipped, as several initiators pad with NULs.
 pub(crate) fn parse(text: &[u8]) -> Result<Vec<(String, String)>, TextError> {
+    pairs_up_to(text, KEYS_MAX)
+}
+
+/// The same with so many keys at most.
+pub(crate) fn pairs_up_to(
+    text: &[u8],
+    keys_max: usize,
+) -> Result<Vec<(String, String)>, TextError> {
     let mut pairs = Vec::new();
     for pair in text.split(|byte| *byte == 0) {
         if pair.is_empty() {
             continue;
         }
-        if pairs.len() == KEYS_MAX {
+        if pairs.len() == keys_max {
             return Err(TextError::TooMany);
         }
         let pair = std::str::from_utf8(pair).map_err(|_| TextError::Malformed)?;

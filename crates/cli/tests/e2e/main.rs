@@ -29,6 +29,7 @@ mod golden;
 mod harness;
 mod initiator;
 mod iscsi;
+mod iscsi_check;
 mod keys;
 mod kill;
 mod layouts;

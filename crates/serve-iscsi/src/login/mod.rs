@@ -30,12 +30,12 @@ mod keys;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use chap::{Algorithm, BINARY_BYTES_MAX as CHAP_BYTES_MAX};
 pub use chap::{Authentication, ChapCredentials};
 pub(crate) use keys::{LOGIN_DATA_BYTES_MAX, Parameters, RECEIVE_DATA_BYTES_MAX};
 
 use crate::pdu::{Header, Opcode, flag, target_opcode};
 use crate::text::{self, ISCSI_NAME_BYTES_MAX};
-use chap::Algorithm;
 use keys::Answer;
 
 /// Most login requests of one connection; more is an attack.

@@ -1,4 +1,9 @@
-//! `millpond iscsi secret`: the secrets that initiators and targets prove who they are with.
+//! `millpond iscsi secret`: the secrets that initiators and targets prove who they are with;
+//! `millpond iscsi check`: what the paths to a target carry.
+
+mod advice;
+mod check;
+mod mtu;
 
 use api::{IscsiSecretList, IscsiSecretRemove, IscsiSecretSet};
 use clap::{Args, Subcommand};
@@ -7,7 +12,7 @@ use crate::client::Client;
 use crate::columns::{self, Column};
 use crate::prompt;
 
-/// Who may log in to volumes shared by iSCSI.
+/// Who may log in to volumes shared by iSCSI, and what the paths to a target carry.
 #[derive(Debug, Args)]
 pub struct Iscsi {
     #[command(subcommand)]
@@ -19,6 +24,8 @@ enum Command {
     /// Secrets for CHAP, which millpond:iscsi=on,chap=NAME shares a volume with
     #[command(subcommand)]
     Secret(SecretCommand),
+    /// Look at the paths from this host to an iSCSI target: packets, latency, rate
+    Check(check::Check),
 }
 
 #[derive(Debug, Subcommand)]
@@ -46,8 +53,12 @@ enum SecretCommand {
 
 impl Iscsi {
     /// Does it.
-    pub fn run(self, client: &Client) -> anyhow::Result<()> {
-        let Command::Secret(command) = self.command;
+    pub fn run(self, client: impl FnOnce() -> anyhow::Result<Client>) -> anyhow::Result<()> {
+        let command = match self.command {
+            Command::Secret(command) => command,
+            Command::Check(check) => return check.run(),
+        };
+        let client = &client()?;
         match command {
             SecretCommand::Set {
                 name,
