@@ -10,6 +10,7 @@ mod usage;
 
 mod alerts;
 mod apikey;
+mod bench;
 mod buses;
 mod cache;
 mod certificate;
@@ -103,6 +104,8 @@ enum Command {
     Plan(plan::Plan),
     /// Try a pool on simulated disks, before they are bought
     Try(trial::Try),
+    /// Measure storage with loads that people know, by fio
+    Bench(Box<bench::Bench>),
     /// Show the labels and uberblocks of a device or file
     Labels(labels::Labels),
     /// Save the files of a pool that will not open
@@ -258,6 +261,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Ups(ups) => ups.run(&Client::new(state, of_root)?),
         Command::Plan(plan) => plan.run(|| Client::new(state, of_root)),
         Command::Try(trial) => trial.run(),
+        Command::Bench(bench) => bench.run(),
         Command::Labels(labels) => labels.run(),
         Command::Openapi => openapi(),
         Command::Completions(completions) => completions.run(),

@@ -115,11 +115,13 @@ pub fn word<T: std::str::FromStr<Err = PlanError>>(word: &str) -> Result<T, Stri
     word.parse().map_err(|error: PlanError| error.to_string())
 }
 
-fn size(word: &str) -> Result<u64, String> {
+/// Reads a size.
+pub fn size(word: &str) -> Result<u64, String> {
     ::plan::amount::parse_bytes(word).map_err(|error| error.to_string())
 }
 
-fn rate(word: &str) -> Result<u64, String> {
+/// Reads bytes a second.
+pub fn rate(word: &str) -> Result<u64, String> {
     ::plan::amount::parse_rate(word).map_err(|error| error.to_string())
 }
 

@@ -162,6 +162,20 @@ impl Rates {
             },
         }
     }
+
+    /// Accesses of `block_bytes` a second, of which so many of a hundred read; `None` of streams
+    /// that read and write, which the model does not know.
+    pub fn operations(&self, is_random: bool, reads_percent: u32, block_bytes: u64) -> Option<f64> {
+        let block_bytes = block_bytes as f64;
+        match (is_random, reads_percent) {
+            (true, 100) => Some(self.read_iops),
+            (true, 0) => Some(self.write_iops),
+            (true, _) => Some(self.mixed_iops),
+            (false, 100) => Some(self.read_rate / block_bytes),
+            (false, 0) => Some(self.write_rate / block_bytes),
+            (false, _) => None,
+        }
+    }
 }
 
 struct Pool<'a> {

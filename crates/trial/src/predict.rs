@@ -68,12 +68,6 @@ pub(crate) fn iops(trial: &Trial, load: &Load) -> Result<Option<f64>, TrialError
         stream_rate: 0,
     };
     let rates = Rates::of(trial.pool.layout, &disks(trial)?, 12, &asked, path);
-    Ok(Some(match (load.access, load.reads_percent) {
-        (Access::Random, 100) => rates.read_iops,
-        (Access::Random, 0) => rates.write_iops,
-        (Access::Random, _) => rates.mixed_iops,
-        (Access::Sequential, 100) => rates.read_rate / load.block as f64,
-        (Access::Sequential, 0) => rates.write_rate / load.block as f64,
-        (Access::Sequential, _) => return Ok(None),
-    }))
+    let is_random = load.access == Access::Random;
+    Ok(rates.operations(is_random, load.reads_percent, load.block))
 }

@@ -5,6 +5,7 @@
 
 mod activity;
 mod alerts;
+mod bench;
 mod bookmarks;
 mod browser;
 mod busy;
