@@ -217,8 +217,8 @@ fn add_tests(page: &mut Page, tests: &[Measured]) {
     page.table(&head, &tests.iter().map(row).collect::<Vec<_>>());
     page.paragraph(
         "± is half of the interval that holds the true figure with 95 % confidence. 99 % ms: the \
-         time that 99 of 100 reads, or writes, took at most, whichever is longer. CPU: seconds of a \
-         processor for a gigabyte, of fio and of the server.",
+         time that 99 of 100 reads, or writes, took at most, whichever is longer. CPU: seconds of \
+         a processor for a gigabyte, of fio and of the server.",
     );
     let bar = |one: &Measured| Bar {
         name: one.test.to_string(),

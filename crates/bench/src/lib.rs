@@ -3,8 +3,8 @@
 //! A [`Profile`] is a list of loads ([`Test`]) that people know: Iometer's tests, those of VMware's
 //! users, SIO, Bonnie, streams of a recorder. [`job`] writes them as fio's job files, [`run`] has
 //! fio run them, [`fio`] and [`log`] read what it found, and a [`Report`] holds all that can be
-//! said of it, as JSON, CSV and a page with plots. [`log_device`] tests whether a device may hold an
-//! intent log.
+//! said of it, as JSON, CSV and a page with plots. [`log_device`] tests whether a device may hold
+//! an intent log.
 //!
 //! | Module | What it knows |
 //! |---|---|
@@ -24,9 +24,9 @@
 //! | [`report`], [`compare`] | results, and two of them side by side |
 //! | [`csv`], [`html`], [`plot`] | results for spreadsheets and for people |
 //!
-//! **Nothing here makes I/O of its own.** Loads are fio's (`fio(1)`), which people trust and can run
-//! again: a report has the job files. All but [`run`] and its callers ([`measure`], [`log_device`])
-//! is pure.
+//! **Nothing here makes I/O of its own.** Loads are fio's (`fio(1)`), which people trust and can
+//! run again: a report has the job files. All but [`run`] and its callers ([`measure`],
+//! [`log_device`]) is pure.
 //!
 //! **What is left behind.** Job files and logs are in a directory of the caller, who takes it away;
 //! so is the file that loads read and write, unless they use a device. fio and what it started are

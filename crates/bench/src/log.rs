@@ -1,5 +1,5 @@
-//! fio's logs over time (`fio(1)`, "LOG FILE FORMATS"): lines of milliseconds since the job's begin,
-//! a value, the direction, the bytes of an access, and more that is not used.
+//! fio's logs over time (`fio(1)`, "LOG FILE FORMATS"): lines of milliseconds since the job's
+//! begin, a value, the direction, the bytes of an access, and more that is not used.
 
 use serde::{Deserialize, Serialize};
 

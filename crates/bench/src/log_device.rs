@@ -227,8 +227,8 @@ pub enum Finding {
     },
 }
 
-/// The least time of a flush that wrote on a disk, in microseconds: on average half a turn, which is
-/// 2 ms at 15,000 turns a minute.
+/// The least time of a flush that wrote on a disk, in microseconds: on average half a turn, which
+/// is 2 ms at 15,000 turns a minute.
 const HDD_LEAST_US: f64 = 1000.0;
 /// The least time of a flush that wrote on flash, in microseconds: what programming a page takes,
 /// on the fastest flash that is sold (makers tell 100 µs of Z-NAND, 200 µs and more of other SLC,
@@ -303,8 +303,8 @@ impl Finding {
     }
 }
 
-/// The steps: without flushes and with them, then with them for minutes, in the sizes of log blocks,
-/// and by several at the same time.
+/// The steps: without flushes and with them, then with them for minutes, in the sizes of log
+/// blocks, and by several at the same time.
 pub fn steps(seconds: u64, long_seconds: u64) -> Vec<Step> {
     let step = |block_bytes, writers, flushes, seconds| Step {
         block_bytes,

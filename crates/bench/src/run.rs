@@ -22,8 +22,8 @@ const TOLD_MAX: usize = 600;
 const JOB: &str = "job.fio";
 /// Name of what fio prints.
 const OUTPUT: &str = "output.json";
-/// Ticks of a second in which Linux counts processor time (`proc_pid_stat(5)`: USER_HZ, which is 100
-/// on x86 and Arm).
+/// Ticks of a second in which Linux counts processor time (`proc_pid_stat(5)`: USER_HZ, which is
+/// 100 on x86 and Arm).
 const TICKS: f64 = 100.0;
 
 /// A fio that is there, with a directory for its job files and logs.

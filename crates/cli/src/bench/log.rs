@@ -15,7 +15,7 @@ use super::common::{Common, run_until_stopped, tell, write};
 use super::tables;
 use super::target::Target;
 
-/// Bytes that are written to, where nobody says otherwise: what a log device of a busy server holds.
+/// Bytes that are written to by default: what a log device of a busy server holds.
 const SIZE_BYTES: u64 = 1 << 30;
 
 /// Tells whether a device may hold an intent log: flushes, synchronous writes, honesty.

@@ -1,7 +1,7 @@
 //! Goal: `millpond bench` has fio run the loads that it names, on directories, disks and mounts,
-//! harms nothing that it is not told to, and leaves nothing behind, also when it is stopped. Method:
-//! each profile for some seconds on small files and loop devices; no figure is compared, only that
-//! there are some.
+//! harms nothing that it is not told to, and leaves nothing behind, also when it is stopped.
+//! Method: each profile for some seconds on small files and loop devices; no figure is compared,
+//! only that there are some.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
