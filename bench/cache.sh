@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
-# The server of 2010 whose owner published how its cache devices got warm, in simulated time: filled
-# at 7 MB/s, as OpenZFS did, against as fast as they take it; then after a restart. STORY_FACTOR=1
-# tells it whole (hours), 16 by default.
-source "$(dirname "$0")/lib.sh"
-cargo run -q --release --locked -p sim --example story -- "${STORY_FACTOR:-16}"
+# Reads of 4K a second of the server of 2010 whose owner published how its cache devices got warm,
+# in simulated time: without a cache device, with ones that are filled at 7 MB/s and cold after a
+# restart, and with today's defaults; then the same with a set of four times the memory.
+# BENCH_SCALE=16 tells it at a sixteenth of all sizes instead of a 64th.
+. "$(dirname "$0")/lib.sh"
+for trial in warm-up warm-up-4x; do
+  "$millpond" try "$trial" --scale "${BENCH_SCALE:-64}"
+  echo
+done

@@ -31,15 +31,15 @@ const PROFILE: &str = "ci";
 /// What is built of each package. Examples have no tests, and clippy sees that they are right.
 const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
 
-/// The package whose tests compute all the time.
-const SIMULATOR: &str = "package(sim)";
+/// The packages whose tests compute all the time.
+const SIMULATOR: &str = "package(sim) + package(trial)";
 
 /// The packages whose tests use loop devices, for `cargo nextest`.
 const WITH_DEVICES: &str = "package(cli) + package(device)";
 
 /// What is built and run for release, with `MILLPOND_LONG=1`: a name, and cargo's arguments.
 const RELEASE: [(&str, &[&str]); 2] = [
-    ("release: sim", &["-p", "sim"]),
+    ("release: sim and trial", &["-p", "sim", "-p", "trial"]),
     (
         "release: filesystem",
         &[

@@ -1,9 +1,10 @@
 //! `millpond try`: a pool on simulated disks, before the disks are bought.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use ::plan::Layout;
-use ::trial::{CATALOG, STORIES, Trial, story};
+use ::trial::{CATALOG, STORIES, Trial, Trials, story};
 use anyhow::Context;
 use clap::Args;
 
@@ -31,20 +32,23 @@ pub struct Try {
     /// Print JSON, with exact numbers
     #[arg(short, long)]
     json: bool,
+    /// Also write a picture of the first load that is told in stretches, as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 impl Try {
     /// Tells it.
     pub fn run(self) -> anyhow::Result<()> {
-        let mut trial = match (&self.trial, self.layout, &self.disk) {
-            (_, Some(layout), Some(disk)) => Trial::usual(layout, disk)?,
+        let mut trials = match (&self.trial, self.layout, &self.disk) {
+            (_, Some(layout), Some(disk)) => Trials::of_one(Trial::usual(layout, disk)?),
             (Some(name), _, _) => {
                 let text = file(name)?;
                 if self.show {
                     print!("{text}");
                     return Ok(());
                 }
-                Trial::parse(&text).with_context(|| name.clone())?
+                Trials::parse(&text).with_context(|| name.clone())?
             }
             (None, _, _) => {
                 print!("{}", list());
@@ -52,16 +56,21 @@ impl Try {
             }
         };
         if let Some(scale) = self.scale {
-            trial = trial.at_scale(scale)?;
+            trials = trials.at_scale(scale)?;
         }
-        let mut progress = |step: &str| {
+        let mut progress = |line: &str| {
             // Nobody looks at it where standard error is closed.
-            let _ = writeln!(std::io::stderr(), "{step} ...");
+            let _ = writeln!(std::io::stderr(), "{line}");
         };
-        let report = ::trial::run(&trial, &mut progress, &|| false)?;
+        let told = ::trial::run_all(&trials, &mut progress, &|| false)?;
         match self.json {
-            true => println!("{}", serde_json::to_string_pretty(&report)?),
-            false => print!("{}", report.markdown()),
+            true => println!("{}", serde_json::to_string_pretty(&told)?),
+            false => print!("{}", told.markdown()),
+        }
+        if let Some(file) = self.svg {
+            let picture = told.svg().context("no load of it is told in stretches")?;
+            std::fs::write(&file, picture)
+                .with_context(|| format!("cannot write {}", file.display()))?;
         }
         Ok(())
     }
@@ -80,8 +89,8 @@ fn file(name: &str) -> anyhow::Result<String> {
 fn list() -> String {
     let mut out = String::from("Trials that are ready:\n");
     for (name, text) in STORIES {
-        let title = Trial::parse(text)
-            .map(|trial| trial.title)
+        let title = Trials::parse(text)
+            .map(|trials| trials.title)
             .unwrap_or_default();
         out.push_str(&format!("  {name:<12} {title}\n"));
     }

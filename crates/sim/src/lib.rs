@@ -13,7 +13,6 @@
 //! | [`torture`] | runs: work, power cut, import, comparison, over and over |
 //! | [`failures`] | runs in which disks fail, are replaced and resilvered, and all is well again |
 //! | [`datasets`] | runs of operations on datasets of two pools, with streams between them |
-//! | [`story`] | a server with the disks, the link and the load that were measured on a real one |
 //! | [`golden`] | the same below encryption roots that OpenZFS made |
 //!
 //! One seed is one run: everything that happens depends on it alone, to the last operation on
@@ -35,7 +34,6 @@ pub mod layout;
 pub mod model;
 mod passes;
 pub mod rng;
-pub mod story;
 pub mod torture;
 pub mod verify;
 mod verify_clones;

@@ -11,8 +11,16 @@ use parking_lot::Mutex;
 /// Transfers one after the other, at a rate.
 #[derive(Debug)]
 pub(crate) struct Bus {
-    bytes_per_second: u64,
+    read_rate: u64,
+    write_rate: u64,
     state: Mutex<BusState>,
+}
+
+/// Which way a transfer goes.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    FromDisk,
+    ToDisk,
 }
 
 #[derive(Debug, Default)]
@@ -22,16 +30,22 @@ struct BusState {
 }
 
 impl Bus {
-    pub(crate) fn new(bytes_per_second: u64) -> Self {
+    /// Of so many bytes a second from disks, and to them.
+    pub(crate) fn new(read_rate: u64, write_rate: u64) -> Self {
         Bus {
-            bytes_per_second: bytes_per_second.max(1),
+            read_rate: read_rate.max(1),
+            write_rate: write_rate.max(1),
             state: Mutex::default(),
         }
     }
 
     /// Takes the bus for so many bytes. When they are over it, since the world was made.
-    fn take(&self, now_ns: u64, bytes: u64) -> u64 {
-        let took = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
+    fn take(&self, now_ns: u64, bytes: u64, way: Way) -> u64 {
+        let rate = match way {
+            Way::FromDisk => self.read_rate,
+            Way::ToDisk => self.write_rate,
+        };
+        let took = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
         let mut state = self.state.lock();
         state.free_ns = state.free_ns.max(now_ns) + took as u64;
         state.busy_ns += took as u64;
@@ -154,10 +168,10 @@ impl WiredDevice {
         UnderWay(self)
     }
 
-    async fn transfer(&self, bytes: u64) {
+    async fn transfer(&self, bytes: u64, way: Way) {
         let Some(bus) = &self.wire.bus else { return };
         let now_ns = self.clock.monotonic_ns();
-        let done_ns = bus.take(now_ns, bytes);
+        let done_ns = bus.take(now_ns, bytes, way);
         let left = Duration::from_nanos(done_ns.saturating_sub(now_ns));
         self.clock.sleep(left).await;
     }
@@ -198,14 +212,14 @@ impl Device for WiredDevice {
             let data = self.inner.read(offset_bytes, length_bytes).await?;
             // The disk may do the next one while the data waits for the bus.
             drop(under_way);
-            self.transfer(length_bytes as u64).await;
+            self.transfer(length_bytes as u64, Way::FromDisk).await;
             Ok(data)
         })
     }
 
     fn write(&self, offset_bytes: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async move {
-            self.transfer(data.len() as u64).await;
+            self.transfer(data.len() as u64, Way::ToDisk).await;
             let _under_way = self.begin();
             self.inner.write(offset_bytes, data).await
         })
@@ -218,7 +232,7 @@ impl Device for WiredDevice {
     ) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async move {
             let bytes: usize = parts.iter().map(Bytes::len).sum();
-            self.transfer(bytes as u64).await;
+            self.transfer(bytes as u64, Way::ToDisk).await;
             let _under_way = self.begin();
             self.inner.write_vectored(offset_bytes, parts).await
         })
@@ -241,7 +255,7 @@ impl Device for WiredDevice {
         data: Bytes,
     ) -> BoxFuture<'_, Result<(), WriteFlushedError>> {
         Box::pin(async move {
-            self.transfer(data.len() as u64).await;
+            self.transfer(data.len() as u64, Way::ToDisk).await;
             let _under_way = self.begin();
             self.inner.write_flushed(offset_bytes, data).await
         })
@@ -266,12 +280,12 @@ mod tests {
 
     #[test]
     fn transfers_wait_for_each_other() {
-        let bus = Bus::new(1_000_000);
-        assert_eq!(bus.take(0, 1000), 1_000_000);
-        assert_eq!(bus.take(500_000, 1000), 2_000_000);
+        let bus = Bus::new(1_000_000, 500_000);
+        assert_eq!(bus.take(0, 1000, Way::FromDisk), 1_000_000);
+        assert_eq!(bus.take(500_000, 1000, Way::FromDisk), 2_000_000);
         // It was idle meanwhile.
-        assert_eq!(bus.take(5_000_000, 500), 5_500_000);
-        assert_eq!(bus.busy_ns(), 2_500_000);
+        assert_eq!(bus.take(5_000_000, 500, Way::ToDisk), 6_000_000);
+        assert_eq!(bus.busy_ns(), 3_000_000);
     }
 
     #[test]

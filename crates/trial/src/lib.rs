@@ -1,9 +1,11 @@
-//! A pool tried before its disks are bought: the engine itself, on models of disks.
+//! A pool tried before its disks are bought: the engine itself, on models of disks, in virtual
+//! time.
 //!
 //! A [`Trial`] names disks by model, a layout, a set of data and steps: loads of reads and writes,
 //! a disk that fails, a replacement, a scrub. [`run`] makes the pool, fills the set, and does the
-//! steps one after the other, in virtual time; a [`Report`] says how fast each was and what limited
-//! it. Nothing of the engine is replaced but its world: devices, clock, tasks.
+//! steps one after the other; a [`Report`] says how fast each was and what limited it. Nothing of
+//! the engine is replaced but its world: devices, clock, tasks. A file may tell the same of several
+//! servers ([`Trials`]), which then stand beside each other in what is [`Told`].
 //!
 //! Real time is spent on what the engine computes, so a trial is told at a fraction of its size
 //! ([`Trial::scale`]): all sizes and rates are smaller by it and all delays longer, so that it
@@ -19,18 +21,21 @@ mod bus;
 mod capacity_tests;
 mod catalog;
 mod load;
+mod plot;
 mod predict;
 mod report;
 mod rng;
 mod run;
 mod server;
+mod servers;
 mod spec;
 mod stories;
 
 pub use catalog::{CATALOG, Known, known};
-pub use report::{Outcome, Point, Report};
-pub use run::run;
-pub use spec::{Access, Load, Set, SetKind, Step, Trial};
+pub use report::{Outcome, Point, Report, Told};
+pub use run::{run, run_all};
+pub use servers::Trials;
+pub use spec::{Access, Load, Published, Set, SetKind, Step, Trial};
 pub use stories::{STORIES, story};
 
 /// Why a trial could not be told.

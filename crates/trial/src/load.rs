@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use device::World;
+use tokio::task::JoinHandle;
 
 use crate::report::Point;
 use crate::rng::Rng;
@@ -102,8 +103,66 @@ struct Seen {
     misses: u64,
 }
 
+/// Clients at work.
+pub(crate) struct Running {
+    clients: Vec<JoinHandle<Result<(), TrialError>>>,
+    counts: Arc<Counts>,
+}
+
+impl Running {
+    /// Begins a load on a server.
+    pub(crate) async fn begin(
+        server: &Server,
+        trial: &Trial,
+        load: &Load,
+        seed: u64,
+    ) -> Result<Self, TrialError> {
+        if load.cold {
+            let synced = server.pool.sync().await;
+            synced.map_err(engine("a sync before the load"))?;
+            server.clear_cache();
+        }
+        let counts = Arc::new(Counts::default());
+        let client = |number: usize| Client {
+            number,
+            world: server.world.clone(),
+            target: server.target.clone(),
+            network: server.network.clone(),
+            load: load.clone(),
+            blocks: trial.set_bytes() / load.block,
+            rng: Rng::new(seed << 16 | number as u64),
+            counts: counts.clone(),
+        };
+        let clients = (0..load.depth).map(|number| tokio::spawn(client(number).run()));
+        Ok(Running {
+            clients: clients.collect(),
+            counts,
+        })
+    }
+
+    /// Requests that were answered until now.
+    pub(crate) fn ended(&self) -> u64 {
+        self.counts.ended.load(Ordering::Relaxed)
+    }
+
+    /// Stops the clients.
+    pub(crate) async fn end(self) -> Result<(), TrialError> {
+        let mut ended = Ok(());
+        for client in self.clients {
+            client.abort();
+            // A client ends by an error alone; the others were cancelled.
+            if let Ok(Err(error)) = client.await {
+                ended = Err(error);
+            }
+        }
+        ended
+    }
+}
+
 /// What a load saw, in figures of the whole trial.
 pub(crate) struct Loaded {
+    /// The most that log devices held, in bytes.
+    pub(crate) log_bytes: Option<u64>,
     pub(crate) points: Vec<Point>,
     pub(crate) iops: f64,
     pub(crate) mean: Duration,
@@ -111,35 +170,17 @@ pub(crate) struct Loaded {
     pub(crate) hits_permille: u64,
 }
 
-/// Runs a load on a server.
+/// Runs a load on a server. `progress` hears of each stretch.
 pub(crate) async fn run(
     server: &Server,
     trial: &Trial,
     load: &Load,
     seed: u64,
+    progress: &mut dyn FnMut(&str),
+    is_stopped: &dyn Fn() -> bool,
 ) -> Result<Loaded, TrialError> {
-    if load.cold {
-        server
-            .pool
-            .sync()
-            .await
-            .map_err(engine("a sync before the load"))?;
-        server.clear_cache();
-    }
-    let counts = Arc::new(Counts::default());
-    let client = |number: usize| Client {
-        number,
-        world: server.world.clone(),
-        target: server.target.clone(),
-        network: server.network.clone(),
-        load: load.clone(),
-        blocks: trial.set_bytes() / load.block,
-        rng: Rng::new(seed << 16 | number as u64),
-        counts: counts.clone(),
-    };
-    let clients: Vec<_> = (0..load.depth)
-        .map(|number| tokio::spawn(client(number).run()))
-        .collect();
+    let running = Running::begin(server, trial, load, seed).await?;
+    let counts = running.counts.clone();
     let seen = || {
         let stats = server.pool.pipeline().cache().stats().total();
         Seen {
@@ -149,8 +190,10 @@ pub(crate) async fn run(
             misses: stats.misses,
         }
     };
-    let sleep = |seconds: u64| server.world.clock.sleep(Duration::from_secs(seconds));
-    sleep(load.warm_up_seconds).await;
+    let has_log = !trial.pool.log.is_empty();
+    let mut log_bytes = 0;
+    let clock = &server.world.clock;
+    clock.sleep(Duration::from_secs(load.warm_up_seconds)).await;
     let first = seen();
     let took_ns = counts.took_ns.load(Ordering::Relaxed);
     counts.longest_ns.store(0, Ordering::Relaxed);
@@ -171,26 +214,33 @@ pub(crate) async fn run(
     let (mut before, mut done_seconds) = (first, 0);
     while done_seconds < load.seconds {
         let seconds = every.min(load.seconds - done_seconds);
-        sleep(seconds).await;
+        if has_log {
+            for _ in 0..seconds {
+                clock.sleep(Duration::from_secs(1)).await;
+                log_bytes = server.log_bytes(trial).max(log_bytes);
+            }
+        } else {
+            clock.sleep(Duration::from_secs(seconds)).await;
+        }
         done_seconds += seconds;
         let now = seen();
-        points.push(Point {
+        let point = Point {
             at: Duration::from_secs(done_seconds),
             iops: rate(&before, &now),
             hits_permille: hits(&before, &now),
-        });
+        };
+        if load.every_seconds > 0 {
+            progress(&point.to_string());
+        }
+        points.push(point);
         before = now;
-    }
-    let mut failed = None;
-    for client in clients {
-        client.abort();
-        // A client ends by an error alone; the others were cancelled.
-        if let Ok(Err(error)) = client.await {
-            failed = Some(error);
+        if is_stopped() {
+            break;
         }
     }
-    if let Some(error) = failed {
-        return Err(error);
+    running.end().await?;
+    if is_stopped() {
+        return Err(TrialError::Stopped);
     }
     let ended = (before.ended - first.ended).max(1);
     let took_ns = counts.took_ns.load(Ordering::Relaxed) - took_ns;
@@ -201,6 +251,7 @@ pub(crate) async fn run(
         mean: whole(took_ns / ended),
         longest: whole(counts.longest_ns.load(Ordering::Relaxed)),
         hits_permille: hits(&first, &before),
+        log_bytes: has_log.then_some(log_bytes),
         points,
     })
 }

@@ -1,41 +1,54 @@
 //! What the planner says about a trial.
 
+use std::ops::Range;
+
 use device::sim::SimOp;
 use device::sim::model::{Access as ModelAccess, Load as ModelLoad, Machine, measure};
 use plan::full::{Load as PlanLoad, Path, Rates};
 use plan::{Bus, Disks};
 
 use crate::TrialError;
-use crate::server::disk_bytes;
+use crate::report::Outcome;
+use crate::server::{disk_bytes, set_bytes_of_disk};
 use crate::spec::{Access, Load, Trial};
 
-/// Operations by which a disk's figures are taken from its model.
-const SAMPLE: u64 = 400;
+/// Operations by which a disk's accesses are taken from its model.
+const ACCESSES: u64 = 400;
+/// Places of a disk at which its rate is, and bytes that are read at each.
+const PLACES: u64 = 8;
+const PLACE_BYTES: u64 = 32 << 20;
 
-/// The planner's disks: figures of one, as its model has them at the trial's scale, told whole.
+/// The planner's disks: figures of one, as its model has them where the set is, told whole. The
+/// pool takes the outer tracks first.
 fn disks(trial: &Trial) -> Result<Disks, TrialError> {
     let known = trial.disk()?;
     let size_bytes = disk_bytes(trial)? * u64::from(trial.scale);
-    let measured = |access, block_bytes| {
+    let used_bytes = set_bytes_of_disk(trial) * u64::from(trial.scale);
+    let used_bytes = used_bytes.clamp(PLACE_BYTES, size_bytes);
+    let measured = |access, block_bytes, range_bytes: Range<u64>, count| {
         let mut machine = Machine::new(&known.model, size_bytes);
-        let range_bytes = 0..size_bytes;
-        measure(
-            &mut machine,
-            0,
-            &ModelLoad {
-                op: SimOp::Read,
-                access,
-                block_bytes,
-                depth: 1,
-                range_bytes,
-                count: SAMPLE,
-                seed: 1,
-            },
-        )
+        let load = ModelLoad {
+            op: SimOp::Read,
+            access,
+            block_bytes,
+            depth: 1,
+            range_bytes,
+            count,
+            seed: 1,
+        };
+        measure(&mut machine, 0, &load)
     };
+    let seconds_of_byte = |place: u64| {
+        let begin = (used_bytes - PLACE_BYTES) / PLACES * place;
+        let range = begin..begin + PLACE_BYTES;
+        let pieces = PLACE_BYTES >> 20;
+        1.0 / measured(ModelAccess::Sequential, 1 << 20, range, pieces).bytes_per_second
+    };
+    let seconds: f64 = (0..PLACES).map(seconds_of_byte).sum();
+    let accesses = measured(ModelAccess::Random, 4096, 0..used_bytes, ACCESSES);
     let mut disks = Disks::usual(trial.pool.layout.disks(), size_bytes, known.kind());
-    disks.accesses_per_second = measured(ModelAccess::Random, 4096).iops;
-    disks.rate = measured(ModelAccess::Sequential, 1 << 20).bytes_per_second as u64;
+    disks.accesses_per_second = accesses.iops;
+    disks.rate = (PLACES as f64 / seconds) as u64;
     Ok(disks)
 }
 
@@ -52,7 +65,7 @@ pub(crate) fn iops(trial: &Trial, load: &Load) -> Result<Option<f64>, TrialError
         .map(|(number, bus)| Bus {
             name: format!("bus{number}"),
             read_rate: bus.rate,
-            write_rate: bus.rate,
+            write_rate: bus.rate_to_disks(),
             disks: bus.disks as u64,
         })
         .collect();
@@ -70,4 +83,36 @@ pub(crate) fn iops(trial: &Trial, load: &Load) -> Result<Option<f64>, TrialError
     let rates = Rates::of(trial.pool.layout, &disks(trial)?, 12, &asked, path);
     let is_random = load.access == Access::Random;
     Ok(rates.operations(is_random, load.reads_percent, load.block))
+}
+
+/// How far a load may be from what the planner expects without a word.
+const DIFFERENCE: f64 = 0.15;
+
+/// Why a load did something else than the planner expects; nothing where it is about the same.
+pub(crate) fn difference(load: &Load, outcome: &Outcome) -> Option<String> {
+    let off = outcome.iops? / outcome.predicted_iops? - 1.0;
+    if off.abs() <= DIFFERENCE {
+        return None;
+    }
+    let why = match (load.access, load.reads_percent) {
+        (Access::Random, 0) if off > 0.0 => {
+            "random writes go side by side where free space is in one piece, as here; the plan is \
+             of a pool on which it is in pieces"
+        }
+        (Access::Sequential, 100) if off > 0.0 => {
+            "reading ahead asks for more at a time than the client does, which the plan counts with"
+        }
+        (Access::Random, 100) if off > 0.0 => {
+            "disks that choose from what waits did more than the plan's average over layouts"
+        }
+        _ => "what else the disks did meanwhile took its time",
+    };
+    let bus = (outcome.bus_busy_percent)
+        .map(|percent| format!(", the fullest bus {percent:.0} %"))
+        .unwrap_or_default();
+    Some(format!(
+        "{:+.0} % against the plan: {why} (disks were busy {:.0} % of the time{bus})",
+        off * 100.0,
+        outcome.disks_busy_percent
+    ))
 }

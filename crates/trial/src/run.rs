@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use pool::{AttachSpec, LeafSpec, Pool, ScanState, ScrubCommand, VdevStatus};
 
-use crate::report::{Outcome, Report};
+use crate::report::{Outcome, Report, Told};
 use crate::server::Server;
+use crate::servers::Trials;
 use crate::spec::{Load, STEP_MAX, Step, Trial};
 use crate::{TrialError, engine};
 use crate::{load, predict};
@@ -15,8 +16,30 @@ const LIMITING_PERCENT: f64 = 90.0;
 /// Disks wait now and then for their turn while others of the vdev work.
 const DISKS_LIMITING_PERCENT: f64 = 75.0;
 
-/// Tells a trial. `progress` hears of each step when it begins; `is_stopped` is asked between
-/// steps.
+/// Tells the same of all servers of a file, one after the other.
+///
+/// # Errors
+/// As [`run`] has them.
+pub fn run_all(
+    trials: &Trials,
+    progress: &mut dyn FnMut(&str),
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<Told, TrialError> {
+    let mut servers = Vec::new();
+    for trial in &trials.servers {
+        if !trial.server.is_empty() {
+            progress(&format!("{}:", trial.server));
+        }
+        servers.push(run(trial, progress, is_stopped)?);
+    }
+    Ok(Told {
+        title: trials.title.clone(),
+        servers,
+    })
+}
+
+/// Tells a trial. `progress` hears, a line at a time, of each step when it begins, and of each
+/// stretch of a load when it has ended; `is_stopped` is asked between them.
 ///
 /// # Errors
 /// What is wrong with the trial, or the engine's failure.
@@ -41,7 +64,7 @@ async fn tell(
     progress: &mut dyn FnMut(&str),
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<Report, TrialError> {
-    progress("fill");
+    progress("making the pool ...");
     let mut server = Server::new(trial).await?;
     let mut steps = Vec::new();
     for (number, step) in trial.step.iter().enumerate() {
@@ -49,12 +72,13 @@ async fn tell(
             return Err(TrialError::Stopped);
         }
         let name = name(step);
-        progress(&name);
+        progress(&format!("{name} ..."));
         let before = Use::of(&server, trial);
         let outcome = match step {
             Step::Load(load) => {
                 let seed = trial.seed << 8 | number as u64;
-                let loaded = load::run(&server, trial, load, seed).await?;
+                let loaded = load::run(&server, trial, load, seed, progress, is_stopped);
+                let loaded = loaded.await?;
                 Outcome {
                     predicted_iops: predict::iops(trial, load)?,
                     ..of_load(name, load, loaded)
@@ -69,22 +93,30 @@ async fn tell(
                 replace(&server, *disk, new, *sequential).await?;
                 of_scan(name, &server, trial)
             }
-            Step::Scrub => {
-                let begun = server.pool.scans().scrub(ScrubCommand::Start).await;
-                begun.map_err(engine("beginning the scrub"))?;
-                until(&server, "the scrub", |pool| !is_scanning(pool)).await?;
-                of_scan(name, &server, trial)
+            Step::Scrub {
+                beside,
+                published_seconds,
+            } => {
+                let seed = trial.seed << 8 | number as u64;
+                Outcome {
+                    published_seconds: *published_seconds,
+                    ..scrub(name, &server, trial, beside.as_ref(), seed).await?
+                }
             }
             Step::Restart => {
                 server.restart(trial).await?;
                 continue;
             }
         };
-        steps.push(before.until_now(&server, trial, outcome));
+        let mut outcome = before.until_now(&server, trial, outcome);
+        if let Step::Load(load) = step {
+            outcome.difference = predict::difference(load, &outcome);
+        }
+        steps.push(outcome);
     }
     server.close().await?;
     Ok(Report {
-        title: trial.title.clone(),
+        server: trial.server.clone(),
         layout: trial.pool.layout.to_string(),
         disk: trial.disk()?.title.to_owned(),
         scale: trial.scale,
@@ -97,7 +129,7 @@ fn name(step: &Step) -> String {
         Step::Load(load) => load.name.clone(),
         Step::Fail { disk } => format!("disk {disk} fails"),
         Step::Replace { disk, .. } => format!("resilver of disk {disk}"),
-        Step::Scrub => "scrub".into(),
+        Step::Scrub { .. } => "scrub".into(),
         Step::Restart => "restart".into(),
     }
 }
@@ -139,6 +171,9 @@ impl Use {
         // A restart counts anew, but is no step of its own.
         let written = now.cache_bytes.saturating_sub(self.cache_bytes);
         outcome.cache_written_bytes = has_caches.then_some(written);
+        let level = server.pool.pipeline().second_level();
+        let index_bytes = level.index_bytes() as f64 / level.blocks().max(1) as f64;
+        outcome.cache_index_bytes = has_caches.then_some(index_bytes);
         outcome.bus_busy_percent = bus.map(|ns| percent(ns as f64));
         outcome.network_busy_percent = server.network.as_ref().map(|network| {
             let to = now.network_bytes.0 - self.network_bytes.0;
@@ -172,13 +207,19 @@ fn empty(name: String) -> Outcome {
         longest_ms: None,
         hits_permille: None,
         cache_written_bytes: None,
+        cache_index_bytes: None,
         limited_by: "",
         disks_busy_percent: 0.0,
         bus_busy_percent: None,
         network_busy_percent: None,
         predicted_iops: None,
+        difference: None,
         published_iops: None,
         published_rate: None,
+        published_seconds: None,
+        log_bytes: None,
+        published_log_bytes: None,
+        published: Vec::new(),
         points: Vec::new(),
     }
 }
@@ -196,6 +237,9 @@ fn of_load(name: String, load: &Load, loaded: load::Loaded) -> Outcome {
         hits_permille: Some(loaded.hits_permille),
         published_iops: load.published_iops,
         published_rate: load.published_rate.map(|rate| rate as f64),
+        log_bytes: loaded.log_bytes,
+        published_log_bytes: load.published_log,
+        published: load.published.clone(),
         points,
         ..empty(name)
     }
@@ -211,6 +255,32 @@ fn of_scan(name: String, server: &Server, trial: &Trial) -> Outcome {
         rate,
         ..empty(name)
     }
+}
+
+/// Verifies everything, while clients do something else, or nothing.
+async fn scrub(
+    name: String,
+    server: &Server,
+    trial: &Trial,
+    beside: Option<&Load>,
+    seed: u64,
+) -> Result<Outcome, TrialError> {
+    let running = match beside {
+        Some(load) => Some(load::Running::begin(server, trial, load, seed).await?),
+        None => None,
+    };
+    let begun_ns = server.world.clock.monotonic_ns();
+    let begun = server.pool.scans().scrub(ScrubCommand::Start).await;
+    begun.map_err(engine("beginning the scrub"))?;
+    until(server, "the scrub", |pool| !is_scanning(pool)).await?;
+    let mut outcome = of_scan(name, server, trial);
+    if let Some(running) = running {
+        let seconds = (server.world.clock.monotonic_ns() - begun_ns).max(1) as f64 / 1e9;
+        let ended = running.ended() as f64 * f64::from(trial.scale);
+        outcome.iops = Some(ended / seconds);
+        running.end().await?;
+    }
+    Ok(outcome)
 }
 
 /// A disk is pulled out; the pool goes on without it.

@@ -27,9 +27,16 @@ use crate::{TrialError, engine};
 pub(crate) const POOL: &str = "trial";
 const DATASET: &str = "trial/set";
 const FILE: &[u8] = b"set";
+/// Files in each directory of a set of many.
+const FILES_OF_DIRECTORY: u64 = 1000;
 const ASHIFT: u8 = 12;
 /// Smallest disk that a pool is made of, with room for labels.
 const DISK_MIN_BYTES: u64 = 80 << 20;
+/// What may be written and not on disk yet, in bytes of the whole trial: crate `service` has the
+/// same limits.
+const DIRTY_BYTES: std::ops::Range<u64> = 64 << 20..4 << 30;
+/// At any scale, so much is needed for a pool to go on.
+const DIRTY_BYTES_MIN: u64 = 4 << 20;
 /// Bytes of one write of the filling.
 const PIECE_BYTES: u64 = 1 << 20;
 
@@ -38,16 +45,47 @@ const PIECE_BYTES: u64 = 1 << 20;
 pub(crate) enum Target {
     Volume(Arc<Volume>),
     File(Arc<Filesystem>, u64),
+    Files(Files),
+}
+
+/// Many files of the same length.
+#[derive(Clone)]
+pub(crate) struct Files {
+    filesystem: Arc<Filesystem>,
+    inos: Arc<[u64]>,
+    file_bytes: u64,
+}
+
+impl Files {
+    /// The file at an offset of all of them one behind the other, and the offset in it.
+    fn at(&self, offset_bytes: u64) -> (u64, u64) {
+        let number = offset_bytes / self.file_bytes;
+        (self.inos[number as usize], offset_bytes % self.file_bytes)
+    }
 }
 
 impl Target {
-    async fn open(pool: &Pool, world: &World, kind: SetKind) -> Result<Self, TrialError> {
+    /// `made` is what was made of a set of many files.
+    async fn open(
+        pool: &Pool,
+        world: &World,
+        trial: &Trial,
+        made: Option<Arc<[u64]>>,
+    ) -> Result<Self, TrialError> {
         let dataset = pool.dsl().open_dataset(DATASET).await;
         let dataset = dataset.map_err(engine("opening the set"))?;
-        Ok(match kind {
+        Ok(match trial.set.kind {
             SetKind::Volume => {
                 let volume = Volume::open(dataset, world.clone()).await;
                 Target::Volume(volume.map_err(engine("opening the volume"))?)
+            }
+            SetKind::Files => {
+                let filesystem = Filesystem::open(dataset, world.clone()).await;
+                Target::Files(Files {
+                    filesystem: filesystem.map_err(engine("opening the filesystem"))?,
+                    inos: made.unwrap_or_default(),
+                    file_bytes: trial.file_bytes().unwrap_or(1),
+                })
             }
             SetKind::File => {
                 let filesystem = Filesystem::open(dataset, world.clone()).await;
@@ -71,6 +109,11 @@ impl Target {
                 let read = filesystem.read(*ino, offset_bytes, length).await;
                 read.map_err(engine("a read of the file"))?
             }
+            Target::Files(files) => {
+                let (ino, offset_bytes) = files.at(offset_bytes);
+                let read = files.filesystem.read(ino, offset_bytes, length).await;
+                read.map_err(engine("a read of a file"))?
+            }
         };
         debug_assert_eq!(read.iter().map(Bytes::len).sum::<usize>(), length);
         Ok(())
@@ -91,13 +134,19 @@ impl Target {
                 let written = filesystem.write(*ino, offset_bytes, data, sync, Caller::ROOT);
                 written.await.map_err(engine("a write to the file"))
             }
+            Target::Files(files) => {
+                let (ino, offset_bytes) = files.at(offset_bytes);
+                let filesystem = &files.filesystem;
+                let written = filesystem.write(ino, offset_bytes, data, sync, Caller::ROOT);
+                written.await.map_err(engine("a write to a file"))
+            }
         }
     }
 
     async fn close(&self) -> Result<(), TrialError> {
         match self {
             Target::Volume(volume) => volume.close().await.map_err(engine("closing the volume")),
-            Target::File(filesystem, _) => {
+            Target::File(filesystem, _) | Target::Files(Files { filesystem, .. }) => {
                 let closed = filesystem.close().await;
                 closed.map_err(engine("closing the filesystem"))
             }
@@ -170,7 +219,7 @@ impl Server {
             sim.add_disk(name, disk_bytes).set_latency(Latency::NONE);
         }
         let buses: Vec<Arc<Bus>> = (trial.bus.iter())
-            .map(|bus| Arc::new(Bus::new(bus.rate / by)))
+            .map(|bus| Arc::new(Bus::new(bus.rate / by, bus.rate_to_disks() / by)))
             .collect();
         let on = trial.bus.iter().zip(&buses);
         let mut on = on.flat_map(|(spec, bus)| std::iter::repeat_n(bus.clone(), spec.disks));
@@ -190,18 +239,32 @@ impl Server {
         let spec = create_spec(trial.pool.layout, &names);
         let pool = Pool::create(&world, spec).await;
         let pool = pool.map_err(engine("making the pool"))?;
-        let memory = pool.pipeline().cache().shared();
-        memory.set_limit_bytes(trial.pool.memory / by);
-        make_set(&pool, &world, trial).await?;
-        let target = Target::open(&pool, &world, trial.set.kind).await?;
+        set_memory(&pool, trial);
+        add_at_once(
+            &sim,
+            &pool,
+            trial,
+            "dedup",
+            &trial.pool.dedup,
+            VdevClass::Dedup,
+        )
+        .await?;
+        let made = make_set(&pool, &world, trial).await?;
+        let mut target = Target::open(&pool, &world, trial, made.clone()).await?;
         fill(&target, trial).await?;
         pool.sync().await.map_err(engine("filling the set"))?;
+        if made.is_some() {
+            // No file is in memory any more.
+            target.close().await?;
+            target = Target::open(&pool, &world, trial, made).await?;
+        }
         let disk_model = trial.disk()?.model.scaled(trial.scale);
         for name in &names {
             if let Some(disk) = sim.disk(name) {
                 disk.set_model(&disk_model);
             }
         }
+        set_models(&sim, trial, "dedup", &trial.pool.dedup)?;
         let network = trial.network.as_ref().map(|network| {
             let link = match network.jumbo {
                 true => LinkSpec::GIGABIT_JUMBO,
@@ -230,15 +293,7 @@ impl Server {
         server
             .add(trial, "cache", &trial.pool.cache, VdevClass::Cache)
             .await?;
-        if let Some(rate) = trial.pool.cache_fill {
-            let level = server.pool.pipeline().second_level();
-            let devices = level.figures().len().max(1) as u64;
-            level.set_options(LevelOptions {
-                rounds_a_day_percent: None,
-                rate_max: Some(rate / by / devices),
-                trim_ahead_percent: 0,
-            });
-        }
+        server.fill_slowly(trial);
         server
             .add(trial, "log", &trial.pool.log, VdevClass::Log)
             .await?;
@@ -253,32 +308,41 @@ impl Server {
         devices: &[Devices],
         class: VdevClass,
     ) -> Result<(), TrialError> {
-        let mut vdevs = Vec::new();
-        for devices in devices {
-            let known = model(&devices.disk)?;
-            let size_bytes = whole_mebibytes(known.size_bytes / u64::from(trial.scale));
-            for _ in 0..devices.count {
-                let path = format!("{prefix}{}", vdevs.len());
-                let scaled = known.model.scaled(trial.scale);
-                self.sim
-                    .add_disk_of(&path, size_bytes.max(DISK_MIN_BYTES), &scaled);
-                let layout = VdevLayout::Leaf(leaf(&path));
-                vdevs.push(VdevSpec { layout, class });
-            }
-        }
-        if vdevs.is_empty() {
-            return Ok(());
-        }
-        let spec = AddSpec {
-            vdevs,
-            ashift: Some(ASHIFT),
-            force: false,
-            allow_ashift_mismatch: false,
+        add_at_once(&self.sim, &self.pool, trial, prefix, devices, class).await?;
+        set_models(&self.sim, trial, prefix, devices)
+    }
+
+    /// What log devices hold, in bytes of the whole trial.
+    pub(crate) fn log_bytes(&self, trial: &Trial) -> u64 {
+        let vdevs = self.pool.status().root.children;
+        let logs = vdevs.iter().filter(|vdev| vdev.class == VdevClass::Log);
+        logs.map(|vdev| vdev.allocated_bytes).sum::<u64>() * u64::from(trial.scale)
+    }
+
+    /// Has cache devices filled at the trial's rate, if it has one.
+    fn fill_slowly(&self, trial: &Trial) {
+        let Some(rate) = trial.pool.cache_fill else {
+            return;
         };
-        self.pool
-            .add(&spec)
+        let devices: usize = trial.pool.cache.iter().map(|devices| devices.count).sum();
+        let devices = devices.max(1) as u64;
+        let level = self.pool.pipeline().second_level();
+        level.set_options(LevelOptions {
+            rounds_a_day_percent: None,
+            rate_max: Some(rate / u64::from(trial.scale) / devices),
+            trim_ahead_percent: 0,
+        });
+    }
+
+    /// Cache devices are new ones.
+    async fn forget_caches(&self, trial: &Trial) -> Result<(), TrialError> {
+        let number: usize = trial.pool.cache.iter().map(|devices| devices.count).sum();
+        for number in 0..number {
+            let removed = self.pool.remove(&format!("cache{number}")).await;
+            removed.map_err(engine("removing a cache device"))?;
+        }
+        self.add(trial, "cache", &trial.pool.cache, VdevClass::Cache)
             .await
-            .map_err(engine(format!("adding {prefix} devices")))
     }
 
     /// What was written to cache devices since the pool was opened, in bytes of the whole trial.
@@ -326,9 +390,16 @@ impl Server {
         self.pool = Pool::import(&self.world, spec)
             .await
             .map_err(engine("the import"))?;
-        let memory = self.pool.pipeline().cache().shared();
-        memory.set_limit_bytes(trial.pool.memory / u64::from(trial.scale));
-        self.target = Target::open(&self.pool, &self.world, trial.set.kind).await?;
+        set_memory(&self.pool, trial);
+        if trial.pool.cache_lost {
+            self.forget_caches(trial).await?;
+        }
+        self.fill_slowly(trial);
+        let made = match &self.target {
+            Target::Files(files) => Some(files.inos.clone()),
+            Target::Volume(_) | Target::File(..) => None,
+        };
+        self.target = Target::open(&self.pool, &self.world, trial, made).await?;
         Ok(())
     }
 
@@ -339,6 +410,17 @@ impl Server {
     }
 }
 
+/// Gives a pool the trial's memory: for its cache, and, as a server does, two fifths of it for what
+/// is written and not on disk yet.
+fn set_memory(pool: &Pool, trial: &Trial) {
+    let by = u64::from(trial.scale);
+    let memory_bytes = trial.pool.memory;
+    let cache = pool.pipeline().cache().shared();
+    cache.set_limit_bytes(memory_bytes / by);
+    let dirty_bytes = (memory_bytes / 5 * 2).clamp(DIRTY_BYTES.start, DIRTY_BYTES.end);
+    pool.set_dirty_max_bytes((dirty_bytes / by).max(DIRTY_BYTES_MIN));
+}
+
 /// Bytes of each disk: the model's, or so few that the set is spread over the part of them that
 /// the trial says.
 pub(crate) fn disk_bytes(trial: &Trial) -> Result<u64, TrialError> {
@@ -347,6 +429,12 @@ pub(crate) fn disk_bytes(trial: &Trial) -> Result<u64, TrialError> {
         let size_bytes = trial.pool.disk_bytes.unwrap_or(trial.disk()?.size_bytes);
         return Ok(whole_mebibytes(size_bytes / by).max(DISK_MIN_BYTES));
     };
+    let bytes = set_bytes_of_disk(trial) * 100 / u64::from(spread);
+    Ok(whole_mebibytes(bytes).max(DISK_MIN_BYTES))
+}
+
+/// Bytes that the set takes of each disk, at the trial's scale.
+pub(crate) fn set_bytes_of_disk(trial: &Trial) -> u64 {
     let layout = trial.pool.layout;
     let block = Footprint::of(layout, ASHIFT.into(), trial.set.block);
     let copies = match layout {
@@ -354,23 +442,86 @@ pub(crate) fn disk_bytes(trial: &Trial) -> Result<u64, TrialError> {
         _ => 1,
     };
     let blocks = trial.set_bytes() / trial.set.block;
-    let each = blocks * block.allocated_bytes * copies / layout.disks();
-    let bytes = each * 100 / u64::from(spread);
-    Ok(whole_mebibytes(bytes).max(DISK_MIN_BYTES))
+    blocks * block.allocated_bytes * copies / layout.disks()
 }
 
-async fn make_set(pool: &Pool, world: &World, trial: &Trial) -> Result<(), TrialError> {
+/// Adds devices beside the disks, which take no time yet.
+async fn add_at_once(
+    sim: &SimWorld,
+    pool: &Pool,
+    trial: &Trial,
+    prefix: &str,
+    devices: &[Devices],
+    class: VdevClass,
+) -> Result<(), TrialError> {
+    let mut vdevs = Vec::new();
+    for devices in devices {
+        let known = model(&devices.disk)?;
+        let size_bytes = whole_mebibytes(known.size_bytes / u64::from(trial.scale));
+        for _ in 0..devices.count {
+            let path = format!("{prefix}{}", vdevs.len());
+            let disk = sim.add_disk(&path, size_bytes.max(DISK_MIN_BYTES));
+            disk.set_latency(Latency::NONE);
+            let layout = VdevLayout::Leaf(leaf(&path));
+            vdevs.push(VdevSpec { layout, class });
+        }
+    }
+    if vdevs.is_empty() {
+        return Ok(());
+    }
+    let spec = AddSpec {
+        vdevs,
+        ashift: Some(ASHIFT),
+        // They have no redundancy, whatever the disks have.
+        force: true,
+        allow_ashift_mismatch: false,
+    };
+    let added = pool.add(&spec).await;
+    added.map_err(engine(format!("adding {prefix} devices")))
+}
+
+/// From now on these devices are as fast as their models.
+fn set_models(
+    sim: &SimWorld,
+    trial: &Trial,
+    prefix: &str,
+    devices: &[Devices],
+) -> Result<(), TrialError> {
+    let each = devices
+        .iter()
+        .flat_map(|devices| std::iter::repeat_n(devices, devices.count));
+    for (number, devices) in each.enumerate() {
+        let scaled = model(&devices.disk)?.model.scaled(trial.scale);
+        if let Some(disk) = sim.disk(&format!("{prefix}{number}")) {
+            disk.set_model(&scaled);
+        }
+    }
+    Ok(())
+}
+
+/// Makes the dataset and what is in it, but for the data. The numbers of files of a set of many.
+async fn make_set(
+    pool: &Pool,
+    world: &World,
+    trial: &Trial,
+) -> Result<Option<Arc<[u64]>>, TrialError> {
     let datasets = pool.dsl().datasets();
     let mut properties = vec![("compression".to_owned(), "off".to_owned())];
+    if trial.set.dedup {
+        properties.push(("dedup".to_owned(), "on".to_owned()));
+    }
     match trial.set.kind {
         SetKind::Volume => {
             let init = Arc::new(ZvolInit::new(trial.set_bytes(), trial.set.block as u32));
             let made = datasets.create_with_key(DATASET, &properties, init, None);
-            made.await.map_err(engine("making the volume"))
+            made.await.map_err(engine("making the volume"))?;
+            Ok(None)
         }
-        SetKind::File => {
+        SetKind::File | SetKind::Files => {
+            let on_or_off = |is_on: bool| if is_on { "on" } else { "off" }.to_owned();
             properties.push(("recordsize".to_owned(), trial.set.block.to_string()));
-            properties.push(("atime".to_owned(), "off".to_owned()));
+            properties.push(("atime".to_owned(), on_or_off(trial.set.atime)));
+            properties.push(("relatime".to_owned(), "off".to_owned()));
             let init = Arc::new(ZplInit::new());
             let made = datasets.create_with_key(DATASET, &properties, init, None);
             made.await.map_err(engine("making the filesystem"))?;
@@ -378,17 +529,44 @@ async fn make_set(pool: &Pool, world: &World, trial: &Trial) -> Result<(), Trial
             let dataset = dataset.map_err(engine("opening the set"))?;
             let filesystem = Filesystem::open(dataset, world.clone()).await;
             let filesystem = filesystem.map_err(engine("opening the filesystem"))?;
-            let made = filesystem.create(filesystem.root(), FILE, 0o644, Caller::ROOT);
-            made.await.map_err(engine("making the file"))?;
-            filesystem.close().await.map_err(engine("making the file"))
+            let made = match trial.set.kind {
+                SetKind::Files => Some(make_files(&filesystem, trial).await?),
+                SetKind::File | SetKind::Volume => {
+                    let made = filesystem.create(filesystem.root(), FILE, 0o644, Caller::ROOT);
+                    made.await.map_err(engine("making the file"))?;
+                    None
+                }
+            };
+            let closed = filesystem.close().await;
+            closed.map_err(engine("making the files"))?;
+            Ok(made)
         }
     }
+}
+
+/// Makes many files, empty ones.
+async fn make_files(filesystem: &Filesystem, trial: &Trial) -> Result<Arc<[u64]>, TrialError> {
+    let files = trial.set.files / u64::from(trial.scale);
+    let mut inos = Vec::new();
+    let mut directory = filesystem.root();
+    for number in 0..files {
+        let name = number.to_string();
+        if number % FILES_OF_DIRECTORY == 0 {
+            let name = format!("d{name}");
+            let root = filesystem.root();
+            let made = filesystem.make_directory(root, name.as_bytes(), 0o755, Caller::ROOT);
+            directory = made.await.map_err(engine("making a directory"))?.ino;
+        }
+        let made = filesystem.create(directory, name.as_bytes(), 0o644, Caller::ROOT);
+        inos.push(made.await.map_err(engine("making a file"))?.ino);
+    }
+    Ok(inos.into())
 }
 
 async fn fill(target: &Target, trial: &Trial) -> Result<(), TrialError> {
     let mut rng = Rng::new(trial.seed);
     let set_bytes = trial.set_bytes();
-    let piece_bytes = PIECE_BYTES.max(trial.set.block);
+    let piece_bytes = (trial.file_bytes()).unwrap_or(PIECE_BYTES.max(trial.set.block));
     for offset in (0..set_bytes).step_by(piece_bytes as usize) {
         let bytes = piece_bytes.min(set_bytes - offset);
         target.write(offset, data(&mut rng, bytes), false).await?;

@@ -20,6 +20,9 @@ pub struct Trial {
     /// More of it, and where published figures are from.
     #[serde(default)]
     pub about: String,
+    /// Which server it is, where a file tells of several ([`crate::Trials`]).
+    #[serde(default)]
+    pub server: String,
     /// Decides all that is random.
     #[serde(default)]
     pub seed: u64,
@@ -61,9 +64,15 @@ pub struct Pool {
     /// OpenZFS's `l2arc_write_max` does. Without it they are filled as they are by default.
     #[serde(default, deserialize_with = "maybe_size")]
     pub cache_fill: Option<u64>,
+    /// Cache devices are empty after a restart, as OpenZFS's were before version 2.0.
+    #[serde(default)]
+    pub cache_lost: bool,
     /// Log devices, each on its own.
     #[serde(default)]
     pub log: Vec<Devices>,
+    /// Devices for dedup tables, each on its own.
+    #[serde(default)]
+    pub dedup: Vec<Devices>,
     /// Part of the disks that the set takes, in percent, if they are to be so small: data on an
     /// old, full pool is all over the disks, on a new one at the outer end, where the arm moves
     /// little.
@@ -84,11 +93,21 @@ pub struct Devices {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bus {
-    /// Bytes a second in both directions together.
+    /// Bytes a second from disks, one direction at a time.
     #[serde(deserialize_with = "size")]
     pub rate: u64,
+    /// The same to disks, if it is another one: some buses and controllers write slower.
+    #[serde(default, deserialize_with = "maybe_size")]
+    pub write_rate: Option<u64>,
     /// How many disks are on it; those that no bus names are on none.
     pub disks: usize,
+}
+
+impl Bus {
+    /// Bytes a second to disks.
+    pub(crate) fn rate_to_disks(&self) -> u64 {
+        self.write_rate.unwrap_or(self.rate)
+    }
 }
 
 /// A network of gigabit links.
@@ -118,6 +137,15 @@ pub struct Set {
     /// `volblocksize` or `recordsize`.
     #[serde(deserialize_with = "size")]
     pub block: u64,
+    /// How many files it is in, for [`SetKind::Files`].
+    #[serde(default)]
+    pub files: u64,
+    /// Its blocks are deduplicated. None of them is like another one, so nothing is saved.
+    #[serde(default)]
+    pub dedup: bool,
+    /// Each read of a file moves its access time on.
+    #[serde(default)]
+    pub atime: bool,
 }
 
 /// What the data is in.
@@ -128,6 +156,8 @@ pub enum SetKind {
     Volume,
     /// A file of a filesystem.
     File,
+    /// Many files, a thousand in each directory.
+    Files,
 }
 
 /// What is done with the pool.
@@ -155,7 +185,12 @@ pub enum Step {
         sequential: bool,
     },
     /// Everything is verified.
-    Scrub,
+    Scrub {
+        /// What clients do meanwhile; its times do not count.
+        beside: Option<Load>,
+        /// What was published, to be printed beside it: how long it took.
+        published_seconds: Option<u64>,
+    },
     /// The pool is exported and imported: memory is empty then.
     Restart,
 }
@@ -191,9 +226,25 @@ pub struct Load {
     pub every_seconds: u64,
     /// What was published, to be printed beside it: operations a second.
     pub published_iops: Option<f64>,
+    /// The same at times of a load that is told in stretches.
+    #[serde(default)]
+    pub published: Vec<Published>,
     /// The same: bytes a second.
     #[serde(default, deserialize_with = "maybe_size")]
     pub published_rate: Option<u64>,
+    /// The same: the most that log devices held, in bytes.
+    #[serde(default, deserialize_with = "maybe_size")]
+    pub published_log: Option<u64>,
+}
+
+/// Operations a second that were published of a time.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// Seconds since what counts of the load began.
+    pub seconds: u64,
+    /// Operations a second.
+    pub iops: f64,
 }
 
 /// Where reads and writes go.
@@ -258,7 +309,9 @@ impl Trial {
                 warm_up_seconds: 10,
                 every_seconds: 0,
                 published_iops: None,
+                published: Vec::new(),
                 published_rate: None,
+                published_log: None,
             })
         };
         let mut step = vec![
@@ -274,10 +327,14 @@ impl Trial {
                 sequential: false,
             });
         }
-        step.push(Step::Scrub);
+        step.push(Step::Scrub {
+            beside: None,
+            published_seconds: None,
+        });
         let trial = Trial {
             title: "A layout".into(),
             about: String::new(),
+            server: String::new(),
             seed: 1,
             scale: 64,
             pool: Pool {
@@ -287,7 +344,9 @@ impl Trial {
                 memory: 2 << 30,
                 cache: Vec::new(),
                 cache_fill: None,
+                cache_lost: false,
                 log: Vec::new(),
+                dedup: Vec::new(),
                 spread_percent: Some(50),
             },
             bus: Vec::new(),
@@ -296,6 +355,9 @@ impl Trial {
                 kind: SetKind::File,
                 bytes: 24 << 30,
                 block: BLOCK_BYTES,
+                files: 0,
+                dedup: false,
+                atime: false,
             },
             step,
         };
@@ -327,7 +389,8 @@ impl Trial {
             return refuse("spread_percent: 1 to 80".into());
         }
         self.disk()?;
-        for device in self.pool.cache.iter().chain(&self.pool.log) {
+        let pool = &self.pool;
+        for device in pool.cache.iter().chain(&pool.log).chain(&pool.dedup) {
             model(&device.disk)?;
         }
         if self.bus.iter().map(|bus| bus.disks).sum::<usize>() > disks {
@@ -338,7 +401,7 @@ impl Trial {
         if self
             .bus
             .iter()
-            .any(|bus| bus.rate / u64::from(self.scale) == 0)
+            .any(|bus| bus.rate.min(bus.rate_to_disks()) / u64::from(self.scale) == 0)
         {
             return refuse("bus: its rate is 0".into());
         }
@@ -352,7 +415,10 @@ impl Trial {
         if self.set.block == 0 || !self.set.block.is_power_of_two() || self.set.block > 16 << 20 {
             return refuse("set: block is a power of two up to 16M".into());
         }
-        if self.set_bytes() < self.set.block {
+        if (self.set.kind == SetKind::Files) != (self.set.files > 0) {
+            return refuse("set: files goes with kind = \"files\"".into());
+        }
+        if self.set_bytes() < self.set.block.min(self.file_bytes().unwrap_or(u64::MAX)) {
             return refuse(format!(
                 "set: smaller than a block at 1:{}; choose a smaller scale",
                 self.scale
@@ -364,7 +430,13 @@ impl Trial {
                 Step::Fail { disk } | Step::Replace { disk, .. } if *disk >= disks => {
                     return refuse(format!("disk {disk}: there are disks 0 to {}", disks - 1));
                 }
-                Step::Fail { .. } | Step::Replace { .. } | Step::Scrub | Step::Restart => {}
+                Step::Scrub {
+                    beside: Some(load), ..
+                } => self.check_load(load)?,
+                Step::Fail { .. }
+                | Step::Replace { .. }
+                | Step::Scrub { beside: None, .. }
+                | Step::Restart => {}
             }
         }
         Ok(())
@@ -384,6 +456,9 @@ impl Trial {
         if load.block == 0 || !load.block.is_multiple_of(512) || load.block > self.set_bytes() {
             return refuse("block is a multiple of 512 bytes, and not larger than the scaled set");
         }
+        if (self.file_bytes()).is_some_and(|bytes| !bytes.is_multiple_of(load.block)) {
+            return refuse("each file is as long as some of its blocks");
+        }
         Ok(())
     }
 
@@ -394,8 +469,17 @@ impl Trial {
 
     /// Size of the set as it is told.
     pub(crate) fn set_bytes(&self) -> u64 {
-        let bytes = self.set.bytes / u64::from(self.scale);
-        bytes / self.set.block * self.set.block
+        let by = u64::from(self.scale);
+        match self.file_bytes() {
+            Some(bytes) => self.set.files / by * bytes,
+            None => self.set.bytes / by / self.set.block * self.set.block,
+        }
+    }
+
+    /// Bytes of each file of a set of many: a multiple of 512.
+    pub(crate) fn file_bytes(&self) -> Option<u64> {
+        let files = self.set.files;
+        (files > 0).then(|| (self.set.bytes / files / 512 * 512).max(512))
     }
 }
 

@@ -23,7 +23,6 @@ mod spare_work;
 pub mod spares;
 mod split;
 mod stale_logs;
-mod story;
 pub mod topology;
 mod transient;
 mod trim;

@@ -13,17 +13,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use dataset::PropertyChange;
-use device::sim::model::{Access, Load, Machine, measure};
-use device::sim::{Latency, SimOp, SimWorld};
+use device::sim::model::{Access, HddSpec, Load, Machine, measure};
+use device::sim::{Latency, Model, SimOp, SimWorld};
 use filesystem::{Caller, Filesystem, SetAttributes, ZplInit};
 use pool::{CreateSpec, FeatureChoice, ImportSpec, LeafSpec, Pool, ScanSpec};
 use pool::{VdevClass, VdevLayout, VdevSpec};
 use sim::rng::Rng;
-use sim::story::hard_disk;
 use sim::torture::{POOL, host, simulate};
 use stream::{Progress, SendOptions};
 use volume::{Volume, ZvolInit};
 
+/// The disks.
+const HARD_DISK: Model = Model::Hdd(HddSpec::WD_RE3_500GB);
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
 const DISK_BYTES: u64 = 32 << 30;
@@ -161,7 +162,7 @@ impl Rig {
         self.pool.export(false).await.unwrap();
         let paths = self.sim.disk_names();
         for path in &paths {
-            self.sim.disk(path).unwrap().set_model(&hard_disk());
+            self.sim.disk(path).unwrap().set_model(&HARD_DISK);
         }
         let spec = ScanSpec {
             paths,
@@ -184,7 +185,7 @@ impl Rig {
             count: 256,
             seed: 1,
         };
-        let mut machine = Machine::new(&hard_disk(), DISK_BYTES);
+        let mut machine = Machine::new(&HARD_DISK, DISK_BYTES);
         let one = measure(&mut machine, 0, &load).bytes_per_second;
         one * self.layout.disks() as f64
     }

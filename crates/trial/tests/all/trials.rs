@@ -1,7 +1,7 @@
 //! Goal: a trial tells what the disks' models can do and what limits the pool, the same each time.
 //! Method: small pools of slow disks, of which it is known what they do.
 
-use trial::{Report, Trial, TrialError};
+use trial::{Report, Told, Trial, TrialError};
 
 fn tell(text: &str) -> Report {
     let trial = Trial::parse(text).unwrap();
@@ -108,7 +108,11 @@ every_seconds = 5
         "{report:?}"
     );
     assert_eq!(report.steps[2].points.len(), 4);
-    let told = report.markdown();
+    let told = Told {
+        title: "A test".into(),
+        servers: vec![report],
+    };
+    let told = told.markdown();
     assert!(
         told.contains("| scrub |") && told.contains("```text"),
         "{told}"
