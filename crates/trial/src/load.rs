@@ -103,8 +103,20 @@ struct Seen {
     misses: u64,
 }
 
+/// How often a server stores access times (crate `access`).
+const HOUSEKEEPING: Duration = Duration::from_secs(30);
+
+/// Stores access times from time to time, until it is stopped.
+async fn keep_house(world: World, target: Target) -> Result<(), TrialError> {
+    loop {
+        world.clock.sleep(HOUSEKEEPING).await;
+        target.store_access_times().await;
+    }
+}
+
 /// Clients at work.
 pub(crate) struct Running {
+    /// And who keeps house for them.
     clients: Vec<JoinHandle<Result<(), TrialError>>>,
     counts: Arc<Counts>,
 }
@@ -134,10 +146,14 @@ impl Running {
             counts: counts.clone(),
         };
         let clients = (0..load.depth).map(|number| tokio::spawn(client(number).run()));
-        Ok(Running {
-            clients: clients.collect(),
-            counts,
-        })
+        let mut clients: Vec<_> = clients.collect();
+        if trial.set.atime {
+            clients.push(tokio::spawn(keep_house(
+                server.world.clone(),
+                server.target.clone(),
+            )));
+        }
+        Ok(Running { clients, counts })
     }
 
     /// Requests that were answered until now.

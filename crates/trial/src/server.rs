@@ -143,6 +143,16 @@ impl Target {
         }
     }
 
+    /// Stores access times that reads have moved on, as a server does from time to time.
+    pub(crate) async fn store_access_times(&self) {
+        match self {
+            Target::Volume(_) => {}
+            Target::File(filesystem, _) | Target::Files(Files { filesystem, .. }) => {
+                filesystem.store_access_times().await;
+            }
+        }
+    }
+
     async fn close(&self) -> Result<(), TrialError> {
         match self {
             Target::Volume(volume) => volume.close().await.map_err(engine("closing the volume")),
