@@ -78,7 +78,10 @@ async fn capacities_are_those_of_pools_that_are_made() {
         let what = format!("{layout} of {disk_bytes} bytes, ashift {ashift}");
         // The slop of a pool follows what was written to it.
         let off = is.1.abs_diff(expected.1) as f64 / is.1 as f64;
-        assert!(is.0 == expected.0 && off < 0.005, "{what}: {is:?}, {expected:?}");
+        assert!(
+            is.0 == expected.0 && off < 0.005,
+            "{what}: {is:?}, {expected:?}"
+        );
         told += 1;
     }
 }
