@@ -79,6 +79,8 @@ pub enum JobKind {
     Restore,
     /// Foretells what dedup tables would hold. Canceling it leaves nothing.
     DedupForecast,
+    /// Measures storage by loads. Canceling it stops them at once, and leaves nothing.
+    Bench,
     /// Replicates datasets. Canceling it leaves what was received whole; the next run goes on.
     Replicate,
 }
@@ -127,6 +129,8 @@ pub enum Unit {
     Datasets,
     /// Blocks.
     Blocks,
+    /// Loads that are measured, with the writing of what they go over as one more.
+    Loads,
 }
 
 /// Lists jobs: those under way, and the last that ended.

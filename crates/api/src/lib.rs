@@ -6,7 +6,7 @@
 //! (docs/api.md). Values travel in their parseable form (bytes, seconds, full names), states as
 //! enums, GUIDs as strings; turning them into words and columns for people is the reader's
 //! business. The types hold no engine types, so that a client links nothing of the engine; those of
-//! the planner are its own, which is no part of the engine.
+//! the planner and of measurements are their own, which are no part of the engine.
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +25,7 @@ mod guid;
 mod iscsi;
 mod jobs;
 mod keys;
+mod measuring;
 mod narrow;
 mod nouns;
 mod openapi;
@@ -93,6 +94,12 @@ pub use jobs::{
 pub use keys::{
     KeyDetails, KeyFormat, KeyReport, NewKey, ZfsChangeKey, ZfsKeys, ZfsKeysReply, ZfsLoadKey,
     ZfsUnloadKey,
+};
+pub use measuring::{
+    BenchCompare, BenchGet, BenchGetReply, BenchKept, BenchList, BenchListReply, BenchLoads,
+    BenchLook, BenchLookReply, BenchProfiles, BenchProfilesReply, BenchProgress,
+    BenchProgressReply, BenchQuota, BenchRemove, BenchRun, BenchRunReply, BenchRunning, BenchStep,
+    BenchWanted,
 };
 pub use narrow::{RECEIVED_PROPERTY, ReceiveGuard, is_within};
 pub use nouns::{DatasetKind, ReceiveObstacle, Replica, Secret, may_hold_secrets};

@@ -1,12 +1,14 @@
 //! Two reports side by side.
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::report::{KIND, Measured, Report};
 use crate::{BenchError, Test};
 
 /// A load in both.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchCompared")]
 pub struct Compared {
     /// Which.
     #[serde(flatten)]
@@ -27,7 +29,8 @@ pub struct Compared {
 }
 
 /// Both reports.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchComparison")]
 pub struct Comparison {
     /// Target of the first.
     pub before: String,

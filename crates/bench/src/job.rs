@@ -2,12 +2,14 @@
 
 use std::fmt::Write;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{BenchError, Test};
 
 /// Where a load goes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchPlace")]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
     /// A file, a volume's file or a block device.
@@ -45,7 +47,8 @@ impl Place {
 }
 
 /// The range of bytes that a load goes over.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchArea")]
 pub struct Area {
     /// Where.
     pub place: Place,
@@ -147,7 +150,8 @@ fn escaped(path: &str) -> Result<String, BenchError> {
 }
 
 /// How a load is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchTimes")]
 pub struct Times {
     /// Seconds that count.
     pub seconds: u64,

@@ -1,6 +1,7 @@
 //! fio's logs over time (`fio(1)`, "LOG FILE FORMATS"): lines of milliseconds since the job's
 //! begin, a value, the direction, the bytes of an access, and more that is not used.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
@@ -17,7 +18,8 @@ pub struct Entry {
 }
 
 /// A point of a curve.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchPoint")]
 pub struct Point {
     /// Seconds since the load began.
     pub at_seconds: f64,

@@ -216,7 +216,7 @@ pub async fn warm_up(
     setup: &Setup,
     before: Option<Report>,
     warm_up: WarmUp,
-    keep: &mut dyn FnMut(&Report) -> Result<(), BenchError>,
+    keep: &mut (dyn FnMut(&Report) -> Result<(), BenchError> + Send),
     runner: &mut Runner,
     tell: Listener<'_>,
 ) -> Result<Report, BenchError> {

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
 
 /// A list of loads that people know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchProfile")]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
     /// Sixteen tests of 4 KiB and 32 KiB, as people ran them with Iometer on arrays.
@@ -26,7 +28,8 @@ pub enum Profile {
 }
 
 /// One load.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchTest")]
 pub struct Test {
     /// Its name, without the depth.
     pub name: String,

@@ -43,4 +43,4 @@ pub enum Progress<'a> {
 }
 
 /// Called at each step.
-pub type Listener<'a> = &'a mut dyn FnMut(Progress<'_>);
+pub type Listener<'a> = &'a mut (dyn FnMut(Progress<'_>) + Send);

@@ -1,5 +1,6 @@
 //! Results, as they are kept.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::fio::{Job, Latency, Side};
@@ -13,7 +14,8 @@ use crate::{BenchError, Profile, Test};
 pub const KIND: &str = "millpond bench";
 
 /// All that a profile came to.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchReport")]
 pub struct Report {
     /// [`KIND`].
     pub kind: String,
@@ -44,7 +46,8 @@ pub struct Report {
 }
 
 /// One load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchMeasured")]
 pub struct Measured {
     /// Which.
     #[serde(flatten)]
@@ -78,7 +81,8 @@ pub struct Measured {
 }
 
 /// Reads or writes of a load.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchWay")]
 pub struct Way {
     /// A second.
     pub iops: f64,
@@ -90,7 +94,8 @@ pub struct Way {
 }
 
 /// Times from request to answer, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchAnswers")]
 pub struct Answers {
     /// The mean.
     pub mean_ms: f64,
@@ -173,7 +178,8 @@ impl Measured {
 }
 
 /// A note on figures.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchNote")]
 #[serde(rename_all = "kebab-case", tag = "note")]
 pub enum Note {
     /// Tests that write were left out.

@@ -1,6 +1,7 @@
 //! fio as a process: found, started, stopped, never left behind.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -258,6 +259,18 @@ impl Ran {
     }
 }
 
+/// Where a program is, by the directories of `PATH`; `None` where it is in none of them.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        let metadata = std::fs::metadata(path);
+        metadata.is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o111 != 0)
+    };
+    let directories = std::env::var_os("PATH")?;
+    let all = std::env::split_paths(&directories);
+    all.map(|directory| directory.join(program))
+        .find(is_program)
+}
+
 fn not_run(program: &Path, source: std::io::Error) -> BenchError {
     let program = program.display().to_string();
     match source.kind() {
@@ -349,6 +362,12 @@ mod tests {
             is_read_only: true,
         };
         crate::job::fill(&area).unwrap()
+    }
+
+    #[test]
+    fn programs_are_found_where_the_shell_finds_them() {
+        assert!(find("sh").is_some_and(|path| path.ends_with("sh")));
+        assert_eq!(find("no-such-program-anywhere"), None);
     }
 
     #[tokio::test]

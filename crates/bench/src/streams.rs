@@ -1,5 +1,6 @@
 //! How many streams go without a gap: a recorder's question.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::job;
@@ -8,7 +9,8 @@ use crate::job;
 pub const COUNT_MAX: u32 = 1024;
 
 /// The streams that are looked for.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchStreams")]
 pub struct Wanted {
     /// Bytes a second of each stream.
     pub rate: u64,
@@ -23,7 +25,8 @@ pub struct Wanted {
 }
 
 /// One number of streams.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchStreamsTry")]
 pub struct Try {
     /// Multiples of [`Wanted::recordings`] and [`Wanted::playbacks`].
     pub count: u32,
@@ -38,7 +41,8 @@ pub struct Try {
 }
 
 /// The result of a search.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchStreamsFound")]
 pub struct StreamsFound {
     /// The streams that were looked for.
     pub wanted: Wanted,

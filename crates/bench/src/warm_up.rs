@@ -1,10 +1,12 @@
 //! Hours of reading while caches fill, in parts: what was done is kept after each, so that another
 //! call goes on where one was stopped.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Progress so far.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchWarmUp")]
 pub struct WarmUp {
     /// Seconds of reading that are wanted.
     pub wanted_seconds: u64,
@@ -17,7 +19,8 @@ pub struct WarmUp {
 }
 
 /// A part.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BenchWarmUpPart")]
 pub struct Part {
     /// Seconds of reading until its end, without what came between calls.
     pub at_seconds: f64,

@@ -17,11 +17,12 @@ use std::time::Duration;
 
 use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
-    AuditEntry, AuditList, CacheGet, Call, CertificateRenew, CertificateSet, CertificateStatus,
-    ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow, DiskTest,
-    EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore, HostBuses,
-    IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList,
-    JobResult, METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanDedup, PlanLog, ReplicationChange,
+    AuditEntry, AuditList, BenchCompare, BenchGet, BenchList, BenchLook, BenchProfiles,
+    BenchProgress, BenchRemove, BenchRun, CacheGet, Call, CertificateRenew, CertificateSet,
+    CertificateStatus, ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow,
+    DiskTest, EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore,
+    HostBuses, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind,
+    JobList, JobResult, METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanDedup, PlanLog, ReplicationChange,
     ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun,
     ReportGet, ReportList, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause,
     ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerStop, ShareList, SmbUserAdd,
@@ -386,6 +387,15 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|serving, call: SmbUserList| async move { serving.smb.user_list(&call).await })
         .on(|serving, call: SmbUserRemove| async move { serving.smb.user_remove(call).await })
         .on(|serving, _: ZfsMountList| async move { Ok(serving.mounts.list()) })
+        .with(&service.bench)
+        .on(|bench, _: BenchProfiles| async move { Ok(bench.profiles()) })
+        .on(|bench, call: BenchLook| async move { bench.look(call).await })
+        .on_job(|bench, call: BenchRun, work| async move { bench.run(call, &work).await })
+        .on(|bench, _: BenchProgress| async move { Ok(bench.progress()) })
+        .on(|bench, _: BenchList| async move { Ok(bench.list()) })
+        .on(|bench, call: BenchGet| async move { bench.get(&call) })
+        .on(|bench, call: BenchRemove| async move { bench.remove(&call) })
+        .on(|bench, call: BenchCompare| async move { bench.compare(&call) })
         .with(&service.automation)
         .on(|automation, call: ReplicationCreate| async move {
             replicate::create(&automation, call).await
@@ -590,6 +600,7 @@ impl<P: Send + Sync + 'static> Routes<P> {
                     | JobKind::Rewrite
                     | JobKind::Restore
                     | JobKind::DedupForecast
+                    | JobKind::Bench
             );
             let work = service
                 .serving

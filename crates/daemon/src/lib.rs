@@ -10,6 +10,7 @@
 //! service manager may have made it: `host::supervisor`), `millpond.stopped` (crate `host`),
 //! `millpond.toml` (the options of every start), `pools.json` (what to import at the next start:
 //! `service::pool_list`), `replications.json` (crate `automation`), `schedules.json` (likewise),
+//! `bench/` (measurements: `verbs::measuring`),
 //! `iscsi-secrets.json` (for CHAP),
 //! `share-names.json` (whose the names of shares are: `serving::owners`), `alerts*.json` (crate
 //! `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate `series`),
@@ -241,6 +242,7 @@ async fn serve(
     disks::begin(&service.disks);
     telemetry::figures::begin(&service.figures, &service.serving);
     service.automation.begin();
+    tokio::spawn(verbs::measuring::follow(Arc::downgrade(&service.bench)));
     tokio::spawn(ups::follow(Arc::downgrade(&service)));
     if default_pool.is_some() {
         // What is printed tells what is shared.

@@ -35,6 +35,7 @@ use serving::shares::Withheld;
 use serving::smb::Smb;
 use serving::volumes::Volumes;
 use telemetry::figures::Figures;
+use verbs::measuring::Bench;
 use web::Web;
 
 /// How much memory iSCSI sessions may have together at least, and at most; between these it is a
@@ -61,6 +62,7 @@ pub(crate) struct Service {
     pub(crate) figures: Arc<Figures>,
     pub(crate) looks: Looks,
     pub(crate) web: Arc<Web>,
+    pub(crate) bench: Arc<Bench>,
     pub(crate) ups: Ups,
     /// Where operators choose mount points.
     pub(crate) operator_mounts: Option<PathBuf>,
@@ -154,6 +156,7 @@ impl Service {
         Ok(Arc::new(Self {
             automation: Automation::load(&state, Arc::clone(&serving), disks.clone()),
             disks,
+            bench: Bench::load(state.directory(), Arc::clone(&serving)),
             serving,
             web,
             alerts,
@@ -194,6 +197,7 @@ impl Service {
         self.disks.drives.stop();
         self.figures.stop(&self.serving).await;
         self.automation.stop().await;
+        self.bench.stop().await;
         // First: clients that ask later find their files with the next server.
         self.serving.nfs.stop_serving().await;
         self.serving.volumes.stop_serving().await;

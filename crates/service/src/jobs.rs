@@ -9,12 +9,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use api::{EventKind, Failure, FailureKind, Guid, Job, JobKind, JobState, Progress};
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::sync::watch;
 
 use crate::events::Events;
 
@@ -39,7 +39,7 @@ pub enum Asker {
 struct Entry {
     job: Job,
     /// Whether somebody asked it to stop.
-    is_canceled: Arc<AtomicBool>,
+    is_canceled: watch::Sender<bool>,
     told: Instant,
     outcome: Option<Outcome>,
     /// Who asked for it, where that is known.
@@ -64,7 +64,7 @@ pub struct Jobs {
 pub struct Work {
     jobs: Arc<Jobs>,
     id: u64,
-    is_canceled: Arc<AtomicBool>,
+    is_canceled: watch::Receiver<bool>,
 }
 
 fn now_s() -> u64 {
@@ -92,7 +92,7 @@ impl Jobs {
         let mut table = self.table.lock();
         table.last += 1;
         let id = table.last;
-        let is_canceled = Arc::new(AtomicBool::new(false));
+        let (cancel, is_canceled) = watch::channel(false);
         let mut job = Job {
             id,
             kind,
@@ -112,7 +112,7 @@ impl Jobs {
         });
         let entry = Entry {
             job,
-            is_canceled: Arc::clone(&is_canceled),
+            is_canceled: cancel,
             told: Instant::now(),
             outcome: None,
             asker: None,
@@ -183,7 +183,7 @@ impl Jobs {
             let message = format!("cannot cancel job {id}: it can only be waited for");
             return Err(Failure::new(FailureKind::Unsupported, message));
         }
-        entry.is_canceled.store(true, Ordering::Relaxed);
+        entry.is_canceled.send_replace(true);
         Ok(())
     }
 
@@ -279,7 +279,20 @@ impl Work {
 
     /// Whether somebody asked it to stop.
     pub fn is_canceled(&self) -> bool {
-        self.is_canceled.load(Ordering::Relaxed)
+        *self.is_canceled.borrow()
+    }
+
+    /// Completes when somebody asks it to stop.
+    pub async fn canceled(&self) {
+        let mut is_canceled = self.is_canceled.clone();
+        if is_canceled
+            .wait_for(|is_canceled| *is_canceled)
+            .await
+            .is_err()
+        {
+            // It is not listed any more, and nobody can.
+            std::future::pending::<()>().await;
+        }
     }
 
     /// It has ended, in that state.
@@ -347,6 +360,7 @@ mod tests {
         assert_eq!(jobs.outcome(id).unwrap_err().kind, FailureKind::Busy);
         jobs.cancel(id).unwrap();
         assert!(work.is_canceled());
+        work.canceled().await;
         assert_eq!(jobs.get(id).unwrap().state, JobState::Running);
         let failure = Failure::new(FailureKind::Canceled, "stopped on request");
         work.answer(Err(failure.clone()));

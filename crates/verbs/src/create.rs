@@ -21,7 +21,7 @@ use serving::nfs::NFS_PROPERTY;
 use serving::smb::SMB_PROPERTY;
 
 /// Block size of a volume that is not told one (`ZVOL_DEFAULT_BLOCKSIZE`, OpenZFS 2.2 on).
-const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
+pub(crate) const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
 
 /// What fills new filesystems: they belong to whom this process runs as.
 pub fn new_filesystem() -> ZplInit {

@@ -18,6 +18,7 @@ pub mod files;
 pub mod import;
 pub mod keys;
 mod look;
+pub mod measuring;
 pub mod order;
 pub mod owners;
 pub mod permissions;

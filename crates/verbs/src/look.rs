@@ -145,7 +145,7 @@ fn layout_asked(layout: &VdevLayout) -> Layout {
 }
 
 /// The layout of a top-level vdev that a pool has; none of one that holds no data any more.
-fn layout_of(top: &VdevReport) -> Option<Layout> {
+pub(crate) fn layout_of(top: &VdevReport) -> Option<Layout> {
     let disks = top.children.len() as u64;
     let layout = match top.kind {
         VdevKind::Hole | VdevKind::Indirect | VdevKind::Missing | VdevKind::Other(_) => None,
@@ -185,7 +185,7 @@ fn present(top: &VdevReport) -> Option<Vdev> {
 }
 
 /// Bytes of a device, or of the smallest of those that share a place; none of a missing one.
-fn size_of(member: &VdevReport) -> Option<u64> {
+pub(crate) fn size_of(member: &VdevReport) -> Option<u64> {
     match member.children.as_slice() {
         [] => Some(member.physical_bytes).filter(|bytes| *bytes > 0),
         below => below.iter().filter_map(size_of).min(),

@@ -51,6 +51,14 @@ const MAY: &str = "
 /v1/alerts/settings-set a
 /v1/alerts/test oa
 /v1/audit/list a
+/v1/bench/compare voau
+/v1/bench/get voau
+/v1/bench/list voau
+/v1/bench/look oa
+/v1/bench/profiles voau
+/v1/bench/progress voau
+/v1/bench/remove oa
+/v1/bench/run oa
 /v1/cache/get voau
 /v1/certificate/renew a
 /v1/certificate/settings-set a
