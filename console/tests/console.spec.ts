@@ -45,6 +45,7 @@ const PAGES = [
   '#/alerts',
   '#/disks',
   '#/plan',
+  '#/bench',
   '#/reports',
   '#/cache',
   '#/jobs',

@@ -1,5 +1,6 @@
 /** Every request that the console makes: its path, what it takes, what comes back. */
 import type { AlertCalls } from './alerts';
+import type { BenchCalls } from './bench';
 import type { BusCalls } from './buses';
 import type { CacheCalls } from './cache';
 import type { CertificateCalls } from './certificate';
@@ -18,6 +19,7 @@ interface Named {
 export interface Calls
   extends
     AlertCalls,
+    BenchCalls,
     BusCalls,
     CacheCalls,
     CertificateCalls,
@@ -241,6 +243,7 @@ export type Reply<P extends Path> = Calls[P][1];
 
 /** Requests that the server does as jobs, which may go on when the answer is there. */
 export const JOBS: ReadonlySet<Path> = new Set([
+  '/v1/bench/run',
   '/v1/files/restore',
   '/v1/zfs/destroy',
   '/v1/zpool/export',

@@ -310,6 +310,8 @@ export interface NotShared {
 
 export type JobState = 'running' | 'paused' | 'finished' | 'failed' | 'canceled';
 
+export type ProgressUnit = 'bytes' | 'datasets' | 'blocks' | 'loads';
+
 export interface Job {
   id: number;
   kind: string;
@@ -317,7 +319,7 @@ export interface Job {
   start_s: number;
   end_s: number | null;
   state: JobState;
-  progress: { done: number; total: number; unit: 'bytes' | 'datasets' | 'blocks' } | null;
+  progress: { done: number; total: number; unit: ProgressUnit } | null;
   can_cancel: boolean;
   failure?: Failure | null;
   sequence: number;

@@ -8,6 +8,7 @@ it('has an address for each page', () => {
   expect(pageOf('/schedules')).toEqual({ page: 'schedules' });
   expect(pageOf('/disks')).toEqual({ page: 'disks' });
   expect(pageOf('/plan')).toEqual({ page: 'plan' });
+  expect(pageOf('/bench')).toEqual({ page: 'bench' });
   expect(pageOf('/reports')).toEqual({ page: 'reports' });
   expect(pageOf('/cache')).toEqual({ page: 'cache' });
   expect(pageOf('/certificate')).toEqual({ page: 'certificate' });

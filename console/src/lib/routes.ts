@@ -9,6 +9,7 @@ export type Page =
   | { page: 'shares' }
   | { page: 'disks' }
   | { page: 'plan' }
+  | { page: 'bench' }
   | { page: 'setup' }
   | { page: 'schedules' }
   | { page: 'alerts' }
@@ -34,6 +35,7 @@ const SIMPLE = [
   'shares',
   'disks',
   'plan',
+  'bench',
   'setup',
   'schedules',
   'alerts',

@@ -13,6 +13,7 @@ import type {
 } from '../api/types';
 import { schedules } from './schedules';
 import { alerts } from './alerts';
+import { bench } from './bench';
 import { buses } from './buses';
 import { cache } from './cache';
 import { certificate } from './certificate';
@@ -29,6 +30,7 @@ export { many };
 
 export const t = {
   disks,
+  bench,
   buses,
   plan,
   certificate,
@@ -63,6 +65,7 @@ export const t = {
     cache: 'Cache',
     disks: 'Disks',
     plan: 'Plan',
+    bench: 'Bench',
     jobs: 'Jobs',
     events: 'Events',
     users: 'Users and keys',
@@ -765,6 +768,7 @@ export const t = {
       schedule: 'Schedule',
       restore: 'Restore of files',
       'dedup-forecast': 'Forecast of deduplication',
+      bench: 'Measurement',
     } as Record<string, string>,
     states: {
       running: 'Running',
@@ -786,6 +790,7 @@ export const t = {
     of: (done: string, total: string) => `${done} of ${total}`,
     blocks: (count: string) => `${count} blocks`,
     datasets: (count: string) => `${count} datasets`,
+    loads: (count: string) => `${count} steps`,
     progressOf: (job: string) => `Progress of ${job}`,
     noTerminal:
       'curl --unix-socket /var/lib/millpond/millpond.sock http://localhost/v1/jobs/list -d {}',

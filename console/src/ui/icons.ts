@@ -34,6 +34,7 @@ export const icons = {
   chart: 'M4 4v16h16M8 16v-5M12 16V7M16 16v-3',
   cache: 'M8 8h8v8H8zM5 5h14v14H5zM9 2v3M15 2v3M9 19v3M15 19v3M2 9h3M2 15h3M19 9h3M19 15h3',
   plan: 'M4 20V6l5-2 6 2 5-2v14l-5 2-6-2zM9 4v14M15 6v14',
+  gauge: 'M4 18a8.500 8.500 0 1 1 16 0zM12 16l4-6M12 16h.01',
   camera: 'M4 8h3.500l1.500-2.500h6L16.500 8H20v11H4zM12 16a3 3 0 1 0 0-6 3 3 0 0 0 0 6z',
   edit: 'M4 20l1-4L16 5l3 3L8 19zM14 7l3 3',
   out: 'M10 4H5v16h5M15 8l4 4-4 4M19 12H9',
