@@ -14,7 +14,7 @@ import {
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 
-import { expect, test, type Browser, type Page } from '@playwright/test';
+import { expect, test, type Browser, type Locator, type Page } from '@playwright/test';
 
 import { go as open, look as lookAt, pool, signedIn } from './person';
 import { mailServer, type MailServer } from './smtp';
@@ -351,6 +351,69 @@ test('what disks will do is planned before they are bought', async () => {
   await plan.click();
   await expect(page.getByRole('alert')).toContainText('mirror:9x2 needs 18 disks');
   await expect(table).toHaveCount(0);
+});
+
+/** Fills in what is to be measured, and goes as far as what is said before. */
+async function askToMeasure(seconds: string): Promise<Locator> {
+  await page.getByLabel('Below the filesystem').selectOption(pool);
+  await page.getByLabel('Loads', { exact: true }).selectOption('sio');
+  await page.getByLabel('Size', { exact: true }).fill('16M');
+  const more = page.getByLabel('Seconds of each load');
+  if (!(await more.isVisible())) await page.getByText('Blocks, compression, times').click();
+  await more.fill(seconds);
+  await page.getByLabel('Seconds until it is steady').fill('0');
+  await page.getByRole('button', { name: 'What will it do?' }).click();
+  const dialog = page.getByRole('dialog');
+  await expect(dialog).toContainText('Everybody else who uses the pool will be slower meanwhile.');
+  return dialog;
+}
+
+test('what storage does is measured, watched, stopped and compared', async () => {
+  test.setTimeout(300_000);
+  await go('#/bench');
+  await expect(page.getByText('Nothing was measured yet.')).toBeVisible();
+  await page.getByLabel('Size', { exact: true }).fill('1K');
+  await expect(page.getByText('A size such as 8G, of 1M or more.')).toBeVisible();
+  await expect(page.getByRole('button', { name: 'What will it do?' })).toBeDisabled();
+  await page.getByLabel('Size', { exact: true }).fill('900T');
+  await page.getByRole('button', { name: 'What will it do?' }).click();
+  await expect(page.getByRole('alert')).toContainText('half of them is the most');
+
+  // It can be stopped as soon as it is there, and leaves nothing.
+  let dialog = await askToMeasure('600');
+  await expect(dialog).toContainText(`A file or volume of 16 MiB is written below ${pool}`);
+  await look('what a measurement will do');
+  await dialog.getByRole('button', { name: 'Measure', exact: true }).click();
+  const running = page.getByRole('region', { name: 'Under way' });
+  await expect(running).toContainText('Load 1 of 2', { timeout: 60_000 });
+  await look('a measurement that is under way');
+  await running.getByRole('button', { name: 'Stop' }).click();
+  await expect(running).toHaveCount(0, { timeout: 60_000 });
+  await expect(page.getByText('Nothing was measured yet.')).toBeVisible();
+  await go('#/datasets');
+  await expect(page.getByText('millpond-bench')).toHaveCount(0);
+
+  const kept = page.getByRole('region', { name: 'Reports' });
+  for (const count of [1, 2]) {
+    await go('#/bench');
+    dialog = await askToMeasure('1');
+    await dialog.getByRole('button', { name: 'Measure', exact: true }).click();
+    await expect(kept.getByRole('row')).toHaveCount(count + 1, { timeout: 100_000 });
+  }
+  await kept.getByRole('button', { name: /^Show the report/ }).first().click();
+  const figures = page.getByRole('table', { name: /^Report of/ });
+  await expect(figures.getByRole('row')).toHaveCount(3);
+  await expect(figures).toContainText('sio 0 0 64K: writes, 50 deep');
+  await expect(page.getByRole('img', { name: /^Operations a second/ })).toBeVisible();
+  await page.getByLabel('Before', { exact: true }).selectOption({ index: 2 });
+  await page.getByLabel('After', { exact: true }).selectOption({ index: 1 });
+  await page.getByRole('button', { name: 'Compare', exact: true }).click();
+  const compared = page.getByRole('table', { name: 'Side by side' });
+  await expect(compared.getByRole('row')).toHaveCount(3);
+  await expect(compared).toContainText('×');
+  await look('reports of measurements');
+  await kept.getByRole('button', { name: /^Forget the report/ }).first().click();
+  await expect(kept.getByRole('row')).toHaveCount(2);
 });
 
 test('the browser had nothing to complain about', () => {

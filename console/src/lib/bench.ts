@@ -202,7 +202,9 @@ export function stepWords(step: BenchStep): string {
 }
 
 /** A load's name with its depth, as the server writes it. */
-export function nameOf(test: Pick<BenchCompared, 'name' | 'depth' | 'workers' | 'is_whole'>): string {
+export function nameOf(
+  test: Pick<BenchCompared, 'name' | 'depth' | 'workers' | 'is_whole'>,
+): string {
   if (test.is_whole) return test.name;
   const many = test.workers === 1 ? t.depth(test.depth) : t.workers(test.workers);
   return `${test.name}, ${many}`;

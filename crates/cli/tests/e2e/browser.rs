@@ -64,6 +64,7 @@ fn people_use_the_console_in_a_browser() {
         || !has_tools()
         || !need("chromium", finds("chromium"))
         || !need("nfs-cat (package libnfs-utils)", finds("nfs-cat"))
+        || !need("fio", finds("fio"))
         || !need("the console in the binary (scripts/console)", is_built)
     {
         return;

@@ -37,6 +37,7 @@ mod layouts;
 mod legacy;
 mod matrix;
 mod matrix_2_4;
+mod measuring;
 mod memory;
 mod million;
 mod mounts;

@@ -229,13 +229,13 @@ impl Bench {
                 },
             );
             let files = self.directory.join("run");
-            clear(&files).map_err(|error| {
+            let files = Scratch::new(files.clone()).map_err(|error| {
                 let why = format!("{}: {error}", files.display());
                 failed(FailureKind::Io, &why)
             })?;
             let (stop, stopped) = watch::channel(false);
             let server = Some(std::process::id());
-            let runner = Runner::new(&program, &files, stopped, server).await;
+            let runner = Runner::new(&program, &files.0, stopped, server).await;
             let mut runner = runner.map_err(|error| failure(&doing, &error))?;
             let set = set::make(
                 &self.serving,
@@ -252,9 +252,6 @@ impl Bench {
                 .await;
             self.show(|running| running.step = BenchStep::Ending);
             let gone = Box::pin(set.destroy(&self.serving, &self.left)).await;
-            if let Err(error) = std::fs::remove_dir_all(&files) {
-                tracing::debug!(%error, "{} stays", files.display());
-            }
             let report = match done {
                 Ok(report) => report,
                 Err(failure) => return and_back(Err(failure), gone),
@@ -456,13 +453,27 @@ impl Drop for Shown<'_> {
     }
 }
 
-/// An empty directory of ours.
-fn clear(directory: &Path) -> std::io::Result<()> {
-    match std::fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+/// A directory of ours, which is taken away with this.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    /// An empty one, whatever a crash left there.
+    fn new(directory: PathBuf) -> std::io::Result<Self> {
+        match std::fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        private::make_directory(&directory)?;
+        Ok(Self(directory))
     }
-    private::make_directory(directory)
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::debug!(%error, "{} stays", self.0.display());
+        }
+    }
 }
 
 fn warm_up(planned: &Planned) -> WarmUp {

@@ -262,7 +262,10 @@ fn size_bytes(
                 true => whole(usual_bytes),
                 false => {
                     let part = u128::from(usual_bytes) * u128::from(room) / u128::from(takes);
-                    whole(u64::try_from(part).unwrap_or(u64::MAX))
+                    let size = whole(u64::try_from(part).unwrap_or(u64::MAX));
+                    // What does not grow with it weighs more in what is small.
+                    let over = space(size.max(step)).saturating_sub(room);
+                    whole(size.saturating_sub(over))
                 }
             }
         }
@@ -312,6 +315,10 @@ mod tests {
         assert_eq!(size(None, 8 * GIB), Ok(GIB));
         assert_eq!(size(Some(2 * GIB), 8 * GIB), Ok(2 * GIB));
         assert_eq!(size(Some(1), 8 * GIB), Ok(1 << 20));
+        // Some metadata is there whatever the size.
+        let size_with =
+            |available| size_bytes(None, 4 * GIB, available, 4096, |size| size + (2 << 20));
+        assert_eq!(size_with(80 << 20), Ok(18 << 20));
         for (wanted, available) in [(Some(2 * GIB + 1), 8 * GIB), (None, 1 << 20), (None, 0)] {
             let told = size(wanted, available).unwrap_err();
             assert!(told.contains("half of them is the most"), "{told}");
