@@ -85,9 +85,13 @@ struct Log {
 
 /// What a request is about: pools, datasets, devices, users.
 pub fn about<C: Call>(call: &C) -> Vec<String> {
-    let Ok(Value::Object(fields)) = serde_json::to_value(call) else {
+    let Ok(Value::Object(mut fields)) = serde_json::to_value(call) else {
         return Vec::new();
     };
+    // A request that has what it wants as a whole is about what that is about.
+    if let Some(Value::Object(wanted)) = fields.shift_remove("wanted") {
+        fields.extend(wanted);
+    }
     let mut out = Vec::new();
     for (name, value) in fields {
         if !ABOUT.contains(&name.as_str()) {
@@ -381,6 +385,13 @@ mod tests {
             ..api::ZfsSnapshot::default()
         };
         assert_eq!(about(&call), ["a@b", "c@d"]);
+    }
+
+    #[test]
+    fn what_a_request_wants_is_what_it_is_about() {
+        let wanted = r#"{"wanted": {"dataset": "tank/a", "profile": "sio", "depths": [1]}}"#;
+        let call: api::BenchRun = serde_json::from_str(wanted).unwrap();
+        assert_eq!(about(&call), ["tank/a"]);
     }
 
     /// Nothing is changed that cannot be put on record.

@@ -46,7 +46,6 @@ use planned::{NO_FIO, Planned, STREAM_TRIES};
 use service::error::and_back;
 use service::events::Wanted;
 use service::jobs::Work;
-use service::reports;
 use serving::Serving;
 use set::{Left, Set};
 
@@ -151,7 +150,7 @@ impl Bench {
     /// # Errors
     /// It would be refused.
     pub fn look(&self, call: BenchLook) -> BoxFuture<'_, Result<BenchLookReply, Failure>> {
-        Box::pin(async move { Ok(planned::plan(&self.serving, &call.wanted).await?.told) })
+        Box::pin(async move { Ok(planned::plan(&self.serving, &call.wanted).await?.1.told) })
     }
 
     /// What is being measured.
@@ -211,7 +210,7 @@ impl Bench {
             if *self.leaving.borrow() {
                 return Err(Ended::Leaving.failure(&doing));
             }
-            let planned = planned::plan(&self.serving, &wanted).await?;
+            let (open, planned) = planned::plan(&self.serving, &wanted).await?;
             let Some(program) = run::find("fio") else {
                 return Err(failed(FailureKind::Unsupported, NO_FIO));
             };
@@ -239,7 +238,7 @@ impl Bench {
             let mut runner = runner.map_err(|error| failure(&doing, &error))?;
             let set = set::make(
                 &self.serving,
-                &planned.open,
+                &open,
                 &self.left,
                 &wanted,
                 &self.directory.join("mnt"),
@@ -247,6 +246,8 @@ impl Bench {
                 planned.block_bytes,
             );
             let set = Box::pin(set).await?;
+            // It may leave meanwhile.
+            drop(open);
             let done = self
                 .until_ended(&doing, &wanted, &planned, &set, &mut runner, work, &stop)
                 .await;
@@ -320,7 +321,7 @@ impl Bench {
     ) -> Result<Report, BenchError> {
         runner.check(place)?;
         let setup = setup(wanted, planned, place);
-        let root = reports::tree(&planned.open.pool.status());
+        let root = planned.root.clone();
         let block_bytes = planned.block_bytes;
         let against = serve_fuse::aside(move || expected::against(&root, block_bytes)).await;
         let mut so_far = setup.report(runner);

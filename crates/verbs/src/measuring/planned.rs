@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use api::{BenchLookReply, BenchQuota, BenchWanted, Failure, FailureKind};
+use api::{BenchLookReply, BenchQuota, BenchWanted, Failure, FailureKind, VdevReport};
 use bench::job::Times;
 use bench::streams::Wanted;
 use bench::{Profile, Test, run};
@@ -12,6 +12,7 @@ use dataset::{DatasetError, DatasetKind};
 use crate::create::{VOLUME_BLOCK_BYTES, volume_reservation};
 use service::error::{from_dataset, suspended};
 use service::pools::OpenPool;
+use service::reports;
 use serving::Serving;
 
 /// Loads go over a quarter of what is available where nobody says how much, and never over more
@@ -48,8 +49,8 @@ const MORE_SECONDS: u64 = 60;
 
 /// A measurement that may be done.
 pub(super) struct Planned {
-    /// The pool that it is in.
-    pub(super) open: Arc<OpenPool>,
+    /// The vdevs of its pool.
+    pub(super) root: VdevReport,
     /// What is told of it.
     pub(super) told: BenchLookReply,
     /// Bytes of a block of its dataset.
@@ -62,11 +63,14 @@ pub(super) struct Planned {
     pub(super) streams: Wanted,
 }
 
-/// Finds out what a measurement will do.
+/// Finds out what a measurement will do, and in which pool.
 ///
 /// # Errors
 /// What is asked for cannot be, or does not fit; the pool is suspended or read-only.
-pub(super) async fn plan(serving: &Serving, wanted: &BenchWanted) -> Result<Planned, Failure> {
+pub(super) async fn plan(
+    serving: &Serving,
+    wanted: &BenchWanted,
+) -> Result<(Arc<OpenPool>, Planned), Failure> {
     let doing = format!("cannot measure '{}'", wanted.dataset);
     let failed = |kind, why: &str| Failure::new(kind, format!("{doing}: {why}"));
     let open = serving.pools.of_dataset(&wanted.dataset)?;
@@ -157,7 +161,8 @@ pub(super) async fn plan(serving: &Serving, wanted: &BenchWanted) -> Result<Plan
         _ => {}
     }
     let problem = run::find("fio").is_none().then(|| NO_FIO.to_owned());
-    Ok(Planned {
+    let planned = Planned {
+        root: reports::tree(&open.pool.status()),
         told: BenchLookReply {
             size_bytes,
             space_bytes: space(size_bytes),
@@ -169,7 +174,6 @@ pub(super) async fn plan(serving: &Serving, wanted: &BenchWanted) -> Result<Plan
             seconds_max: seconds + MORE_SECONDS,
             problem,
         },
-        open,
         block_bytes,
         times,
         total_seconds,
@@ -180,7 +184,8 @@ pub(super) async fn plan(serving: &Serving, wanted: &BenchWanted) -> Result<Plan
             recordings: 1,
             playbacks: 1,
         },
-    })
+    };
+    Ok((open, planned))
 }
 
 /// A property that is a number.
@@ -254,7 +259,9 @@ fn size_bytes(
     let whole = |bytes: u64| bytes / step * step;
     let largest = available_bytes / LARGEST_PART;
     let size = match wanted {
-        Some(bytes) => bytes.next_multiple_of(step),
+        Some(bytes) => bytes
+            .checked_next_multiple_of(step)
+            .unwrap_or(whole(u64::MAX)),
         None => {
             let room = available_bytes / USUAL_PART;
             let takes = space(whole(usual_bytes).max(step));
@@ -308,8 +315,11 @@ mod tests {
     /// and a quarter by itself. Method: sizes with room and without, on space that doubles them.
     #[test]
     fn a_measurement_leaves_room() {
-        let size =
-            |wanted, available| size_bytes(wanted, 4 * GIB, available, 4096, |size| size * 2);
+        let size = |wanted, available| {
+            size_bytes(wanted, 4 * GIB, available, 4096, |size| {
+                size.saturating_mul(2)
+            })
+        };
         assert_eq!(size(None, 100 * GIB), Ok(4 * GIB));
         // A quarter is 2 GiB, and half of that in bytes of the file.
         assert_eq!(size(None, 8 * GIB), Ok(GIB));
@@ -319,7 +329,13 @@ mod tests {
         let size_with =
             |available| size_bytes(None, 4 * GIB, available, 4096, |size| size + (2 << 20));
         assert_eq!(size_with(80 << 20), Ok(18 << 20));
-        for (wanted, available) in [(Some(2 * GIB + 1), 8 * GIB), (None, 1 << 20), (None, 0)] {
+        let all = [
+            (Some(2 * GIB + 1), 8 * GIB),
+            (Some(u64::MAX), 8 * GIB),
+            (None, 1 << 20),
+            (None, 0),
+        ];
+        for (wanted, available) in all {
             let told = size(wanted, available).unwrap_err();
             assert!(told.contains("half of them is the most"), "{told}");
         }
