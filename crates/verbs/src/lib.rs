@@ -5,7 +5,8 @@
 //! pool's `admin` lock, changes the engine, then what is served of the dataset
 //! ([`serving::Serving`]), puts the command into the pool's history ([`zpool::log_command`]), and
 //! tells of it. One that fails half-way puts back what it took away, and says in one answer what is
-//! not as it was. Who may ask has been decided before; nothing here knows of HTTP.
+//! not as it was. Who may ask has been decided before; nothing here knows of HTTP. Measurements
+//! ([`measuring`]) have something of their own: what is being measured, and the reports.
 
 #![forbid(unsafe_code)]
 
