@@ -36,6 +36,25 @@ pub struct IoContext {
     pub flush: bool,
 }
 
+impl IoContext {
+    /// Of a write that puts right what was read with this. Whoever reads a block waits for its
+    /// repair, which goes straight to the device. Repairs of a scrub or resilver are many, and
+    /// neighbours: they are put together in the queue, as the writes of transaction groups are
+    /// (`vdev_mirror_io_done`, module/zfs/vdev_mirror.c: `ZIO_PRIORITY_ASYNC_WRITE`). Either is on
+    /// the device, though not flushed, when it is done.
+    #[must_use]
+    pub fn for_repair(&self) -> IoContext {
+        IoContext {
+            priority: match self.scan.is_scan() {
+                true => Priority::Async,
+                false => Priority::Sync,
+            },
+            repair: true,
+            ..*self
+        }
+    }
+}
+
 /// Why a leaf did not do an I/O.
 #[derive(Debug, Clone)]
 pub(crate) enum LeafError {

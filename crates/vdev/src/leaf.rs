@@ -428,7 +428,7 @@ impl Leaf {
         let mut result = if context.priority == Priority::Sync {
             self.write_now(&*device, raw, data, context).await
         } else {
-            let (done, start) = self.queue.push(raw, data);
+            let (done, start) = self.queue.push(raw, data, context.repair);
             if let Some(started_ns) = start {
                 let (leaf, device) = (self.clone(), device.clone());
                 self.world.spawn.spawn(Box::pin(async move {

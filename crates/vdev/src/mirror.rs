@@ -2,11 +2,13 @@
 //!
 //! **Reads** (`vdev_mirror_child_select`, module/zfs/vdev_mirror.c) go to the readable child with
 //! the fewest reads in flight that does not miss the block's transaction group; among equals, areas
-//! of 2 MiB take turns. What nobody waits for yet goes by areas alone, as long as no child falls
-//! far behind: neighbours read by one disk are one operation, read by two they are many. What
-//! fails, by the device or by checksum, is read from the others, and then repaired with what was
-//! good. Scrubs read every child that does not miss the block, resilvers as few as will do; both
-//! write it to those that miss it, which is no error of theirs (`vdev_mirror_io_done`).
+//! of 2 MiB take turns. What nobody waits for yet, and what a resilver reads, goes by areas alone,
+//! as long as no child falls far behind: neighbours read by one disk are one operation, read by two
+//! they are many. What fails, by the device or by checksum, is read from the others, and then
+//! repaired with what was good. Scrubs read every child that does not miss the block, all at the
+//! same time: so each device is asked for neighbours together (`vdev_mirror_io_start`). Resilvers
+//! read as few as will do. Both write the block to those that miss it, which is no error of theirs
+//! (`vdev_mirror_io_done`).
 //!
 //! A child that misses the block has something else in its place, unless it was given the block
 //! meanwhile. Only a checksum tells. Where none is verified here (parts of a block, as below
@@ -19,6 +21,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use device::BoxFuture;
 use format::Txg;
 use futures::future::join_all;
 
@@ -30,14 +33,20 @@ use crate::state::Counters;
 
 /// So many reads in flight count as none to who does not wait for them.
 const CROWD: usize = 128;
+/// The same to a resilver, which has more of them under way.
+const RESILVER_CROWD: usize = 512;
+
+/// What reading a child gave.
+type Read = Result<Bytes, ReadFailure>;
 
 impl MirrorVdev {
     /// Children in the order in which to try them.
     fn candidates(&self, offset: u64, birth: Txg, priority: Priority) -> Vec<usize> {
         let count = self.children.len();
         let crowd = match priority {
+            Priority::Sync => 1,
             Priority::Async => CROWD,
-            Priority::Sync | Priority::Scrub => 1,
+            Priority::Scrub => RESILVER_CROWD,
         };
         let preferred = (offset >> 21) as usize % count.max(1);
         let mut order: Vec<usize> = (0..count)
@@ -55,12 +64,75 @@ impl MirrorVdev {
     }
 
     /// Children but `except` that lack the block, or whose own children may.
-    fn lacking(&self, offset: u64, birth: Txg, except: usize) -> Vec<usize> {
+    pub(crate) fn lacking(&self, offset: u64, birth: Txg, except: Option<usize>) -> Vec<usize> {
         let others = self.children.iter().enumerate();
         let lacks = |(index, child): &(usize, &Arc<Vdev>)| {
-            *index != except && child.is_readable() && child.needs_resilver(offset, 0, birth)
+            Some(*index) != except && child.is_readable() && child.needs_resilver(offset, 0, birth)
         };
         others.filter(lacks).map(|(index, _)| index).collect()
+    }
+
+    async fn read_child(
+        &self,
+        index: usize,
+        offset: u64,
+        length: usize,
+        context: &IoContext,
+        verify: &dyn Verify,
+    ) -> Read {
+        let child = &self.children[index];
+        // A device and its successor, or its spare, have whole blocks as well: which of them is
+        // right their own mirror finds.
+        match child.children().is_empty() {
+            true => child.read_part(offset, length, context).await,
+            false => child.read_verified(offset, length, context, verify).await,
+        }
+    }
+
+    /// Reads those of some children that have the block, at the same time.
+    fn read_all<'a>(
+        &'a self,
+        indices: &'a [usize],
+        offset: u64,
+        length: usize,
+        context: &'a IoContext,
+        verify: &'a dyn Verify,
+    ) -> BoxFuture<'a, Vec<Option<Read>>> {
+        Box::pin(async move {
+            let reads = indices.iter().map(|index| async move {
+                match self.children[*index].is_missing(offset, context.birth) {
+                    true => None,
+                    false => {
+                        let read = self.read_child(*index, offset, length, context, verify);
+                        Some(read.await)
+                    }
+                }
+            });
+            join_all(reads).await
+        })
+    }
+
+    /// Writes what was read to children that gave something else or nothing, and to `lacking` ones
+    /// as far as they lack it.
+    fn repair<'a>(
+        &'a self,
+        wrong: Vec<usize>,
+        lacking: Vec<usize>,
+        offset: u64,
+        good: &'a Bytes,
+        context: &'a IoContext,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let repairs = wrong.into_iter().map(|index| {
+                let child = &self.children[index];
+                child.repair(offset, good.clone(), context)
+            });
+            let supplies = lacking.into_iter().map(|index| {
+                let child = &self.children[index];
+                child.supply(offset, good.clone(), context)
+            });
+            futures::join!(join_all(repairs), join_all(supplies));
+        })
     }
 
     pub(crate) async fn read(
@@ -84,7 +156,15 @@ impl MirrorVdev {
         // A child that has the block did not give it.
         let mut has_failed = false;
         let mut bad = Vec::new();
-        for index in self.candidates(offset, context.birth, context.priority) {
+        let mut lacking = Vec::new();
+        let order = self.candidates(offset, context.birth, context.priority);
+        let mut at_once = match context.scan.reads_all() {
+            true => self.read_all(&order, offset, length, context, verify).await,
+            false => Vec::new(),
+        }
+        .into_iter();
+        for index in order {
+            let known = at_once.next().flatten();
             let child = &self.children[index];
             let is_missing = child.is_missing(offset, context.birth);
             if good.is_some() && is_missing {
@@ -97,12 +177,13 @@ impl MirrorVdev {
             if is_missing && !can_tell && has_failed {
                 continue;
             }
-            // A device and its successor, or its spare, have whole blocks as well: which of them is
-            // right their own mirror finds.
             let is_mirror = !child.children().is_empty();
-            let read = match is_mirror {
-                true => child.read_verified(offset, length, context, verify).await,
-                false => child.read_part(offset, length, context).await,
+            let read = match known {
+                Some(read) => read,
+                None => {
+                    let read = self.read_child(index, offset, length, context, verify);
+                    read.await
+                }
             };
             match read {
                 Ok(data) => {
@@ -117,7 +198,9 @@ impl MirrorVdev {
                             break;
                         }
                         if context.scan == ScanRead::Resilver {
-                            bad.extend(self.lacking(offset, context.birth, index));
+                            lacking = self.lacking(offset, context.birth, Some(index));
+                            // What failed gets it in any case.
+                            lacking.retain(|index| !bad.contains(index));
                             break;
                         }
                     } else {
@@ -149,10 +232,8 @@ impl MirrorVdev {
         if is_guess {
             return Ok(good);
         }
-        for index in bad {
-            self.children[index]
-                .repair(offset, good.clone(), context)
-                .await;
+        if !bad.is_empty() || !lacking.is_empty() {
+            self.repair(bad, lacking, offset, &good, context).await;
         }
         Ok(good)
     }

@@ -13,6 +13,11 @@
 //! queued. Each is driven by a task of its own, so that a caller who goes away does not leave a
 //! write half done.
 //!
+//! **Repairs of scrubs and resilvers** are queued likewise. They come as reads end, a long run at a
+//! time, and wait for nobody: one operation is in flight while less than another full one is
+//! queued, and a few at most. So the next one finds many neighbours, and a log's write does not
+//! wait behind many of them.
+//!
 //! When an aggregate fails, its parts are tried one by one: each caller learns of its own part.
 //!
 //! Lock: `pending`, held for map operations only. A crash leaves any part of what was queued
@@ -39,6 +44,8 @@ const AGGREGATE_PARTS_MAX: usize = 256;
 /// Queued writes in flight (`zfs_vdev_async_write_min_active`, `..._max_active`).
 const WRITERS_MIN: usize = 2;
 const WRITERS_MAX: usize = 10;
+/// The same of repairs.
+const REPAIR_WRITERS_MAX: usize = 4;
 /// Direct operations in flight.
 const SYNC_READS_MAX: usize = 64;
 const ASYNC_READS_MAX: usize = 32;
@@ -163,10 +170,12 @@ impl Queue {
     }
 
     /// Queues a write. With a time, the caller must start another writer ([`Self::run_writer`]).
+    /// `is_repair` is what a scrub or resilver found wrong or missing.
     pub(super) fn push(
         &self,
         offset: u64,
         data: Bytes,
+        is_repair: bool,
     ) -> (oneshot::Receiver<WriteResult>, Option<u64>) {
         let (send, receive) = oneshot::channel();
         let arrived_ns = self.meter.now_ns();
@@ -183,9 +192,13 @@ impl Queue {
         );
         pending.mandatory += 1;
         self.meter.put(IoClass::AsyncWrite);
-        let wanted = ((pending.bytes / AGGREGATE_BYTES_MAX) as usize)
-            .max(pending.mandatory / 8)
-            .clamp(WRITERS_MIN, WRITERS_MAX);
+        let full = (pending.bytes / AGGREGATE_BYTES_MAX) as usize;
+        let wanted = match is_repair {
+            true => (1 + full).min(REPAIR_WRITERS_MAX),
+            false => full
+                .max(pending.mandatory / 8)
+                .clamp(WRITERS_MIN, WRITERS_MAX),
+        };
         let start = pending.writers < wanted;
         if start {
             pending.writers += 1;

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use device::{BoxFuture, World};
-use format::{BlockPointer, Bookmark};
-use vdev::{ErrorReport, ErrorSink, IoContext, Priority, ReadFailure, VdevTree, Verify};
+use format::{BlockPointer, Bookmark, Dva};
+use futures::future::join_all;
+use vdev::{ErrorReport, ErrorSink, IoContext, ReadFailure, VdevTree, Verify};
 
 use super::ReadContext;
 use super::check::{BlockCheck, PoolSalt};
@@ -104,11 +105,7 @@ impl Copies {
                 device_failed: false,
             });
         }
-        let repair = IoContext {
-            priority: Priority::Sync,
-            repair: true,
-            ..*io
-        };
+        let repair = io.for_repair();
         let mut written = Err("it has no place".to_owned());
         for dva in bp.dvas() {
             let result = self
@@ -191,12 +188,21 @@ impl Copies {
             let mut good: Option<Bytes> = None;
             let mut wrong = Vec::new();
             let mut failure: Option<ReadFailure> = None;
+            let (tree, verify) = (&self.tree, &check);
+            let read =
+                |dva: Dva| tree.read_block(dva.vdev(), dva.offset_bytes(), length, io, verify);
+            // A scan wants all of them.
+            let mut at_once = match io.scan.is_scan() && places.len() > 1 {
+                true => join_all(places.iter().copied().map(read)).await,
+                false => Vec::new(),
+            }
+            .into_iter();
             for dva in places {
                 outcome.copies += 1;
-                let result = self
-                    .tree
-                    .read_block(dva.vdev(), dva.offset_bytes(), length, io, &check)
-                    .await;
+                let result = match at_once.next() {
+                    Some(result) => result,
+                    None => read(dva).await,
+                };
                 match result {
                     Ok(data) => {
                         good.get_or_insert(data);
@@ -235,11 +241,7 @@ impl Copies {
                 }));
             };
             if !self.suspension.is_read_only() && !io.speculative {
-                let repair = IoContext {
-                    priority: Priority::Sync,
-                    repair: true,
-                    ..*io
-                };
+                let repair = io.for_repair();
                 for dva in wrong {
                     let result = self
                         .tree
