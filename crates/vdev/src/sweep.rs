@@ -6,12 +6,14 @@
 //! it at once (`vdev_queue_aggregate`, module/zfs/vdev_queue.c, with `zfs_vdev_read_gap_limit`).
 //! Runs are taken in rising order, starting again at the front. What fails as part of a run is read
 //! alone by who asked for it, and who goes away in the middle of a read leaves the others of the
-//! run to do the same.
+//! run to do the same. A scan's runs go across longer gaps, as those of a pool that is old are:
+//! reading on for a millisecond is sooner done than another operation of a disk that turns. But no
+//! more is read in vain than twice what is wanted, which is what a fast device may lose by it.
 //!
 //! **Few at a time.** The more operations are under way, the fewer reads are left to be one: a disk
 //! that does few operations per second would be given small ones (`zfs_vdev_scrub_max_active`,
 //! `zfs_vdev_async_read_max_active`). What is read ahead has more of them when a crowd waits that
-//! is all over the device.
+//! is all over the device. A scan has one, and more while a whole run waits.
 //!
 //! **Scans let others go first.** While somebody waits for I/O of this leaf, or did a moment ago,
 //! one of a scan's reads is under way at a time, a shorter one, and then none for as long as it
@@ -20,7 +22,8 @@
 //! most.
 //!
 //! **What stays in memory is copied** out of the run: a block that is kept would keep the whole run
-//! with it.
+//! with it. So are a scan's blocks of a run that is mostly gaps: a device that is given them keeps
+//! them until it is flushed.
 //!
 //! Lock: `waiting`, for operations on maps only.
 
@@ -35,8 +38,9 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use super::meter::{IoClass, Meter, Span};
 
-/// A scan's operations under way.
-const SCANS_MAX: usize = 4;
+/// A scan's operation under way, and how many more there are while [`RUN_BYTES_MAX`] wait.
+const SCANS_MAX: usize = 1;
+const SCANS_MORE: usize = 3;
 /// Operations ahead of who will ask, and how many more there are while so many reads wait.
 const AHEAD_MAX: usize = 3;
 const AHEAD_MORE: usize = 29;
@@ -49,6 +53,8 @@ const COURTEOUS_BYTES_MAX: u64 = 512 << 10;
 const REST_NS_MAX: u64 = 100_000_000;
 /// Bytes between two reads that are read as well (`zfs_vdev_read_gap_limit`).
 const GAP_BYTES_MAX: u64 = 32 << 10;
+/// The same of a scan, whose run has at least half as much that is wanted as is not.
+const SCAN_GAP_BYTES_MAX: u64 = 128 << 10;
 /// For how long I/O that somebody waited for counts as still there, in nanoseconds.
 const COURTESY_NS: u64 = 20_000_000;
 
@@ -72,6 +78,8 @@ struct Waiting {
     /// By (offset on the device, order of arrival).
     entries: BTreeMap<(u64, u64), Entry>,
     arrivals: u64,
+    /// Sum of their lengths.
+    bytes: u64,
     /// Where the last run ended.
     head: u64,
 }
@@ -81,7 +89,17 @@ struct Run {
     device: Arc<dyn Device>,
     offset: u64,
     end: u64,
+    /// Bytes in between that nobody asked for.
+    gap_bytes: u64,
     parts: Vec<(u64, Entry)>,
+}
+
+/// How long a run may be.
+#[derive(Debug, Clone, Copy)]
+struct Reach {
+    bytes_max: u64,
+    /// The longest gap where most is wanted.
+    gap_bytes_max: u64,
 }
 
 /// The reads of one kind of one leaf.
@@ -101,7 +119,7 @@ pub(super) struct Sweep {
 impl Sweep {
     /// Of scrubs and resilvers.
     pub(super) fn of_scans() -> Self {
-        Self::new(IoClass::Scrub, SCANS_MAX, 0)
+        Self::new(IoClass::Scrub, SCANS_MAX, SCANS_MORE)
     }
 
     /// Of what nobody asked for yet.
@@ -155,11 +173,17 @@ impl Sweep {
                 place = self.place() => {
                     let _place = place;
                     let courtesy = self.give_way(meter).await;
-                    let bytes_max = match courtesy {
-                        Some(_) => COURTEOUS_BYTES_MAX,
-                        None => RUN_BYTES_MAX,
+                    let reach = Reach {
+                        bytes_max: match courtesy {
+                            Some(_) => COURTEOUS_BYTES_MAX,
+                            None => RUN_BYTES_MAX,
+                        },
+                        gap_bytes_max: match self.class {
+                            IoClass::Scrub => SCAN_GAP_BYTES_MAX,
+                            _ => GAP_BYTES_MAX,
+                        },
                     };
-                    let run = self.waiting.lock().next_run(bytes_max);
+                    let run = self.waiting.lock().next_run(reach);
                     match run {
                         Some(run) => {
                             let begun_ns = meter.now_ns();
@@ -178,9 +202,14 @@ impl Sweep {
 
     /// A place for an operation.
     async fn place(&self) -> SemaphorePermit<'_> {
-        if self.waiting.lock().entries.len() >= CROWD
-            && let Ok(place) = self.more.try_acquire()
-        {
+        let is_crowd = {
+            let waiting = self.waiting.lock();
+            match self.class {
+                IoClass::Scrub => waiting.bytes >= RUN_BYTES_MAX,
+                _ => waiting.entries.len() >= CROWD,
+            }
+        };
+        if is_crowd && let Ok(place) = self.more.try_acquire() {
             return place;
         }
         let place = self.places.acquire().await;
@@ -212,10 +241,11 @@ impl Sweep {
 impl Waiting {
     fn push(&mut self, offset: u64, entry: Entry) {
         self.arrivals += 1;
+        self.bytes += entry.length;
         self.entries.insert((offset, self.arrivals), entry);
     }
 
-    fn next_run(&mut self, bytes_max: u64) -> Option<Run> {
+    fn next_run(&mut self, reach: Reach) -> Option<Run> {
         let mut run: Option<Run> = None;
         loop {
             let from = run.as_ref().map_or(self.head, |run| run.offset);
@@ -233,8 +263,8 @@ impl Waiting {
             let end = key.0.saturating_add(length);
             if let Some(run) = &run {
                 let fits = Arc::ptr_eq(device, &run.device)
-                    && key.0 <= run.end.saturating_add(GAP_BYTES_MAX)
-                    && end.max(run.end) - run.offset <= bytes_max;
+                    && run.goes_on_to(key.0, reach)
+                    && end.max(run.end) - run.offset <= reach.bytes_max;
                 if !fits {
                     break;
                 }
@@ -242,6 +272,7 @@ impl Waiting {
             let Some(entry) = self.entries.remove(&key) else {
                 break;
             };
+            self.bytes -= entry.length;
             // Who asked went away.
             if entry.done.is_closed() {
                 continue;
@@ -250,8 +281,10 @@ impl Waiting {
                 device: entry.device.clone(),
                 offset: key.0,
                 end,
+                gap_bytes: 0,
                 parts: Vec::new(),
             });
+            run.gap_bytes += key.0.saturating_sub(run.end);
             run.end = run.end.max(end);
             run.parts.push((key.0, entry));
         }
@@ -263,6 +296,14 @@ impl Waiting {
 }
 
 impl Run {
+    /// Whether what lies between is worth reading.
+    fn goes_on_to(&self, offset: u64, reach: Reach) -> bool {
+        let gap_bytes = offset.saturating_sub(self.end);
+        let wanted_bytes = self.end - self.offset - self.gap_bytes;
+        gap_bytes <= GAP_BYTES_MAX
+            || gap_bytes <= reach.gap_bytes_max && self.gap_bytes + gap_bytes <= 2 * wanted_bytes
+    }
+
     /// Reads it and answers all; when that fails, none.
     async fn read(self, meter: &Meter, class: IoClass) {
         let begun_ns = meter.now_ns();
@@ -275,7 +316,8 @@ impl Run {
         let span = meter.end(class, begun_ns);
         let is_aggregate = self.parts.len() > 1;
         meter.count_size(class, bytes, is_aggregate);
-        let is_copied = is_aggregate && class != IoClass::Scrub;
+        let is_mostly_gaps = self.gap_bytes > bytes / 2;
+        let is_copied = is_aggregate && (class != IoClass::Scrub || is_mostly_gaps);
         let mut told = Some(span);
         for (offset, part) in self.parts {
             let arrived_ns = part.arrived_ns;
@@ -323,7 +365,15 @@ mod tests {
     }
 
     fn runs(waiting: &mut Waiting) -> Vec<(u64, u64, usize)> {
-        std::iter::from_fn(|| waiting.next_run(RUN_BYTES_MAX))
+        runs_across(waiting, GAP_BYTES_MAX)
+    }
+
+    fn runs_across(waiting: &mut Waiting, gap_bytes_max: u64) -> Vec<(u64, u64, usize)> {
+        let reach = Reach {
+            bytes_max: RUN_BYTES_MAX,
+            gap_bytes_max,
+        };
+        std::iter::from_fn(|| waiting.next_run(reach))
             .map(|run| (run.offset, run.end, run.parts.len()))
             .collect()
     }
@@ -357,10 +407,44 @@ mod tests {
     }
 
     #[test]
+    fn a_scan_reads_across_longer_gaps_while_enough_is_wanted() {
+        let k = 1 << 10;
+        // As much is wanted as is not.
+        let half: Vec<_> = (0..8).map(|at| (at * 128 * k, 64 * k)).collect();
+        let (mut dense, _answers) = waiting(&half);
+        assert_eq!(dense.bytes, 512 * k);
+        assert_eq!(
+            runs_across(&mut dense, SCAN_GAP_BYTES_MAX),
+            [(0, 960 * k, 8)]
+        );
+        assert_eq!(dense.bytes, 0);
+        // Two thirds are not wanted, then more: such gaps only cost.
+        let reads = [
+            (0, 64 * k),
+            (192 * k, 8 * k),
+            (300 * k, 8 * k),
+            (500 * k, 8 * k),
+        ];
+        let (mut sparse, _later) = waiting(&reads);
+        assert_eq!(
+            runs_across(&mut sparse, SCAN_GAP_BYTES_MAX),
+            [
+                (0, 200 * k, 2),
+                (300 * k, 308 * k, 1),
+                (500 * k, 508 * k, 1)
+            ]
+        );
+        // Others' reads do not go so far.
+        let (mut dense, _again) = waiting(&half);
+        assert_eq!(runs(&mut dense).len(), 8);
+    }
+
+    #[test]
     fn what_was_asked_of_another_device_is_read_from_that() {
         let (mut both, _answers) = waiting(&[(0, 4096), (8192, 4096)]);
         let (mut other, _later) = waiting(&[(4096, 4096)]);
         both.entries.append(&mut other.entries);
+        both.bytes += other.bytes;
         assert_eq!(
             runs(&mut both),
             [(0, 4096, 1), (4096, 8192, 1), (8192, 12288, 1)]
@@ -423,9 +507,10 @@ mod tests {
             });
             // All wait before the first is read.
             let places = sweep.places.acquire_many(SCANS_MAX as u32).await.unwrap();
+            let more = sweep.more.acquire_many(SCANS_MORE as u32).await.unwrap();
             let (reads, ()) = futures::join!(futures::future::join_all(reads), async {
                 tokio::task::yield_now().await;
-                drop(places);
+                drop((places, more));
             });
             for (offset, length, data) in reads {
                 assert_eq!(data, content[offset..offset + length]);
@@ -449,6 +534,27 @@ mod tests {
         assert!(one.is_none() && other.is_none());
         let alone = sweep.read(&meter, &device, end - 4096, 4096).await;
         assert!(alone.is_some());
+    }
+
+    /// A scan begins one operation, and others when they would be whole ones.
+    #[tokio::test]
+    async fn a_scans_reads_wait_for_their_neighbours() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("memory", 64 << 20));
+        let (sweep, meter) = (Sweep::of_scans(), Meter::new(Arc::new(SystemClock)));
+        let scrub = IoClass::Scrub as usize;
+        let block = 32u64 << 10;
+        let places = sweep.places.acquire_many(SCANS_MAX as u32).await.unwrap();
+        let reads = (0..36u64).map(|at| sweep.read(&meter, &device, at * block, block as usize));
+        let (read, ()) = futures::join!(futures::future::join_all(reads), async {
+            // One is under way: what waits is read as soon as it is a whole run.
+            let sizes = meter.values().aggregated[scrub];
+            assert_eq!((sizes[20], sizes.iter().sum::<u64>()), (1, 1), "{sizes:?}");
+            drop(places);
+        });
+        assert!(read.iter().all(Option::is_some));
+        let stats = meter.values();
+        let sizes = (stats.aggregated[scrub], stats.individual[scrub]);
+        assert_eq!(sizes.0.iter().chain(&sizes.1).sum::<u64>(), 2, "{sizes:?}");
     }
 
     #[tokio::test]
