@@ -2,11 +2,12 @@
 //!
 //! [`Blocks`] is told of every block by a traversal. Those that lead to others it reads as a scan
 //! does when they are met; the others wait in the [`Queue`] until [`Blocks::issue`] reads them, in
-//! the order of the devices, with tasks of its own for each top-level vdev.
+//! the order of the devices: as many of each top-level vdev as its [`Lanes`] has room for, each in
+//! a task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use device::{BoxFuture, Tasks};
@@ -14,24 +15,15 @@ use format::{BlockPointer, Bookmark, Txg, VdevId};
 use object::{Leads, Met};
 use parking_lot::Mutex;
 use spa::errors::ErrorLog;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 use vdev::{Priority, RangeSet, ScanRead};
 use zio::{CacheUse, Pipeline, ReadContext, ZioError};
 
 use super::ScrubNumbers;
+use super::lane::Lanes;
 use super::queue::{Found, Queue};
 use crate::Scans;
 
-/// Bytes that are asked for and not yet verified, at most: of one top-level vdev, as a turn of the
-/// sync loop ends only when they are there and devices are slow beside others' I/O, and of all.
-const IN_FLIGHT_BYTES_PER_VDEV: u64 = 16 << 20;
-const IN_FLIGHT_BYTES_MAX: u64 = 128 << 20;
-/// In-flight bytes are counted in pieces of this size.
-const PIECE_BYTES: u64 = 1 << 10;
-/// Blocks of one top-level vdev that are asked for at the same time: enough small ones for the few
-/// long operations that each device makes of them (`vdev`, module `sweep`), and for long writes of
-/// what was read.
-const PER_VDEV: usize = 1024;
 /// Ranges in which blocks are that were looked at again, at most, about 50 bytes each.
 const SEEN_RANGES_MAX: usize = 256 << 10;
 
@@ -100,16 +92,11 @@ pub(super) struct Blocks {
     pub(super) numbers: Numbers,
     /// Txgs of which a block could not be read, or may not have been met.
     pub(super) lost_txgs: Mutex<RangeSet>,
-    in_flight: Semaphore,
-    in_flight_bytes_max: u64,
+    lanes: Lanes,
 }
 
 impl Blocks {
     pub(super) fn new(pipeline: Arc<Pipeline>, errors: Arc<ErrorLog>) -> Arc<Self> {
-        let vdevs = pipeline.tree().tops().len().max(1) as u64;
-        let in_flight_bytes_max = IN_FLIGHT_BYTES_PER_VDEV
-            .saturating_mul(vdevs)
-            .min(IN_FLIGHT_BYTES_MAX);
         Arc::new(Blocks {
             pipeline,
             errors,
@@ -118,8 +105,7 @@ impl Blocks {
             again_seen: Mutex::default(),
             numbers: Numbers::default(),
             lost_txgs: Mutex::default(),
-            in_flight: Semaphore::new((in_flight_bytes_max / PIECE_BYTES) as usize),
-            in_flight_bytes_max,
+            lanes: Lanes::default(),
         })
     }
 
@@ -259,15 +245,10 @@ impl Blocks {
         add(&self.numbers.verified_bytes, pointer.asize_bytes());
     }
 
-    /// Place for a block's bytes in memory; a bigger one than all of it gets all of it.
-    async fn place(&self, pointer: &BlockPointer) -> Option<SemaphorePermit<'_>> {
-        let bytes = pointer
-            .asize_bytes()
-            .clamp(PIECE_BYTES, self.in_flight_bytes_max);
-        self.in_flight
-            .acquire_many((bytes / PIECE_BYTES) as u32)
-            .await
-            .ok()
+    /// Room for a block's bytes in memory.
+    async fn place(&self, pointer: &BlockPointer, read: ScanRead) -> Option<OwnedSemaphorePermit> {
+        let lane = self.lanes.of(self.pipeline.tree(), pointer);
+        lane.place(pointer, read).await
     }
 
     fn context(bookmark: Bookmark, is_log: bool) -> ReadContext {
@@ -289,7 +270,7 @@ impl Blocks {
         wanted: Wanted,
     ) -> BoxFuture<'static, Result<Bytes, ZioError>> {
         Box::pin(async move {
-            let _place = self.place(&pointer).await;
+            let _place = self.place(&pointer, wanted.read).await;
             let context = Self::context(bookmark, false);
             let reader = self.pipeline.reader();
             let read = match self.is_wanted(&pointer, &wanted) {
@@ -302,7 +283,6 @@ impl Blocks {
 
     /// Reads a block of the queue; false when that is to be done again.
     async fn verify(&self, found: &Found, read: ScanRead) -> bool {
-        let _place = self.place(&found.pointer).await;
         let context = Self::context(found.bookmark, found.is_log);
         let reader = self.pipeline.reader();
         let read = match has_late_copies(&found.pointer) {
@@ -340,22 +320,51 @@ impl Blocks {
         is_over: &Arc<dyn Fn() -> bool + Send + Sync>,
     ) {
         let readers = tasks.group();
-        for (vdev, length) in (**queue).as_ref().lanes() {
-            for _ in 0..length.min(PER_VDEV) {
-                let (own, queue, is_over) = (self.clone(), queue.clone(), is_over.clone());
-                readers.spawn("scan", async move {
-                    let queue = (*queue).as_ref();
-                    while !is_over() {
-                        let Some(found) = queue.take(vdev) else { break };
-                        if !own.verify(&found, read).await {
-                            queue.add(found);
-                            break;
-                        }
-                    }
-                });
-            }
+        for vdev in (**queue).as_ref().lanes() {
+            let (queue, is_over) = (queue.clone(), is_over.clone());
+            let lane = self
+                .clone()
+                .issue_lane(queue, vdev, read, readers.clone(), is_over);
+            readers.spawn("scan", lane);
         }
         readers.wait().await;
+    }
+
+    /// Reads what is there of one vdev, each block in a task as soon as there is room for it.
+    async fn issue_lane(
+        self: Arc<Self>,
+        queue: Arc<impl AsRef<Queue> + Send + Sync + 'static>,
+        vdev: VdevId,
+        read: ScanRead,
+        readers: Tasks,
+        is_over: Arc<dyn Fn() -> bool + Send + Sync>,
+    ) {
+        // The pool was suspended, and there are blocks to be read again.
+        let is_refused = Arc::new(AtomicBool::new(false));
+        let ends = || is_over() || is_refused.load(Ordering::Relaxed);
+        while !ends() {
+            let Some(next) = (*queue).as_ref().first(vdev) else {
+                break;
+            };
+            let place = self.place(&next, read).await;
+            // It did not take a block yet: when a turn is over, no more are waited for than are
+            // being read.
+            if ends() {
+                break;
+            }
+            // What was freed meanwhile leaves its room to the next one.
+            let Some(found) = (*queue).as_ref().take(vdev) else {
+                break;
+            };
+            let (own, queue, is_refused) = (self.clone(), queue.clone(), is_refused.clone());
+            readers.spawn("scan", async move {
+                let _place = place;
+                if !own.verify(&found, read).await {
+                    (*queue).as_ref().add(found);
+                    is_refused.store(true, Ordering::Relaxed);
+                }
+            });
+        }
     }
 
     /// A block's space was freed.

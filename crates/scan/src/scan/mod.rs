@@ -51,6 +51,7 @@ mod again;
 mod blocks;
 mod command;
 mod defer;
+mod lane;
 mod position;
 mod queue;
 mod read_only;

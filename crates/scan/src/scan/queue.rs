@@ -67,11 +67,18 @@ impl Queue {
         true
     }
 
-    /// Vdevs that have blocks, with how many.
-    pub(super) fn lanes(&self) -> Vec<(VdevId, usize)> {
+    /// Vdevs that have blocks.
+    pub(super) fn lanes(&self) -> Vec<VdevId> {
         let lanes = self.lanes.lock();
-        let lengths = lanes.iter().map(|(vdev, lane)| (*vdev, lane.len()));
-        lengths.filter(|(_, length)| *length > 0).collect()
+        let used = lanes.iter().filter(|(_, lane)| !lane.is_empty());
+        used.map(|(vdev, _)| *vdev).collect()
+    }
+
+    /// The next block of a vdev.
+    pub(super) fn first(&self, vdev: VdevId) -> Option<BlockPointer> {
+        let lanes = self.lanes.lock();
+        let (_, found) = lanes.get(&vdev)?.first_key_value()?;
+        Some(found.pointer)
     }
 
     /// Takes the next block of a vdev.
