@@ -49,7 +49,7 @@ use parking_lot::Mutex;
 use spa::config::{REBUILD_TXG, RESILVER_TXG};
 use spa::events::{About, Sysevent};
 use spa::{Pass, PoolError, config, directory, lost};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use vdev::{RangeSet, Rebuilt, Vdev, VdevTree};
 use zio::Tx;
 use zio::alloc::Settled;
@@ -60,8 +60,10 @@ use crate::Scans;
 const DEVICE_REBUILD: &str = "org.openzfs:device_rebuild";
 /// Bytes of one copy (`zfs_rebuild_max_segment`).
 const COPY_BYTES: u64 = 1 << 20;
-/// Copies of a vdev that are under way (half of `zfs_rebuild_vdev_limit`, in bytes).
-const COPIES_MAX: usize = 32;
+/// Copies of a vdev that are under way, and their bytes (`zfs_rebuild_vdev_limit`). Where a pool was
+/// used they are short ones, of which devices make long operations.
+const COPIES_MAX: usize = 512;
+const COPIES_BYTES_MAX: u64 = 64 << 20;
 /// Txgs after an import in which no rebuild goes on.
 const TXGS_AFTER_IMPORT: u64 = 2;
 /// Words of [`RebuildPhys`].
@@ -583,7 +585,9 @@ impl Rebuilds {
         let tree = &scans.spa.tree;
         let mut is_whole = true;
         let is_stopped = AtomicBool::new(false);
+        let room = Semaphore::new((COPIES_BYTES_MAX >> 10) as usize);
         {
+            let room = &room;
             let pieces = ranges.ranges().flat_map(|range| {
                 let starts = range.clone().step_by(COPY_BYTES as usize);
                 starts.map(move |start| start..range.end.min(start + COPY_BYTES))
@@ -596,6 +600,8 @@ impl Rebuilds {
             let mut copies = futures::stream::iter(begun)
                 .map(|piece| async move {
                     let length = piece.end - piece.start;
+                    // It is never closed. Earlier ones come first.
+                    let _room = room.acquire_many(length.div_ceil(1 << 10) as u32).await;
                     let rebuilt = tree.rebuild(id, piece.start, length, txg).await;
                     (piece, rebuilt)
                 })

@@ -28,6 +28,9 @@ use crate::node::Vdev;
 use crate::report::{Priority, ScanRead};
 use crate::tree::VdevTree;
 
+/// So many reads in flight count as none where devices take turns.
+const CROWD: usize = 24;
+
 /// What became of a range ([`VdevTree::rebuild`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rebuilt {
@@ -90,12 +93,7 @@ async fn copy(top: &Arc<Vdev>, offset: u64, length: usize, txg: Txg) -> Rebuilt 
     let Some(data) = read_whole(top, offset, length, txg).await else {
         return Rebuilt::Unread;
     };
-    let context = IoContext {
-        // Not through the queue: it is on the device when this ends.
-        priority: Priority::Sync,
-        repair: true,
-        ..context(txg)
-    };
+    let context = context(txg).for_repair();
     let writes = to.iter().map(|vdev| {
         let data = data.clone();
         vdev.write_part(offset, data, &context)
@@ -105,14 +103,21 @@ async fn copy(top: &Arc<Vdev>, offset: u64, length: usize, txg: Txg) -> Rebuilt 
     Rebuilt::Copied { devices }
 }
 
-/// Reads from a device that lacks nothing: from the one with the least to do, else from others.
+/// Reads from a device that lacks nothing: areas of 2 MiB by turns, as long as none falls far
+/// behind, else from others.
 async fn read_whole(top: &Arc<Vdev>, offset: u64, length: usize, txg: Txg) -> Option<Bytes> {
     let has_all = |leaf: &Arc<Leaf>| leaf.is_readable() && leaf.dirty_times().missing().is_empty();
     let mut from = top.leaves();
     from.retain(|vdev| vdev.leaf().is_some_and(has_all));
-    from.sort_by_key(|vdev| vdev.reads_in_flight());
+    let count = from.len();
+    let preferred = (offset >> 21) as usize % count.max(1);
+    let mut from: Vec<_> = from.into_iter().enumerate().collect();
+    from.sort_by_cached_key(|(index, vdev)| {
+        let turn = (index + count - preferred) % count;
+        (vdev.reads_in_flight() / CROWD, turn)
+    });
     let context = context(txg);
-    for vdev in &from {
+    for (_, vdev) in &from {
         match vdev.read_part(offset, length, &context).await {
             // It may have failed to take a write just now.
             Ok(data) if vdev.leaf().is_some_and(has_all) => return Some(data),
