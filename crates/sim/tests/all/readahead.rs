@@ -269,7 +269,7 @@ async fn run(target: &Target, reads: &[(u64, u64)], depth: usize) {
 }
 
 /// Incompressible, and no two blocks are alike.
-fn random(rng: &mut Rng, bytes: usize) -> Bytes {
+pub fn random(rng: &mut Rng, bytes: usize) -> Bytes {
     let mut data = vec![0; bytes];
     for word in data.chunks_mut(512) {
         word[..8].copy_from_slice(&(rng.next_u64() | 1).to_le_bytes());
