@@ -82,6 +82,8 @@ mod rebuild_tests;
 mod recorded;
 mod repairs;
 mod report;
+#[cfg(test)]
+mod scan_tests;
 pub mod sizes;
 mod state;
 #[cfg(test)]
