@@ -26,7 +26,7 @@ use format::Txg;
 use futures::future::join_all;
 
 use crate::io::{IoContext, ReadFailure, Verify, WriteFailure};
-use crate::kind::MirrorVdev;
+use crate::kind::{MirrorVdev, VdevKind};
 use crate::node::Vdev;
 use crate::report::{Priority, ScanRead};
 use crate::state::Counters;
@@ -38,6 +38,26 @@ const RESILVER_CROWD: usize = 512;
 
 /// What reading a child gave.
 type Read = Result<Bytes, ReadFailure>;
+
+/// Gives a block that a resilver read to those devices of a child that lack it, and to no others
+/// (`zio_vdev_io_start`, module/zfs/zio.c, leaves out repairs of vdevs that lack nothing of the
+/// transaction group): a device that is being replaced need not be written again.
+fn supply<'a>(
+    child: &'a Arc<Vdev>,
+    offset: u64,
+    good: Bytes,
+    context: &'a IoContext,
+) -> BoxFuture<'a, ()> {
+    Box::pin(async move {
+        let VdevKind::Mirror(mirror) = child.kind() else {
+            return child.repair(offset, good, context).await;
+        };
+        let lacking = mirror.lacking(offset, context.birth, None);
+        mirror
+            .repair(Vec::new(), lacking, offset, &good, context)
+            .await;
+    })
+}
 
 impl MirrorVdev {
     /// Children in the order in which to try them.
@@ -64,7 +84,7 @@ impl MirrorVdev {
     }
 
     /// Children but `except` that lack the block, or whose own children may.
-    pub(crate) fn lacking(&self, offset: u64, birth: Txg, except: Option<usize>) -> Vec<usize> {
+    fn lacking(&self, offset: u64, birth: Txg, except: Option<usize>) -> Vec<usize> {
         let others = self.children.iter().enumerate();
         let lacks = |(index, child): &(usize, &Arc<Vdev>)| {
             Some(*index) != except && child.is_readable() && child.needs_resilver(offset, 0, birth)
@@ -129,7 +149,7 @@ impl MirrorVdev {
             });
             let supplies = lacking.into_iter().map(|index| {
                 let child = &self.children[index];
-                child.supply(offset, good.clone(), context)
+                supply(child, offset, good.clone(), context)
             });
             futures::join!(join_all(repairs), join_all(supplies));
         })

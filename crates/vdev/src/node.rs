@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
 use device::{BoxFuture, World};
 use format::{Guid, NvList, VdevId};
-use futures::future::join_all;
 use parking_lot::Mutex;
 
 use crate::expansion::Expansion;
@@ -507,28 +506,6 @@ impl Vdev {
         if let Some(Err(failure)) = turn.run(&self.world, written).await {
             tracing::debug!(cause = failure.cause, "a repair failed");
         }
-    }
-
-    /// Gives a block that a resilver read to those devices below that lack it, and to no others
-    /// (`zio_vdev_io_start`, module/zfs/zio.c, which leaves out repairs of vdevs that lack nothing
-    /// of the transaction group): a device that is being replaced need not be written again.
-    pub(crate) fn supply<'a>(
-        self: &'a Arc<Self>,
-        offset: u64,
-        good: Bytes,
-        context: &'a IoContext,
-    ) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            let VdevKind::Mirror(mirror) = &self.kind else {
-                return self.repair(offset, good, context).await;
-            };
-            let lacking = mirror.lacking(offset, context.birth, None);
-            let supplies = lacking.into_iter().map(|index| {
-                let child = &mirror.children[index];
-                child.supply(offset, good.clone(), context)
-            });
-            join_all(supplies).await;
-        })
     }
 
     /// Writes a part of a block: to a device, or to all children.
