@@ -60,8 +60,8 @@ use crate::Scans;
 const DEVICE_REBUILD: &str = "org.openzfs:device_rebuild";
 /// Bytes of one copy (`zfs_rebuild_max_segment`).
 const COPY_BYTES: u64 = 1 << 20;
-/// Copies of a vdev that are under way, and their bytes (`zfs_rebuild_vdev_limit`). Where a pool was
-/// used they are short ones, of which devices make long operations.
+/// Copies of a vdev that are under way, and their bytes (`zfs_rebuild_vdev_limit`). Where a pool
+/// was used they are short ones, of which devices make long operations.
 const COPIES_MAX: usize = 512;
 const COPIES_BYTES_MAX: u64 = 64 << 20;
 /// Txgs after an import in which no rebuild goes on.
