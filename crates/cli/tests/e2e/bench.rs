@@ -405,8 +405,8 @@ fn an_interrupt_stops_at_once_and_leaves_nothing() {
     let work = room.work.path().join("tmp");
     let second = |entry: std::fs::DirEntry| entry.path().join("run2").exists();
     until("its first load", &mut child, || {
-        let entries = std::fs::read_dir(&work).expect("a directory").flatten();
-        entries.map(second).any(|is_there| is_there) && workers_below(&work) > 0
+        let mut entries = std::fs::read_dir(&work).expect("a directory").flatten();
+        entries.any(second) && workers_below(&work) > 0
     });
     let output = interrupt(child);
     assert!(!output.status.success());

@@ -311,7 +311,8 @@ async fn snapshots_have_attributes_whole() {
     };
     let names: Vec<String> = (0..SNAPSHOTS).map(|at| format!("tank@{at}")).collect();
     for name in &names {
-        let taken = pool.dsl().snapshots().take(&[name.clone()], &[]).await;
+        let name = std::slice::from_ref(name);
+        let taken = pool.dsl().snapshots().take(name, &[]).await;
         taken.expect("a snapshot");
     }
     is_over.store(true, Ordering::Release);

@@ -12,16 +12,17 @@ use std::time::Duration;
 
 use crate::readahead::random;
 use crate::topology::{find, spec};
-use device::sim::model::{Access, Load, Machine, measure};
-use device::sim::{Latency, SimOp, SimWorld};
+use device::sim::model::{Access, HddSpec, Load, Machine, measure};
+use device::sim::{Latency, Model, SimOp, SimWorld};
 use filesystem::{Caller, Filesystem, ZplInit};
 use pool::{AttachSpec, CreateSpec, FeatureChoice, ImportSpec, LeafSpec, Pool, ScanSpec};
 use pool::{ScanState, ScrubCommand, VdevClass, VdevLayout, VdevSpec};
 use sim::rng::Rng;
-use sim::story::hard_disk;
 use sim::torture::{POOL, host, simulate};
 use volume::{Volume, ZvolInit};
 
+/// The disks.
+const HARD_DISK: Model = Model::Hdd(HddSpec::WD_RE3_500GB);
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
 const DISK_BYTES: u64 = 32 << 30;
@@ -170,7 +171,7 @@ impl Rig {
         self.pool.export(false).await.unwrap();
         let paths = self.sim.disk_names();
         for path in &paths {
-            self.sim.disk(path).unwrap().set_model(&hard_disk());
+            self.sim.disk(path).unwrap().set_model(&HARD_DISK);
         }
         let scan = ScanSpec {
             paths,
@@ -193,7 +194,7 @@ impl Rig {
             count: 256,
             seed: 1,
         };
-        let mut machine = Machine::new(&hard_disk(), DISK_BYTES);
+        let mut machine = Machine::new(&HARD_DISK, DISK_BYTES);
         measure(&mut machine, 0, &load).bytes_per_second
     }
 

@@ -236,12 +236,13 @@ impl Bench {
             let server = Some(std::process::id());
             let runner = Runner::new(&program, &files.0, stopped, server).await;
             let mut runner = runner.map_err(|error| failure(&doing, &error))?;
+            let mountpoint = self.directory.join("mnt");
             let set = set::make(
                 &self.serving,
                 &open,
                 &self.left,
                 &wanted,
-                &self.directory.join("mnt"),
+                &mountpoint,
                 planned.told.size_bytes,
                 planned.block_bytes,
             );
