@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# What `millpond plan` expects against what `millpond bench` measures, load by load, on three layouts
+# of disks that are known: loop devices held to so many operations and bytes a second. The cache
+# keeps no data, as the planner knows none.
+#   BENCH_SIZE    what the loads go over (512M)
+#   BENCH_DISK    MB/s and operations per second of each disk (25:200)
+#   BENCH_DEPTH   requests under way (9)
+#   BENCH_SECONDS how long each load is measured (20)
+. "$(dirname "$0")/lib.sh"
+size=${BENCH_SIZE:-512M}; disk=${BENCH_DISK:-25:200}; depth=${BENCH_DEPTH:-9}
+seconds=${BENCH_SECONDS:-20}
+bytes=$(numfmt --from=iec "$size")
+group=/sys/fs/cgroup/blkio/millpond-bench-$$
+
+loops=()
+clear_up() {
+  finish
+  for loop in ${loops[@]+"${loops[@]}"}; do losetup -d "$loop" || true; done
+  echo $$ >/sys/fs/cgroup/blkio/cgroup.procs 2>/dev/null || true
+  rmdir "$group" 2>/dev/null || true
+}
+trap clear_up EXIT
+mkdir -p "$work/disks"
+mkdir "$group" || { echo "disks cannot be held: there is no blkio of cgroup v1" >&2; exit 1; }
+for name in d0 d1 d2 d3 d4 d5; do
+  fallocate -l "$((bytes * 2 + (256 << 20)))" "$work/disks/$name"
+  loop=$(losetup --show -f --direct-io=on "$work/disks/$name")
+  loops+=("$loop")
+  number=$(printf '%d:%d' "0x$(stat -c %t "$loop")" "0x$(stat -c %T "$loop")")
+  for way in read write; do
+    echo "$number $((${disk%:*} * 1000000))" >"$group/blkio.throttle.${way}_bps_device"
+    echo "$number ${disk#*:}" >"$group/blkio.throttle.${way}_iops_device"
+  done
+done
+echo $$ >"$group/cgroup.procs"
+start_millpond
+
+# measure LAYOUT DISKS VDEV...
+measure() {
+  local layout=$1 count=$2; shift 2
+  "$millpond" zpool create -f -o ashift=12 -O compression=off -O primarycache=metadata \
+    -O recordsize=32K -m "$work/mp" bench "$@"
+  "$millpond" bench iometer "$work/mp" --size "$size" --depth "$depth" --warm-up 20 \
+    --seconds "$seconds" --json --against plan --layout "$layout" --ashift 12 --record 32K \
+    --disks "${count}x500GB:ssd:${disk#*:}seeks:${disk%:*}MB/s" >"$work/$count.json"
+  "$millpond" zpool destroy bench
+  python3 - "$layout" "$work/$count.json" <<'PY'
+import json, sys
+for test in json.load(open(sys.argv[2]))["tests"]:
+    planned, measured = test.get("planned_iops"), test["iops"]
+    ratio = f"{planned / measured:.2f}" if planned else "-"
+    print(f"{sys.argv[1]:<12} {test['name']:<28} {planned or 0:>9.0f} {measured:>9.0f} {ratio:>6}")
+PY
+}
+printf '%-12s %-28s %9s %9s %6s\n' layout load planned measured ratio
+measure mirror:2x2 4 mirror "${loops[0]}" "${loops[1]}" mirror "${loops[2]}" "${loops[3]}"
+measure raidz:1x5 5 raidz "${loops[@]:0:5}"
+measure raidz2:1x6 6 raidz2 "${loops[@]}"
