@@ -112,7 +112,8 @@ pub struct Answers {
 impl Answers {
     /// Of fio's figures; `None` where there was nothing.
     pub fn of(latency: &Latency) -> Option<Self> {
-        let ms = |ns: f64| ns / 1e6;
+        // Whole nanoseconds: a figure with all digits of a mean is not the same when it is read.
+        let ms = |ns: f64| ns.round() / 1e6;
         (latency.count > 0).then(|| Answers {
             mean_ms: ms(latency.mean),
             p50_ms: latency.percentile(50.0).map(ms),

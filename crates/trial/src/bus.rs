@@ -69,11 +69,17 @@ struct BusyState {
     under_way: u64,
     since_ns: u64,
     busy_ns: u64,
+    /// Reads and writes that were begun, and their bytes.
+    transfers: u64,
+    bytes: u64,
 }
 
 impl Busy {
-    fn begin(&self, now_ns: u64) {
+    /// Of a flush there are no bytes.
+    fn begin(&self, now_ns: u64, bytes: u64) {
         let mut state = self.state.lock();
+        state.transfers += u64::from(bytes > 0);
+        state.bytes += bytes;
         if state.under_way == 0 {
             state.since_ns = now_ns;
         }
@@ -95,6 +101,12 @@ impl Busy {
             0 => state.busy_ns,
             _ => state.busy_ns + now_ns - state.since_ns,
         }
+    }
+
+    /// Reads and writes so far, and their bytes.
+    pub(crate) fn transferred(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.transfers, state.bytes)
     }
 }
 
@@ -163,8 +175,8 @@ impl Drop for UnderWay<'_> {
 }
 
 impl WiredDevice {
-    fn begin(&self) -> UnderWay<'_> {
-        self.wire.busy.begin(self.clock.monotonic_ns());
+    fn begin(&self, bytes: u64) -> UnderWay<'_> {
+        self.wire.busy.begin(self.clock.monotonic_ns(), bytes);
         UnderWay(self)
     }
 
@@ -208,7 +220,7 @@ impl Device for WiredDevice {
         length_bytes: usize,
     ) -> BoxFuture<'_, Result<Bytes, DeviceError>> {
         Box::pin(async move {
-            let under_way = self.begin();
+            let under_way = self.begin(length_bytes as u64);
             let data = self.inner.read(offset_bytes, length_bytes).await?;
             // The disk may do the next one while the data waits for the bus.
             drop(under_way);
@@ -219,8 +231,9 @@ impl Device for WiredDevice {
 
     fn write(&self, offset_bytes: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async move {
-            self.transfer(data.len() as u64, Way::ToDisk).await;
-            let _under_way = self.begin();
+            let bytes = data.len() as u64;
+            self.transfer(bytes, Way::ToDisk).await;
+            let _under_way = self.begin(bytes);
             self.inner.write(offset_bytes, data).await
         })
     }
@@ -231,9 +244,9 @@ impl Device for WiredDevice {
         parts: Vec<Bytes>,
     ) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async move {
-            let bytes: usize = parts.iter().map(Bytes::len).sum();
-            self.transfer(bytes as u64, Way::ToDisk).await;
-            let _under_way = self.begin();
+            let bytes = parts.iter().map(|part| part.len() as u64).sum();
+            self.transfer(bytes, Way::ToDisk).await;
+            let _under_way = self.begin(bytes);
             self.inner.write_vectored(offset_bytes, parts).await
         })
     }
@@ -244,7 +257,7 @@ impl Device for WiredDevice {
 
     fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async move {
-            let _under_way = self.begin();
+            let _under_way = self.begin(0);
             self.inner.flush().await
         })
     }
@@ -255,8 +268,9 @@ impl Device for WiredDevice {
         data: Bytes,
     ) -> BoxFuture<'_, Result<(), WriteFlushedError>> {
         Box::pin(async move {
-            self.transfer(data.len() as u64, Way::ToDisk).await;
-            let _under_way = self.begin();
+            let bytes = data.len() as u64;
+            self.transfer(bytes, Way::ToDisk).await;
+            let _under_way = self.begin(bytes);
             self.inner.write_flushed(offset_bytes, data).await
         })
     }
@@ -291,11 +305,12 @@ mod tests {
     #[test]
     fn a_disk_is_busy_while_it_has_something_to_do() {
         let busy = Busy::default();
-        busy.begin(100);
-        busy.begin(200);
+        busy.begin(100, 4096);
+        busy.begin(200, 0);
         busy.end(300);
         assert_eq!(busy.busy_ns(350), 250);
         busy.end(400);
         assert_eq!(busy.busy_ns(1000), 300);
+        assert_eq!(busy.transferred(), (1, 4096));
     }
 }

@@ -8,7 +8,7 @@ use plan::full::{Load as PlanLoad, Path, Rates};
 use plan::{Bus, Disks};
 
 use crate::TrialError;
-use crate::report::Outcome;
+use crate::report::{DISKS_LIMITING_PERCENT, Outcome};
 use crate::server::{disk_bytes, set_bytes_of_disk};
 use crate::spec::{Access, Load, Trial};
 
@@ -18,13 +18,24 @@ const ACCESSES: u64 = 400;
 const PLACES: u64 = 8;
 const PLACE_BYTES: u64 = 32 << 20;
 
-/// The planner's disks: figures of one, as its model has them where the set is, told whole. The
-/// pool takes the outer tracks first.
-fn disks(trial: &Trial) -> Result<Disks, TrialError> {
+/// Where of each disk a load has something to do, in bytes of the whole: the pool takes the outer
+/// tracks first, so that what is written goes behind the set.
+fn range(trial: &Trial, load: &Load) -> Result<Range<u64>, TrialError> {
+    let by = u64::from(trial.scale);
+    let size_bytes = disk_bytes(trial)? * by;
+    let used_bytes = (set_bytes_of_disk(trial) * by).clamp(PLACE_BYTES, size_bytes);
+    let free_bytes = size_bytes - used_bytes;
+    Ok(match load.reads_percent {
+        0 if free_bytes > PLACE_BYTES => used_bytes..used_bytes + free_bytes.min(used_bytes),
+        _ => 0..used_bytes,
+    })
+}
+
+/// The planner's disks: figures of one, as its model has them where the load is, told whole.
+fn disks(trial: &Trial, load: &Load) -> Result<Disks, TrialError> {
     let known = trial.disk()?;
     let size_bytes = disk_bytes(trial)? * u64::from(trial.scale);
-    let used_bytes = set_bytes_of_disk(trial) * u64::from(trial.scale);
-    let used_bytes = used_bytes.clamp(PLACE_BYTES, size_bytes);
+    let within = range(trial, load)?;
     let measured = |access, block_bytes, range_bytes: Range<u64>, count| {
         let mut machine = Machine::new(&known.model, size_bytes);
         let load = ModelLoad {
@@ -39,13 +50,13 @@ fn disks(trial: &Trial) -> Result<Disks, TrialError> {
         measure(&mut machine, 0, &load)
     };
     let seconds_of_byte = |place: u64| {
-        let begin = (used_bytes - PLACE_BYTES) / PLACES * place;
+        let begin = within.start + (within.end - within.start - PLACE_BYTES) / PLACES * place;
         let range = begin..begin + PLACE_BYTES;
         let pieces = PLACE_BYTES >> 20;
         1.0 / measured(ModelAccess::Sequential, 1 << 20, range, pieces).bytes_per_second
     };
     let seconds: f64 = (0..PLACES).map(seconds_of_byte).sum();
-    let accesses = measured(ModelAccess::Random, 4096, 0..used_bytes, ACCESSES);
+    let accesses = measured(ModelAccess::Random, 4096, within.clone(), ACCESSES);
     let mut disks = Disks::usual(trial.pool.layout.disks(), size_bytes, known.kind());
     disks.accesses_per_second = accesses.iops;
     disks.rate = (PLACES as f64 / seconds) as u64;
@@ -80,7 +91,7 @@ pub(crate) fn iops(trial: &Trial, load: &Load) -> Result<Option<f64>, TrialError
         streams: 0,
         stream_rate: 0,
     };
-    let rates = Rates::of(trial.pool.layout, &disks(trial)?, 12, &asked, path);
+    let rates = Rates::of(trial.pool.layout, &disks(trial, load)?, 12, &asked, path);
     let is_random = load.access == Access::Random;
     Ok(rates.operations(is_random, load.reads_percent, load.block))
 }
@@ -94,18 +105,29 @@ pub(crate) fn difference(load: &Load, outcome: &Outcome) -> Option<String> {
     if off.abs() <= DIFFERENCE {
         return None;
     }
+    let is_busy = outcome.disks_busy_percent >= DISKS_LIMITING_PERCENT;
+    let transfer = outcome.disk_transfer_bytes.unwrap_or_default() / 1024.0;
     let why = match (load.access, load.reads_percent) {
         (Access::Random, 0) if off > 0.0 => {
             "random writes go side by side where free space is in one piece, as here; the plan is \
              of a pool on which it is in pieces"
+                .into()
         }
         (Access::Sequential, 100) if off > 0.0 => {
             "reading ahead asks for more at a time than the client does, which the plan counts with"
+                .into()
         }
         (Access::Random, 100) if off > 0.0 => {
-            "disks that choose from what waits did more than the plan's average over layouts"
+            "disks that choose from what waits did more than the plan's average over layouts".into()
         }
-        _ => "what else the disks did meanwhile took its time",
+        _ if is_busy => format!(
+            "disks read and wrote {transfer:.0} KiB at a time on average, and waited for the place \
+             of each; the plan has streams without an end"
+        ),
+        (_, 0) => {
+            "what is written waits for its transaction group, and disks for what is written".into()
+        }
+        _ => "disks waited for requests".into(),
     };
     let bus = (outcome.bus_busy_percent)
         .map(|percent| format!(", the fullest bus {percent:.0} %"))

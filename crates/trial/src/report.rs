@@ -49,6 +49,8 @@ pub struct Outcome {
     /// What was in use nearly all the time: `disks`, `bus`, `network`; else `requests`: the
     /// clients had too few under way.
     pub limited_by: &'static str,
+    /// Bytes of a disk's read or write, on average.
+    pub disk_transfer_bytes: Option<f64>,
     /// How much of the time the disks were in use on average, in percent.
     pub disks_busy_percent: f64,
     /// The same of the bus that was used most.
@@ -115,6 +117,8 @@ pub struct Told {
     pub servers: Vec<Report>,
 }
 
+/// Disks wait now and then for their turn while others of the vdev work.
+pub(crate) const DISKS_LIMITING_PERCENT: f64 = 75.0;
 /// Characters of the longest bar of a plot.
 const BAR: f64 = 50.0;
 /// Rows of a table of stretches; of more stretches only some are in it.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pool::{AttachSpec, LeafSpec, Pool, ScanState, ScrubCommand, VdevStatus};
 
-use crate::report::{Outcome, Report, Told};
+use crate::report::{DISKS_LIMITING_PERCENT, Outcome, Report, Told};
 use crate::server::Server;
 use crate::servers::Trials;
 use crate::spec::{Load, STEP_MAX, Step, Trial};
@@ -13,8 +13,6 @@ use crate::{load, predict};
 
 /// A part of a resource that is in use for so much of the time is what limits.
 const LIMITING_PERCENT: f64 = 90.0;
-/// Disks wait now and then for their turn while others of the vdev work.
-const DISKS_LIMITING_PERCENT: f64 = 75.0;
 
 /// Tells the same of all servers of a file, one after the other.
 ///
@@ -138,6 +136,8 @@ fn name(step: &Step) -> String {
 struct Use {
     at_ns: u64,
     disks_ns: u64,
+    /// Disks' reads and writes, and their bytes.
+    transferred: (u64, u64),
     buses_ns: Vec<u64>,
     network_bytes: (u64, u64),
     cache_bytes: u64,
@@ -150,6 +150,8 @@ impl Use {
         Use {
             at_ns,
             disks_ns: server.busy.iter().map(|busy| busy.busy_ns(at_ns)).sum(),
+            transferred: (server.busy.iter().map(|busy| busy.transferred()))
+                .fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1)),
             buses_ns: server.buses.iter().map(|bus| bus.busy_ns()).collect(),
             network_bytes: network
                 .map(|network| network.sent_bytes())
@@ -167,6 +169,9 @@ impl Use {
         let bus = buses.map(|(now, before)| now - before).max();
         let percent = |ns: f64| ns / passed_ns * 100.0;
         outcome.disks_busy_percent = percent(disks);
+        let transfers = now.transferred.0 - self.transferred.0;
+        let bytes = now.transferred.1 - self.transferred.1;
+        outcome.disk_transfer_bytes = (transfers > 0).then(|| bytes as f64 / transfers as f64);
         let has_caches = !trial.pool.cache.is_empty();
         // A restart counts anew, but is no step of its own.
         let written = now.cache_bytes.saturating_sub(self.cache_bytes);
@@ -209,6 +214,7 @@ fn empty(name: String) -> Outcome {
         cache_written_bytes: None,
         cache_index_bytes: None,
         limited_by: "",
+        disk_transfer_bytes: None,
         disks_busy_percent: 0.0,
         bus_busy_percent: None,
         network_busy_percent: None,

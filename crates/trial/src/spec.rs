@@ -296,7 +296,7 @@ impl Trial {
     /// [`TrialError::Spec`]: there is no such model.
     pub fn usual(layout: Layout, disk: &str) -> Result<Self, TrialError> {
         const BLOCK_BYTES: u64 = 128 << 10;
-        let load = |name: &str, access, reads_percent, depth| {
+        let load = |name: &str, access, reads_percent, depth, seconds| {
             Step::Load(Load {
                 name: name.into(),
                 access,
@@ -305,8 +305,8 @@ impl Trial {
                 depth,
                 sync: false,
                 cold: true,
-                seconds: 60,
-                warm_up_seconds: 10,
+                seconds,
+                warm_up_seconds: 4,
                 every_seconds: 0,
                 published_iops: None,
                 published: Vec::new(),
@@ -315,10 +315,10 @@ impl Trial {
             })
         };
         let mut step = vec![
-            load("sequential reads", Access::Sequential, 100, 8),
-            load("random reads", Access::Random, 100, 32),
-            load("sequential writes", Access::Sequential, 0, 8),
-            load("random writes", Access::Random, 0, 32),
+            load("sequential reads", Access::Sequential, 100, 8, 8),
+            load("random reads", Access::Random, 100, 32, 30),
+            load("sequential writes", Access::Sequential, 0, 8, 10),
+            load("random writes", Access::Random, 0, 32, 10),
         ];
         if layout.may_fail() > 0 {
             step.push(Step::Fail { disk: 0 });
@@ -336,12 +336,12 @@ impl Trial {
             about: String::new(),
             server: String::new(),
             seed: 1,
-            scale: 64,
+            scale: 1,
             pool: Pool {
                 layout,
                 disk: disk.into(),
                 disk_bytes: None,
-                memory: 2 << 30,
+                memory: 128 << 20,
                 cache: Vec::new(),
                 cache_fill: None,
                 cache_lost: false,
@@ -353,7 +353,7 @@ impl Trial {
             network: None,
             set: Set {
                 kind: SetKind::File,
-                bytes: 24 << 30,
+                bytes: 2 << 30,
                 block: BLOCK_BYTES,
                 files: 0,
                 dedup: false,

@@ -325,7 +325,8 @@ async fn scrub_on(pool: &Pool) {
 }
 
 /// Who reads at random waits for what a scrub is doing at that moment, which is half of the time
-/// something, and not long.
+/// something, and not long; and the disk's arm comes from further away than from another of its
+/// own reads, which all lie close together here.
 #[test]
 fn a_scrub_costs_readers_little() {
     simulate(async {
@@ -359,6 +360,6 @@ fn a_scrub_costs_readers_little() {
         volume.close().await.unwrap();
         rig.pool.export(false).await.unwrap();
         assert!(numbers.verified_bytes > 0);
-        assert!(busy < quiet * 2.0, "{busy} {quiet}");
+        assert!(busy < quiet * 2.5, "{busy} {quiet}");
     });
 }
