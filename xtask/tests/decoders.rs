@@ -48,6 +48,7 @@ const REVIEWED: &[(&str, Why)] = &[
     ("serving/src/smb/words.rs Words::parse", A_PERSONS_WORDS),
     ("plan/src/amount.rs parse_bytes", A_PERSONS_WORDS),
     ("trial/src/spec.rs Trial::parse", A_PERSONS_WORDS),
+    ("trial/src/servers.rs Trials::parse", A_PERSONS_WORDS),
     ("plan/src/amount.rs parse_rate", A_PERSONS_WORDS),
     (
         "dataset/src/state/deadlist.rs decode_space",

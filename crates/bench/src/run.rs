@@ -153,8 +153,12 @@ impl Runner {
         std::fs::create_dir(&directory).map_err(ours)?;
         std::fs::write(directory.join(JOB), job.text()).map_err(ours)?;
         let before = self.server.and_then(cpu_seconds);
-        let mut command = Command::new(&self.program);
+        // It ends with this process, however that ends: what is measured may be unmounted then, and
+        // fio would make its file in the directory below and go on.
+        let mut command = Command::new("setpriv");
         command
+            .args(["--pdeathsig", "KILL"])
+            .arg(&self.program)
             .args(["--output-format=json", "--output", OUTPUT])
             .args(job.is_read_only.then_some("--readonly"))
             .arg(JOB)

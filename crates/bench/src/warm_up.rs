@@ -40,7 +40,7 @@ impl WarmUp {
     pub fn next_seconds(&self, part_seconds: u64) -> Option<u64> {
         // Parts are a little longer than they should be.
         let left = self.wanted_seconds as f64 - self.done_seconds();
-        (left >= 1.0).then_some((left.round() as u64).clamp(1, part_seconds.max(1)))
+        (left >= 0.5).then_some((left.round() as u64).clamp(1, part_seconds.max(1)))
     }
 
     /// Whether nothing is left to do.

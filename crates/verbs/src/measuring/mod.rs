@@ -150,7 +150,12 @@ impl Bench {
     /// # Errors
     /// It would be refused.
     pub fn look(&self, call: BenchLook) -> BoxFuture<'_, Result<BenchLookReply, Failure>> {
-        Box::pin(async move { Ok(planned::plan(&self.serving, &call.wanted).await?.1.told) })
+        Box::pin(async move {
+            Ok(planned::plan(&self.serving.pools, &call.wanted)
+                .await?
+                .1
+                .told)
+        })
     }
 
     /// What is being measured.
@@ -210,7 +215,7 @@ impl Bench {
             if *self.leaving.borrow() {
                 return Err(Ended::Leaving.failure(&doing));
             }
-            let (open, planned) = planned::plan(&self.serving, &wanted).await?;
+            let (open, planned) = planned::plan(&self.serving.pools, &wanted).await?;
             let Some(program) = run::find("fio") else {
                 return Err(failed(FailureKind::Unsupported, NO_FIO));
             };
@@ -253,7 +258,13 @@ impl Bench {
                 .until_ended(&doing, &wanted, &planned, &set, &mut runner, work, &stop)
                 .await;
             self.show(|running| running.step = BenchStep::Ending);
-            let gone = Box::pin(set.destroy(&self.serving, &self.left)).await;
+            let gone = Box::pin(set::take_away(
+                &self.serving,
+                &self.left,
+                &set.name,
+                &set.word,
+            ))
+            .await;
             let report = match done {
                 Ok(report) => report,
                 Err(failure) => return and_back(Err(failure), gone),

@@ -12,8 +12,8 @@ use dataset::{DatasetError, DatasetKind};
 use crate::create::{VOLUME_BLOCK_BYTES, volume_reservation};
 use service::error::{from_dataset, suspended};
 use service::pools::OpenPool;
+use service::pools::Pools;
 use service::reports;
-use serving::Serving;
 
 /// Loads go over a quarter of what is available where nobody says how much, and never over more
 /// than half.
@@ -68,12 +68,12 @@ pub(super) struct Planned {
 /// # Errors
 /// What is asked for cannot be, or does not fit; the pool is suspended or read-only.
 pub(super) async fn plan(
-    serving: &Serving,
+    pools: &Pools,
     wanted: &BenchWanted,
 ) -> Result<(Arc<OpenPool>, Planned), Failure> {
     let doing = format!("cannot measure '{}'", wanted.dataset);
     let failed = |kind, why: &str| Failure::new(kind, format!("{doing}: {why}"));
-    let open = serving.pools.of_dataset(&wanted.dataset)?;
+    let open = pools.of_dataset(&wanted.dataset)?;
     if open.pool.suspended().is_some() {
         return Err(suspended(&doing));
     }

@@ -94,8 +94,8 @@ impl Left {
 
 /// A dataset for loads.
 pub(super) struct Set {
-    name: String,
-    word: String,
+    pub(super) name: String,
+    pub(super) word: String,
     /// Where loads go.
     pub(super) place: Place,
 }
@@ -251,16 +251,6 @@ fn of_volume(
     all.push(("volblocksize".into(), block_bytes.to_string()));
     all.push(("refreservation".into(), reservation.to_string()));
     all
-}
-
-impl Set {
-    /// Destroys it.
-    ///
-    /// # Errors
-    /// As [`take_away`].
-    pub(super) async fn destroy(self, serving: &Serving, left: &Left) -> Result<(), Failure> {
-        take_away(serving, left, &self.name, &self.word).await
-    }
 }
 
 /// What there is by the name of a dataset that was made for a measurement.
