@@ -14,7 +14,7 @@ const LAYOUTS: [(&str, &str); 4] = [
     ("spread", "draid1:2d D D D"),
 ];
 const BEFORE_BYTES: u64 = 128 << 20;
-const AFTER_BYTES: u64 = 448 << 20;
+const AFTER_BYTES: u64 = 320 << 20;
 
 fn value(server: &Server, property: &str, pool: &str) -> String {
     let text = server.ok(&format!("zpool get -Hpo value {property} {pool}"));
