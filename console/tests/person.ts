@@ -2,10 +2,10 @@
 import { AxeBuilder } from '@axe-core/playwright';
 import { expect, type Browser, type Page } from '@playwright/test';
 
-/** That of the user whom `console.spec.ts` makes. */
-const PASSWORD = 'correct horse battery';
+/** That of the first user, whom `console.spec.ts` or `newcomer.spec.ts` makes. */
+export const PASSWORD = 'correct horse battery';
 
-/** The pool that it makes. */
+/** The pool that they make. */
 export const pool = process.env['MILLPOND_POOL'] ?? '';
 
 /** A page of an admin; what the browser complains about comes into the list. */

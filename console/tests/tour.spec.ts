@@ -1,6 +1,6 @@
 /**
  * Goal: pictures for the documents of the pages that need something to show: in light and in dark,
- * and on a phone. Method: with MILLPOND_PICTURES alone, after the other tests, with what they made.
+ * and on a phone. Method: with MILLPOND_PICTURES alone, after `storage.spec.ts`, with what it made.
  */
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, writeFileSync } from 'node:fs';

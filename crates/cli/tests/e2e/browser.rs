@@ -59,6 +59,25 @@ fn types_of_the_console_are_those_of_the_api() {
 
 #[test]
 fn people_use_the_console_in_a_browser() {
+    use_it(
+        "console",
+        5,
+        &["console.spec", "memory.spec", "server.spec"],
+    );
+}
+
+/// From an empty server to a pool that is measured, and what people do with it then.
+#[test]
+fn newcomers_plan_make_and_measure_a_pool_in_a_browser() {
+    use_it(
+        "newcomer",
+        4,
+        &["newcomer.spec", "storage.spec", "tour.spec"],
+    );
+}
+
+/// Runs files of `console/tests`, in the order of their names, with a new server.
+fn use_it(name: &str, count: usize, files: &[&str]) {
     let is_built = console().join("dist/index.html").is_file();
     if !can_mount()
         || !has_tools()
@@ -71,8 +90,8 @@ fn people_use_the_console_in_a_browser() {
     }
     let mut server = Server::prepare();
     server.https = None;
-    let files = server.disks(5, DISK_BYTES);
-    let disks = server.attach(&files);
+    let disks = server.disks(count, DISK_BYTES);
+    let disks = server.attach(&disks);
     let fake = Fake::of(&mut server, &disks);
     let (port, _status) = upsd("OL CHRG");
     let ups = format!("cellar@127.0.0.1:{port}");
@@ -81,11 +100,11 @@ fn people_use_the_console_in_a_browser() {
     let link = server.ok("console");
     let (url, token) = link.trim().split_once("#setup=").expect("no user yet");
 
-    let pool = format!("console{}", std::process::id());
+    let pool = format!("{name}{}", std::process::id());
     let chromium = ["/usr/bin/chromium", "/usr/local/bin/chromium"];
     let chromium = chromium.into_iter().find(|path| Path::new(path).exists());
     let output = npm(
-        &["run", "browser"],
+        &[&["run", "browser", "--"], files].concat(),
         &[
             ("MILLPOND_URL", url),
             ("MILLPOND_TOKEN", token),
