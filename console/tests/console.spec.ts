@@ -564,10 +564,13 @@ test('who may only look can change nothing', async ({ browser }) => {
 
 for (const scheme of ['light', 'dark'] as const) {
   test(`axe finds no serious fault, ${scheme}`, async ({ browser }) => {
-    test.setTimeout(300_000);
+    test.setTimeout(600_000);
     await page.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
     const look = async (at: Page, what: string): Promise<void> => {
-      const { violations } = await new AxeBuilder({ page: at }).analyze();
+      const axe = new AxeBuilder({ page: at });
+      // All else is the same in the dark.
+      const rules = scheme === 'dark' ? axe.withRules(['color-contrast']) : axe;
+      const { violations } = await rules.analyze();
       const grave = violations.filter(
         ({ impact }) => impact === 'serious' || impact === 'critical',
       );
