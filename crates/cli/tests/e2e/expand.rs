@@ -14,7 +14,7 @@ const LAYOUTS: [(&str, &str); 4] = [
     ("spread", "draid1:2d D D D"),
 ];
 const BEFORE_BYTES: u64 = 128 << 20;
-const AFTER_BYTES: u64 = 320 << 20;
+const AFTER_BYTES: u64 = 448 << 20;
 
 fn value(server: &Server, property: &str, pool: &str) -> String {
     let text = server.ok(&format!("zpool get -Hpo value {property} {pool}"));
@@ -84,7 +84,7 @@ fn devices_that_grew_are_used_with_autoexpand() {
         assert!(bigger.abs_diff(size + more) < 1 << 20, "{name}: {bigger}");
         assert_eq!(value(&server, "expandsize", name), "-");
         // More than there was room for.
-        let usable = number(&server, "size", name) * 2 / 3 / count(words) as u64
+        let usable = number(&server, "size", name) * 2 / 5 / count(words) as u64
             * match words.split(' ').next() {
                 Some("raidz1" | "draid1:2d") => 2,
                 _ => 1,
