@@ -275,7 +275,7 @@ mod tests {
                 length <= real
             });
             assert_eq!(found, PathMtu::Measured(real));
-            assert!(asked <= 16, "{asked} pings for {real}");
+            assert!(asked <= 18, "{asked} pings for {real}");
         }
         let silent = longest(576, 9000, |_| false);
         assert_eq!(silent, PathMtu::Unknown(WhyUnknown::Silent));
