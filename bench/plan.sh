@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What `millpond plan` expects against what `millpond bench` measures, load by load, on three layouts
-# of disks that are known: loop devices held to so many operations and bytes a second. The cache
-# keeps no data, as the planner knows none.
+# What `millpond plan` expects against what `millpond bench` measures, load by load, on three
+# layouts of disks that are known: loop devices held to so many operations and bytes a second. The
+# cache keeps no data, as the planner knows none.
 #   BENCH_SIZE    what the loads go over (512M)
 #   BENCH_DISK    MB/s and operations per second of each disk (25:200)
 #   BENCH_DEPTH   requests under way (9)
