@@ -16,8 +16,8 @@
 //! | [`Server`] | sockets |
 //! | [`Initiator`] | the other end, as far as a look at paths needs it |
 //!
-//! Everything but [`Server`] and [`Initiator`] runs without sockets: bytes go in, bytes and requests to run a
-//! command come out, so that it can be tested and simulated.
+//! Everything but [`Server`] and [`Initiator`] runs without sockets: bytes go in, bytes and
+//! requests to run a command come out, so that it can be tested and simulated.
 //!
 //! Supported: RFC 7143 with several connections to a session and ErrorRecoveryLevel 0; CRC32C
 //! digests; CHAP, one-way and mutual, with MD5 and SHA-256; SPC-4, SBC-3 as listed by REPORT
