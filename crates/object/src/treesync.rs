@@ -4,9 +4,8 @@
 //! whole is walked to tell its blocks dead, without reading level-0 blocks. An indirect block whose
 //! pointers are all holes becomes a hole.
 //!
-//! Blocks are written side by side and get their places in the order of the object ([`Turn`]), as
-//! long as none between them needs no place: what was written at a time lies in sequence on disk.
-//! Subtrees are worked on side by side as well, but
+//! Blocks are written side by side and get their places in the order of the object ([`Turn`]): what
+//! was written at a time lies in sequence on disk. Subtrees are worked on side by side as well, but
 //! the blocks of one begin when those of the one before it have begun.
 //!
 //! # Births of holes (feature `hole_birth`)

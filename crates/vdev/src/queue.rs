@@ -21,7 +21,8 @@
 //! When an aggregate fails, its parts are tried one by one: each caller learns of its own part.
 //!
 //! Lock: `pending`, held for map operations only. A crash leaves any part of what was queued
-//! written: nothing that a synced txg refers to is ever queued.
+//! written: nothing that a synced txg refers to is ever queued, but repairs, of what was wrong or
+//! missing there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

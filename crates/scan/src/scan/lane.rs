@@ -4,11 +4,11 @@
 //! to have enough waiting for long operations, reads and writes alike: as OpenZFS gives it
 //! (`zfs_scan_vdev_limit`, module/zfs/dsl_scan.c). Vdevs have their shares for themselves: none
 //! waits for another one that is slower. A block counts from when it is asked for until it is
-//! verified, and written where it was wrong or missing; in all there are never more than
-//! [`BYTES_MAX`].
+//! verified, and written where it was wrong or missing; in all there are no more than [`BYTES_MAX`]
+//! of up to 128 vdevs, and [`BYTES_MIN`] for each of more.
 //!
-//! A turn of the sync loop ends only when all of that is done. So it is not more than devices do in
-//! a moment, also beside others' I/O.
+//! A turn of the sync loop ends only when all of that is done: devices do it in a moment where it
+//! lies in long runs; small blocks all over a disk that turns take half a minute at worst.
 //!
 //! Lock: that of [`Lanes`], for a map operation.
 

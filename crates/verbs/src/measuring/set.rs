@@ -1,9 +1,10 @@
 //! The dataset that loads go over: made for them below the one that is named, and destroyed.
 //!
 //! The server is root, and what datasets hold belongs to others, who could put a symbolic link in
-//! its way. So nothing of theirs is touched: loads use one file on a filesystem of their own, which
-//! nobody but the server's user reaches (it is mounted in the state directory, and shared by
-//! nothing), or the file of a volume of their own.
+//! its way. So loads use one file on a filesystem of their own, which nobody but the server's user
+//! reaches by its mount (it is in the state directory, and shared by nothing), or the file of a
+//! volume of their own. Who may receive streams into that filesystem could still replace the file:
+//! fio opens it by its name for each load.
 //!
 //! **What a crash leaves.** Before a dataset is made, its name is put on a list in the state
 //! directory, with a random word; it is made with the same word in the property
