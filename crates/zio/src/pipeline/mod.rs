@@ -141,8 +141,8 @@ impl Default for PipelineOptions {
             fail_mode: FailMode::Wait,
             read_only: false,
             writes_in_flight_max: 256,
-            // A window of each of a few streams; hard disks want a megabyte each to be busy.
-            prefetch_bytes_max: 32 << 20,
+            // Two of the longest windows; hard disks want a megabyte each to be busy.
+            prefetch_bytes_max: 64 << 20,
         }
     }
 }
