@@ -13,7 +13,7 @@ seconds=${BENCH_SECONDS:-20}
 bytes=$(numfmt --from=iec "$size")
 
 hold_disks 6 "$((bytes * 2 + (256 << 20)))" "$disk"
-start_millpond --cache 64M
+start_millpond --cache 256M
 
 # measure LAYOUT DISKS VDEV...
 measure() {
@@ -22,7 +22,7 @@ measure() {
     -O recordsize=32K -m "$work/mp" bench "$@"
   "$millpond" bench iometer "$work/mp" --size "$size" --depth "$depth" --warm-up 10 \
     --seconds "$seconds" --json --against plan --layout "$layout" --ashift 12 --record 32K \
-    --disks "${count}x500GB:ssd:${disk#*:}seeks:${disk%:*}MB/s" >"$work/$count.json"
+    --disks "${count}x500GB:hdd:${disk#*:}seeks:${disk%:*}MB/s" >"$work/$count.json"
   "$millpond" zpool destroy bench
   python3 - "$layout" "$work/$count.json" <<'PY'
 import json, sys
