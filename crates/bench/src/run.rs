@@ -12,8 +12,8 @@ use tokio::sync::watch;
 
 use crate::fio::{self, Output};
 use crate::job::{JobFile, Place};
-use crate::{BenchError, Held};
 use crate::log::{self, Entry};
+use crate::{BenchError, Held};
 
 /// What has fio end with who started it (setpriv(1), "--pdeathsig").
 const SETPRIV: &str = "setpriv";
@@ -181,7 +181,9 @@ impl Runner {
             .stdin(input)
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let child = command.spawn().map_err(|error| not_started(SETPRIV, error))?;
+        let child = command
+            .spawn()
+            .map_err(|error| not_started(SETPRIV, error))?;
         let mut group = Group(child);
         let said = self.until_ended(&mut group).await?;
         let after = self.server.and_then(cpu_seconds);

@@ -80,7 +80,9 @@ pub(super) fn check_writable(path: Option<&Path>) -> anyhow::Result<()> {
         Ok(metadata) if metadata.is_dir() => bail!("{}: it is a directory", told()),
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            tempfile::tempfile_in(directory_of(path)).map(drop).with_context(told)
+            tempfile::tempfile_in(directory_of(path))
+                .map(drop)
+                .with_context(told)
         }
         Err(error) => Err(error).with_context(told),
     }
@@ -88,7 +90,9 @@ pub(super) fn check_writable(path: Option<&Path>) -> anyhow::Result<()> {
 
 /// The directory that a file is in.
 pub(super) fn directory_of(path: &Path) -> &Path {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
     parent.unwrap_or(Path::new("."))
 }
 

@@ -215,12 +215,14 @@ impl Bench {
         };
         // It is replaced whole after each part, which a device or pipe must not be.
         if path.exists() && !path.is_file() {
-            bail!("{} is no file, and a warm-up goes on with one", path.display());
+            bail!(
+                "{} is no file, and a warm-up goes on with one",
+                path.display()
+            );
         }
         let made = tempfile::tempfile_in(directory_of(path));
-        made.map(drop).with_context(|| {
-            format!("{} cannot be replaced, as a warm-up does", path.display())
-        })
+        made.map(drop)
+            .with_context(|| format!("{} cannot be replaced, as a warm-up does", path.display()))
     }
 
     fn against(&self) -> anyhow::Result<Option<Against>> {

@@ -1,9 +1,9 @@
 //! Whether a disk or file may be overwritten: nobody uses it, or what lies on it.
 //!
-//! A disk is looked at with its partitions, as the kernel knows them (sysfs(5),
-//! `Documentation/ABI/stable/sysfs-block`): none of them may be mounted, swapped to, held by what is
-//! made of it, or part of a pool that was not exported. Then it is claimed (`O_EXCL`, open(2)) for
-//! as long as it is measured, so that nobody mounts it meanwhile, nor a part of it.
+//! A disk is looked at with its partitions, as the kernel knows them (sysfs(5), and
+//! `Documentation/ABI/stable/sysfs-block`): none of them may be mounted, swapped to, held by what
+//! is made of it, or part of a pool that was not exported. Then it is claimed (`O_EXCL`, open(2))
+//! for as long as it is measured, so that nobody mounts it meanwhile, nor a part of it.
 
 use std::fs::File;
 use std::io;

@@ -333,7 +333,9 @@ async fn find(open: &OpenPool, name: &str, word: &str) -> Result<Found, DatasetE
 /// The name that a dataset of this word has now, where one above it was renamed.
 async fn moved(open: &OpenPool, word: &str) -> Result<Option<String>, DatasetError> {
     let directories = open.pool.dsl().directories();
-    let all = directories.list(&open.pool.name(), &everything(None)).await?;
+    let all = directories
+        .list(&open.pool.name(), &everything(None))
+        .await?;
     for info in all.iter().filter(|info| is_given(&info.name, word)) {
         if find(open, &info.name, word).await? == Found::Ours {
             return Ok(Some(info.name.clone()));
