@@ -116,15 +116,8 @@ pub(super) async fn serve(socket: TcpStream, connection: Connection) -> io::Resu
         peer,
         local,
     });
-    let receiving = async {
-        // Dropped with this: tasks have the others.
-        let outlet = outlet;
-        let outcome = receive(reading, &caller, &outlet, gone).await;
-        outlet.flush();
-        outcome
-    };
     let outcome = tokio::select! {
-        outcome = receiving => outcome,
+        outcome = receive_all(reading, &caller, outlet, gone) => outcome,
         // The client takes no answers any more.
         sent = &mut sending => return sent.unwrap_or(Ok(())),
         _ = stopped.changed() => Ok(()),
@@ -134,6 +127,18 @@ pub(super) async fn serve(socket: TcpStream, connection: Connection) -> io::Resu
     // What is begun is still answered.
     let sent = sending.await.unwrap_or(Ok(()));
     outcome.and(sent)
+}
+
+/// [`receive`], to its end: no answer stays in the outlet, which ends with this. Tasks have others.
+async fn receive_all(
+    reading: OwnedReadHalf,
+    caller: &Arc<Caller>,
+    outlet: Outlet,
+    gone: watch::Receiver<()>,
+) -> io::Result<()> {
+    let outcome = receive(reading, caller, &outlet, gone).await;
+    outlet.flush();
+    outcome
 }
 
 /// Reads requests and has them answered. Whenever this waits, all answers that there are have been
