@@ -1,5 +1,6 @@
-//! The TCP layer: one listener, one task for each connection (see `connection`); and what comes by
-//! UDP (see `datagrams`).
+//! The TCP layer: one listener, one task for each connection (see `connection`), and one that waits
+//! for clients that are slow to take answers (see `sending`); and what comes by UDP (see
+//! `datagrams`).
 //!
 //! # Memory
 //!
@@ -12,7 +13,9 @@
 
 mod connection;
 mod datagrams;
+mod paid;
 mod restart;
+mod sending;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
