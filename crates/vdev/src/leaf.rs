@@ -22,6 +22,10 @@
 //! misses those txgs; or the pool stood still without it, and they are written again
 //! (`leaf/kept.rs`). OpenZFS does not do this: there, such a pool may be resumed without them.
 //!
+//! A durable write ([`IoContext::durable`]) makes nothing else durable: what is kept stays so until
+//! a flush. Where one fails, a flush within it may be what failed; so all that is kept is written
+//! again before anything else is believed of the device.
+//!
 //! Nothing that changes the device is given to it while the pool is suspended (`common`), but for
 //! what `zpool clear` does.
 //!
@@ -34,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use device::{Device, DeviceError, World, WriteFlushedError};
+use device::{Device, DeviceError, World};
 use format::{BOOT_BYTES, Guid, LABEL_START_BYTES};
 use parking_lot::{Mutex, RwLock};
 
@@ -88,6 +92,8 @@ pub struct Leaf {
     queue: Queue,
     dirty_times: DirtyTimes,
     kept: Mutex<Kept>,
+    /// Flushes under way, whose writes are kept again if they fail. Changed with `kept` locked.
+    flushes: AtomicUsize,
     /// Held shared by writes and flushes under way; alone from before a device is back until its
     /// writes are made again. So none overtakes a later one, and no flush takes for durable what
     /// the device has lost.
@@ -125,6 +131,7 @@ impl Leaf {
             counters,
             dirty_times: DirtyTimes::default(),
             kept: Mutex::default(),
+            flushes: AtomicUsize::new(0),
             writing: tokio::sync::RwLock::new(()),
         }
     }
@@ -295,6 +302,14 @@ impl Leaf {
         device.ok_or_else(|| LeafError::Unavailable(self.state().0))
     }
 
+    fn writeable_device(&self) -> Result<Arc<Watched>, LeafError> {
+        let device = self.usable_device()?;
+        match device.is_read_only() {
+            true => Err(LeafError::ReadOnly),
+            false => Ok(device),
+        }
+    }
+
     /// To be asked right before anything goes to the device that changes it.
     fn check_not_halted(&self) -> Result<(), LeafError> {
         match self.common.halt.is_halted() {
@@ -415,15 +430,12 @@ impl Leaf {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), LeafError> {
-        let _writing = self.writing.read().await;
-        let device = self.usable_device()?;
-        if device.is_read_only() {
-            return Err(LeafError::ReadOnly);
-        }
         let raw = offset.saturating_add(LABEL_START_BYTES);
-        if context.flush && context.priority == Priority::Sync {
-            return self.write_flushed(&*device, raw, data, context).await;
+        if context.durable && context.priority == Priority::Sync {
+            return self.write_durable(raw, data, context).await;
         }
+        let _writing = self.writing.read().await;
+        let device = self.writeable_device()?;
         let kept = data.clone();
         let mut result = if context.priority == Priority::Sync {
             self.write_now(&*device, raw, data, context).await
@@ -514,59 +526,62 @@ impl Leaf {
         result.map_err(|error| LeafError::Device(Arc::new(error)))
     }
 
-    /// A write and a flush in one go; what fails is written once more. `writing` is held.
-    async fn write_flushed(
+    /// A write that is durable when it is done, at an offset of the device itself. What is kept
+    /// stays so, as only a flush covers that. What fails is written once more, and then flushed, so
+    /// that it is known which of the two fails.
+    async fn write_durable(
         self: &Arc<Self>,
-        device: &dyn Device,
         raw: u64,
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), LeafError> {
-        let length = data.len();
-        let io = Self::io(Operation::Write, raw, length, context);
+        let Err(error) = self.try_durable(raw, &data, context).await? else {
+            return Ok(());
+        };
+        let error = Arc::new(error);
+        Counters::add(&self.counters.write_errors, 1);
+        self.failed(&error, None, true);
+        let is_away = matches!(*error, DeviceError::Gone { .. } | DeviceError::Hung { .. });
+        if is_away || !self.is_readable() || self.common.halt.is_halted() {
+            return Err(LeafError::Device(error));
+        }
+        match self.secure_kept().await {
+            Ok(()) => {}
+            // It is faulted. What it may have lost is kept for when it is back, this as well.
+            Err(LeafError::Flush(error) | LeafError::Device(error)) => {
+                self.kept.lock().push(raw, data, context.birth);
+                return Err(LeafError::Flush(error));
+            }
+            Err(other) => return Err(other),
+        }
+        let _writing = self.writing.read().await;
+        let device = self.writeable_device()?;
+        let result = self.write_now(&*device, raw, data.clone(), context).await;
+        self.note_write(result, raw, data, context).await?;
+        self.check_not_halted()?;
+        self.flush_kept().await
+    }
+
+    /// What the device says to a durable write.
+    async fn try_durable(
+        &self,
+        raw: u64,
+        data: &Bytes,
+        context: &IoContext,
+    ) -> Result<Result<(), DeviceError>, LeafError> {
+        let _writing = self.writing.read().await;
+        let device = self.writeable_device()?;
+        let io = Self::io(Operation::Write, raw, data.len(), context);
         let place = self.queue.sync_write_place(context).await;
         self.check_not_halted()?;
-        let mut flushing = self.begin_flush();
-        let mut result = device.write_flushed(raw, data.clone()).await;
-        if let Err(WriteFlushedError::Write(error)) = result {
-            let error = Arc::new(error);
-            Counters::add(&self.counters.write_errors, 1);
-            self.failed(&error, None, true);
-            result = match self.is_readable() && !self.common.halt.is_halted() {
-                true => device.write_flushed(raw, data.clone()).await,
-                false => {
-                    drop(flushing);
-                    return Err(LeafError::Device(error));
-                }
-            };
+        let result = device.write_durable(raw, data.clone()).await;
+        self.end(place, &result, io);
+        if result.is_ok() {
+            Counters::add(&self.counters.write_ops, 1);
+            Counters::add(&self.counters.write_bytes, data.len() as u64);
+            self.keep_behind_older(raw, data, context.birth);
         }
-        let error = match result {
-            Ok(()) => {
-                flushing.writes = Kept::default();
-                self.end(place, &Ok::<_, DeviceError>(()), io);
-                Counters::add(&self.counters.write_ops, 1);
-                Counters::add(&self.counters.write_bytes, length as u64);
-                return Ok(());
-            }
-            Err(error) => error,
-        };
-        drop(flushing);
-        match error {
-            WriteFlushedError::Write(error) => {
-                let error = Arc::new(error);
-                Counters::add(&self.counters.write_errors, 1);
-                let io = DeviceIo {
-                    retried: true,
-                    ..io
-                };
-                self.failed(&error, Some(io), true);
-                Err(LeafError::Device(error))
-            }
-            WriteFlushedError::Flush(error) => {
-                self.kept.lock().push(raw, data, context.birth);
-                Err(LeafError::Flush(self.flush_failed(error)))
-            }
-        }
+        Ok(result)
     }
 
     async fn note_write(

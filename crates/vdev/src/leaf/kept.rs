@@ -5,6 +5,7 @@
 //! ([`Leaf::rewrite_kept`]).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use device::{Device, DeviceError};
@@ -36,6 +37,13 @@ impl Kept {
         }
     }
 
+    /// Whether some of them are where `length` bytes at `raw` are.
+    fn overlaps(&self, raw: u64, length: usize) -> bool {
+        let end = raw.saturating_add(length as u64);
+        let mut places = self.writes.iter();
+        places.any(|(at, data)| *at < end && raw < at.saturating_add(data.len() as u64))
+    }
+
     /// Puts those that are older in front.
     fn prepend(&mut self, mut older: Kept) {
         older.writes.append(&mut self.writes);
@@ -53,15 +61,17 @@ impl Kept {
 }
 
 /// Writes whose flush is under way: kept again unless it succeeds.
-pub(super) struct Flushing<'a> {
+struct Flushing<'a> {
     leaf: &'a Leaf,
-    pub(super) writes: Kept,
+    writes: Kept,
 }
 
 impl Drop for Flushing<'_> {
     fn drop(&mut self) {
         let writes = std::mem::take(&mut self.writes);
-        self.leaf.kept.lock().prepend(writes);
+        let mut kept = self.leaf.kept.lock();
+        kept.prepend(writes);
+        self.leaf.flushes.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -99,15 +109,27 @@ impl Leaf {
 
     /// Takes what a flush that begins now makes durable. A write that the device takes from now on
     /// is kept when it is done, with its txg.
-    pub(super) fn begin_flush(&self) -> Flushing<'_> {
+    fn begin_flush(&self) -> Flushing<'_> {
+        let mut kept = self.kept.lock();
+        self.flushes.fetch_add(1, Ordering::Relaxed);
         Flushing {
             leaf: self,
-            writes: std::mem::take(&mut *self.kept.lock()),
+            writes: std::mem::take(&mut *kept),
+        }
+    }
+
+    /// A durable write is done, which need not be kept: unless an older one to its place is, or may
+    /// be again. That would come over it when it is written again. (A rebuild copies places that
+    /// are allocated, whatever is on them, and a log's block may come there later.)
+    pub(super) fn keep_behind_older(&self, raw: u64, data: &Bytes, birth: Txg) {
+        let mut kept = self.kept.lock();
+        if self.flushes.load(Ordering::Relaxed) > 0 || kept.overlaps(raw, data.len()) {
+            kept.push(raw, data.clone(), birth);
         }
     }
 
     /// A flush failed, and what it was to make durable is kept again.
-    pub(super) fn flush_failed(self: &Arc<Self>, error: DeviceError) -> Arc<DeviceError> {
+    fn flush_failed(self: &Arc<Self>, error: DeviceError) -> Arc<DeviceError> {
         let error = Arc::new(error);
         Counters::add(&self.counters.write_errors, 1);
         let io = Self::io(Operation::Flush, 0, 0, &IoContext::default());
@@ -140,10 +162,28 @@ impl Leaf {
         }
     }
 
-    /// The device is back, and the pool stood still without it: writes again what it may have lost.
+    /// The device is back, and the pool stood still without it: writes again what it may have lost,
+    /// also while nothing else may be written.
     pub(crate) async fn rewrite_kept(
         self: &Arc<Self>,
         _stopped: &Stopped<'_>,
+    ) -> Result<(), LeafError> {
+        self.write_again(|| Ok(())).await
+    }
+
+    /// A durable write failed, and so perhaps a flush that the system made for it. What the device
+    /// had taken before that, it may have lost, and the next flush would say that all is well: so
+    /// all that is kept is written again, and flushed. Whoever calls this holds no place among the
+    /// writes under way: these end first, and are kept by then.
+    pub(super) async fn secure_kept(self: &Arc<Self>) -> Result<(), LeafError> {
+        let _stopped = self.stop_writes().await;
+        self.write_again(|| self.check_not_halted()).await
+    }
+
+    /// Writes again, in order, what is kept, and flushes it. `may_write` is asked before each.
+    async fn write_again(
+        self: &Arc<Self>,
+        may_write: impl Fn() -> Result<(), LeafError> + Send + Sync,
     ) -> Result<(), LeafError> {
         let writes = self.kept.lock().writes.clone();
         if writes.is_empty() {
@@ -151,10 +191,11 @@ impl Leaf {
         }
         tracing::info!(
             leaf = %self.guid(), count = writes.len(),
-            "a device is back: writing again what it may have lost"
+            "writing again what a device may have lost"
         );
         let device = self.usable_device()?;
         for (raw, data) in writes {
+            may_write()?;
             if let Err(error) = device.write(raw, data).await {
                 let error = Arc::new(error);
                 Counters::add(&self.counters.write_errors, 1);
@@ -165,6 +206,7 @@ impl Leaf {
                 return Err(LeafError::Device(error));
             }
         }
+        may_write()?;
         self.flush_kept().await
     }
 }
