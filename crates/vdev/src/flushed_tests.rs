@@ -191,6 +191,39 @@ fn what_a_durable_write_may_have_lost_is_written_again() {
     });
 }
 
+/// Goal: nor is it lost by a flush of somebody else that is under way then and succeeds. Method:
+/// one that takes a second; within that the disk loses its cache, and a durable write's own flush
+/// fails.
+#[test]
+fn a_flush_does_not_count_when_a_durable_write_failed_meanwhile() {
+    simulate(async {
+        let sim = SimWorld::new(10);
+        let single = leaf(&sim, "single", 10);
+        let pool = TestTree::create(sim, vec![single], 12).await;
+        let tree = &pool.tree;
+        let disk = pool.disk("single");
+        tree.write_block(TOP, 0, block(1), &context(5, false))
+            .await
+            .expect("written");
+        let slow = FaultEffect::Delay(Duration::from_secs(1));
+        disk.inject(Fault::new(SimOp::Flush, slow).times(1));
+        let failing = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            disk.lose_cache(PowerCut::LoseUnflushed);
+            disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+            tree.write_block(TOP, 1 << 20, block(2), &context(5, true))
+                .await
+        };
+        let (flushed, written) = futures::join!(tree.flush(), failing);
+        flushed.expect("in the end");
+        written.expect("in the end");
+        pool.sim.power_cut(PowerCut::LoseUnflushed);
+        for (place, content) in [(0, 1), (1 << 20, 2)] {
+            assert_eq!(disk.peek(LABEL_START_BYTES + place, 4096), block(content));
+        }
+    });
+}
+
 #[test]
 fn a_write_that_fails_is_not_flushed_and_faults_nothing() {
     simulate(async {

@@ -94,6 +94,10 @@ pub struct Leaf {
     kept: Mutex<Kept>,
     /// Flushes under way, whose writes are kept again if they fail. Changed with `kept` locked.
     flushes: AtomicUsize,
+    /// Held shared by durable writes under way; who flushed waits for these, alone.
+    durable_writes: tokio::sync::RwLock<()>,
+    /// Durable writes that failed. Changed by those with `writing` and `durable_writes`.
+    durable_failures: AtomicU64,
     /// Held shared by writes and flushes under way; alone from before a device is back until its
     /// writes are made again. So none overtakes a later one, and no flush takes for durable what
     /// the device has lost.
@@ -132,6 +136,8 @@ impl Leaf {
             dirty_times: DirtyTimes::default(),
             kept: Mutex::default(),
             flushes: AtomicUsize::new(0),
+            durable_writes: tokio::sync::RwLock::new(()),
+            durable_failures: AtomicU64::new(0),
             writing: tokio::sync::RwLock::new(()),
         }
     }
@@ -302,14 +308,6 @@ impl Leaf {
         device.ok_or_else(|| LeafError::Unavailable(self.state().0))
     }
 
-    fn writeable_device(&self) -> Result<Arc<Watched>, LeafError> {
-        let device = self.usable_device()?;
-        match device.is_read_only() {
-            true => Err(LeafError::ReadOnly),
-            false => Ok(device),
-        }
-    }
-
     /// To be asked right before anything goes to the device that changes it.
     fn check_not_halted(&self) -> Result<(), LeafError> {
         match self.common.halt.is_halted() {
@@ -435,7 +433,10 @@ impl Leaf {
             return self.write_durable(raw, data, context).await;
         }
         let _writing = self.writing.read().await;
-        let device = self.writeable_device()?;
+        let device = self.usable_device()?;
+        if device.is_read_only() {
+            return Err(LeafError::ReadOnly);
+        }
         let kept = data.clone();
         let mut result = if context.priority == Priority::Sync {
             self.write_now(&*device, raw, data, context).await
@@ -535,9 +536,34 @@ impl Leaf {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), LeafError> {
-        let Err(error) = self.try_durable(raw, &data, context).await? else {
+        let writing = self.writing.read().await;
+        let device = self.usable_device()?;
+        if device.is_read_only() {
+            return Err(LeafError::ReadOnly);
+        }
+        let io = Self::io(Operation::Write, raw, data.len(), context);
+        let place = self.queue.sync_write_place(context).await;
+        self.check_not_halted()?;
+        let under_way = self.durable_writes.read().await;
+        let result = device.write_durable(raw, data.clone()).await;
+        if result.is_err() {
+            self.durable_failures.fetch_add(1, Ordering::AcqRel);
+        }
+        drop(under_way);
+        self.end(place, &result, io);
+        let Err(error) = result else {
+            Counters::add(&self.counters.write_ops, 1);
+            Counters::add(&self.counters.write_bytes, data.len() as u64);
+            // It need not be kept, unless an older write to its place is, or may be again: that
+            // would come over it when it is made again. (A rebuild copies places that are
+            // allocated, whatever is there, and a log's block may come there later.)
+            let mut kept = self.kept.lock();
+            if self.flushes.load(Ordering::Relaxed) > 0 || kept.overlaps(raw, data.len()) {
+                kept.push(raw, data, context.birth);
+            }
             return Ok(());
         };
+        drop(writing);
         let error = Arc::new(error);
         Counters::add(&self.counters.write_errors, 1);
         self.failed(&error, None, true);
@@ -545,7 +571,13 @@ impl Leaf {
         if is_away || !self.is_readable() || self.common.halt.is_halted() {
             return Err(LeafError::Device(error));
         }
-        match self.secure_kept().await {
+        // What the device had taken it may have lost, if a flush failed within the write, and the
+        // next flush would say that all is well. One that is under way doubts it (`flush_kept`),
+        // and waits for this.
+        let stopped = self.stop_writes().await;
+        let rewritten = self.rewrite_kept(&stopped, false).await;
+        drop(stopped);
+        match rewritten {
             Ok(()) => {}
             // It is faulted. What it may have lost is kept for when it is back, this as well.
             Err(LeafError::Flush(error) | LeafError::Device(error)) => {
@@ -554,34 +586,12 @@ impl Leaf {
             }
             Err(other) => return Err(other),
         }
-        let _writing = self.writing.read().await;
-        let device = self.writeable_device()?;
+        let writing = self.writing.read().await;
+        let device = self.usable_device()?;
         let result = self.write_now(&*device, raw, data.clone(), context).await;
         self.note_write(result, raw, data, context).await?;
-        self.check_not_halted()?;
-        self.flush_kept().await
-    }
-
-    /// What the device says to a durable write.
-    async fn try_durable(
-        &self,
-        raw: u64,
-        data: &Bytes,
-        context: &IoContext,
-    ) -> Result<Result<(), DeviceError>, LeafError> {
-        let _writing = self.writing.read().await;
-        let device = self.writeable_device()?;
-        let io = Self::io(Operation::Write, raw, data.len(), context);
-        let place = self.queue.sync_write_place(context).await;
-        self.check_not_halted()?;
-        let result = device.write_durable(raw, data.clone()).await;
-        self.end(place, &result, io);
-        if result.is_ok() {
-            Counters::add(&self.counters.write_ops, 1);
-            Counters::add(&self.counters.write_bytes, data.len() as u64);
-            self.keep_behind_older(raw, data, context.birth);
-        }
-        Ok(result)
+        drop(writing);
+        self.flush().await
     }
 
     async fn note_write(
@@ -602,6 +612,7 @@ impl Leaf {
                 };
                 // A device that is gone by now is somebody else's business: the write is kept.
                 if is_full && self.is_readable() && !self.common.halt.is_halted() {
+                    // Where it is doubted, the next write tries it again.
                     self.flush_kept().await?;
                 }
                 Ok(())

@@ -38,7 +38,7 @@ impl Kept {
     }
 
     /// Whether some of them are where `length` bytes at `raw` are.
-    fn overlaps(&self, raw: u64, length: usize) -> bool {
+    pub(super) fn overlaps(&self, raw: u64, length: usize) -> bool {
         let end = raw.saturating_add(length as u64);
         let mut places = self.writes.iter();
         places.any(|(at, data)| *at < end && raw < at.saturating_add(data.len() as u64))
@@ -84,21 +84,35 @@ impl Leaf {
     /// Makes completed writes durable.
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), LeafError> {
         self.queue.clear_optional();
-        let _writing = self.writing.read().await;
-        self.check_not_halted()?;
-        self.flush_kept().await
+        loop {
+            let _writing = self.writing.read().await;
+            self.check_not_halted()?;
+            if self.flush_kept().await? {
+                return Ok(());
+            }
+            // Whoever met the failure comes before this gets its place back.
+        }
     }
 
-    pub(super) async fn flush_kept(self: &Arc<Self>) -> Result<(), LeafError> {
+    /// [`Self::flush`]; `writing` is held. `false` where a durable write failed meanwhile: the
+    /// device may have lost something before this flush, which then has nothing to fail for. All is
+    /// kept still, and is about to be written again.
+    pub(super) async fn flush_kept(self: &Arc<Self>) -> Result<bool, LeafError> {
         let device = self.usable_device()?;
         if device.is_read_only() {
-            return Ok(());
+            return Ok(true);
         }
+        let failures = self.durable_failures.load(Ordering::Acquire);
         let mut flushing = self.begin_flush();
         match device.flush().await {
             Ok(()) => {
-                flushing.writes = Kept::default();
-                Ok(())
+                // Of those under way it is not known yet.
+                drop(self.durable_writes.write().await);
+                let is_sure = self.durable_failures.load(Ordering::Acquire) == failures;
+                if is_sure {
+                    flushing.writes = Kept::default();
+                }
+                Ok(is_sure)
             }
             Err(error) => {
                 drop(flushing);
@@ -115,16 +129,6 @@ impl Leaf {
         Flushing {
             leaf: self,
             writes: std::mem::take(&mut *kept),
-        }
-    }
-
-    /// A durable write is done, which need not be kept: unless an older one to its place is, or may
-    /// be again. That would come over it when it is written again. (A rebuild copies places that
-    /// are allocated, whatever is on them, and a log's block may come there later.)
-    pub(super) fn keep_behind_older(&self, raw: u64, data: &Bytes, birth: Txg) {
-        let mut kept = self.kept.lock();
-        if self.flushes.load(Ordering::Relaxed) > 0 || kept.overlaps(raw, data.len()) {
-            kept.push(raw, data.clone(), birth);
         }
     }
 
@@ -162,28 +166,13 @@ impl Leaf {
         }
     }
 
-    /// The device is back, and the pool stood still without it: writes again what it may have lost,
-    /// also while nothing else may be written.
+    /// Writes again, in order, what the device may have lost, and flushes it: when it is back, and
+    /// the pool stood still without it (then also if the pool is `halted`), or after an error that
+    /// may have been a flush's.
     pub(crate) async fn rewrite_kept(
         self: &Arc<Self>,
         _stopped: &Stopped<'_>,
-    ) -> Result<(), LeafError> {
-        self.write_again(|| Ok(())).await
-    }
-
-    /// A durable write failed, and so perhaps a flush that the system made for it. What the device
-    /// had taken before that, it may have lost, and the next flush would say that all is well: so
-    /// all that is kept is written again, and flushed. Whoever calls this holds no place among the
-    /// writes under way: these end first, and are kept by then.
-    pub(super) async fn secure_kept(self: &Arc<Self>) -> Result<(), LeafError> {
-        let _stopped = self.stop_writes().await;
-        self.write_again(|| self.check_not_halted()).await
-    }
-
-    /// Writes again, in order, what is kept, and flushes it. `may_write` is asked before each.
-    async fn write_again(
-        self: &Arc<Self>,
-        may_write: impl Fn() -> Result<(), LeafError> + Send + Sync,
+        halted: bool,
     ) -> Result<(), LeafError> {
         let writes = self.kept.lock().writes.clone();
         if writes.is_empty() {
@@ -195,7 +184,9 @@ impl Leaf {
         );
         let device = self.usable_device()?;
         for (raw, data) in writes {
-            may_write()?;
+            if !halted {
+                self.check_not_halted()?;
+            }
             if let Err(error) = device.write(raw, data).await {
                 let error = Arc::new(error);
                 Counters::add(&self.counters.write_errors, 1);
@@ -206,7 +197,10 @@ impl Leaf {
                 return Err(LeafError::Device(error));
             }
         }
-        may_write()?;
-        self.flush_kept().await
+        if !halted {
+            self.check_not_halted()?;
+        }
+        // Nothing is written meanwhile that could make it doubted.
+        self.flush_kept().await.map(|_| ())
     }
 }
