@@ -96,8 +96,9 @@ pub struct Leaf {
     flushes: AtomicUsize,
     /// Held shared by durable writes under way; who flushed waits for these, alone.
     durable_writes: tokio::sync::RwLock<()>,
-    /// Durable writes that failed. Changed by those with `writing` and `durable_writes`.
-    durable_failures: AtomicU64,
+    /// A durable write failed: what is kept may be lost, whatever a flush says, until it was
+    /// written again.
+    doubted: AtomicBool,
     /// Held shared by writes and flushes under way; alone from before a device is back until its
     /// writes are made again. So none overtakes a later one, and no flush takes for durable what
     /// the device has lost.
@@ -137,7 +138,7 @@ impl Leaf {
             kept: Mutex::default(),
             flushes: AtomicUsize::new(0),
             durable_writes: tokio::sync::RwLock::new(()),
-            durable_failures: AtomicU64::new(0),
+            doubted: AtomicBool::new(false),
             writing: tokio::sync::RwLock::new(()),
         }
     }
@@ -547,7 +548,8 @@ impl Leaf {
         let under_way = self.durable_writes.read().await;
         let result = device.write_durable(raw, data.clone()).await;
         if result.is_err() {
-            self.durable_failures.fetch_add(1, Ordering::AcqRel);
+            // A flush failed within it, perhaps, and the next one would say that all is well.
+            self.doubted.store(true, Ordering::Release);
         }
         drop(under_way);
         self.end(place, &result, io);
@@ -571,9 +573,6 @@ impl Leaf {
         if is_away || !self.is_readable() || self.common.halt.is_halted() {
             return Err(LeafError::Device(error));
         }
-        // What the device had taken it may have lost, if a flush failed within the write, and the
-        // next flush would say that all is well. One that is under way doubts it (`flush_kept`),
-        // and waits for this.
         let stopped = self.stop_writes().await;
         let rewritten = self.rewrite_kept(&stopped, false).await;
         drop(stopped);

@@ -85,30 +85,32 @@ impl Leaf {
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), LeafError> {
         self.queue.clear_optional();
         loop {
-            let _writing = self.writing.read().await;
-            self.check_not_halted()?;
-            if self.flush_kept().await? {
-                return Ok(());
+            {
+                let _writing = self.writing.read().await;
+                self.check_not_halted()?;
+                if self.flush_kept().await? {
+                    return Ok(());
+                }
             }
-            // Whoever met the failure comes before this gets its place back.
+            let stopped = self.stop_writes().await;
+            self.rewrite_kept(&stopped, false).await?;
         }
     }
 
-    /// [`Self::flush`]; `writing` is held. `false` where a durable write failed meanwhile: the
-    /// device may have lost something before this flush, which then has nothing to fail for. All is
-    /// kept still, and is about to be written again.
+    /// [`Self::flush`]; `writing` is held. `false` where a durable write has failed, also
+    /// meanwhile: the device may have lost something before this flush, which then has nothing to
+    /// fail for. All is kept still, and is to be written again first.
     pub(super) async fn flush_kept(self: &Arc<Self>) -> Result<bool, LeafError> {
         let device = self.usable_device()?;
         if device.is_read_only() {
             return Ok(true);
         }
-        let failures = self.durable_failures.load(Ordering::Acquire);
         let mut flushing = self.begin_flush();
         match device.flush().await {
             Ok(()) => {
                 // Of those under way it is not known yet.
                 drop(self.durable_writes.write().await);
-                let is_sure = self.durable_failures.load(Ordering::Acquire) == failures;
+                let is_sure = !self.doubted.load(Ordering::Acquire);
                 if is_sure {
                     flushing.writes = Kept::default();
                 }
@@ -176,6 +178,7 @@ impl Leaf {
     ) -> Result<(), LeafError> {
         let writes = self.kept.lock().writes.clone();
         if writes.is_empty() {
+            self.doubted.store(false, Ordering::Release);
             return Ok(());
         }
         tracing::info!(
@@ -200,7 +203,8 @@ impl Leaf {
         if !halted {
             self.check_not_halted()?;
         }
-        // Nothing is written meanwhile that could make it doubted.
+        // Nothing is written meanwhile that could have it doubted again.
+        self.doubted.store(false, Ordering::Release);
         self.flush_kept().await.map(|_| ())
     }
 }

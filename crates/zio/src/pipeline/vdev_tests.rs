@@ -1,6 +1,7 @@
 //! Tests of what the pipeline does about vdevs: log blocks that devices lack, space of removed
 //! ones.
 
+use device::WriteBuffer;
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
 use format::{BlockPointer, Dva, Guid, LABEL_START_BYTES, ObjectType, RegularPointer, Txg, VdevId};
 use vdev::testing::{births, entry, noise, removed};
