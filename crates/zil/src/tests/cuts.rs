@@ -227,7 +227,7 @@ fn run(seed: u64) {
             Layout::WithLog,
         ];
         let machine = Machine::new(seed, layouts[(seed % 4) as usize]);
-        machine.set_durable_writes(seed / 4 % 2 == 0);
+        machine.set_durable_writes((seed / 4).is_multiple_of(2));
         let mut dice = Dice(seed ^ 0xabcdef);
         let bed = machine.create().await;
         let objects = bed.objects(1 + WORKERS, 4096).await;
