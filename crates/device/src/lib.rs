@@ -45,7 +45,7 @@ mod world;
 pub use allocator::{Allocator, WipeFreed, give_back_free, give_back_freed, wipe_freed};
 pub use cpu::{CpuPool, InlineCpu};
 pub use descriptors::leave_descriptors;
-pub use file::{FileDevice, FileOptions, IoEngine, create_sparse_file};
+pub use file::{FileDevice, FileOptions, IoEngine, WriteBuffer, create_sparse_file};
 pub use looks::{Entry, PathKind, Place};
 pub use memory::MemoryDevice;
 pub use program::output_within;
@@ -54,5 +54,4 @@ pub use system::{SystemClock, SystemOpener, SystemRandom, TokioSpawn};
 pub use tasks::{TaskPanic, Tasks};
 pub use world::{
     BoxFuture, Clock, Cpu, Device, DeviceError, Foreign, Hold, Opener, Random, Spawn, World,
-    WriteFlushedError,
 };

@@ -105,7 +105,7 @@ pub use zil::{
     Log64Time, LogAcl, LogAttributes, LogBody, LogCloneBody, LogCreate, LogCreateKind, LogHeader,
     LogKind, LogObject, LogRecord, LogRecords, LogRename, LogSetAttributes, LogWhiteout, LogWrite,
     LogWriteBody, RenameKind, ZIL_MIN_BLOCK_BYTES, ZilLink, ZilSequence, decode_log_block,
-    encode_log_block, log_object, log_word,
+    link_log_block, log_object, log_word,
 };
 pub use zpl::{
     Ace, AceWho, DirectoryEntry, ZPL_ATTRIBUTES, ZPL_ATTRIBUTES_2_3, ZPL_VERSION, ZnodeAcl,
