@@ -12,7 +12,7 @@
 //! 3. [`Node::change`]: held by whoever changes the object, from before it joins a txg until the
 //!    transaction is dropped, so that changes of one object reach the txgs in the order in which
 //!    they are made. Several are taken in the order of their [`Place`] (see `locking`);
-//! 4. the filesystem's lock of its delete queue (`Unlinked::lock`);
+//! 4. the lock of the master node and what it names (`Quotas::master_lock`);
 //! 5. the transaction (`Dataset::assign`): waits for the open txg, never for a lock above;
 //! 6. [`Node::state`] and a shard of the table: never across an await.
 //!

@@ -469,6 +469,14 @@ impl Object {
         Ok(())
     }
 
+    /// Frees it with all its blocks, as [`ObjectSet::free`] does by its number.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`].
+    pub fn free(&self, tx: &Tx) -> Result<()> {
+        self.set.free_dnode(tx, &self.dnode)
+    }
+
     /// Zeros part of a block, unless it is all zeros without that.
     async fn zero_part(&self, tx: &Tx, block: u64, start: usize, end: usize) -> Result<()> {
         if let Block::Zeros = self
