@@ -431,7 +431,7 @@ pub(crate) async fn new_xattr_directory(
         (znode.uid, znode.gid) = (of.uid, of.gid);
     }
     let (object, zap, _) = new_object(files, tx, &make, &znode, &acl).await?;
-    let node = Node::new(object.id().get(), object, zap, znode);
+    let node = Node::new(object.id().get(), object, zap, znode, true);
     files.nodes.insert_new(Arc::clone(&node));
     Ok(node)
 }
