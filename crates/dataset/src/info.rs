@@ -133,6 +133,8 @@ pub struct DirtyEstimate {
 impl DirtyEstimate {
     /// Room for the metadata that any one operation touches.
     pub(crate) const METADATA_BYTES: u64 = 256 << 10;
+    /// What freeing a small object dirties beside: the block of dnodes that it is in, and itself.
+    const SMALL_OBJECT_BYTES: u64 = 32 << 10;
 
     /// A write of data, and the metadata that goes with it.
     pub const fn write(bytes: u64) -> Self {
@@ -162,6 +164,15 @@ impl DirtyEstimate {
     pub const fn free() -> Self {
         DirtyEstimate {
             bytes: Self::METADATA_BYTES,
+            block_bytes: 0,
+            frees_space: true,
+        }
+    }
+
+    /// An operation that frees several objects to whose blocks their dnodes lead.
+    pub const fn free_small(objects: u64) -> Self {
+        DirtyEstimate {
+            bytes: Self::METADATA_BYTES + objects * Self::SMALL_OBJECT_BYTES,
             block_bytes: 0,
             frees_space: true,
         }

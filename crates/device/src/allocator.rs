@@ -219,6 +219,53 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
+/// [`Allocator`], which counts how often each thread asks it for memory: for tests that bound what
+/// an operation takes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CountingAllocator;
+
+thread_local! {
+    /// How often this thread asked for memory.
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+impl CountingAllocator {
+    /// How often this thread has asked for memory: also for more of what it had.
+    pub fn asked() -> u64 {
+        ASKED.get()
+    }
+
+    fn count() {
+        ASKED.set(ASKED.get() + 1);
+    }
+}
+
+// SAFETY: all is the other allocator's, which keeps these promises; counting allocates nothing.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller's promise.
+        unsafe { Allocator.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller's promise.
+        unsafe { Allocator.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise; it came from there.
+        unsafe { Allocator.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, length: usize) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller's promise; it came from there.
+        unsafe { Allocator.realloc(memory, layout, length) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

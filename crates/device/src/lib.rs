@@ -42,7 +42,9 @@ mod system;
 mod tasks;
 mod world;
 
-pub use allocator::{Allocator, WipeFreed, give_back_free, give_back_freed, wipe_freed};
+pub use allocator::{
+    Allocator, CountingAllocator, WipeFreed, give_back_free, give_back_freed, wipe_freed,
+};
 pub use cpu::{CpuPool, InlineCpu};
 pub use descriptors::leave_descriptors;
 pub use file::{FileDevice, FileOptions, IoEngine, WriteBuffer, create_sparse_file};

@@ -44,6 +44,15 @@ pub(crate) enum Place {
 const CONTENT_ATTRIBUTES: [object::SaAttribute; 4] =
     [attr::SIZE, attr::MTIME, attr::CTIME, attr::FLAGS];
 
+/// The same, where the mode changes as well.
+const CONTENT_AND_MODE: [object::SaAttribute; 5] = [
+    attr::SIZE,
+    attr::MTIME,
+    attr::CTIME,
+    attr::FLAGS,
+    attr::MODE,
+];
+
 /// The block size for a file that is to hold `end` bytes (`zfs_write`): only files of one block
 /// can change theirs.
 pub(crate) fn grown_block_bytes(block: u64, size: u64, end: u64, record_bytes: u64) -> u64 {
@@ -244,15 +253,15 @@ pub(crate) async fn store_written(
 ) -> Result<Znode> {
     let mut changed = content_changed(files, node.znode());
     changed.size = size;
-    let mut list = CONTENT_ATTRIBUTES.to_vec();
+    let mut list = &CONTENT_ATTRIBUTES[..];
     let mode = without_set_id(&changed, caller);
     if caller.uid != 0 && mode != changed.mode {
         changed.mode = mode;
-        list.push(attr::MODE);
+        list = &CONTENT_AND_MODE;
         let record = log::attributes_set(node.ino, LogSetAttributes::MODE, &changed, None);
         files.record(tx, record);
     }
-    files.store(tx, node, changed, &list, []).await?;
+    files.store(tx, node, changed, list, []).await?;
     Ok(changed)
 }
 

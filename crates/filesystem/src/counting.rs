@@ -49,7 +49,7 @@ impl Counting {
     /// Joins the open txg: the first change after an upgrade has what was there before counted.
     pub(crate) async fn assign(&self, estimate: DirtyEstimate) -> Result<Tx> {
         self.begin();
-        Ok(self.opening.dataset()?.assign(estimate).await?)
+        self.opening.assign(estimate).await
     }
 
     /// Begins in the background, if there is something to do that nobody does.

@@ -25,7 +25,8 @@ use crate::stored_acl::{read_acl, store_long};
 use crate::types::{Caller, FileKind, Time};
 use crate::unlinked::Unlinked;
 use crate::znode::{
-    self, LINKS_MAX, PARENT_ATTRIBUTES, Znode, attr, dirent, parent_changed, pflags,
+    self, LINKS_MAX, NewValue, PARENT_ATTRIBUTES, Znode, attr, dirent, joined, parent_changed,
+    pflags,
 };
 
 /// What replaying a log says about the object to be made.
@@ -280,10 +281,7 @@ async fn new_object(
         if znode.is_old {
             // After the znode if it fits into the bonus, else as the file's data
             // (`zfs_sa_symlink`); see `read_link`.
-            let bonus: Vec<u8> = template
-                .iter()
-                .flat_map(|(_, bytes)| bytes.to_vec())
-                .collect();
+            let bonus = joined(&template);
             if bonus.len() + target.len() <= format::OLD_MAX_BONUS_BYTES {
                 object.set_bonus(tx, [&bonus[..], target].concat())?;
             } else {
@@ -294,14 +292,11 @@ async fn new_object(
             }
             return Ok((object, zap, external));
         }
-        template.push((attr::SYMLINK, Bytes::copy_from_slice(target)));
+        let target = Bytes::copy_from_slice(target);
+        template.push((attr::SYMLINK, NewValue::Bytes(target)));
     }
     if znode.is_old {
-        let bonus: Vec<u8> = template
-            .iter()
-            .flat_map(|(_, bytes)| bytes.to_vec())
-            .collect();
-        object.set_bonus(tx, bonus)?;
+        object.set_bonus(tx, joined(&template))?;
     } else {
         files.sa.replace_all(&object, tx, &template).await?;
     }
@@ -349,7 +344,7 @@ async fn make_entry(
     let before = match &replaced {
         Some(replaced) => {
             let file = lock_after(directory, replaced.file).await?;
-            Some((replaced.unlinked.lock.lock().await, replaced.unlinked, file))
+            Some((replaced.unlinked, file))
         }
         None => None,
     };
@@ -373,7 +368,7 @@ async fn make_entry(
     if let Err(error) = named {
         // Nothing refers to the object yet, and nothing else to its list.
         files.nodes.remove(&node);
-        files.objset.free(&tx, ObjectId::new(ino)).await?;
+        node.object.free(&tx)?;
         if let Some(list) = list {
             files.objset.free(&tx, list).await?;
         }
@@ -382,13 +377,13 @@ async fn make_entry(
     files.tell(Change::Name {
         directory: directory.ino,
         name,
-        before: before.as_ref().map(|(_, _, file)| Former {
+        before: before.as_ref().map(|(_, file)| Former {
             ino: file.ino,
             is_directory: false,
             is_removed: true,
         }),
     });
-    if let Some((_, unlinked, file)) = &before {
+    if let Some((unlinked, file)) = &before {
         drop_link(files, unlinked, &tx, file).await?;
     }
     if outlives {
@@ -405,7 +400,7 @@ async fn make_entry(
         } else {
             let removed = before
                 .as_ref()
-                .map(|(_, _, file)| log::removed(false, parent, file.ino, name));
+                .map(|(_, file)| log::removed(false, parent, file.ino, name));
             let written = LogRecord::write(ObjectId::new(ino), true, 0, length);
             let all = removed.into_iter().chain([created, written]);
             files.record_together(&tx, all);
@@ -436,7 +431,7 @@ pub(crate) async fn new_xattr_directory(
         (znode.uid, znode.gid) = (of.uid, of.gid);
     }
     let (object, zap, _) = new_object(files, tx, &make, &znode, &acl).await?;
-    let node = Node::new(object.id().get(), object, zap, znode);
+    let node = Node::new(object.id().get(), object, zap, znode, true);
     files.nodes.insert_new(Arc::clone(&node));
     Ok(node)
 }

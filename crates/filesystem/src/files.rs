@@ -86,7 +86,8 @@ impl Files {
         } else {
             None
         };
-        Ok(Node::new(ino, object, zap, znode))
+        let has_xattrs = attributes.iter().any(|(id, _)| *id == attr::DXATTR);
+        Ok(Node::new(ino, object, zap, znode, !has_xattrs))
     }
 
     /// The form by which directories hash names.

@@ -15,7 +15,9 @@ use crate::acl::Acl;
 use crate::error::Result;
 use crate::names::NameRules;
 use crate::types::Time;
-use crate::znode::{self, TABLE, ZPL_VERSION, ZPL_VERSION_FUID, ZPL_VERSION_SA, Znode, pflags};
+use crate::znode::{
+    self, TABLE, ZPL_VERSION, ZPL_VERSION_FUID, ZPL_VERSION_SA, Znode, joined, pflags,
+};
 
 /// Makes an empty filesystem in a new dataset.
 #[derive(Debug, Clone, Copy, Default)]
@@ -126,11 +128,7 @@ impl ZplInit {
         };
         let template = znode.template(&acl, version, None);
         if is_old {
-            let bonus: Vec<u8> = template
-                .iter()
-                .flat_map(|(_, bytes)| bytes.to_vec())
-                .collect();
-            directory.object().set_bonus(tx, bonus)?;
+            directory.object().set_bonus(tx, joined(&template))?;
         } else {
             sa.replace_all(directory.object(), tx, &template).await?;
         }

@@ -12,7 +12,7 @@
 //! 3. [`Node::change`]: held by whoever changes the object, from before it joins a txg until the
 //!    transaction is dropped, so that changes of one object reach the txgs in the order in which
 //!    they are made. Several are taken in the order of their [`Place`] (see `locking`);
-//! 4. the filesystem's lock of its delete queue (`Unlinked::lock`);
+//! 4. the lock of the master node and what it names (`Quotas::master_lock`);
 //! 5. the transaction (`Dataset::assign`): waits for the open txg, never for a lock above;
 //! 6. [`Node::state`] and a shard of the table: never across an await.
 //!
@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) atime_dirty: bool,
     /// Extended attributes in the dnode, when they have been read.
     sa_xattrs: Option<SaXattrs>,
+    /// There are none in the dnode, and nothing has to be read to know that.
+    lacks_sa_xattrs: bool,
     /// What the node takes in memory.
     charged: Charged,
 }
@@ -55,11 +57,17 @@ impl State {
         self.sa_xattrs.as_ref()
     }
 
+    /// Whether there surely are no extended attributes in the dnode.
+    pub(crate) fn lacks_sa_xattrs(&self) -> bool {
+        self.lacks_sa_xattrs
+    }
+
     /// Keeps what the extended attributes in the dnode are.
     pub(crate) fn keep_sa_xattrs(&mut self, list: SaXattrs) {
         let one = |(name, value): &(Vec<u8>, Bytes)| XATTR_BYTES + name.len() + value.len();
         let bytes = NODE_BYTES + list.iter().map(one).sum::<usize>();
         self.charged.resize(bytes as u64);
+        self.lacks_sa_xattrs = list.is_empty();
         self.sa_xattrs = Some(list);
     }
 }
@@ -91,7 +99,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(ino: u64, object: Object, zap: Option<Zap>, znode: Znode) -> Arc<Self> {
+    /// With `lacks_sa_xattrs` its dnode has no extended attributes.
+    pub(crate) fn new(
+        ino: u64,
+        object: Object,
+        zap: Option<Zap>,
+        znode: Znode,
+        lacks_sa_xattrs: bool,
+    ) -> Arc<Self> {
         let rank = match (is_of_xattr(&znode), zap.is_some()) {
             (false, true) => Rank::Directory,
             (false, false) => Rank::File,
@@ -113,6 +128,7 @@ impl Node {
                 znode,
                 atime_dirty: false,
                 sa_xattrs: None,
+                lacks_sa_xattrs,
                 charged,
             }),
             is_gone: AtomicBool::new(false),
@@ -123,7 +139,7 @@ impl Node {
     /// One that was just made, locked: whoever finds its name waits until this is dropped before he
     /// does anything with it that is logged.
     pub(crate) fn new_locked(ino: u64, object: Object, zap: Option<Zap>, znode: Znode) -> Locked {
-        let node = Self::new(ino, object, zap, znode);
+        let node = Self::new(ino, object, zap, znode, true);
         let guard = Arc::clone(&node.change).try_lock_owned();
         Locked {
             _guard: guard.expect("nobody else has a node that was just made"),

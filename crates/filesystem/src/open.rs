@@ -137,7 +137,7 @@ async fn open_with(
         outlet: Outlet::default(),
     });
     let unlinked = Unlinked::new(&files, queue);
-    let quotas = Arc::new(Quotas::load(&files, &master, &unlinked.lock).await?);
+    let quotas = Arc::new(Quotas::load(&files, &master).await?);
     let filesystem = Arc::new(Filesystem {
         xattrs: Xattrs::new(&files, &quotas, &unlinked),
         opening,

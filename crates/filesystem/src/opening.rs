@@ -4,12 +4,14 @@
 //! An operation enters before it does anything else, and [`Opening::shut`] waits until all have
 //! left. So nothing is under way when the dataset is let go.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dataset::{Dataset, DatasetSettings};
+use dataset::{Dataset, DatasetSettings, DirtyEstimate};
 use device::World;
 use parking_lot::RwLock;
 use tokio::sync::watch;
+use zio::Tx;
 
 use crate::error::{FsError, Result};
 use crate::types::{MountChoices, Time};
@@ -17,7 +19,7 @@ use crate::types::{MountChoices, Time};
 /// The dataset while the filesystem is open, and the gate of its operations.
 pub(crate) struct Opening {
     /// The hold on the dataset; gone when closed.
-    hold: RwLock<Option<Dataset>>,
+    hold: RwLock<Option<Arc<Dataset>>>,
     settings: watch::Receiver<DatasetSettings>,
     /// What a mount does otherwise.
     mount_choices: RwLock<MountChoices>,
@@ -40,7 +42,7 @@ impl Opening {
         world: World,
     ) -> Self {
         Self {
-            hold: RwLock::new(Some(dataset)),
+            hold: RwLock::new(Some(Arc::new(dataset))),
             settings,
             mount_choices: RwLock::default(),
             world,
@@ -56,7 +58,20 @@ impl Opening {
     /// # Errors
     /// [`FsError::Closed`] when it was let go.
     pub(crate) fn dataset(&self) -> Result<Dataset> {
+        self.held().map(|held| Dataset::clone(&held))
+    }
+
+    /// The hold itself: what every operation takes is not counted by the dataset.
+    fn held(&self) -> Result<Arc<Dataset>> {
         self.hold.read().clone().ok_or(FsError::Closed)
+    }
+
+    /// Joins the open txg.
+    ///
+    /// # Errors
+    /// [`FsError::Closed`]; as [`Dataset::assign`].
+    pub(crate) async fn assign(&self, estimate: DirtyEstimate) -> Result<Tx> {
+        Ok(self.held()?.assign(estimate).await?)
     }
 
     /// Whether changes are refused.

@@ -16,7 +16,6 @@ use parking_lot::RwLock;
 
 use crate::error::{FsError, Result};
 use crate::files::Files;
-use crate::unlinked::QueueLock;
 use crate::znode::Znode;
 
 /// Whose quota or space.
@@ -122,8 +121,8 @@ pub struct SpaceUse {
 pub struct Quotas {
     files: Arc<Files>,
     master: Zap,
-    /// Changes come one at a time: the lock of the delete queue serves, this is rare.
-    lock: QueueLock,
+    /// Changes of the master node, and of what it names, come one at a time; they are rare.
+    master_lock: tokio::sync::Mutex<()>,
     /// The ZAPs that exist.
     zaps: RwLock<[Option<Zap>; 6]>,
     /// Default quotas; zero where there is none.
@@ -131,8 +130,8 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// Finds the quotas of a filesystem by its master node. `lock` is the delete queue's.
-    pub(crate) async fn load(files: &Arc<Files>, master: &Zap, lock: &QueueLock) -> Result<Self> {
+    /// Finds the quotas of a filesystem by its master node.
+    pub(crate) async fn load(files: &Arc<Files>, master: &Zap) -> Result<Self> {
         let mut zaps = [const { None }; 6];
         let mut defaults = [0; 6];
         for kind in KINDS {
@@ -148,10 +147,15 @@ impl Quotas {
         Ok(Self {
             files: Arc::clone(files),
             master: master.clone(),
-            lock: Arc::clone(lock),
+            master_lock: tokio::sync::Mutex::default(),
             zaps: RwLock::new(zaps),
             defaults: RwLock::new(defaults),
         })
+    }
+
+    /// Keeps others from changing the master node. Taken before a transaction.
+    pub(crate) async fn master_lock(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.master_lock.lock().await
     }
 
     /// The default quota of bytes or objects of a kind; zero where there is none.
@@ -167,6 +171,12 @@ impl Quotas {
         };
         let default = self.default(kind, of_objects);
         Ok(own.or((default > 0).then_some(default)))
+    }
+
+    /// Whether nobody has a quota.
+    fn are_none(&self) -> bool {
+        self.zaps.read().iter().all(Option::is_none)
+            && self.defaults.read().iter().all(|quota| *quota == 0)
     }
 
     fn zap(&self, kind: QuotaKind, of_objects: bool) -> Option<Zap> {
@@ -195,7 +205,7 @@ impl Quotas {
     }
 
     async fn check(&self, ids: [Option<u64>; 3], of_objects: bool) -> Result<()> {
-        if self.files.opening.replaying() {
+        if self.are_none() || self.files.opening.replaying() {
             return Ok(());
         }
         for (kind, id) in KINDS.into_iter().zip(ids) {
@@ -307,7 +317,7 @@ impl Quotas {
     /// When the filesystem cannot be changed.
     pub async fn set_default(&self, kind: QuotaKind, of_objects: bool, quota: u64) -> Result<()> {
         let _entered = self.files.opening.enter_to_change().await?;
-        let _lock = self.lock.lock().await;
+        let _lock = self.master_lock().await;
         let name = kind.default_property(of_objects);
         let tx = self
             .files
@@ -325,7 +335,7 @@ impl Quotas {
     /// Sets a quota of bytes or objects; 0 removes it (`zfs_set_userquota`).
     pub async fn set(&self, kind: QuotaKind, id: u64, of_objects: bool, quota: u64) -> Result<()> {
         let _entered = self.files.opening.enter_to_change().await?;
-        let _lock = self.lock.lock().await;
+        let _lock = self.master_lock().await;
         let existing = self.zap(kind, of_objects);
         let name = format!("{id:x}");
         let tx = self

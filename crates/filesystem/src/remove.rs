@@ -36,11 +36,6 @@ pub(crate) async fn remove_in(
         check_removable(&files.opening, node, is_directory).await?;
         let outlives = files.outlives_crash(directory).await?;
         let last = node.znode().links <= 1 || is_directory;
-        let _queue = if last {
-            Some(unlinked.lock.lock().await)
-        } else {
-            None
-        };
         let tx = files.assign(DirtyEstimate::free()).await?;
         let removed = directory.entries()?.remove(&tx, &stored).await;
         files.tell(Change::Name {
@@ -113,8 +108,7 @@ async fn lock_entry(files: &Files, directory: &Arc<Node>, name: &[u8]) -> Result
     }
 }
 
-/// Takes one link from a file; without any left it goes into the delete queue, whose lock must
-/// be held then.
+/// Takes one link from a file; without any left it goes into the delete queue.
 pub(crate) async fn drop_link(
     files: &Files,
     unlinked: &Unlinked,

@@ -309,11 +309,6 @@ async fn rename_locked(
     };
     let loses_last =
         !exchange && victim.is_some_and(|victim| victim.zap.is_some() || victim.znode().links <= 1);
-    let queue = if loses_last {
-        Some(unlinked.lock.lock().await)
-    } else {
-        None
-    };
     let estimate = if loses_last {
         DirtyEstimate::free()
     } else {
@@ -402,7 +397,6 @@ async fn rename_locked(
         let record = log::renamed(exchange, source.ino, stored, into.ino, new_name, ino);
         files.record(&tx, record);
     }
-    drop(queue);
     Ok(Some((
         ino,
         loses_last.then(|| victim.map(|v| v.ino)).flatten(),

@@ -10,15 +10,21 @@
 //! # Who frees
 //! Files are often removed one after the other, and freeing one takes about as long as removing its
 //! name. So that the second does not wait for the first, numbers are listed, and one task frees
-//! what has gathered in a millisecond ([`Reaps`]): it is woken once for many, on another CPU. Long
-//! files get a task each.
+//! what has gathered in a millisecond ([`Reaps`]): it is woken once for many, on another CPU. Small
+//! files, whose dnodes lead to all of their blocks, are freed [some together](FREED_TOGETHER_MAX):
+//! nothing of them has to be read, and they join one transaction. A crash leaves all of these in
+//! the queue, or none. Long files get a task each.
+//!
+//! # The queue
+//! Nobody locks it but the ZAP itself, for each of its operations: an entry is changed by who has
+//! locked its file, and whoever changes the queue has joined a txg, so that no two changes under
+//! way are of different txgs.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dataset::DirtyEstimate;
-use format::ObjectId;
 use object::{Zap, ZapCursor};
 use parking_lot::Mutex;
 use zio::Tx;
@@ -38,6 +44,8 @@ const DRAIN_BATCH: usize = 64;
 const GATHER: Duration = Duration::from_millis(1);
 /// A file of more bytes is not kept for others: freeing it may take many transactions.
 const GATHERED_BYTES_MAX: u64 = 64 << 20;
+/// Small files that are freed in one transaction.
+const FREED_TOGETHER_MAX: usize = 32;
 
 /// Unlinked files that are about to be freed.
 #[derive(Debug, Default)]
@@ -47,16 +55,12 @@ struct Reaps {
     is_awaited: bool,
 }
 
-/// The lock of the delete queue, which other rare changes of the filesystem's own structures share.
-pub(crate) type QueueLock = Arc<tokio::sync::Mutex<()>>;
-
 /// Files without a name.
 pub struct Unlinked {
     me: Weak<Self>,
     files: Arc<Files>,
     /// The delete queue.
     queue: Option<Zap>,
-    pub(crate) lock: QueueLock,
     reaps: Mutex<Reaps>,
     /// Held by who frees one of them.
     reaping: tokio::sync::Mutex<()>,
@@ -68,7 +72,6 @@ impl Unlinked {
             me: me.clone(),
             files: Arc::clone(files),
             queue,
-            lock: QueueLock::default(),
             reaps: Mutex::default(),
             reaping: tokio::sync::Mutex::default(),
         })
@@ -98,7 +101,7 @@ impl Unlinked {
         }
     }
 
-    /// Puts a file into the queue, whose lock must be held.
+    /// Puts a file into the queue, which is locked.
     pub(crate) async fn enqueue(&self, tx: &Tx, ino: u64) -> Result<()> {
         let Some(queue) = &self.queue else {
             return Err(FsError::Corrupt {
@@ -143,17 +146,96 @@ impl Unlinked {
     pub(crate) async fn free_listed(&self) {
         loop {
             let _turn = self.reaping.lock().await;
-            let next = {
+            let next: Vec<u64> = {
                 let mut reaps = self.reaps.lock();
-                let next = reaps.listed.pop_front();
-                reaps.is_awaited = next.is_some();
-                next
+                let count = reaps.listed.len().min(FREED_TOGETHER_MAX);
+                reaps.is_awaited = count > 0;
+                reaps.listed.drain(..count).collect()
             };
-            match next {
-                Some(ino) => self.free(ino).await,
-                None => return,
+            if next.is_empty() {
+                return;
+            }
+            for ino in self.free_small(next).await {
+                self.free(ino).await;
             }
         }
+    }
+
+    /// Frees those of some unlinked files that are small and in memory, together. Returns the
+    /// others, and those that could not be freed so.
+    async fn free_small(&self, mut inos: Vec<u64>) -> Vec<u64> {
+        // In the order of locks, and each once.
+        inos.sort_unstable();
+        inos.dedup();
+        let mut left = Vec::new();
+        let mut small = Vec::with_capacity(inos.len());
+        for ino in inos {
+            match self.files.nodes.get(ino) {
+                Some(node) if self.is_freed_at_once(&node) => small.push(node),
+                _ => left.push(ino),
+            }
+        }
+        match self.free_together(&small).await {
+            Ok(others) => left.extend(others),
+            // Each by itself may yet be freed, or says why not.
+            Err(_) => left.extend(small.iter().map(|node| node.ino)),
+        }
+        left
+    }
+
+    /// Whether an unlinked file can be freed as it is: nobody uses it, its dnode leads to all of
+    /// its blocks, and it has nothing in other objects.
+    fn is_freed_at_once(&self, node: &Node) -> bool {
+        let znode = node.znode();
+        let is_alone = node.place().0 == Rank::File && znode.xattr == 0 && !znode.is_old;
+        znode.links == 0
+            && is_alone
+            && node.object.info().levels <= 1
+            && !self.files.nodes.is_retained(node.ino)
+    }
+
+    /// Frees files of which [`Self::is_freed_at_once`] is true, by rising numbers, in one
+    /// transaction. Returns those of which it is not any more, or that are being read or written.
+    ///
+    /// # Errors
+    /// Of joining the txg: then none is freed.
+    async fn free_together(&self, small: &[Arc<Node>]) -> Result<Vec<u64>> {
+        let Some(queue) = &self.queue else {
+            return Ok(Vec::new());
+        };
+        let _entered = self.files.opening.enter_to_change().await?;
+        let mut left = Vec::new();
+        // All ranges come before the first node: neither is waited for with the other.
+        let mut ranges = Vec::with_capacity(small.len());
+        for node in small {
+            match node.ranges.try_lock(0, u64::MAX, true) {
+                Some(range) => ranges.push((node, range)),
+                None => left.push(node.ino),
+            }
+        }
+        let mut locked = Vec::with_capacity(ranges.len());
+        for (node, _) in &ranges {
+            match node.lock().await {
+                Ok(node) if self.is_freed_at_once(&node) => locked.push(node),
+                Err(FsError::Stale { .. }) => {}
+                _ => left.push(node.ino),
+            }
+        }
+        if locked.is_empty() {
+            return Ok(left);
+        }
+        let estimate = DirtyEstimate::free_small(locked.len() as u64);
+        let tx = self.files.assign(estimate).await?;
+        for node in &locked {
+            match queue.remove_int(&tx, node.ino).await {
+                Err(error) if !error.is_not_found() => left.push(node.ino),
+                _ => {
+                    self.files.nodes.remove(node);
+                    node.object.free(&tx)?;
+                }
+            }
+        }
+        Ok(left)
     }
 
     /// Frees an unlinked file, unless somebody uses it. One that cannot be freed stays in the queue
@@ -228,12 +310,11 @@ impl Unlinked {
         let Some(queue) = &self.queue else {
             return Ok(());
         };
-        let _lock = self.lock.lock().await;
-        if queue.lookup_int(ino).await?.is_none() {
-            return Ok(());
-        }
         let tx = self.files.assign(DirtyEstimate::free()).await?;
-        Ok(queue.remove_int(&tx, ino).await?)
+        match queue.remove_int(&tx, ino).await {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Frees one unlinked file, unless somebody uses it.
@@ -283,7 +364,6 @@ impl Unlinked {
                 Err(error) => return Err(error),
             }
         };
-        let queue_lock = self.lock.lock().await;
         let is_queued = queue.lookup_int(ino).await?.is_some();
         let tx = self.files.assign(DirtyEstimate::free()).await?;
         if let Some(xattrs) = &xattrs {
@@ -299,12 +379,11 @@ impl Unlinked {
         if is_queued {
             queue.remove_int(&tx, ino).await?;
         }
-        drop(queue_lock);
         if let Some(acl) = acl_object {
-            self.files.objset.free(&tx, acl.id()).await?;
+            acl.free(&tx)?;
         }
         self.files.nodes.remove(&node);
-        self.files.objset.free(&tx, ObjectId::new(ino)).await?;
+        node.object.free(&tx)?;
         Ok(xattrs.map(|xattrs| xattrs.ino))
     }
 
@@ -372,7 +451,6 @@ impl Unlinked {
                         Err(FsError::Stale { .. }) => None,
                         Err(error) => return Err(error),
                     };
-                    let _queue = self.lock.lock().await;
                     let tx = self.files.assign(DirtyEstimate::free()).await?;
                     zap.remove(&tx, &entry.name).await?;
                     if let Some(node) = &node {

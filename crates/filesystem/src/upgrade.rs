@@ -30,7 +30,7 @@ impl Filesystem {
             });
         }
         let _entered = self.opening.enter_to_change().await?;
-        let _lock = self.unlinked.lock.lock().await;
+        let _lock = self.quotas.master_lock().await;
         let tx = self
             .files
             .assign(dataset::DirtyEstimate::metadata())

@@ -154,8 +154,14 @@ impl Xattrs {
 
     /// The attributes in the dnode.
     pub(crate) async fn sa_xattrs(&self, node: &Node) -> Result<SaXattrs> {
-        if let Some(list) = node.state.read().sa_xattrs().cloned() {
-            return Ok(list);
+        {
+            let state = node.state.read();
+            if let Some(list) = state.sa_xattrs() {
+                return Ok(Arc::clone(list));
+            }
+            if state.lacks_sa_xattrs() {
+                return Ok(SaXattrs::default());
+            }
         }
         let list = xattrs_in_dnode(&self.files.sa, &node.object).await?;
         let list = Arc::new(list);
@@ -212,8 +218,7 @@ impl Xattrs {
             return false;
         };
         let state = node.state.read();
-        state.znode.xattr == 0
-            && (state.znode.is_old || state.sa_xattrs().is_some_and(|list| list.is_empty()))
+        state.znode.xattr == 0 && (state.znode.is_old || state.lacks_sa_xattrs())
     }
 
     /// The value of an extended attribute, named as Linux shows it (`user.mime_type`).

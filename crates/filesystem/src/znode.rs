@@ -160,6 +160,32 @@ pub(crate) struct Znode {
 /// One attribute to write.
 pub(crate) type Attribute = (SaAttribute, Bytes);
 
+/// The value of an attribute of a new file.
+pub(crate) enum NewValue {
+    /// Numbers.
+    Fixed(SaFixed),
+    /// Any bytes.
+    Bytes(Bytes),
+}
+
+impl AsRef<[u8]> for NewValue {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Fixed(value) => value.as_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// Values one after the other, as a `znode_phys_t` has them.
+pub(crate) fn joined(template: &[(SaAttribute, NewValue)]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(OLD_ZNODE_BYTES);
+    for (_, value) in template {
+        bytes.extend_from_slice(value.as_ref());
+    }
+    bytes
+}
+
 /// An attribute of one number.
 pub(crate) fn number(attribute: SaAttribute, value: u64) -> Attribute {
     (attribute, Bytes::copy_from_slice(&value.to_le_bytes()))
@@ -189,10 +215,10 @@ fn parse_time(ino: u64, bytes: &[u8]) -> Result<Time> {
 
 impl Znode {
     /// From all attributes of an object.
-    pub(crate) fn parse(
+    pub(crate) fn parse<V: AsRef<[u8]>>(
         ino: u64,
         bonus_type: ObjectType,
-        attributes: &[Attribute],
+        attributes: &[(SaAttribute, V)],
     ) -> Result<Self> {
         let mut znode = Self {
             mode: 0,
@@ -213,6 +239,7 @@ impl Znode {
             is_old: bonus_type == ObjectType::ZNODE,
         };
         for (attribute, bytes) in attributes {
+            let bytes = bytes.as_ref();
             match *attribute {
                 attr::ATIME => znode.atime = parse_time(ino, bytes)?,
                 attr::MTIME => znode.mtime = parse_time(ino, bytes)?,
@@ -285,36 +312,40 @@ impl Znode {
         acl: &Acl,
         version: u64,
         external: Option<ObjectId>,
-    ) -> Vec<Attribute> {
+    ) -> Vec<(SaAttribute, NewValue)> {
         use attr::*;
+        let mut list = Vec::with_capacity(NEW_ATTRIBUTES_MAX);
+        let own = |attribute| (attribute, NewValue::Fixed(self.fixed(attribute)));
         if self.is_old {
-            let mut list: Vec<_> = [
+            let fixed = [
                 ATIME, MTIME, CTIME, CRTIME, GEN, MODE, SIZE, PARENT, LINKS, XATTR, RDEV, FLAGS,
                 UID, GID,
-            ]
-            .into_iter()
-            .map(|attribute| self.get(attribute))
-            .collect();
-            list.push((PAD, Bytes::from_static(&[0; 32])));
-            list.push((ZNODE_ACL, old_acl(acl, version, external)));
+            ];
+            list.extend(fixed.map(own));
+            list.push((PAD, NewValue::Bytes(Bytes::from_static(&[0; 32]))));
+            let acl = old_acl(acl, version, external);
+            list.push((ZNODE_ACL, NewValue::Bytes(acl)));
             return list;
         }
-        let mut list: Vec<_> = [
+        let fixed = [
             MODE, SIZE, GEN, UID, GID, PARENT, FLAGS, ATIME, MTIME, CTIME, CRTIME, LINKS,
-        ]
-        .into_iter()
-        .map(|attribute| self.get(attribute))
-        .collect();
+        ];
+        list.extend(fixed.map(own));
         if self.project.is_some() {
-            list.push(self.get(PROJID));
+            list.push(own(PROJID));
         }
         if self.kind().is_device() {
-            list.push(self.get(RDEV));
+            list.push(own(RDEV));
         }
-        list.extend(acl_attributes(acl));
+        let count = SaFixed::number(acl.entries.len() as u64);
+        list.push((DACL_COUNT, NewValue::Fixed(count)));
+        list.push((DACL_ACES, NewValue::Bytes(Bytes::from(acl.encode()))));
         list
     }
 }
+
+/// Attributes that a new file has at most.
+const NEW_ATTRIBUTES_MAX: usize = 17;
 
 /// The two attributes that hold a list of access.
 pub(crate) fn acl_attributes(acl: &Acl) -> [Attribute; 2] {
@@ -545,7 +576,7 @@ mod tests {
         let list = znode.template(&Acl::trivial(0o644, false), ZPL_VERSION, None);
         assert_eq!(Znode::parse(5, ObjectType::SA, &list).unwrap(), znode);
         // Where `zpl_get_file_info` looks (SA_*_OFFSET, include/sys/zfs_sa.h).
-        let bytes: Vec<u8> = list.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect();
+        let bytes = joined(&list);
         for (offset, value) in [(24, 1000), (32, 1001), (48, znode.flags), (128, 77u64)] {
             assert_eq!(bytes[offset..offset + 8], value.to_le_bytes(), "{offset}");
         }
@@ -564,7 +595,7 @@ mod tests {
             ..sample()
         };
         let list = znode.template(&Acl::trivial(0o644, false), 3, None);
-        let bytes: Vec<u8> = list.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect();
+        let bytes = joined(&list);
         assert_eq!(bytes.len(), OLD_ZNODE_BYTES);
         assert_eq!(bytes[128..136], 1000u64.to_le_bytes());
         assert_eq!(bytes[136..144], 1001u64.to_le_bytes());
@@ -602,6 +633,7 @@ mod tests {
             )
             .is_err()
         );
-        assert!(Znode::parse(5, ObjectType::SA, &[]).is_err());
+        let none: [Attribute; 0] = [];
+        assert!(Znode::parse(5, ObjectType::SA, &none).is_err());
     }
 }

@@ -163,13 +163,26 @@ impl SaHeader {
         layout: &[u16],
         length_of: impl Fn(u16) -> Option<u16>,
     ) -> Result<Vec<(u16, Range<usize>)>> {
+        let mut out = Vec::with_capacity(layout.len().min(64));
+        for place in self.places(buffer, layout, length_of) {
+            out.push(place?);
+        }
+        Ok(out)
+    }
+
+    /// As [`Self::locate`], one after the other: nothing is to be asked for after an error.
+    pub fn places<'a>(
+        &self,
+        buffer: &'a [u8],
+        layout: &'a [u16],
+        length_of: impl Fn(u16) -> Option<u16> + 'a,
+    ) -> impl Iterator<Item = Result<(u16, Range<usize>)>> + 'a {
         let header = buffer
             .get(6..usize::from(self.header_bytes))
             .unwrap_or_default();
         let mut lengths = Reader::new(SA, header, self.endian);
         let mut at = usize::from(self.header_bytes);
-        let mut out = Vec::with_capacity(layout.len().min(64));
-        for attribute in layout {
+        layout.iter().map(move |attribute| -> Result<_> {
             let registered = length_of(*attribute)
                 .ok_or_else(|| bad(SA, "layout", (*attribute).into(), "registered attributes"))?;
             let length = match registered {
@@ -184,10 +197,10 @@ impl SaHeader {
                     found_bytes: buffer.len() as u64,
                 });
             }
-            out.push((*attribute, at..end));
+            let place = (*attribute, at..end);
             at = end.next_multiple_of(8);
-        }
-        Ok(out)
+            Ok(place)
+        })
     }
 }
 
@@ -250,7 +263,10 @@ pub fn encode_sa(layout: u16, attributes: &[(u16, &[u8])]) -> Result<Vec<u8>> {
     if header_bytes >= 64 * 8 {
         return Err(does_not_fit(SA, "hdrsize", header_bytes as u64, "63 words"));
     }
-    let mut out = Vec::new();
+    let lengths = attributes
+        .iter()
+        .map(|(registered, value)| (*registered, value.len()));
+    let mut out = Vec::with_capacity(sa_buffer_bytes(lengths));
     out.put_u32(MAGIC);
     out.put_u16(with_bits(layout.into(), 10, 6, header_bytes as u64 / 8) as u16);
     for (registered, value) in attributes {

@@ -102,7 +102,8 @@ impl Dirty {
         state: &'a mut DnodeState,
         tx: &Tx,
     ) -> &'a mut Meta {
-        let below = state.meta_at(tx.txg()).clone();
-        self.slot_mut(dnode, state, tx).meta.get_or_insert(below)
+        let own = state.slot(tx.txg()).and_then(|slot| slot.meta.take());
+        let meta = own.unwrap_or_else(|| state.meta_at(tx.txg()).clone());
+        self.slot_mut(dnode, state, tx).meta.insert(meta)
     }
 }

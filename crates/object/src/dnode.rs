@@ -14,7 +14,7 @@
 //! `state` guards everything but `zap`. It is never held across an await.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -141,6 +141,50 @@ pub struct RawData {
     pub block: RawBlock,
 }
 
+/// Blocks by number. Without any, as in most changes of an object, it takes no memory. Clones share
+/// the map until one of them is changed.
+#[derive(Debug)]
+pub(crate) struct BlockMap<V>(Option<Arc<BTreeMap<u64, V>>>);
+
+impl<V> BlockMap<V> {
+    /// The map, to be changed.
+    pub(crate) fn to_mut(&mut self) -> &mut BTreeMap<u64, V>
+    where
+        V: Clone,
+    {
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
+}
+
+impl<V> Default for BlockMap<V> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<V> Clone for BlockMap<V> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<V> From<BTreeMap<u64, V>> for BlockMap<V> {
+    fn from(map: BTreeMap<u64, V>) -> Self {
+        Self(Some(Arc::new(map)))
+    }
+}
+
+impl<V> Deref for BlockMap<V> {
+    type Target = BTreeMap<u64, V>;
+
+    fn deref(&self) -> &Self::Target {
+        match &self.0 {
+            Some(map) => map,
+            None => const { &BTreeMap::new() },
+        }
+    }
+}
+
 /// What a txg does to the spill block.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum SpillChange {
@@ -158,12 +202,12 @@ pub(crate) struct Slot {
     /// What the object itself counts as dirty in the txg, without its blocks.
     pub dirty_bytes: u64,
     pub meta: Option<Meta>,
-    pub blocks: Arc<BTreeMap<u64, Bytes>>,
+    pub blocks: BlockMap<Bytes>,
     /// Blocks that are to be shared with others: pointers as they were read, never holes. None is
     /// in `blocks` too.
-    pub cloned: Arc<BTreeMap<u64, BlockPointer>>,
+    pub cloned: BlockMap<BlockPointer>,
     /// Blocks that are stored as they are. None is in `blocks` or `cloned` too.
-    pub raw: Arc<BTreeMap<u64, RawData>>,
+    pub raw: BlockMap<RawData>,
     pub freed: RangeSet,
     /// Those of `blocks` that hold what they held before, and are to be as old as they were.
     pub moved: RangeSet,
@@ -177,15 +221,15 @@ impl Slot {
     pub(crate) fn put(&mut self, block: u64, data: Bytes) {
         self.moved.remove(block, block + 1);
         if self.raw.contains_key(&block) {
-            Arc::make_mut(&mut self.raw).remove(&block);
+            self.raw.to_mut().remove(&block);
         }
-        Arc::make_mut(&mut self.blocks).insert(block, data);
+        self.blocks.to_mut().insert(block, data);
     }
 
     /// A block that is here, to be changed.
     pub(crate) fn change(&mut self, block: u64) -> Option<&mut Bytes> {
         self.moved.remove(block, block + 1);
-        Arc::make_mut(&mut self.blocks).get_mut(&block)
+        self.blocks.to_mut().get_mut(&block)
     }
 
     /// The first block at or after `from` that this txg writes or shares.
@@ -206,7 +250,7 @@ impl Slot {
     /// Takes a block out of those that are to be shared.
     pub(crate) fn drop_clone(&mut self, block: u64) {
         if self.cloned.contains_key(&block) {
-            Arc::make_mut(&mut self.cloned).remove(&block);
+            self.cloned.to_mut().remove(&block);
         }
     }
 
@@ -220,12 +264,12 @@ impl Slot {
 }
 
 /// Takes keys in `start..end` out; a map that is shared is copied only when it has some.
-fn drop_range<V: Clone>(map: &mut Arc<BTreeMap<u64, V>>, start: u64, end: u64) {
+fn drop_range<V: Clone>(map: &mut BlockMap<V>, start: u64, end: u64) {
     let keys: Vec<u64> = map.range(start..end).map(|(key, _)| *key).collect();
     if keys.is_empty() {
         return;
     }
-    let map = Arc::make_mut(map);
+    let map = map.to_mut();
     for key in keys {
         map.remove(&key);
     }

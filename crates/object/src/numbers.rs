@@ -7,7 +7,6 @@
 //! A number is free when its slots are free on disk and not given out in a txg that is still to be
 //! synced; the number of a freed object so becomes free once that txg is synced.
 
-use device::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -108,27 +107,22 @@ impl ObjectSet {
     /// # Errors
     /// [`ObjectError::TooBig`], [`ObjectError::BlockTooLong`], [`ObjectError::OutOfObjects`],
     /// errors of reading.
-    pub fn allocate<'a>(
-        self: &'a Arc<Self>,
-        tx: &'a Tx,
-        new: NewObject,
-    ) -> BoxFuture<'a, Result<Object>> {
-        Box::pin(async move {
-            let meta = new.meta(ObjectId::ZERO)?;
-            self.options()
-                .check_block(ObjectId::ZERO, meta.block_bytes)?;
-            let mut ids = self.ids.lock().await;
-            let id = loop {
-                if let Some(slot) = take_run(&mut ids.free, meta.slots) {
-                    break ObjectId::new(ids.block * DNODES_PER_BLOCK + u64::from(slot));
-                }
-                self.next_id_block(&mut ids).await?;
-            };
-            let object = self.install_new(tx, id, meta);
-            drop(ids);
-            self.charge().settle();
-            Ok(object)
-        })
+    pub async fn allocate(self: &Arc<Self>, tx: &Tx, new: NewObject) -> Result<Object> {
+        let meta = new.meta(ObjectId::ZERO)?;
+        self.options()
+            .check_block(ObjectId::ZERO, meta.block_bytes)?;
+        let mut ids = self.ids.lock().await;
+        let id = loop {
+            if let Some(slot) = take_run(&mut ids.free, meta.slots) {
+                break ObjectId::new(ids.block * DNODES_PER_BLOCK + u64::from(slot));
+            }
+            // Once for many numbers, and much bigger than the rest.
+            Box::pin(self.next_id_block(&mut ids)).await?;
+        };
+        let object = self.install_new(tx, id, meta);
+        drop(ids);
+        self.charge().settle();
+        Ok(object)
     }
 
     /// Allocates this very object number (log replay, receive, well-known objects).

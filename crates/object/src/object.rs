@@ -170,9 +170,8 @@ impl Object {
 
     /// [`Self::try_read`] for what was just written: reads nothing ahead.
     pub fn peek(&self, offset_bytes: u64, length_bytes: usize) -> Option<Vec<Bytes>> {
-        let pieces = pieces(offset_bytes, length_bytes, self.dnode.block_bytes());
-        let mut out = Vec::with_capacity(pieces.len());
-        for piece in pieces {
+        let mut out = Vec::new();
+        for piece in pieces(offset_bytes, length_bytes, self.dnode.block_bytes()) {
             let data = self.try_block(piece.block)?.ok()?;
             piece.slice(data, &mut out);
         }
@@ -194,9 +193,8 @@ impl Object {
             };
             piece.slice(self.try_block(piece.block)?.ok()?, &mut out);
         } else {
-            let pieces = pieces(offset_bytes, length_bytes, block_bytes);
-            out = Vec::with_capacity(pieces.len());
-            for piece in pieces {
+            out = Vec::new();
+            for piece in pieces(offset_bytes, length_bytes, block_bytes) {
                 piece.slice(self.try_block(piece.block)?.ok()?, &mut out);
             }
         }
@@ -216,6 +214,7 @@ impl Object {
         self.ahead
             .read(&self.set, &self.dnode, offset_bytes, length_bytes as u64);
         let pieces = pieces(offset_bytes, length_bytes, self.dnode.block_bytes());
+        let pieces: Vec<_> = pieces.collect();
         let mut out = Vec::with_capacity(pieces.len());
         if let [piece] = pieces.as_slice() {
             piece.slice(self.block(piece.block).await?, &mut out);
@@ -469,6 +468,14 @@ impl Object {
         Ok(())
     }
 
+    /// Frees it with all its blocks, as [`ObjectSet::free`] does by its number.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`].
+    pub fn free(&self, tx: &Tx) -> Result<()> {
+        self.set.free_dnode(tx, &self.dnode)
+    }
+
     /// Zeros part of a block, unless it is all zeros without that.
     async fn zero_part(&self, tx: &Tx, block: u64, start: usize, end: usize) -> Result<()> {
         if let Block::Zeros = self
@@ -664,21 +671,18 @@ impl Piece {
 }
 
 /// Cuts a request at block boundaries.
-fn pieces(offset: u64, length: usize, block_bytes: u64) -> Vec<Piece> {
-    let count = (length as u64).div_ceil(block_bytes) as usize + 1;
-    let mut out = Vec::with_capacity(count.min(4096));
-    let mut left = length;
-    let mut at = offset;
-    while left > 0 {
+fn pieces(offset: u64, length: usize, block_bytes: u64) -> impl Iterator<Item = Piece> {
+    let (mut at, mut left) = (offset, length);
+    std::iter::from_fn(move || {
         let start = (at % block_bytes) as usize;
         let length = left.min(block_bytes as usize - start);
-        out.push(Piece {
+        let piece = (length > 0).then_some(Piece {
             block: at / block_bytes,
             start,
             length,
         });
         left -= length;
         at = at.saturating_add(length as u64);
-    }
-    out
+        piece
+    })
 }

@@ -457,16 +457,21 @@ impl ObjectSet {
     /// [`ObjectError::NoSuchObject`] and errors of reading.
     pub async fn free(self: &Arc<Self>, tx: &Tx, id: ObjectId) -> Result<()> {
         let dnode = self.dnode(id).await?;
+        self.free_dnode(tx, &dnode)
+    }
+
+    /// Frees an object that is in memory.
+    pub(crate) fn free_dnode(&self, tx: &Tx, dnode: &Arc<Dnode>) -> Result<()> {
         self.dirty.note(tx.txg());
         let mut state = dnode.lock();
-        if !state.meta().exists || id == ObjectId::META_DNODE {
-            return Err(ObjectError::NoSuchObject { object: id });
+        if !state.meta().exists || dnode.id == ObjectId::META_DNODE {
+            return Err(dnode.missing());
         }
         let slots = state.meta().slots;
-        let slot = self.dirty.slot_mut(&dnode, &mut state, tx);
-        slot.blocks = Arc::default();
-        slot.cloned = Arc::default();
-        slot.raw = Arc::default();
+        let slot = self.dirty.slot_mut(dnode, &mut state, tx);
+        slot.blocks = Default::default();
+        slot.cloned = Default::default();
+        slot.raw = Default::default();
         slot.freed = Default::default();
         slot.moved = Default::default();
         slot.again = Default::default();

@@ -16,7 +16,6 @@
 //! object set is not.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use format::{
@@ -139,7 +138,7 @@ impl RawDnodeBlocks {
             };
             raw.insert(number, RawData { stored, block });
         }
-        slot.raw = Arc::new(raw);
+        slot.raw = raw.into();
     }
 }
 
@@ -254,7 +253,7 @@ impl Object {
             tx.adds(added::by_block(&state, slot, block, length, true));
         }
         let slot = set.dirty.slot_mut(&self.dnode, &mut state, tx);
-        Arc::make_mut(&mut slot.raw).insert(block, data);
+        slot.raw.to_mut().insert(block, data);
         drop(state);
         tx.dirtied_whole(length);
         Ok(())

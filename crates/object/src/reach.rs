@@ -178,7 +178,8 @@ impl Blocks {
         offset_bytes: u64,
         length_bytes: u64,
     ) -> Vec<LostBlocks> {
-        if length_bytes == 0 {
+        // The dnode itself leads to all blocks of a small file.
+        if length_bytes == 0 || dnode.lock().tree.levels <= 1 {
             return Vec::new();
         }
         let block_bytes = dnode.block_bytes();

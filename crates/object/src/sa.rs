@@ -8,10 +8,10 @@
 //! Old znodes (bonus type ZNODE) are read and changed in place as the fixed layout 0.
 //!
 //! # Locks
-//! `state` is a short lock over registry and layouts in memory. `growing`, held across awaits, lets
-//! one task at a time add to them. Whoever sets attributes of one object must not do so twice at
-//! the same time: reading, changing and writing the bonus is not one step (the ZPL's lock per
-//! inode).
+//! `state` is a short lock over registry and layouts in memory, which all changes of files read and
+//! hardly any write; it may be taken under an object's own. `growing`, held across awaits, lets one
+//! task at a time add to them. Whoever sets attributes of one object must not do so twice at the
+//! same time: reading, changing and writing the bonus is not one step (the ZPL's lock per inode).
 //!
 //! # Crash
 //! A layout is in the same txg as the first object that uses it, or an earlier one.
@@ -24,7 +24,7 @@ use format::{
     BLOCK_POINTER_BYTES, Endian, ObjectId, ObjectType, ObjsetKind, SA_FIRST_LAYOUT, SaByteswap,
     SaHeader, encode_sa, max_bonus_bytes,
 };
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 use zio::Tx;
 
 use crate::byteswap::swap_words;
@@ -193,7 +193,7 @@ impl State {
 pub struct Sa {
     objset: Arc<ObjectSet>,
     master: ObjectId,
-    state: Mutex<State>,
+    state: RwLock<State>,
     growing: tokio::sync::Mutex<()>,
 }
 
@@ -204,11 +204,23 @@ impl std::fmt::Debug for Sa {
 }
 
 /// One attribute of an object with its place in the order of all.
-#[derive(Debug, Clone)]
-struct Value {
+#[derive(Debug, Clone, Copy)]
+struct Value<'a> {
     number: u16,
-    data: Bytes,
+    data: &'a [u8],
 }
+
+/// An attribute that is changed where it is.
+#[derive(Debug, Clone, Copy)]
+struct InPlace {
+    number: u16,
+    value: SaFixed,
+    /// Where in the bonus, once it is found there.
+    start: Option<usize>,
+}
+
+/// So many attributes are changed in place at once.
+const IN_PLACE_MAX: usize = 12;
 
 /// One buffer (bonus or spill block), located.
 struct Buffer {
@@ -316,7 +328,7 @@ impl Sa {
         Ok(Arc::new(Sa {
             objset: objset.clone(),
             master,
-            state: Mutex::new(state),
+            state: RwLock::new(state),
             growing: tokio::sync::Mutex::new(()),
         }))
     }
@@ -332,13 +344,13 @@ impl Sa {
 
     /// The attribute's number in this object set.
     pub fn attribute_id(&self, attribute: SaAttribute) -> Option<AttributeId> {
-        let state = self.state.lock();
+        let state = self.state.read();
         let number = state.numbers.get(usize::from(attribute.0))?;
         Some(AttributeId(*number))
     }
 
     fn number(&self, object: &Object, attribute: SaAttribute) -> Result<u16> {
-        self.state.lock().number(object, attribute)
+        self.state.read().number(object, attribute)
     }
 
     /// Finds the attributes of a bonus.
@@ -358,7 +370,7 @@ impl Sa {
         bytes: Bytes,
     ) -> Result<Option<Buffer>> {
         if kind == ObjectType::ZNODE {
-            let state = self.state.lock();
+            let state = self.state.read();
             let mut at = 0;
             let mut places = Vec::with_capacity(LEGACY.len());
             for number in 0..LEGACY.len() as u16 {
@@ -395,7 +407,7 @@ impl Sa {
             return Ok(None);
         }
         let header = SaHeader::decode(&bytes).of(object.id())?;
-        let state = self.state.lock();
+        let state = self.state.read();
         let Some(layout) = state.layouts.get(&header.layout) else {
             // Number 1 is a buffer without attributes.
             if header.layout < SA_FIRST_LAYOUT {
@@ -432,7 +444,7 @@ impl Sa {
         }
         let mut data = data.to_vec();
         // The types whose blocks are swapped in the same way.
-        let kind = match self.state.lock().byteswap_of(place.0) {
+        let kind = match self.state.read().byteswap_of(place.0) {
             SaByteswap::Uint64 => ObjectType::OTN_UINT64_METADATA,
             SaByteswap::Uint32 => ObjectType::OTN_UINT32_METADATA,
             SaByteswap::Uint16 => ObjectType::OTN_UINT16_METADATA,
@@ -516,26 +528,23 @@ impl Sa {
     /// As [`Self::get`].
     pub async fn get_all(&self, object: &Object) -> Result<Vec<(SaAttribute, Bytes)>> {
         let values = self.values(object).await?;
-        let numbers = self.state.lock().numbers.clone();
+        let state = self.state.read();
         Ok(values
             .into_iter()
-            .filter_map(|value| {
-                let index = numbers.iter().position(|number| *number == value.number)?;
-                Some((SaAttribute(index as u16), value.data))
+            .filter_map(|(number, data)| {
+                let index = state.numbers.iter().position(|known| *known == number)?;
+                Some((SaAttribute(index as u16), data))
             })
             .collect())
     }
 
     /// All attributes of an object in their order: the bonus's, then the spill block's.
-    async fn values(&self, object: &Object) -> Result<Vec<Value>> {
+    async fn values(&self, object: &Object) -> Result<Vec<(u16, Bytes)>> {
         let buffers = self.buffers(object, object.bonus_and_spill().await?)?;
         let mut out = Vec::new();
         for buffer in buffers.iter().flatten() {
             for place in &buffer.places {
-                out.push(Value {
-                    number: place.0,
-                    data: self.take(buffer, place),
-                });
+                out.push((place.0, self.take(buffer, place)));
             }
         }
         Ok(out)
@@ -553,40 +562,49 @@ impl Sa {
         tx: &Tx,
         attributes: impl IntoIterator<Item = (SaAttribute, SaFixed)>,
     ) -> Result<bool> {
-        let (kind, bonus) = {
-            let state = object.dnode.lock();
-            let meta = state.meta();
-            (meta.bonus_type, meta.bonus.clone())
-        };
-        if kind != ObjectType::SA || SaHeader::is_unfilled(&bonus) {
-            return Ok(false);
-        }
-        let header = SaHeader::decode(&bonus).of(object.id())?;
-        let mut bytes = bonus.to_vec();
-        {
-            let state = self.state.lock();
+        object.change_bonus(tx, |kind, bonus| {
+            if kind != ObjectType::SA || SaHeader::is_unfilled(bonus) {
+                return Ok(false);
+            }
+            let header = SaHeader::decode(bonus).of(object.id())?;
+            let state = self.state.read();
             let Some(layout) = state.layouts.get(&header.layout) else {
                 return Ok(false);
             };
             if !state.all_registered || header.endian != Endian::Little {
                 return Ok(false);
             }
-            let places = header
-                .locate(&bonus, layout, |number| state.length_of(number))
-                .of(object.id())?;
+            // All are found before the first is changed.
+            let mut changes = [None::<InPlace>; IN_PLACE_MAX];
+            let mut free = changes.iter_mut();
             for (attribute, value) in attributes {
                 let number = state.number(object, attribute)?;
-                let place = places.iter().find(|(found, _)| *found == number);
-                match place {
-                    Some((_, place)) if place.len() == value.as_bytes().len() => {
-                        bytes[place.clone()].copy_from_slice(value.as_bytes());
+                let Some(change) = free.next() else {
+                    return Ok(false);
+                };
+                *change = Some(InPlace {
+                    number,
+                    value,
+                    start: None,
+                });
+            }
+            for place in header.places(bonus, layout, |number| state.length_of(number)) {
+                let (number, place) = place.of(object.id())?;
+                for change in changes.iter_mut().flatten() {
+                    if change.number == number && change.value.as_bytes().len() == place.len() {
+                        change.start = Some(place.start);
                     }
-                    _ => return Ok(false),
                 }
             }
-        }
-        object.set_bonus(tx, bytes)?;
-        Ok(true)
+            if changes.iter().flatten().any(|it| it.start.is_none()) {
+                return Ok(false);
+            }
+            for change in changes.iter().flatten() {
+                let (start, value) = (change.start.unwrap_or(0), change.value.as_bytes());
+                bonus[start..start + value.len()].copy_from_slice(value);
+            }
+            Ok(true)
+        })
     }
 
     /// Sets attributes: in place where present with the same length, else by a new layout.
@@ -619,12 +637,13 @@ impl Sa {
             if let Some(places) = places {
                 let mut bytes = bonus.bytes.to_vec();
                 for (change, place) in changes.iter().zip(places) {
-                    bytes[place].copy_from_slice(&change.data);
+                    bytes[place].copy_from_slice(change.data);
                 }
                 return object.set_bonus(tx, bytes);
             }
         }
-        let mut values = self.values(object).await?;
+        let before = self.values(object).await?;
+        let mut values = borrowed(&before);
         for change in changes {
             match values
                 .iter_mut()
@@ -634,7 +653,7 @@ impl Sa {
                 None => values.push(change),
             }
         }
-        self.write(object, tx, values).await
+        self.write(object, tx, &values).await
     }
 
     /// Replaces all attributes, in this order (`sa_replace_all_by_template`): for new objects, and
@@ -642,15 +661,15 @@ impl Sa {
     ///
     /// # Errors
     /// As [`Self::set`].
-    pub async fn replace_all(
+    pub async fn replace_all<V: AsRef<[u8]> + Sync>(
         &self,
         object: &Object,
         tx: &Tx,
-        attributes: &[(SaAttribute, Bytes)],
+        attributes: &[(SaAttribute, V)],
     ) -> Result<()> {
         let values = self.checked(object, attributes)?;
         self.register(tx).await?;
-        self.write(object, tx, values).await
+        self.write(object, tx, &values).await
     }
 
     /// Removes an attribute; fine when the object does not have it.
@@ -660,20 +679,25 @@ impl Sa {
     pub async fn remove(&self, object: &Object, tx: &Tx, attribute: SaAttribute) -> Result<()> {
         let number = self.number(object, attribute)?;
         self.register(tx).await?;
-        let mut values = self.values(object).await?;
-        let before = values.len();
+        let before = self.values(object).await?;
+        let mut values = borrowed(&before);
         values.retain(|value| value.number != number);
-        if values.len() == before {
+        if values.len() == before.len() {
             return Ok(());
         }
-        self.write(object, tx, values).await
+        self.write(object, tx, &values).await
     }
 
     /// Attributes to be written, with their numbers; their lengths are as they are registered.
-    fn checked(&self, object: &Object, attributes: &[(SaAttribute, Bytes)]) -> Result<Vec<Value>> {
-        let state = self.state.lock();
+    fn checked<'a, V: AsRef<[u8]>>(
+        &self,
+        object: &Object,
+        attributes: &'a [(SaAttribute, V)],
+    ) -> Result<Vec<Value<'a>>> {
+        let state = self.state.read();
         let mut values = Vec::with_capacity(attributes.len());
         for (attribute, data) in attributes {
+            let data = data.as_ref();
             let number = state.number(object, *attribute)?;
             let registered = state.length_of(number).unwrap_or(0);
             let fits = match registered {
@@ -690,22 +714,19 @@ impl Sa {
                     ),
                 });
             }
-            values.push(Value {
-                number,
-                data: data.clone(),
-            });
+            values.push(Value { number, data });
         }
         Ok(values)
     }
 
     /// Writes all attributes of an object (`sa_build_layouts`).
-    async fn write(&self, object: &Object, tx: &Tx, values: Vec<Value>) -> Result<()> {
+    async fn write(&self, object: &Object, tx: &Tx, values: &[Value<'_>]) -> Result<()> {
         let info = object.info();
         if info.bonus_type == ObjectType::ZNODE && self.master.is_zero() {
-            return self.write_legacy(object, tx, &values);
+            return self.write_legacy(object, tx, values);
         }
         let (lengths, room): (Vec<(u16, usize)>, usize) = {
-            let state = self.state.lock();
+            let state = self.state.read();
             let lengths = values
                 .iter()
                 .map(|value| {
@@ -743,7 +764,7 @@ impl Sa {
         &self,
         object: &Object,
         tx: &Tx,
-        values: &[Value],
+        values: &[Value<'_>],
         lengths: &[(u16, usize)],
     ) -> Result<Vec<u8>> {
         let layout: Vec<u16> = values.iter().map(|value| value.number).collect();
@@ -751,13 +772,13 @@ impl Sa {
         let attributes: Vec<(u16, &[u8])> = values
             .iter()
             .zip(lengths)
-            .map(|(value, (registered, _))| (*registered, &value.data[..]))
+            .map(|(value, (registered, _))| (*registered, value.data))
             .collect();
         encode_sa(number, &attributes).of(object.id())
     }
 
     /// An old znode: only what it has a place for.
-    fn write_legacy(&self, object: &Object, tx: &Tx, values: &[Value]) -> Result<()> {
+    fn write_legacy(&self, object: &Object, tx: &Tx, values: &[Value<'_>]) -> Result<()> {
         let buffer = self.bonus(object)?;
         let Some(buffer) = buffer else {
             return Err(damaged(object.id(), "znode_phys_t", "its bonus is empty"));
@@ -774,13 +795,13 @@ impl Sa {
                     what: "an attribute that znodes of this old filesystem version do not have",
                 });
             };
-            bytes[place.clone()].copy_from_slice(&value.data);
+            bytes[place.clone()].copy_from_slice(value.data);
         }
         object.set_bonus(tx, bytes)
     }
 
     fn known_layout(&self, layout: &[u16]) -> Option<u16> {
-        self.state.lock().by_content.get(layout).copied()
+        self.state.read().by_content.get(layout).copied()
     }
 
     /// The number of a layout, made if there is none (`sa_find_layout`).
@@ -792,7 +813,7 @@ impl Sa {
         if let Some(number) = self.known_layout(layout) {
             return Ok(number);
         }
-        let number = self.state.lock().next_layout();
+        let number = self.state.read().next_layout();
         if number >= LAYOUTS_MAX {
             return Err(ObjectError::TooBig {
                 object: object.id(),
@@ -808,7 +829,7 @@ impl Sa {
             data: Bytes::from(data),
         };
         zap.update(tx, number.to_string(), value).await?;
-        self.state.lock().add_layout(number, layout.into());
+        self.state.write().add_layout(number, layout.into());
         Ok(number)
     }
 
@@ -825,12 +846,12 @@ impl Sa {
 
     /// Puts attributes that are not there yet into the registry (`sa_attr_register_sync`).
     async fn register(&self, tx: &Tx) -> Result<()> {
-        if self.master.is_zero() || self.state.lock().all_registered {
+        if self.master.is_zero() || self.state.read().all_registered {
             return Ok(());
         }
         let _growing = self.growing.lock().await;
         let missing: Vec<(u16, Registered)> = {
-            let state = self.state.lock();
+            let state = self.state.read();
             state
                 .attributes
                 .iter()
@@ -855,7 +876,7 @@ impl Sa {
                 zap.update_u64(tx, &attribute.name, word).await?;
             }
         }
-        let mut state = self.state.lock();
+        let mut state = self.state.write();
         for (number, _) in missing {
             if let Some(Some(attribute)) = state.attributes.get_mut(usize::from(number)) {
                 attribute.on_disk = true;
@@ -864,6 +885,15 @@ impl Sa {
         state.all_registered = true;
         Ok(())
     }
+}
+
+/// Attributes with their numbers, as they are to be written.
+fn borrowed(values: &[(u16, Bytes)]) -> Vec<Value<'_>> {
+    let values = values.iter().map(|(number, data)| Value {
+        number: *number,
+        data: &data[..],
+    });
+    values.collect()
 }
 
 /// From which attribute on they go to the spill block; `None` when all fit the bonus

@@ -8,8 +8,6 @@
 //!
 //! Source: module/zfs/dmu.c (`dmu_read_l0_bps`, `dmu_brt_clone`).
 
-use std::sync::Arc;
-
 use format::{BlockPointer, Txg};
 use zio::{Added, CloneKey, Tx};
 
@@ -111,7 +109,7 @@ impl Object {
                 slot.freed.add(block, block + 1);
             } else {
                 slot.freed.remove(block, block + 1);
-                Arc::make_mut(&mut slot.cloned).insert(block, *pointer);
+                slot.cloned.to_mut().insert(block, *pointer);
             }
         }
         tx.dirtied(DIRTY_BYTES * pointers.len() as u64);

@@ -452,7 +452,7 @@ impl ObjectSet {
             };
             match self.options().raw {
                 true => self.blocks.raw_dnodes.put(blocks, &mut slot),
-                false => slot.blocks = Arc::new(blocks),
+                false => slot.blocks = blocks.into(),
             }
             state.slots[parity(ctx.txg)] = Some(Box::new(slot));
         }

@@ -276,8 +276,7 @@ impl fuser::Filesystem for Handler {
     }
 
     fn forget(&self, _request: &Request, node: INodeNo, count: u64) {
-        self.nodes.release_snapshot(node.0, count);
-        if self.nodes.release_live(node.0, count) {
+        if self.nodes.forget(node.0, count) {
             // Whoever removes files asks for the next one at once. Several nodes may come in one
             // request: this thread must not wait for a turn before it has dealt with all.
             self.runtime.readers.stay();

@@ -189,6 +189,27 @@ pub(crate) fn unmount_ours(anchor: &Anchor, mode: UnmountMode) -> Result<bool> {
     Err(failed(io::ErrorKind::ResourceBusy.into()))
 }
 
+/// Takes away a mount of ours whose session has ended, if it is still where it was put. One that
+/// was unmounted has left its numbers, of the mount and of the device, to the next that is mounted
+/// anywhere on the host: so what is elsewhere is left alone, whatever its numbers.
+///
+/// # Errors
+/// What stands in the way.
+pub(crate) fn take_away_ended(anchor: &Anchor) -> Result<()> {
+    let (path, mode) = (&anchor.path, UnmountMode::Lazy);
+    let Some(identity) = &anchor.identity else {
+        return unmount(path, mode);
+    };
+    let table = MountTable::read().map_err(|source| MountError::Unmount {
+        path: path.to_owned(),
+        source,
+    })?;
+    match table.is_last_at_its_path(path, identity) {
+        true => unmount_only(path, &identity.device, mode).map(drop),
+        false => Ok(()),
+    }
+}
+
 /// Unmounts the filesystem of a device that is mounted at a path, and nothing else: whatever is
 /// renamed meanwhile, the directory that it is in stays the same one. Whether it is there.
 fn unmount_only(path: &Path, device: &str, mode: UnmountMode) -> Result<bool> {

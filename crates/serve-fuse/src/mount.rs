@@ -160,13 +160,15 @@ impl Served {
             }
             let (end, ended) = watch::channel(false);
             let name = "fuse".to_owned();
-            let at_end = take_away.clone();
+            let ended_anchor = anchor.clone();
             let serve = move || {
                 if let Err(error) = session.run() {
                     tracing::debug!(%error, "a FUSE session ended with an error");
                 }
                 // Where it was not unmounted, nobody serves it any more.
-                at_end();
+                if let Err(error) = host::take_away_ended(&ended_anchor) {
+                    tracing::debug!(%error, "a mount could not be taken away");
+                }
                 let _ = end.send(true);
             };
             std::thread::Builder::new()

@@ -89,7 +89,7 @@ pub(crate) struct Identity {
     /// its own.
     id: u64,
     /// The device of its filesystem: nobody has the same while it is mounted anywhere, another may
-    /// have it later.
+    /// have it later, and often with the number of the mount.
     pub(crate) device: String,
     source: String,
 }
@@ -175,6 +175,11 @@ impl MountTable {
             .find(|mount| mount.id == identity.id)
             .or_else(|| of_it().find(|mount| mount.path == path))
             .or_else(|| of_it().next())
+    }
+
+    /// Whether what a path leads to is the filesystem that was mounted there.
+    pub(crate) fn is_last_at_its_path(&self, path: &Path, identity: &Identity) -> bool {
+        self.last_at(path).is_some_and(|last| identity.is_of(last))
     }
 
     /// Where something that was mounted is now; none where it is not mounted any more.
@@ -411,6 +416,23 @@ mod tests {
         let cover = "43 1 0:61 / /tank/c rw - tmpfs cover rw";
         let covered = standing(&[root, moved, cover]);
         assert!(matches!(covered, Standing::Covered(by) if by.source == "cover"));
+    }
+
+    /// Goal: a mount of another process that got the numbers of one of ours is not taken for it
+    /// when ours has ended.
+    #[test]
+    fn numbers_of_one_that_has_ended_are_not_looked_for_elsewhere() {
+        let root = "1 0 8:1 / / rw - ext4 /dev/sda1 rw";
+        let ours = identity(31, "0:51", "tank");
+        let place = Path::new("/tmp/one/mp");
+        let is_there = |lines: &[&str]| table(lines).is_last_at_its_path(place, &ours);
+        let own = "31 1 0:51 / /tmp/one/mp rw - fuse.millpond tank rw";
+        let others = "31 1 0:51 / /tmp/two/mp rw - fuse.millpond tank rw";
+        let over = "32 31 0:52 / /tmp/one/mp rw - fuse.millpond tank rw";
+        assert!(is_there(&[root, own]));
+        for lines in [&[root, others][..], &[root, own, over], &[root]] {
+            assert!(!is_there(lines), "{lines:?}");
+        }
     }
 
     #[test]

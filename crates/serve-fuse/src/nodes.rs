@@ -270,11 +270,15 @@ impl Nodes {
         live.node(ino)
     }
 
-    /// The kernel forgot what it was told `count` times of a file of the mounted filesystem;
-    /// whether that frees it.
-    pub(crate) fn release_live(&self, node: u64, count: u64) -> bool {
+    /// The kernel forgot what it was told `count` times of a node; whether that frees a file of the
+    /// mounted filesystem.
+    pub(crate) fn forget(&self, node: u64, count: u64) -> bool {
         // Under the lock: who replaces the filesystem takes the counts along.
         let mut state = self.state.lock();
+        if let Some(there) = state.snapshots.get(&(node >> SLOT_SHIFT)) {
+            there.snapshot.release(count);
+            return false;
+        }
         match state.live_ino(node) {
             Some(_) if node == ROOT => false,
             Some(ino) => state.live.filesystem.release(ino, count),

@@ -198,3 +198,39 @@ async fn names_of_attributes_are_bytes() {
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");
 }
+
+/// Goal: that a file has no attributes is known without looking for any, from when it is made and
+/// when it is loaded: the kernel asks for one before each file's first write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_without_attributes_are_known() {
+    let (image, world) = (Image::new(128), World::system(2));
+    let pool = create(&world, &image, &[("xattr", "sa")]).await;
+    let fs = open(&world, &pool, "tank").await;
+    let plain = fs.create(fs.root(), b"plain", 0o644, ROOT).await;
+    let plain = plain.expect("create").ino;
+    let other = fs.create(fs.root(), b"other", 0o644, ROOT).await;
+    let other = other.expect("create").ino;
+    let lacks = |fs: &Filesystem| [plain, other].map(|ino| fs.xattrs().lacks(ino, NAME));
+    assert_eq!(lacks(&fs), [true, true]);
+    for ino in [plain, other] {
+        set(&fs, ino, b"value").await.expect("set");
+    }
+    assert_eq!(lacks(&fs), [false, false]);
+    let removed = fs.xattrs().remove(plain, NAME).await;
+    removed.expect("remove");
+    assert_eq!(lacks(&fs), [true, false]);
+    let third = fs.create(fs.root(), b"third", 0o644, ROOT).await;
+    let third = third.expect("create").ino;
+    fs.close().await.expect("close");
+    drop(fs);
+    let fs = open(&world, &pool, "tank").await;
+    for ino in [other, third] {
+        fs.attributes(ino).await.expect("there");
+    }
+    assert!(fs.xattrs().lacks(third, NAME) && !fs.xattrs().lacks(other, NAME));
+    let value = fs.xattrs().get(other, NAME).await;
+    assert_eq!(value.expect("there"), &b"value"[..]);
+    fs.close().await.expect("close");
+    drop(fs);
+    pool.export(false).await.expect("export");
+}

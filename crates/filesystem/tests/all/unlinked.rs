@@ -2,9 +2,12 @@
 //! when the filesystem is closed at that very moment. Method: the delete queue and the objects on
 //! disk are counted.
 
+use std::time::Duration;
+
 use crate::common::*;
 use dataset::Dataset;
 use device::World;
+use filesystem::XattrMode;
 use format::ObjectId;
 use object::{Zap, ZapCursor};
 use pool::Pool;
@@ -111,6 +114,64 @@ async fn the_last_user_frees_a_file_that_is_not_in_memory() {
     drop(fs);
     let dataset = pool.dsl().open_dataset("tank").await.expect("open");
     assert_eq!(left(&pool, &dataset).await, before);
+    drop(dataset);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
+
+/// Goal: of files that are unlinked one after the other the small ones are freed together, and the
+/// others all the same: long ones, those with attributes in a directory, and those in use later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_of_all_kinds_that_gather_are_freed() {
+    let world = World::system(2);
+    let image = Image::new(256);
+    let pool = create(&world, &image, &[("xattr", "dir")]).await;
+    let fs = open(&world, &pool, "tank").await;
+    let root = fs.root();
+    let before = left(&pool, &fs.dataset().expect("open")).await;
+    let mut inos = Vec::new();
+    for number in 0..100 {
+        let name = format!("f{number}");
+        let name = name.as_bytes();
+        if number % 5 == 0 {
+            let made = fs.symlink(root, name, b"target", ROOT).await;
+            inos.push(made.expect("a link").ino);
+            continue;
+        }
+        let made = fs.create(root, name, 0o644, ROOT).await;
+        let ino = made.expect("create").ino;
+        let length = [0, 0, 2000, 700_000, 10_000][number % 5];
+        let data = vec![number as u8; length].into();
+        fs.write(ino, 0, data, false, ROOT).await.expect("write");
+        if number % 5 == 4 {
+            let set = fs.xattrs().set(ino, b"user.a", b"b", XattrMode::Any, ROOT);
+            set.await.expect("an attribute");
+        }
+        inos.push(ino);
+    }
+    fs.retain(inos[2], 1);
+    fs.retain(inos[3], 1);
+    // Some are on disk when they are freed, some are not.
+    for number in 0..100 {
+        if number == 50 {
+            pool.sync().await.expect("sync");
+        }
+        let name = format!("f{number}");
+        fs.unlink(root, name.as_bytes()).await.expect("unlink");
+    }
+    assert!(fs.release(inos[3], 1));
+    while fs.unlinked().count().await.expect("readable") > before.0 as u64 + 1 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    fs.close().await.expect("close");
+    drop(fs);
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let (queued, objects) = left(&pool, &dataset).await;
+    assert_eq!(
+        (queued, objects),
+        (before.0 + 1, before.1 + 1),
+        "one is in use"
+    );
     drop(dataset);
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");

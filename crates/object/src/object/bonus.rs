@@ -1,7 +1,7 @@
 //! What belongs to an object beside its blocks: the bonus in its dnode, and the spill block behind
 //! it.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use format::{BlockPointer, Bookmark, ObjectId, ObjectType, SECTOR_BYTES};
 use zio::{Added, Tx};
 
@@ -52,6 +52,35 @@ impl Object {
             meta.bonus_type = bonus_type;
             put_bonus(self.id(), meta, bonus)
         })
+    }
+
+    /// Changes bytes of the bonus where they are, without a copy if `tx` has changed the object
+    /// before. `change` runs under the object's lock: it must not block. It says whether it changed
+    /// anything; where it did not, or fails, it has left everything as it was.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`]; those of `change`.
+    pub(crate) fn change_bonus(
+        &self,
+        tx: &Tx,
+        change: impl FnOnce(ObjectType, &mut [u8]) -> Result<bool>,
+    ) -> Result<bool> {
+        self.set.dirty.note(tx.txg());
+        let mut state = self.dnode.lock();
+        if !state.meta_at(tx.txg()).exists {
+            return Err(self.dnode.missing());
+        }
+        let meta = self.set.dirty.meta_mut(&self.dnode, &mut state, tx);
+        let mut bytes = match std::mem::take(&mut meta.bonus).try_into_mut() {
+            Ok(bytes) => bytes,
+            Err(shared) => BytesMut::from(&shared[..]),
+        };
+        let changed = change(meta.bonus_type, &mut bytes);
+        meta.bonus = bytes.freeze();
+        if let Ok(true) = changed {
+            meta.bonus_tail = Bytes::new();
+        }
+        changed
     }
 
     /// Replaces bonus and spill block in one step, so that no reader sees only one of them.

@@ -37,6 +37,24 @@ pub(super) struct FoundLeaf {
     pub leaf: ZapLeaf<Bytes>,
 }
 
+/// Where a leaf is, without its content.
+#[derive(Clone, Copy)]
+struct LeafPlace {
+    header: FatZapHeader,
+    block: u64,
+    prefix_bits: u32,
+}
+
+impl FoundLeaf {
+    fn place(&self) -> LeafPlace {
+        LeafPlace {
+            header: self.header,
+            block: self.block,
+            prefix_bits: self.leaf.prefix_bits(),
+        }
+    }
+}
+
 /// Where blocks come from: out of memory (no: try again when it was read), or an error.
 enum Miss {
     NotInMemory,
@@ -209,19 +227,32 @@ impl Fat<'_> {
         .of(self.object.id())
     }
 
-    /// Changes a leaf in place. A leaf that comes from disk is checked whole first.
+    /// Changes a leaf in place. A leaf that comes from disk is checked whole first. What was found
+    /// is given back before: a block that somebody else has is copied to be changed.
     async fn change_leaf<T: Send>(
         &self,
         tx: &Tx,
-        found: &FoundLeaf,
+        found: FoundLeaf,
         change: impl FnOnce(&mut ZapLeaf<&mut [u8]>) -> format::Result<T> + Send,
     ) -> Result<T> {
         if !self.object.dnode.is_block_unwritten(found.block) {
             found.leaf.verify().of(self.object.id())?;
         }
-        let keys = found.header.flags.key_kind();
+        let place = found.place();
+        drop(found);
+        self.change_leaf_at(tx, place, change).await
+    }
+
+    /// The same of a leaf that was checked.
+    async fn change_leaf_at<T: Send>(
+        &self,
+        tx: &Tx,
+        place: LeafPlace,
+        change: impl FnOnce(&mut ZapLeaf<&mut [u8]>) -> format::Result<T> + Send,
+    ) -> Result<T> {
+        let keys = place.header.flags.key_kind();
         self.object
-            .modify_block(tx, found.block, |bytes| {
+            .modify_block(tx, place.block, |bytes| {
                 let mut leaf = ZapLeaf::open(bytes, Endian::Little, keys)?;
                 change(&mut leaf)
             })
@@ -259,16 +290,47 @@ impl Fat<'_> {
         value: &format::ZapValue,
         cd: Option<u32>,
     ) -> Result<()> {
+        let found = self.find(hash).await?;
+        self.insert_into(tx, found, hash, key, value, cd).await
+    }
+
+    /// Adds an entry; false where there is one of this key.
+    pub(super) async fn add(
+        &self,
+        tx: &Tx,
+        hash: u64,
+        key: ZapKey<'_>,
+        value: &format::ZapValue,
+    ) -> Result<bool> {
+        let found = self.find(hash).await?;
+        if self.entry(&found, hash, key, &Matches::Exactly)?.is_some() {
+            return Ok(false);
+        }
+        self.insert_into(tx, found, hash, key, value, None).await?;
+        Ok(true)
+    }
+
+    /// Adds an entry to the leaf of its hash, which is split as long as there is no room.
+    async fn insert_into(
+        &self,
+        tx: &Tx,
+        mut found: FoundLeaf,
+        hash: u64,
+        key: ZapKey<'_>,
+        value: &format::ZapValue,
+        cd: Option<u32>,
+    ) -> Result<()> {
         self.touch(tx, 0).await?;
         loop {
-            let found = self.find(hash).await?;
+            let place = found.place();
             let done = self
-                .change_leaf(tx, &found, |leaf| leaf.insert(hash, key, value, cd))
+                .change_leaf(tx, found, |leaf| leaf.insert(hash, key, value, cd))
                 .await?;
             match done {
                 LeafInsert::Done { .. } => break,
-                LeafInsert::NoRoom => self.split(tx, hash, found).await?,
+                LeafInsert::NoRoom => self.split(tx, hash, place).await?,
             }
+            found = self.find(hash).await?;
         }
         self.change_header(tx, |header| header.entries += 1).await
     }
@@ -286,12 +348,13 @@ impl Fat<'_> {
             let Some(entry) = self.entry(&found, hash, key, &Matches::Exactly)? else {
                 return Ok(false);
             };
+            let place = found.place();
             let done = self
-                .change_leaf(tx, &found, |leaf| leaf.update(&entry, value))
+                .change_leaf(tx, found, |leaf| leaf.update(&entry, value))
                 .await?;
             match done {
                 LeafInsert::Done { .. } => return Ok(true),
-                LeafInsert::NoRoom => self.split(tx, hash, found).await?,
+                LeafInsert::NoRoom => self.split(tx, hash, place).await?,
             }
         }
     }
@@ -303,7 +366,7 @@ impl Fat<'_> {
             return Ok(false);
         };
         self.touch(tx, 0).await?;
-        self.change_leaf(tx, &found, |leaf| leaf.remove(&entry))
+        self.change_leaf(tx, found, |leaf| leaf.remove(&entry))
             .await?;
         self.change_header(tx, |header| {
             header.entries = header.entries.saturating_sub(1);
@@ -313,10 +376,10 @@ impl Fat<'_> {
     }
 
     /// Splits a leaf in two, doubling the pointer table first when it must be.
-    async fn split(&self, tx: &Tx, hash: u64, found: FoundLeaf) -> Result<()> {
-        let bits = found.leaf.prefix_bits();
+    async fn split(&self, tx: &Tx, hash: u64, leaf: LeafPlace) -> Result<()> {
+        let bits = leaf.prefix_bits;
         self.touch(tx, 0).await?;
-        let mut header = self.finish_doubling(tx, found.header).await?;
+        let mut header = self.finish_doubling(tx, leaf.header).await?;
         while bits >= header.table.shift {
             header = self.double_table(tx, header).await?;
         }
@@ -337,7 +400,7 @@ impl Fat<'_> {
         let offset = block.saturating_mul(block_bytes);
         self.object.prepare_write(offset, block_bytes).await?;
         let sibling = self
-            .change_leaf(tx, &found, |leaf| leaf.split(sorted))
+            .change_leaf_at(tx, leaf, |leaf| leaf.split(sorted))
             .await?;
         header.free_block += 1;
         header.leaves += 1;

@@ -7,13 +7,39 @@ use super::fat::Matches;
 use super::{Form, Zap, ZapValue};
 use crate::error::{ObjectError, Result};
 
+/// The hexadecimal digits of a number, as the name of an entry.
+struct Digits {
+    bytes: [u8; 16],
+    start: usize,
+}
+
+impl Digits {
+    fn of(key: u64) -> Self {
+        let (mut bytes, mut start, mut left) = ([0; 16], 16, key);
+        loop {
+            start -= 1;
+            bytes[start] = b"0123456789abcdef"[(left & 0xf) as usize];
+            left >>= 4;
+            if left == 0 {
+                return Self { bytes, start };
+            }
+        }
+    }
+}
+
+impl AsRef<[u8]> for Digits {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
 impl Zap {
     /// An entry named by the hexadecimal digits of `key` (`zap_lookup_int_key`).
     ///
     /// # Errors
     /// As [`Self::lookup_u64`].
     pub async fn lookup_int(&self, key: u64) -> Result<Option<u64>> {
-        self.lookup_u64(format!("{key:x}")).await
+        self.lookup_u64(Digits::of(key)).await
     }
 
     /// Adds an entry named by the hexadecimal digits of `key` (`zap_add_int_key`).
@@ -21,7 +47,7 @@ impl Zap {
     /// # Errors
     /// As [`Self::add`].
     pub async fn add_int(&self, tx: &Tx, key: u64, value: u64) -> Result<()> {
-        self.add_u64(tx, format!("{key:x}"), value).await
+        self.add_u64(tx, Digits::of(key), value).await
     }
 
     /// Sets an entry named by the hexadecimal digits of `key` (`zap_update_int_key`).
@@ -29,7 +55,7 @@ impl Zap {
     /// # Errors
     /// As [`Self::update`].
     pub async fn update_int(&self, tx: &Tx, key: u64, value: u64) -> Result<()> {
-        self.update_u64(tx, format!("{key:x}"), value).await
+        self.update_u64(tx, Digits::of(key), value).await
     }
 
     /// Removes an entry named by the hexadecimal digits of `key` (`zap_remove_int`).
@@ -37,7 +63,7 @@ impl Zap {
     /// # Errors
     /// As [`Self::remove`].
     pub async fn remove_int(&self, tx: &Tx, key: u64) -> Result<()> {
-        self.remove(tx, format!("{key:x}")).await
+        self.remove(tx, Digits::of(key)).await
     }
 
     /// Hash of a key of words, in a ZAP that has such keys.
@@ -95,6 +121,18 @@ impl Zap {
             Ok(())
         } else {
             Err(self.missing(format!("{key:x?}").as_bytes()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Digits;
+
+    #[test]
+    fn digits_are_those_of_the_number() {
+        for key in [0, 1, 0xf, 0x10, 0xab_cdef, 1 << 48, u64::MAX] {
+            assert_eq!(Digits::of(key).as_ref(), format!("{key:x}").as_bytes());
         }
     }
 }

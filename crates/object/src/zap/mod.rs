@@ -573,11 +573,7 @@ impl Zap {
         value: &'a ZapValue,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            if name.len() > format::ZAP_MAX_NAME_BYTES {
-                // Before it is there: the txg that writes it writes the feature's marker as well.
-                let set = self.object.objset();
-                set.long_names.store(true, Ordering::Relaxed);
-            }
+            self.note_length(name);
             if let Form::Micro(micro) = form {
                 let hash = self.micro_hash(micro, name)?;
                 let inserted = match value.single_u64() {
@@ -666,7 +662,40 @@ impl Zap {
     /// # Errors
     /// As [`Self::add`].
     pub async fn add_u64(&self, tx: &Tx, name: impl AsRef<[u8]>, value: u64) -> Result<()> {
-        self.add(tx, name, ZapValue::from_u64(value)).await
+        let name = name.as_ref();
+        let mut form = self.write().await?;
+        if let Form::Micro(micro) = &mut *form {
+            let hash = self.micro_hash(micro, name)?;
+            if micro.lookup(hash, name).is_some() {
+                return Err(self.exists(name));
+            }
+            if self.insert_micro(tx, micro, hash, name, value).await? {
+                return Ok(());
+            }
+            self.upgrade(&mut form, tx).await?;
+        }
+        Box::pin(self.add_to_fat(tx, name, &format::ZapValue::one(value))).await
+    }
+
+    /// Adds an entry to a fat ZAP, whose lock is held.
+    async fn add_to_fat(&self, tx: &Tx, name: &[u8], value: &format::ZapValue) -> Result<()> {
+        self.note_length(name);
+        let fat = self.fat();
+        let header = fat.header().await?;
+        let hash = self.hash(header.hasher(), name, header.normalization)?;
+        match fat.add(tx, hash, ZapKey::Name(name), value).await? {
+            true => Ok(()),
+            false => Err(self.exists(name)),
+        }
+    }
+
+    /// Notes that a name is long which is about to be added: before it is there, as the txg that
+    /// writes it writes the feature's marker as well.
+    fn note_length(&self, name: &[u8]) {
+        if name.len() > format::ZAP_MAX_NAME_BYTES {
+            let set = self.object.objset();
+            set.long_names.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Adds an entry or replaces its value.
@@ -725,11 +754,24 @@ impl Zap {
     pub async fn remove(&self, tx: &Tx, name: impl AsRef<[u8]>) -> Result<()> {
         let name = name.as_ref();
         let mut form = self.write().await?;
-        if self.remove_in(&mut form, tx, name).await? {
-            Ok(())
-        } else {
-            Err(self.missing(name))
+        let is_removed = match &mut *form {
+            Form::Micro(micro) => self.remove_micro(tx, micro, name).await?,
+            _ => self.remove_in(&mut form, tx, name).await?,
+        };
+        match is_removed {
+            true => Ok(()),
+            false => Err(self.missing(name)),
         }
+    }
+
+    async fn remove_micro(&self, tx: &Tx, micro: &mut MicroZap, name: &[u8]) -> Result<bool> {
+        let hash = self.micro_hash(micro, name)?;
+        let place = micro.place(hash, name);
+        if micro.remove(hash, name).is_none() {
+            return Ok(false);
+        }
+        self.put_micro_entry(tx, micro, place).await?;
+        Ok(true)
     }
 
     fn remove_in<'a>(
@@ -740,13 +782,7 @@ impl Zap {
     ) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move {
             if let Form::Micro(micro) = form {
-                let hash = self.micro_hash(micro, name)?;
-                let place = micro.place(hash, name);
-                if micro.remove(hash, name).is_none() {
-                    return Ok(false);
-                }
-                self.put_micro_entry(tx, micro, place).await?;
-                return Ok(true);
+                return self.remove_micro(tx, micro, name).await;
             }
             let fat = self.fat();
             let header = fat.header().await?;
