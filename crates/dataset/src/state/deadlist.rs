@@ -141,6 +141,17 @@ impl Deadlist {
         self.object
     }
 
+    /// Bytes that it takes in memory, roughly: two words a list, in nodes of a tree that are half
+    /// full, as keys come in rising order.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        const LIST_BYTES: usize = 32;
+        let lists = match &self.kind {
+            Kind::Old(_) => 0,
+            Kind::Modern { lists, .. } => lists.len(),
+        };
+        (size_of::<Self>() + lists * LIST_BYTES) as u64
+    }
+
     pub(crate) fn is_old(&self) -> bool {
         matches!(self.kind, Kind::Old(_))
     }
