@@ -43,8 +43,10 @@ impl Deadlists<'_> {
 
     /// Forgets a deadlist that was loaded: a snapshot's is needed when one is destroyed only.
     pub(crate) async fn unload(&self, dataset: &Arc<Ds>) {
-        if dataset.is_snapshot() {
-            *dataset.deadlist.lock().await = None;
+        if dataset.is_snapshot()
+            && let Some(list) = dataset.deadlist.lock().await.take()
+        {
+            list.forget_content().await;
         }
     }
 

@@ -112,6 +112,10 @@ impl DslPool {
     pub(crate) fn env(&self) -> &DslEnvironment {
         &self.env
     }
+    /// Bytes that directories, datasets and snapshots take in memory, roughly, without objects.
+    pub fn memory_bytes(&self) -> u64 {
+        self.registry.memory_bytes()
+    }
     /// Seconds since the epoch.
     pub(crate) fn now_seconds(&self) -> u64 {
         self.env.world.clock.wall_ns() / 1_000_000_000

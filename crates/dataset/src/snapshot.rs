@@ -117,13 +117,16 @@ impl Snapshots<'_> {
                         .await?
                 }
             };
-            let deadlist = self
-                .dsl
-                .deadlists()
-                .of(head)
-                .await?
-                .clone_keys(&self.dsl.lists, ctx, Txg::new(u64::MAX), &chain)
-                .await?;
+            let deadlist = {
+                let list = self.dsl.deadlists().of(head).await?;
+                let everything = Txg::new(u64::MAX);
+                let lists = &self.dsl.lists;
+                let deadlist = list.clone_keys(lists, ctx, everything, &chain).await?;
+                // It is the snapshot's from now on. With thousands of snapshots, the lists of all
+                // of them would else be what objects in memory mostly are.
+                list.forget_content().await;
+                deadlist
+            };
             head.change(|state| state.phys.deadlist = deadlist);
             let mut list = self.dsl.deadlists().of(head).await?;
             list.add_key(&self.dsl.lists, ctx, from.previous_snapshot_txg)

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use format::{BlockPointer, DeadlistPhys, Endian, ObjectId, ObjectType, Txg};
-use object::{Bpobj, ObjectSet, SyncContext, Zap, ZapOptions};
+use object::{Bpobj, ObjectSet, SyncContext, Zap, ZapOptions, forget_zap_content};
 use zio::Tx;
 use zio::pipeline::waits_for_devices;
 
@@ -139,6 +139,25 @@ impl Deadlist {
 
     pub(crate) fn object(&self) -> ObjectId {
         self.object
+    }
+
+    /// Bytes that it takes in memory, roughly: two words a list, in nodes of a tree that are half
+    /// full, as keys come in rising order.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        const LIST_BYTES: usize = 32;
+        let lists = match &self.kind {
+            Kind::Old(_) => 0,
+            Kind::Modern { lists, .. } => lists.len(),
+        };
+        (size_of::<Self>() + lists * LIST_BYTES) as u64
+    }
+
+    /// Lets go of what is in memory of its object, as nobody is going to ask for it soon: some
+    /// hundred bytes for each snapshot before.
+    pub(crate) async fn forget_content(&self) {
+        if let Kind::Modern { zap, .. } = &self.kind {
+            forget_zap_content(zap).await;
+        }
     }
 
     pub(crate) fn is_old(&self) -> bool {

@@ -10,10 +10,14 @@ use std::sync::{Arc, OnceLock};
 use format::ObjectId;
 use parking_lot::Mutex;
 
+use super::deadlist::Deadlist;
 use super::structures::{Dir, Ds};
 
 /// Datasets kept in memory although nobody uses them.
 const IDLE_DATASETS_MAX: usize = 8192;
+
+/// What a directory or dataset takes beside its structure: a place in the table, and its names.
+const ENTRY_BYTES: usize = 128;
 
 /// The directories and datasets in memory.
 #[derive(Default)]
@@ -103,6 +107,20 @@ impl Registry {
                     || dataset.state().is_dirty
             });
         }
+    }
+
+    /// Bytes that directories and datasets take, roughly, with their lists of dead blocks but
+    /// without object sets that are open. A list that is being worked at is left out.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let loaded = self.loaded.lock();
+        let lists = loaded.datasets.values().filter_map(|dataset| {
+            let list = dataset.deadlist.try_lock().ok()?;
+            list.as_ref().map(Deadlist::memory_bytes)
+        });
+        let lists_bytes: u64 = lists.sum();
+        let dirs_bytes = loaded.dirs.len() * (size_of::<Dir>() + ENTRY_BYTES);
+        let datasets_bytes = loaded.datasets.len() * (size_of::<Ds>() + ENTRY_BYTES);
+        lists_bytes + (dirs_bytes + datasets_bytes) as u64
     }
 
     /// Datasets that are open now.

@@ -142,6 +142,12 @@ impl Kept {
     }
 }
 
+/// Bytes that are kept for reuse, and how many may be.
+pub(super) fn kept_bytes() -> (usize, usize) {
+    let kept = KEPT.lock();
+    (kept.total_bytes, kept.most_bytes)
+}
+
 /// From now on no more is kept, nor more than [`KEPT_BYTES_MAX`].
 pub(super) fn keep_at_most(bytes: usize) {
     KEPT.lock().most_bytes = bytes.min(KEPT_BYTES_MAX);

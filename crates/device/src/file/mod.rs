@@ -79,7 +79,7 @@ use self::lane::Lane;
 use self::request::{Action, Descriptors, Durability, Request};
 use self::uring::Ring;
 use crate::memory::{check_range, read_only_error};
-use crate::{BoxFuture, Device, DeviceError, Foreign, Hold};
+use crate::{BoxFuture, Device, DeviceError, Foreign, Hold, MemoryUser, MemoryUses};
 
 /// How often and how long to wait for a lock that somebody holds for a moment (udev probes
 /// devices; an exported pool's last operation may still be ending).
@@ -408,6 +408,13 @@ impl FileDevice {
     /// Keeps so much freed memory for reuse from now on, in the whole process; 128 MiB at most.
     pub fn keep_memory_at_most(bytes: u64) {
         buffer::keep_at_most(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
+    /// Adds the freed memory that the process keeps for reuse.
+    pub fn add_memory(uses: &mut MemoryUses) {
+        let (kept_bytes, most_bytes) = buffer::kept_bytes();
+        let bound_bytes = Some(most_bytes as u64);
+        uses.add(MemoryUser::SpareBuffers, kept_bytes as u64, bound_bytes);
     }
 
     /// Gives back memory that was kept for reuse and that nobody needed since this was called last.

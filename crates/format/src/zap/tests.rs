@@ -86,6 +86,10 @@ fn micro_zap_keeps_a_map() {
     assert_eq!(more(&mut zap, b"x"), MicroInsert::Full);
     assert_eq!(more(&mut zap, &[b'x'; 50]), MicroInsert::NeedsFat);
     zap.grow(1024).unwrap();
+    // It grows in small steps, and keeps no room for more of them.
+    let mut third = zap.clone();
+    third.grow(1536).unwrap();
+    assert_eq!(third.into_bytes().capacity(), 1536);
     assert_eq!(more(&mut zap, &[b'x'; 49]), MicroInsert::Inserted);
     assert!(zap.insert(0, b"", 1).is_err());
     assert!(zap.insert(0, b"a\0", 1).is_err());

@@ -109,6 +109,15 @@ impl std::fmt::Debug for Zap {
     }
 }
 
+/// Lets go of what is kept in memory of a ZAP beside its blocks; whoever asks for an entry next
+/// reads that anew. What is dirty is in its block, and stays.
+pub async fn forget_zap_content(zap: &Zap) {
+    let mut form = zap.shared.form.write().await;
+    *form = Form::Unknown;
+    // With the lock: what is read anew is charged under it.
+    zap.shared.holds_nothing();
+}
+
 impl Zap {
     /// Hash 48 bits of names (`ZAP_FLAG_HASH64`).
     pub const FLAG_HASH64: u64 = 1;
