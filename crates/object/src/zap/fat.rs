@@ -213,15 +213,18 @@ impl Fat<'_> {
     async fn change_leaf<T: Send>(
         &self,
         tx: &Tx,
-        found: &FoundLeaf,
+        found: FoundLeaf,
         change: impl FnOnce(&mut ZapLeaf<&mut [u8]>) -> format::Result<T> + Send,
     ) -> Result<T> {
         if !self.object.dnode.is_block_unwritten(found.block) {
             found.leaf.verify().of(self.object.id())?;
         }
-        let keys = found.header.flags.key_kind();
+        let (block, keys) = (found.block, found.header.flags.key_kind());
+        // With a share in the bytes here they would not be changed where they are, but copied whole
+        // for each entry.
+        drop(found);
         self.object
-            .modify_block(tx, found.block, |bytes| {
+            .modify_block(tx, block, |bytes| {
                 let mut leaf = ZapLeaf::open(bytes, Endian::Little, keys)?;
                 change(&mut leaf)
             })
@@ -263,11 +266,11 @@ impl Fat<'_> {
         loop {
             let found = self.find(hash).await?;
             let done = self
-                .change_leaf(tx, &found, |leaf| leaf.insert(hash, key, value, cd))
+                .change_leaf(tx, found, |leaf| leaf.insert(hash, key, value, cd))
                 .await?;
             match done {
                 LeafInsert::Done { .. } => break,
-                LeafInsert::NoRoom => self.split(tx, hash, found).await?,
+                LeafInsert::NoRoom => self.split(tx, hash).await?,
             }
         }
         self.change_header(tx, |header| header.entries += 1).await
@@ -287,11 +290,11 @@ impl Fat<'_> {
                 return Ok(false);
             };
             let done = self
-                .change_leaf(tx, &found, |leaf| leaf.update(&entry, value))
+                .change_leaf(tx, found, |leaf| leaf.update(&entry, value))
                 .await?;
             match done {
                 LeafInsert::Done { .. } => return Ok(true),
-                LeafInsert::NoRoom => self.split(tx, hash, found).await?,
+                LeafInsert::NoRoom => self.split(tx, hash).await?,
             }
         }
     }
@@ -303,7 +306,7 @@ impl Fat<'_> {
             return Ok(false);
         };
         self.touch(tx, 0).await?;
-        self.change_leaf(tx, &found, |leaf| leaf.remove(&entry))
+        self.change_leaf(tx, found, |leaf| leaf.remove(&entry))
             .await?;
         self.change_header(tx, |header| {
             header.entries = header.entries.saturating_sub(1);
@@ -312,8 +315,9 @@ impl Fat<'_> {
         Ok(true)
     }
 
-    /// Splits a leaf in two, doubling the pointer table first when it must be.
-    async fn split(&self, tx: &Tx, hash: u64, found: FoundLeaf) -> Result<()> {
+    /// Splits the leaf of a hash in two, doubling the pointer table first when it must be.
+    async fn split(&self, tx: &Tx, hash: u64) -> Result<()> {
+        let found = self.find(hash).await?;
         let bits = found.leaf.prefix_bits();
         self.touch(tx, 0).await?;
         let mut header = self.finish_doubling(tx, found.header).await?;
@@ -337,7 +341,7 @@ impl Fat<'_> {
         let offset = block.saturating_mul(block_bytes);
         self.object.prepare_write(offset, block_bytes).await?;
         let sibling = self
-            .change_leaf(tx, &found, |leaf| leaf.split(sorted))
+            .change_leaf(tx, found, |leaf| leaf.split(sorted))
             .await?;
         header.free_block += 1;
         header.leaves += 1;
