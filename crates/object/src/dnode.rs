@@ -24,7 +24,7 @@ use format::{
     ObjectType, Txg,
 };
 use parking_lot::{Mutex, MutexGuard};
-use zio::{Charge, Charged, RawBlock, Tx};
+use zio::{BlockData, Charge, Charged, RawBlock, Tx};
 
 use crate::error::ObjectError;
 use crate::rangeset::RangeSet;
@@ -164,6 +164,9 @@ pub(crate) struct Slot {
     pub cloned: Arc<BTreeMap<u64, BlockPointer>>,
     /// Blocks that are stored as they are. None is in `blocks` or `cloned` too.
     pub raw: Arc<BTreeMap<u64, RawData>>,
+    /// How some of `blocks` were compressed where they came from. What is of other bytes than those
+    /// in `blocks` ([`BlockData::is_of`]) says nothing any more.
+    pub packed: Arc<BTreeMap<u64, BlockData>>,
     pub freed: RangeSet,
     /// Those of `blocks` that hold what they held before, and are to be as old as they were.
     pub moved: RangeSet,
@@ -180,6 +183,11 @@ impl Slot {
             Arc::make_mut(&mut self.raw).remove(&block);
         }
         Arc::make_mut(&mut self.blocks).insert(block, data);
+    }
+
+    /// Says how a block that is here was compressed.
+    pub(crate) fn pack(&mut self, block: u64, data: BlockData) {
+        Arc::make_mut(&mut self.packed).insert(block, data);
     }
 
     /// A block that is here, to be changed.
@@ -216,6 +224,7 @@ impl Slot {
         drop_range(&mut self.blocks, start, end);
         drop_range(&mut self.cloned, start, end);
         drop_range(&mut self.raw, start, end);
+        drop_range(&mut self.packed, start, end);
     }
 }
 

@@ -467,6 +467,7 @@ impl ObjectSet {
         slot.blocks = Arc::default();
         slot.cloned = Arc::default();
         slot.raw = Arc::default();
+        slot.packed = Arc::default();
         slot.freed = Default::default();
         slot.moved = Default::default();
         slot.again = Default::default();
