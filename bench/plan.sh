@@ -10,29 +10,8 @@
 size=${BENCH_SIZE:-512M}; disk=${BENCH_DISK:-25:200}; depth=${BENCH_DEPTH:-9}
 seconds=${BENCH_SECONDS:-20}
 bytes=$(numfmt --from=iec "$size")
-group=/sys/fs/cgroup/blkio/millpond-bench-$$
 
-loops=()
-clear_up() {
-  finish
-  for loop in ${loops[@]+"${loops[@]}"}; do losetup -d "$loop" || true; done
-  echo $$ >/sys/fs/cgroup/blkio/cgroup.procs 2>/dev/null || true
-  rmdir "$group" 2>/dev/null || true
-}
-trap clear_up EXIT
-mkdir -p "$work/disks"
-mkdir "$group" || { echo "disks cannot be held: there is no blkio of cgroup v1" >&2; exit 1; }
-for name in d0 d1 d2 d3 d4 d5; do
-  fallocate -l "$((bytes * 2 + (256 << 20)))" "$work/disks/$name"
-  loop=$(losetup --show -f --direct-io=on "$work/disks/$name")
-  loops+=("$loop")
-  number=$(printf '%d:%d' "0x$(stat -c %t "$loop")" "0x$(stat -c %T "$loop")")
-  for way in read write; do
-    echo "$number $((${disk%:*} * 1000000))" >"$group/blkio.throttle.${way}_bps_device"
-    echo "$number ${disk#*:}" >"$group/blkio.throttle.${way}_iops_device"
-  done
-done
-echo $$ >"$group/cgroup.procs"
+hold_disks 6 "$((bytes * 2 + (256 << 20)))" "$disk"
 start_millpond
 
 # measure LAYOUT DISKS VDEV...

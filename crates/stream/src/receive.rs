@@ -295,7 +295,7 @@ mod tests {
     }
 
     fn is_compressed(number: u64) -> bool {
-        number % 5 != 0
+        !number.is_multiple_of(5)
     }
 
     /// Blocks that are numbered by their offsets, each of one letter.

@@ -86,7 +86,7 @@ async fn leaves_are_changed_in_place() {
         let value = ZapValue::from_u64s(&[number]);
         zap.update_u64_key(&tx, &key, value).await.expect("updates");
         places.push(place().await as usize);
-        if number % 3 == 0 {
+        if number.is_multiple_of(3) {
             zap.remove_u64_key(&tx, &key).await.expect("removes");
             places.push(place().await as usize);
         }
