@@ -472,6 +472,7 @@ impl ObjectSet {
         slot.blocks = Default::default();
         slot.cloned = Default::default();
         slot.raw = Default::default();
+        slot.packed = Default::default();
         slot.freed = Default::default();
         slot.moved = Default::default();
         slot.again = Default::default();

@@ -60,6 +60,43 @@ fn value(dice: &mut Dice, only_words: bool) -> ZapValue {
     }
 }
 
+/// Goal: within a txg a leaf is changed where it is: an entry more, another value or an entry less
+/// copies no block. Method: where the leaf's bytes are in memory, while nobody else has them.
+#[tokio::test]
+async fn leaves_are_changed_in_place() {
+    const BLOCK_SHIFT: u8 = 15;
+    let bed = bed().await;
+    let tx = bed.tx().await;
+    let options = ZapOptions {
+        flags: Zap::FLAG_HASH64 | Zap::FLAG_UINT64_KEY,
+        block_shift: BLOCK_SHIFT,
+        ..ZapOptions::new(ObjectType::ZAP_OTHER)
+    };
+    let zap = Zap::create(&bed.set, &tx, options).await.expect("creates");
+    let object = bed.set.hold(zap.id()).await.expect("there");
+    let place = async || {
+        let read = object.read_bytes(1 << BLOCK_SHIFT, 1 << BLOCK_SHIFT);
+        read.await.expect("reads").as_ptr()
+    };
+    let mut places = Vec::new();
+    for number in 0..40 {
+        let key = [number, 7];
+        let value = ZapValue::from_u64s(&[number, number]);
+        zap.update_u64_key(&tx, &key, value).await.expect("adds");
+        places.push(place().await as usize);
+        let value = ZapValue::from_u64s(&[number]);
+        zap.update_u64_key(&tx, &key, value).await.expect("updates");
+        places.push(place().await as usize);
+        if number.is_multiple_of(3) {
+            zap.remove_u64_key(&tx, &key).await.expect("removes");
+            places.push(place().await as usize);
+        }
+    }
+    assert_eq!(zap.count().await.expect("counts"), 40 - 14);
+    places.dedup();
+    assert_eq!(places.len(), 1, "the leaf was copied");
+}
+
 /// Goal: a ZAP is a map, in its micro form, through the upgrade, and with leaves that split;
 /// cursors list every name once. Method: random changes against a `BTreeMap`, read back in place
 /// and from disk.
