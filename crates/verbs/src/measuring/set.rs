@@ -12,9 +12,13 @@
 //! `millpond:bench`, in one transaction group. What is on the list and has its word, set
 //! on itself, is destroyed at the next start, before the next measurement, and when its pool comes.
 //! Nothing else is: permissions let nobody set the property, a stream that brings it does not set
-//! it, and a list that cannot be read names nothing.
+//! it, a list that cannot be read names nothing, and what is on it is believed only where it is a
+//! name that is given here. A dataset above may have another name by then; one that was renamed
+//! itself is somebody's, and stays.
 
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
