@@ -14,6 +14,7 @@
 //! for other names give the filesystem's function ([`Zap::with_normalizer`]).
 
 mod fat;
+mod filled;
 mod keys;
 mod shared;
 mod value;

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::common::{Bed, Dice, id};
+use crate::common::{Bed, Dice, all_objects, id};
 use format::{ObjectType, ObjsetKind};
 use object::{
-    NORMALIZE_UPPERCASE, NewObject, ObjectSet, ObjsetOptions, Zap, ZapCursor, ZapOptions, ZapValue,
-    forget_zap_content,
+    NORMALIZE_UPPERCASE, NewObject, ObjectError, ObjectSet, ObjsetOptions, Zap, ZapCursor,
+    ZapOptions, ZapValue, forget_zap_content,
 };
 
 async fn bed() -> Bed {
@@ -187,6 +187,83 @@ async fn the_content_of_a_zap_can_be_forgotten() {
     forget_zap_content(&again).await;
     check(&again, &model).await;
     bed.check().await;
+}
+
+/// Goal: a ZAP that is made with all its entries is the same map as one to which they were added,
+/// here and read back, and can be changed afterwards; each block of it is written once, and the
+/// fullest micro ZAP is one block. Method: as many entries as make it micro, just so, and fat.
+#[tokio::test]
+async fn a_zap_is_filled_at_once() {
+    let bed = bed().await;
+    for (count, blocks) in [(0, 1), (7, 1), (8, 1), (2047, 1), (2048, 17), (9000, 65)] {
+        let entries: Vec<(String, u64)> = (0..count)
+            .map(|number: u64| (format!("{:x}", number * 77), number))
+            .collect();
+        let mut model: BTreeMap<Vec<u8>, ZapValue> = entries
+            .iter()
+            .map(|(name, value)| (name.clone().into_bytes(), ZapValue::from_u64(*value)))
+            .collect();
+        let tx = bed.tx().await;
+        let options = ZapOptions::new(ObjectType::DEADLIST);
+        let zap = Zap::create_filled(&bed.set, &tx, options, &entries)
+            .await
+            .expect("is made");
+        drop(tx);
+        check(&zap, &model).await;
+        assert_eq!(zap.is_fat().await.expect("known"), count > 2047);
+        let (_set, again) = reopened(&bed, zap.id().get()).await;
+        check(&again, &model).await;
+        // Leaves are split where they are full: about as many as there are pointers of one length.
+        let written = again.object().info().max_block_id + 1;
+        assert!(
+            written <= blocks + blocks / 4,
+            "{written} blocks for {count}"
+        );
+        let mut ints = again.all_ints().await.expect("lists");
+        ints.sort_unstable();
+        assert!(
+            ints.iter()
+                .copied()
+                .eq((0..count).map(|number| (number * 77, number)))
+        );
+        for number in (0..count + 300).step_by(3) {
+            let tx = bed.tx().await;
+            let name = format!("{:x}", number * 77);
+            if model.remove(name.as_bytes()).is_some() {
+                zap.remove(&tx, &name).await.expect("is removed");
+            } else {
+                zap.add_u64(&tx, &name, 5).await.expect("is added");
+                model.insert(name.into_bytes(), ZapValue::from_u64(5));
+            }
+        }
+        let (_set, again) = reopened(&bed, zap.id().get()).await;
+        check(&again, &model).await;
+    }
+    bed.check().await;
+}
+
+/// What cannot be a ZAP is refused before there is an object.
+#[tokio::test]
+async fn a_zap_is_filled_with_different_names() {
+    let bed = bed().await;
+    let tx = bed.tx().await;
+    let twice = [
+        ("a".to_owned(), 1),
+        ("b".to_owned(), 2),
+        ("a".to_owned(), 3),
+    ];
+    let options = ZapOptions::new(ObjectType::DEADLIST);
+    let refused = Zap::create_filled(&bed.set, &tx, options.clone(), &twice).await;
+    assert!(matches!(refused, Err(ObjectError::Misuse { .. })));
+    let flagged = ZapOptions {
+        flags: Zap::FLAG_HASH64,
+        ..options
+    };
+    let refused = Zap::create_filled(&bed.set, &tx, flagged, &twice[..2]).await;
+    assert!(matches!(refused, Err(ObjectError::Misuse { .. })));
+    drop(tx);
+    bed.sync().await;
+    assert!(all_objects(&bed.set).await.is_empty());
 }
 
 /// Goal: a directory of 200,000 names works and stays quick; the pointer table leaves the header
