@@ -47,10 +47,9 @@ impl Deadlists<'_> {
     pub(crate) async fn let_go(&self, dataset: &Arc<Ds>) {
         if dataset.is_snapshot()
             && let Some(other) = self.dsl.recent_deadlists.note(dataset)
+            && let Some(list) = other.deadlist.lock().await.take()
         {
-            if let Some(list) = other.deadlist.lock().await.take() {
-                list.forget_content().await;
-            }
+            list.forget_content().await;
         }
     }
 
